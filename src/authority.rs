@@ -1,12 +1,13 @@
-//! Requests whose `:authority` is a path.
+//! Accepts HTTP/2 requests whose `:authority` is a path.
 //!
-//! Who dials a socket by its path has a gRPC library, most often, that puts that path where HTTP/2 has the name of a
-//! host: as it is, or percent-encoded. The kubelet's library does not look at it; ours ends such a stream as
-//! malformed. Nothing here depends on it, so what comes is replaced by a letter before it is read.
+//! Many gRPC libraries, when they dial a socket by its path, send that path where HTTP/2 has the
+//! host name: unchanged or percent-encoded. The kubelet's library ignores it; ours ends such a
+//! stream as malformed. Nothing here depends on the value, so it is replaced by one letter before
+//! the library reads it.
 //!
-//! Header blocks are compressed (RFC 7541), and what is sent once may be referred to later by its place in a
-//! table. The replacement is no longer than any value, so the reader's table never drops an entry that the
-//! sender still has in its own, and places stay what they were.
+//! Header blocks are compressed (RFC 7541), and a header that was sent once may later be referenced
+//! by its index in a table. The replacement is no longer than any value, so the reader's table
+//! never drops an entry that the sender still has in its own, and indexes stay valid.
 
 use std::{
     future::Future as _,
@@ -22,20 +23,21 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// How much is read at once. Most messages are smaller.
+/// Bytes of one read. Most messages are smaller.
 const PIECE: usize = 4096;
 
-/// What every connection begins with (RFC 9113, 3.4).
+/// Bytes of the connection preface (RFC 9113, 3.4).
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
-/// The largest frame that the reader allows; a larger one is its matter.
+/// Bytes of the largest frame that the library accepts; it rejects larger ones itself.
 const LARGEST: usize = 16 * 1024;
 
-/// What a frame costs that carries nothing or little: each of them has to be looked at, and most are answered.
+/// The rate limit's cost of a frame with little or no data: each such frame has to be processed,
+/// and most are answered.
 const EACH: Duration = Duration::from_millis(2);
-/// So many at once cost nothing.
+/// This many frames at once are not delayed.
 const BURST: u32 = 1000;
-/// A frame of data of this size costs nothing: what it carries is measured elsewhere.
+/// Bytes of a data frame that costs nothing here: its content is limited elsewhere.
 const LARGE: usize = 1024;
 
 const DATA: u8 = 0x0;
@@ -44,28 +46,29 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// `:authority` in the static table.
+/// The index of `:authority` in the static table.
 const INDEX: usize = 1;
 const NAME: &[u8] = b":authority";
-/// The same by the static Huffman code.
+/// The same name in the static Huffman code.
 const NAME_CODED: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
-/// A string of one letter.
+/// An encoded string of one letter.
 const INSTEAD: &[u8] = &[1, b'a'];
 
-/// A connection; what is read of it has no path for an authority, and no more frames than anybody needs.
+/// A connection that replaces path authorities in the data read from it, and limits the rate of
+/// small frames.
 #[derive(Debug)]
 pub struct Unaddressed {
     stream: UnixStream,
     frames: Frames,
-    /// What came and was not read yet.
+    /// Data that was received and has not been read by the library.
     ready: Vec<u8>,
-    /// When the frames that were read are paid for; see [`EACH`].
+    /// The time until which the received frames use up the rate limit; see [`EACH`].
     paid: Instant,
     wait: Option<Pin<Box<Sleep>>>,
 }
 
 impl Unaddressed {
-    /// The connection before anything was read of it.
+    /// Wraps a connection from which nothing was read yet.
     pub fn new(stream: UnixStream) -> Self {
         Self {
             stream,
@@ -76,7 +79,8 @@ impl Unaddressed {
         }
     }
 
-    /// Waits until there may be further frames. A flood of pings, settings or empty frames stays in the socket.
+    /// Waits until further frames are allowed. A flood of pings, settings or empty frames stays in
+    /// the socket.
     fn poll_pace(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (now, count) = (Instant::now(), std::mem::take(&mut self.frames.small));
         let rested = now.checked_sub(EACH * BURST).unwrap_or(now);
@@ -91,7 +95,7 @@ impl Unaddressed {
         Poll::Ready(())
     }
 
-    /// The connection itself, to ask who is there.
+    /// The underlying connection, for its peer credentials.
     pub const fn stream(&self) -> &UnixStream {
         &self.stream
     }
@@ -104,7 +108,7 @@ impl AsyncRead for Unaddressed {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        // A frame of headers is held back until it is whole.
+        // A header frame is held back until it is complete.
         while this.ready.is_empty() {
             let mut room = [0; PIECE];
             let mut came = ReadBuf::new(&mut room);
@@ -140,14 +144,14 @@ impl AsyncWrite for Unaddressed {
     }
 }
 
-/// One direction of one connection, cut into frames.
+/// One direction of one connection, split into frames.
 #[derive(Debug)]
 struct Frames {
-    /// How much is still passed on as it is.
+    /// Bytes still to be passed on unchanged.
     pass: usize,
-    /// A frame's head, and of header frames what follows it.
+    /// A frame header, and for header frames the data after it.
     held: Vec<u8>,
-    /// How many small frames came since somebody asked.
+    /// Small frames received since the last poll.
     small: u32,
 }
 
@@ -160,7 +164,7 @@ impl Frames {
         }
     }
 
-    /// Takes what came and adds to `out` what can be read of it.
+    /// Processes received data and adds to `out` the part that can be read.
     fn feed(&mut self, mut came: &[u8], out: &mut Vec<u8>) {
         while !came.is_empty() {
             if self.pass > 0 {
@@ -190,7 +194,7 @@ impl Frames {
         }
     }
 
-    /// How long what is held has to become.
+    /// The length that the held data needs.
     fn wanted(&self) -> usize {
         match self.held.len() >= HEAD && self.is_block() {
             true => HEAD + self.length(),
@@ -203,7 +207,7 @@ impl Frames {
         bytes.fold(0, |length, byte| length << 8 | usize::from(*byte))
     }
 
-    /// Whether it is a frame of headers that is whole: those of plugins are far from being cut in two.
+    /// Whether it is a complete header frame: plugins' headers are far too small to be split.
     fn is_block(&self) -> bool {
         let (kind, flags) = (self.held.get(3), self.held.get(4));
         kind == Some(&HEADERS)
@@ -212,7 +216,8 @@ impl Frames {
     }
 }
 
-/// The frame with another authority; none when it is not understood, and the reader shall say so.
+/// The frame with another authority; `None` if it cannot be parsed, in which case the library
+/// reports the error.
 fn rewritten(frame: &[u8]) -> Option<Vec<u8>> {
     let (head, mut rest) = frame.split_at_checked(HEAD)?;
     let mut flags = *head.get(4)?;
@@ -240,13 +245,13 @@ fn replaced(block: &[u8]) -> Option<Vec<u8>> {
     while let Some(first) = rest.first() {
         let field = rest;
         let bits = match first {
-            // A place in the tables.
+            // An index into the tables.
             0x80.. => 7,
-            // A value, kept in the table.
+            // A value that is added to the table.
             0x40..0x80 => 6,
-            // A size of the table.
+            // A new size of the table.
             0x20..0x40 => 5,
-            // A value, not kept.
+            // A value that is not added.
             ..0x20 => 4,
         };
         let (index, mut value) = integer(rest, bits)?;
@@ -273,12 +278,12 @@ fn replaced(block: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What of `all` is in front of `rest`, its end.
+/// The part of `all` before `rest`, which is its end.
 fn before<'a>(all: &'a [u8], rest: &[u8]) -> &'a [u8] {
     all.get(..all.len() - rest.len()).unwrap_or(all)
 }
 
-/// An integer whose first `bits` are the last of the first byte, and what follows it.
+/// Decodes an integer whose first `bits` are the last of the first byte; returns also the rest.
 fn integer(bytes: &[u8], bits: u8) -> Option<(usize, &[u8])> {
     let (first, mut rest) = bytes.split_first()?;
     let mask = (1_usize << bits) - 1;
@@ -286,7 +291,7 @@ fn integer(bytes: &[u8], bits: u8) -> Option<(usize, &[u8])> {
     if value < mask {
         return Some((value, rest));
     }
-    // No length or place needs more than three further bytes.
+    // No length or index needs more than three further bytes.
     for shift in [0, 7, 14] {
         let (byte, after) = rest.split_first()?;
         rest = after;
@@ -298,7 +303,7 @@ fn integer(bytes: &[u8], bits: u8) -> Option<(usize, &[u8])> {
     None
 }
 
-/// A string as it is written, coded or not, and what follows it.
+/// Splits off an encoded string, Huffman-coded or not; returns also the rest.
 fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = integer(bytes, 7)?;
     rest.split_at_checked(length)
@@ -310,11 +315,11 @@ mod tests {
 
     const PATH: &str = "/var/lib/kubelet/device-plugins/kubelet.sock";
 
-    /// `:method: POST`, `:scheme: http`, then `:authority`, then something with a long value.
+    /// `:method: POST`, `:scheme: http`, then `:authority`, then a header with a long value.
     fn block(authority: &[u8]) -> Vec<u8> {
         let mut block = vec![0x83, 0x86];
         block.extend_from_slice(authority);
-        // A new name and a value of 200 bytes, not kept.
+        // A new name with a value of 200 bytes, not added to the table.
         block.extend([0, 1, b'x', 0x7f, 200 - 127]);
         block.extend([b'y'; 200]);
         block
@@ -341,7 +346,7 @@ mod tests {
             let changed = replaced(&block(&literal(head, PATH))).unwrap();
             assert_eq!(changed, block(&literal(head, "a")), "{head:x?}");
         }
-        // One that was sent before is referred to by its place.
+        // A header that was sent before is referenced by its index.
         let again = block(&[0xbe]);
         assert_eq!(replaced(&again).unwrap(), again);
     }

@@ -1,12 +1,12 @@
-//! How long to wait before trying again.
+//! Computes delays between retries.
 
 use std::{
     hash::{BuildHasher, RandomState},
     time::Duration,
 };
 
-/// Waits that double from a first to a longest one, each shortened by up to a quarter so that many
-/// agents which failed together do not come back together.
+/// Delays that double from a first to a longest one, each shortened by up to a quarter, so that
+/// many agents that failed together do not retry together.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -14,26 +14,26 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `first` is the wait after the first failure.
+    /// `first` is the delay after the first failure.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
-    /// The wait after failure number `failure` (from 0), before it is shortened.
+    /// The delay after failure number `failure` (from 0), without jitter.
     pub fn step(&self, failure: u32) -> Duration {
         let factor = 1_u32.checked_shl(failure).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.longest)
     }
 
-    /// As [`Backoff::step`], shortened by `jitter` / 4 of itself, `jitter` being 0 to 1.
+    /// As [`Backoff::step`], shortened by `jitter` / 4 of itself; `jitter` is 0 to 1.
     pub fn wait(&self, failure: u32, jitter: f64) -> Duration {
         self.step(failure)
             .mul_f64(1.0 - jitter.clamp(0.0, 1.0) / 4.0)
     }
 }
 
-/// A number from 0 to 1, different on every call. No secret depends on it: it comes from the keys that
-/// the standard library draws for its hash maps.
+/// A number from 0 to 1, different on every call. It is not for secrets: it comes from the keys
+/// that the standard library draws for its hash maps.
 pub fn jitter() -> f64 {
     let drawn = RandomState::new().hash_one(()) >> 32;
     f64::from(u32::try_from(drawn).unwrap_or_default()) / f64::from(u32::MAX)

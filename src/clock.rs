@@ -1,4 +1,4 @@
-//! What time it is, as a value that is handed down, so that tests say it themselves.
+//! The current time as a value that is passed down, so that tests can set it.
 
 use std::{fmt, sync::Arc};
 
@@ -14,12 +14,12 @@ impl Clock {
         Self::from_fn(Timestamp::now)
     }
 
-    /// A clock that says what `now` says.
+    /// A clock that returns what `now` returns.
     pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
-    /// The time, cut to whole milliseconds: what is written down and compared.
+    /// The time, truncated to whole milliseconds, for storing and comparing.
     pub fn now(&self) -> Timestamp {
         let now = (self.0)();
         Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)

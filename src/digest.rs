@@ -1,4 +1,4 @@
-//! Content digests: what a file held, in 32 bytes.
+//! Content digests of 32 bytes.
 
 use std::{fmt, str::FromStr};
 
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
-/// Why a text is no digest.
+/// A text that is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no digest of the form sha256:<64 hex digits>")]
 pub struct BadDigest {
@@ -28,7 +28,7 @@ impl Digest {
         &self.0
     }
 
-    /// A digest computed elsewhere, for example while encoding.
+    /// Wraps a digest computed elsewhere, for example while encoding.
     pub const fn from_raw(raw: [u8; 32]) -> Self {
         Self(raw)
     }
@@ -58,7 +58,7 @@ impl Digest {
     }
 }
 
-/// Lower case only: one digest has one spelling, so that texts compare as digests do.
+/// Accepts only lower case: each digest has one spelling, so that texts compare like digests.
 fn nibble(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -67,7 +67,7 @@ fn nibble(digit: u8) -> Option<u8> {
     }
 }
 
-/// Digests content that comes in pieces.
+/// Computes the digest of content that arrives in chunks.
 #[derive(Clone, Default)]
 pub struct Digester(Sha256);
 
@@ -77,12 +77,12 @@ impl Digester {
         Self::default()
     }
 
-    /// Adds the next piece.
+    /// Adds the next chunk.
     pub fn add(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }
 
-    /// The digest of all pieces in the order they were added.
+    /// The digest of all chunks in the order in which they were added.
     pub fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
     }
@@ -97,7 +97,8 @@ impl fmt::Debug for Digester {
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        // Digit by digit through the formatter, thousands of them would show in an update's time.
+        // One digit at a time through the formatter, thousands of them would slow down an update
+        // noticeably.
         let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
         let digits = digits.map(|digit| char::from(DIGITS[usize::from(digit)]));
         let mut text = String::with_capacity(2 * self.0.len());

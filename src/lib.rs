@@ -1,8 +1,8 @@
-//! machinist: one agent per machine that applies machine config, lends devices to the kubelet and
-//! says whether the machine is fit for work.
+//! machinist: one agent per machine that applies machine configs, advertises devices to the kubelet
+//! and reports whether the machine is ready for work.
 //!
-//! The library exists so that tests can use every room; the binary is `main.rs`. How the rooms hang
-//! together, and which may import which, is in `ARCHITECTURE.md`.
+//! The library exists so that tests can use every module; the binary is `main.rs`.
+//! `ARCHITECTURE.md` describes how the modules fit together, and which may import which.
 
 pub mod admin;
 pub mod agent;

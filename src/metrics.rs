@@ -1,8 +1,8 @@
-//! Prometheus metrics, as a value that is handed down.
+//! Prometheus metrics, as a value that is passed down.
 //!
-//! What is a state (gates, phase, drift, devices) is read from the status at each scrape, so metrics
-//! and `status` cannot disagree. Only what happens is counted. Every label has few values: names of
-//! gates, codes and outcomes, and the resources that somebody declared. `docs/metrics.md` lists all.
+//! States (gates, phase, drift, devices) are read from the status at each scrape, so metrics and
+//! `status` cannot disagree. Only events are counted. Every label has few values: names of gates,
+//! codes and outcomes, and declared resources. `docs/metrics.md` lists all.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -24,12 +24,12 @@ use crate::status::{DriftKind, Outcome, Status};
 /// The media type of [`Metrics::text`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How a look at the source of configs ended.
+/// The result of reading the config source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceRead {
-    /// It holds a usable config.
+    /// It contains a usable config.
     Accepted,
-    /// It holds a config that was refused.
+    /// It contains a config that was refused.
     Refused,
     /// It could not be read.
     Unreadable,
@@ -47,7 +47,7 @@ impl SourceRead {
     }
 }
 
-/// Everything that is measured. Cheap to clone; all clones count together.
+/// All metrics. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
@@ -67,8 +67,8 @@ const OUTCOMES: [Outcome; 5] = [
 ];
 
 impl Metrics {
-    /// Metrics of the agent whose state `status` shows. Counters start at zero and are all there from
-    /// the first scrape on, so that a rate over them is right.
+    /// Metrics of the agent whose state `status` holds. Counters start at zero and all exist from
+    /// the first scrape on, so that rates over them are correct.
     pub fn new(status: watch::Receiver<Arc<Status>>) -> Self {
         let mut registry = Registry::with_prefix("machinist");
         registry.register_collector(Box::new(State(status)));
@@ -100,7 +100,7 @@ impl Metrics {
         }
     }
 
-    /// Counts an update that ended.
+    /// Counts a finished update.
     pub fn update_ended(&self, how: Outcome) {
         self.updates.get_or_create(&outcome(how)).inc();
     }
@@ -111,12 +111,12 @@ impl Metrics {
         self.registrations.get_or_create(&labels).inc();
     }
 
-    /// Counts a look at the source.
+    /// Counts a read of the config source.
     pub fn source_was_read(&self, how: SourceRead) {
         self.source_reads.get_or_create(&source_read(how)).inc();
     }
 
-    /// Everything in the OpenMetrics text format.
+    /// All metrics in the OpenMetrics text format.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
@@ -185,7 +185,7 @@ fn agent(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
-/// By reason and not by name: pods have many names.
+/// By reason and not by name, since pods have many names.
 fn blockers(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     let mut waits = BTreeMap::<&str, usize>::new();
     for blocker in &status.blockers {

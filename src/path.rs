@@ -1,10 +1,10 @@
-//! Absolute paths below a root, checked once at the door.
+//! Absolute paths below a root, validated on construction.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-/// Why a text is no usable absolute path.
+/// A text that is not a usable absolute path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is no absolute path: {why}")]
 pub struct BadPath {
@@ -12,10 +12,11 @@ pub struct BadPath {
     why: &'static str,
 }
 
-/// An absolute path below a root: starts with `/`, holds no `.`, `..`, empty component or NUL,
-/// and has no trailing slash (but for `/` itself).
+/// An absolute path below a root: starts with `/`, contains no `.`, `..`, empty component or NUL,
+/// and has no trailing slash (except `/` itself).
 ///
-/// Cheap to clone: a plan names each path many times. It says nothing about links: those are resolved by [`crate::root::Root`], always inside the root.
+/// Cheap to clone: a plan names each path many times. Links are not considered:
+/// [`crate::root::Root`] resolves them, always inside the root.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AbsPath(Arc<str>);
@@ -24,7 +25,7 @@ impl AbsPath {
     /// Linux refuses longer paths in one system call (PATH_MAX, the NUL included).
     const LONGEST: usize = 4095;
 
-    /// Checks `given` and keeps it as it is: nothing is normalised silently.
+    /// Validates `given` and keeps it unchanged: nothing is normalised silently.
     pub fn new(given: impl Into<String>) -> Result<Self, BadPath> {
         let given = given.into();
         match Self::fault(&given) {
@@ -64,7 +65,7 @@ impl AbsPath {
         &self.0
     }
 
-    /// The same text, shared and not copied.
+    /// The same text, shared instead of copied.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }
@@ -79,7 +80,7 @@ impl AbsPath {
         self.0.split('/').filter(|part| !part.is_empty())
     }
 
-    /// The directory that holds this path; none for the root.
+    /// The parent directory; `None` for the root.
     pub fn parent(&self) -> Option<Self> {
         match self.directory() {
             "" => None,
@@ -87,7 +88,7 @@ impl AbsPath {
         }
     }
 
-    /// The text of the directory that holds this path; empty for the root.
+    /// The text of the parent directory; empty for the root.
     pub fn directory(&self) -> &str {
         match self.0.rsplit_once('/') {
             Some(("", name)) if !name.is_empty() => "/",
@@ -100,7 +101,7 @@ impl AbsPath {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Whether both are in one directory.
+    /// Whether both have the same parent directory.
     pub fn is_beside(&self, other: &Self) -> bool {
         let dir = |path: &Self| path.0.len() - path.file_name().len();
         self.0[..dir(self)] == other.0[..dir(other)]
@@ -120,7 +121,7 @@ impl AbsPath {
         std::iter::successors(self.parent(), Self::parent)
     }
 
-    /// Whether this path is `above` or lies below it, by components and not by text.
+    /// Whether this path is `above` or below it, compared by components and not by text.
     pub fn is_under(&self, above: &Self) -> bool {
         &*above.0 == "/"
             || self.0 == above.0

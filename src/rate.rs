@@ -1,10 +1,10 @@
-//! So many in a second, over time; until it is time; and sentences that are said once.
+//! Rate limits, waiting for an optional deadline, and suppression of repeated log messages.
 
 use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
-/// A bucket that fills by `per_second` up to twice as many.
+/// A token bucket that fills by `per_second` up to twice as many.
 #[derive(Debug)]
 pub struct Rate {
     each: Duration,
@@ -14,7 +14,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Full: twice as many can be taken at once.
+    /// Creates a full bucket: twice as many as `per_second` can be taken at once.
     pub fn new(per_second: u32) -> Self {
         Self::every(
             Duration::from_secs(1) / per_second.max(1),
@@ -22,7 +22,7 @@ impl Rate {
         )
     }
 
-    /// One each time that `each` has passed; up to `burst` at once.
+    /// Allows one per `each`, and up to `burst` at once.
     pub fn every(each: Duration, burst: u32) -> Self {
         Self {
             each,
@@ -33,14 +33,14 @@ impl Rate {
         }
     }
 
-    /// When there is one to be taken; in the past where there is.
+    /// When the next one can be taken; in the past if one can be taken now.
     pub fn ready(&self) -> Instant {
         let now = Instant::now();
         let full = now.checked_sub(self.each * self.burst).unwrap_or(now);
         self.empty.max(full) + self.each
     }
 
-    /// Takes one; false when there is none.
+    /// Takes one; false if there is none.
     pub fn take(&mut self) -> bool {
         let next = self.ready();
         if next > Instant::now() {
@@ -50,7 +50,7 @@ impl Rate {
         true
     }
 
-    /// Takes one as soon as there is one. Safe to drop while waiting.
+    /// Takes one as soon as possible. Safe to drop while waiting.
     pub async fn wait(&mut self) {
         while !self.take() {
             sleep_until(self.ready()).await;
@@ -58,7 +58,7 @@ impl Rate {
     }
 }
 
-/// Waits until it is time; for ever where there is none. Safe to drop: the time is the caller's.
+/// Waits until the deadline; for ever without one. Safe to drop: the caller has the deadline.
 pub async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -66,8 +66,8 @@ pub async fn until(at: Option<Instant>) {
     }
 }
 
-/// Sentences that are remembered: what somebody else makes us say again and again is said once, and who makes
-/// us say ever new ones is quoted a few times and then now and then.
+/// Limits log messages that another program can cause: a repeated message is logged once, and ever
+/// new messages are logged a few times and then from time to time.
 #[derive(Debug)]
 pub struct Complaints {
     said: VecDeque<String>,
@@ -75,9 +75,9 @@ pub struct Complaints {
     unsaid: u64,
 }
 
-/// More kinds of mistakes than one program makes.
+/// Number of messages remembered; more kinds of mistakes than one program makes.
 const REMEMBERED: usize = 32;
-/// What still reaches the log of one who is wrong in a new way each time.
+/// Interval at which new messages are still logged beyond that.
 const EACH: Duration = Duration::from_secs(30);
 
 impl Default for Complaints {
@@ -91,7 +91,7 @@ impl Default for Complaints {
 }
 
 impl Complaints {
-    /// Whether the sentence is to be said now; with it, how many others were not said since the last one.
+    /// Whether to log the message now; if so, the number of messages suppressed since the last one.
     pub fn take(&mut self, sentence: &str) -> Option<u64> {
         if self.said.iter().any(|said| said == sentence) {
             return None;
@@ -107,7 +107,7 @@ impl Complaints {
         Some(std::mem::take(&mut self.unsaid))
     }
 
-    /// What was wrong is right: it is news when it is wrong again.
+    /// Forgets the messages after the problem was solved, so that its return is logged again.
     pub fn forget(&mut self) {
         self.said.clear();
     }

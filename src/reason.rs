@@ -1,6 +1,6 @@
-//! Reason codes: the stable names that metrics, conditions, status and journals carry.
+//! Reason codes: the stable names in metrics, conditions, status and journals.
 //!
-//! Free text goes into messages; scripts match codes. A code may be added, never renamed.
+//! Free text belongs in messages; scripts match codes. A code may be added, never renamed.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ macro_rules! reasons {
         pub enum Reason { $($(#[doc = $doc])+ $name,)+ }
 
         impl Reason {
-            /// Every code there is, in the order of the documentation.
+            /// Every code, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// The code as it is written everywhere.
+            /// The code as text.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)+ }
             }
@@ -31,19 +31,19 @@ macro_rules! reasons {
 
 reasons! {
     // Input
-    /// The text is no YAML, JSON or Ignition of a known shape.
+    /// The text is not YAML, JSON or Ignition of a known shape.
     SyntaxInvalid,
-    /// A field is not known where the format is strict.
+    /// A field is unknown, and the format is strict.
     FieldUnknown,
     /// A field's value has the wrong type or is out of range.
     ValueInvalid,
-    /// A path is not absolute or holds forbidden components.
+    /// A path is not absolute or has forbidden components.
     PathInvalid,
-    /// A unit has no name, or a name systemd would not load.
+    /// A unit has no name, or a name that systemd would not load.
     UnitNameInvalid,
-    /// A unit's content would not load.
+    /// systemd would not load the unit's content.
     UnitInvalid,
-    /// The Ignition version is not among the accepted ones.
+    /// The Ignition version is not supported.
     VersionUnsupported,
     /// A feature of the format is not supported; the message names it.
     FeatureUnsupported,
@@ -51,24 +51,24 @@ reasons! {
     SourceRemote,
     /// A verification hash does not match the content.
     HashMismatch,
-    /// Two entries describe one object.
+    /// Two entries describe the same object.
     EntryDuplicate,
-    /// MachineConfigs of several roles are in one place, and it is not said which roles this machine has.
+    /// MachineConfigs of several roles are in one place, and the roles of this machine are not set.
     RolesMixed,
-    /// The source directory is missing, unmounted or holds no config.
+    /// The source directory is missing, not mounted or contains no config.
     SourceEmpty,
     /// The source cannot be read.
     SourceUnreadable,
     // This host
     /// A file names an owner or group that the machine does not have.
     FileOwnerUnknown,
-    /// A user that the config gives keys to does not exist; skipped.
+    /// A user for whom the config has keys does not exist; skipped.
     UserMissing,
     /// The key file of a user cannot be managed, such as one behind a link; the keys are skipped.
     KeysSkipped,
     /// Not enough free bytes or inodes on the target's file system.
     NoSpace,
-    /// A hard link leads to no regular file that could have another name there.
+    /// The target of a hard link is not a regular file that can have another name there.
     HardLinkTarget,
     /// The SELinux label of a new file cannot be set here; the file is in place without it.
     LabelPending,
@@ -78,49 +78,49 @@ reasons! {
     Immutable,
     /// A mount point is in the way.
     MountPointInTheWay,
-    /// Replacing the target would remove content that is not ours.
+    /// Replacing the target would remove content that machinist does not manage.
     ForeignContent,
     /// An object of another kind exists at the path, and the config may not replace it.
     KindDiffers,
-    /// No provider on this host can change the kernel's arguments.
+    /// No provider on this host can change kernel arguments.
     NoProviderForKernelArguments,
-    /// No provider on this host can change the OS image or the kernel's type.
+    /// No provider on this host can change the OS image or the kernel type.
     NoProviderForOSImage,
     /// No provider on this host can change OS extensions.
     NoProviderForExtensions,
-    /// An OS image is named by a tag, or by nothing that would be the same image tomorrow.
+    /// An OS image is named without a digest, so that it may be another image tomorrow.
     ImageNotByDigest,
-    /// The config asks for a lower version than the installed one.
+    /// The config requests a lower version than the installed one.
     DowngradeRefused,
-    /// The config names the kubelet of a host that has it from packages.
+    /// The config contains a kubelet, but this host's kubelet comes from packages.
     KubeletNotManaged,
-    /// The process lacks a capability that a live root needs, or can make no directory of its own on the file system of
-    /// a path.
+    /// The process lacks a capability that a live root needs, or cannot create a private directory
+    /// on the file system of a path.
     PermissionMissing,
     /// A part of the config could not be compared with the machine; a warning.
     NotChecked,
-    /// Nothing on this host would settle an update that a power cut interrupts.
+    /// This host has no service that would recover an update after a power cut.
     RecoveryMissing,
-    /// Two paths of the config lead to one object, or an alias of a unit is another unit's name.
+    /// Two paths of the config name the same object, or an alias of a unit is another unit's name.
     SameObject,
-    /// An unprivileged user could lead this path elsewhere; the message names the link and its owner.
+    /// An unprivileged user could redirect this path; the message names the link and its owner.
     UnsafePath,
     // Update
-    /// The machine changed between planning and staging, three times.
+    /// The machine changed three times between planning and staging.
     ObservedChanged,
-    /// A target was changed by somebody else during the commit.
+    /// Another process changed a target during the commit.
     TargetChanged,
-    /// Staging could not be completed.
+    /// Staging failed.
     StagingFailed,
-    /// The commit could not be completed.
+    /// The commit failed.
     CommitFailed,
-    /// An OS image could not be had from its registry.
+    /// An OS image could not be fetched from its registry.
     ImageUnreachable,
-    /// A step of the operating system's provider failed.
+    /// A step of the OS provider failed.
     OSStepFailed,
-    /// A step of the operating system's provider took longer than it may.
+    /// A step of the OS provider exceeded its time limit.
     OSStepTimeout,
-    /// systemd knows no unit of that name.
+    /// systemd has no unit of that name.
     UnitNotFound,
     /// The unit is masked.
     UnitMasked,
@@ -132,110 +132,111 @@ reasons! {
     JobDependency,
     /// A systemd job ended in `canceled`.
     JobCanceled,
-    /// systemd refused to take on a job; the message says why.
+    /// systemd refused a job; the message gives the reason.
     JobRefused,
     /// A restarted unit did not stay up.
     UnitDied,
     /// The service manager cannot be reached.
     ManagerUnreachable,
-    /// The machine is not as well with the new config as it was before.
+    /// The machine's health is worse with the new config than before.
     MachineUnwell,
-    /// The disk does not hold what the config says after it was applied.
+    /// After the config was applied, the disk does not match it.
     VerifyFailed,
-    /// The reboot was asked for and did not happen.
+    /// The reboot was requested and did not happen.
     RebootDidNotHappen,
     /// No maintenance window is open.
     OutsideWindow,
-    /// Somebody holds a lock against the reboot.
+    /// An inhibitor lock prevents the reboot.
     RebootInhibited,
     /// The reboot was cancelled after it had been accepted.
     RebootCancelled,
-    /// A path could not be put back or removed safely, and was left as its user made it.
+    /// A path could not be restored or removed safely, and was left unchanged.
     LeftBehind,
-    /// Undoing failed; a person must look.
+    /// The rollback failed; an operator has to repair the machine.
     UndoFailed,
     /// The config was withdrawn or replaced by another while it was being applied.
     Withdrawn,
-    /// The journal does not match its checksum or is no journal.
+    /// The journal does not match its checksum or is not a journal.
     JournalUnreadable,
     /// The journal was written by a newer version.
     JournalTooNew,
-    /// The stored copy of the config that the machine is on is missing or damaged.
+    /// The stored copy of the machine's current config is missing or damaged.
     StoredConfigLost,
     /// A file system that the transaction needs is not mounted.
     MountMissing,
     /// Another process holds the transaction lock.
     Locked,
-    /// A file system call failed; the message names the act and the path.
+    /// A file system call failed; the message names the operation and the path.
     Io,
     // Cluster
     /// The kubeconfig or the pod's service account cannot be used.
     ClusterAccessInvalid,
-    /// The API server cannot be reached, does not answer in time, or has trouble of its own.
+    /// The API server cannot be reached, does not answer in time, or has an internal error.
     ApiServerUnreachable,
-    /// The API server does not accept our credentials, though they were read anew.
+    /// The API server does not accept the credentials, even after they were read again.
     ApiServerUnauthorized,
-    /// The API server says that we may not do this.
+    /// The API server denies permission.
     ApiServerForbidden,
-    /// The API server refuses a request as it stands; the message says why.
+    /// The API server rejects the request; the message gives the reason.
     ApiServerRefused,
-    /// The MachineConfig that the Node is to have does not exist.
+    /// The MachineConfig that is desired for the Node does not exist.
     ConfigNotFound,
-    /// OpenShift's machine-config-controller was asked to take the pods away, and has not done so yet.
+    /// OpenShift's machine-config-controller was asked to drain the node, and has not done so yet.
     DrainByController,
-    /// There is no Node of this machine's name.
+    /// The Node of this machine does not exist.
     NodeMissing,
-    /// The Node names another config than the update is for.
+    /// The Node's desired config changed during the update.
     DesiredConfigChanged,
-    /// Somebody has made the node schedulable a second time during one update.
+    /// The node was uncordoned a second time during one update.
     NodeUncordoned,
-    /// A person has cancelled the update to the config that the Node names.
+    /// An operator has cancelled the update to the Node's desired config.
     Cancelled,
-    /// OpenShift's machine-config-daemon looks after this machine, and two must not change it.
+    /// OpenShift's machine-config-daemon manages this machine, and two agents must not change it.
     OtherDaemon,
     // Drain
     /// A PodDisruptionBudget does not allow the eviction of a pod now.
     DrainBlockedByBudget,
-    /// A PodDisruptionBudget asks for as many healthy pods as there are, and can never allow an eviction.
+    /// A PodDisruptionBudget requires as many healthy pods as exist, and can never allow an
+    /// eviction.
     DrainBudgetNeverAllows,
-    /// More than one PodDisruptionBudget counts a pod, which the API server cannot evict then.
+    /// More than one PodDisruptionBudget selects a pod, which the API server cannot evict then.
     DrainSeveralBudgets,
-    /// The API server has too much to do to take evictions.
+    /// The API server is too busy to accept evictions.
     DrainThrottled,
-    /// A pod's namespace is being removed, and takes no evictions.
+    /// A pod's namespace is being deleted, and accepts no evictions.
     DrainNamespaceEnds,
-    /// The eviction of a pod is refused by somebody else, such as an admission webhook.
+    /// An admission webhook or another component refuses the eviction of a pod.
     DrainEvictionRefused,
-    /// The API server serves no evictions.
+    /// The API server does not serve the eviction API.
     DrainNotServed,
-    /// A pod was asked to end and may still take its grace period.
+    /// A pod is terminating, within its grace period.
     DrainPodEnding,
-    /// A pod should have ended by now.
+    /// A pod should have terminated by now.
     DrainPodOverdue,
-    /// A pod has ended, but finalizers hold its object.
+    /// A pod has terminated, but finalizers keep its object.
     DrainHeldByFinalizer,
     /// A pod belongs to a DaemonSet.
     DrainDaemonSetPod,
-    /// A pod's DaemonSet is gone; nobody makes the pod anew.
+    /// A pod's DaemonSet no longer exists; an evicted pod is not recreated.
     DrainDaemonSetMissing,
-    /// A pod has no controller; nobody makes it anew.
+    /// A pod has no controller; an evicted pod is not recreated.
     DrainPodUnmanaged,
-    /// A pod has emptyDir volumes; what they hold is lost with it.
+    /// A pod has emptyDir volumes; their content is lost with it.
     DrainLocalData,
-    /// A pod's namespace is left out of drains.
+    /// A pod's namespace is excluded from drains.
     DrainNamespaceLeftOut,
-    /// A workload puts its pods on the cordoned node again and again.
+    /// A workload keeps creating pods on the cordoned node.
     DrainComesBack,
     /// The drain did not end within its time limit.
     DrainTimedOut,
-    /// The annotation that forces a drain does not say why, and forces nothing.
+    /// The annotation that forces a drain has no reason, and so it has no effect.
     ForceNotExplained,
     // Readiness
     /// An update has effects that are not verified yet.
     UpdateInProgress,
-    /// The last update failed and was not wholly undone.
+    /// The last update failed and was not rolled back completely.
     UpdateFailed,
-    /// A managed file, link or unit is not what the config says.
+    /// A managed file, link or unit differs from the config.
     Drifted,
     /// The desired config was refused; the machine keeps the last good one.
     ConfigRefused,
@@ -245,11 +246,11 @@ reasons! {
     BootUnverified,
     /// There is no kubelet socket: the device manager is off or the kubelet is down.
     KubeletDown,
-    /// A device or resource that was there is not allocatable.
+    /// A device or resource that existed before is not allocatable.
     DevicesMissing,
     /// A container still has a device that an update waits for.
     DeviceHeld,
-    /// The kubelet does not tell who has which device.
+    /// The kubelet does not report which container has which device.
     HoldersUnknown,
     /// A systemd unit failed that had not failed before.
     UnitsFailed,
@@ -263,13 +264,13 @@ reasons! {
     TimeUnsynchronised,
     /// The file system at / is mounted read-only.
     RootReadOnly,
-    /// The kernel hands out memory in another way than a kubelet works with.
+    /// The kernel's memory settings differ from those that a kubelet requires.
     KernelMemorySettings,
-    /// A gate of the administrator's own is closed; the message says why.
+    /// A gate of the administrator's own is closed; the message gives the reason.
     OwnGateClosed,
     /// Nothing is wrong.
     Ok,
-    /// The signal this gate watches does not exist on this machine.
+    /// The signal that this gate watches does not exist on this machine.
     SignalMissing,
 }
 

@@ -1,4 +1,4 @@
-//! How the daemon ends: a token that everybody watches, a tracker that knows who is still there, and
+//! Shutdown of the daemon: a cancellation token for all tasks, a tracker of the running ones, and
 //! the signals that start it.
 
 use std::{
@@ -13,11 +13,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
-/// How long tasks may take to end. A person who presses ^C waits a second without wondering, and no
-/// task does anything that must not be cut short: what must survive is in the journal.
+/// How long tasks may take to end. One second is acceptable to a person who presses ^C, and no task
+/// does anything that must not be interrupted: the journal holds everything that must survive.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// The tasks of the daemon. Cheap to clone; all clones are one.
+/// The tasks of the daemon. Cheap to clone; clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     stop: CancellationToken,
@@ -38,12 +38,12 @@ pub enum Unclean {
 }
 
 impl Tasks {
-    /// No tasks yet.
+    /// Creates the state without tasks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A token that is cancelled when the daemon stops. Cancelling it stops nothing else.
+    /// A token that is cancelled when the daemon stops. Cancelling it stops no other task.
     pub fn token(&self) -> CancellationToken {
         self.stop.child_token()
     }
@@ -53,18 +53,18 @@ impl Tasks {
         self.stop.cancelled().await;
     }
 
-    /// Tells every task to end.
+    /// Requests every task to end.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// The tracker, for services that start tasks of their own; those watch a [`Tasks::token`] too.
+    /// The tracker, for services that start their own tasks; those also observe a [`Tasks::token`].
     pub const fn tracker(&self) -> &TaskTracker {
         &self.tracker
     }
 
-    /// Runs `task` until it ends. It watches a [`Tasks::token`]; a panic in it stops the daemon, since a
-    /// daemon that lost a limb must not look healthy.
+    /// Runs `task` until it ends. The task has to observe a [`Tasks::token`]. A panic in it stops
+    /// the daemon, which must not look healthy after it has lost a task.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let leave = Leave {
             tasks: self.clone(),
@@ -96,7 +96,7 @@ impl Tasks {
     }
 }
 
-/// Notes the end of a task, also when it ends by unwinding.
+/// Records the end of a task, also during unwinding.
 struct Leave {
     tasks: Tasks,
     name: &'static str,
@@ -124,16 +124,16 @@ fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a signal asks for.
+/// A request by signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// SIGTERM or SIGINT: end.
     Stop,
-    /// SIGHUP: read the settings anew.
+    /// SIGHUP: reload the settings.
     Reload,
 }
 
-/// The signals that the daemon answers. From now on they no longer end the process by themselves.
+/// The signals that the daemon handles. From now on they no longer end the process by themselves.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -151,7 +151,7 @@ impl Signals {
         })
     }
 
-    /// The next signal. Safe to drop: a signal that has not been taken stays pending.
+    /// The next signal. Safe to drop: a signal that was not received stays pending.
     pub async fn next(&mut self) -> Request {
         // Each arm may be dropped: tokio keeps a delivered signal until it is received.
         tokio::select! {
@@ -161,8 +161,8 @@ impl Signals {
         }
     }
 
-    /// Carries out requests: the first stop lets the tasks end, the second one returns at once, and the
-    /// caller leaves without waiting. `reload` hears of every SIGHUP.
+    /// Handles requests: the first stop lets the tasks end; the second one returns at once, and the
+    /// caller exits without waiting. `reload` is called for every SIGHUP.
     pub async fn obey(mut self, tasks: &Tasks, mut reload: impl FnMut()) {
         let mut stopping = false;
         loop {

@@ -1,5 +1,5 @@
-//! Where the desired config comes from on a machine without a cluster: a directory of manifests,
-//! read whole, watched, and read again whenever something in it changes.
+//! The config source of a machine without a cluster: a directory of manifests, which is watched and
+//! read again as a whole whenever something in it changes.
 
 mod local;
 mod walk;
@@ -24,23 +24,24 @@ use crate::{
     words,
 };
 
-/// An editor's save is several events within a few milliseconds; the reaction to a save must show
-/// within 300 ms, so the quiet time is a small part of that.
+/// An editor's save causes several events within a few milliseconds. The reaction to a save must
+/// show within 300 ms, so the quiet time is a small part of that.
 const DEBOUNCE: Duration = Duration::from_millis(40);
 
-/// A save that is caught half-way reads as broken: the complaint waits this long for the rest of it.
+/// A half-finished save is invalid, so an error is reported only after this time.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// One manifest may be as large as the API server would take, with room for what needs no server.
+/// Bytes of one manifest: more than the API server would accept, since some manifests never go
+/// there.
 const LARGEST_FILE: u64 = 8 << 20;
 
-/// More manifests than this in one directory is a wrong directory.
+/// A directory with more manifests is the wrong directory.
 const MOST_FILES: usize = 10_000;
 
-/// As many names as a line of warning bears.
+/// Names in one warning.
 const MOST_SHOWN: usize = 5;
 
-/// The pool that a machine without a cluster is in: the middle of its configs' names.
+/// The pool of a machine without a cluster, used in the names of its configs.
 pub const POOL: &str = "machine";
 
 /// Manifests with their names.
@@ -49,34 +50,34 @@ type Texts = Vec<(String, Vec<u8>)>;
 /// A directory of manifests.
 #[derive(Clone, Debug)]
 pub struct DirectorySource {
-    /// The tree that `dir` is resolved in: the root for a path from settings, the caller's file
+    /// The tree in which `dir` is resolved: the root for a path from settings, the caller's file
     /// system for a path from a flag.
     pub tree: Root,
     /// The directory.
     pub dir: AbsPath,
-    /// How the user calls it; messages name files below it.
+    /// The directory as the user names it; messages name files below it.
     pub shown: String,
-    /// Whether what others than root may write is refused.
+    /// Whether to refuse files that users other than root may write.
     pub root_alone: bool,
     /// The users and groups that may be managed.
     pub rules: Rules,
-    /// What else is refused.
+    /// Further checks.
     pub judge: Judge,
-    /// The roles of the machine; none where the settings name none.
+    /// The roles of the machine; empty if the settings name none.
     pub roles: Vec<String>,
 }
 
-/// What a config may not bring because of what it would do to machinist itself.
+/// Refuses configs because of their effect on machinist itself.
 #[derive(Clone, Debug)]
 pub struct Judge {
     /// The file of disruption policies that the settings name.
     pub policies: AbsPath,
-    /// Every reason against the config, given that file.
+    /// Returns every reason against the config, given that file.
     pub refusals: fn(&MachineConfig, &AbsPath) -> Vec<Refusal>,
 }
 
 impl Judge {
-    /// What was read, or all that is wrong with it.
+    /// Returns what was read, or all errors in it.
     pub fn judged<T>(
         &self,
         read: Result<(MachineConfig, T), Refused>,
@@ -103,13 +104,13 @@ impl Judge {
 }
 
 impl DirectorySource {
-    /// Reads and merges everything in the directory. Files are taken in the order of their names;
-    /// hidden files and names with an unknown ending are left out.
+    /// Reads and merges everything in the directory, in the order of file names; hidden files and
+    /// names with an unknown extension are left out.
     pub fn read(&self) -> Result<MachineConfig, Refused> {
         self.read_all().0
     }
 
-    /// Says beside the config which local files it was made of, or would have been.
+    /// Also returns the local files that the config uses, or would have used.
     fn read_all(&self) -> (Result<MachineConfig, Refused>, Used) {
         let (files, missing, left_out) = match self.files() {
             Ok(found) => found,
@@ -142,7 +143,7 @@ impl DirectorySource {
         (config, used)
     }
 
-    /// One line on files that look as if somebody had meant them to count.
+    /// A warning about files that look like manifests but were left out.
     fn left_out(&self, mut names: Vec<String>, used: &Used) -> Option<String> {
         names.retain(|name| {
             let path = self.dir.join(name).ok();
@@ -165,7 +166,7 @@ impl DirectorySource {
         }
     }
 
-    /// The files with their names, those of them that cannot be read, and the names that are no config's.
+    /// The manifests with their names, the unreadable ones, and the names that are not manifests.
     fn files(&self) -> Result<(Texts, Vec<Refusal>, Vec<String>), Refusal> {
         let listed = self.check(&self.dir);
         let entries = match listed.and_then(|()| self.tree.list(&self.dir)) {
@@ -200,12 +201,13 @@ impl DirectorySource {
             let trusted = self.check(&path);
             match trusted.and_then(|()| self.tree.read(&path, LARGEST_FILE)) {
                 Ok(bytes) => files.push((shown, bytes)),
-                // What it brought must not leave the machine because a share is away.
+                // The link's target may be unreachable, such as on a share; its entries must not be
+                // removed from the machine.
                 Err(error) if error.is_not_found() && self.tree.read_link(&path).is_ok() => {
                     let message = "this is a link that leads nowhere";
                     missing.push(self.refusal(Reason::SourceUnreadable, message).file(shown));
                 }
-                // Gone between the listing and the reading: the watch has seen it too.
+                // Removed between listing and reading: the watch has seen it too.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => missing.push(self.unreadable(&error).file(shown)),
             }
@@ -225,7 +227,7 @@ impl DirectorySource {
         }
     }
 
-    /// Reads now and after every change, until `stop`. Each reading that differs is published.
+    /// Reads now and after every change, until `stop`. Publishes each result that differs.
     pub async fn follow(
         self,
         desired: watch::Sender<Desired>,
@@ -236,8 +238,8 @@ impl DirectorySource {
         let mut used = Used::default();
         let mut patient = false;
         loop {
-            // Twice when the manifests use files that were not watched: those may have changed between
-            // the reading and the watch.
+            // Twice if the manifests use files that were not watched: those may have changed
+            // between the reading and the watch.
             for _ in 0..2 {
                 let mut published = self.publish(&desired, &metrics, patient).await;
                 if !published.0 {
@@ -253,7 +255,7 @@ impl DirectorySource {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Safe to drop: what inotify has queued is read by the next call.
+                // Safe to drop: the next call reads what inotify has queued.
                 () = watching.changed() => {}
             }
             watching.settle(DEBOUNCE).await;
@@ -269,8 +271,8 @@ impl DirectorySource {
         tokio::task::spawn_blocking(armed).await.unwrap_or_default()
     }
 
-    /// Reads once and publishes. With `patient` a refusal is kept back and false given; and the local
-    /// files that were used.
+    /// Reads once and publishes the result. With `patient` a refusal is not published and false is
+    /// returned. Also returns the local files that were used.
     async fn publish(
         &self,
         desired: &watch::Sender<Desired>,
@@ -290,7 +292,7 @@ impl DirectorySource {
             Ok((Ok((config, digest)), used)) => (Desired::Config(Arc::new(config), digest), used),
             Ok((Err(_), used)) if patient => return (false, used),
             Ok((Err(refused), used)) => (Desired::Refused(Arc::new(refused.refusals)), used),
-            // A defect of the reader must not look like a source that nobody changed.
+            // A bug in the reader must not look like an unchanged source.
             Err(lost) => {
                 let why = format!("reading broke off: {lost}");
                 let refusal = self.refusal(Reason::SourceUnreadable, &why);

@@ -1,7 +1,8 @@
-//! Logging: to the journal by its own protocol, or to stderr as text or JSON, never to both.
+//! Logging: to the journal by its native protocol, or to stderr as text or JSON, never to both.
 //!
 //! Events and spans carry their facts as fields. In the journal each becomes `MACHINIST_<NAME>`, so
-//! `journalctl MACHINIST_TRANSACTION=…` is one update's story. The names in use are in `field`.
+//! `journalctl MACHINIST_TRANSACTION=…` shows the log of one update. The names in use are in
+//! `field`.
 
 use std::{error::Error, io, os::fd::AsFd};
 
@@ -16,7 +17,7 @@ use crate::{
     words,
 };
 
-/// The names of fields that people search the journal by. Written lower case in code.
+/// The names of fields for searching the journal. Written in lower case in code.
 pub mod field {
     /// `MACHINIST_TRANSACTION`: the id of the update.
     pub const TRANSACTION: &str = "transaction";
@@ -32,10 +33,10 @@ pub mod field {
     pub const ALL: &[&str] = &[TRANSACTION, PHASE, REASON, NODE, RESOURCE];
 }
 
-/// What the variables of the environment say about logging.
+/// The environment variables for logging.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// `MACHINIST_LOG`: filter directives, such as `info,machinist::device=debug`. Wins over
+    /// `MACHINIST_LOG`: filter directives, such as `info,machinist::device=debug`. Overrides
     /// `log.level`.
     pub filter: Option<String>,
     /// `JOURNAL_STREAM`: device and inode of the stream that systemd gave the service.
@@ -47,19 +48,19 @@ pub struct Environment {
 /// Logging could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// `MACHINIST_LOG` cannot be read.
+    /// `MACHINIST_LOG` cannot be parsed.
     #[error("MACHINIST_LOG={given:?} is no filter such as info,machinist::device=debug")]
     Filter {
-        /// What it says.
+        /// Its value.
         given: String,
-        /// Why not.
+        /// The error.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    /// `log.format: journald` and there is no journal.
+    /// `log.format: journald` is set, and there is no journal.
     #[error("log.format is journald and no journal can be reached")]
     NoJournal(#[source] io::Error),
-    /// Somebody has set up logging before.
+    /// Logging was set up before.
     #[error("logging is set up already")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
@@ -73,9 +74,9 @@ pub fn start(log: Log, environment: &Environment) -> Result<(), TelemetryError> 
     subscriber.try_init().map_err(TelemetryError::Twice)
 }
 
-/// The client of the API server calls each request that fails an error, a hundred in an hour without
-/// a server. Whoever asked says once what there is to be said. HTTP/2 warns of each frame of vendors and plugins
-/// that it did not expect: any of them could fill the disk with lines.
+/// The API server's client library logs each failed request as an error, a hundred in an hour
+/// without a server; our callers log a failure once. HTTP/2 warns about each unexpected frame of
+/// vendors and plugins: any of them could fill the disk with log lines.
 const QUIET: &str = "kube_client=off,h2=error";
 
 fn filter(log: Log, given: Option<&str>) -> Result<EnvFilter, TelemetryError> {
@@ -108,9 +109,9 @@ fn output(format: LogFormat, environment: &Environment) -> Result<Output, Teleme
     }
 }
 
-/// A line's message says it all to people; the spans' fields are for those who search.
+/// The message of a line is complete for people; the spans' fields are for searches.
 ///
-/// One event is one line, whatever devices, vendors or servers say in it.
+/// One event is one line, even if text from devices, vendors or servers has line breaks.
 fn text(colours: bool) -> Output {
     tracing_subscriber::fmt::layer()
         .with_ansi(colours)
@@ -120,7 +121,7 @@ fn text(colours: bool) -> Output {
         .boxed()
 }
 
-/// stderr, which takes an event at a time.
+/// stderr, with one write for each event.
 struct Line {
     colours: bool,
 }
@@ -137,7 +138,8 @@ impl io::Write for Line {
     }
 }
 
-/// The levels as an administrator filters them with `journalctl -p`: `info` is `info`, not `notice`.
+/// Uses the levels by which administrators filter with `journalctl -p`: `info` is `info`, not
+/// `notice`.
 fn journal() -> io::Result<Output> {
     let layer = tracing_journald::layer()?
         .with_field_prefix(Some("MACHINIST".to_owned()))
@@ -150,8 +152,9 @@ fn journal() -> io::Result<Output> {
     Ok(layer.boxed())
 }
 
-/// Whether `stream` is what systemd connected to the journal: the variable alone is no proof, since
-/// children with another stderr inherit it (systemd.exec(5), `$JOURNAL_STREAM`).
+/// Whether `stream` is the one that systemd connected to the journal. The variable alone is no
+/// proof, since child processes with another stderr inherit it (systemd.exec(5),
+/// `$JOURNAL_STREAM`).
 fn leads_to_journal(announced: Option<&str>, stream: impl AsFd) -> bool {
     let announced = announced.and_then(|text| text.split_once(':'));
     let Some((Ok(device), Ok(inode))) =
@@ -162,8 +165,8 @@ fn leads_to_journal(announced: Option<&str>, stream: impl AsFd) -> bool {
     fstat(stream).is_ok_and(|found| (found.st_dev, found.st_ino) == (device, inode))
 }
 
-/// The error and its causes in one line, for the edge where errors end:
-/// `cannot move the new content onto /etc/chrony.conf: Read-only file system`.
+/// The error and its causes in one line, for the place where an error is finally reported: `cannot
+/// move the new content onto /etc/chrony.conf: Read-only file system`.
 pub fn chain(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -1,4 +1,4 @@
-//! Maintenance windows: when updates may begin. Pure: who asks brings the time.
+//! Maintenance windows: when updates may begin. Pure: the caller passes the time.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use jiff::{
     tz::TimeZone,
 };
 
-/// The windows of a machine. Without any, every time is good.
+/// The windows of a machine. Without any, updates may begin at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     /// The windows.
     pub windows: Vec<Window>,
-    /// Whose clock their days and times are read from.
+    /// The time zone of their days and times.
     pub zone: TimeZone,
 }
 
-/// One window, which comes again every week.
+/// One window, which repeats every week.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The days on which it opens; every day when empty.
+    /// The days on which it opens; every day if empty.
     pub days: Vec<Weekday>,
-    /// When it opens, on the clock of the zone.
+    /// When it opens, in local time of the zone.
     pub start: Time,
     /// How long it stays open, by elapsed time; at most [`Window::LONGEST`].
     pub duration: Duration,
 }
 
 impl Window {
-    /// A week: what is longer never closes.
+    /// One week: a longer window would never close.
     pub const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 }
 
@@ -45,9 +45,9 @@ impl Default for Windows {
 /// Whether updates may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// They may.
+    /// They may begin.
     Open,
-    /// They may from then on.
+    /// They may not begin before `opens`.
     Closed {
         /// When the next window opens.
         opens: Timestamp,
@@ -57,9 +57,9 @@ pub enum State {
 impl Windows {
     /// Whether a window is open at `now`, and if not, when the next one opens.
     ///
-    /// A start that the clock skips (in spring) counts from the moment after the gap, as cron jobs and
-    /// systemd timers have it; one that comes twice (in autumn) counts the first time. A window lasts
-    /// its duration whatever the clock does meanwhile.
+    /// A start that the clock skips (in spring) counts from the moment after the gap, as in cron
+    /// and systemd timers; one that occurs twice (in autumn) counts the first time. A window lasts
+    /// for its duration, whatever the clock does meanwhile.
     pub fn state(&self, now: Timestamp) -> State {
         let mut opens: Option<Timestamp> = None;
         for window in &self.windows {
@@ -72,7 +72,7 @@ impl Windows {
                 }
             }
         }
-        // None: there are no windows, or times so far away that no calendar has them.
+        // `None`: there are no windows, or times so far away that no calendar has them.
         opens.map_or(State::Open, |opens| State::Closed { opens })
     }
 }

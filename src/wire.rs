@@ -1,19 +1,20 @@
-//! Protobuf as it is on the wire, looked at before it is decoded.
+//! Examines protobuf messages in their encoded form, before they are decoded.
 //!
-//! Two bytes on the wire can become a structure of 250 in memory, so a limit on bytes alone bounds
-//! nothing. Every part that takes memory of its own is counted on the encoded message first.
+//! Two bytes on the wire can become a structure of 250 in memory, so a limit on bytes alone does
+//! not bound memory. Every part that allocates memory is therefore counted in the encoded message
+//! first.
 
-/// A field that counts: its number, how much of it counts, and what is counted inside.
+/// A field that counts: its number, how it counts, and the shape of its content.
 #[derive(Debug)]
 pub struct Part(pub u32, pub Weight, pub Option<&'static Shape>);
 
-/// The fields of a message that count; all others are nothing in memory.
+/// The fields of a message that count; all others need no memory of their own.
 pub type Shape = [Part];
 
-/// How much an occurrence of a field counts.
+/// How an occurrence of a field counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// It is there once at most, whatever is sent.
+    /// Not at all: the decoded message holds it once at most.
     None,
     /// Each occurrence is one part.
     One,
@@ -21,12 +22,12 @@ pub enum Weight {
     Bytes,
 }
 
-/// What is not encoded as protobuf wants it.
+/// The bytes are not valid protobuf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is not encoded as protobuf wants it")]
 pub struct Malformed;
 
-/// How many parts the encoded message has.
+/// Counts the parts of the encoded message.
 pub fn parts(wire: &[u8], shape: &Shape) -> Result<usize, Malformed> {
     let mut found = 0;
     for field in fields(wire) {
@@ -46,8 +47,8 @@ pub fn parts(wire: &[u8], shape: &Shape) -> Result<usize, Malformed> {
     Ok(found)
 }
 
-/// The fields of an encoded message by number, in their order; what is no text, list or message has no
-/// body. Ends with the first error.
+/// The fields of an encoded message by number, in order; fields that are not length-delimited have
+/// an empty body. Ends with the first error.
 fn fields(mut wire: &[u8]) -> impl Iterator<Item = Result<(u32, &[u8]), Malformed>> {
     std::iter::from_fn(move || {
         if wire.is_empty() {
@@ -61,8 +62,8 @@ fn fields(mut wire: &[u8]) -> impl Iterator<Item = Result<(u32, &[u8]), Malforme
     })
 }
 
-/// The encoded message with the texts at `path`, the numbers of nested fields, replaced where `with` gives another.
-/// All other bytes stay.
+/// The encoded message with the texts at `path` (the numbers of nested fields) replaced where
+/// `with` returns a replacement. All other bytes are unchanged.
 pub fn replaced(
     mut wire: &[u8],
     path: &[u32],
@@ -111,7 +112,7 @@ fn field<'a>(wire: &mut &'a [u8]) -> Option<(u32, &'a [u8])> {
             body = take(wire, length)?;
         }
         5 => drop(take(wire, 4)?),
-        // Groups nest without a length, and no contract here has any.
+        // Groups nest without a length, and no contract here uses them.
         _ => return None,
     }
     Some((u32::try_from(key >> 3).ok()?, body))
@@ -135,38 +136,38 @@ fn varint(wire: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Takes a message apart that comes in pieces and is never whole anywhere: the bodies of one field, as far
-/// as they are small enough to be looked at.
+/// An incremental parser for a message that arrives in chunks and is never in memory as a whole: it
+/// extracts the bodies of one field, up to a maximum size.
 #[derive(Debug)]
 pub struct Apart {
-    /// The field whose bodies are wanted.
+    /// The field to extract.
     number: u32,
-    /// The longest body that is handed out.
+    /// Bytes of the longest body that is extracted.
     longest: usize,
     at: At,
-    /// A varint, or a wanted body, as far as it came.
+    /// A varint, or a body to extract, as far as received.
     held: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Key,
-    /// The value of a field that is a number.
+    /// The value of a numeric field.
     Number,
-    /// The length of a body; wanted or not.
+    /// The length of a body; whether it is to be extracted.
     Length(bool),
-    /// So many bytes are passed over.
+    /// This many bytes are skipped.
     Skip(usize),
-    /// So many bytes make a wanted body.
+    /// This many bytes form a body to extract.
     Body(usize),
 }
 
-/// What [`Apart`] finds.
+/// The results of [`Apart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found<'a> {
-    /// The whole body of the wanted field.
+    /// A complete body of the field.
     Body(&'a [u8]),
-    /// One that is longer than is looked at.
+    /// A body that exceeds the maximum size.
     TooLong,
 }
 
@@ -174,7 +175,7 @@ pub enum Found<'a> {
 const LONGEST_VARINT: usize = 10;
 
 impl Apart {
-    /// The beginning of a message.
+    /// Starts a message.
     pub const fn new(number: u32, longest: usize) -> Self {
         Self {
             number,
@@ -184,7 +185,7 @@ impl Apart {
         }
     }
 
-    /// Takes the next piece; `found` gets what is whole with it.
+    /// Parses the next chunk; `found` receives the bodies that it completes.
     pub fn feed(
         &mut self,
         mut came: &[u8],
@@ -226,7 +227,7 @@ impl Apart {
         self.at == At::Key && self.held.is_empty()
     }
 
-    /// One more byte of a varint; its value when that was the last one.
+    /// Parses one more byte of a varint; returns its value after the last one.
     fn number(&mut self, came: &mut &[u8]) -> Result<Option<u64>, Malformed> {
         let byte = take(came, 1).and_then(<[u8]>::first).copied();
         self.held.extend(byte);

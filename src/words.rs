@@ -1,11 +1,11 @@
-//! What several rooms say in the same words.
+//! Formatting shared by several modules.
 
 use std::fmt::Write as _;
 
-/// So many names are in one line of the log.
+/// Number of names in one log line.
 pub(crate) const IN_A_LINE: usize = 20;
 
-/// The first `most` and how many more, in one line for people: `a, b and 3 more`.
+/// The first `most` items and the number of the others, in one line: `a, b and 3 more`.
 pub(crate) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>, most: usize) -> String {
     let more = all.len().saturating_sub(most);
     let mut text = String::new();
@@ -22,15 +22,15 @@ pub(crate) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>, most: us
     text
 }
 
-/// Whether `c` can make a line look like another one: control characters, and those that end a line or change its
-/// direction.
+/// Whether `c` can make a line misleading: control characters, line separators, and characters that
+/// change the text direction.
 pub(crate) fn is_misleading(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Text that comes from elsewhere – devices, vendors, names, the API server – as it may be shown in one line:
-/// nothing in it steers the terminal or looks like a line of its own.
+/// Makes text from elsewhere (devices, vendors, names, the API server) safe to show in one line: it
+/// cannot control the terminal or look like a separate line.
 pub fn printable(text: &str) -> String {
     let shown = |c: char| {
         if is_misleading(c) && c != '\t' {
@@ -42,7 +42,7 @@ pub fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// A whole page for a terminal: lines and colours stay.
+/// Makes a whole page safe for a terminal: line breaks and colours are kept.
 pub(crate) fn page(text: &str) -> String {
     let mut page = String::with_capacity(text.len());
     let mut rest = text;
@@ -65,14 +65,14 @@ pub(crate) fn page(text: &str) -> String {
     page
 }
 
-/// The length of the colour (ECMA-48 SGR) that `text` begins with.
+/// The length of the colour sequence (ECMA-48 SGR) at the start of `text`.
 fn colour(text: &str) -> Option<usize> {
     let parameters = text.strip_prefix("\x1b[")?;
     let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     parameters[end..].starts_with('m').then_some(end + 3)
 }
 
-/// One event of a log: the line's end alone ends the line.
+/// Formats one log event: only the final line break is kept.
 pub(crate) fn log_line(event: &str, colours: bool) -> String {
     let line = event.trim_end_matches('\n').replace('\n', "\\n");
     let line = if colours {
@@ -83,7 +83,7 @@ pub(crate) fn log_line(event: &str, colours: bool) -> String {
     line + "\n"
 }
 
-/// JSON, or YAML, in which what steers a terminal is written as an escape.
+/// Escapes terminal control characters in JSON or YAML.
 pub(crate) fn data(text: &str) -> String {
     let mut data = String::with_capacity(text.len());
     for c in text.chars() {
@@ -117,7 +117,8 @@ mod tests {
         assert_eq!(few(std::iter::empty::<&str>(), 2), "");
     }
 
-    /// Colours, other sequences of ESC and of C1, line ends, and what turns the order of text around.
+    /// Colours, other sequences of ESC and of C1, line ends, and characters that reverse the text
+    /// direction.
     const HOSTILE: &str = "a\x1b[31mred\x1b[2J\x1b]0;t\x07\u{9b}2J\r\nforged\u{202e}txt\u{2066}\u{200f}\u{2028}\x7f\x1b";
 
     #[test]

@@ -1,4 +1,4 @@
-//! Asking the running agent: for its status, and for a config.
+//! A client of the running agent's sockets: reads its status and sends it configs.
 
 use std::{
     io::{self, Read, Write},
@@ -16,22 +16,24 @@ use crate::{
     root::{Root, RootError},
 };
 
-/// How long the agent may take. It answers from memory; after this it is stuck.
+/// How long the agent may take. It answers from memory; after this time it is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A second more for so many bytes of a question: a large config is checked and kept before the answer.
+/// One more second for each this many bytes of a request: a large config is checked and stored
+/// before the answer.
 const LARGE: u64 = 8 << 20;
 
-/// The longest answer that is read: ten thousand devices with their reasons are about 2 MiB.
+/// Bytes of the longest answer that is read: ten thousand devices with their reasons are about 2
+/// MiB.
 const LONGEST_ANSWER: u64 = 32 << 20;
 
-/// The agent's status could not be had.
+/// Why the agent gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No process serves the socket.
     #[error("no agent is running below {}", .0.display())]
     NoAgent(PathBuf),
-    /// The control socket is closed to this process's user.
+    /// The control socket denies access to this process's user.
     #[error(
         "the agent's socket is closed to this user: root and the agent's own user may command it"
     )]
@@ -42,18 +44,19 @@ pub enum AskError {
     /// The agent did not answer.
     #[error("the agent did not answer")]
     Answer(#[source] io::Error),
-    /// The agent answered something else.
+    /// The agent's answer was not understood.
     #[error("the agent's answer cannot be understood: {0}")]
     Understand(String),
-    /// The agent answered that it will not.
+    /// The agent refused the request.
     #[error("the agent refuses: {0}")]
     Refused(String),
 }
 
-/// The status document of the agent that runs below `root`, as it sent it. Blocks.
+/// The status document of the agent that runs below `root`, as text. Blocks.
 ///
-/// Who may open the control socket reads it there and nowhere else: pods with `/run/machinist` mounted may have
-/// replaced the status socket. Other users, and pods without the state directory, read the status socket.
+/// Users who may open the control socket read it there and nowhere else: pods with `/run/machinist`
+/// mounted may have replaced the status socket. Other users, and pods without the state directory,
+/// read the status socket.
 pub fn ask_status(root: &Root) -> Result<String, AskError> {
     let question = b"GET /status HTTP/1.0\r\nHost: machinist\r\n\r\n";
     let stream = match connect(root, CONTROL_SOCKET) {
@@ -64,7 +67,7 @@ pub fn ask_status(root: &Root) -> Result<String, AskError> {
     ask(stream, question, LONGEST_ANSWER).map(|answer| answer.body)
 }
 
-/// The config that the agent below `root` follows, before a person held the machine on another. Blocks.
+/// The desired config of the agent below `root`, without any operator override. Blocks.
 pub fn ask_wanted(root: &Root) -> Result<WantedConfig, AskError> {
     let question = format!("GET {PATH} HTTP/1.0\r\nHost: machinist\r\n\r\n");
     let stream = connect(root, CONTROL_SOCKET)?;
@@ -78,8 +81,8 @@ pub fn ask_wanted(root: &Root) -> Result<WantedConfig, AskError> {
     })
 }
 
-/// Asks the agent below `root` to take the machine to a config, given in its stored form. Blocks until
-/// the agent has taken the question up, not until the config is in place.
+/// Requests the agent below `root` to apply a config, given in its stored form. Blocks until the
+/// agent has accepted the request, not until the config is applied.
 pub fn ask_for_config(root: &Root, by: &str, name: &str, config: &[u8]) -> Result<Taken, AskError> {
     let mut question = format!(
         "POST {PATH} HTTP/1.0\r\nHost: machinist\r\n{BY}: {by}\r\n{NAME}: {name}\r\nContent-Length: {}\r\n\r\n",
@@ -92,11 +95,11 @@ pub fn ask_for_config(root: &Root, by: &str, name: &str, config: &[u8]) -> Resul
     serde_json::from_str(&answer.body).map_err(|error| AskError::Understand(error.to_string()))
 }
 
-/// A good answer.
+/// A successful answer.
 #[derive(Debug)]
 struct Good {
     body: String,
-    /// The config's name, where the answer is one.
+    /// The config's name, if the answer contains a config.
     name: Option<String>,
 }
 
@@ -130,8 +133,8 @@ fn ask(stream: UnixStream, question: &[u8], longest: u64) -> Result<Good, AskErr
     good(&answer)
 }
 
-/// HTTP/1.0, so that the end of the answer is the end of the connection. An agent that refuses answers
-/// before it has read the whole question, and closes the connection.
+/// HTTP/1.0, so that the end of the connection ends the answer. An agent that refuses answers
+/// before it has read the whole request, and closes the connection.
 fn exchange(mut stream: impl Read + Write, question: &[u8], longest: u64) -> io::Result<String> {
     let written = stream.write_all(question);
     let mut answer = Vec::new();

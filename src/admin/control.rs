@@ -1,11 +1,11 @@
-//! What a person may ask the running agent for, over the control socket.
+//! The requests that commands send to the running agent over the control socket.
 //!
-//! A request is judged by the peer's credentials before a byte of its body is read, and one body at a time
-//! is in memory.
+//! A request is authorised by the peer's credentials before a byte of its body is read, and only
+//! one body at a time is in memory.
 //!
-//! The question is answered at once – it was passed on, or why not –, and what becomes of it is read
-//! from the status. So nothing is held open while an update runs, and a command that is stopped stops
-//! nothing.
+//! The answer is sent at once: the request was queued, or the reason why not. The outcome is read
+//! from the status. So no connection stays open while an update runs, and interrupting a command
+//! does not interrupt the update.
 
 use std::{future::poll_fn, pin::Pin, sync::Arc};
 
@@ -20,25 +20,25 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{CONTROL_SOCKET, guard::Peer};
 
-/// Where it is asked.
+/// The path of the request.
 pub(super) const PATH: &str = "/config";
-/// The header that says which command asks.
+/// The header with the name of the requesting command.
 pub(super) const BY: &str = "machinist-by";
-/// The header with the config's name; its portable form is the body.
+/// The header with the config's name; the body is its portable form.
 pub(super) const NAME: &str = "machinist-config";
-/// The largest config that is taken: as large as one may be, in base64.
+/// Bytes of the largest request body: the largest config, in base64.
 pub(super) const LARGEST: usize = 768 << 20;
 
-/// What is asked.
+/// A request.
 #[derive(Debug)]
 pub enum Question {
-    /// To take the machine to a config.
+    /// Apply a config.
     Take(Ask),
-    /// Which config the source asks for. The answer goes here.
+    /// Return the desired config, through this channel.
     Wanted(oneshot::Sender<Result<WantedConfig, String>>),
 }
 
-/// The config that the source asks for.
+/// The desired config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedConfig {
     /// Its name.
@@ -47,27 +47,27 @@ pub struct WantedConfig {
     pub config: Vec<u8>,
 }
 
-/// A config that a person wants the machine on, now.
+/// A config that an operator wants applied now.
 #[derive(Debug)]
 pub struct Ask {
-    /// Which command asks: `apply` or `rollback`.
+    /// The requesting command: `apply` or `rollback`.
     pub by: String,
     /// The config's name.
     pub name: String,
     /// The config in its portable form.
     pub config: Vec<u8>,
-    /// Where the answer goes.
+    /// Receives the answer.
     pub reply: oneshot::Sender<Result<Taken, String>>,
 }
 
-/// The agent has taken it up.
+/// The agent has accepted the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// The word's number: the status shows it as `asked` once the driver has heard it.
+    /// The request's number: the status shows it as `asked` once the reconciler has received it.
     pub asked: u64,
 }
 
-/// Passes questions on, from those who may ask.
+/// Forwards requests from authorised users.
 #[derive(Clone, Debug)]
 pub struct Control {
     to: mpsc::Sender<Question>,
@@ -76,7 +76,7 @@ pub struct Control {
     body: Arc<Semaphore>,
 }
 
-/// Answers a command that came over the status socket.
+/// The answer to a command on the status socket, which is refused.
 pub(super) async fn elsewhere() -> Response {
     refuse(
         StatusCode::FORBIDDEN,
@@ -124,7 +124,8 @@ pub(super) async fn ask(
     }
 }
 
-/// Its files may be secret, so it is told to those alone who might ask for one.
+/// Returns the desired config. Its files may be secret, so only users who may request a config
+/// receive it.
 pub(super) async fn wanted(
     ConnectInfo(peer): ConnectInfo<Peer>,
     State(control): State<Control>,
@@ -151,7 +152,7 @@ async fn read(mut body: Body, longest: usize) -> Result<Vec<u8>, Response> {
         let why = format!("a config may have at most {longest} bytes");
         refuse(StatusCode::PAYLOAD_TOO_LARGE, &why)
     };
-    // Memory is used as the bytes come, and not copied on the way.
+    // Memory grows with the received bytes, which are not copied again.
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > longest {
         return Err(too_large());
@@ -169,7 +170,7 @@ async fn read(mut body: Body, longest: usize) -> Result<Vec<u8>, Response> {
 }
 
 impl Control {
-    /// Passes questions of root and of the agent's own user to `to`.
+    /// Forwards requests of root and of the agent's own user to `to`.
     pub fn new(to: mpsc::Sender<Question>, own_uid: u32) -> Self {
         Self {
             to,
@@ -188,7 +189,7 @@ impl Control {
         question: Question,
         answer: oneshot::Receiver<Result<T, String>>,
     ) -> Result<T, Response> {
-        // A full queue is a person who asks faster than a file is written.
+        // A full queue means that requests arrive faster than a file is written.
         if self.to.try_send(question).is_err() {
             let busy = "the agent takes no configs now";
             return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, busy));

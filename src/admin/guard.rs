@@ -1,4 +1,4 @@
-//! Connections that cannot be in anybody's way: each ends by itself, and nobody has more than a few.
+//! Limits connections in time and in number for each user, so that no client can block the others.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -20,33 +20,33 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// How long a connection may last. Every answer is written from memory.
+/// How long a connection may last. Every answer is sent from memory.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// How much longer for so many bytes that were asked with: a config of hundreds of megabytes is read, checked
-/// and kept before it is answered.
+/// Additional time for each `LARGE` bytes of a request: a config of hundreds of megabytes is read,
+/// checked and stored before it is answered.
 const LONGER: Duration = Duration::from_secs(1);
 const LARGE: usize = 8 << 20;
 
-/// How many connections one user may have. Tools ask one question at a time; a few at once are a
-/// monitoring system and two people.
+/// Connections per user. Tools send one request at a time; a monitoring system and two people make
+/// a few at once.
 const MOST: usize = 16;
 
-/// How many connections all users together may have where the kernel does not say whose they are. One that asks
-/// at once is answered long before as many others have come after it.
+/// Connections of all users together where the kernel does not report the user. A client that sends
+/// its request at once is answered long before this many others have connected after it.
 const MOST_UNKNOWN: usize = 512;
 
-/// How many users are known beside those who are connected.
+/// Number of users tracked in addition to those that are connected.
 const MOST_USERS: usize = 64;
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The user, where the kernel tells: on the socket below the root.
+    /// The user, where the kernel reports it: on Unix sockets.
     pub uid: Option<u32>,
 }
 
-/// Who may be connected with, by an accepted connection.
+/// Returns the peer of an accepted connection.
 pub trait Known {
     /// The peer, as the kernel knows it.
     fn peer(&self) -> Peer;
@@ -65,8 +65,9 @@ impl Known for TcpStream {
     }
 }
 
-/// A listener whose connections are limited in time and in number for each user. When one more
-/// comes, the user's oldest makes way: an idle one must not keep a question out.
+/// A listener whose connections are limited in time and in number for each user. When a user
+/// exceeds the number, the oldest connection is closed, so that idle ones do not block a new
+/// request.
 #[derive(Debug)]
 pub struct Guarded<L> {
     listener: L,
@@ -76,9 +77,9 @@ pub struct Guarded<L> {
 /// The connections of one user, the oldest first.
 #[derive(Debug, Default)]
 struct Open {
-    /// Those that have ended are taken out later.
+    /// Includes ended connections until they are removed later.
     tokens: VecDeque<Weak<CancellationToken>>,
-    /// How many have not ended.
+    /// Its reference count gives the number of open connections.
     alive: Arc<()>,
 }
 
@@ -96,7 +97,8 @@ impl Open {
                 break;
             }
         }
-        // Now and then: each time would be work for all of them, for each connection of a flood.
+        // Only from time to time: each pass scans all of them, and a flood would cause one for each
+        // connection.
         if self.tokens.len() > 4 * most {
             self.tokens.retain(|one| one.strong_count() > 0);
         }
@@ -109,7 +111,7 @@ impl Open {
     }
 }
 
-/// The place of a connection in the count, given back when this is dropped.
+/// The place of a connection in the count; released when dropped.
 #[derive(Debug)]
 struct Place {
     token: Arc<CancellationToken>,
@@ -117,7 +119,7 @@ struct Place {
 }
 
 impl<L> Guarded<L> {
-    /// Guards the connections of `listener`.
+    /// Limits the connections of `listener`.
     pub fn new(listener: L) -> Self {
         Self {
             listener,
@@ -125,7 +127,7 @@ impl<L> Guarded<L> {
         }
     }
 
-    /// Counts one more connection of `peer`, and ends the oldest when there are too many.
+    /// Counts one more connection of `peer`, and ends the oldest if there are too many.
     fn admit(&mut self, peer: Peer) -> Place {
         if self.open.len() > MOST_USERS {
             self.open.retain(|_, theirs| theirs.alive() > 0);
@@ -178,14 +180,14 @@ impl Connected<IncomingStream<'_, Guarded<TcpListener>>> for Peer {
 pub struct Connection<S> {
     stream: S,
     overdue: Pin<Box<Sleep>>,
-    /// Bytes since it was last given more time.
+    /// Bytes read since its time was last extended.
     read: usize,
     evicted: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: Place,
 }
 
 impl<S> Connection<S> {
-    /// Nothing while the connection may last; the error that ends it otherwise.
+    /// `Pending` while the connection may last; otherwise the error that ends it.
     fn over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if self.evicted.as_mut().poll(context).is_ready() {
             return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
@@ -248,7 +250,7 @@ mod tests {
         let other = guarded.admit(peer(1));
         let mut mine: Vec<_> = (0..MOST).map(|_| guarded.admit(peer(0))).collect();
         assert!(mine.iter().all(|one| !one.token.is_cancelled()));
-        // One that has ended is not counted.
+        // An ended connection is not counted.
         mine.pop();
         mine.push(guarded.admit(peer(0)));
         assert!(mine.iter().all(|one| !one.token.is_cancelled()));
@@ -260,7 +262,7 @@ mod tests {
         );
         assert!(!other.token.is_cancelled());
 
-        // Who has come and gone leaves nothing behind.
+        // Ended connections leave no entries behind.
         for _ in 0..100 * MOST {
             drop(guarded.admit(peer(2)));
         }

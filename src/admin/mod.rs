@@ -1,11 +1,11 @@
-//! What the agent answers about itself: probes and metrics on a loopback port, the status document on
-//! the status socket, commands on the control socket.
+//! The agent's HTTP endpoints: probes and metrics on a loopback port, the status document on the
+//! status socket, commands on the control socket.
 //!
 //! | path | answers 200 while | else |
 //! |---|---|---|
 //! | `/livez`, `/healthz` | the work loop turns | 503 |
 //! | `/readyz`, `/readyz?verbose` | no gate with effect `hold` is closed | 503, naming it |
-//! | `/readyz/agent` | the agent itself works, whatever the gates say | 503 |
+//! | `/readyz/agent` | the agent itself works, whatever the state of the gates | 503 |
 //! | `/metrics` | always | |
 //! | `/status` (both sockets) | always: the status document as JSON | |
 //! | `POST /config` (control socket only) | root, or the agent's own user, gives a config to hold the machine on | 403, 409, 503 and why |
@@ -33,21 +33,21 @@ use axum::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The status socket, below the root. Pods get its directory mounted, so that it only answers reads.
+/// The status socket, below the root. Pods mount its directory, so it only serves reads.
 pub const SOCKET: &str = "/run/machinist/agent.sock";
 
 /// Every user may connect: the status holds no secrets.
 pub const SOCKET_MODE: u32 = 0o666;
 
-/// The control socket, below the root, in the state directory: a container with `/run/machinist` mounted
-/// does not reach it, whatever its user is.
+/// The control socket, below the root, in the state directory: a container with `/run/machinist`
+/// mounted cannot reach it, whatever its user is.
 pub const CONTROL_SOCKET: &str = "/var/lib/machinist/control/agent.sock";
 
-/// Its directory has 0700.
+/// Its directory has mode 0700.
 pub const CONTROL_MODE: u32 = 0o600;
 
-/// How long answers under way may take when the agent stops. They are written from memory; who has
-/// not read them by then is not reading.
+/// How long open answers may take when the agent stops. They are sent from memory; a client that
+/// has not read them by then is not reading.
 const LAST_ANSWERS: Duration = Duration::from_millis(250);
 
 /// Serves until `stop` is cancelled.
@@ -63,7 +63,7 @@ where
         stop.cancelled().await;
         tokio::time::sleep(LAST_ANSWERS).await;
     };
-    // Both may be dropped: unanswered connections are closed with the process.
+    // Safe to drop, both: unanswered connections are closed with the process.
     tokio::select! {
         _ = serving.into_future() => {}
         () = too_late => {}

@@ -1,4 +1,4 @@
-//! Finding a port to listen on.
+//! Finds a port to listen on.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -6,24 +6,24 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{config::Admin, reason::Reason};
 
-/// How many ports after the default are tried. Each is taken by another agent on this machine or by
-/// something else; a hundred such is no coincidence but a mistake.
+/// How many ports after the default are tried. If another agent or program uses each of a hundred
+/// ports, that is no coincidence but a mistake.
 const NEXT_PORTS: u16 = 100;
 
-/// How many connections may wait until they are accepted; the kernel caps it at `net.core.somaxconn`. A flood fills
-/// it, and whoever comes then waits a second for the next try.
+/// Connections that may wait to be accepted; the kernel limits it to `net.core.somaxconn`. When a
+/// flood fills the queue, a further client retries after a second.
 const BACKLOG: u32 = 4096;
 
-/// How soon a chosen address that somebody else has is tried again.
+/// Retry interval for a configured address that another program uses.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Nothing can be listened on.
+/// No address can be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The address that somebody chose.
+    /// The configured address.
     #[error("cannot listen on {0}, which admin.listen asks for")]
     Chosen(SocketAddr, #[source] io::Error),
-    /// The default and all that follow.
+    /// The default port and all that are tried after it.
     #[error("cannot listen on {0} nor on any of the {NEXT_PORTS} ports after it")]
     Default(SocketAddr, #[source] io::Error),
 }
@@ -34,7 +34,7 @@ impl BindError {
         Reason::Io
     }
 
-    /// The address that somebody chose, where another program has it.
+    /// The configured address, if another program uses it.
     pub fn taken(&self) -> Option<SocketAddr> {
         match self {
             Self::Chosen(at, error) if error.kind() == io::ErrorKind::AddrInUse => Some(*at),
@@ -43,8 +43,8 @@ impl BindError {
     }
 }
 
-/// Listens on the address of the settings. A default that is taken makes way for the next free port;
-/// an address that was chosen does not. The caller shows [`TcpListener::local_addr`].
+/// Listens on the address of the settings. If the default port is in use, the next free one is
+/// taken; a configured address is not replaced. The caller shows [`TcpListener::local_addr`].
 pub fn bind(admin: Admin) -> Result<TcpListener, BindError> {
     let first = admin.listen;
     let mut failed = match listen(first) {
@@ -65,7 +65,7 @@ pub fn bind(admin: Admin) -> Result<TcpListener, BindError> {
     Err(BindError::Default(first, failed))
 }
 
-/// Listens on a chosen address as soon as whoever has it gives it back.
+/// Waits until a configured address is free, and listens on it.
 pub async fn wait(admin: Admin) -> TcpListener {
     loop {
         tokio::time::sleep(AGAIN).await;

@@ -1,7 +1,7 @@
-//! Whether the work loop turns.
+//! Liveness of the work loop.
 //!
-//! The loop beats whenever it has done something. An idle loop has nothing to do, so a probe asks it
-//! and the loop answers: no timer runs on either side.
+//! The loop records a beat whenever it has done something. An idle loop has nothing to do, so a
+//! probe wakes it and waits for a beat: neither side needs a timer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,17 +10,17 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How long an idle loop may take to answer: half of the second that a kubelet's probe waits.
+/// How long an idle loop may take to respond: half of the second that a kubelet's probe waits.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// The loop's end.
+/// The loop's side.
 #[derive(Debug)]
 pub struct Pulse {
     last: watch::Sender<Instant>,
     asked: Arc<Notify>,
 }
 
-/// The probes' end. Cheap to clone.
+/// The probes' side. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Liveness {
     last: watch::Receiver<Instant>,
@@ -28,7 +28,8 @@ pub struct Liveness {
     limit: Duration,
 }
 
-/// The two ends. A loop that has not beaten for `limit` and does not answer either counts as stuck.
+/// Creates both sides. A loop that has not beaten for `limit` and does not respond either counts as
+/// stuck.
 pub fn pulse(limit: Duration) -> (Pulse, Liveness) {
     let (sender, last) = watch::channel(Instant::now());
     let asked = Arc::new(Notify::new());
@@ -40,19 +41,19 @@ pub fn pulse(limit: Duration) -> (Pulse, Liveness) {
 }
 
 impl Pulse {
-    /// The loop turns.
+    /// Records a beat.
     pub fn beat(&self) {
         self.last.send_replace(Instant::now());
     }
 
-    /// Waits until somebody asks; the loop then beats. Safe to drop: a question stays.
+    /// Waits until a probe asks for a beat. Safe to drop: the request stays pending.
     pub async fn asked(&self) {
         self.asked.notified().await;
     }
 }
 
 impl Liveness {
-    /// Whether the loop turns; if not, for how long it has been silent.
+    /// Checks that the loop runs; the error is the time since its last beat.
     pub async fn check(&self) -> Result<(), Duration> {
         let mut last = self.last.clone();
         let silent = last.borrow_and_update().elapsed();

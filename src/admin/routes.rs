@@ -1,4 +1,4 @@
-//! What is answered at which path.
+//! The HTTP routes and their handlers.
 
 use std::{
     fmt::{self, Write},
@@ -31,28 +31,28 @@ use crate::{
     words::printable,
 };
 
-/// What the answers are made of. Cheap to clone.
+/// The data behind the answers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Served {
     /// The agent's state.
     pub status: watch::Receiver<Arc<Status>>,
-    /// Whether the work loop turns.
+    /// Whether the work loop runs.
     pub liveness: Liveness,
-    /// What is measured.
+    /// The agent's metrics.
     pub metrics: Metrics,
-    /// Asked before the status is told.
+    /// Runs before the status is returned.
     freshen: Freshen,
 }
 
-/// Brings what is asked of others only on demand up to date before the status is told. Cheap to clone.
+/// Refreshes data that is fetched only on demand, before the status is returned. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Freshen(Option<Arc<dyn Fn() -> Asking + Send + Sync>>);
 
-/// A question to others, on its way.
+/// A refresh in progress.
 type Asking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Freshen {
-    /// `ask` must come to its end soon, whatever happens.
+    /// `ask` must always complete soon.
     pub fn new(ask: impl Fn() -> Asking + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(ask)))
     }
@@ -71,7 +71,7 @@ impl fmt::Debug for Freshen {
 }
 
 impl Served {
-    /// What is answered from.
+    /// Combines the data; without a refresh.
     pub const fn new(
         status: watch::Receiver<Arc<Status>>,
         liveness: Liveness,
@@ -85,7 +85,7 @@ impl Served {
         }
     }
 
-    /// With what is to be asked before the status is told.
+    /// Adds the refresh that runs before the status is returned.
     #[must_use]
     pub fn freshened(mut self, freshen: Freshen) -> Self {
         self.freshen = freshen;
@@ -93,7 +93,7 @@ impl Served {
     }
 }
 
-/// What the loopback port answers.
+/// The routes of the loopback port.
 pub fn port_routes(served: Served) -> Router {
     Router::new()
         .route("/livez", get(alive))
@@ -105,14 +105,14 @@ pub fn port_routes(served: Served) -> Router {
         .with_state(served)
 }
 
-/// What the status socket answers: every user may read, nobody may command.
+/// The routes of the status socket: every user may read, no user may send commands.
 pub fn status_routes(served: Served) -> Router {
     readable(served)
         .route(control::PATH, any(control::elsewhere))
         .layer(map_response(close))
 }
 
-/// What the control socket answers. Without `control` nothing can be asked for.
+/// The routes of the control socket. Without `control` no command is accepted.
 pub fn control_routes(served: Served, control: Option<Control>) -> Router {
     let asking = control.map(|control| {
         Router::new()
@@ -132,7 +132,8 @@ fn readable(served: Served) -> Router {
 
 type Answer = (StatusCode, String);
 
-/// One question per connection: probes come seconds apart, and an idle connection is memory.
+/// Allows one request per connection: probes are seconds apart, and an idle connection costs
+/// memory.
 async fn close(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -149,7 +150,7 @@ async fn alive(State(served): State<Served>) -> Answer {
     }
 }
 
-/// The agent works: its loop turns and it has judged the machine once.
+/// Whether the agent works: its loop runs and it has evaluated the machine once.
 async fn agent_ready(State(served): State<Served>) -> Answer {
     let started = served.status.borrow().gates.iter().next().is_some();
     match started {

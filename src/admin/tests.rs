@@ -52,7 +52,7 @@ struct Agent {
     stop: CancellationToken,
 }
 
-/// A real server on a port of its own.
+/// A real server on its own port.
 async fn agent() -> Agent {
     let starting = Arc::new(Status::starting("/", Mode::Machine, now()));
     let (status, receiver) = watch::channel(starting);
@@ -72,7 +72,7 @@ async fn agent() -> Agent {
     }
 }
 
-/// The whole answer: the server closes the connection after it.
+/// The complete answer: the server closes the connection after it.
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");

@@ -1,7 +1,7 @@
-//! The book of prepared claims on disk, and the specs that runtimes read.
+//! The checkpoint of prepared claims on disk, and the CDI specs that runtimes read.
 //!
-//! The book comes first: what stands in it is prepared, or can be made so again; what does not was never told to
-//! anybody.
+//! The checkpoint is written first: a claim in it is prepared, or can be prepared again; the
+//! kubelet never received an answer about a claim that is not in it.
 
 use crate::{
     device::{
@@ -18,36 +18,36 @@ use crate::{
     telemetry::chain,
 };
 
-/// Beside the list of devices.
+/// Kept next to the stored inventory.
 const FILE: &str = "/var/lib/machinist/claims.json";
-/// Where a book is put aside that cannot be believed.
+/// A damaged checkpoint is moved to this path.
 const BROKEN: &str = "/var/lib/machinist/claims.json.broken";
-/// A claim has 32 devices at most and takes some KiB; a node has 250 pods.
+/// Bytes. A claim has 32 devices at most and takes a few KiB; a node has 250 pods.
 const LARGEST: u64 = 64 * 1024 * 1024;
 
-/// What cannot be written down was not done.
+/// Why a claim could not be stored; the claim then counts as not prepared.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BookError {
-    /// The disk.
+    /// Reading or writing a file failed.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// A name that is none.
+    /// A name that is not a valid path.
     #[error(transparent)]
     Path(#[from] BadPath),
-    /// Its device is away, or is found by another node's name by now.
+    /// The device is missing, or its link resolves to another node now.
     #[error("{link} does not lead to {node} any more, the node that the claim was given")]
     Moved {
-        /// By what the device is known.
+        /// The link that identifies the device.
         link: AbsPath,
-        /// What was behind it.
+        /// The node that it resolved to when the claim was prepared.
         node: AbsPath,
     },
-    /// The book has no text.
+    /// The checkpoint cannot be encoded.
     #[error("the book of claims cannot be written down")]
     Text(#[from] serde_json::Error),
 }
 
-/// Keeps book and specs. Every call blocks.
+/// Reads and writes the checkpoint and the specs. Every call blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     root: Root,
@@ -62,18 +62,19 @@ impl Store {
         }
     }
 
-    /// This boot's name; none where the root has none.
+    /// The boot id; `None` where the root has none.
     pub(super) fn boot(&self) -> Option<&str> {
         self.boot.as_deref()
     }
 
-    /// Whether what a claim was given holds: with a boot nodes get other names, and sources may mean others by theirs.
+    /// Whether the claim's allocation is still valid: after a boot nodes may have other names, and
+    /// so may the sources' devices.
     pub(super) fn is_of_this_boot(&self, prepared: &Prepared) -> bool {
         prepared.boot.is_none() || self.boot.is_none() || prepared.boot == self.boot
     }
 
-    /// The book as an earlier agent left it, and whether it is known to be whole: a new machine has none, and a
-    /// book that cannot be believed is put aside.
+    /// Reads the checkpoint and returns whether it is known to be complete: a new machine has none,
+    /// and a damaged one is moved aside.
     pub(super) fn load(&self) -> (Book, bool) {
         let read = || -> Result<Option<Vec<u8>>, BookError> {
             match self.root.read_nofollow(&AbsPath::new(FILE)?, LARGEST) {
@@ -82,7 +83,8 @@ impl Store {
             }
         };
         match read() {
-            // The specs are the runtime's, which reads them again when a container starts again.
+            // A runtime reads the spec again when its container restarts, so existing specs are
+            // kept.
             Ok(None) if self.has_specs() => {
                 tracing::error!(
                     "{FILE} is missing, and begins anew; specs of claims that were prepared stay until the machine starts"
@@ -107,7 +109,8 @@ impl Store {
         }
     }
 
-    /// Whether an agent prepared claims since the machine started. What cannot be listed may hold some.
+    /// Whether an agent has prepared claims since the machine started. If the directory cannot be
+    /// listed, assume so.
     fn has_specs(&self) -> bool {
         let dir = AbsPath::new(cdi::DIRS[1]);
         let entries = dir.map(|dir| self.root.list(&dir));
@@ -140,8 +143,9 @@ impl Store {
         Ok(self.root.replace_by(&path, &parts, 0o600)?)
     }
 
-    /// Lets the runtime find what a claim gives; a file that is there as it should be is left alone. What would give
-    /// another device is taken away: no container starts with it.
+    /// Writes the CDI spec of a claim; a file that is already correct is left alone. If the spec
+    /// would give the container another device it is removed instead, so that no container starts
+    /// with it.
     pub(super) fn write_spec(&self, prepared: &Prepared) -> Result<(), BookError> {
         let path = spec_path(&prepared.claim.uid)?;
         let Some(spec) = &prepared.spec else {
@@ -163,7 +167,7 @@ impl Store {
         if let Some(dir) = path.parent() {
             self.root.make_dirs(&dir, 0o755)?;
         }
-        // Runtimes read names that end in .json only, so the file beside it is nobody's business.
+        // Runtimes read only names that end in .json, so they ignore the temporary file beside it.
         Ok(self.root.replace(&path, &text, 0o644)?)
     }
 
@@ -178,7 +182,7 @@ impl Store {
         }
     }
 
-    /// Takes away specs of claims that do not stand in the book.
+    /// Removes specs of claims that are not in the checkpoint.
     pub(super) fn sweep(&self, book: &Book) -> Result<(), BookError> {
         let dir = AbsPath::new(cdi::DIRS[1])?;
         let entries = match self.root.list(&dir) {

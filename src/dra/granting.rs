@@ -1,4 +1,5 @@
-//! What the containers of a claim get: by recipes, or as the sources answer; every path looked at as it is now.
+//! Builds the container allocation of a claim, from device specs or from the sources' answers;
+//! every path is checked against the machine's current state.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,17 +21,17 @@ use crate::{
     root::Root,
 };
 
-/// Whoever answers for sources, and the machine on which their words are looked at.
+/// The allocation backends, and the machine on which their paths are checked.
 #[derive(Clone, Debug)]
 pub(super) struct Granting {
     pub(super) root: Root,
     pub(super) answerers: Answerers,
-    /// This boot's name; none where the root has none.
+    /// The boot id; `None` where the root has none.
     pub(super) boot: Option<Arc<str>>,
 }
 
 impl Granting {
-    /// A claim with these devices, as it is written down.
+    /// Prepares a claim with these devices, in the form that the checkpoint stores.
     pub(super) async fn prepared(
         &self,
         claim: &ClaimName,
@@ -87,7 +88,7 @@ impl Granting {
                 request: batch.request.clone(),
                 source: Box::new(source),
             })?;
-            // What stood at its paths when they were looked at may be something else by now.
+            // The paths may lead elsewhere than when the device spec was first checked.
             if let Ok(by) = by {
                 let vouched = timeout_at(until, by.vouch(resource, grant)).await;
                 grant = vouched.map_err(late)?.map_err(unanswered)?;
@@ -108,7 +109,7 @@ impl Granting {
     }
 }
 
-/// What is written down of a claim, and what the kubelet is told.
+/// Builds the claim's checkpoint entry, which also holds the devices for the kubelet.
 fn written(claim: &ClaimName, chosen: &[Chosen], grants: &BTreeMap<String, Grant>) -> Prepared {
     let devices = chosen.iter().map(|one| {
         let grant = grants.get(&one.given.request);
@@ -134,8 +135,8 @@ fn written(claim: &ClaimName, chosen: &[Chosen], grants: &BTreeMap<String, Grant
     }
 }
 
-/// The runtime looks at what stands at a path itself and follows no link, so links are resolved here; gives each link
-/// with the node behind it.
+/// Resolves the links among the nodes, since the runtime does not follow links; returns each link
+/// with its node.
 fn find_nodes(
     root: &Root,
     claim: &ClaimName,
@@ -162,7 +163,7 @@ fn find_nodes(
     Ok(links)
 }
 
-/// How the runtime is told of a request: by its own device of the spec, and by those of others.
+/// The CDI device names of a request: the one of the claim's own spec, and those of other specs.
 fn named(claim: &ClaimName, request: &str, grant: &Grant) -> Vec<String> {
     let own = (!edits::is_empty(grant)).then(|| edits::qualified(claim, request));
     own.into_iter().chain(grant.cdi.iter().cloned()).collect()

@@ -1,4 +1,4 @@
-//! The health of the pool's devices, as the kubelet shows it in the status of pods.
+//! Publishes the health of the pool's devices; the kubelet shows it in the status of pods.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,19 +17,22 @@ use crate::device::{
     dra::name::{device_name, shares},
 };
 
-/// How often the list is said though nothing changed: the kubelet takes who is silent for 30 s for unknown.
+/// Interval at which an unchanged list is sent again: the kubelet treats devices without news for
+/// 30 s as unknown.
 const CONFIRM: Duration = Duration::from_secs(10);
-/// For that a list may come late on a busy machine; an agent that is dead is known by the end of the stream.
+/// Seconds after which the kubelet treats the health as unknown; long, because a busy machine may
+/// send a list late. The kubelet notices a dead agent by the end of the stream.
 const TIMEOUT: i64 = 30;
-/// Bursts are one message.
+/// Changes within this time are sent as one message.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// What the kubelet would cut, and what is left of it where the list is too large.
+/// Limits, in bytes, for a device's reason: the first is the kubelet's own, the smaller ones are
+/// for lists that are too large.
 const LONGEST: [usize; 3] = [1024, 128, 0];
-/// What the kubelet receives at most in one message: gRPC's default. A larger one ends the stream, and with it all
-/// that is known.
+/// Bytes of the largest message that the kubelet receives: gRPC's default. A larger one ends the
+/// stream and makes all health unknown.
 const LARGEST: usize = 4 * 1024 * 1024;
 
-/// All devices of the pool as they are now, and how many had to be left out.
+/// The current health of all devices of the pool, and how many had to be left out.
 pub(super) fn list(
     inventory: &Inventory,
     node: &str,
@@ -61,8 +64,8 @@ pub(super) fn list(
     fitting(devices)
 }
 
-/// All devices with as much of their reasons as fits; where even that is too much, the last ones are left out, of
-/// which the kubelet then says that it does not know; and how many those are.
+/// Fits the devices into one message: first by shortening reasons, then by leaving out the last
+/// devices, which the kubelet then reports as unknown. Returns how many were left out.
 fn fitting(devices: Vec<api::DeviceHealth>) -> (api::NodeWatchResourcesResponse, usize) {
     let mut list = api::NodeWatchResourcesResponse { devices };
     for longest in LONGEST {
@@ -78,7 +81,7 @@ fn fitting(devices: Vec<api::DeviceHealth>) -> (api::NodeWatchResourcesResponse,
     let mut size = 0;
     let fits = |device: &&api::DeviceHealth| {
         let length = device.encoded_len();
-        // A field of a repeated message costs one byte for its number and a length.
+        // In a repeated field, each entry costs one byte for the field number, and its length.
         size += 1 + prost::length_delimiter_len(length) + length;
         size <= LARGEST
     };
@@ -88,9 +91,10 @@ fn fitting(devices: Vec<api::DeviceHealth>) -> (api::NodeWatchResourcesResponse,
     (list, cut)
 }
 
-/// Feeds one stream until the kubelet or the agent ends it. The first list goes out at once.
+/// Feeds one stream until the kubelet or the agent ends it. The first list is sent at once.
 ///
-/// Withholding does not show here: it says that nothing new is lent, and not that a pod's device is broken.
+/// Disabled allocation is not visible here: it only means that no new pod gets the device, and not
+/// that the device of a running pod is broken.
 pub(super) async fn feed(
     node: Arc<str>,
     mut inventory: watch::Receiver<Arc<Inventory>>,
@@ -116,7 +120,7 @@ pub(super) async fn feed(
         tokio::select! {
             () = stop.cancelled() => return,
             () = to.closed() => return,
-            // Safe to drop, both: a change stays marked as unseen, and only time passes.
+            // Safe to drop, both: a change stays marked as unseen, and the other is a timer.
             changed = inventory.changed() => match changed {
                 Ok(()) => sleep(DEBOUNCE).await,
                 Err(_) => return,

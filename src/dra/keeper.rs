@@ -1,5 +1,6 @@
-//! The task that deals with the kubelet's calls, one after the other, and with what the cluster may be told.
-//! Claims are prepared beside it: a source may take its time.
+//! The actor task of the DRA driver: it handles the kubelet's calls one after the other and decides
+//! which devices are published. Claims are prepared in tasks of their own, since a source may be
+//! slow.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,26 +27,26 @@ use crate::{
     telemetry::chain,
 };
 
-/// The kubelet waits 45 s for an answer, and does not read what comes later.
+/// The kubelet waits 45 s for an answer and ignores a later one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(40);
-/// After the book could not be written: a disk that is full is cleared by people.
+/// Retry of a failed checkpoint write; a full disk has to be cleared by an operator.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 
-/// What became of one claim; why not, in words.
+/// The result for one claim; the error is a sentence.
 pub(super) type Answer<T> = Result<T, String>;
 
-/// What is asked of the keeper.
+/// A request to the task.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Make a claim ready; under way for as long as the last one lives.
+    /// Prepare a claim; it counts as in progress until the last value is dropped.
     Prepare(ClaimName, oneshot::Sender<Answer<Vec<Held>>>, Given),
-    /// Take it back.
+    /// Unprepare it.
     Unprepare(ClaimName, oneshot::Sender<Answer<()>>),
-    /// The cluster has no such claim any more, and no container has its devices.
+    /// Unprepare a claim that the cluster no longer has and whose devices no container has.
     Forget(ClaimName),
 }
 
-/// A task and when nobody waits for it any more.
+/// A request and the time after which its caller no longer waits.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) task: Task,
@@ -61,7 +62,7 @@ impl Call {
     }
 }
 
-/// What the keeper hears of the rest of the agent.
+/// The task's inputs from the rest of the agent.
 #[derive(Debug)]
 pub(super) struct Ears {
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
@@ -69,7 +70,7 @@ pub(super) struct Ears {
     pub(super) published: watch::Receiver<Published>,
 }
 
-/// What the keeper tells.
+/// The task's outputs.
 #[derive(Debug)]
 pub(super) struct Outlets {
     pub(super) wish: watch::Sender<Wish>,
@@ -81,11 +82,11 @@ pub(super) struct Keeper {
     preparer: Preparer,
     ears: Ears,
     outlets: Outlets,
-    /// The registration that was dealt with last.
+    /// The registration count at the last cleanup.
     registration: u64,
-    /// Claims that are being prepared, by UID: each time that somebody asked, in that order.
+    /// Claims being prepared, by UID: one token for each request, in order of arrival.
     under_way: BTreeMap<String, Vec<CancellationToken>>,
-    /// When the book is tried again that could not be written, and how often that failed.
+    /// When the failed checkpoint write is retried, and how often it failed.
     again: (Option<Instant>, u32),
     tasks: Tasks,
 }
@@ -113,7 +114,8 @@ impl Keeper {
                 () = stop.cancelled() => return,
                 // Safe to drop: a call stays in the channel.
                 Some(call) = calls.recv() => self.answer(call).await,
-                // Safe to drop, all of them: a change stays marked as unseen, and the time stays.
+                // Safe to drop, all of them: a change stays marked as unseen, and the deadline is
+                // stored.
                 Ok(()) = self.ears.inventory.changed() => {}
                 Ok(()) = self.ears.published.changed() => {}
                 Ok(()) = self.ears.state.changed() => {}
@@ -122,7 +124,8 @@ impl Keeper {
         }
     }
 
-    /// Takes note of what changed: what is to be offered, what the cluster knows, another kubelet.
+    /// Reacts to changes: the devices to publish, the pool in the cluster, a new registration with
+    /// the kubelet.
     async fn look_around(&mut self) {
         let inventory = self.ears.inventory.borrow_and_update().clone();
         let published = self.ears.published.borrow_and_update().clone();
@@ -137,7 +140,8 @@ impl Keeper {
         self.outlets
             .needed
             .send_if_modified(|known| std::mem::replace(known, needed) != needed);
-        // Before the kubelet knows the driver no pod should come for its devices; what is there stays.
+        // Until the kubelet has registered the driver, no pod should be scheduled for its devices;
+        // devices that are published already stay.
         let wish = &self.outlets.wish;
         let there = wish
             .borrow()
@@ -158,7 +162,7 @@ impl Keeper {
         }
     }
 
-    /// What may be claimed from now on stands in the book before anybody is told; says whether it does.
+    /// Stores the pool in the checkpoint before it is published; returns whether it is stored.
     async fn note(&mut self, pool: &Pool, published: &Published) -> bool {
         let (again_at, failures) = self.again;
         match self.shelf.offer(pool, published).await {
@@ -183,13 +187,13 @@ impl Keeper {
         }
     }
 
-    /// Looks for claims that nobody gives back.
+    /// Starts a search for claims that were never unprepared.
     async fn sweep(&self) {
         let prepared = self.shelf.claims().await;
         let (sweep, stop) = (self.preparer.sweep.clone(), self.tasks.token());
         self.tasks.spawn("claims that are gone", async move {
             tokio::select! {
-                // Safe to drop: the next registration begins anew.
+                // Safe to drop: the next registration starts the search again.
                 () = stop.cancelled() => {}
                 () = sweep.run(prepared) => {}
             }
@@ -205,7 +209,8 @@ impl Keeper {
                     let _under_way = (under_way, over.clone().drop_guard());
                     if let Some(before) = before {
                         tokio::select! {
-                            // Safe to drop, all of them: whatever it is, it is found when the claim is looked at.
+                            // Safe to drop, all of them: `prepare` examines the claim's state
+                            // anyway.
                             () = before.cancelled() => {}
                             () = over.cancelled() => {}
                             () = sleep_until(call.until) => {}
@@ -215,7 +220,7 @@ impl Keeper {
                     if let Err(why) = &answer {
                         tracing::warn!(claim = %claim, "claim {claim} is not prepared: {why}");
                     }
-                    // Nobody waits any more; the kubelet asks again and gets the same.
+                    // If the caller no longer waits, the kubelet retries and gets the same answer.
                     let _ = reply.send(answer);
                 });
             }
@@ -232,8 +237,9 @@ impl Keeper {
         }
     }
 
-    /// A claim begins to be prepared; gives the end of that, and of whoever asked for the same before: pods that share
-    /// a claim start together, and what the first is given is the others', too.
+    /// Registers the preparation of a claim; returns its token and that of the previous request for
+    /// the same claim. Pods that share a claim start together, and later requests return the result
+    /// of the first.
     fn begin(&mut self, claim: &ClaimName) -> (CancellationToken, Option<CancellationToken>) {
         self.under_way.retain(|_, all| {
             all.retain(|over| !over.is_cancelled());

@@ -1,10 +1,12 @@
-//! The kubelet's claims: one driver for dynamic resource allocation (DRA), on two sockets.
+//! The driver for dynamic resource allocation (DRA): it prepares the kubelet's claims, on two
+//! sockets.
 //!
-//! The kubelet finds the registrar in the directory that its plugin watcher looks at (`serving`), and asks the
-//! driver to prepare claims and to take them back (`server`). One task deals with the calls (`keeper`); claims are
-//! prepared beside each other (`prepare`, `granting`), and what comes of it is written one after the other: first the
-//! book of prepared claims, then what runtimes read (`shelf`, `book`), and again when a device has other nodes
-//! (`refresh`). What the scheduler is to know goes out as a wish, which the cluster's room fulfils.
+//! The kubelet finds the registrar's socket in its plugin directory (`serving`), and calls the
+//! driver to prepare and unprepare claims (`server`). One task handles the calls (`keeper`). Claims
+//! are prepared concurrently (`prepare`, `granting`); the results are written one after the other:
+//! first the checkpoint of prepared claims, then the CDI specs (`shelf`, `book`), and again when a
+//! device's nodes change (`refresh`). The desired ResourceSlices are handed to the cluster module,
+//! which publishes them.
 
 pub mod api;
 mod book;
@@ -47,40 +49,40 @@ use crate::{
     shutdown::Tasks,
 };
 
-/// Calls of the kubelet that may wait; it has one for each pod that starts or ends.
+/// Calls of the kubelet that may be queued; it makes one for each pod that starts or ends.
 const CALLS: usize = 64;
 
-/// The driver before it is started: what an earlier agent left.
+/// The driver before its start, with the state of an earlier agent.
 #[derive(Debug)]
 pub struct Driver {
     root: Root,
     store: Store,
     book: Book,
-    /// Whether the book is known to be whole.
+    /// Whether the checkpoint is known to be complete.
     whole: bool,
     board: Board,
     preparing: Giving,
 }
 
-/// What the driver needs of the rest.
+/// The driver's dependencies.
 #[derive(Debug)]
 pub struct Surroundings {
-    /// The Node's name, which is the pool's.
+    /// The Node's name, which is also the pool's name.
     pub node: String,
-    /// The cluster's claims.
+    /// Reads ResourceClaims from the cluster.
     pub claims: Arc<dyn Claims>,
-    /// What the kubelet gave without claims.
+    /// Reads from the kubelet which devices containers have without claims.
     pub given: Arc<dyn Given>,
-    /// Who answers for sources that want to be asked.
+    /// The allocation backends of sources.
     pub answerers: Answerers,
-    /// The resources that may be had by claim now, and no others.
+    /// Only the resources that are served by claims.
     pub inventory: watch::Receiver<Arc<Inventory>>,
-    /// What the cluster has been told.
+    /// The ResourceSlices that are published in the cluster.
     pub published: watch::Receiver<Published>,
 }
 
 impl Driver {
-    /// Reads what an earlier agent left. Nothing is served yet.
+    /// Loads the state of an earlier agent. Nothing is served yet.
     pub fn load(root: Root) -> Self {
         let store = Store::new(root.clone());
         let (book, whole) = store.load();
@@ -95,25 +97,27 @@ impl Driver {
         }
     }
 
-    /// The driver, now and whenever something changes.
+    /// The driver's current state, as a watch.
     pub fn state(&self) -> watch::Receiver<DriverState> {
         self.board.subscribe()
     }
 
-    /// The claims that the kubelet asked for.
+    /// The claims that are being prepared.
     pub fn preparing(&self) -> watch::Receiver<Allocations> {
         self.preparing.told()
     }
 
-    /// Nobody will be served here, for this reason: what the cluster may still offer is nobody's concern.
+    /// Does not start the driver, for this reason. Devices that are still published in the cluster
+    /// then no longer keep other contracts from advertising them.
     pub fn give_up(mut self, why: &str) {
         self.book.offered.clear();
         self.board.holding(&self.book);
         self.board.registration(Some(why));
     }
 
-    /// Serves claims until `tasks` end; tells what the cluster is to be told. An agent that ends takes its sockets
-    /// away and nothing else: the kubelet waits for the next one for 30 s before it takes the node's slices away.
+    /// Serves claims until `tasks` end; returns the devices to publish. An ending agent removes
+    /// only its sockets: the kubelet waits 30 s for the next agent before it deletes the node's
+    /// slices.
     pub fn start(self, with: Surroundings, tasks: &Tasks) -> watch::Receiver<Wish> {
         let (calls, called) = mpsc::channel(CALLS);
         let (wish, wished) = watch::channel(None);
@@ -129,7 +133,7 @@ impl Driver {
         let tracked = tasks.clone();
         tasks.spawn("driver", async move {
             tokio::select! {
-                // Safe to drop: sockets go with the sessions that have them.
+                // Safe to drop: the sockets are removed with their servers.
                 () = stop.cancelled() => {}
                 () = serving.run(tracked) => {}
             }

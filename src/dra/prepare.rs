@@ -1,4 +1,4 @@
-//! One claim: judged, answered for, written down, and made ready for the runtime.
+//! Prepares one claim: checks it, requests the allocation, stores it and writes the CDI spec.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     telemetry::chain,
 };
 
-/// How long the kubelet is waited for, which tells what containers have within milliseconds or not at all.
+/// How long to wait for the kubelet's pod resources; it answers within milliseconds or not at all.
 const TELLS: Duration = Duration::from_secs(5);
 
 /// Why a claim is not prepared.
@@ -69,7 +69,7 @@ impl From<Refused> for PrepareError {
     }
 }
 
-/// Prepares claims, each beside the others: a source that takes its time holds up nobody else. Cheap to clone.
+/// Prepares claims concurrently, so that a slow source delays no other claim. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Preparer {
     pub(super) node: Arc<str>,
@@ -79,19 +79,21 @@ pub(super) struct Preparer {
     pub(super) sweep: Sweep,
 }
 
-/// A claim, and what holds of all that is done for it.
+/// A claim and the inputs of its preparation.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     claim: &'a ClaimName,
     found: &'a Claim,
-    /// What containers have without a claim; none where the kubelet does not tell.
+    /// The devices that containers have without claims; `None` where the kubelet does not report
+    /// them.
     given: Option<&'a Holders>,
     until: Instant,
 }
 
 impl Preparer {
-    /// Makes a claim ready, or says why not. The same again gives the same, without asking anybody. When it is
-    /// `over` before it is written down, nothing stays of it.
+    /// Prepares a claim, or returns the reason why not. For a claim that is already prepared it
+    /// returns the stored result. If `over` is cancelled before the result is stored, nothing
+    /// remains of it.
     pub(super) async fn prepare(
         &self,
         claim: &ClaimName,
@@ -133,7 +135,7 @@ impl Preparer {
             () = over.cancelled() => return Err(is_over()),
             prepared = self.granting.prepared(claim, &chosen, until) => prepared?,
         };
-        // Sources take their time: others may have come first.
+        // Another claim may have been stored while the source was answering, so check again.
         let judge = |book: &Book| match over.is_cancelled() {
             true => Err(is_over()),
             false => self.judge(work, book).map(drop).map_err(Into::into),
@@ -144,7 +146,7 @@ impl Preparer {
         Ok(prepared.devices)
     }
 
-    /// What containers have; none where the kubelet does not tell.
+    /// The devices that containers have; `None` where the kubelet does not report them.
     async fn given(&self, until: Instant) -> Option<Holders> {
         let until = until.min(Instant::now() + TELLS);
         match timeout_at(until, self.sweep.given.holders()).await {
@@ -165,11 +167,12 @@ impl Preparer {
         prepared::choose(&inventory, &self.node, claim, book, given)
     }
 
-    /// Judges the claim; a claim in the way that the cluster does not have any more, and no container either, is given
-    /// back first.
+    /// Checks the claim. A conflicting claim that neither the cluster nor any container has any
+    /// more is unprepared first.
     ///
-    /// A kubelet that does not tell what containers have is no reason to let pods wait: devices go from one contract to
-    /// the other once in their life, and what it tells is a net below that.
+    /// If the kubelet does not report the devices of containers, pods need not wait for it: a
+    /// device changes from device plugin to DRA once in its life, and this check is only a second
+    /// safeguard.
     async fn choose(&self, work: Work<'_>) -> Result<Vec<Chosen>, PrepareError> {
         let judged = self.shelf.read(|book| {
             let judged = self.judge(work, book).map_err(Box::new);

@@ -1,5 +1,5 @@
-//! Specs written anew whose nodes are others by now: a container that starts again finds the device where it is, or
-//! does not start while it is nowhere.
+//! Rewrites the CDI specs of claims whose device nodes changed: a restarted container then gets the
+//! device at its new node, or does not start while the device is missing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,28 +28,28 @@ use crate::{
     telemetry::chain,
 };
 
-/// For all looks at one claim's paths; a file system that takes longer hangs.
+/// For all path checks of one claim; a file system that takes longer hangs.
 const LOOK: Duration = Duration::from_secs(10);
-/// After a spec could not be written, and where nobody tells of links that change.
+/// Retry of a failed write, and poll interval where changes of links cannot be watched.
 const RETRY: Duration = Duration::from_secs(60);
-/// The least time between two looks at all claims: devices change in bursts, and a container that ended is not
-/// started again any sooner.
+/// Minimum time between two passes over all claims: devices change in bursts, and an ended
+/// container is not restarted sooner.
 const APART: Duration = Duration::from_secs(1);
 
-/// The task that does it.
+/// The task's state.
 pub(super) struct Refresh {
     pub(super) root: Root,
     pub(super) granting: Granting,
     pub(super) shelf: Shelf,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
-    /// Claims whose specs are taken away, by UID.
+    /// UIDs of the claims whose specs were removed.
     pub(super) moved: BTreeSet<String>,
 }
 
 impl Refresh {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
-            // Safe to drop: what is being written goes on, and the next agent looks at all of it.
+            // Safe to drop: a write in progress continues, and the next agent checks all claims.
             () = stop.cancelled() => {}
             () = self.keep() => {}
         }
@@ -58,7 +58,7 @@ impl Refresh {
     async fn keep(&mut self) {
         let mut links = DirWatch::new(&self.root).ok();
         loop {
-            // Links that change from now on are told.
+            // From here on the watch reports changed links.
             let claims = self.shelf.claims().await;
             if let Some(watch) = &mut links {
                 watch.set(&directories(&self.root, &claims));
@@ -67,7 +67,8 @@ impl Refresh {
             let failed = !self.refresh(&inventory, claims).await;
             sleep(APART).await;
             tokio::select! {
-                // Safe to drop, all of them: a change stays marked as unseen, or in the kernel's queue.
+                // Safe to drop, all of them: a change stays marked as unseen, or in the kernel's
+                // queue.
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 () = self.shelf.kept() => {}
                 _ = changed_or_late(&mut links, RETRY) => {}
@@ -76,7 +77,7 @@ impl Refresh {
         }
     }
 
-    /// Says whether everything is as it should be.
+    /// Updates all specs; returns whether that succeeded.
     async fn refresh(&mut self, inventory: &Inventory, claims: Vec<Prepared>) -> bool {
         let mut whole = true;
         self.moved
@@ -91,7 +92,7 @@ impl Refresh {
         whole
     }
 
-    /// What stands in the book may not have reached the runtime's directory, or be wrong there by now.
+    /// Writes the spec again, since the file may be missing or wrong.
     async fn lay_out(&mut self, claim: &Prepared) -> bool {
         let (uid, name) = (&claim.claim.uid, &claim.claim);
         match self.shelf.again(uid).await {
@@ -140,7 +141,8 @@ impl Refresh {
         true
     }
 
-    /// The same claim as it would be prepared now; none where a device is away, or only its source can tell.
+    /// The claim as it would be prepared now; `None` if a device is missing or unhealthy, or if
+    /// only its source can answer.
     async fn anew(&self, inventory: &Inventory, prepared: &Prepared) -> Option<Prepared> {
         let mut chosen = Vec::new();
         for held in &prepared.devices {
@@ -170,7 +172,8 @@ impl Refresh {
     }
 }
 
-/// Where the links are by which claims' devices are known; while a directory is missing, the nearest one above.
+/// The directories of the links that identify the claims' devices; for a missing directory its
+/// nearest existing parent.
 fn directories(root: &Root, claims: &[Prepared]) -> BTreeMap<AbsPath, Depth> {
     let links = claims.iter().flat_map(|one| one.links.keys());
     let dirs = links.filter_map(AbsPath::parent);

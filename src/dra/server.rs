@@ -1,4 +1,4 @@
-//! What the kubelet asks of the driver, in both versions of the contract.
+//! The DRA gRPC services for the kubelet, in both versions of the contract.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,7 +30,7 @@ pub(super) struct Service {
     calls: mpsc::Sender<Call>,
     inventory: watch::Receiver<Arc<Inventory>>,
     node: Arc<str>,
-    /// Claims that are being prepared: whoever takes devices back waits for them.
+    /// Claims being prepared: an owner that withdraws devices waits for them.
     preparing: Giving,
     tasks: Tasks,
 }
@@ -51,7 +51,7 @@ impl Service {
         }
     }
 
-    /// Has the keeper do a task for each claim; all are under way at once.
+    /// Sends the task a request for each claim, all concurrently.
     async fn call<T>(
         &self,
         asked: Vec<v1::Claim>,
@@ -87,7 +87,8 @@ impl Service {
         &self,
         request: Request<v1::NodePrepareResourcesRequest>,
     ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
-        // It goes on when the kubelet waits no longer, and is under way until it was answered.
+        // Preparation continues when the kubelet stops waiting, and counts as in progress until it
+        // is answered.
         let task = |claim, reply| Task::Prepare(claim, reply, self.preparing.begin());
         let answers = self.call(request.into_inner().claims, task).await?;
         let claims = answers.into_iter().map(|(uid, answer)| {
@@ -132,7 +133,7 @@ impl Service {
     }
 }
 
-/// The same two methods for each version; the messages are the same.
+/// Implements the same two methods for each version; the messages are the same.
 macro_rules! speaks {
     ($version:ident) => {
         #[tonic::async_trait]
@@ -166,7 +167,7 @@ impl health_api::dra_resource_health_server::DraResourceHealth for Service {
         &self,
         _: Request<health_api::NodeWatchResourcesRequest>,
     ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
-        // One list in the making while another is being sent.
+        // Capacity for one list in preparation while another is being sent.
         let (to, from) = mpsc::channel(1);
         let feed = health::feed(
             Arc::clone(&self.node),
@@ -211,13 +212,13 @@ mod tests {
             panic!("it is no prepare");
         };
         assert!(told.borrow().is_giving(Duration::ZERO));
-        // The kubelet waits no longer, and the claim is being prepared all the same.
+        // The kubelet stops waiting, and the claim is prepared nevertheless.
         asking.abort();
         assert!(asking.await.unwrap_err().is_cancelled());
         assert!(told.borrow().is_giving(Duration::ZERO));
         drop(under_way);
         assert!(!told.borrow().is_giving(Duration::ZERO));
-        // The kubelet needs a moment to write down what it got.
+        // The kubelet needs a moment to store the result.
         assert!(told.borrow().is_giving(Duration::from_secs(60)));
     }
 }

@@ -1,7 +1,9 @@
-//! The driver's two sockets: where the kubelet finds it, and where it asks.
+//! Serves the driver's two sockets: the registrar's, through which the kubelet finds the driver,
+//! and the driver's own.
 //!
-//! The driver serves before the registrar does: the kubelet dials it as soon as it has read the registrar's
-//! answer. Sockets that the kubelet finds when it starts are dialled, too, so its restart needs nothing here.
+//! The driver's socket is served first: the kubelet dials it as soon as it has the registrar's
+//! answer. A starting kubelet also dials sockets that already exist, so a kubelet restart needs no
+//! handling here.
 
 use std::{io, time::Duration};
 
@@ -35,20 +37,20 @@ use crate::{
     telemetry::chain,
 };
 
-/// Below it each driver has a directory for its own socket.
+/// The parent directory; each driver has a directory in it for its own socket.
 const PLUGINS: &str = "/var/lib/kubelet/plugins";
 const SOCKET: &str = "dra.sock";
-/// What the kubelet may choose from; it takes the newest that it knows.
+/// The supported versions; the kubelet picks the newest that it knows.
 const VERSIONS: [&str; 3] = [
     "v1.DRAPlugin",
     "v1beta1.DRAPlugin",
     "v1alpha1.DRAResourceHealth",
 ];
-/// After a socket could not be made.
+/// Retry of a socket that could not be created.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(60));
-/// A kubelet that is there registers within a second or two of the socket.
+/// A running kubelet registers the driver within a second or two after the socket exists.
 const TAKEN: Duration = Duration::from_secs(30);
-/// How often directories are looked at that cannot be watched.
+/// How often directories are checked that cannot be watched.
 const UNWATCHED: Duration = Duration::from_secs(5);
 
 /// Why the driver is not served.
@@ -62,7 +64,7 @@ enum ServeError {
     Listen(#[from] io::Error),
 }
 
-/// The task that has the sockets.
+/// The task that owns the sockets.
 pub(super) struct Serving {
     root: Root,
     service: Service,
@@ -70,7 +72,7 @@ pub(super) struct Serving {
     needed: watch::Receiver<bool>,
 }
 
-/// One socket with its server, until it is dropped.
+/// One socket with its server; closed and removed when dropped.
 struct Socket {
     root: Root,
     path: AbsPath,
@@ -126,7 +128,8 @@ impl Serving {
         }
     }
 
-    /// Both sockets, the registrar's last; none while the kubelet has made no directory.
+    /// Serves both sockets, the registrar's last; `None` while the kubelet has not created its
+    /// plugin directory.
     fn serve(&self, tasks: &Tasks) -> Result<Option<[Socket; 2]>, ServeError> {
         if !self.root.is_dir(&registry()?)? {
             let why = format!("no kubelet here: there is no {REGISTRY}");
@@ -159,7 +162,7 @@ impl Serving {
         let registrar = registrar(info, move |became| told(&board, became));
         let router = Server::builder().add_service(registrar);
         let found = self.listen(&registrar_socket()?, router, tasks)?;
-        // In the order in which they go.
+        // In the order in which they are closed.
         Ok(Some([found, asked]))
     }
 
@@ -169,7 +172,7 @@ impl Serving {
         router: tonic::transport::server::Router,
         tasks: &Tasks,
     ) -> Result<Socket, ServeError> {
-        // Only the kubelet, which is root, has business here.
+        // Only the kubelet, which runs as root, needs access.
         let listener = self.root.bind_unix(path, 0o600)?;
         let stop = CancellationToken::new();
         let socket = Socket {
@@ -188,7 +191,8 @@ impl Serving {
         Ok(socket)
     }
 
-    /// Waits until something has to be done: the sockets are gone, or could be made now, or nobody needs them.
+    /// Waits until the sockets have to be closed or created: one was removed, the kubelet created
+    /// its directory, or the driver is no longer needed.
     async fn stay(&mut self, sockets: &Option<[Socket; 2]>) {
         let mut watch = None;
         let registered_by = Instant::now() + TAKEN;
@@ -218,7 +222,7 @@ impl Serving {
             }
             let late = sockets.is_some() && !state.borrow().registered;
             tokio::select! {
-                // Safe to drop, all of them: what happened stays to be seen.
+                // Safe to drop, all of them: the events stay pending.
                 () = no_longer(&mut self.needed) => return,
                 () = changed(&mut watch) => {}
                 Ok(()) = state.changed() => {}
@@ -235,14 +239,15 @@ impl Serving {
     }
 }
 
-/// Waits until something changed, or may have: a watch that cannot be had is made up for by looking now and then.
+/// Waits until a directory may have changed; without a watch it polls.
 async fn changed(watch: &mut Option<DirWatch>) {
     if changed_or_late(watch, UNWATCHED).await.is_err() {
         sleep(UNWATCHED).await;
     }
 }
 
-/// Never where nobody says so any more: the agent ends.
+/// Resolves when the driver is no longer needed; never, once the sender is dropped because the
+/// agent ends.
 async fn no_longer(needed: &mut watch::Receiver<bool>) {
     if needed.wait_for(|needed| !*needed).await.is_err() {
         std::future::pending().await
@@ -261,7 +266,7 @@ fn registrar_socket() -> Result<AbsPath, BadPath> {
     AbsPath::new(format!("{REGISTRY}/{DRIVER}-reg.sock"))
 }
 
-/// What the kubelet said of the registration; whether it is news is told by the board.
+/// Records and logs the kubelet's answer to the registration.
 fn told(board: &Board, became: Result<(), &str>) {
     match became {
         Ok(()) => {
@@ -270,7 +275,7 @@ fn told(board: &Board, became: Result<(), &str>) {
         }
         Err(error) => {
             let why = format!("the kubelet does not take the driver {DRIVER}: {error}");
-            // It tries again by itself.
+            // The kubelet retries by itself; an unchanged error is not logged again.
             if board.registration(Some(&why)) {
                 tracing::warn!("{why}");
             }

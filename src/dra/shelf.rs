@@ -1,4 +1,4 @@
-//! The book of prepared claims with what lies on disk of it: one change after the other, whoever makes it.
+//! Serialises all changes of the claim checkpoint and the CDI specs on disk.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::{
     telemetry::chain,
 };
 
-/// Cheap to clone; all clones are one. A change that was begun is to be waited for: half of it would stay on disk.
+/// Cheap to clone; clones share the state. A change must not be cancelled once begun, or half of it
+/// stays on disk.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf(Arc<Inside>);
 
@@ -31,8 +32,8 @@ struct Inside {
 }
 
 impl Shelf {
-    /// Writes the specs of the book's claims. Those of another boot go: the kubelet asks for each claim again before
-    /// its pod starts, and where its devices are then is looked up anew.
+    /// Writes the specs of the stored claims. Specs of an earlier boot are removed: the kubelet
+    /// prepares each claim again before its pod starts, which resolves its devices again.
     pub(super) fn new(store: Store, book: Book, whole: bool, board: Board) -> Self {
         for prepared in book.claims.values() {
             let laid = match store.is_of_this_boot(prepared) {
@@ -43,7 +44,7 @@ impl Shelf {
                 tracing::warn!("claim {}: {}", prepared.claim, chain(&error));
             }
         }
-        // With a book that is lost nobody knows whose the files are.
+        // If the checkpoint is lost, the owners of the files are unknown.
         if whole && let Err(error) = store.sweep(&book) {
             tracing::warn!("specs of claims that are over stay: {}", chain(&error));
         }
@@ -55,23 +56,23 @@ impl Shelf {
         }))
     }
 
-    /// Looks into the book.
+    /// Reads from the checkpoint.
     pub(super) async fn read<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
         look(&*self.0.book.lock().await)
     }
 
-    /// All claims that are prepared.
+    /// All prepared claims.
     pub(super) async fn claims(&self) -> Vec<Prepared> {
         self.read(|book| book.claims.values().cloned().collect())
             .await
     }
 
-    /// One claim was kept since this was last waited for.
+    /// Waits until a claim was stored since the last call.
     pub(super) async fn kept(&self) {
         self.0.kept.notified().await;
     }
 
-    /// A claim that was prepared in this boot; the runtime finds what it gives, also when somebody removed that.
+    /// The claim, if it was prepared in this boot; its spec is written again if it is missing.
     pub(super) async fn again(&self, uid: &str) -> Result<Option<Prepared>, BookError> {
         let book = self.0.book.lock().await;
         let known = book.claims.get(uid);
@@ -90,7 +91,7 @@ impl Shelf {
         blocking(move || inside.store.write_spec(&of)).await
     }
 
-    /// Keeps a claim that `judge` still has nothing against: first in the book, then for the runtime.
+    /// Stores a claim if `judge` still permits it: first in the checkpoint, then as a CDI spec.
     pub(super) async fn keep<E: From<BookError>>(
         &self,
         prepared: &Prepared,
@@ -112,7 +113,8 @@ impl Shelf {
         Ok(self.lay_out(prepared).await?)
     }
 
-    /// Gives a claim back. The spec goes first: a book that still has the claim makes it again, and is asked again.
+    /// Unprepares a claim. The spec is removed first: if the checkpoint write then fails, the claim
+    /// is still stored and the kubelet retries.
     pub(super) async fn give_back(&self, claim: &ClaimName) -> Result<(), BookError> {
         let mut book = self.0.book.lock().await;
         let (inside, uid) = (Arc::clone(&self.0), claim.uid.clone());
@@ -129,7 +131,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Writes down what may be claimed from now on, where that is news; nobody may be told before.
+    /// Stores the devices to publish, if they changed; they must not be published before.
     pub(super) async fn offer(&self, pool: &Pool, published: &Published) -> Result<(), BookError> {
         let mut book = self.0.book.lock().await;
         let mut offered = pool.resources();
@@ -155,12 +157,12 @@ impl Shelf {
     }
 }
 
-/// Work on files, off the loop.
+/// Runs blocking file operations off the async runtime.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(lost) if lost.is_panic() => std::panic::resume_unwind(lost.into_panic()),
-        // The runtime ends: so does whoever waits.
+        // The runtime is shutting down, and the caller with it.
         Err(_) => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! What the rest of the agent is told of the driver.
+//! The state of the DRA driver, for the rest of the agent.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,24 +7,24 @@ use tokio::sync::watch;
 
 use crate::device::{ResourceName, dra::ports::Published, dra::prepared::Book};
 
-/// The driver, as the kubelet and the cluster have it.
+/// The driver's state towards the kubelet and the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverState {
-    /// Whether the kubelet took its registration.
+    /// Whether the kubelet has registered the driver.
     pub registered: bool,
-    /// Since when that is as it is.
+    /// Since when `registered` and `reason` are unchanged.
     pub since: Timestamp,
-    /// Why it has not, in words; none when it has.
+    /// Why it is not registered; `None` when it is.
     pub reason: Option<String>,
-    /// Registrations so far: the kubelet may be another one each time.
+    /// Registrations so far: each one may come from a restarted kubelet.
     pub registrations: u64,
-    /// What the cluster was told.
+    /// The ResourceSlices that are published in the cluster.
     pub published: Published,
-    /// Resources that claims have or may be given: nobody else may lend them.
+    /// Resources that claims have or may get; no other contract may advertise them.
     pub holding: BTreeSet<ResourceName>,
 }
 
-/// Where the tasks of this room write what they know. Cheap to clone.
+/// The writing side of the state for the driver's tasks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Board(Arc<watch::Sender<DriverState>>);
 
@@ -48,7 +48,8 @@ impl Board {
         self.0.subscribe()
     }
 
-    /// The kubelet took the registration, or why it has not; says whether this is news.
+    /// Records that the kubelet registered the driver, or why not; returns whether this is worth a
+    /// log line.
     pub(super) fn registration(&self, reason: Option<&str>) -> bool {
         self.0.send_if_modified(|state| {
             let registered = reason.is_none();
@@ -58,7 +59,7 @@ impl Board {
                 (state.registered, state.since) = (registered, Timestamp::now());
             }
             state.reason = reason.map(str::to_owned);
-            // A registration that follows another is told, too: the kubelet started anew.
+            // A repeated registration counts, too: the kubelet has restarted.
             news || registered
         })
     }
@@ -85,7 +86,7 @@ impl Board {
     }
 }
 
-/// For what is told with its time.
+/// The current time, for reports.
 pub(super) fn now() -> Timestamp {
     Timestamp::now()
 }

@@ -1,4 +1,5 @@
-//! Claims that nobody gives back: the kubelet does so for each that it remembers, and its memory may be lost.
+//! Finds stale claims. The kubelet unprepares each claim in its own checkpoint, but that checkpoint
+//! may be lost.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::{
     telemetry::chain,
 };
 
-/// Looks for claims that are gone.
+/// Searches for stale claims.
 #[derive(Clone, Debug)]
 pub(super) struct Sweep {
     pub(super) claims: Arc<dyn Claims>,
@@ -23,7 +24,8 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Whether the cluster has no such claim any more. Who cannot be asked has it.
+    /// Whether the cluster no longer has the claim. If the cluster cannot be asked, it counts as
+    /// existing.
     pub(super) async fn is_gone(&self, claim: &ClaimName) -> bool {
         match self.claims.get(&claim.namespace, &claim.name).await {
             Ok(found) => found.is_none_or(|found| found.uid != claim.uid),
@@ -34,7 +36,7 @@ impl Sweep {
         }
     }
 
-    /// Has claims forgotten whose object is gone and whose devices no container has.
+    /// Unprepares claims whose object was deleted and whose devices no container has.
     pub(super) async fn run(self, prepared: Vec<Prepared>) {
         for one in prepared {
             if !self.is_gone(&one.claim).await {
@@ -48,7 +50,7 @@ impl Sweep {
                 continue;
             }
             let call = Call::new(Task::Forget(one.claim));
-            // The agent ends.
+            // The agent is stopping.
             if self.calls.send(call).await.is_err() {
                 return;
             }

@@ -20,7 +20,7 @@ pub struct Facts {
     pub memory: Option<Memory>,
     /// Stalls by lack of CPU, memory and I/O.
     pub pressure: Pressures,
-    /// The machine's mounts; none when they cannot be read.
+    /// The machine's mounts; `None` if they cannot be read.
     pub mounts: Option<Vec<Mount>>,
     /// `vm.overcommit_memory`: 0 is a heuristic, 1 always overcommits, 2 never overcommits.
     pub overcommit_memory: Option<u32>,

@@ -1,4 +1,4 @@
-//! The kubelet's wire contracts, generated from `proto/` at build time.
+//! The kubelet's gRPC contracts, generated from `proto/` at build time.
 
 #![expect(
     missing_docs,
@@ -6,26 +6,27 @@
     reason = "generated code; its documentation is in proto/"
 )]
 
-/// Device plugins and their registration.
+/// The device plugin API with its registration.
 pub mod v1beta1 {
     tonic::include_proto!("v1beta1");
 
-    /// The only version that kubelets speak.
+    /// The only version that kubelets support.
     pub const VERSION: &str = "v1beta1";
 }
 
-/// Device plugins once more, with [`Relayed`](super::relayed::Relayed) for the questions of `Allocate` and
-/// `PreStartContainer`, and for the answers to `Allocate` and `GetPreferredAllocation`.
+/// The device plugin API again, with [`Relayed`](super::relayed::Relayed) in place of the requests
+/// of `Allocate` and `PreStartContainer` and the answers to `Allocate` and
+/// `GetPreferredAllocation`.
 pub mod relay {
     tonic::include_proto!("relay/v1beta1");
 }
 
-/// How the kubelet's plugin watcher learns of a plugin.
+/// Plugin registration through the kubelet's plugin watcher.
 pub mod registration {
     tonic::include_proto!("pluginregistration");
 }
 
-/// Who has which device.
+/// The podresources API: which container has which device.
 pub mod v1 {
     tonic::include_proto!("v1");
 }

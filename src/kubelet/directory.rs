@@ -1,5 +1,5 @@
-//! The directory where plugins and the kubelet meet: whether it is there, who may serve in it, and
-//! whether there is a new kubelet.
+//! Watches the kubelet's device plugin directory: whether it exists, whether this agent may serve
+//! in it, and whether a new kubelet runs.
 
 mod attach;
 mod dialing;
@@ -33,20 +33,20 @@ use crate::{
     telemetry::chain,
 };
 
-/// Beside the sockets, so that it is shared by all who could serve there. No socket: the kubelet
-/// leaves it alone when it starts.
+/// In the same directory as the sockets, so that every agent that could serve there shares it. As
+/// it is no socket, a starting kubelet leaves it alone.
 const LOCK: &str = "m.lock";
 /// How often a directory that cannot be used is tried again.
 const FAULT_PAUSE: Duration = Duration::from_secs(60);
-/// A starting kubelet removes our sockets a moment before it makes its own. Only when that does
-/// not come within this time did somebody else remove them.
+/// A starting kubelet removes our sockets a moment before it creates its own. If its socket does
+/// not appear within this time, another process removed ours.
 const REPAIR_WAIT: Duration = Duration::from_secs(1);
 
-/// After the lock file was removed its directory is likely to follow. Making a new one at once
-/// would be in the way of whoever clears up; the other end of a doubling wait is [`FAULT_PAUSE`].
+/// When the lock file is removed, its directory is likely to be removed next. Creating a new lock
+/// at once would disturb that cleanup. This is the first delay; it doubles up to [`FAULT_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The task that watches the directory and has the resources' tasks.
+/// The task that watches the directory and owns the resources' tasks.
 pub(super) struct Directory {
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
@@ -108,7 +108,7 @@ impl Directory {
             match attached {
                 Ok(Attached::Later(time)) => sleep(time).await,
                 Ok(_) => {}
-                // Directories may vanish between any two calls; that is settled by looking again.
+                // The directory may vanish between any two calls; the next pass notices it.
                 Err(error) => {
                     if !error.is_not_found() {
                         self.fault(&error);
@@ -120,8 +120,8 @@ impl Directory {
         }
     }
 
-    /// Published for the agent, which says it once where devices are declared: on a machine that
-    /// was never meant to have a kubelet it is no news.
+    /// Records that there is no kubelet. The agent logs it once where devices are declared: on a
+    /// machine without a kubelet it is normal.
     fn absent(&self, why: &str) {
         if self.board.presence(Some(why)) {
             tracing::debug!("{why}");
@@ -139,12 +139,13 @@ impl Directory {
         AbsPath::new(format!("{DIRECTORY}/{name}")).ok()
     }
 
-    /// Works in the directory until it is gone.
+    /// Works in the directory until it is removed.
     async fn attend(&mut self, watch: Watch) -> Result<(), RootError> {
         self.remove_stale()?;
         let mut crew = JoinSet::new();
         let left = self.work(watch, &mut crew).await;
-        // Nobody keeps the books of a resource from here on, which may go or be served otherwise meanwhile.
+        // From here on no process tracks registrations, and resources may be removed or served
+        // differently meanwhile.
         crew.shutdown().await;
         self.board.forget_all();
         left
@@ -170,16 +171,16 @@ impl Directory {
                 // Safe to drop: a task that ended stays in the set.
                 Some(ended) = crew.join_next() => match ended {
                     Ok(name) => drop(at_work.remove(&name)),
-                    // Ends this task, and with it the daemon: a resource that nobody serves any more
+                    // Ends this task, and with it the daemon: a resource that is no longer served
                     // must not look served.
                     Err(lost) if lost.is_panic() => std::panic::resume_unwind(lost.into_panic()),
                     Err(_) => {}
                 },
-                // Safe to drop: one doubt is remembered.
+                // Safe to drop: one notification is kept.
                 () = self.doubt.notified() => self.probe(),
-                // Safe to drop: the time stays.
+                // Safe to drop: the deadline is stored.
                 () = until(redial_at) => self.dial_again().await,
-                // Safe to drop: the time stays.
+                // Safe to drop: the deadline is stored.
                 () = until(repair_at) => {
                     self.repair_at = None;
                     self.kubelet.send_modify(|kubelet| {
@@ -191,8 +192,8 @@ impl Directory {
         Ok(())
     }
 
-    /// A task for each resource that has something to list. One that never had a device is not
-    /// registered: the Node object would keep its zero for ever.
+    /// Starts a task for each resource that has something to list. A resource that never had a
+    /// device is not registered: the Node object would show its zero for ever.
     fn staff(
         &self,
         crew: &mut JoinSet<ResourceName>,
@@ -223,11 +224,11 @@ impl Directory {
         }
     }
 
-    /// Sockets of an agent that did not end in order, whichever way it registered. The lock says that nobody
-    /// serves them.
+    /// Removes the sockets of an agent that crashed, whichever way it registered. We hold the lock,
+    /// so no agent serves them.
     fn remove_stale(&self) -> Result<(), RootError> {
         let found = self.remove_sockets(REGISTRY, is_found);
-        // Without a plugin watcher there is no such directory.
+        // Without a plugin watcher this directory does not exist.
         found.or_else(|error| match error.is_not_found() {
             true => Ok(()),
             false => Err(error),
@@ -250,7 +251,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Says whether the directory is gone.
+    /// Handles events; returns true when the directory is gone.
     async fn on_events(&mut self, events: &[WatchEvent]) -> bool {
         let mut came = false;
         let mut changed = false;
@@ -267,8 +268,8 @@ impl Directory {
                     changed = true;
                     came |= appeared;
                 }
-                // The lock holds nobody off any more. Besides, an open file keeps a removed directory
-                // from being reported as gone.
+                // The lock file is gone, so the lock no longer keeps other agents out. Besides, an
+                // open file delays the event that reports a removed directory.
                 WatchKind::Deleted | WatchKind::MovedFrom if name == LOCK => return true,
                 _ if is_ours(name) && !appeared => self.expect_repair(),
                 _ => {}

@@ -1,7 +1,9 @@
-//! A resource that the kubelet's plugin watcher finds by its socket, and finds again after each of its restarts.
+//! Registers a resource through the kubelet's plugin watcher, which finds it by a socket in its
+//! directory.
 //!
-//! The watcher dials a socket once: a kubelet that lives and has let go of us comes back to a socket that was
-//! made anew only. One that starts looks at all that are there, so that nothing has to be done for it.
+//! The watcher dials a socket once. A running kubelet that dropped our plugin returns only to a
+//! socket that was created again. A starting kubelet dials all existing sockets, so a restart needs
+//! no handling here.
 
 use std::time::Duration;
 
@@ -15,16 +17,17 @@ use super::{
     session::Session,
 };
 
-/// The watcher looks once a second, and a kubelet that has just begun to serve needs some before it begins.
+/// The watcher polls once a second, and a kubelet that has just begun to serve needs some seconds
+/// before it starts polling.
 const FOUND: Duration = Duration::from_secs(10);
-/// How long the end of a stream may be ahead of the news that its kubelet ended.
+/// How much earlier a stream may end than the end of its kubelet is noticed.
 const DOUBT: Duration = Duration::from_millis(50);
 
-/// What the watcher said last, when it was that it does not take us.
+/// The watcher's error text if it last refused us.
 type Refused = watch::Receiver<Option<String>>;
 
 impl Resource {
-    /// One socket in the watcher's directory, from its making to its removal.
+    /// Serves one socket in the watcher's directory, from its creation to its removal.
     pub(super) async fn found_once(
         &mut self,
         mut kubelet: Kubelet,
@@ -40,7 +43,7 @@ impl Resource {
                 break ended;
             }
             seen = session.streams.borrow().opened;
-            // Its socket may have been noticed once more meanwhile.
+            // The kubelet's socket may have been noticed again meanwhile.
             let now = self.shared.kubelet.borrow().clone();
             kubelet = now.unwrap_or(kubelet);
             self.taken(&kubelet);
@@ -59,8 +62,8 @@ impl Resource {
         Ok(ended)
     }
 
-    /// Waits until the kubelet asks for the list once more than it had been `seen` to, and listens; says so when
-    /// something else happens first.
+    /// Waits until the kubelet has opened a list stream after the first `seen` ones and reads it.
+    /// Returns the reason if something else ends the wait.
     async fn found(
         &self,
         session: &Session,
@@ -73,7 +76,7 @@ impl Resource {
         let name = &self.name;
         let deadline = Instant::now() + FOUND;
         loop {
-            // Safe to drop, all of them: they only look at latest values.
+            // Safe to drop, all of them: they only read the latest values.
             tokio::select! {
                 asked = streams.wait_for(|streams| streams.opened > seen && streams.open > 0) => {
                     return Ok(asked.is_err().then_some(Ended::Stopped));
@@ -103,7 +106,7 @@ impl Resource {
         })
     }
 
-    /// The kubelet after the one that `was` there; none when that one lives on, or nobody is waited for any more.
+    /// The kubelet that replaces `was`; `None` if `was` is still running or the wait is over.
     async fn next_life(&mut self, was: &Kubelet) -> Option<Kubelet> {
         let mut kubelet = self.shared.kubelet.clone();
         let other = kubelet.wait_for(|now| now.as_ref().is_none_or(|now| now.life != was.life));

@@ -1,6 +1,6 @@
-//! Connections that others open to a socket of ours, of which there are only so many: whoever opens more waits,
-//! and nobody else runs out of descriptors. Some, the kubelet's plugin watcher among them, name a path where HTTP/2
-//! has the name of a host.
+//! Accepts connections on our sockets and limits their number and age, so that a client that opens
+//! too many only delays itself. Some clients, such as the kubelet's plugin watcher, send a path as
+//! HTTP/2's host name, which is accepted here.
 
 use std::{
     io,
@@ -25,23 +25,24 @@ use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use crate::{authority::Unaddressed, shutdown::Tasks};
 
-/// Connections to one socket at a time. A plugin needs one, for a moment; the kubelet has one or two.
+/// Concurrent connections to one socket. A plugin needs one, briefly; the kubelet has one or two.
 pub const MOST: usize = 32;
-/// Longer than any registration takes; plugins that never close theirs would use them up.
+/// Maximum age of a connection, longer than any registration takes; plugins that never close theirs
+/// would use up all places.
 pub const LONGEST: Duration = Duration::from_secs(60);
-/// How long the end of a connection is waited for that is to end: whoever never spoke does not notice.
+/// How long an ending connection is awaited; an idle peer may not notice that it has to close.
 pub const FAREWELL: Duration = Duration::from_millis(500);
-/// After an error such as too many open files, which ends by itself or not at all.
+/// Delay after an error such as too many open files, which passes by itself or not at all.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// One connection, with its place.
+/// One connection, which occupies one of the places.
 #[derive(Debug)]
 pub struct Guest {
     stream: Unaddressed,
     _place: OwnedSemaphorePermit,
 }
 
-/// Takes connections until it is stopped.
+/// Accepts connections until it is stopped.
 pub fn guests(
     listener: UnixListener,
     tasks: &Tasks,
@@ -58,8 +59,8 @@ pub fn guests(
     ReceiverStream::new(from)
 }
 
-/// Connections to a socket that only the kubelet opens, as many as it wants. Whoever serves them takes an error
-/// for news and asks for the next one at once.
+/// Unlimited connections, for a socket that only the kubelet opens. Pauses after an error, since
+/// the server would poll again at once.
 pub(super) fn connections(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
     UnixListenerStream::new(listener).then(|taken| async {
         if taken.is_err() {
@@ -71,7 +72,7 @@ pub(super) fn connections(listener: UnixListener) -> impl Stream<Item = io::Resu
 
 async fn accept(listener: UnixListener, to: mpsc::Sender<io::Result<Guest>>) {
     let places = Arc::new(Semaphore::new(MOST));
-    // Nobody closes it.
+    // The semaphore is never closed.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -143,7 +144,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_error_that_stays_does_not_take_the_machines_time() {
-        // Nobody can be taken from what is no listener, and that is told at once.
+        // Accepting on a socket that does not listen fails at once.
         let (no_listener, other_end) = Stream::pair().unwrap();
         no_listener.set_nonblocking(true).unwrap();
         drop(other_end);

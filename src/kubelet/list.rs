@@ -1,4 +1,5 @@
-//! The list that the kubelet gets: whole, only when it changed, and never too large.
+//! Builds and sends the kubelet's device list: always complete, only when it changed, and never too
+//! large.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,12 +14,13 @@ use tonic::Status;
 use super::api::v1beta1 as api;
 use crate::device::{Device, Health, Inventory, Resource, ResourceName};
 
-/// What the kubelet receives at most in one message: gRPC's default, which it does not raise. A
-/// larger one ends the stream, and with it every device of the resource.
+/// Bytes of the largest message that the kubelet receives: gRPC's default. A larger one ends the
+/// stream, and with it every device of the resource.
 const LARGEST: usize = 4 * 1024 * 1024;
 
-/// The least time between two messages: what changes meanwhile is gathered. After each message the kubelet
-/// rewrites and syncs its whole checkpoint, so a burst should be few; the first change goes out at once.
+/// Minimum time between two messages; changes in between are combined. After each message the
+/// kubelet rewrites and syncs its whole checkpoint, so bursts should cause few. The first change is
+/// sent at once.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// One list, and how many ids had to be left out of it.
@@ -28,7 +30,7 @@ pub(super) struct List {
     pub(super) cut: usize,
 }
 
-/// The list of `resource` as it is now; empty when nobody offers it any more.
+/// The current list of the resource; empty when it is no longer offered.
 pub(super) fn list(inventory: &Inventory, name: &ResourceName) -> List {
     let mut list = List {
         message: api::ListAndWatchResponse::default(),
@@ -43,7 +45,7 @@ pub(super) fn list(inventory: &Inventory, name: &ResourceName) -> List {
         for id in resource.share_ids(id) {
             let device = to_wire(id, health, device);
             let length = device.encoded_len();
-            // A field of a repeated message costs one byte for its number and a length.
+            // In a repeated field, each entry costs one byte for the field number, and its length.
             size += 1 + prost::length_delimiter_len(length) + length;
             if size > LARGEST {
                 list.cut += 1;
@@ -73,7 +75,7 @@ fn to_wire(id: String, health: Health, device: &Device) -> api::Device {
     }
 }
 
-/// What a list is made of, kept to tell whether the next one differs on the wire.
+/// The inputs of the last list, to detect whether the next one differs on the wire.
 struct Sent {
     resource: Option<Arc<Resource>>,
     withheld: bool,
@@ -105,8 +107,8 @@ fn same_on_wire(one: &Resource, two: &Resource) -> bool {
     one.share.replicas == two.share.replicas && told(one).eq(told(two))
 }
 
-/// Feeds one stream until the kubelet or the server ends it. The first list goes out at once.
-/// Ending it by `stop` says nothing about the devices: the list is not emptied.
+/// Feeds one stream until the kubelet or the server ends it. The first list is sent at once. Ending
+/// it by `stop` does not empty the list.
 pub(super) async fn feed(
     name: ResourceName,
     mut inventory: watch::Receiver<Arc<Inventory>>,
@@ -134,31 +136,33 @@ pub(super) async fn feed(
             }
             drop(now);
             tokio::select! {
-                // The stream ends with the server; a list that does not fit in is of no use then.
+                // The stream ends with the server, so a pending list is not needed.
                 () = stop.cancelled() => return,
                 sending = to.send(Ok(list.message)) => if sending.is_err() { return hung_up(&name) },
             }
             next_at = Instant::now() + DEBOUNCE;
         }
-        // Whatever is the same on the wire: what it was made of before is not kept for it.
+        // Also replace the stored inputs if the list is the same on the wire, so that old ones are
+        // freed.
         sent = Some(next);
         tokio::select! {
-            // Whoever stops the server says so itself.
+            // The caller that stops the server logs it.
             () = stop.cancelled() => return,
             () = to.closed() => return hung_up(&name),
-            // Safe to drop: a change stays marked as unseen. The registry ends with the agent only.
+            // Safe to drop: a change stays marked as unseen. The registry ends only with the agent.
             changed = inventory.changed() => if changed.is_err() { return },
         }
         tokio::select! {
             () = stop.cancelled() => return,
             () = to.closed() => return hung_up(&name),
-            // Safe to drop: what changed is looked at after the next change at the latest.
+            // Safe to drop: the next pass reads the latest state.
             () = sleep_until(next_at) => {}
         }
     }
 }
 
-/// The kubelet opens a stream when it takes a registration, and ends it when it restarts or takes the next one.
+/// Logs that the kubelet ended the stream. It opens one when it accepts a registration, and ends it
+/// when it restarts or accepts the next registration.
 fn hung_up(name: &ResourceName) {
     tracing::debug!(resource = %name, "the kubelet has ended the stream of {name}");
 }
@@ -237,7 +241,7 @@ mod tests {
         }
         assert_eq!(length(lists.recv().await), 9);
         assert_eq!(start.elapsed().as_millis(), DEBOUNCE.as_millis());
-        // Quiet minutes are quiet, whatever is published anew.
+        // An inventory that is published again without changes causes no message.
         for _ in 0..10 {
             tokio::time::sleep(Duration::from_secs(60)).await;
             publish.send_replace(Arc::new(inventory(9, 1)));

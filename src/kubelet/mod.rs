@@ -1,10 +1,11 @@
-//! The kubelet's sockets: one device plugin for each resource, registered with whatever kubelet is
-//! there, again whenever it starts anew.
+//! The device plugin side towards the kubelet: one device plugin for each resource, registered with
+//! the running kubelet and again after each kubelet restart.
 //!
-//! The kubelet removes the sockets it finds in its directory when it starts, then makes its own.
-//! That socket's appearance is the only sign; `directory` watches for it, `plugin` has one task
-//! for each resource that serves first, registers second and sees that it stays so. Where the kubelet's
-//! plugin watcher is to find the resources instead, `found` has a socket for each in its directory.
+//! A starting kubelet removes the sockets in its directory, then creates its own. The appearance of
+//! that socket is the only sign of a restart; `directory` watches for it. `plugin` has one task for
+//! each resource, which serves first, then registers and monitors the registration. Where the
+//! kubelet's plugin watcher is used instead, `found` creates a socket for each resource in the
+//! watcher's directory.
 
 pub mod api;
 mod directory;
@@ -38,15 +39,17 @@ use tokio::sync::watch;
 /// How the kubelet learns of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Registering {
-    /// It is told on its own socket, at once whenever that is a new one.
+    /// By a Register call on the kubelet's own socket, repeated whenever that socket is new.
     #[default]
     BySocket,
-    /// Its plugin watcher finds a socket in its directory: within seconds, and without our doing after a restart.
+    /// By a socket in the plugin watcher's directory: within seconds, and without a new
+    /// registration after a restart.
     ByWatcher,
 }
 
-/// Starts to offer what `inventory` says, asks `answerers` where it says so, and tells how that goes. Ends with
-/// `tasks`, and then says nothing about the devices: pods keep what they have, and the next agent goes on.
+/// Advertises the resources of `inventory` to the kubelet, forwards calls to `answerers` where a
+/// resource requires it, and publishes the state. Ends with `tasks` without emptying the lists:
+/// pods keep their devices, and the next agent continues.
 pub fn start(
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,

@@ -1,4 +1,4 @@
-//! Names of sockets.
+//! Names and paths of sockets.
 
 use super::registrar::REGISTRY;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     path::{AbsPath, BadPath},
 };
 
-/// Where plugins and the kubelet meet. The kubelet has this path built in.
+/// The device plugin directory. The path is built into the kubelet.
 pub const DIRECTORY: &str = "/var/lib/kubelet/device-plugins";
 /// The kubelet's own socket in it.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
@@ -27,7 +27,7 @@ pub(super) fn is_ours(name: &str) -> bool {
         })
 }
 
-/// The name says nothing, but fits whatever the resource is called: addresses hold 107 bytes.
+/// A hash of the resource name, which fits whatever its length: socket addresses hold 107 bytes.
 pub(super) fn socket_path(resource: &ResourceName, number: u64) -> Result<AbsPath, BadPath> {
     let name = format!("{DIRECTORY}/m-{}-{number}.sock", hex16(resource.as_str()));
     AbsPath::new(name)
@@ -39,8 +39,8 @@ pub(super) fn is_found(name: &str) -> bool {
     whole.is_some_and(|whole| is_ours(&format!("{whole}-0.sock")))
 }
 
-/// Where the plugin watcher finds a resource. Always the same: the watcher lets go of a name before it takes
-/// that name again, and of two names in any order.
+/// The path where the plugin watcher finds a resource. It is always the same: the watcher handles
+/// the removal of a name before it handles the same name again, but different names in any order.
 pub(super) fn found_path(resource: &ResourceName) -> Result<AbsPath, BadPath> {
     let name = format!("{REGISTRY}/m-{}.sock", hex16(resource.as_str()));
     AbsPath::new(name)
@@ -59,7 +59,7 @@ mod tests {
         let path = found_path(&name).unwrap();
         assert!(path.as_str().len() <= 107, "{}", path.as_str().len());
         assert!(is_found(path.file_name()) && !is_ours(path.file_name()));
-        // Each has its own.
+        // Each resource has its own name.
         let other = ResourceName::new(format!("{}/{}", "a".repeat(240), "c".repeat(63))).unwrap();
         assert_ne!(found_path(&other), found_path(&name));
         assert_ne!(socket_path(&other, 1), socket_path(&name, 1));

@@ -1,5 +1,5 @@
-//! What is said of registrations in the log. A restart of the kubelet ends and begins all of them at once, while it
-//! needs the machine for itself: they are told together, a moment later.
+//! Logs registrations in batches. A kubelet restart ends and begins all of them at once, at a time
+//! when the machine is busy, so they are logged together a moment later.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use tokio::{
 
 use crate::{device::ResourceName, shutdown::Tasks, words};
 
-/// How long news are gathered.
+/// How long events are collected.
 const GATHER: Duration = Duration::from_millis(200);
-/// News that wait; what comes beyond is told at once.
+/// Queued events; further ones are logged at once.
 const MOST: usize = 1024;
-/// What came later than this after the kubelet was not registered because of it.
+/// A registration later than this after the kubelet's start was not caused by the start.
 const LATE: Duration = Duration::from_secs(60);
 
-/// What became of the registration of one resource.
+/// What happened to the registration of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Became {
-    /// The kubelet took it, and asked for its devices, so long after it had shown itself.
+    /// The kubelet accepted it and opened the list stream, this long after its socket was noticed.
     Registered(Duration),
-    /// It is not registered any more, and why.
+    /// It is no longer registered, with the reason.
     Lost(&'static str),
 }
 
 type Item = (ResourceName, Became);
 
-/// Whom news are told to. Cheap to clone.
+/// The sender of events. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct News(mpsc::Sender<Item>);
 
 impl News {
-    /// Starts the task that tells them.
+    /// Starts the task that logs them.
     pub(super) fn start(tasks: &Tasks) -> Self {
         let (to, mut from) = mpsc::channel(MOST);
         let stop = tasks.token();
@@ -41,7 +41,7 @@ impl News {
             let mut gathered = Vec::new();
             tokio::select! {
                 () = stop.cancelled() => {}
-                // Safe to drop: what was received is in `gathered`.
+                // Safe to drop: received events are in `gathered`.
                 () = tell(&mut from, &mut gathered) => {}
             }
             gathered.extend(waiting(&mut from));
@@ -58,7 +58,7 @@ impl News {
     }
 }
 
-/// Ends when nobody can tell anything any more.
+/// Ends when all senders are dropped.
 async fn tell(from: &mut mpsc::Receiver<Item>, gathered: &mut Vec<Item>) {
     while let Some(first) = from.recv().await {
         gathered.push(first);
@@ -79,7 +79,7 @@ fn say(news: &[Item]) {
     }
 }
 
-/// One for each kind of news, in the order of their first.
+/// One line for each kind of event, in order of first occurrence.
 fn lines(news: &[Item]) -> Vec<String> {
     let mut kinds: Vec<(Option<&str>, Duration, Vec<&ResourceName>)> = Vec::new();
     for (name, became) in news {

@@ -1,4 +1,4 @@
-//! One resource towards the kubelet: serve, register, see that it stays so.
+//! One resource towards the kubelet: serves it, registers it and monitors the registration.
 
 use std::{error::Error as _, sync::Arc, time::Duration};
 
@@ -24,30 +24,31 @@ use crate::{
     telemetry::chain,
 };
 
-/// The kubelet opens the stream from a task of its own right after it answered `Register`: at once.
+/// The kubelet opens the stream from a separate task right after its answer to `Register`.
 const STREAM_WAIT: Duration = Duration::from_secs(1);
-/// `Register` answers only after the kubelet dialled back, for which it takes ten seconds at most.
+/// `Register` returns only after the kubelet has dialled back, for which it takes ten seconds at
+/// most.
 const REGISTER_WAIT: Duration = Duration::from_secs(15);
 /// The first wait after a failure; doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How long an emptied list is left to be read before the stream ends.
+/// How long the kubelet has to read the emptied list before the stream ends.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 
-/// One life of the kubelet, as far as it can be told from outside.
+/// One run of the kubelet, as far as it can be observed.
 #[derive(Clone, Debug)]
 pub(super) struct Kubelet {
-    /// Counts up with every new socket.
+    /// Incremented with every new socket.
     pub(super) life: u64,
-    /// Counts up when sockets of ours vanished although the kubelet lives.
+    /// Incremented when our sockets vanished although the kubelet still runs.
     pub(super) repair: u64,
-    /// Answers on the socket; shared by all resources.
+    /// Connected to the kubelet's socket; shared by all resources.
     pub(super) channel: Channel,
     /// When its socket was noticed.
     pub(super) noticed: Instant,
 }
 
-/// Why a registration did not come about.
+/// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegisterError {
     #[error("cannot serve {resource}")]
@@ -69,7 +70,7 @@ pub(super) enum RegisterError {
     Unfound { resource: ResourceName },
 }
 
-/// What all resources share.
+/// Shared by all resources.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) root: Root,
@@ -77,7 +78,7 @@ pub(super) struct Shared {
     pub(super) answerers: Answerers,
     pub(super) registering: Registering,
     pub(super) kubelet: watch::Receiver<Option<Kubelet>>,
-    /// Asks whoever watches the kubelet to see whether it still answers.
+    /// Triggers a check whether the kubelet still answers.
     pub(super) doubt: Arc<Notify>,
     pub(super) board: Board,
     pub(super) tasks: Tasks,
@@ -88,23 +89,23 @@ pub(super) struct Resource {
     pub(super) name: ResourceName,
     pub(super) shared: Shared,
     pub(super) stop: CancellationToken,
-    /// Registrations so far: each has a socket of its own name.
+    /// Registrations so far: each has a socket with its own name.
     number: u64,
-    /// Of registrations for the sake of other options: what a source flips again and again is no reason to have the
-    /// kubelet count to zero each time.
+    /// Limits re-registrations because of changed options: each one makes the kubelet count the
+    /// resource as zero for a moment, so a source that flips its options must not cause many.
     changes: Rate,
 }
 
-/// Why a session came to its end.
+/// Why a session ended.
 pub(super) enum Ended {
-    /// There is another kubelet, or our socket is gone.
+    /// There is another kubelet, or our socket was removed.
     NewKubelet,
-    /// The stream ended: the kubelet, alive or not, no longer listens to us.
+    /// The stream ended: the kubelet, running or not, no longer listens to us.
     Unheard,
-    /// The resource is served otherwise than it was registered: whether it wants to be asked before each start
-    /// is told at registration only.
+    /// The options changed: the kubelet reads only at registration whether it has to call
+    /// PreStartContainer.
     Changed,
-    /// Nobody offers the resource any more.
+    /// The resource is no longer offered.
     Withdrawn,
     Stopped,
 }
@@ -120,7 +121,7 @@ impl Resource {
         }
     }
 
-    /// Runs until the resource is gone or the agent stops; gives back the name.
+    /// Runs until the resource is removed or the agent stops; returns the name.
     pub(super) async fn run(mut self) -> ResourceName {
         let stop = self.stop.clone();
         tokio::select! {
@@ -131,7 +132,7 @@ impl Resource {
         self.name
     }
 
-    /// Registers again and again, until the resource is gone.
+    /// Registers repeatedly, until the resource is removed.
     async fn keep(&mut self) {
         let mut pause = FIRST_PAUSE;
         self.shared.board.begins(&self.name);
@@ -177,7 +178,7 @@ impl Resource {
         Ok(ended)
     }
 
-    /// Waits after a failure, or until there is a new kubelet; gives the next pause.
+    /// Waits after a failure, at most until there is a new kubelet; returns the next delay.
     async fn pause(&mut self, failed: &Kubelet, pause: Duration) -> Duration {
         let mut kubelet = self.shared.kubelet.clone();
         let life = failed.life;
@@ -185,7 +186,8 @@ impl Resource {
         let name = &self.name;
         let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
         tokio::select! {
-            // Safe to drop, all of them: they only look at latest values, and time passes.
+            // Safe to drop, all of them: they only read the latest values, and the other is a
+            // timer.
             _ = newer => FIRST_PAUSE,
             _ = self.shared.inventory.wait_for(gone) => pause,
             () = sleep(pause) => (pause * 2).min(LONGEST_PAUSE),
@@ -205,7 +207,7 @@ impl Resource {
         }
     }
 
-    /// The kubelet as soon as there is one; none when the resource is gone before.
+    /// Waits for a kubelet; `None` if the resource is removed first.
     pub(super) async fn kubelet(&mut self) -> Option<Kubelet> {
         if self.shared.kubelet.borrow().is_none() {
             self.shared.board.waits(&self.name);
@@ -213,7 +215,7 @@ impl Resource {
         let (name, shared) = (&self.name, &mut self.shared);
         let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
         tokio::select! {
-            // Safe to drop: both only look at the latest value.
+            // Safe to drop: both only read the latest value.
             found = shared.kubelet.wait_for(Option::is_some) => found.ok()?.clone(),
             _ = shared.inventory.wait_for(gone) => None,
         }
@@ -228,7 +230,7 @@ impl Resource {
             .contains_key(&self.name)
     }
 
-    /// Serves first, then registers, then waits for the kubelet to ask for the list.
+    /// Serves first, then registers, then waits for the kubelet to open the list stream.
     async fn register(&mut self, kubelet: &Kubelet) -> Result<Session, RegisterError> {
         let mut session = self.serve()?;
         let request = api::RegisterRequest {
@@ -240,7 +242,7 @@ impl Resource {
         let mut client = api::registration_client::RegistrationClient::new(kubelet.channel.clone());
         match timeout(REGISTER_WAIT, client.register(request)).await {
             Ok(Ok(_)) => {}
-            // Nobody at the other end said it: the connection broke.
+            // The connection broke; the status was not sent by the kubelet.
             Ok(Err(status)) if status.code() == Code::Unavailable || status.source().is_some() => {
                 return Err(RegisterError::Away);
             }
@@ -270,13 +272,14 @@ impl Resource {
         })
     }
 
-    /// Waits for the end of a session that works.
+    /// Monitors a working session and returns why it ended.
     pub(super) async fn stay(&mut self, session: &Session, kubelet: &Kubelet) -> Ended {
         let mut streams = session.streams.clone();
         let (name, root) = (&self.name, &self.shared.root);
         let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
         let socket_there = || root.stat(&session.socket).is_ok_and(|stat| stat.is_some());
-        // Whom the watcher found stays where it is; that its kubelet ended is seen by the stream's end.
+        // A socket that the watcher found stays valid for the next kubelet; the end of this one
+        // shows in the stream.
         let by_socket = self.shared.registering == Registering::BySocket;
         let replaced = |now: &Option<Kubelet>| {
             now.as_ref().filter(|_| by_socket).is_some_and(|now| {
@@ -285,10 +288,10 @@ impl Resource {
         };
         let mut inventory = self.shared.inventory.clone();
         let changed = |now: &Arc<Inventory>| !gone(now) && options(now, name) != session.options;
-        // Safe to drop, all of them: they only look at latest values.
+        // Safe to drop, all of them: they only read the latest values.
         tokio::select! {
             () = async {
-                // An error is the agent's end.
+                // An error means that the agent is stopping.
                 let _ = inventory.wait_for(changed).await;
                 self.changes.wait().await;
             } => Ended::Changed,
@@ -301,7 +304,7 @@ impl Resource {
         }
     }
 
-    /// Says why it is not registered any more.
+    /// Records and logs why the resource is no longer registered.
     pub(super) fn lost(&self, ended: &Ended) {
         let why = match ended {
             Ended::NewKubelet => "the kubelet was restarted",
@@ -314,7 +317,8 @@ impl Resource {
     }
 
     /// Ends a session. A kubelet before 1.37 that sees the old stream end *after* the next
-    /// registration cuts off the new one: towards a living kubelet the old one ends first.
+    /// registration disconnects the new one, so with a running kubelet the old one has to end
+    /// first.
     pub(super) async fn finish(&self, session: Session, ended: &Ended) {
         self.lost(ended);
         if matches!(ended, Ended::Withdrawn) {
@@ -326,7 +330,7 @@ impl Resource {
         let mut streams = session.streams.clone();
         drop(session);
         let closed = streams.wait_for(|streams| streams.open == 0);
-        // Streams to a kubelet that is gone end by themselves; nothing depends on it.
+        // Streams to a kubelet that has ended close by themselves; nothing depends on it.
         let _ = timeout(Duration::from_millis(100), closed).await;
     }
 }

@@ -1,6 +1,8 @@
-//! What the kubelet tells of the devices that containers have (its podresources API).
+//! A client for the kubelet's podresources API: which container has which device.
 //!
-//! Nobody polls this: it is asked when a person asks, after an allocation, and while an update waits for
+//! It is not polled: a call is made on a user's request, after an allocation, and while an update
+//! waits for devices to be released. Each call has its own connection, so that none outlives a
+//! kubelet.
 //! devices to come back. Each question has a connection of its own, so that none outlives a kubelet.
 
 use std::{
@@ -33,20 +35,22 @@ use crate::{
     root::{Root, RootError},
 };
 
-/// Where the kubelet answers.
+/// The kubelet's socket.
 pub const POD_RESOURCES_SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
-/// A node has 250 pods and some hundred devices as a rule; kubelet's own tests take as much as this.
+/// Bytes of an answer. A node usually has up to 250 pods and some hundred devices; the kubelet's
+/// own tests accept this much.
 const LARGEST: usize = 16 * 1024 * 1024;
-/// How long a question may take, the connection included.
+/// Timeout of a call, connecting included.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The kubelet answers a hundred questions a second, all who ask together. Ours are a tenth of that.
+/// Minimum time between our calls. The kubelet answers a hundred calls a second for all clients
+/// together; ours are a tenth of that.
 pub const APART: Duration = Duration::from_millis(100);
-/// How long it is left alone when it says that there were too many; doubled while it keeps saying so.
+/// Delay after the kubelet reported too many calls; doubled while it keeps doing so.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why nobody can tell who has what.
+/// Why the holders of devices are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum PodResourcesError {
     /// There is no kubelet, or it is starting.
@@ -54,10 +58,10 @@ pub enum PodResourcesError {
         "the kubelet does not tell who has which device: nobody answers on {POD_RESOURCES_SOCKET}"
     )]
     Absent,
-    /// It took the question and did not answer.
+    /// It accepted the call and did not answer.
     #[error("the kubelet does not tell who has which device: no answer within {} s", DEADLINE.as_secs())]
     Silent,
-    /// It has been asked too much lately, by us or by others.
+    /// It received too many calls lately, from this or other clients.
     #[error("the kubelet is asked too often who has which device; it is left alone for a while")]
     Busy,
     /// It answered with an error.
@@ -65,13 +69,13 @@ pub enum PodResourcesError {
     Refused {
         /// gRPC's code.
         code: Code,
-        /// The kubelet's words.
+        /// The kubelet's error text.
         message: String,
     },
-    /// Its socket cannot be looked at.
+    /// Its socket cannot be examined.
     #[error(transparent)]
     Socket(#[from] RootError),
-    /// Its socket is there, and this process cannot connect.
+    /// Its socket exists, but this process cannot connect.
     #[error(
         "the kubelet does not tell who has which device: cannot connect to {POD_RESOURCES_SOCKET}"
     )]
@@ -82,7 +86,7 @@ impl From<Status> for PodResourcesError {
     fn from(status: Status) -> Self {
         match status.code() {
             Code::ResourceExhausted => Self::Busy,
-            // It ended, or was restarted, while it was being asked.
+            // The kubelet ended or was restarted during the call.
             Code::Unavailable => Self::Absent,
             code => Self::Refused {
                 code,
@@ -92,15 +96,15 @@ impl From<Status> for PodResourcesError {
     }
 }
 
-/// When the kubelet may be asked again.
+/// When the kubelet may be called again.
 #[derive(Debug, Default)]
 struct Pace {
     not_before: Option<Instant>,
-    /// It was told so often in a row that it is too much.
+    /// How many times in a row the kubelet reported too many calls.
     refused: u32,
 }
 
-/// Asks one kubelet. Cheap to clone; all clones ask one after the other.
+/// A client of one kubelet. Cheap to clone; clones make their calls one after the other.
 #[derive(Clone, Debug)]
 pub struct PodResources {
     root: Root,
@@ -108,7 +112,7 @@ pub struct PodResources {
 }
 
 impl PodResources {
-    /// Nothing is asked yet.
+    /// Creates the client without connecting.
     pub fn new(root: Root) -> Self {
         Self {
             root,
@@ -116,7 +120,7 @@ impl PodResources {
         }
     }
 
-    /// What every container of the node has.
+    /// The devices of every container of the node.
     pub async fn list(&self) -> Result<Holders, PodResourcesError> {
         let ask = |mut client: Client<Channel>| async move {
             Ok(client.list(ListPodResourcesRequest {}).await?.into_inner())
@@ -124,7 +128,7 @@ impl PodResources {
         Ok(holders(self.ask(ask).await?))
     }
 
-    /// What the kubelet could give to containers, held or not: the healthy devices by resource.
+    /// The devices that the kubelet can allocate, in use or not: the healthy ones, by resource.
     pub async fn allocatable(
         &self,
     ) -> Result<BTreeMap<String, BTreeSet<String>>, PodResourcesError> {
@@ -141,7 +145,7 @@ impl PodResources {
         Ok(all)
     }
 
-    /// One question at a time, and not too many of them.
+    /// Makes one call at a time, within the rate limit.
     async fn ask<T, F>(
         &self,
         question: impl FnOnce(Client<Channel>) -> F,
@@ -176,7 +180,7 @@ impl PodResources {
 
     async fn connect(&self) -> Result<Client<Channel>, PodResourcesError> {
         let path = AbsPath::new(POD_RESOURCES_SOCKET).map_err(|_| PodResourcesError::Absent)?;
-        // Held until the connection stands: the address names it.
+        // Kept until the connection is open: the address refers to it.
         let socket = match self.root.unix_address(&path) {
             Err(error) if error.is_not_found() => return Err(PodResourcesError::Absent),
             socket => socket?,
@@ -188,8 +192,8 @@ impl PodResources {
     }
 }
 
-/// A socket file that nobody serves any more is what a kubelet leaves that was stopped; anything else is ours to
-/// tell, such as too many open files.
+/// A stopped kubelet leaves its socket file, so a refused connection means that it is absent; other
+/// errors, such as too many open files, are reported.
 fn unreached(error: tonic::transport::Error) -> PodResourcesError {
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
     while let Some(one) = cause {

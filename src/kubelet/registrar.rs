@@ -1,4 +1,5 @@
-//! What the kubelet's plugin watcher is answered: who we are, and that we heard what became of it.
+//! The registration service for the kubelet's plugin watcher: it identifies the plugin and receives
+//! the result of the registration.
 
 use std::fmt;
 
@@ -9,13 +10,14 @@ use super::api::registration::{
     registration_server::{Registration, RegistrationServer},
 };
 
-/// Where the plugin watcher looks, and dials every socket. The kubelet makes it when it starts.
+/// The plugin watcher's directory; the watcher dials every socket in it. The kubelet creates it
+/// when it starts.
 pub const REGISTRY: &str = "/var/lib/kubelet/plugins_registry";
 
-/// Hears what became of a registration.
+/// Called with the result of a registration.
 type Told = dyn Fn(Result<(), &str>) + Send + Sync;
 
-/// One plugin, driver or other, that the watcher may find.
+/// One plugin or driver that the watcher may find.
 pub struct Registrar {
     info: PluginInfo,
     told: Box<Told>,
@@ -30,9 +32,9 @@ impl fmt::Debug for Registrar {
     }
 }
 
-/// The service that answers `info`, and says what became of the registration: an error holds the kubelet's own
-/// words. The kubelet tries again by itself, with growing pauses; one of 1.33 does so only where it refused the
-/// version or the name, and else takes no notice before the socket is made anew.
+/// Creates the service, which answers with `info` and passes the result to `told`; an error is the
+/// kubelet's text. The kubelet retries by itself, with growing delays. Kubelet 1.33 does so only if
+/// it refused the version or the name; otherwise it waits until the socket is created again.
 pub fn registrar(
     info: PluginInfo,
     told: impl Fn(Result<(), &str>) + Send + Sync + 'static,

@@ -1,4 +1,5 @@
-//! A message that is passed on as it came: fields that this version does not know stay in it.
+//! A protobuf message that is forwarded byte for byte, so that fields unknown to this version are
+//! kept.
 
 use prost::{
     DecodeError, Message,
@@ -11,8 +12,7 @@ use prost::{
 pub struct Relayed(pub Bytes);
 
 impl Relayed {
-    /// One message that holds what all of them hold. Repeated fields follow one another: that is how messages
-    /// add up on the wire.
+    /// Merges messages by concatenation, which appends repeated fields, as protobuf defines it.
     pub fn joined(mut all: Vec<Self>) -> Self {
         if all.len() == 1 {
             return all.pop().unwrap_or_default();
@@ -48,7 +48,7 @@ impl Message for Relayed {
         Ok(())
     }
 
-    /// Never called: a whole message is taken as it is, and this one is no field of another.
+    /// Never called: a whole message is read at once, and this one is no field of another.
     fn merge_field(
         &mut self,
         tag: u32,
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn fields_that_nobody_knows_here_stay_in_the_message() {
         let mut bytes = answer("A").encode_to_vec();
-        // Field 15, a number; field 16, text: of some later version.
+        // Two fields of some later version: field 15, a number, and field 16, a text.
         bytes.extend_from_slice(&[0x78, 0x2a, 0x82, 0x01, 0x02, b'h', b'i']);
         let relayed = Relayed::decode(bytes.as_slice()).unwrap();
         assert_eq!(relayed.encode_to_vec(), bytes);
@@ -103,7 +103,7 @@ mod tests {
         let start = std::time::Instant::now();
         let all = Relayed::joined(vec![one.clone(); 1_000_000]);
         assert_eq!(all.0.len(), one.0.len() * 1_000_000);
-        // Copying the whole for each answer moves terabytes.
+        // Copying the whole message for each answer would move terabytes.
         let took = start.elapsed();
         assert!(took < std::time::Duration::from_secs(60), "{took:?}");
     }

@@ -1,4 +1,4 @@
-//! What the kubelet asks of one resource.
+//! The device plugin gRPC service of one resource.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -23,18 +23,18 @@ use crate::{
     shutdown::Tasks,
 };
 
-/// The request lists every free id; gRPC's default of 4 MiB would be too small for what the
-/// kubelet may have in its own books.
+/// Bytes of a request, which lists every free id; gRPC's default of 4 MiB is too small for what the
+/// kubelet may have in its checkpoint.
 pub(super) const LARGEST_REQUEST: usize = 16 * 1024 * 1024;
 
-/// How many streams were opened and are still open, over the life of one server.
+/// Number of streams opened and still open, over the life of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Streams {
     pub(super) opened: u32,
     pub(super) open: u32,
 }
 
-/// The device plugin of one resource. All answers come from the inventory as it is.
+/// The device plugin of one resource. All answers use the current inventory.
 #[derive(Clone, Debug)]
 pub(super) struct Plugin {
     pub(super) resource: ResourceName,
@@ -60,7 +60,7 @@ impl Plugin {
     }
 }
 
-/// What we can do; the same at registration and when asked.
+/// The plugin's options, the same at registration and on request.
 pub(super) fn options(inventory: &Inventory, name: &ResourceName) -> api::DevicePluginOptions {
     let resource = inventory.resources.get(name);
     api::DevicePluginOptions {
@@ -86,7 +86,7 @@ impl DevicePlugin for Plugin {
         &self,
         _: Request<api::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        // One list in the making while another is being sent.
+        // Capacity for one list in preparation while another is being sent.
         let (to, from) = mpsc::channel(1);
         let feed = list::feed(
             self.resource.clone(),
@@ -116,7 +116,7 @@ impl DevicePlugin for Plugin {
             let wish = Wish {
                 available: &asked.available_device_i_ds,
                 must: &asked.must_include_device_i_ds,
-                // A negative size asks for nothing.
+                // A negative size requests nothing.
                 size: usize::try_from(asked.allocation_size).unwrap_or_default(),
             };
             let device_i_ds = self.prefer(&resource, wish).await;
@@ -133,7 +133,7 @@ impl DevicePlugin for Plugin {
         let (inventory, resource) = self.now()?;
         let Relayed(wire) = request.into_inner();
         let asked = api::AllocateRequest::decode(wire.clone()).map_err(unread)?;
-        // One container is all that kubelets ask for at a time.
+        // Kubelets request one container at a time; only then can the request be forwarded.
         let wire = (asked.container_requests.len() == 1).then_some(&wire[..]);
         let mut answers = Vec::with_capacity(asked.container_requests.len());
         for asked in asked.container_requests {
@@ -158,7 +158,7 @@ impl DevicePlugin for Plugin {
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
         let (inventory, resource) = self.now()?;
         if resource.asks.pre_start {
-            // Its source was told to let go of the hardware.
+            // Its source was ordered to release the hardware.
             if let Some(withheld) = inventory.withheld.as_ref().filter(|it| it.refuses) {
                 let (name, why) = (&self.resource, &withheld.why);
                 return Err(Status::unavailable(format!("{name} is withheld: {why}")));
@@ -181,8 +181,8 @@ impl DevicePlugin for Plugin {
 }
 
 impl Plugin {
-    /// Our own choice where the source does not choose, cannot be asked, or chooses what was not offered: it is
-    /// advice, and no pod should wait for it.
+    /// Our own choice if the source does not choose, cannot be reached, or chooses devices that
+    /// were not available: it is only advice, and no pod should wait for it.
     async fn prefer(&self, resource: &Resource, wish: Wish<'_>) -> Vec<String> {
         if resource.asks.preferred
             && let Ok(by) = self.answerers.of(&resource.source)
@@ -213,7 +213,7 @@ impl Plugin {
         if !resource.asks.allocate {
             let grant = allocation::grant(inventory, resource, ids);
             let mut grant = grant.map_err(|error| refusal(&error))?;
-            // What stood at its paths when they were looked at may be something else by now.
+            // The paths may lead elsewhere than when the device spec was first checked.
             if let Ok(by) = self.answerers.of(&resource.source) {
                 grant = by.vouch(resource, grant).await.map_err(unanswered)?;
             }

@@ -1,4 +1,4 @@
-//! One server on its socket, from `bind` to the removal of its name.
+//! One plugin server on its socket, from `bind` to the removal of the socket.
 
 use std::{io, sync::Arc};
 
@@ -28,10 +28,10 @@ pub(super) enum ServeError {
     /// Its socket has no valid path.
     #[error(transparent)]
     Name(#[from] BadPath),
-    /// Its socket cannot be made.
+    /// Its socket cannot be created.
     #[error(transparent)]
     Bind(#[from] RootError),
-    /// The runtime does not take the socket.
+    /// The runtime cannot use the socket.
     #[error("cannot wait for connections")]
     Listen(#[from] io::Error),
 }
@@ -40,7 +40,7 @@ pub(super) enum ServeError {
 pub(super) struct Session {
     pub(super) socket: AbsPath,
     pub(super) streams: watch::Receiver<Streams>,
-    /// What the kubelet is told of the resource; it asks once.
+    /// The options given to the kubelet, which reads them once.
     pub(super) options: api::DevicePluginOptions,
     stop: CancellationToken,
     root: Root,
@@ -56,7 +56,7 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Binds a socket that is to be registered, and answers on it from now on.
+    /// Binds a socket for a Register call and serves on it.
     pub(super) fn serve(
         name: &ResourceName,
         number: u64,
@@ -73,28 +73,28 @@ impl Session {
         Ok(session)
     }
 
-    /// Binds a socket that is to be found, and answers on it from now on; also what became of its registration:
-    /// the kubelet's words when it was refused.
+    /// Binds a socket for the plugin watcher and serves on it. Also returns a watch of the
+    /// registration's result: the kubelet's text if it was refused.
     pub(super) fn show(
         name: &ResourceName,
         shared: &Shared,
         stop: &CancellationToken,
     ) -> Result<(Self, watch::Receiver<Option<String>>), ServeError> {
-        // The kubelet makes it too, a moment after the sockets by which it is known to be there.
+        // The kubelet creates it too, shortly after the sockets by which it is noticed.
         shared.root.make_dirs(&AbsPath::new(REGISTRY)?, 0o750)?;
         let (session, listener, plugin) = Self::bind(found_path(name)?, name, shared, stop)?;
         let (refused, became) = watch::channel(None);
         let info = PluginInfo {
             r#type: "DevicePlugin".to_owned(),
             name: name.to_string(),
-            // This one.
+            // Empty means this socket.
             endpoint: String::new(),
             supported_versions: vec![api::VERSION.to_owned()],
         };
         let registrar = registrar(info, move |told| {
             refused.send_replace(told.err().map(str::to_owned));
         });
-        // The watcher names the socket's path where HTTP/2 has a host.
+        // The watcher sends the socket's path where HTTP/2 has a host.
         let incoming = guests(listener, &shared.tasks, session.stop.clone());
         let server = Server::builder().add_service(plugin).add_service(registrar);
         let until = session.stop.clone().cancelled_owned();
@@ -109,7 +109,7 @@ impl Session {
         shared: &Shared,
         stop: &CancellationToken,
     ) -> Result<(Self, UnixListener, DevicePluginServer<Plugin>), ServeError> {
-        // Only the kubelet, which is root, has business here.
+        // Only the kubelet, which runs as root, needs access.
         let listener = shared.root.bind_unix(&socket, 0o600)?;
         let stop = stop.child_token();
         let (streams, watched) = watch::channel(Streams::default());
@@ -122,7 +122,7 @@ impl Session {
             tasks: shared.tasks.clone(),
             board: shared.board.clone(),
         };
-        // From here on the name is removed with the session, whatever happens.
+        // From here on dropping the session removes the socket, also after an error.
         let root = shared.root.clone();
         let session = Self {
             socket,

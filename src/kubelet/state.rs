@@ -1,4 +1,4 @@
-//! What the rest of the agent is told of the kubelet.
+//! The state of the kubelet and our registrations, for the rest of the agent.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,19 +14,19 @@ use crate::{
     shutdown::Tasks,
 };
 
-/// The kubelet, and what it took from us.
+/// The kubelet's state and the resources registered with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeletState {
-    /// Whether it is there.
+    /// Whether it is running.
     pub presence: KubeletPresence,
-    /// By resource; resources without a device so far are missing.
+    /// By resource; resources that had no device so far are missing.
     pub registrations: BTreeMap<ResourceName, Registration>,
-    /// Registrations tried since the start.
+    /// Registration attempts since the start.
     pub attempts: Attempts,
 }
 
 impl KubeletState {
-    /// Says whether this is news.
+    /// Records a registration's state; returns whether it changed.
     fn note(&mut self, resource: &ResourceName, reason: Option<&str>) -> bool {
         let registered = reason.is_none();
         let known = self.registrations.get(resource);
@@ -44,46 +44,47 @@ impl KubeletState {
     }
 }
 
-/// How often the kubelet asked for devices, and when.
+/// Number and time of the kubelet's allocation calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
-    /// Asked and not answered yet.
+    /// Calls not answered yet.
     pub in_flight: u32,
-    /// Answered, one way or the other.
+    /// Calls answered, with success or not.
     pub answered: u64,
-    /// When the last one was answered. It takes the kubelet a moment to write down what it got.
+    /// When the last one was answered. The kubelet takes a moment to store the result.
     pub last: Option<Instant>,
 }
 
 impl Allocations {
-    /// Whether the kubelet is being given something, or was within `lately` and may not have written it down.
+    /// Whether an allocation is in progress, or ended within `lately`, so that the kubelet may not
+    /// have stored it yet.
     pub fn is_giving(&self, lately: Duration) -> bool {
         self.in_flight > 0 || self.last.is_some_and(|last| last.elapsed() < lately)
     }
 }
 
-/// Counts what the kubelet asks for and has not been given yet. Cheap to clone; all clones count together.
+/// Counts allocations in progress. Cheap to clone; clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Giving(Arc<watch::Sender<Allocations>>);
 
 impl Giving {
-    /// What was counted.
+    /// The counts, as a watch.
     pub fn told(&self) -> watch::Receiver<Allocations> {
         self.0.subscribe()
     }
 
-    /// Counts one, from now until it is dropped.
+    /// Counts one allocation from now until the value is dropped.
     pub fn begin(&self) -> Given {
         self.0.send_modify(|all| all.in_flight += 1);
         Given(self.clone())
     }
 }
 
-/// Where the tasks of this room write what they know. Cheap to clone.
+/// The writing side of the state for the module's tasks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Board {
     state: Arc<watch::Sender<KubeletState>>,
-    /// Apart: nobody works out the state anew for an allocation.
+    /// Separate, so that an allocation does not cause the whole state to be evaluated again.
     allocations: Giving,
     news: News,
 }
@@ -115,7 +116,7 @@ impl Board {
         self.allocations.told()
     }
 
-    /// Says whether this is news.
+    /// Records that the kubelet runs, or the reason why not; returns whether this changed.
     pub(super) fn presence(&self, reason: Option<&str>) -> bool {
         self.state.send_if_modified(|state| {
             let known = &mut state.presence;
@@ -130,7 +131,7 @@ impl Board {
         })
     }
 
-    /// The kubelet took it, so long after it had shown itself.
+    /// Records that the kubelet accepted the resource, `after` its socket was noticed.
     pub(super) fn registered(&self, resource: &ResourceName, after: Duration) {
         let mut news = false;
         self.state.send_modify(|state| {
@@ -142,7 +143,7 @@ impl Board {
         }
     }
 
-    /// It was not taken, or not found. Says whether this is news.
+    /// Records that the resource was refused or not found; returns whether this changed.
     pub(super) fn failed(&self, resource: &ResourceName, reason: &str) -> bool {
         let mut news = false;
         self.state.send_modify(|state| {
@@ -152,7 +153,7 @@ impl Board {
         news
     }
 
-    /// It is registered no more.
+    /// Records that the resource is no longer registered.
     pub(super) fn lost(&self, resource: &ResourceName, why: &'static str) {
         let note = |state: &mut KubeletState| state.note(resource, Some(why));
         if self.state.send_if_modified(note) {
@@ -160,7 +161,8 @@ impl Board {
         }
     }
 
-    /// It may be registered from now on: until it is forgotten, nobody else lends it.
+    /// Records that a registration starts. From now until it is forgotten no other contract may
+    /// advertise the resource.
     pub(super) fn begins(&self, resource: &ResourceName) {
         self.state.send_if_modified(|state| {
             let known = state.registrations.contains_key(resource);
@@ -168,14 +170,14 @@ impl Board {
         });
     }
 
-    /// There is no kubelet to register it with.
+    /// Records that there is no kubelet to register with.
     pub(super) fn waits(&self, resource: &ResourceName) {
         let why = Some("there is no kubelet");
         self.state
             .send_if_modified(|state| state.note(resource, why));
     }
 
-    /// Counts an allocation, from now until the answer is dropped.
+    /// Counts an allocation from now until the answer is dropped.
     pub(super) fn allocating(&self) -> Given {
         self.allocations.begin()
     }
@@ -185,7 +187,7 @@ impl Board {
             .send_if_modified(|state| state.registrations.remove(resource).is_some());
     }
 
-    /// The kubelet has nothing of ours any more.
+    /// Records that the kubelet has no resource of ours any more.
     pub(super) fn forget_all(&self) {
         self.state.send_if_modified(|state| {
             let known = std::mem::take(&mut state.registrations);
@@ -194,7 +196,7 @@ impl Board {
     }
 }
 
-/// Something that the kubelet is being given; what it gives up waiting for counts no longer either.
+/// One counted allocation; also ends when the kubelet cancels the call.
 #[derive(Debug)]
 pub struct Given(Giving);
 

@@ -1,4 +1,4 @@
-//! What the kubelet asks of a plugin's resource, asked of the plugin.
+//! Forwards the kubelet's requests about a plugin's resource to that plugin.
 
 use std::{error::Error as _, future::Future, time::Duration};
 
@@ -21,14 +21,14 @@ use crate::{
     wire::{Part, Weight, parts},
 };
 
-/// How long a plugin is waited for that is just being restarted. A pod whose allocation fails, fails for
-/// good; but the kubelet admits no other pod meanwhile.
+/// How long to wait for a plugin that is just restarting. A failed allocation fails the pod for
+/// good; on the other hand the kubelet admits no other pod while it waits.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long after its last word a plugin that is stopped may take to hang up.
+/// A plugin that is stopped closes its connection within this time after its last answer.
 const HANGS_UP: Duration = Duration::from_millis(500);
 /// The kubelet's own limit for what is done before a container starts.
 const PRE_START: Duration = Duration::from_secs(30);
-/// How long the kubelet's wish for advice waits for a plugin's.
+/// How long the kubelet's request for a preferred allocation waits for the plugin's answer.
 const PREFERRED: Duration = Duration::from_secs(2);
 
 impl Answerer for Proxy {
@@ -55,7 +55,7 @@ impl Answerer for Proxy {
 
     fn preferred<'a>(&'a self, resource: &'a Resource, wish: Wish<'a>) -> Asked<'a, Vec<String>> {
         Box::pin(async move {
-            // Advice: nobody waits for a plugin that is away.
+            // A preferred allocation is only advice: do not wait for a plugin that is unreachable.
             let route = self.routes.get(&vendor(resource), &resource.name);
             let route = route.ok_or_else(|| away(resource))?;
             let one = api::ContainerPreferredAllocationRequest {
@@ -67,7 +67,7 @@ impl Answerer for Proxy {
                 container_requests: vec![one],
             };
             let (mut client, deadline) = (route.connection.client(), route.vendor.deadline);
-            // Advice: meanwhile the kubelet admits no other pod.
+            // Only advice, and the kubelet admits no other pod meanwhile.
             let deadline = deadline.min(PREFERRED);
             let asking = client.get_preferred_allocation(question);
             let answer = told(resource, deadline, timeout(deadline, asking).await)?;
@@ -95,8 +95,8 @@ impl Answerer for Proxy {
 }
 
 impl Proxy {
-    /// Asks the plugin that answers for the resource; when it turns out to have ended, the next one.
-    /// Dropping it cancels the question, and the plugin hears of that.
+    /// Calls the plugin that serves the resource; when that one turns out to have ended, the next
+    /// one. Dropping the future cancels the call, which the plugin notices.
     async fn ask<T, F>(
         &self,
         resource: &Resource,
@@ -123,8 +123,8 @@ impl Proxy {
         }
     }
 
-    /// Whether the plugin ended rather than answered. One that is stopped in order cancels what it was asked in words
-    /// of its own, and hangs up right after.
+    /// Whether the plugin ended instead of answering. A plugin that shuts down orderly cancels open
+    /// calls with a message of its own and then closes the connection.
     async fn has_ended(&self, status: &Status, resource: &Resource, route: &Route) -> bool {
         if is_ours(status) {
             return true;
@@ -137,7 +137,7 @@ impl Proxy {
                 .await
     }
 
-    /// Passes on an answer that the vendor's file allows.
+    /// Forwards an answer that the vendor's file allows.
     async fn judge(
         &self,
         answer: Bytes,
@@ -164,13 +164,13 @@ impl Proxy {
     }
 }
 
-/// What a preferred answer is made of.
+/// The protobuf shape of a preferred allocation.
 const PREFERRED_SHAPE: [Part; 1] = [Part(1, Weight::One, Some(&[Part(1, Weight::One, None)]))];
 
-/// The ids that a plugin prefers: no more than were asked for, and that is seen before they are read.
+/// The ids that a plugin prefers. More than `size` of them are refused before they are decoded.
 fn chosen(wire: &Bytes, size: usize) -> Result<Vec<String>, String> {
     let found = parts(wire, &PREFERRED_SHAPE).map_err(|error| error.to_string())?;
-    // The container, and its devices.
+    // One for the container, and one for each device.
     if found > 1 + size {
         return Err(format!("its advice has {found} parts for {size} device(s)"));
     }
@@ -180,16 +180,17 @@ fn chosen(wire: &Bytes, size: usize) -> Result<Vec<String>, String> {
     Ok(first.map(|one| one.device_i_ds).unwrap_or_default())
 }
 
-/// Where a path leads on the machine, its last component resolved, too.
+/// The path on the machine with all links resolved, the last component included.
 fn real(root: &Root, path: &AbsPath) -> AbsPath {
     let below = path.join("x").ok();
     let resolved = below.and_then(|below| root.canonical(&below).ok()?.parent());
-    // What cannot be looked up is no place at all.
+    // A path that cannot be resolved counts as `/`.
     resolved.unwrap_or_else(AbsPath::root)
 }
 
-/// Whether it is about the connection, and nobody at its other end said it: a question that was put while the
-/// connection ended is "cancelled" or, when half of it was written, "unknown"; a later one finds nobody.
+/// Whether the error comes from the connection rather than from the plugin: a call during which the
+/// connection ends returns "cancelled" or, when half of it was written, "unknown"; a later one
+/// cannot connect.
 fn is_ours(status: &Status) -> bool {
     let codes = [Code::Unavailable, Code::Cancelled, Code::Unknown];
     codes.contains(&status.code()) && status.source().is_some()

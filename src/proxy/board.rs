@@ -1,4 +1,5 @@
-//! What is wrong with vendors' plugins now, for people: `devices list`, `devices explain` and `deviceProblems`.
+//! Collects the current problems of vendors' plugins, for `devices list`, `devices explain` and
+//! `deviceProblems`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,19 +7,19 @@ use tokio::sync::watch;
 
 use crate::device::ResourceName;
 
-/// What is wrong, as one sentence without a final dot.
+/// A problem, as one sentence without a final dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A registration or a part of a list is not what the vendor's file allows.
+    /// A registration or a part of a list is not allowed by the vendor's file.
     Refused(String),
-    /// A plugin is away.
+    /// A plugin is not connected.
     Away(String),
 }
 
-/// Problems by vendor and resource; those of no resource come first.
+/// Problems by vendor and resource; those that concern no single resource come first.
 pub type Problems = BTreeMap<(String, Option<ResourceName>), Problem>;
 
-/// Where vendors' tasks write. Cheap to clone; all clones are one.
+/// The writing side for vendors' tasks. Cheap to clone; clones share the state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Board(Arc<watch::Sender<Problems>>);
 
@@ -27,7 +28,8 @@ impl Board {
         self.0.subscribe()
     }
 
-    /// What is wrong with a vendor's plugin of this resource, or with its registrations; nothing is an answer.
+    /// Sets the problem of a vendor's plugin for this resource, or of its registrations; `None`
+    /// clears it.
     pub(super) fn set(&self, vendor: &str, about: Option<&ResourceName>, problem: Option<Problem>) {
         let key = (vendor.to_owned(), about.cloned());
         self.0.send_if_modified(|all| match problem {
@@ -36,7 +38,7 @@ impl Board {
         });
     }
 
-    /// Forgets all that is said of a vendor.
+    /// Clears all problems of a vendor.
     pub(super) fn clear(&self, vendor: &str) {
         self.0.send_if_modified(|all| {
             let before = all.len();

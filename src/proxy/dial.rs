@@ -1,4 +1,4 @@
-//! Reaching a plugin on the socket that it named, as the kubelet does while it registers.
+//! Connects to the socket that a plugin registered, as the kubelet does during registration.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,25 +19,27 @@ use crate::{
     words::is_misleading,
 };
 
-/// The kubelet's own limit.
+/// Same as the kubelet's own limit.
 pub(super) const DIAL_WAIT: Duration = Duration::from_secs(10);
-/// A plugin may register before its socket listens; the kubelet, too, tries again until its time is over.
+/// First retry delay. A plugin may register before its socket listens; the kubelet, too, retries
+/// until its time is over.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// What is left of a socket address behind `/var/lib/kubelet/device-plugins/`, where plugins bind.
+/// Bytes that a socket address has left after `/var/lib/kubelet/device-plugins/`, where plugins
+/// bind.
 const LONGEST_NAME: usize = 75;
-/// Enough for any sentence; whoever writes more is not quoted in full.
+/// Characters of a plugin's error text that are quoted.
 const LONGEST_WORDS: usize = 512;
-/// How much of a stream a plugin may send before it is read. Lists of usual size fit in; a larger one takes
-/// a few turns more, and a flood of them waits at the plugin's end.
+/// Bytes of a stream that a plugin may send before they are read. Usual lists fit in; larger ones
+/// take a few round trips, and a flood of them waits at the plugin's end.
 const WINDOW: u32 = 64 * 1024;
-/// Bytes of an answer to `Allocate` or `GetPreferredAllocation`: the kubelet keeps the first in its
-/// checkpoint, and takes neither above 4 MiB.
+/// Bytes of an answer to `Allocate` or `GetPreferredAllocation`: the kubelet keeps the former in
+/// its checkpoint, and accepts neither above 4 MiB.
 const ANSWER: usize = 256 * 1024;
-/// Headers and trailers of one answer; a text that says what went wrong is among them.
+/// Bytes of headers and trailers of one answer, which include an error text.
 const HEADERS: u32 = 16 * 1024;
 
-/// Why a plugin is not reached.
+/// Why a plugin cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("the endpoint {0:?} is no plain file name of at most {LONGEST_NAME} bytes")]
@@ -61,31 +63,31 @@ pub(super) enum DialError {
 /// One connection to one plugin. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
-    /// Tells it from all others of this agent's life.
+    /// A number that is unique during this agent's life.
     pub(super) number: u64,
     /// The file name of the plugin's socket.
     pub(super) endpoint: Arc<str>,
-    /// What the plugin wants to be asked.
+    /// The plugin's options: the calls that it wants to receive.
     pub(super) asks: Asks,
     channel: Channel,
-    /// The channel's address names it, so it lives as long; a channel that connects anew reaches the same
-    /// socket or none.
+    /// The channel's address depends on it, so it must live as long; a channel that reconnects
+    /// reaches the same socket or none.
     _address: Arc<UnixAddress>,
 }
 
 impl Connection {
-    /// To ask it. Answers that can be large are left as they come.
+    /// A client for calls. Answers that can be large stay encoded.
     pub(super) fn client(&self) -> DevicePluginClient<Channel> {
         DevicePluginClient::new(self.channel.clone()).max_decoding_message_size(ANSWER)
     }
 
-    /// To speak with it otherwise.
+    /// The raw channel.
     pub(super) fn channel(&self) -> Channel {
         self.channel.clone()
     }
 }
 
-/// Whether a plugin may name its socket so. The kubelet would follow a path anywhere.
+/// The path of a plugin's socket, if the name is allowed. The kubelet would accept any path.
 fn socket_path(directory: &AbsPath, endpoint: &str) -> Result<AbsPath, DialError> {
     let refused = || DialError::Name(quoted(endpoint).to_owned());
     let plain = !endpoint.is_empty()
@@ -98,7 +100,7 @@ fn socket_path(directory: &AbsPath, endpoint: &str) -> Result<AbsPath, DialError
     directory.join(endpoint).map_err(|_| refused())
 }
 
-/// Connects within the kubelet's ten seconds and asks for the plugin's options.
+/// Connects within the kubelet's ten seconds and reads the plugin's options.
 pub(super) async fn dial(
     root: &Root,
     directory: &AbsPath,
@@ -145,7 +147,7 @@ pub(super) async fn dial(
     Ok(connection)
 }
 
-/// The socket, when it is one and belongs to whom it may; none when nothing is there yet.
+/// The address, if the path is a socket of an allowed user; `None` if nothing exists there yet.
 fn look(root: &Root, path: &AbsPath, vendor: &Vendor) -> Result<Option<UnixAddress>, DialError> {
     let Some((address, stat)) = root.socket_itself(path)? else {
         return Ok(None);
@@ -166,16 +168,16 @@ fn look(root: &Root, path: &AbsPath, vendor: &Vendor) -> Result<Option<UnixAddre
     Ok(Some(address))
 }
 
-/// As much of what a plugin named as an answer may hold: it travels in a header.
+/// Shortens a name given by a plugin, since the answer carries it in a header.
 pub(super) fn quoted(given: &str) -> &str {
     let end = given.char_indices().nth(LONGEST_WORDS).map(|(at, _)| at);
     end.map_or(given, |end| &given[..end])
 }
 
-/// What a plugin says of an error, fit for a line of the log: short, and in one piece.
+/// A plugin's error text, shortened to one line for the log.
 pub(super) fn words(status: &Status) -> String {
     use std::error::Error as _;
-    // A library's inner life is nothing to whoever reads it.
+    // A source means that the error was made by the gRPC library; its details do not help a reader.
     match status.source() {
         Some(_) if status.message().contains("h2 protocol error") => {
             "its connection broke off".to_owned()
@@ -184,13 +186,13 @@ pub(super) fn words(status: &Status) -> String {
     }
 }
 
-/// The same for any text of a plugin's.
+/// Does the same for any text of a plugin.
 pub(super) fn plain(text: &str) -> String {
     let plain = |c: char| if is_misleading(c) { ' ' } else { c };
     text.chars().take(LONGEST_WORDS).map(plain).collect()
 }
 
-/// The users of a vendor's file, for messages.
+/// The users that a vendor's file allows, for messages.
 pub(super) fn users(vendor: &Vendor) -> String {
     let users: Vec<_> = vendor.users.iter().map(ToString::to_string).collect();
     format!("one of spec.users: {}", users.join(", "))

@@ -1,4 +1,4 @@
-//! A vendor's directory, which its plugin takes for the kubelet's.
+//! A vendor's directory, which its plugin uses as the kubelet's device plugin directory.
 
 use std::os::unix::net::UnixListener;
 
@@ -11,10 +11,10 @@ use crate::{
     },
 };
 
-/// What the kubelet gives its own directory, so that containers may use it.
+/// The label of the kubelet's own directory, which lets containers use it.
 const LABEL: &str = "system_u:object_r:container_file_t:s0";
 
-/// Why a directory is of no use.
+/// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DirectoryError {
     #[error(transparent)]
@@ -33,21 +33,21 @@ pub(super) struct Directory {
     socket: AbsPath,
     group: u32,
     watch: Watch,
-    /// The socket that was made last.
+    /// The socket that was created last.
     ours: Option<Identity>,
 }
 
-/// What became of the directory.
+/// What happened to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Our socket's name may be gone.
+    /// Our socket may have been removed.
     Socket,
-    /// The directory is gone.
+    /// The directory was removed.
     Gone,
 }
 
 impl Directory {
-    /// Makes it what it has to be, and watches it.
+    /// Creates the directory with its mode, owner and label, and watches it.
     pub(super) fn open(root: &Root, vendor: &Vendor) -> Result<Self, DirectoryError> {
         let path = AbsPath::new(format!("{DIRECTORY}/{}", vendor.name))?;
         root.make_dirs(&path, 0o750)?;
@@ -60,10 +60,10 @@ impl Directory {
             }
             _ => {}
         }
-        // Who is in the group makes sockets here; root may in any case.
+        // Members of the group create sockets here; root can do so in any case.
         let mode = if vendor.group == 0 { 0o750 } else { 0o770 };
         root.set_meta(&path, &meta(root, mode, vendor.group))?;
-        // The label stays as it was where there are none.
+        // Where the file system has no labels, nothing changes.
         root.set_label(&path, LABEL)?;
         let mut watch = root.watch()?;
         watch.add_names(&path)?;
@@ -77,8 +77,8 @@ impl Directory {
         })
     }
 
-    /// What a starting kubelet does with the sockets in its directory: a plugin that watches its own
-    /// registers again. Those that are known are left alone; their plugins are dialled.
+    /// Removes sockets as a starting kubelet does, so that a plugin that watches its own socket
+    /// registers again. Sockets of known plugins are left alone; those plugins are dialled.
     pub(super) fn wipe(&self, known: &Known) -> Result<(), RootError> {
         for entry in self.root.list(&self.path)? {
             let mut all = known.all().iter();
@@ -94,14 +94,14 @@ impl Directory {
         Ok(())
     }
 
-    /// What a plugin's socket is now.
+    /// The current state of a plugin's socket.
     pub(super) fn socket(&self, endpoint: &str) -> Option<(UnixAddress, Stat)> {
         let path = self.path.join(endpoint).ok()?;
         self.root.socket_itself(&path).ok()?
     }
 
-    /// Removes the socket of a plugin that does not answer on it, so that one that watches it comes back; unless
-    /// it is not what it `was` any more.
+    /// Removes the socket of a plugin that does not answer on it, so that one that watches its
+    /// socket registers again. Does nothing if the socket is no longer the one that it `was`.
     pub(super) fn remove(&self, endpoint: &str, was: &Stat) -> Result<(), RootError> {
         let Ok(path) = self.path.join(endpoint) else {
             return Ok(());
@@ -113,11 +113,11 @@ impl Directory {
         }
     }
 
-    /// Removes what a kubelet before left of its socket and makes a new one: that is what plugins wait
-    /// for. By the kubelet's own two steps, since some take a renamed file for none.
+    /// Replaces the kubelet socket, which is the event that plugins wait for. It removes and binds
+    /// like the kubelet does, since some plugins do not recognise a renamed file.
     pub(super) fn bind(&mut self) -> Result<UnixListener, RootError> {
         let mode = if self.group == 0 { 0o600 } else { 0o660 };
-        // A link or a file with its name would keep every plugin out.
+        // A link or a file of this name would block every plugin.
         match self.root.stat(&self.socket)?.map(|stat| stat.kind) {
             None | Some(Kind::Socket) => {}
             Some(Kind::Directory) => drop(self.root.remove_empty_dir(&self.socket)?),
@@ -131,13 +131,13 @@ impl Directory {
         Ok(listener)
     }
 
-    /// Whether our socket still has its name, and not somebody else's.
+    /// Whether our socket still exists at its path.
     pub(super) fn is_open(&self) -> bool {
         let stat = self.root.stat(&self.socket);
         stat.is_ok_and(|stat| stat.is_some_and(|stat| Some(stat.identity) == self.ours))
     }
 
-    /// Waits for a change that concerns us. Safe to drop: events stay in the kernel's queue.
+    /// Waits for a relevant change. Safe to drop: events stay in the kernel's queue.
     pub(super) async fn changed(&mut self) -> Result<Change, RootError> {
         loop {
             let events = self.watch.next().await?;

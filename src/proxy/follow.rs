@@ -1,4 +1,4 @@
-//! A plugin's list, followed until its stream ends.
+//! Follows a plugin's list stream until it ends.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::device::ResourceName;
 
-/// The least time between two lists that are taken: the kubelet is told no faster.
+/// Minimum time between two lists that are read; the kubelet gets no faster updates either.
 const PACE: Duration = Duration::from_millis(50);
-/// How many lists that came meanwhile are skipped at once; a plugin that sends more waits in its own
-/// buffers.
+/// How many queued lists are skipped in favour of the latest; a plugin that sends more waits in its
+/// own buffers.
 const MOST_SKIPPED: usize = 256;
 
-/// Reads every list and passes on the latest; `bounds` are the devices that are kept, and the vendor's turns.
-/// Says nothing when it is `stopped`.
+/// Reads every list and forwards the latest. `bounds` are the maximum number of devices and the
+/// vendor's turns. Sends nothing after `stopped`.
 pub(super) async fn follow(
     resource: ResourceName,
     connection: Connection,
@@ -37,7 +37,7 @@ pub(super) async fn follow(
         list,
     };
     let why = tokio::select! {
-        // Safe to drop: whoever stops it wants to hear nothing more.
+        // Safe to drop: the caller that stops it needs no more events.
         () = stopped.cancelled() => return,
         ended = read(&connection, bounds, &to, heard) => match ended {
             Ok(()) => "it ended the stream".to_owned(),
@@ -49,7 +49,7 @@ pub(super) async fn follow(
         number,
         why,
     };
-    // A session that is over does not need to know.
+    // If the session is over, the event is not needed.
     let _ = to.send(ended).await;
 }
 
@@ -73,7 +73,7 @@ async fn read(
                 }
             }
         }
-        // Said before the end, so it is what the devices are until the plugin is back.
+        // The list that precedes the end of the stream stays in force until the plugin returns.
         let sent = to.send(heard(latest)).await;
         match end {
             Some(end) => return end,

@@ -1,5 +1,5 @@
-//! The plugins that are registered, kept for the next agent: it dials them again, so that they notice
-//! nothing.
+//! The stored list of registered plugins. The next agent dials them again, so that plugins do not
+//! notice the restart.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::{
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const VERSION: u32 = 1;
-/// A few hundred registrations; more is not ours.
+/// Bytes: a few hundred registrations.
 const LARGEST: u64 = 256 * 1024;
 
 /// One registration.
@@ -34,21 +34,21 @@ struct Saved {
     registered: Vec<Registered>,
 }
 
-/// What is registered with one vendor's directory. The file lies beside that directory, where the vendor
-/// cannot write.
+/// The registrations of one vendor. The file is kept next to the vendor's directory, where the
+/// vendor cannot write.
 #[derive(Debug)]
 pub(super) struct Known {
     root: Root,
     file: AbsPath,
     boot_id: String,
     registered: Vec<Registered>,
-    /// What the file holds.
+    /// The content of the file.
     on_disk: Option<Vec<Registered>>,
-    /// So many are kept at most.
+    /// The maximum number of registrations.
     most: usize,
 }
 
-/// What is to be written. Writing it blocks.
+/// A pending write. Writing blocks.
 #[derive(Debug)]
 pub(super) struct Page {
     root: Root,
@@ -56,13 +56,13 @@ pub(super) struct Page {
     saved: Saved,
 }
 
-/// What the file holds when a page was written.
+/// The content of the file after a write.
 pub(super) type Written = Vec<Registered>;
 
 impl Page {
-    /// Writes it down, durably.
+    /// Writes the file durably.
     pub(super) fn write(self) -> Result<Written, RootError> {
-        // Names and numbers always have a JSON form.
+        // Names and numbers can always be encoded as JSON.
         let bytes = serde_json::to_vec(&self.saved).unwrap_or_default();
         self.root.replace(&self.file, &bytes, 0o600)?;
         Ok(self.saved.registered)
@@ -70,7 +70,7 @@ impl Page {
 }
 
 impl Known {
-    /// What the agent before knew, in the same boot; a plugin does not outlive a boot.
+    /// Loads what an earlier agent of the same boot stored; plugins do not survive a reboot.
     pub(super) fn load(root: &Root, vendor: &Vendor) -> Result<Self, BadPath> {
         let boot_id = AbsPath::new(BOOT_ID)?;
         let boot_id = root.read_text(&boot_id, 128).unwrap_or_default();
@@ -102,7 +102,7 @@ impl Known {
         }
     }
 
-    /// Whether there is nothing to go on with: every plugin has to register.
+    /// Whether nothing was stored, so that every plugin has to register.
     pub(super) fn is_cold(&self) -> bool {
         self.on_disk.is_none()
     }
@@ -111,7 +111,7 @@ impl Known {
         &self.registered
     }
 
-    /// The last one counts.
+    /// Adds a registration; the latest one counts.
     pub(super) fn add(&mut self, resource: &ResourceName, endpoint: &str) {
         self.remove(resource, endpoint);
         self.registered.push(Registered {
@@ -121,7 +121,7 @@ impl Known {
         self.bound();
     }
 
-    /// The oldest ones go: there is no line for more.
+    /// Drops the oldest registrations beyond the maximum.
     fn bound(&mut self) {
         let over = self.registered.len().saturating_sub(self.most);
         self.registered.drain(..over);
@@ -132,12 +132,12 @@ impl Known {
             .retain(|one| one.resource != *resource || one.endpoint != endpoint);
     }
 
-    /// Whether the file says otherwise.
+    /// Whether the file differs.
     pub(super) fn is_news(&self) -> bool {
         self.on_disk.as_ref() != Some(&self.registered)
     }
 
-    /// What is to be written, when the file says otherwise.
+    /// The write that is needed if the file differs.
     pub(super) fn page(&self) -> Option<Page> {
         self.is_news().then(|| Page {
             root: self.root.clone(),
@@ -150,7 +150,7 @@ impl Known {
         })
     }
 
-    /// A page was written.
+    /// Records a completed write.
     pub(super) fn written(&mut self, on_disk: Written) {
         self.on_disk = Some(on_disk);
     }
@@ -229,7 +229,7 @@ mod tests {
         let most = Limits::default().resources * line::MOST;
         assert_eq!(known.all().len(), most);
         assert_eq!(known.all()[most - 1].endpoint, "999.sock");
-        // A page that is written later than the next registration leaves that one to be written.
+        // A registration during a write has to be written by the next one.
         let page = known.page().unwrap();
         known.add(&gpu, "new.sock");
         known.written(page.write().unwrap());

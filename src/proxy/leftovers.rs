@@ -1,5 +1,5 @@
-//! What a vendor of plugins left when its file went, while the agent ran or while none did. Vendors' directories stay,
-//! since pods may have them mounted.
+//! Removes the socket and the stored list of plugin vendors whose file was removed, with or without
+//! a running agent. Vendors' directories stay, since pods may have them mounted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,13 +14,13 @@ use crate::{
     telemetry::chain,
 };
 
-/// Removes what a vendor left whose file goes while it is served.
+/// Removes them for a vendor whose file was removed while it was served.
 pub(super) fn remove_of(root: &Root, vendor: &Vendor) {
     tell(remove_left_by(root, &vendor.name));
 }
 
-/// Removes what vendors left whose files went while no agent ran. Does nothing while another agent serves here; `alone`
-/// says that none does.
+/// Removes them for all vendors whose files were removed while no agent ran. Does nothing while
+/// another agent serves here, unless `alone` is set, by which the caller guarantees that none does.
 pub(super) fn remove(root: &Root, declared: &BTreeMap<String, Arc<Vendor>>, alone: bool) {
     tell(remove_undeclared(root, declared, alone));
 }
@@ -73,7 +73,7 @@ fn remove_undeclared(
     Ok(())
 }
 
-/// Whose directory or list lies there.
+/// The vendors that have a directory or a stored list here.
 fn vendors_in(root: &Root, directory: &AbsPath) -> Result<BTreeSet<String>, RootError> {
     let entries = root.list(directory)?.into_iter();
     let vendors = entries.filter_map(|entry| match entry.kind {
@@ -84,14 +84,14 @@ fn vendors_in(root: &Root, directory: &AbsPath) -> Result<BTreeSet<String>, Root
     Ok(vendors.collect())
 }
 
-/// The socket that nobody serves, and the list that nobody reads.
+/// The vendor's leftover socket and list.
 fn left_by(root: &Root, directory: &AbsPath, name: &str) -> Result<Vec<AbsPath>, RootError> {
     let list = directory.join(&format!("{name}.json"));
     let socket = directory
         .join(name)
         .and_then(|own| own.join(KUBELET_SOCKET));
     let mut left = Vec::new();
-    // What is no name for a file was left by nobody.
+    // A name that is no valid file name has no leftovers.
     for (path, kind) in [(list, Kind::File), (socket, Kind::Socket)] {
         let Ok(path) = path else { continue };
         if root.stat(&path)?.is_some_and(|stat| stat.kind == kind) {

@@ -1,8 +1,8 @@
-//! One resource of a vendor: the plugins that are registered for it, and what is offered of them.
+//! State of one resource of a vendor: the plugins registered for it, and the list that is offered.
 //!
-//! While a plugin is replaced two of them are there for a moment. Each has a connection of its own; the one
-//! that registered last counts from its first list on, and the end of another one changes nothing. Kubelets
-//! before 1.37 mix them up.
+//! While a plugin is replaced, two of them exist for a moment. Each has its own connection; the
+//! latest to register counts from its first list on, and the end of another one changes nothing.
+//! Kubelets before 1.37 mix them up.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,11 +15,12 @@ use super::{
 };
 use crate::device::inventory::Asks;
 
-/// Registrations of one resource that are kept at a time: an update has two, and one may be on its way out. A
-/// plugin that registers under ever new names without end loses its oldest.
+/// Maximum registrations of one resource: an update has two, and one may still be ending. A plugin
+/// that keeps registering under new names loses its oldest registration.
 pub(super) const MOST: usize = 3;
-/// How long a resource without a plugin is listed. Longer than any driver is updated; a plugin that was
-/// removed, or that calls its resource otherwise now, would leave it there for ever.
+/// How long a resource without a plugin stays listed. Longer than any driver update takes; without
+/// a limit, a plugin that was removed or renamed its resource would leave the old one listed for
+/// ever.
 pub(super) const FORGOTTEN: Duration = Duration::from_secs(3600);
 
 /// One registration.
@@ -27,11 +28,11 @@ pub(super) const FORGOTTEN: Duration = Duration::from_secs(3600);
 struct Instance {
     connection: Connection,
     devices: Option<Arc<Devices>>,
-    /// Its stream ends when this is dropped.
+    /// Dropping it ends the stream.
     _stream: DropGuard,
 }
 
-/// What is to be offered now.
+/// The list to offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) devices: Arc<Devices>,
@@ -43,14 +44,14 @@ pub(super) struct Offer {
 pub(super) struct Line {
     /// In the order of registration.
     instances: Vec<Instance>,
-    /// The last list in force; kept when its plugin goes.
+    /// The last list in force; kept when its plugin ends.
     last: Option<Offer>,
-    /// Since when nobody lists devices.
+    /// Since when no plugin has listed devices.
     gone: Option<Instant>,
 }
 
 impl Line {
-    /// A resource that a plugin has just been registered for.
+    /// For a resource that a plugin has just registered.
     pub(super) fn new() -> Self {
         Self {
             instances: Vec::new(),
@@ -59,7 +60,7 @@ impl Line {
         }
     }
 
-    /// A resource that an earlier agent offered, until its plugin is back.
+    /// For a resource that an earlier agent offered, until its plugin returns.
     pub(super) fn restored(last: Offer, now: Instant) -> Self {
         Self {
             last: Some(last),
@@ -74,8 +75,9 @@ impl Line {
         all.any(|one| *one.connection.endpoint == *endpoint)
     }
 
-    /// Takes a registration. One of the same socket name is over, and what it listed stays for its grace; so is the
-    /// oldest one when there are too many, whose socket name is given.
+    /// Adds a registration and ends an earlier one with the same socket name; its list stays for
+    /// the grace period. If there are too many, also ends the oldest one and returns its socket
+    /// name.
     pub(super) fn came(&mut self, connection: Connection, stream: DropGuard) -> Option<Arc<str>> {
         self.instances
             .retain(|one| one.connection.endpoint != connection.endpoint);
@@ -89,7 +91,8 @@ impl Line {
         oldest.map(|one| one.connection.endpoint)
     }
 
-    /// The one that counts is read anew, on another stream; what it listed is in force until it lists again.
+    /// Replaces the stream of a plugin that has to list again; its last list is in force until
+    /// then.
     pub(super) fn read_again(&mut self, connection: Connection, stream: DropGuard) {
         let same = |one: &&mut Instance| one.connection.endpoint == connection.endpoint;
         if let Some(one) = self.instances.iter_mut().find(same) {
@@ -97,7 +100,7 @@ impl Line {
         }
     }
 
-    /// Takes a list. One from a registration that is over is none.
+    /// Records a list, unless its registration has ended.
     pub(super) fn heard(&mut self, number: u64, devices: Arc<Devices>) {
         let mut all = self.instances.iter_mut();
         if let Some(one) = all.find(|one| one.connection.number == number) {
@@ -106,7 +109,7 @@ impl Line {
         self.settle(Instant::now());
     }
 
-    /// A plugin's stream ended; gives its socket name.
+    /// Records that a plugin's stream ended; returns its socket name.
     pub(super) fn ended(&mut self, number: u64) -> Option<Arc<str>> {
         let mut all = self.instances.iter();
         let at = all.position(|one| one.connection.number == number)?;
@@ -115,7 +118,7 @@ impl Line {
         Some(instance.connection.endpoint)
     }
 
-    /// The one that counts: the last to register of those that list devices.
+    /// The latest registration that has listed devices.
     fn listing(&self) -> Option<(&Instance, &Arc<Devices>)> {
         let mut newest = self.instances.iter().rev();
         newest.find_map(|one| Some((one, one.devices.as_ref()?)))
@@ -133,14 +136,14 @@ impl Line {
         }
     }
 
-    /// Whom to ask: the one that counts, else the last one, which has not listed its devices yet.
+    /// The plugin to call: the one whose list is in force, else the latest registered one.
     pub(super) fn connection(&self) -> Option<&Connection> {
         let listing = self.listing().map(|(instance, _)| instance);
         let found = listing.or_else(|| self.instances.last());
         found.map(|one| &one.connection)
     }
 
-    /// What is offered at `now`; none before there was a list.
+    /// The list to offer at `now`; `None` before the first list.
     pub(super) fn offer(&self, now: Instant, grace: Duration) -> Option<Offer> {
         let last = self.last.as_ref()?;
         match self.gone {
@@ -155,17 +158,17 @@ impl Line {
         }
     }
 
-    /// How many devices it takes of what the vendor may have.
+    /// The number of devices that count against the vendor's limit.
     pub(super) fn count(&self) -> usize {
         self.last.as_ref().map_or(0, |last| last.devices.len())
     }
 
-    /// Whether it has neither a plugin nor ever had a list.
+    /// Whether it has no plugin and never had a list.
     pub(super) fn is_empty(&self) -> bool {
         self.instances.is_empty() && self.last.is_none()
     }
 
-    /// Whether its devices are offered no more than for the record.
+    /// Whether the grace period is over, so that its devices are listed as unhealthy only.
     pub(super) fn is_given_up(&self, now: Instant, grace: Duration) -> bool {
         self.instances.is_empty() && self.gone.is_some_and(|gone| now >= gone + grace)
     }
@@ -175,7 +178,7 @@ impl Line {
         self.instances.is_empty() && self.gone.is_some_and(|gone| now >= gone + FORGOTTEN)
     }
 
-    /// When it changes by itself the next time.
+    /// When its state next changes by time alone.
     pub(super) fn alarm(&self, now: Instant, grace: Duration) -> Option<Instant> {
         let gone = self.gone?;
         let mut times = [gone + grace, gone + FORGOTTEN].into_iter();

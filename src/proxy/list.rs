@@ -1,4 +1,4 @@
-//! A plugin's list as the registry takes it.
+//! Parses a plugin's device list.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,31 +14,33 @@ use crate::{
     words::is_misleading,
 };
 
-/// The field of `ListAndWatchResponse`.
+/// The number of `devices` in `ListAndWatchResponse`.
 const DEVICES: u32 = 1;
-/// An id, a word and the numbers of all NUMA nodes there can be; what is longer is not looked at.
+/// Bytes of one device: an id, a health word and all possible NUMA nodes. Longer ones are not
+/// parsed.
 const LONGEST_DEVICE: usize = 8 * 1024;
 
-/// The kubelet takes ids of any length and keeps each in its checkpoint several times. No plugin that is
-/// known comes near this.
+/// Bytes of an id. The kubelet accepts ids of any length and stores each several times in its
+/// checkpoint. No known plugin comes near this limit.
 pub(super) const LONGEST_ID: usize = 253;
-/// As much of a plugin's own word for a device's health as is shown.
+/// Characters shown of a health value that is not standard.
 const LONGEST_WORD: usize = 64;
 
-/// Devices by the id that the plugin gave them.
+/// Devices by id.
 pub(super) type Devices = BTreeMap<String, Device>;
 
-/// What one message says.
+/// A parsed list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct List {
     pub(super) devices: Arc<Devices>,
-    /// Devices that are none: the id is empty, too long or no plain text, or the whole is too long.
+    /// Number of invalid devices: the id is empty, too long or not plain text, or the whole entry
+    /// is too long.
     pub(super) refused: usize,
-    /// Devices beyond what the vendor may have; the last ones by id are left out.
+    /// Number of devices beyond the limit; the last ones by id are left out.
     pub(super) cut: usize,
 }
 
-/// A list in the making: only what is kept of it is held, however long the message is.
+/// An incremental parser: it holds only the devices that are kept, however long the message is.
 #[derive(Debug)]
 pub(super) struct Reading {
     apart: Apart,
@@ -48,7 +50,7 @@ pub(super) struct Reading {
     cut: usize,
 }
 
-/// Why a message is no list.
+/// Why a message is not a device list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoList {
     #[error(transparent)]
@@ -60,7 +62,7 @@ pub(super) enum NoList {
 }
 
 impl Reading {
-    /// The beginning of a message, of which at most `most` devices are kept.
+    /// Starts a message, of which at most `most` devices are kept.
     pub(super) fn new(most: usize) -> Self {
         Self {
             apart: Apart::new(DEVICES, LONGEST_DEVICE),
@@ -71,7 +73,7 @@ impl Reading {
         }
     }
 
-    /// Takes the next piece of the message.
+    /// Parses the next chunk of the message.
     pub(super) fn feed(&mut self, came: &[u8]) -> Result<(), NoList> {
         let Self {
             apart,
@@ -107,11 +109,12 @@ impl Reading {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// The message ends here.
+    /// Ends the message.
     pub(super) fn end(self) -> Result<List, NoList> {
         match self.apart.is_whole() {
             true => Ok(List {
-                // From a list: a tree that grows entry by entry in their order is half empty.
+                // Collected from a list: a tree filled in sorted order, entry by entry, is left
+                // half empty.
                 devices: Arc::new(self.devices.into_iter().collect()),
                 refused: self.refused,
                 cut: self.cut,
@@ -121,7 +124,7 @@ impl Reading {
     }
 }
 
-/// Leaves out what is beyond `most`; says how many.
+/// Removes the devices beyond `most`; returns how many.
 pub(super) fn cut(devices: &mut Devices, most: usize) -> usize {
     let over = devices.len().saturating_sub(most);
     for _ in 0..over {
@@ -130,7 +133,7 @@ pub(super) fn cut(devices: &mut Devices, most: usize) -> usize {
     over
 }
 
-/// Comparison is exact, as the kubelet's: whatever is not `Healthy` is unhealthy.
+/// Compared exactly, as the kubelet does: everything except `Healthy` is unhealthy.
 fn device(told: &api::Device) -> Device {
     let healthy = told.health == "Healthy";
     let reason = || {
@@ -138,7 +141,7 @@ fn device(told: &api::Device) -> Device {
         format!("its plugin says {word:?}")
     };
     let nodes = told.topology.iter().flat_map(|topology| &topology.nodes);
-    // -1 stands for "none" in sysfs, and some plugins pass it on.
+    // -1 means "none" in sysfs, and some plugins pass it on.
     let node = |node: &api::NumaNode| u32::try_from(node.id).ok();
     Device {
         nodes: Vec::new(),
@@ -159,7 +162,7 @@ fn device(told: &api::Device) -> Device {
     }
 }
 
-/// The same devices while nobody answers for them: those that were well are so no longer.
+/// The same devices with all healthy ones marked unhealthy, because no plugin serves them.
 pub(super) fn abandoned(devices: &Devices, why: &str) -> Devices {
     let mut devices = devices.clone();
     for device in devices.values_mut() {
@@ -168,8 +171,9 @@ pub(super) fn abandoned(devices: &Devices, why: &str) -> Devices {
     devices
 }
 
-/// A whole list that comes in pieces of so many bytes: how many devices are kept of it, how many are left out as
-/// too many, and how many are none. An error says why it is no list. For those who hold this reader against others.
+/// Parses a whole list in chunks of `piece` bytes and returns how many devices are kept, how many
+/// exceed the limit and how many are invalid. The error is the reason why it is no list. Exists so
+/// that tests can compare this parser with others.
 pub fn count(message: &[u8], most: usize, piece: usize) -> Result<(usize, usize, usize), String> {
     let mut reading = Reading::new(most);
     for came in message.chunks(piece.max(1)) {
@@ -179,7 +183,7 @@ pub fn count(message: &[u8], most: usize, piece: usize) -> Result<(usize, usize,
     Ok((list.devices.len(), list.cut, list.refused))
 }
 
-/// A whole message at once.
+/// Parses a whole message at once.
 #[cfg(test)]
 pub(super) fn read(message: &[u8], most: usize) -> Result<List, NoList> {
     let mut reading = Reading::new(most);
@@ -251,7 +255,7 @@ mod tests {
         let mut all: Vec<_> = (0..50)
             .map(|n| told(&format!("{n:02}"), "Healthy", &[n % 2]))
             .collect();
-        // Two bytes each on the wire.
+        // Each takes two bytes on the wire.
         all.extend(vec![api::Device::default(); 10_000]);
         all.push(told("huge", &"x".repeat(LONGEST_DEVICE), &[]));
         let wire = message(&all);

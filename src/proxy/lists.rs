@@ -1,8 +1,8 @@
-//! A plugin's stream of lists, read device by device.
+//! Reads a plugin's list stream incrementally, device by device.
 //!
-//! gRPC's own reader has a message whole in memory before anybody looks at it, and keeps that much for as long
-//! as the stream lives. A list may have any number of devices, so here it is taken apart while it arrives, and
-//! only what is kept of it is held; half a list holds no more than that.
+//! gRPC's own reader buffers a whole message before it is decoded, and keeps a buffer of that size
+//! for as long as the stream lives. A list may have any number of devices, so here it is parsed as
+//! it arrives, and only the devices that are kept are held in memory.
 
 use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
@@ -26,20 +26,22 @@ use super::{
     list::{List, NoList, Reading},
 };
 
-/// What a plugin may send in one message: four times as much as the kubelet takes, to which it is cut.
+/// Bytes that a plugin may send in one message: four times what the kubelet accepts, to which it is
+/// cut.
 const LARGEST: usize = 16 * 1024 * 1024;
-/// How long a list may be under way that has begun: a few bytes at a time would hold up the vendor's others.
+/// Maximum time for one list once it has begun; a trickle of bytes would block the vendor's other
+/// lists.
 const WHOLE_WITHIN: Duration = Duration::from_secs(10);
-/// Others get their turn after so many pieces of a list.
+/// After this many chunks of a list, other tasks get their turn.
 const PIECES: usize = 16;
 
 const PATH: &str = "/v1beta1.DevicePlugin/ListAndWatch";
-/// An empty message: not compressed, and no bytes long.
+/// The frame of an empty message: uncompressed, length 0.
 const EMPTY: &str = "\0\0\0\0\0";
-/// What stands before each message: whether it is compressed, and its length.
+/// Bytes of the gRPC frame header: compression flag and length.
 const HEAD: usize = 5;
 
-/// One of a vendor's lists is taken in at a time. Cheap to clone.
+/// Lets one list of a vendor be read at a time. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Turns(Arc<Semaphore>);
 
@@ -49,7 +51,7 @@ impl Default for Turns {
     }
 }
 
-/// A message that has begun.
+/// The message being read.
 #[derive(Debug)]
 struct Begun {
     reading: Reading,
@@ -64,7 +66,7 @@ pub(super) struct Lists {
     body: Body,
     most: usize,
     turns: Turns,
-    /// What came and was not looked at yet.
+    /// Received bytes that are not parsed yet.
     came: Bytes,
     head: Vec<u8>,
     begun: Option<Begun>,
@@ -72,7 +74,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Asks the plugin for its lists, of each of which `most` devices are kept.
+    /// Opens the plugin's list stream; at most `most` devices of each list are kept.
     pub(super) async fn open(
         connection: &Connection,
         most: usize,
@@ -101,7 +103,8 @@ impl Lists {
         })
     }
 
-    /// The next list; none when the plugin ended its stream in order. Safe to drop: what came of a list stays.
+    /// The next list; `None` when the plugin ended its stream orderly. Safe to drop: the received
+    /// part of a list stays.
     pub(super) async fn next(&mut self) -> Result<Option<List>, Status> {
         loop {
             if let Some(list) = self.take().await? {
@@ -131,7 +134,7 @@ impl Lists {
         }
     }
 
-    /// What the trailers say: the end.
+    /// The end of the stream, from its trailers.
     fn over(&self, trailers: &header::HeaderMap) -> Result<Option<List>, Status> {
         match Status::from_header_map(trailers) {
             Some(status) if status.code() != tonic::Code::Ok => Err(status),
@@ -142,7 +145,7 @@ impl Lists {
         }
     }
 
-    /// Looks at what came; gives the list that is whole with it.
+    /// Parses what was received; returns the list that it completes.
     async fn take(&mut self) -> Result<Option<List>, Status> {
         loop {
             let Some(begun) = &mut self.begun else {
@@ -166,7 +169,8 @@ impl Lists {
         }
     }
 
-    /// A message begins whose head is whole. Safe to drop while it waits for its turn: the head stays.
+    /// Starts a message whose header is complete. Safe to drop while it waits for its turn: the
+    /// header stays.
     async fn begin(&mut self) -> Result<(), Status> {
         let left = length(&self.head)?;
         let turn = Arc::clone(&self.turns.0).acquire_owned().await;
@@ -182,7 +186,7 @@ impl Lists {
     }
 }
 
-/// The answer's stream, when the plugin takes the question.
+/// The response body, if the plugin accepted the call.
 fn taken(answer: Response<Body>) -> Result<Body, Status> {
     if let Some(status) = Status::from_header_map(answer.headers())
         && status.code() != tonic::Code::Ok
@@ -197,7 +201,7 @@ fn taken(answer: Response<Body>) -> Result<Body, Status> {
     }
 }
 
-/// How long the message is that this head stands before.
+/// The message length from a frame header.
 fn length(head: &[u8]) -> Result<usize, Status> {
     let (compressed, length) = head.split_first().unwrap_or((&0, &[]));
     if *compressed != 0 {

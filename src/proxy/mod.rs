@@ -1,9 +1,11 @@
-//! The kubelet, as a vendor's unmodified device plugin knows it.
+//! A proxy between the kubelet and vendors' unmodified device plugins: towards a plugin it acts as
+//! the kubelet.
 //!
-//! Each vendor that connects by `plugin` has a directory of its own with a `kubelet.sock`; its pod mounts it
-//! where the kubelet's would be, and whoever registers there belongs to that vendor. What plugins list goes
-//! to the registry, and what the kubelet asks of such a resource is asked of its plugin. So a restart of the
-//! kubelet is nothing to the plugin, and one of the plugin nothing to the kubelet.
+//! Each vendor with `connects: plugin` has its own directory with a `kubelet.sock`. The vendor's
+//! pod mounts it at the path of the kubelet's directory, and whichever process registers there
+//! belongs to that vendor. The plugin's lists go to the registry, and the kubelet's calls for such
+//! a resource are forwarded to its plugin. So plugins do not notice a kubelet restart, nor the
+//! kubelet a plugin restart.
 
 mod answer;
 mod board;
@@ -54,18 +56,18 @@ use crate::{
     telemetry::chain,
 };
 
-/// Where the vendors' directories are.
+/// The parent of the vendors' directories.
 pub const DIRECTORY: &str = "/var/lib/machinist/device-plugins";
-/// Held by the agent that serves in them.
+/// Locked by the agent that serves the directories.
 const LOCK: &str = "/var/lib/machinist/device-plugins/lock";
-/// How often a lock that another agent holds is tried: its release is no event.
+/// How often to retry a lock that another agent holds: its release causes no event.
 const LOCK_PAUSE: Duration = Duration::from_secs(5);
-/// After a directory could not be used.
+/// Retry after a directory could not be used.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(60));
-/// A session that held for so long had nothing in its way: what ends it is news.
+/// A session that lasted this long counts as working: the error that ends it is logged again.
 const HELD: Duration = Duration::from_secs(10);
 
-/// What all vendors' tasks share.
+/// Shared by all vendors' tasks.
 #[derive(Clone, Debug)]
 struct Shared {
     root: Root,
@@ -73,11 +75,11 @@ struct Shared {
     routes: Routes,
     board: Board,
     tasks: Tasks,
-    /// Each connection has a number of its own.
+    /// Source of unique connection numbers.
     numbers: Arc<AtomicU64>,
 }
 
-/// Speaks for plugins' resources; see [`start`].
+/// The allocation backend for plugins' resources; see [`start`].
 #[derive(Debug)]
 pub struct Proxy {
     root: Root,
@@ -86,14 +88,14 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// What is wrong with plugins, now and whenever that changes.
+    /// The current problems of plugins, as a watch.
     pub fn problems(&self) -> watch::Receiver<Problems> {
         self.board.subscribe()
     }
 }
 
-/// Serves the vendors that connect by plugin, now and as they change. Ends with `tasks`: then plugins and
-/// their sockets stay as they are, and the next agent goes on with them.
+/// Serves the vendors that connect by plugin, also as they change. Ends with `tasks`: plugins and
+/// their sockets then stay, and the next agent continues with them.
 pub fn start(
     root: Root,
     vendors: watch::Receiver<Arc<Vendors>>,
@@ -127,7 +129,7 @@ pub fn start(
 /// One vendor's task.
 struct Running {
     vendor: Arc<Vendor>,
-    /// Ends it when dropped.
+    /// Dropping it ends the task.
     stop: DropGuard,
     ended: oneshot::Receiver<()>,
 }
@@ -135,17 +137,18 @@ struct Running {
 impl Running {
     async fn end(self) {
         drop(self.stop);
-        // An error is the end as well.
+        // An error means the task has ended as well.
         let _ = self.ended.await;
     }
 }
 
-/// One task for each vendor. A vendor whose file changed is served anew, as after a restart of the agent.
+/// Runs one task for each vendor. A vendor whose file changed is restarted, as after an agent
+/// restart.
 async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
     let mut running: BTreeMap<String, Running> = BTreeMap::new();
     let mut lock: Option<Lock> = None;
     loop {
-        // One look for all of it: the files may change at any await.
+        // Read once for the whole pass: the files may change at any await.
         let files = Arc::clone(&vendors.borrow_and_update());
         let now = plugins(&files);
         let names: Vec<_> = running.keys().cloned().collect();
@@ -159,7 +162,7 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
                 old.end().await;
                 if wanted.is_none() {
                     leftovers::remove_of(&shared.root, &vendor);
-                    // What another source kept it from offering, too.
+                    // Includes offers that another source's ownership kept from being in force.
                     withdraw(&shared, Source::Plugin(vendor.name.clone())).await;
                 }
             }
@@ -169,7 +172,7 @@ async fn supervise(shared: Shared, mut vendors: watch::Receiver<Arc<Vendors>>) {
             // Files may have changed meanwhile.
             continue;
         }
-        // Of a file that never was good nobody knows whom it declares.
+        // It is unknown which vendor a file declares that was never valid.
         if !files.blind {
             withdraw_strangers(&shared, &now).await;
             leftovers::remove(&shared.root, &now, lock.is_some());
@@ -218,7 +221,7 @@ fn take_lock(root: &Root) -> Result<Option<Lock>, RootError> {
     root.lock(&lock)
 }
 
-/// Withdraws what an earlier agent offered for vendors that are none any more.
+/// Withdraws what an earlier agent offered for vendors that are no longer declared.
 async fn withdraw_strangers(shared: &Shared, vendors: &BTreeMap<String, Arc<Vendor>>) {
     let inventory = shared.registry.inventory().borrow().clone();
     let sources = inventory
@@ -235,7 +238,7 @@ async fn withdraw_strangers(shared: &Shared, vendors: &BTreeMap<String, Arc<Vend
 
 async fn withdraw(shared: &Shared, source: Source) {
     tracing::info!("what {source} offered is withdrawn: no file declares it any more");
-    // The registry ends with the agent only, and then everything stays as it is.
+    // The registry ends only with the agent, and then offers are meant to stay.
     let _ = shared.registry.withdraw(source, None).await;
 }
 
@@ -245,7 +248,7 @@ fn serve(shared: &Shared, vendor: Arc<Vendor>) -> Running {
     let task = keep(shared.clone(), Arc::clone(&vendor), stop.clone());
     shared.tasks.spawn("plugin vendor", async move {
         task.await;
-        // Nobody waits when the agent ends.
+        // The receiver is gone when the agent ends.
         let _ = say.send(());
     });
     Running {
@@ -255,11 +258,11 @@ fn serve(shared: &Shared, vendor: Arc<Vendor>) -> Running {
     }
 }
 
-/// Serves a vendor until it is stopped, again and again when something is in the way.
+/// Serves a vendor until it is stopped; restarts after errors.
 async fn keep(shared: Shared, vendor: Arc<Vendor>, stop: CancellationToken) {
     let (mut failures, mut told) = (0, None);
     while !stop.is_cancelled() {
-        // What the session started ends with it.
+        // Tasks of the session end with it.
         let during = stop.child_token();
         let _ends = during.clone().drop_guard();
         let over = match Session::open(Arc::clone(&vendor), shared.clone(), during) {
@@ -272,7 +275,7 @@ async fn keep(shared: Shared, vendor: Arc<Vendor>, stop: CancellationToken) {
                 }
                 over.map_err(|over| (over, true))
             }
-            // The socket of the session before may take a moment to close.
+            // The previous session's socket may take a moment to close.
             Err(over) => Err((over, failures > 0)),
         };
         match over {

@@ -1,9 +1,10 @@
-//! What a plugin may hand out: its answer, read as far as it is known here, held against the vendor's
+//! Checks a plugin's allocation answer, as far as its fields are known here, against the vendor's
 //! file.
 //!
-//! A file that names no device nodes allows all below `/dev`, and one that names no CDI kinds allows those
-//! of the resource's own domain; mounts come from the usual prefixes and from those that the file adds.
-//! Links are resolved first: what counts is where a path leads. Only links that udev makes count by their own names.
+//! A file without device nodes allows everything below `/dev`, and one without CDI kinds allows
+//! those of the resource's own domain; mounts come from the usual prefixes and those that the file
+//! adds. Links are resolved first: the target's path counts. Only links that udev creates count by
+//! their own names.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +22,13 @@ use crate::{
     wire::{Part, Weight, parts, replaced},
 };
 
-/// Annotations by which runtimes are told of CDI devices.
+/// Annotations that name CDI devices for runtimes.
 const CDI_PREFIX: &str = "cdi.k8s.io/";
 
-/// Parts of one answer; each of them takes up to 250 bytes once it is read.
+/// Parts of one answer; each takes up to 250 bytes when decoded.
 const MOST_PARTS: usize = 4096;
-/// What `ContainerAllocateResponse` is made of: variables, mounts, nodes, annotations, CDI devices.
+/// The protobuf shape of `ContainerAllocateResponse`: variables, mounts, nodes, annotations, CDI
+/// devices.
 const CONTAINER: [Part; 5] = [
     Part(1, Weight::One, None),
     Part(2, Weight::One, None),
@@ -36,7 +38,7 @@ const CONTAINER: [Part; 5] = [
 ];
 const ANSWER: [Part; 1] = [Part(1, Weight::One, Some(&CONTAINER))];
 
-/// Why an answer is not passed on.
+/// Why an answer is not forwarded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error("the plugin's answer cannot be read: {0}")]
@@ -59,19 +61,20 @@ pub(super) enum Refused {
     Cdi { name: String, expected: String },
 }
 
-/// What a path of the host is.
+/// The result of examining a host path.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
-    /// Where it leads.
+    /// The path with links resolved.
     pub(super) leads_to: AbsPath,
-    /// It is a link that udev makes.
+    /// Whether it is a link that udev creates.
     pub(super) is_stable: bool,
 }
 
-/// The sources of mounts that lead elsewhere, and where.
+/// Mount sources that are links, with their targets.
 pub(super) type Links = BTreeMap<String, AbsPath>;
 
-/// Says where the answer's mounts lead, when it may be passed on. `look` looks at a path of the host.
+/// Returns the targets of the answer's mounts if the answer is allowed. `look` examines a host
+/// path.
 pub(super) fn judge(
     answer: &Bytes,
     vendor: &Vendor,
@@ -113,7 +116,8 @@ pub(super) fn judge(
     Ok(links)
 }
 
-/// Those by which runtimes are told of CDI devices are held against the kinds of the file instead.
+/// Checks annotation keys. Those that name CDI devices are skipped here; their devices are checked
+/// against the file's kinds.
 fn judge_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), Refused> {
     let mut keys = keys.filter(|key| !key.starts_with(CDI_PREFIX));
     match keys.find(|key| !is_vendor_annotation(key)) {
@@ -122,7 +126,7 @@ fn judge_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), R
     }
 }
 
-/// Runtimes clean paths; a plugin may write `/usr/lib//x/`.
+/// Normalises a path as runtimes do; a plugin may write `/usr/lib//x/`.
 fn clean(given: &str) -> Result<AbsPath, Refused> {
     let parts = given.split('/').filter(|part| !matches!(*part, "" | "."));
     let path = parts.fold(String::new(), |path, part| path + "/" + part);
@@ -142,7 +146,8 @@ fn is_node(path: &AbsPath) -> bool {
     *path != dev && path.is_under(&dev)
 }
 
-/// By the name of what it leads to, or by its own where that is a link of udev's, and always below `/dev`.
+/// Whether a node is allowed: by its target's path, or by its own path if udev created the link;
+/// always below `/dev`.
 fn is_lent(path: &AbsPath, seen: &Seen, vendor: &Vendor) -> bool {
     let named = vendor.devices.is_empty()
         || vendor.may_lend(&seen.leads_to)
@@ -168,7 +173,8 @@ fn judge_node(
     Err(Refused::Node { path, expected })
 }
 
-/// Some plugins mount a directory of nodes, such as `/dev/dri/by-path`: the same rule as for nodes.
+/// Some plugins mount a directory of nodes, such as `/dev/dri/by-path`; the rule for nodes applies
+/// to it.
 fn judge_mount(
     mount: &api::Mount,
     (path, seen): (&AbsPath, &Seen),
@@ -211,11 +217,11 @@ fn judge_cdi(name: &str, vendor: &Vendor, resource: &ResourceName) -> Result<(),
     Err(Refused::Cdi { name, expected })
 }
 
-/// Where a mount of an answer has its source: a container response, its mount, and the path on the host.
+/// The field numbers that lead to a mount source: container response, mount, host path.
 const SOURCES: [u32; 3] = [1, 2, 2];
 
-/// The answer with the sources of its mounts as they were judged: a link may be turned before the runtime follows it.
-/// All else stays byte for byte.
+/// The answer with its mount sources replaced by their resolved targets, since a link may be
+/// changed before the runtime follows it. Everything else stays byte for byte.
 pub(super) fn resolved(answer: &[u8], links: &Links) -> Vec<u8> {
     let leads_to = |source: &[u8]| {
         let source = std::str::from_utf8(source).ok()?;
@@ -223,7 +229,7 @@ pub(super) fn resolved(answer: &[u8], links: &Links) -> Vec<u8> {
     };
     match links.is_empty() {
         true => answer.to_vec(),
-        // What was read as a message before is one.
+        // These bytes were decoded as a message before, so this cannot fail.
         false => replaced(answer, &SOURCES, &leads_to).unwrap_or_default(),
     }
 }

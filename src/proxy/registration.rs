@@ -1,4 +1,4 @@
-//! The kubelet's registration service, as plugins know it.
+//! The kubelet's registration service, as offered to plugins.
 
 use std::{
     sync::{
@@ -29,17 +29,17 @@ use crate::{
     telemetry::chain,
 };
 
-/// A registration is a few hundred bytes.
+/// Bytes; a registration has a few hundred.
 pub(super) const LARGEST_REQUEST: usize = 64 * 1024;
-/// Registrations in a second, over time; twice as many at once, and others wait. A plugin has one for each of
-/// its resources.
+/// Average registrations per second; twice as many are accepted at once, and others wait. A plugin
+/// makes one for each of its resources.
 const PER_SECOND: u32 = 20;
 /// How long a registration waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Registrations under way at a time, each for up to ten seconds; others wait for their turn.
+/// Concurrent registrations, each for up to ten seconds; others wait for their turn.
 const MOST_AT_ONCE: usize = 16;
 
-/// One vendor's.
+/// The registration service of one vendor.
 #[derive(Clone, Debug)]
 pub(super) struct Desk {
     pub(super) root: Root,
@@ -73,9 +73,9 @@ impl Desk {
         }
     }
 
-    /// Reaches a plugin, a few at a time; `Err` says why not.
+    /// Connects to a plugin; only a few at a time. `Err` is the reason.
     pub(super) async fn dial_in_turn(&self, endpoint: &str) -> Result<Connection, dial::DialError> {
-        // Nobody closes it.
+        // The semaphore is never closed.
         let _one = self.at_once.acquire().await;
         self.dial(endpoint).await
     }
@@ -85,7 +85,7 @@ impl Desk {
         dial::dial(&self.root, &self.directory, endpoint, &self.vendor, number).await
     }
 
-    /// Who asks: the directory is the identity, and its users are checked besides.
+    /// Checks the peer: the directory is the identity, and its user is checked in addition.
     fn admit(&self, peer: Option<&UdsConnectInfo>) -> Result<(), Status> {
         let user = peer.and_then(|peer| peer.peer_cred.map(|cred| cred.uid()));
         match user {
@@ -101,7 +101,7 @@ impl Desk {
         }
     }
 
-    /// The name, when it is one and the vendor may claim it.
+    /// The resource name, if it is valid and the vendor may claim it.
     fn resource(&self, asked: &api::RegisterRequest) -> Result<ResourceName, Status> {
         let given = dial::quoted(&asked.resource_name);
         if asked.version != api::VERSION {
@@ -132,7 +132,7 @@ impl Desk {
         )))
     }
 
-    /// Waits for a registration's turn; a plugin that registers without end is told so.
+    /// Waits for a registration's turn; a plugin that registers too often gets an error.
     async fn in_time(&self) -> Result<(), Status> {
         let turn = async { self.rate.lock().await.wait().await };
         timeout(PATIENCE, turn).await.map_err(|_| {
@@ -147,7 +147,7 @@ impl Desk {
         self.in_time().await?;
         let resource = self.resource(&asked)?;
         let dialled = tokio::select! {
-            // Safe to drop: nothing is registered before it is reached.
+            // Safe to drop: nothing is registered before the plugin was reached.
             () = self.stop.cancelled() => return Err(going()),
             dialled = self.dial_in_turn(&asked.endpoint) => dialled,
         };
@@ -183,7 +183,7 @@ impl Registration for Desk {
         };
         if let Err(status) = taken {
             let why = status.message().to_owned();
-            // Nobody waits for this to be noted.
+            // Do not wait for this to be recorded.
             let _ = self.to.try_send(Event::Refused { name, why });
             return Err(status);
         }

@@ -1,4 +1,4 @@
-//! Which plugin answers for a resource at the moment.
+//! The table of plugins that currently serve each resource.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -7,23 +7,23 @@ use tokio::{sync::watch, time::timeout};
 use super::dial::Connection;
 use crate::device::{ResourceName, registry::Looks, vendor::Vendor};
 
-/// A plugin that can be asked, and the bounds it has.
+/// A plugin that can be called, and its limits.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) connection: Connection,
     pub(super) vendor: Arc<Vendor>,
-    /// The vendor's looks at paths of its answers.
+    /// Runs the vendor's path checks.
     pub(super) looks: Looks,
 }
 
 type Known = BTreeMap<(String, ResourceName), Route>;
 
-/// All of them. Cheap to clone; all clones are one.
+/// The routes of all vendors. Cheap to clone; clones share the state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes(Arc<watch::Sender<Known>>);
 
 impl Routes {
-    /// Takes note of who answers for a resource now; nobody is an answer.
+    /// Sets the plugin that serves a resource; `None` removes it.
     pub(super) fn set(
         &self,
         (vendor, looks): (&Arc<Vendor>, &Looks),
@@ -49,7 +49,7 @@ impl Routes {
         });
     }
 
-    /// Forgets all of a vendor's.
+    /// Removes all routes of a vendor.
     pub(super) fn clear(&self, vendor: &str) {
         self.0.send_if_modified(|known| {
             let before = known.len();
@@ -58,13 +58,13 @@ impl Routes {
         });
     }
 
-    /// Who answers now.
+    /// The current route.
     pub(super) fn get(&self, vendor: &str, resource: &ResourceName) -> Option<Route> {
         let key = (vendor.to_owned(), resource.clone());
         self.0.borrow().get(&key).cloned()
     }
 
-    /// Whether this connection is the one that answers no more, or will not be within `patience`.
+    /// Whether this connection stops being the route within `patience`.
     pub(super) async fn ends(
         &self,
         vendor: &str,
@@ -81,7 +81,7 @@ impl Routes {
         timeout(patience, known.wait_for(other)).await.is_ok()
     }
 
-    /// Who answers, as soon as somebody does who has not `ended`; none when that is not within `patience`.
+    /// Waits up to `patience` for a route other than the `ended` one.
     pub(super) async fn wait(
         &self,
         vendor: &str,

@@ -1,4 +1,5 @@
-//! One vendor: its directory, the plugins that are registered in it, and what is offered of them.
+//! Serves one vendor: its directory, the plugins registered in it, and the resources that they
+//! offer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,39 +41,39 @@ use crate::{
     telemetry::chain,
 };
 
-/// What may arrive on a connection before it is asked for: a registration is smaller.
+/// Bytes that may arrive on a connection before they are read; a registration is smaller.
 const WINDOW: u32 = 64 * 1024;
-/// Registrations at a time on one connection.
+/// Concurrent registrations on one connection.
 const STREAMS: u32 = 4;
-/// Headers of one request: a frame of HTTP/2 as large as its default.
+/// Bytes of headers of one request: HTTP/2's default frame size.
 const HEADERS: u32 = 16 * 1024;
 
-/// Lists and registrations that wait to be taken; who has more waits itself.
+/// Queued lists and registrations; senders of more have to wait.
 const EVENTS: usize = 16;
-/// Our socket is made again no more often than this when somebody keeps removing it.
+/// Minimum time between two creations of our socket, in case another process keeps removing it.
 const BIND_AGAIN: Duration = Duration::from_secs(1);
-/// How often plugins that come and go cause a line in the log, over time.
+/// Average interval of log lines about plugins that keep connecting and disconnecting.
 const LINE_EACH: Duration = Duration::from_secs(10);
 
-/// What a vendor's task is told.
+/// The events of a vendor's task.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A plugin registers. It was reached and said its options.
+    /// A plugin registered, and was reached for its options.
     Came {
         resource: ResourceName,
         connection: Connection,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// A plugin that was known before this agent started was reached again.
+    /// A plugin that registered with an earlier agent was reached again.
     Returned {
         resource: ResourceName,
         connection: Connection,
     },
-    /// Such a plugin was not.
+    /// Such a plugin was not reached.
     Lost {
         resource: ResourceName,
         endpoint: String,
-        /// What was there before it was dialled; held open, so that nothing else is taken for it.
+        /// The socket as it was before the dial; kept open, so that its inode number is not reused.
         was: Option<(UnixAddress, Stat)>,
         why: String,
     },
@@ -84,7 +85,7 @@ pub(super) enum Event {
         number: u64,
         list: List,
     },
-    /// Registrations are taken no more, although nobody ended that.
+    /// The registration server ended unexpectedly.
     Closed { why: String },
     /// A plugin's stream ended.
     Ended {
@@ -94,7 +95,7 @@ pub(super) enum Event {
     },
 }
 
-/// Why a session is over.
+/// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Over {
     #[error(transparent)]
@@ -109,7 +110,7 @@ pub(super) enum Over {
     Registry(#[from] AskError),
 }
 
-/// See the module. Plugins, their sockets and what they offered stay when it ends.
+/// See the module. Plugins, their sockets and their offers stay when it ends.
 #[derive(Debug)]
 pub(super) struct Session {
     vendor: Arc<Vendor>,
@@ -118,13 +119,14 @@ pub(super) struct Session {
     known: Known,
     lines: BTreeMap<ResourceName, Line>,
     looks: Looks,
-    /// What the registry has, by resource.
+    /// The offers in the registry, by resource.
     offered: BTreeMap<ResourceName, Offer>,
-    /// Resources that another source has, and those whose list was cut, as was told.
+    /// The problems that were already logged: resources that another source owns, and lists that
+    /// were cut.
     told: Told,
     turns: Turns,
     dirty: BTreeSet<ResourceName>,
-    /// Resources whose last list did not fit beside the others'.
+    /// Resources whose last list did not fit beside the others.
     crowded: BTreeSet<ResourceName>,
     saving: Saving,
     to: mpsc::Sender<Event>,
@@ -132,11 +134,11 @@ pub(super) struct Session {
     stop: CancellationToken,
     server: Option<DropGuard>,
     bind_at: Option<Instant>,
-    /// Lines about plugins that come and go, and about our socket.
+    /// Limits log lines about plugins that connect and disconnect, and about our socket.
     log: Rate,
 }
 
-/// What was said already, so that it is not said again.
+/// Conditions that were already logged, so that they are not logged again.
 #[derive(Debug, Default)]
 struct Told {
     taken: BTreeMap<ResourceName, Source>,
@@ -152,8 +154,8 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Opens the directory. With nothing known of this boot every plugin has to register; else those that
-    /// are known are dialled again and need not notice.
+    /// Opens the directory. Without stored registrations of this boot every plugin has to register;
+    /// otherwise the stored ones are dialled again and notice nothing.
     pub(super) fn open(
         vendor: Arc<Vendor>,
         shared: Shared,
@@ -198,7 +200,8 @@ impl Session {
         Source::Plugin(self.vendor.name.clone())
     }
 
-    /// What an earlier agent, or session, offered: in force until its plugin is back or grace is over.
+    /// Restores the offers of an earlier agent or session: they are in force until the plugin
+    /// returns or the grace period is over.
     fn restore(&mut self) {
         let (inventory, source) = (self.shared.registry.inventory(), self.source());
         let inventory = inventory.borrow().clone();
@@ -215,7 +218,7 @@ impl Session {
                 let line = Line::restored(offer, Instant::now());
                 self.lines.insert(name.clone(), line);
             } else {
-                // Its file says so since.
+                // The vendor's file has changed since.
                 self.dirty.insert(name.clone());
             }
         }
@@ -232,7 +235,7 @@ impl Session {
         )
     }
 
-    /// Takes registrations from now on; a server before this one ends.
+    /// Accepts registrations from now on; an earlier server ends.
     fn serve(&mut self) -> Result<(), Over> {
         self.server = None;
         let listener = self.directory.bind()?;
@@ -261,20 +264,20 @@ impl Session {
             tokio::select! {
                 over = server => if !ended.is_cancelled() {
                     let why = over.map_or_else(|error| chain(&error), |()| "it ended".to_owned());
-                    // A session that is over does not need to know.
+                    // If the session is over, the event is not needed.
                     let _ = to.send(Event::Closed { why }).await;
                 },
-                // Safe to drop: what is left are connections on which nobody speaks.
+                // Safe to drop: only idle connections are left.
                 () = late => {}
             }
         });
         Ok(())
     }
 
-    /// Dials what was registered with the agent before.
+    /// Dials the plugins that registered with an earlier agent.
     fn dial_known(&self) {
         let stop = self.stop.child_token();
-        // One for all of them: few are dialled at a time.
+        // One service for all of them, since few are dialled at a time.
         let desk = self.desk(stop.clone());
         for one in self.known.all() {
             let (resource, endpoint) = (one.resource.clone(), one.endpoint.clone());
@@ -282,7 +285,7 @@ impl Session {
             let was = self.directory.socket(&endpoint);
             self.shared.tasks.spawn("plugin dial", async move {
                 let dialled = tokio::select! {
-                    // Safe to drop: it is dialled by the next session.
+                    // Safe to drop: the next session dials it.
                     () = stop.cancelled() => return,
                     dialled = desk.dial_in_turn(&endpoint) => dialled,
                 };
@@ -298,16 +301,17 @@ impl Session {
                         why: chain(&error),
                     },
                 };
-                // A session that is over does not need to know.
+                // If the session is over, the event is not needed.
                 let _ = to.send(event).await;
             });
         }
     }
 
-    /// Runs until it is stopped, which is no error, or cannot go on.
+    /// Runs until it is stopped, which is no error, or cannot continue.
     pub(super) async fn run(&mut self) -> Result<(), Over> {
         let stop = self.stop.clone();
-        // What an earlier session offered beside another source would come into force when that one goes.
+        // An earlier session's offers that another source overrides would come into force when that
+        // source withdraws.
         let names = self.offered.keys().cloned().collect();
         self.shared.registry.only(self.source(), names).await?;
         loop {
@@ -324,9 +328,9 @@ impl Session {
                     Change::Socket if !self.directory.is_open() => self.bind_later(),
                     Change::Socket => {}
                 },
-                // Safe to drop: what is being written goes on, and its end stays to be heard.
+                // Safe to drop: a write in progress continues, and its result can still be awaited.
                 written = self.saving.done() => self.saved(written),
-                // Safe to drop: the time is worked out anew.
+                // Safe to drop: the deadline is computed again.
                 () = until(alarm) => self.on_time()?,
             }
         }
@@ -359,7 +363,7 @@ impl Session {
             }
             self.serve()?;
         }
-        // Grace may be over for any of them; those for which it is not are found unchanged.
+        // The grace period may be over for any of them; the others turn out unchanged.
         self.dirty.extend(self.lines.keys().cloned());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Extended attributes: which ones a new file takes over from the file that it replaces.
+//! Extended attributes: which of them a new file takes over from the file that it replaces.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, path::Path};
 
@@ -10,9 +10,9 @@ use rustix::{
 use super::{Act, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
 
-/// Extended attributes that belong to an object's name rather than to its content, and so pass to
-/// its successor. Left out on purpose: `security.capability` grants rights to one content, and
-/// `security.ima` and `security.evm` are signatures of it.
+/// Extended attributes that belong to an object's path rather than to its content, and so are
+/// copied to its successor. Left out on purpose: `security.capability` grants rights to one
+/// content, and `security.ima` and `security.evm` are signatures of it.
 const PASSED_ON: &[&str] = &[
     "security.selinux",
     "security.SMACK64",
@@ -21,27 +21,29 @@ const PASSED_ON: &[&str] = &[
 ];
 
 const ACCESS_LIST: &str = "system.posix_acl_access";
-/// What new objects in a directory get.
+/// The default access control list for new objects in a directory.
 const DEFAULT_LIST: &str = "system.posix_acl_default";
 
-/// What became of an object's extended attributes.
+/// The result of copying an object's extended attributes.
 #[derive(Debug, Default)]
 pub struct Extras {
-    /// Names of the attributes the successor now has.
+    /// Names of the attributes that were copied.
     pub copied: Vec<String>,
-    /// Names of those it could not be given, with what the kernel said.
+    /// Names of the attributes that could not be copied, with the kernel's errors.
     pub left: Vec<(String, io::Error)>,
 }
 
 impl Root {
     /// Copies the extended attributes that an object passes on to its successor: security label,
-    /// access control lists and `user.*`. The mode of `to` stays as it is.
+    /// access control lists and `user.*`. The mode of `to` is unchanged.
     ///
-    /// Nothing is copied from an object whose owner is neither root nor the owner of `to`: an access
-    /// control list that this user wrote would give rights on a file that is no longer the user's.
+    /// Nothing is copied from an object whose owner is neither root nor the owner of `to`: an
+    /// access control list that this user wrote would give rights on a file that is no longer the
+    /// user's.
     pub fn copy_meta_extras(&self, from: &AbsPath, to: &AbsPath) -> Result<Extras, RootError> {
         let copy = || {
-            // One handle for both, so that the attributes are those of the object that was judged.
+            // One handle for check and copy, so that the attributes are those of the checked
+            // object.
             let (source, target) = (self.handle(from)?, self.handle(to)?);
             let owner = Stat::of(&walk::statx_of(&source)?).uid;
             let successor = Stat::of(&walk::statx_of(&target)?);
@@ -56,7 +58,8 @@ impl Root {
                     Err(error) => extras.left.push((name, error)),
                 }
             }
-            // Setting an access control list also sets the group bits; the mode asked for wins.
+            // Setting an access control list also sets the group bits; restore the mode that was
+            // requested.
             if extras.copied.iter().any(|name| name == ACCESS_LIST) {
                 let mode = Mode::from_raw_mode(successor.mode);
                 let set = || Ok(rustix::fs::chmod(&target, mode)?);
@@ -68,8 +71,9 @@ impl Root {
         copy().map_err(|error| self.failed_pair((act, word), from, to, error))
     }
 
-    /// Whether the object at `p`, a link itself, has an access control list, and whether it has any attributes
-    /// that [`Root::copy_meta_extras`] would pass on, other than a label. Neither where nothing exists.
+    /// Whether the object at `p` (a link is not followed) has an access control list, and whether
+    /// it has any attributes, lists included but not a label, that [`Root::copy_meta_extras`] would
+    /// copy. Both are false if nothing exists there.
     pub fn has_meta_extras(&self, p: &AbsPath) -> Result<(bool, bool), RootError> {
         let names = self.handle(p).and_then(|handle| {
             let path = walk::proc_path(&handle);
@@ -102,7 +106,7 @@ impl Root {
         read().map_err(|error| self.failed("read the access control lists of", p, error))
     }
 
-    /// Gives the object at `p` these access control lists, and takes away those that are not among them.
+    /// Sets these access control lists on the object at `p`, and removes all others.
     pub fn set_access_lists(
         &self,
         p: &AbsPath,
@@ -152,7 +156,7 @@ impl Root {
     }
 }
 
-/// The names of the attributes that are passed on, of the object behind a handle's path.
+/// The names of the attributes to copy, of the object behind a handle's path.
 fn attribute_names(path: &Path) -> io::Result<Vec<String>> {
     let names = match grown(|buffer| rustix::fs::listxattr(path, buffer)) {
         Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Vec::new(),
@@ -166,14 +170,14 @@ fn attribute_names(path: &Path) -> io::Result<Vec<String>> {
         .collect())
 }
 
-/// The value of one attribute of what is at `path`, which is not followed.
+/// The value of one attribute of the object at `path`; a link is not followed.
 pub(super) fn attribute(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     grown(|buffer| rustix::fs::lgetxattr(path, name, buffer))
 }
 
-/// The value of one attribute of the object behind a handle, itself a link or not.
+/// The value of one attribute of the object behind a handle, which may be a link.
 pub(super) fn attribute_of(handle: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
-    // Not lgetxattr: it would ask the link of /proc.
+    // Not lgetxattr: it would read the magic link in /proc itself.
     let path = walk::proc_path(handle);
     grown(|buffer| rustix::fs::getxattr(&path, name, buffer))
 }

@@ -1,4 +1,4 @@
-//! Building complete objects, to be moved into place later: content, owner, mode, attributes.
+//! Builds complete objects, to be moved into place later: content, owner, mode, attributes.
 //!
 //! Nothing here is durable until the caller syncs.
 
@@ -15,11 +15,11 @@ use rustix::{
 use super::{Act, Kind, Meta, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
 
-/// As many parts as one writev(2) takes: `IOV_MAX`.
+/// Parts in one writev(2): `IOV_MAX`.
 const MOST_PARTS: usize = 1024;
 
 impl Root {
-    /// Makes a file that must not exist yet. Its mode is set after its owner, because a change of
+    /// Creates a file that must not exist yet. Its mode is set after its owner, because a change of
     /// owner clears setuid and setgid.
     pub fn build_file(&self, at: &AbsPath, bytes: &[u8], meta: &Meta) -> Result<(), RootError> {
         let build = || {
@@ -30,7 +30,7 @@ impl Root {
         build().map_err(|error| self.failed("write", at, error))
     }
 
-    /// Makes a directory that must not exist yet.
+    /// Creates a directory that must not exist yet.
     pub fn build_dir(&self, at: &AbsPath, meta: &Meta) -> Result<(), RootError> {
         let build = || {
             self.make_one_dir(at, 0o700)?;
@@ -43,7 +43,7 @@ impl Root {
         build().map_err(|error| self.failed("make the directory", at, error))
     }
 
-    /// Makes a symbolic link that must not exist yet. `target` is written as it is.
+    /// Creates a symbolic link that must not exist yet. `target` is written unchanged.
     pub fn build_link(&self, at: &AbsPath, target: &str) -> Result<(), RootError> {
         let build = || {
             let slot = self.slot(at)?;
@@ -56,7 +56,8 @@ impl Root {
         build().map_err(|error| self.failed("make the link", at, error))
     }
 
-    /// Makes `at`, which must be free, another name of the file at `file`, on the same mount.
+    /// Creates a hard link at `at`, which must not exist yet, to the file at `file` on the same
+    /// mount.
     pub fn build_hard_link(&self, at: &AbsPath, file: &AbsPath) -> Result<(), RootError> {
         let build = || {
             if self.pretends_to_part(at, file) {
@@ -74,7 +75,7 @@ impl Root {
         build().map_err(|error| self.failed_pair(("make", "another name of"), at, file, error))
     }
 
-    /// Gives a link, and not what it leads to, the owner of `meta`.
+    /// Sets the owner of a link itself to that of `meta`.
     pub fn own_link(&self, at: &AbsPath, meta: &Meta) -> Result<(), RootError> {
         if !meta.chown {
             return Ok(());
@@ -110,7 +111,7 @@ impl Root {
             .map_err(|error| self.failed("set mode and owner of", file, error))
     }
 
-    /// In a directory that a user controls, another name of a file may be anywhere.
+    /// In a directory that a user controls, the file may have hard links anywhere.
     fn refuse_other_names(&self, file: &AbsPath, fd: &OwnedFd) -> io::Result<()> {
         let stat = Stat::of(&walk::statx_of(fd)?);
         let plain = stat.kind == Kind::File && stat.nlink == 1;

@@ -1,4 +1,4 @@
-//! The renames that a commit is made of.
+//! The renames of which a commit consists.
 
 use std::io;
 
@@ -8,22 +8,23 @@ use super::{Act, Root, RootError};
 use crate::path::AbsPath;
 
 impl Root {
-    /// Makes two existing names change places in one step, whatever kinds they have.
+    /// Exchanges two existing names atomically, whatever their kinds.
     ///
-    /// Where the file system cannot do that, [`RootError::exchange_unsupported`] is true and
-    /// nothing has changed: the caller goes by way of a third name.
+    /// Where the file system does not support that, [`RootError::exchange_unsupported`] is true and
+    /// nothing has changed: the caller then uses a third name.
     pub fn exchange(&self, a: &AbsPath, b: &AbsPath) -> Result<(), RootError> {
         let act = || Act::Exchange(b.clone());
         self.rename(a, b, RenameFlags::EXCHANGE, act)
             .map_err(|error| self.failed_pair(("exchange", "with"), a, b, error))
     }
 
-    /// Moves an object to a name that must be free.
+    /// Moves an object to a name that must not exist.
     pub fn move_new(&self, from: &AbsPath, to: &AbsPath) -> Result<(), RootError> {
         let act = || Act::Rename(to.clone());
         let moved = match self.rename(from, to, RenameFlags::NOREPLACE, act) {
-            // The file system knows no RENAME_NOREPLACE (NFS, some FUSE): look first. Whoever
-            // writes here holds the transaction lock, so only strangers can still get in between.
+            // The file system has no RENAME_NOREPLACE (NFS, some FUSE): check first. The
+            // transaction lock keeps other writers of ours out, so only foreign processes can still
+            // race with this.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 match self.stat(to)? {
                     Some(_) => Err(Errno::EXIST.into()),
@@ -35,8 +36,8 @@ impl Root {
         moved.map_err(|error| self.failed_pair(("move", "to"), from, to, error))
     }
 
-    /// Puts a file in the place of another one, which is gone then: for who does not need it any more,
-    /// where names cannot be exchanged.
+    /// Replaces a file by another one, for file systems that cannot exchange names and callers that
+    /// no longer need the replaced file.
     pub fn move_over(&self, from: &AbsPath, to: &AbsPath) -> Result<(), RootError> {
         self.rename(from, to, RenameFlags::empty(), || Act::Rename(to.clone()))
             .map_err(|error| self.failed_pair(("move", "over"), from, to, error))

@@ -1,54 +1,57 @@
-//! Who controls the directories of a path. A link, a mount or a file there may have been put in place by
-//! that user, so root follows and reads only what leads nowhere else.
+//! Determines which user controls the directories of a path. Such a user may have placed any link,
+//! mount or file there, so root follows a link there only within that user's own objects.
 
 use super::{Kind, Stat};
 use crate::path::AbsPath;
 
-/// Who may change what a directory holds.
+/// Who may change the entries of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Root alone.
+    /// Only root.
     Root,
-    /// Everybody may add names, and the sticky bit keeps users from moving those of others.
+    /// All users may add names, and the sticky bit keeps them from moving or removing the names of
+    /// others.
     Sticky,
-    /// A user, in everything below `top`. A directory that a group or everybody may write names no user.
+    /// A user, in everything below `top`. A directory that is writable for a group or for all names
+    /// no user.
     User {
-        /// The user, once an object shows who that is.
+        /// The user, once an object's owner shows it.
         uid: Option<u32>,
-        /// The directory at which control passed.
+        /// The topmost directory that the user controls.
         top: AbsPath,
     },
 }
 
-/// What makes an object the config's own.
+/// The properties by which an object is recognised as the config's own.
 #[derive(Clone, Copy, Debug)]
 pub struct Own<'a> {
-    /// The owners that its entry has, or had.
+    /// The owners that its entry has or had.
     pub users: &'a [u32],
-    /// How many names of it the config knows.
+    /// The number of hard links to it that the config knows.
     pub names: u32,
 }
 
-/// What the rule needs to know of one object on the way.
+/// The properties of one object on the path that the rule needs.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) stat: Stat,
-    /// Somebody other than the trusted users may add and remove names here.
+    /// Users other than the trusted ones may add and remove names here.
     pub(super) shared: bool,
-    /// The file system, where the object is the top of another mount than its directory.
+    /// The mount, if the object is the top of another mount than its directory.
     pub(super) mount: Option<Crossed>,
 }
 
 /// A mount that a path enters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Crossed {
-    /// The program behind the file system may answer whatever it likes.
+    /// It is a FUSE file system, whose server may answer anything.
     pub(super) fuse: bool,
-    /// Who mounted a FUSE file system.
+    /// The user who mounted a FUSE file system.
     pub(super) user: u32,
 }
 
-/// The users whose objects are as good as root's: root, this process, and the owner of the root directory.
+/// The users whose objects are trusted like root's: root, this process, and the owner of the root
+/// directory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trusted(pub(super) [u32; 3]);
 
@@ -57,7 +60,7 @@ impl Trusted {
         self.0.contains(&uid)
     }
 
-    /// Who controls the directory `found` at `at`, in a directory that `above` controls.
+    /// Determines who controls the directory `found` at `at`, whose parent `above` controls.
     pub(super) fn enter(
         self,
         above: &Control,
@@ -113,8 +116,8 @@ impl Trusted {
         Ok(())
     }
 
-    /// Whether root may follow the link `found` at `at`: freely (none), or only through objects of the user
-    /// that controls it.
+    /// Whether root may follow the link `found` at `at`: without limits (`None`), or only through
+    /// objects of the user that controls it.
     pub(super) fn follow(
         self,
         above: &Control,
@@ -178,7 +181,7 @@ impl Trusted {
     }
 }
 
-/// Where a link that a user controls may lead.
+/// The limits of a link that a user controls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) link: AbsPath,
@@ -188,7 +191,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Whether the link may pass the object at `at`, which belongs to `uid`; none for what is not there.
+    /// Whether the link may pass the object at `at`, which belongs to `uid` (`None` if it does not
+    /// exist).
     pub(super) fn passes(&self, at: &AbsPath, uid: Option<u32>) -> Result<(), String> {
         if at.is_under(&self.top) && uid.is_none_or(|uid| uid == self.user) {
             return Ok(());

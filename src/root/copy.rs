@@ -1,4 +1,4 @@
-//! Putting a large file in place piece by piece: it is never in memory as a whole.
+//! Copies a large file into place in chunks, so that it is never in memory as a whole.
 
 use std::{fs::File, io};
 
@@ -10,17 +10,17 @@ use crate::{
     path::AbsPath,
 };
 
-/// How much of the file is in memory.
+/// Bytes of the file in memory.
 const PIECE: u64 = 128 << 10;
 
 impl Pieces {
-    /// The program that this process runs, whatever has become of its name since.
+    /// Opens the program that this process runs, even if its file was renamed or removed since.
     pub fn of_this_program() -> Result<Self, RootError> {
         let root = Root::open(std::path::Path::new("/"))?;
         let path = AbsPath::root()
             .join("proc/self/exe")
             .unwrap_or_else(|_| AbsPath::root());
-        // Not below a root: there the kernel would not follow a link that is no path.
+        // Not below a root: there the kernel would not follow this magic link, which is no path.
         let open = || -> io::Result<(File, u64)> {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             let file: File =
@@ -34,7 +34,7 @@ impl Pieces {
         }
     }
 
-    /// The SHA-256 of all of it.
+    /// The SHA-256 of the whole file.
     pub fn digest(&self) -> Result<Digest, RootError> {
         let mut digester = Digester::new();
         for piece in self.each() {
@@ -53,15 +53,15 @@ impl Pieces {
         })
     }
 
-    /// For test instruments alone.
+    /// Only for test recordings.
     fn whole(&self) -> Vec<u8> {
         self.each().filter_map(Result::ok).flatten().collect()
     }
 }
 
 impl Root {
-    /// As [`Root::replace`], by what another file holds. The copy has its label before anybody can see
-    /// it; one that cannot be given here is left out.
+    /// As [`Root::replace`], with the content of another file. The copy has its label before it is
+    /// visible; a label that cannot be set here is left out.
     pub fn replace_by_copy(
         &self,
         p: &AbsPath,

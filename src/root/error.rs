@@ -1,4 +1,4 @@
-//! What can go wrong below a root: the act, the path as the user knows it, and the cause.
+//! Errors of operations below a root: the operation, the path as the user knows it, and the cause.
 
 use std::{io, path::PathBuf};
 
@@ -7,26 +7,26 @@ use rustix::io::Errno;
 use super::Kind;
 use crate::{path::AbsPath, reason::Reason};
 
-/// Why something below a root could not be done.
+/// Why an operation below a root failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     /// A system call on one path failed.
     #[error("cannot {act} {}", path.display())]
     Call {
-        /// What was to be done, as a verb phrase that the path completes.
+        /// The operation, as a verb phrase that the path completes.
         act: &'static str,
         /// The path as this process would name it, the root's own path included.
         path: PathBuf,
         /// Whether the object or its directory carries the immutable or append-only flag.
         flagged: bool,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
     /// A system call on two paths failed.
     #[error("cannot {act} {} {word} {}", from.display(), to.display())]
     Pair {
-        /// What was to be done with `from`.
+        /// The operation on `from`, as a verb phrase.
         act: &'static str,
         /// The first path.
         from: PathBuf,
@@ -36,29 +36,29 @@ pub enum RootError {
         to: PathBuf,
         /// Whether one of the objects or their directories is immutable or append-only.
         flagged: bool,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// The content is longer than the caller wants to hold in memory.
+    /// The content is larger than the caller's limit.
     #[error("{} is longer than {limit} bytes", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The limit the caller gave.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// The object has another kind than the act needs.
+    /// The object has another kind than the operation needs.
     #[error("cannot {act} {}: it is a {}", path.display(), found.as_str())]
     WrongKind {
-        /// What was to be done.
+        /// The operation.
         act: &'static str,
         /// The object.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         found: Kind,
     },
-    /// A content, name or link target is not UTF-8.
+    /// A content, name or link target that is not UTF-8.
     #[error("{what} of {} is not UTF-8 text", path.display())]
     NotText {
         /// Which part of the object.
@@ -66,29 +66,29 @@ pub enum RootError {
         /// The object.
         path: PathBuf,
     },
-    /// A removal met a mount point.
+    /// A removal encountered a mount point.
     #[error("cannot remove {}: something is mounted there", path.display())]
     MountPoint {
         /// The mount point.
         path: PathBuf,
     },
-    /// Others may change what only root may say.
+    /// Users other than root may change something that only root should control.
     #[error("{} is not obeyed: {writer}, and a machine obeys what root alone may write", path.display())]
     Untrusted {
         /// The object, which may be a directory or a link on the way.
         path: PathBuf,
-        /// Who may write it, as a sentence.
+        /// Which users may write it, as a sentence.
         writer: String,
     },
-    /// A user other than root could lead this path elsewhere.
+    /// A user other than root could redirect this path.
     #[error("{path} is not safe to use: {why}")]
     Unsafe {
-        /// The object on the way.
+        /// The object on the path.
         path: AbsPath,
-        /// Whose link or directory it is, and what is wrong with it.
+        /// Who owns the link or directory, and what is wrong with it.
         why: String,
     },
-    /// Somebody answers on the socket that was to be bound.
+    /// A process answers on the socket that was to be bound.
     #[error("cannot bind {}: somebody serves it already", path.display())]
     SocketServed {
         /// The socket.
@@ -97,8 +97,8 @@ pub enum RootError {
 }
 
 impl RootError {
-    /// Whether something else stood there than was asked for: a directory or a pipe for a file, a file
-    /// for a directory.
+    /// Whether an object of another kind exists there: a directory or a pipe instead of a file, or
+    /// a file instead of a directory.
     pub fn is_wrong_kind(&self) -> bool {
         matches!(self, Self::WrongKind { .. })
             || matches!(
@@ -114,7 +114,7 @@ impl RootError {
         }
     }
 
-    /// The kind that fits best; `InvalidData` and the like where no system call failed.
+    /// The closest I/O error kind; `InvalidData` and the like if no system call failed.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Call { source, .. } | Self::Pair { source, .. } => source.kind(),
@@ -128,24 +128,25 @@ impl RootError {
         }
     }
 
-    /// Whether an unprivileged user could lead root elsewhere by this path.
+    /// Whether an unprivileged user could redirect root on this path.
     pub const fn is_unsafe(&self) -> bool {
         matches!(self, Self::Unsafe { .. })
     }
 
-    /// Whether the object, or a directory on the way to it, is absent.
+    /// Whether the object, or a directory on the path to it, does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind() == io::ErrorKind::NotFound
     }
 
-    /// Whether nothing is there, or something above it is no directory.
+    /// Whether the object does not exist, or a parent is no directory.
     pub fn is_absent(&self) -> bool {
         use io::ErrorKind as K;
         matches!(self.kind(), K::NotFound | K::NotADirectory)
     }
 
-    /// Whether the object is on a file system that does not answer this process: a FUSE mount of another
-    /// user, one whose server ended, or a network file system that has lost its server's object.
+    /// Whether the object is on a file system that this process cannot access: a FUSE mount of
+    /// another user, one whose server ended, or a network file system whose server no longer has
+    /// the object.
     pub fn is_unreachable(&self) -> bool {
         let number = self.raw_os_error().map(Errno::from_raw_os_error);
         matches!(
@@ -154,18 +155,18 @@ impl RootError {
         )
     }
 
-    /// Whether the path passes more links than the kernel follows, or is longer than it takes.
+    /// Whether the path has more links than the kernel follows, or is too long for it.
     pub fn is_loop(&self) -> bool {
         let number = self.raw_os_error().map(Errno::from_raw_os_error);
         matches!(number, Some(Errno::LOOP | Errno::NAMETOOLONG))
     }
 
-    /// Whether nobody listens on the socket.
+    /// Whether no process listens on the socket.
     pub fn is_refused(&self) -> bool {
         self.kind() == io::ErrorKind::ConnectionRefused
     }
 
-    /// The number the kernel answered, where a system call failed.
+    /// The kernel's error number, if a system call failed.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.source_error().and_then(io::Error::raw_os_error)
     }
@@ -176,7 +177,7 @@ impl RootError {
         matches!(number, Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
     }
 
-    /// Whether the kernel lacked something for the call, or the disk gave an error.
+    /// Whether the kernel lacked a resource for the call, or the disk returned an error.
     pub fn is_starved(&self) -> bool {
         matches!(
             self.raw_os_error().map(Errno::from_raw_os_error),
@@ -184,9 +185,8 @@ impl RootError {
         )
     }
 
-    /// Whether the same call may succeed later without anybody changing what was asked for. A disk
-    /// that gives errors or has become read-only, and a file that was made immutable, are put right
-    /// while the machine runs.
+    /// Whether the same call may succeed later without a change of the request. A disk with errors
+    /// or a read-only one, and an immutable file, can be repaired while the machine runs.
     pub fn again(&self) -> bool {
         use io::ErrorKind as K;
         self.is_starved()
@@ -205,7 +205,7 @@ impl RootError {
             )
     }
 
-    /// The code that metrics, conditions and journals carry.
+    /// The code for metrics, conditions and journals.
     pub fn reason(&self) -> Reason {
         use io::ErrorKind as K;
         match (self, self.kind()) {

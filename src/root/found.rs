@@ -1,4 +1,4 @@
-//! What the rule for directories that users control needs to know of one object.
+//! Collects the properties of one object for the rule about directories that users control.
 
 use std::{
     collections::BTreeMap,
@@ -18,12 +18,12 @@ use super::{
     walk,
 };
 
-/// The mounts that were crossed, by their ids.
+/// The mounts on the way, by mount id.
 pub(super) type Crossings = Arc<Mutex<BTreeMap<u64, Crossed>>>;
 
 impl Root {
-    /// This root for one pass over many paths: what is mounted is asked for once. A mount that comes meanwhile has
-    /// an id of its own.
+    /// This root with a cache of mounts, for one pass over many paths. A mount that appears
+    /// meanwhile has a new id.
     #[must_use]
     pub fn for_one_pass(&self) -> Self {
         let inner = super::Inner {
@@ -39,7 +39,8 @@ impl Root {
         Ok(Trusted([0, own, top]))
     }
 
-    /// The object called `name` in a directory of the mount `above`, not followed and not opened for anything.
+    /// Opens the object called `name` in a directory on the mount `above` with `O_PATH`, without
+    /// following a link.
     pub(super) fn found(
         &self,
         dir: &OwnedFd,
@@ -48,7 +49,7 @@ impl Root {
     ) -> io::Result<(OwnedFd, Found, u64)> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |more| rustix::fs::openat(dir, name, flags | more, Mode::empty());
-        // Asked for a directory, the kernel mounts what is to be mounted on first use.
+        // Opening it as a directory makes the kernel mount an automount point.
         let handle = match open(OFlags::DIRECTORY) {
             Err(Errno::NOTDIR | Errno::LOOP) => open(OFlags::empty())?,
             opened => opened?,
@@ -58,7 +59,7 @@ impl Root {
             true => None,
             false => Some(self.crossed(id)?),
         };
-        // What a FUSE file system says may take for ever, and is not asked for.
+        // A FUSE server may never answer, so use only the cached attributes.
         let stat = match &mount {
             Some(Crossed { fuse: true, .. }) => Stat::of(&raw),
             _ => Stat::of(&walk::statx_of(&handle)?),
@@ -87,15 +88,15 @@ impl Root {
     }
 }
 
-/// What is known of an object without asking the file system anew, and the mount it is on. A FUSE file system
-/// that does not let root in says nothing, and is told apart by its mount alone.
+/// The cached attributes of an object, and its mount id. A FUSE file system that does not let root
+/// in returns no attributes and is recognised by its mount only.
 pub(super) fn mount_of(handle: impl AsFd) -> io::Result<(Statx, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let raw = rustix::fs::statx(handle, "", flags, Stat::WANTED)?;
     Ok((raw, raw.stx_mnt_id))
 }
 
-/// Whether the file system is on a block device, and its cached attributes are therefore the true ones.
+/// Whether the file system is on a block device, so that its cached attributes are correct.
 pub(super) fn is_local(raw: &Statx) -> bool {
     raw.stx_dev_major != 0
 }
@@ -114,13 +115,13 @@ pub(super) fn refuse_foreign_fuse(raw: &Statx) -> io::Result<()> {
     }
 }
 
-/// What is mounted under this mount id, as proc_pid_mountinfo(5) has it.
+/// Looks up a mount id in proc_pid_mountinfo(5).
 #[expect(
     clippy::disallowed_methods,
     reason = "/proc describes the mounts of this process, not the tree"
 )]
 fn crossed(id: u64) -> io::Result<Crossed> {
-    // Without /proc nothing is known, which is not the same as an object that is not there.
+    // Without /proc the mounts are unknown; do not report that as a missing object.
     let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(io::Error::other)?;
     let id = id.to_string();
     let line = text
@@ -128,7 +129,7 @@ fn crossed(id: u64) -> io::Result<Crossed> {
         .find(|line| line.split(' ').next() == Some(&id));
     let rest = line.and_then(|line| line.split_once(" - "));
     let Some((_, rest)) = rest else {
-        // Gone since, or hidden: nothing is known of it.
+        // Unmounted since, or hidden: nothing is known about it.
         return Ok(Crossed {
             fuse: true,
             user: u32::MAX,
@@ -145,8 +146,8 @@ fn crossed(id: u64) -> io::Result<Crossed> {
     })
 }
 
-/// Whether a user other than root may add and remove names in a directory, by its mode or its access control
-/// list. The group bits of the mode are the most that the list gives.
+/// Whether a user other than root may add and remove names in a directory, by its mode or its
+/// access control list. The group bits of the mode are the upper limit of the list.
 fn may_be_written(handle: &OwnedFd, stat: &Stat) -> bool {
     match stat.mode & 0o022 {
         0 => false,
@@ -155,7 +156,7 @@ fn may_be_written(handle: &OwnedFd, stat: &Stat) -> bool {
     }
 }
 
-/// Reads the list as acl(5) has it in memory: a version, then entries of a tag, permissions and an id.
+/// Reads the list in the format of acl(5): a version, then entries of tag, permissions and id.
 fn list_lets_others_write(handle: &OwnedFd) -> bool {
     const USER: u16 = 0x02;
     const GROUP: u16 = 0x08;
@@ -164,7 +165,7 @@ fn list_lets_others_write(handle: &OwnedFd) -> bool {
         Ok(list) => list,
         Err(error) => {
             let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-            // What cannot be read may say anything.
+            // A list that cannot be read may allow anything.
             return !matches!(errno, Some(Errno::NODATA | Errno::OPNOTSUPP));
         }
     };

@@ -1,4 +1,5 @@
-//! SELinux labels, which are extended attributes: read and set as they are, known to the kernel or not.
+//! Reads and sets SELinux labels, which are extended attributes, unchanged and even if the kernel's
+//! policy does not know them.
 
 use std::{io, os::fd::OwnedFd, path::PathBuf};
 
@@ -7,19 +8,19 @@ use rustix::{fs::XattrFlags, io::Errno};
 use super::{Act, Root, RootError, attributes};
 use crate::path::AbsPath;
 
-/// Where Linux keeps the label of an object.
+/// The extended attribute of the label.
 const ATTRIBUTE: &str = "security.selinux";
 
 impl Root {
-    /// The label of what is at `p`, a link itself included; none where it has none or its file system
-    /// knows none.
+    /// The label of the object at `p`, which may be a link; `None` if it has none or its file
+    /// system does not support labels.
     pub fn label(&self, p: &AbsPath) -> Result<Option<String>, RootError> {
         let read = || {
             let (_dir, path) = self.label_path(p)?;
             attributes::attribute(&path, ATTRIBUTE)
         };
         match read() {
-            // The kernel counts the NUL that tools write at the end.
+            // Tools write a NUL at the end, which the kernel includes.
             Ok(value) => {
                 let text = String::from_utf8_lossy(&value);
                 Ok(Some(text.trim_end_matches('\0').to_owned()))
@@ -29,8 +30,9 @@ impl Root {
         }
     }
 
-    /// Gives what is at `p` a label. False where that is not possible here: the file system knows no
-    /// labels, this process may set none, or the kernel's policy does not know this one.
+    /// Sets the label of the object at `p`. Returns false if that is impossible here: the file
+    /// system does not support labels, this process may not set them, or the kernel's policy does
+    /// not know this one.
     pub fn set_label(&self, p: &AbsPath, label: &str) -> Result<bool, RootError> {
         let set = || {
             let (_dir, path) = self.label_path(p)?;

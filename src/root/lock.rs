@@ -7,7 +7,7 @@ use rustix::{fs::FlockOperation, io::Errno};
 use super::{Root, RootError};
 use crate::path::AbsPath;
 
-/// How often a lock that somebody holds is asked for. Whoever changes a user holds it for some
+/// How often a lock that is held is tried again. A process that changes a user holds it for some
 /// milliseconds.
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
@@ -20,15 +20,15 @@ pub struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing is not enough for flock(2): a child of ours has the same open file until it has become
-        // another program. Nothing is to be done about a failure; closing follows.
+        // Closing is not enough for flock(2): a child process shares the open file until it
+        // executes another program. A failure cannot be handled; closing follows.
         let _ = rustix::fs::flock(&self.held, FlockOperation::Unlock);
     }
 }
 
 impl Root {
-    /// Takes the exclusive flock(2) of `p`, which is made when missing and never removed (a removed
-    /// lock file would let two holders in). None when somebody else holds it.
+    /// Locks `p` exclusively with flock(2). The file is created if missing and never removed
+    /// (removing a lock file would allow two holders). `None` if another process holds the lock.
     pub fn lock(&self, p: &AbsPath) -> Result<Option<Lock>, RootError> {
         let taken = self.open_or_new(p).and_then(|file| {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -40,11 +40,12 @@ impl Root {
         taken.map_err(|error| self.failed("lock", p, error))
     }
 
-    /// Takes the record lock of fcntl(2) on all of `p`, as lckpwdf(3) does, and waits for it. None when
-    /// somebody else still holds it after `patience`. Made when missing (0600), like the other lock.
+    /// Takes the record lock of fcntl(2) on all of `p`, as lckpwdf(3) does, and waits for it.
+    /// `None` if another process still holds it after `patience`. The file is created (0600) if
+    /// missing.
     ///
-    /// The lock is the process's, not the descriptor's: nobody else in it may open and close `p`
-    /// meanwhile.
+    /// The lock belongs to the process, not to the descriptor: no other code in this process may
+    /// open and close `p` meanwhile.
     pub fn lock_record(&self, p: &AbsPath, patience: Duration) -> Result<Option<Lock>, RootError> {
         let tries = patience.as_millis() / BETWEEN_TRIES.as_millis();
         let taken = self.open_or_new(p).and_then(|file| {

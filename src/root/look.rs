@@ -1,4 +1,4 @@
-//! Looking: nothing here changes the tree.
+//! Reads metadata, names and links; nothing here changes the tree.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -8,7 +8,8 @@ use super::{Entry, Kind, Listing, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
 
 impl Root {
-    /// What is at `p`; none when nothing is. A link is described itself, not what it leads to.
+    /// The metadata of the object at `p`, or `None` if nothing exists there. A link is not
+    /// followed.
     pub fn stat(&self, p: &AbsPath) -> Result<Option<Stat>, RootError> {
         match self.handle(p).and_then(walk::statx_unless_foreign) {
             Ok(raw) => {
@@ -21,8 +22,8 @@ impl Root {
         }
     }
 
-    /// What each of `names` in the directory `dir` is, as [`Root::stat`] says it; all are absent where `dir`
-    /// is none. One call for each name instead of three.
+    /// The metadata of each of `names` in the directory `dir`, as by [`Root::stat`]; all are `None`
+    /// if `dir` is no directory. Needs one call for each name instead of three.
     pub fn stat_each<'n>(
         &self,
         dir: &AbsPath,
@@ -50,13 +51,13 @@ impl Root {
             .collect()
     }
 
-    /// Where the link at `p` leads, as it is written there.
+    /// The target of the link at `p`, as written in it.
     pub fn read_link(&self, p: &AbsPath) -> Result<String, RootError> {
         let target = self
             .handle(p)
             .and_then(|link| Ok(rustix::fs::readlinkat(link, "", Vec::new())?))
             .map_err(|error| match error.kind() {
-                // readlinkat answers ENOENT for an empty path on anything but a link.
+                // readlinkat returns ENOENT for an empty path on anything but a link.
                 io::ErrorKind::NotFound if self.stat(p).ok().flatten().is_some() => {
                     self.failed("read the link", p, io::ErrorKind::InvalidInput.into())
                 }
@@ -68,9 +69,8 @@ impl Root {
         })
     }
 
-    /// The names in `dir`, sorted, `.` and `..` left out. When `dir` is a link, what it leads to
-    /// inside the root is listed. Names that are not UTF-8 are left out; [`Root::listing`] counts
-    /// them.
+    /// The names in `dir`, sorted, without `.` and `..`. If `dir` is a link, its target inside the
+    /// root is listed. Names that are not UTF-8 are left out; [`Root::listing`] counts them.
     pub fn list(&self, dir: &AbsPath) -> Result<Vec<Entry>, RootError> {
         Ok(self.listing(dir)?.entries)
     }
@@ -80,15 +80,15 @@ impl Root {
         self.listing_up_to(dir, usize::MAX)
     }
 
-    /// Like [`Root::listing`], for directories that other users fill: it ends after `most` names.
+    /// Like [`Root::listing`], but stops after `most` names, for directories that other users fill.
     pub fn listing_up_to(&self, dir: &AbsPath, most: usize) -> Result<Listing, RootError> {
         self.open_raw(dir.relative(), OFlags::RDONLY | OFlags::DIRECTORY, 0)
             .and_then(|fd| names(fd, most))
             .map_err(|error| self.failed("list", dir, error))
     }
 
-    /// Where the link at `p` leads; none where that is no text, or no link is there any more. For links that
-    /// other users make.
+    /// The target of the link at `p`; `None` if it is not UTF-8, or the link no longer exists. For
+    /// links that other users create.
     pub fn link_text(&self, p: &AbsPath) -> Result<Option<String>, RootError> {
         match self.read_link(p) {
             Ok(text) => Ok(Some(text)),
@@ -102,9 +102,9 @@ impl Root {
         }
     }
 
-    /// The path that leads to the same object without links in its parents; the last component is
-    /// kept, link or not. What does not exist is kept as it is written, so that two paths that
-    /// *will* be one object are seen as one.
+    /// The path of the same object without links in its parents; the last component is kept, even
+    /// if it is a link. Missing components are kept as written, so that two paths that *will* name
+    /// one object are recognised as one.
     pub fn canonical(&self, p: &AbsPath) -> Result<AbsPath, RootError> {
         let Some(parent) = p.parent() else {
             return Ok(p.clone());
@@ -115,8 +115,7 @@ impl Root {
         }
     }
 
-    /// Resolves by hand what the kernel would, but goes on where the kernel stops at a name that
-    /// does not exist.
+    /// Resolves links like the kernel, but continues where the kernel stops at a missing name.
     fn resolve_links(&self, p: &AbsPath) -> Result<AbsPath, RootError> {
         let mut todo: Vec<String> = p.components().rev().map(str::to_owned).collect();
         let (mut at, mut links) = (AbsPath::root(), 0);
@@ -180,7 +179,7 @@ fn names(dir: OwnedFd, most: usize) -> io::Result<Listing> {
     Ok(found)
 }
 
-/// Some file systems do not say the kind in the directory itself.
+/// Some file systems do not store the kind in the directory entry.
 fn kind_of(dir: &Dir, name: &str) -> io::Result<Option<Kind>> {
     use rustix::fs::{AtFlags, statat};
     match statat(dir.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -1,12 +1,13 @@
 //! The machine's files, reached through a handle on one directory tree.
 //!
 //! A [`Root`] is a descriptor on a directory: the machine's `/`, the `/host` of a container, a
-//! sandbox, or a temporary directory in a test. Every path is resolved by the kernel inside that
+//! sandbox, or a temporary directory in a test. The kernel resolves every path inside that
 //! directory (`openat2` with `RESOLVE_IN_ROOT`), so that an absolute link or a `..` in the tree
-//! leads to another place *in the tree* and never out of it. No other room makes file system calls.
+//! leads to another place *in the tree* and never out of it. No other module makes file system
+//! calls.
 //!
 //! All calls block; asynchronous callers put long ones on a blocking thread. Tests may
-//! [record](Root::recording) what is done, rebuild what a power cut would leave ([`replay`]), and
+//! [record](Root::recording) the operations, compute the states after a power cut ([`replay`]), and
 //! make chosen operations [fail](Root::with_fault).
 
 mod attributes;
@@ -80,9 +81,10 @@ struct Inner {
     dir: Arc<OwnedFd>,
     shown: PathBuf,
     can_chown: bool,
-    /// Directories that stay the ones they were when they were judged, the innermost first.
+    /// Directories that were checked, by path, so that they stay the same objects; the innermost
+    /// first.
     pins: Vec<walk::Pin>,
-    /// What is mounted, for one pass over many paths.
+    /// A cache of mounts for one pass over many paths.
     crossings: Option<found::Crossings>,
     taps: Option<record::Taps>,
 }
@@ -105,8 +107,8 @@ impl Root {
         }
     }
 
-    /// A handle on `dir`, made with its parents (0755, less the umask) when it is missing; says
-    /// whether it was.
+    /// A handle on `dir`, which is created with its parents (0755, less the umask) if missing;
+    /// returns whether it was created.
     pub fn open_or_create(dir: &Path) -> Result<(Self, bool), RootError> {
         match Self::open(dir) {
             Err(error) if error.is_not_found() => {
@@ -124,13 +126,14 @@ impl Root {
     }
 
     /// Whether a running service manager may be using this tree: it is this process's own `/`, or
-    /// it holds `run/systemd/system`, which systemd makes at boot (sd_booted(3)).
+    /// it contains `run/systemd/system`, which systemd creates at boot (sd_booted(3)).
     pub fn is_live(&self) -> bool {
         let manager = self.dir_handle("run/systemd/system").is_ok();
         manager || self.is_process_root().unwrap_or(false)
     }
 
-    /// Whether this process runs in a container, with the machine's tree somewhere below its own `/`.
+    /// Whether this process runs in a container, with the machine's tree somewhere below its own
+    /// `/`.
     pub fn is_seen_from_a_container(&self) -> bool {
         self.is_live() && !self.is_process_root().unwrap_or(true)
     }
@@ -143,12 +146,12 @@ impl Root {
         Ok(key(&ours) == key(&theirs))
     }
 
-    /// Whether this process may give files to other owners (CAP_CHOWN is effective).
+    /// Whether this process may change the owner of files (CAP_CHOWN is effective).
     pub fn can_chown(&self) -> bool {
         self.0.can_chown
     }
 
-    /// `p` as this process would name it. For messages and socket addresses only: opening it would
+    /// `p` as this process would name it. Only for messages and socket addresses: opening it could
     /// follow links out of the root.
     pub fn host_path(&self, p: &AbsPath) -> PathBuf {
         match p.relative() {
@@ -157,8 +160,8 @@ impl Root {
         }
     }
 
-    /// The error for `act` on `p`; looks at the object's flags when the kernel said EPERM, because
-    /// nothing else tells an immutable file from a missing capability.
+    /// The error for `act` on `p`. After EPERM it reads the object's flags, because only they
+    /// distinguish an immutable file from a missing capability.
     fn failed(&self, act: &'static str, p: &AbsPath, source: io::Error) -> RootError {
         RootError::Call {
             act,
@@ -221,7 +224,7 @@ fn make_root(dir: &Path) -> io::Result<()> {
         .create(dir)
 }
 
-/// Reads `CapEff` of proc(5); bit 0 is CAP_CHOWN. Without /proc only user 0 is believed.
+/// Reads `CapEff` of proc(5); bit 0 is CAP_CHOWN. Without /proc only uid 0 counts as capable.
 #[expect(
     clippy::disallowed_methods,
     reason = "/proc describes this process, not the tree"

@@ -1,4 +1,4 @@
-//! Which mount a path is on, and what can be put there.
+//! Determines the mount of a path and its properties.
 
 use std::io;
 
@@ -13,15 +13,15 @@ use crate::path::AbsPath;
 /// A mount, as seen from one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The kernel's mount id: good for telling mounts apart now, meaningless after a boot.
+    /// The kernel's mount id: distinguishes mounts now, meaningless after a boot.
     pub id: u64,
-    /// The mount point inside the root; `/` when the root itself lies on this mount.
+    /// The mount point inside the root; `/` if the root itself is on this mount.
     pub top: AbsPath,
-    /// The file system's name, or its magic number in hexadecimal when it is not a known one.
+    /// The file system's name, or its magic number in hexadecimal if unknown.
     pub fs_type: String,
-    /// The same over boots for one file system, none where nothing obtainable is: only file
-    /// systems that derive `f_fsid` from the identifier on their disk have one (xfs derives it
-    /// from the device number, which may change).
+    /// An identifier that stays the same over boots; `None` if there is none. Only file systems
+    /// that derive `f_fsid` from the identifier on their disk have one (xfs derives it from the
+    /// device number, which may change).
     pub uuid: Option<String>,
     /// Whether the mount or the file system under it is read-only.
     pub read_only: bool,
@@ -29,15 +29,15 @@ pub struct Mount {
     pub free_bytes: u64,
     /// Size of the file system in bytes.
     pub size_bytes: u64,
-    /// Inodes free; none where the file system makes them as needed.
+    /// Free inodes; `None` if the file system creates them on demand.
     pub free_inodes: Option<u64>,
-    /// All its inodes, under the same condition.
+    /// The total number of inodes, under the same condition.
     pub all_inodes: Option<u64>,
-    /// Whether the file system lives on another machine.
+    /// Whether it is a network file system.
     pub network: bool,
 }
 
-/// What the magic numbers of statfs(2) mean to us.
+/// The meaning of a magic number of statfs(2).
 struct Known {
     magic: u64,
     name: &'static str,
@@ -98,8 +98,8 @@ const KNOWN: &[Known] = &[
 ];
 
 impl Root {
-    /// The mount of `p`, or of the nearest directory above it that exists. Links in the parents
-    /// are followed inside the root.
+    /// The mount of `p`, or of its nearest existing parent. Links in the parents are followed
+    /// inside the root.
     pub fn mount(&self, p: &AbsPath) -> Result<Mount, RootError> {
         let path = self.canonical(p)?;
         self.mount_of(&path)
@@ -110,7 +110,7 @@ impl Root {
         let (at, handle) = self.nearest(path)?;
         let raw = walk::statx_of(&handle)?;
         if raw.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
-            // Linux before 5.8. Guessing from device numbers would take bind mounts for one.
+            // Linux before 5.8. Device numbers would not distinguish bind mounts.
             return Err(Errno::NOSYS.into());
         }
         let id = raw.stx_mnt_id;
@@ -136,7 +136,7 @@ impl Root {
         Ok(self.pretended_mount(path, mount))
     }
 
-    /// Climbs from `at`, which holds no links, while the parent is on the same mount.
+    /// Goes up from `at`, which contains no links, while the parent is on the same mount.
     fn top_of(&self, at: AbsPath, id: u64) -> io::Result<AbsPath> {
         let mut top = at;
         while let Some(parent) = top.parent() {

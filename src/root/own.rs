@@ -1,4 +1,4 @@
-//! The program's own small files: replaced whole, durable when the call returns.
+//! Replaces the program's own small files atomically; they are durable when the call returns.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -9,20 +9,21 @@ use crate::path::AbsPath;
 
 impl Root {
     /// Replaces the file at `p`: readers see the old or the new content, and after a power cut one
-    /// of the two is there. A link at `p` is replaced, not followed.
+    /// of the two exists. A link at `p` is replaced, not followed.
     ///
-    /// The new content is written to `.<name>.new` beside it. That name is fixed so that a crash
-    /// leaves at most one such file, which the next call uses; a lock on it keeps two writers apart.
+    /// The new content is written to `.<name>.new` in the same directory. The name is fixed so that
+    /// a crash leaves at most one such file, which the next call reuses; a lock on it serialises
+    /// writers.
     pub fn replace(&self, p: &AbsPath, bytes: &[u8], mode: u32) -> Result<(), RootError> {
         self.replace_by(p, &[bytes], mode)
     }
 
-    /// Like [`Root::replace`], by all of `parts` one after another.
+    /// Like [`Root::replace`], with all of `parts` in sequence.
     pub fn replace_by(&self, p: &AbsPath, parts: &[&[u8]], mode: u32) -> Result<(), RootError> {
         self.replace_filled(p, |beside, file| self.fill(beside, file, parts, mode))
     }
 
-    /// Replaces the file at `p` by one beside it that `fill` has filled and synced.
+    /// Replaces the file at `p` by a temporary file that `fill` has written and synced.
     pub(super) fn replace_filled(
         &self,
         p: &AbsPath,
@@ -35,7 +36,8 @@ impl Root {
                 .map_err(io::Error::other)?;
             let file = self.claim(&beside)?;
             if let Err(error) = fill(&beside, &file) {
-                // What was written of it would fill the very disk that is full. It stays locked until then.
+                // A partial file would occupy space on a disk that may be full. It stays locked
+                // until it is removed.
                 let _ = self.remove_file(&beside);
                 return Err(error);
             }
@@ -52,8 +54,8 @@ impl Root {
         self.sync_open_file(beside, file)
     }
 
-    /// Opens or makes the file at `p` and locks it. A writer that had the lock before may have
-    /// renamed it away; then there is a new one to open.
+    /// Opens or creates the file at `p` and locks it. The previous holder of the lock may have
+    /// renamed the file; then the new one is opened.
     pub(super) fn claim(&self, p: &AbsPath) -> io::Result<OwnedFd> {
         loop {
             let file = self.open_or_new(p)?;
@@ -63,13 +65,13 @@ impl Root {
                 Ok(named) if named.stx_ino == held.stx_ino => return Ok(file),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // What does not pass by itself, such as too many open files, is told.
+                // Errors that do not pass by themselves, such as too many open files, are returned.
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Opens the file at `p` for writing, and makes it (0600) when it is missing.
+    /// Opens the file at `p` for writing, and creates it (0600) if missing.
     pub(super) fn open_or_new(&self, p: &AbsPath) -> io::Result<OwnedFd> {
         use io::ErrorKind as K;
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -79,7 +81,7 @@ impl Root {
                 opened => return opened,
             }
             match self.create_new(p, 0o600) {
-                // Somebody else made it between the two calls.
+                // Another process created it between the two calls.
                 Err(error) if error.kind() == K::AlreadyExists => {}
                 made => {
                     let file = made?;
@@ -90,7 +92,8 @@ impl Root {
         }
     }
 
-    /// A umask may have left a new file without the rights that its owner needs to open it again.
+    /// A umask may have left a new file without the permissions that its owner needs to open it
+    /// again.
     fn unmask(&self, p: &AbsPath, file: &OwnedFd) -> io::Result<()> {
         match super::Stat::of(&walk::statx_of(file)?).mode {
             0o600 => Ok(()),
@@ -98,8 +101,8 @@ impl Root {
         }
     }
 
-    /// Makes the directory `p` and those above it that are missing, with `mode` whatever the umask,
-    /// durably. Existing ones stay as they are; a link to a directory counts as one.
+    /// Creates the directory `p` and its missing parents, durably and with `mode` whatever the
+    /// umask. Existing directories, and links to directories, are unchanged.
     pub fn make_dirs(&self, p: &AbsPath, mode: u32) -> Result<(), RootError> {
         let mut absent = Vec::new();
         for dir in std::iter::once(p.clone()).chain(p.ancestors()) {
@@ -118,7 +121,7 @@ impl Root {
 
     fn make_durable_dir(&self, dir: &AbsPath, mode: u32) -> io::Result<()> {
         match self.make_one_dir(dir, mode) {
-            // Made meanwhile by somebody else; what is no directory is an error.
+            // Another process created it meanwhile; anything but a directory is an error.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return self.dir_handle(dir.relative()).map(drop);
             }

@@ -1,11 +1,11 @@
-//! Reading parts of a file that is too large to be read whole.
+//! Reads parts of a file that is too large to be read whole.
 
 use std::{fs::File, os::unix::fs::FileExt as _};
 
 use super::{Root, RootError, read::Last};
 use crate::path::AbsPath;
 
-/// A regular file, open for reading. What has become of its name since does not matter.
+/// A regular file, open for reading. It stays the same file if its name is changed or removed.
 #[derive(Debug)]
 pub struct Pieces {
     root: Root,
@@ -15,7 +15,7 @@ pub struct Pieces {
 }
 
 impl Root {
-    /// Opens the regular file at `p` to read parts of it; refuses when `p` itself is a link.
+    /// Opens the regular file at `p` to read parts of it; refuses if `p` itself is a link.
     pub fn pieces(&self, p: &AbsPath) -> Result<Pieces, RootError> {
         let (file, stat) = self.open_regular("read", p, Last::Keep)?;
         Ok(Pieces::of(self.clone(), p.clone(), file, stat.size))
@@ -32,12 +32,12 @@ impl Pieces {
         }
     }
 
-    /// How many bytes the file had when it was opened.
+    /// The file's size in bytes when it was opened.
     pub const fn size(&self) -> u64 {
         self.size
     }
 
-    /// `length` bytes from `offset` on. That the file ends before them is an error.
+    /// Reads `length` bytes from `offset` on. It is an error if the file ends before them.
     pub fn at(&self, offset: u64, length: usize) -> Result<Vec<u8>, RootError> {
         let mut piece = vec![0; length];
         match self.file.read_exact_at(&mut piece, offset) {

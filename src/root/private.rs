@@ -1,4 +1,4 @@
-//! Directories that no other user can look into or change.
+//! Directories that no other user can read or change.
 
 use std::os::fd::AsFd;
 
@@ -10,12 +10,13 @@ use rustix::{
 use super::{Identity, Kind, Meta, Mount, Root, RootError, Stat};
 use crate::path::AbsPath;
 
-/// File systems without owners: every object has the one that the mount was given.
+/// File systems without owners: every object has the owner given by the mount.
 const WITHOUT_OWNERS: [&str; 2] = ["vfat", "exfat"];
 
 impl Stat {
-    /// Whether it is a directory of this process's own user that nobody else may enter. On a file system
-    /// without owners it is enough that nobody else may write, there and in every other directory.
+    /// Whether it is a directory of this process's own user that no other user may enter. On a file
+    /// system without owners, where the mount gives all directories the same mode, it is enough
+    /// that no other user may write.
     pub fn is_private(&self, fs_type: &str) -> bool {
         let others = match WITHOUT_OWNERS.contains(&fs_type) {
             true => 0o022,
@@ -27,7 +28,8 @@ impl Stat {
 }
 
 impl Root {
-    /// The private directory at `p`, which is made where nothing is. None where something else stands there.
+    /// The private directory at `p`, which is created if nothing exists there. `None` if something
+    /// else exists there.
     pub fn private_dir(&self, p: &AbsPath) -> Result<Option<Identity>, RootError> {
         if self.stat(p)?.is_none() {
             let meta = Meta {
@@ -48,7 +50,7 @@ impl Root {
         Ok(there.map(|stat| stat.identity))
     }
 
-    /// Whether [`Root::private_dir`] can make one at the top of `mount`.
+    /// Whether [`Root::private_dir`] can create one at the top of `mount`.
     pub fn takes_private_dirs(&self, mount: &Mount) -> Result<bool, RootError> {
         let top = &mount.top;
         if WITHOUT_OWNERS.contains(&mount.fs_type.as_str()) {

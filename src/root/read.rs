@@ -1,4 +1,4 @@
-//! Reading what regular files hold.
+//! Reads the content of regular files.
 
 use std::{
     fs::File,
@@ -14,8 +14,8 @@ use crate::{
     path::AbsPath,
 };
 
-/// Read size while digesting: large enough that the calls do not show beside the hashing, small
-/// enough to stay in the processor's second-level cache.
+/// Bytes of a read while digesting: large enough that system calls cost little compared to the
+/// hashing, small enough for the processor's second-level cache.
 const DIGEST_CHUNK: usize = 128 * 1024;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -25,8 +25,8 @@ pub(super) enum Last {
 }
 
 impl Root {
-    /// The content of the regular file at `p`, at most `limit` bytes; links are followed inside
-    /// the root.
+    /// The content of the regular file at `p`, at most `limit` bytes; links are followed inside the
+    /// root.
     pub fn read(&self, p: &AbsPath, limit: u64) -> Result<Vec<u8>, RootError> {
         self.read_as(p, limit, Last::Follow)
     }
@@ -36,8 +36,8 @@ impl Root {
         self.read_as(p, limit, Last::Keep)
     }
 
-    /// Like [`Root::read_nofollow`], for what was a regular file when it was looked at a moment ago: it is
-    /// not looked at once more before it is opened. Gives what is known of the very file that was read.
+    /// Like [`Root::read_nofollow`], for an object that was a regular file a moment ago: it is not
+    /// checked again before it is opened. Also returns the metadata of the file that was read.
     pub fn read_seen(&self, p: &AbsPath, limit: u64) -> Result<(Vec<u8>, Stat), RootError> {
         let (file, stat) = self.open_seen("read", p, Last::Keep)?;
         Ok((self.content(p, file, stat.size, limit)?, stat))
@@ -51,8 +51,8 @@ impl Root {
         })
     }
 
-    /// Like [`Root::read`], with what is known of the very file that was read: whose it is and who
-    /// may write it.
+    /// Like [`Root::read`], and also returns the metadata of the file that was read: its owner and
+    /// mode.
     pub fn read_with_stat(&self, p: &AbsPath, limit: u64) -> Result<(Vec<u8>, Stat), RootError> {
         let (file, stat) = self.open_regular("read", p, Last::Follow)?;
         Ok((self.content(p, file, stat.size, limit)?, stat))
@@ -70,16 +70,17 @@ impl Root {
         size: u64,
         limit: u64,
     ) -> Result<Vec<u8>, RootError> {
-        // A hint, so that a file is one read: files below /proc and /sys give no usable size, and any
-        // file may have grown.
+        // A hint, so that a file usually takes one read: files below /proc and /sys report no
+        // usable size, and any file may have grown.
         let expected = usize::try_from(size.min(limit)).unwrap_or(0);
         let mut content = vec![0; expected.saturating_add(1)];
         let length =
             read_once(&mut file, &mut content).map_err(|error| self.failed("read", p, error))?;
         content.truncate(length);
-        // Just what the file had when it was opened, though there was room for more: that is its end.
+        // The file had exactly its expected size although the buffer had room for more, so this is
+        // its end.
         if length != expected || expected == 0 {
-            // One byte more than allowed tells "just fits" from "too long".
+            // One byte more than allowed distinguishes "just fits" from "too long".
             let rest = limit.saturating_add(1).saturating_sub(length as u64);
             file.take(rest)
                 .read_to_end(&mut content)
@@ -94,20 +95,20 @@ impl Root {
         Ok(content)
     }
 
-    /// Opens for reading only what is a regular file: opening a FIFO would wait for a writer or
-    /// wake one, and some devices act on being opened.
+    /// Opens only regular files for reading: opening a FIFO would wait for a writer or wake one,
+    /// and some devices react to being opened.
     pub(super) fn open_regular(
         &self,
         act: &'static str,
         p: &AbsPath,
         last: Last,
     ) -> Result<(File, Stat), RootError> {
-        // The second look is for an exchange between the two.
+        // Check again after opening, in case the object was exchanged in between.
         self.regular(act, p, last, OFlags::PATH)?;
         self.open_seen(act, p, last)
     }
 
-    /// Like [`Root::open_regular`], for what was seen to be a regular file already.
+    /// Like [`Root::open_regular`], for an object that was a regular file already.
     fn open_seen(
         &self,
         act: &'static str,
@@ -119,7 +120,7 @@ impl Root {
         Ok((File::from(fd), stat))
     }
 
-    /// Opens with these flags, and refuses what is then no regular file.
+    /// Opens with these flags, and refuses anything but a regular file.
     fn regular(
         &self,
         act: &'static str,
@@ -147,16 +148,17 @@ impl Root {
         }
     }
 
-    /// The SHA-256 of the regular file at `p`, which is not followed when it is a link.
+    /// The SHA-256 of the regular file at `p`; a link is not followed.
     ///
-    /// One that grows meanwhile is read to one byte behind the size that it had: no digest of it is of use.
+    /// A file that grows meanwhile is read to one byte beyond its original size: its digest is of
+    /// no use.
     pub fn digest(&self, p: &AbsPath) -> Result<Digest, RootError> {
         let (file, stat) = self.open_regular("digest", p, Last::Keep)?;
         self.digest_of(p, file, stat.size)
     }
 
-    /// As [`Root::digest`]; none where the file has more than `most` bytes. A sparse file has any size that
-    /// its owner likes, and takes hours to read.
+    /// As [`Root::digest`]; `None` if the file has more than `most` bytes. The owner of a sparse
+    /// file can give it any size, and it would take hours to read.
     pub fn digest_within(&self, p: &AbsPath, most: u64) -> Result<Option<Digest>, RootError> {
         let (file, stat) = self.open_regular("digest", p, Last::Keep)?;
         match stat.size <= most {
@@ -180,7 +182,7 @@ impl Root {
     }
 }
 
-/// One read, tried again when a signal came first.
+/// One read, repeated if a signal interrupts it.
 fn read_once(file: &mut impl io::Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match file.read(buffer) {

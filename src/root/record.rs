@@ -1,4 +1,4 @@
-//! Test instruments: a log of what was done to the tree, faults on demand, pretended mounts.
+//! Test instruments: a log of the operations on the tree, injected faults, pretended mounts.
 //!
 //! A root without instruments pays one comparison per operation.
 
@@ -13,43 +13,43 @@ use crate::path::AbsPath;
 /// One operation that changed the tree or made it durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// The file system it happened on: equal for operations on one file system in this recording,
-    /// without meaning beyond it.
+    /// The file system: equal for operations on one file system in this recording, without meaning
+    /// beyond it.
     pub fs: u64,
-    /// The path it is about, without links in its parents.
+    /// The path, without links in its parents.
     pub path: AbsPath,
-    /// What was done to it.
+    /// The operation.
     pub act: Act,
 }
 
-/// What an operation does to its path. Modes are permission bits (07777).
+/// An operation on a path. Modes are permission bits (07777).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// An empty file of this mode came to be.
+    /// An empty file of this mode was created.
     Create(u32),
     /// The whole content of the file was replaced by this.
     Write(Vec<u8>),
-    /// Blocks for so many bytes were set aside for the file; its content and length stay.
+    /// This many bytes were allocated for the file; its content and length are unchanged.
     Reserve(u64),
-    /// A directory of this mode came to be.
+    /// A directory of this mode was created.
     MakeDir(u32),
-    /// A symbolic link to this target came to be.
+    /// A symbolic link to this target was created.
     MakeLink(String),
-    /// The name came to be another one of the file at this path.
+    /// The name was created as a hard link to the file at this path.
     HardLink(AbsPath),
-    /// A socket came to be.
+    /// A socket was created.
     MakeSocket,
     /// The mode was set.
     SetMode(u32),
     /// Owner and group were set.
     SetOwner(u32, u32),
-    /// The extended attribute of this name was set to this value, or removed where that is empty.
+    /// The extended attribute of this name was set to this value, or removed if the value is empty.
     SetAttribute(String, Vec<u8>),
-    /// The name was moved to this one, replacing what was there.
+    /// The name was moved to this one, replacing any object there.
     Rename(AbsPath),
-    /// The name changed places with this one.
+    /// The name was exchanged with this one.
     Exchange(AbsPath),
-    /// The name of anything but a directory was removed.
+    /// The name of an object other than a directory was removed.
     Unlink,
     /// The empty directory was removed.
     RemoveDir,
@@ -62,8 +62,8 @@ pub enum Act {
 }
 
 impl Act {
-    /// Whether it changes a directory's entries, so that it happens on the file system of the
-    /// directory and not on that of what is mounted at the name.
+    /// Whether it changes a directory's entries: such an operation belongs to the file system of
+    /// the directory and not to that of a mount at the name.
     const fn changes_names(&self) -> bool {
         use Act as A;
         matches!(
@@ -81,10 +81,10 @@ impl Act {
     }
 }
 
-/// Asked before each operation; an error is returned in place of carrying the operation out.
+/// Called before each operation; if it returns an error, the operation is not carried out.
 pub type FaultHook = Arc<dyn Fn(&Op) -> Option<io::Error> + Send + Sync>;
 
-/// What was done through a recording root and its clones, in order.
+/// The operations of a recording root and its clones, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Recording(Arc<Mutex<Vec<Op>>>);
 
@@ -99,12 +99,12 @@ impl Recording {
         self.hold().len()
     }
 
-    /// Whether nothing was done yet.
+    /// Whether the log is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A log is whole after every push, so a panic elsewhere does not spoil it.
+    /// Each push leaves the log consistent, so a panic elsewhere does not spoil it.
     fn hold(&self) -> MutexGuard<'_, Vec<Op>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,22 +126,22 @@ impl fmt::Debug for Taps {
 }
 
 impl Root {
-    /// This root, with every operation through it and its clones written to a log.
+    /// This root, with every operation through it and its clones recorded in a log.
     pub fn recording(self) -> (Self, Recording) {
         let recording = Recording::default();
         let root = self.with_taps(|taps| taps.recording = Some(recording.clone()));
         (root, recording)
     }
 
-    /// This root, asking `hook` before each operation whether it shall fail, and how. A hook may
-    /// also end the process there.
+    /// This root, which calls `hook` before each operation to decide whether it fails, and how. A
+    /// hook may also end the process there.
     pub fn with_fault(self, hook: FaultHook) -> Self {
         self.with_taps(|taps| taps.fault = Some(hook))
     }
 
-    /// This root, taking each of `tops` for the top of a mount of its own: [`Root::mount`] and
-    /// [`Root::stat`] say so, renames between them answer EXDEV, and the recording sees different
-    /// file systems. For tests that may not mount anything.
+    /// This root, with each of `tops` treated as the top of a separate mount: [`Root::mount`] and
+    /// [`Root::stat`] report them, renames between them return EXDEV, and the recording sees
+    /// different file systems. For tests that may not mount anything.
     pub fn with_pretended_mounts(self, tops: Vec<AbsPath>) -> Self {
         self.with_taps(|taps| taps.mounts = tops)
     }
@@ -152,8 +152,8 @@ impl Root {
         Self(Arc::new(inner))
     }
 
-    /// Carries out one operation on `p` under the instruments. `act` describes it with paths as
-    /// the caller has them, and is asked only when somebody listens.
+    /// Carries out one operation on `p` under the instruments. `act` describes it with the caller's
+    /// paths, and is called only if instruments are active.
     pub(super) fn tapped<T>(
         &self,
         p: &AbsPath,
@@ -170,7 +170,7 @@ impl Root {
         let Some(recording) = &taps.recording else {
             return run();
         };
-        // Held while the operation runs, so that the log has the order the kernel saw.
+        // Locked while the operation runs, so that the log has the kernel's order.
         let mut log = recording.hold();
         let answer = run()?;
         log.push(op);
@@ -195,7 +195,7 @@ impl Root {
             .map_or(device, |index| u64::MAX - index))
     }
 
-    /// Which pretended mount holds `p`; the innermost, when they nest.
+    /// The pretended mount that contains `p`; the innermost, if they nest.
     fn pretended_index(&self, p: &AbsPath) -> Option<u64> {
         let mounts = &self.0.taps.as_ref()?.mounts;
         (0_u64..)

@@ -1,4 +1,4 @@
-//! Removing. Nothing here is durable until the caller syncs.
+//! Removes objects. Nothing here is durable until the caller syncs.
 
 use std::{
     ffi::{CStr, CString},
@@ -14,25 +14,26 @@ use rustix::{
 use super::{Act, Kind, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
 
-/// Levels of directories that are open at once. What is deeper is moved up: users can make trees of any depth,
-/// and neither descriptors nor the stack are without end.
+/// Levels of directories that are open at once. Deeper directories are moved up to the top: users
+/// can create trees of any depth, but descriptors and stack are limited.
 const DEEPEST: usize = 128;
 
-/// How often the top of a tree is looked through for what was moved there: somebody who holds a directory of it
-/// open may go on making others.
+/// How often the top of a tree is scanned for directories that were moved there: a process that
+/// still has a directory of it open may keep creating new ones.
 const MOST_PASSES: usize = 1000;
 
-/// Where in a tree something is removed.
+/// The position in a tree during a removal.
 #[derive(Clone, Copy)]
 struct Within<'a> {
     mount: u64,
     depth: usize,
-    /// The top of the tree; none for that itself.
+    /// The top of the tree; `None` at the top itself.
     top: Option<&'a OwnedFd>,
 }
 
 impl Root {
-    /// Removes the name `p` of anything but a directory. Nothing there is as good as removed.
+    /// Removes the name `p` of an object other than a directory. It is no error if nothing exists
+    /// there.
     pub fn remove_file(&self, p: &AbsPath) -> Result<(), RootError> {
         match self.unlink(p) {
             Err(error) if walk::is_absent(&error) => Ok(()),
@@ -40,8 +41,8 @@ impl Root {
         }
     }
 
-    /// Removes the directory `p` when it is empty; says whether it did. A directory that holds
-    /// something, is a mount point, or is not there stays as it is.
+    /// Removes the directory `p` if it is empty; returns whether it did. A directory that is not
+    /// empty, is a mount point, or does not exist is no error.
     pub fn remove_empty_dir(&self, p: &AbsPath) -> Result<bool, RootError> {
         use io::ErrorKind as K;
         match self.remove_dir(p) {
@@ -58,8 +59,9 @@ impl Root {
         }
     }
 
-    /// Removes `p` and all below it. Links are removed, never followed. A mount point is refused,
-    /// after what came before it in its directory is gone. Nothing there is as good as removed.
+    /// Removes `p` and everything below it. Links are removed, never followed. A mount point is an
+    /// error; objects that precede it in its directory are removed by then. It is no error if
+    /// nothing exists at `p`.
     pub fn remove_tree(&self, p: &AbsPath) -> Result<(), RootError> {
         let slot = match self.slot(p) {
             Err(error) if walk::is_absent(&error) => return Ok(()),
@@ -78,7 +80,7 @@ impl Root {
     }
 
     /// Works on descriptors, so that a directory exchanged for a link meanwhile is not followed,
-    /// and on raw names, because what strangers left need not be UTF-8.
+    /// and on raw names, because foreign names need not be UTF-8.
     fn remove_at(
         &self,
         dir: &OwnedFd,
@@ -132,12 +134,13 @@ impl Root {
         for _ in 0..MOST_PASSES {
             let names = raw_names(&inner).map_err(failed)?;
             for name in &names {
-                // Only shown and recorded, never resolved. What is too deep for a path is shown as its directory.
+                // Only shown and recorded, never resolved. If the path would be too long, its
+                // directory is shown instead.
                 let shown = p.join(&name.to_string_lossy());
                 let shown = shown.unwrap_or_else(|_| p.clone());
                 self.remove_at(&inner, name, &shown, below)?;
             }
-            // What was too deep is at the top now.
+            // Directories that were too deep are at the top now, so scan it again.
             if names.is_empty() || within.top.is_some() {
                 break;
             }
@@ -149,7 +152,7 @@ impl Root {
         self.unlink_in(&self.slot(p)?, p)
     }
 
-    /// The same in a directory that is open already.
+    /// Does the same in a directory that is open already.
     pub(super) fn unlink_in(&self, slot: &walk::Slot<'_>, p: &AbsPath) -> io::Result<()> {
         let unlink = || {
             Ok(rustix::fs::unlinkat(
@@ -174,8 +177,8 @@ impl Root {
     }
 }
 
-/// Moves a directory to the top of its tree, under a name that is free there. Not recorded: no tree of a test
-/// instrument is that deep.
+/// Moves a directory to the top of its tree, under an unused name. Not recorded, since no tree in
+/// recorded tests is that deep.
 fn lift(dir: &OwnedFd, name: &CStr, top: &OwnedFd) -> io::Result<()> {
     for number in 0_u64.. {
         let flags = RenameFlags::NOREPLACE;

@@ -1,7 +1,8 @@
-//! Unix sockets below the root, whatever the length of their paths.
+//! Unix sockets below the root, for paths of any length.
 //!
-//! A socket address holds 108 bytes (unix(7)), and resolving it knows no root. So an address names
-//! an open descriptor instead: `/proc/self/fd/N/name` to bind, `/proc/self/fd/N` to connect.
+//! A socket address holds 108 bytes (unix(7)) and is not resolved inside a root. So an address
+//! refers to an open descriptor instead: `/proc/self/fd/N/name` to bind, `/proc/self/fd/N` to
+//! connect.
 
 use std::{
     io,
@@ -24,13 +25,13 @@ use super::{
 };
 use crate::path::AbsPath;
 
-/// Connections that may wait for the server; the kernel caps it at `net.core.somaxconn`.
+/// Connections that may wait for the server; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 128;
 
-/// The mode of a directory for this process's user alone.
+/// The mode of a directory that only this process's user may enter.
 const PRIVATE: u32 = 0o700;
 
-/// A socket that is held open by its name, so that an address that fits can name it.
+/// A socket file held open by a descriptor, so that a short address can refer to it.
 #[derive(Debug)]
 pub struct UnixAddress(OwnedFd);
 
@@ -42,13 +43,14 @@ impl UnixAddress {
 }
 
 impl Root {
-    /// Binds and listens at `p` with exactly `mode`. A socket that nobody answers on is removed
-    /// first; anything else at `p` stays, and is an error. The listener blocks.
+    /// Binds and listens at `p` with exactly `mode`. A stale socket, on which no process answers,
+    /// is removed first; any other object at `p` is an error. The listener blocks.
     pub fn bind_unix(&self, p: &AbsPath, mode: u32) -> Result<UnixListener, RootError> {
         self.bind_unix_for(p, mode, None)
     }
 
-    /// The same for a `group` of others; where this process may not give files away, its own has it.
+    /// Does the same for another `group`; if this process may not change the group, its own group
+    /// is used.
     pub fn bind_unix_for(
         &self,
         p: &AbsPath,
@@ -60,9 +62,10 @@ impl Root {
             .and_then(|slot| self.bind_in(&slot, p, mode, group))
     }
 
-    /// The same in a directory that only this process's user may enter: made where it is missing, closed again
-    /// where somebody opened it, refused where it is a link or belongs to another user. What is judged is
-    /// what the socket is bound in, whatever takes the directory's name meanwhile.
+    /// Does the same in a directory that only this process's user may enter. The directory is
+    /// created if missing, its mode is restored if it was widened, and it is refused if it is a
+    /// link or belongs to another user. The socket is bound in exactly the checked directory, even
+    /// if its name is taken over meanwhile.
     pub fn bind_unix_private(&self, p: &AbsPath, mode: u32) -> Result<UnixListener, RootError> {
         let dir = p.parent().unwrap_or_else(AbsPath::root);
         self.make_dirs(&dir, PRIVATE)?;
@@ -93,8 +96,8 @@ impl Root {
         self.clear_dead_socket(slot, p)?;
         let bind = || {
             let socket = stream_socket()?;
-            // A socket's own mode becomes its file's mode at bind (less the umask), so that there
-            // is no moment at which more people may connect than `mode` says.
+            // The socket's own mode becomes the file's mode at bind (less the umask), so at no
+            // moment may more users connect than `mode` allows.
             rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
             let address = SocketAddrUnix::new(slot.proc_path())?;
             self.tapped(
@@ -109,24 +112,25 @@ impl Root {
         bind().map_err(|error| self.failed("bind the socket", p, error))
     }
 
-    /// Connects to the socket at `p`, links followed inside the root. Never waits: a server whose
-    /// queue is full is an error that may be tried again. The stream blocks.
+    /// Connects to the socket at `p`; links are followed inside the root. Never waits: a full queue
+    /// of the server is an error that may be retried. The stream blocks.
     pub fn connect_unix(&self, p: &AbsPath) -> Result<UnixStream, RootError> {
         self.open_raw(p.relative(), OFlags::PATH, 0)
             .and_then(|socket| connect(&socket))
             .map_err(|error| self.failed("connect to", p, error))
     }
 
-    /// The socket at `p` as an address that others can connect to, links followed inside the root; it holds
-    /// for as long as the answer is kept.
+    /// The socket at `p` as an address that others can connect to; links are followed inside the
+    /// root. Valid while the returned value is kept.
     pub fn unix_address(&self, p: &AbsPath) -> Result<UnixAddress, RootError> {
         self.open_raw(p.relative(), OFlags::PATH, 0)
             .map(UnixAddress)
             .map_err(|error| self.failed("open the socket", p, error))
     }
 
-    /// What is at `p` itself, no link followed, as an address with what it is: whoever connects to it
-    /// reaches the very object that was looked at. None when nothing is there.
+    /// The object at `p` itself, without following a link, as an address together with its
+    /// metadata: connecting reaches exactly the object that was checked. `None` if nothing exists
+    /// there.
     pub fn socket_itself(&self, p: &AbsPath) -> Result<Option<(UnixAddress, Stat)>, RootError> {
         let look = || {
             let found = self.handle(p)?;
@@ -140,8 +144,8 @@ impl Root {
         }
     }
 
-    /// Gives back what the umask took away, through a handle: a link put in its place meanwhile
-    /// would otherwise lead the change elsewhere. The group comes first: it takes bits away.
+    /// Restores mode bits that the umask removed, through a handle: a link put in its place
+    /// meanwhile could redirect the change. The group is set first, since that clears bits.
     fn restore_socket_mode(
         &self,
         slot: &Slot<'_>,

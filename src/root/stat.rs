@@ -1,4 +1,4 @@
-//! What an object below the root is, as plain data.
+//! Metadata of an object below the root, as plain data.
 
 use rustix::fs::{FileType, Statx, StatxAttributes, StatxFlags};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind in words, as messages use it.
+    /// The kind as messages name it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::File => "regular file",
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// None for a type that this kernel interface does not name (seen only as `DT_UNKNOWN`).
+    /// `None` for a type without a name in this kernel interface (seen only as `DT_UNKNOWN`).
     pub(super) const fn of(kind: FileType) -> Option<Self> {
         match kind {
             FileType::RegularFile => Some(Self::File),
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// Which object it is, over renames, exchanges and boots.
+/// The identity of an object over renames, exchanges and boots.
 ///
 /// Device numbers and mount ids are left out on purpose: they change at boot. Two objects of
 /// different file systems may therefore share an identity; compare only below one path.
@@ -60,12 +60,12 @@ impl Kind {
 pub struct Identity {
     /// Inode number.
     pub ino: u64,
-    /// When it was created, in seconds and nanoseconds since 1970; none where the file system
-    /// keeps no birth time, and then an inode number may have been used again.
+    /// Creation time, in seconds and nanoseconds since 1970; `None` if the file system stores no
+    /// birth time, in which case an inode number may have been reused.
     pub birth: Option<(i64, u32)>,
 }
 
-/// What is known of an object without opening it.
+/// Metadata that is available without opening an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Its kind.
@@ -80,17 +80,17 @@ pub struct Stat {
     pub size: u64,
     /// Which object it is.
     pub identity: Identity,
-    /// Names this object has.
+    /// Number of hard links.
     pub nlink: u32,
     /// When the content last changed, in seconds and nanoseconds since 1970.
     pub mtime: (i64, u32),
     /// When content or attributes last changed (`ctime`), in seconds and nanoseconds since 1970.
     pub changed: (i64, u32),
-    /// Major and minor number of the file system's device; others after a boot.
+    /// Major and minor number of the file system's device; they change at boot.
     pub device: (u32, u32),
-    /// Major and minor number of a device node; none for everything else.
+    /// Major and minor number of a device node; `None` for everything else.
     pub rdev: Option<(u32, u32)>,
-    /// Whether something is mounted here: it can be neither renamed nor removed.
+    /// Whether it is a mount point, which can be neither renamed nor removed.
     pub mount_point: bool,
     /// Whether the immutable flag is set (`chattr +i`).
     pub immutable: bool,
@@ -99,7 +99,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// What [`Stat::of`] needs to be asked for.
+    /// The statx fields that [`Stat::of`] needs.
     pub(super) const WANTED: StatxFlags = StatxFlags::BASIC_STATS
         .union(StatxFlags::BTIME)
         .union(StatxFlags::MNT_ID);
@@ -131,7 +131,7 @@ impl Stat {
     }
 }
 
-/// Mode and owner that an object shall have.
+/// The mode and owner that an object is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Permission bits with setuid, setgid and sticky (07777).
@@ -140,12 +140,12 @@ pub struct Meta {
     pub uid: u32,
     /// Group; used only when `chown` is set.
     pub gid: u32,
-    /// Whether to set the owner at all: an offline root without CAP_CHOWN leaves it as it is.
+    /// Whether to set the owner at all: an offline root without CAP_CHOWN leaves it unchanged.
     pub chown: bool,
 }
 
 impl Meta {
-    /// A mode, and the owner that the process gives.
+    /// A mode, with the process's own user as owner.
     pub const fn unowned(mode: u32) -> Self {
         Self {
             mode,
@@ -161,7 +161,7 @@ impl Meta {
 pub struct Entry {
     /// Its name, one component.
     pub name: String,
-    /// Its kind; a link is a link, whatever it leads to.
+    /// Its kind; a link counts as a link, whatever its target is.
     pub kind: Kind,
 }
 
@@ -170,8 +170,8 @@ pub struct Entry {
 pub struct Listing {
     /// Sorted by name.
     pub entries: Vec<Entry>,
-    /// How many names are not UTF-8 and therefore missing above.
+    /// The number of names that are not UTF-8 and therefore missing above.
     pub unreadable_names: usize,
-    /// There are more names than were asked for, and which of them are missing is chance.
+    /// There are more names than requested; which of them are missing is arbitrary.
     pub more: bool,
 }

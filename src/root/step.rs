@@ -1,4 +1,4 @@
-//! One step of a path: what a name in a directory is to a path that leads by way of it.
+//! One step of path resolution: what a name in a directory means for a path that passes through it.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -12,32 +12,32 @@ use super::{
 };
 use crate::path::AbsPath;
 
-/// What one step of a path finds.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A directory, with who controls it.
+    /// A directory, and who controls it.
     Directory(Control),
     /// A link that may be followed.
     Link(Followed),
-    /// Something that is neither.
+    /// An object that is neither.
     Other,
-    /// Nothing.
+    /// Nothing exists there.
     Absent,
 }
 
-/// The text of a link that may be followed, and what it may pass.
+/// The target of a link that may be followed, and the limits for following it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
-    /// The target as it is written.
+    /// The target as written in the link.
     pub target: String,
     pub(super) bound: Option<Bound>,
 }
 
 impl Followed {
-    /// A link that the config itself brings, in a directory that `control` says something of.
+    /// A link that the config itself will create, in a directory controlled by `control`.
     ///
     /// # Errors
-    /// Others may exchange it: why it cannot be followed.
+    /// The reason, if other users may exchange the link, so that it cannot be followed.
     pub fn planned(target: String, at: &AbsPath, control: &Control) -> Result<Self, String> {
         match control {
             Control::Root => Ok(Self {
@@ -63,15 +63,15 @@ impl Followed {
         }
     }
 
-    /// Whether the link may lead by way of `at`.
+    /// Whether the link may lead through `at`.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn passes(&self, root: &Root, at: &AbsPath) -> Result<(), String> {
         let Some(bound) = &self.bound else {
             return Ok(());
         };
-        // What cannot be looked at is passed by nobody.
+        // An object that cannot be examined must not be passed.
         let uid = match at.is_under(&bound.top).then(|| root.stat(at)) {
             Some(Ok(stat)) => stat.map(|stat| stat.uid),
             _ => return Err(bound.refusal(at.as_str())),
@@ -81,8 +81,8 @@ impl Followed {
 }
 
 impl Root {
-    /// What `name` in the directory at `holder`, a path without links that `above` controls, is to a path that
-    /// leads by way of it.
+    /// Examines the object at `at`, which is in the directory `holder` (a path without links,
+    /// controlled by `above`).
     pub fn step(&self, holder: &AbsPath, above: &Control, at: &AbsPath) -> Result<Step, RootError> {
         let failed = |error| self.failed("look at", at, error);
         let dir = match self.open_without_links(holder.relative()) {
@@ -101,8 +101,8 @@ impl Root {
         }
     }
 
-    /// A file system that keeps even root out is one that a user has mounted, or whose server does not trust
-    /// this machine.
+    /// A file system that denies access even to root is one that a user has mounted, or whose
+    /// server does not trust this machine.
     pub(super) fn not_let_in(&self, at: &AbsPath, error: io::Error) -> RootError {
         let kept_out = [Errno::ACCESS, Errno::NOTCONN].map(|errno| Some(errno.raw_os_error()));
         match kept_out.contains(&error.raw_os_error()) && rustix::process::geteuid().is_root() {
@@ -139,8 +139,8 @@ impl Root {
         })
     }
 
-    /// Why the object at `p`, which `control` says something of, may not be replaced or read; none where it
-    /// may.
+    /// Why the object at `p`, in a directory controlled by `control`, may not be replaced or read;
+    /// `None` if it may.
     pub fn foreign_target(
         &self,
         p: &AbsPath,

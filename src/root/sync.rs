@@ -1,4 +1,4 @@
-//! Durability.
+//! Makes changes durable.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -9,8 +9,8 @@ use crate::path::AbsPath;
 
 /// A descriptor on a file system, opened before anything is written there.
 ///
-/// The kernel remembers write-back errors per open descriptor: one that is opened afterwards is
-/// not told what went wrong before (syncfs(2), since Linux 5.8).
+/// The kernel tracks write-back errors per open descriptor: one that is opened afterwards does not
+/// report earlier errors (syncfs(2), since Linux 5.8).
 #[derive(Debug)]
 pub struct SyncPoint {
     root: Root,
@@ -33,8 +33,7 @@ impl SyncPoint {
 }
 
 impl Root {
-    /// Opens a sync point on the file system of `p`, or of the nearest directory above it that
-    /// exists.
+    /// Opens a sync point on the file system of `p`, or of its nearest existing parent.
     pub fn sync_point(&self, p: &AbsPath) -> Result<SyncPoint, RootError> {
         let mut at = p.clone();
         loop {
@@ -54,7 +53,8 @@ impl Root {
         }
     }
 
-    /// Makes a regular file's content and attributes durable; its name is its directory's affair.
+    /// Makes a regular file's content and attributes durable; its name needs a sync of its
+    /// directory.
     pub fn sync_file(&self, p: &AbsPath) -> Result<(), RootError> {
         self.open_raw(
             p.relative(),

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use super::{Kind, Meta, Root, RootError};
 use crate::path::AbsPath;
 
-/// What one path of a [`Tree`] holds.
+/// The object at one path of a [`Tree`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Object {
     /// A regular file with its content.
     File(Vec<u8>),
-    /// A directory; what is below it has paths of its own.
+    /// A directory; objects below it have paths of their own.
     Directory,
     /// A symbolic link with its target.
     Link(String),
@@ -21,7 +21,7 @@ pub enum Object {
 /// One object with its mode and owner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node {
-    /// What it is.
+    /// The object.
     pub object: Object,
     /// Permission bits (07777).
     pub mode: u32,
@@ -29,16 +29,16 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a file with several names in the tree the first of them, at all the others.
+    /// For a file with several names in the tree: the first of them, at all the others.
     pub same: Option<AbsPath>,
 }
 
-/// Everything below a root, by path. Devices, named pipes and extended attributes are left out.
+/// All objects below a root, by path. Devices, named pipes and extended attributes are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tree(pub BTreeMap<AbsPath, Node>);
 
 impl Tree {
-    /// Reads everything below `root`, contents included: for trees of test size.
+    /// Reads everything below `root`, including contents: only for small test trees.
     pub fn capture(root: &Root) -> Result<Self, RootError> {
         let (mut tree, mut names) = (Self::default(), BTreeMap::new());
         tree.take_in(root, &AbsPath::root(), &mut names)?;
@@ -46,7 +46,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Notes which files are one, by what `object` says of their paths; none stands for itself alone.
+    /// Records which paths are the same file, by the identity that `object` returns for them;
+    /// `None` is always distinct.
     pub(super) fn name_alike<I: Ord>(&mut self, object: impl Fn(&AbsPath) -> Option<I>) {
         let mut first: BTreeMap<I, AbsPath> = BTreeMap::new();
         for (path, node) in &mut self.0 {
@@ -60,7 +61,7 @@ impl Tree {
         }
     }
 
-    /// What is left without the paths that are `hidden`.
+    /// A copy without the paths that are `hidden`.
     #[must_use]
     pub fn without(&self, hidden: impl Fn(&AbsPath) -> bool) -> Self {
         let left = self.0.iter().filter(|(path, _)| !hidden(path));
@@ -109,7 +110,7 @@ impl Tree {
         );
         if directory {
             for entry in root.list(p)? {
-                // A listed name is one component, so only the length can be at fault.
+                // A listed name is one component, so only the length can be invalid.
                 if let Ok(below) = p.join(&entry.name) {
                     self.take_in(root, &below, names)?;
                 }
@@ -118,12 +119,12 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes this tree below `into`, which should be empty. Sockets become dead ones. Owners are
-    /// set where the process may.
+    /// Creates this tree below `into`, which should be empty. Sockets are created without a server.
+    /// Owners are set if the process may do so.
     pub fn materialise(&self, into: &Root) -> Result<(), RootError> {
         for (path, node) in &self.0 {
             let meta = Meta {
-                // Directories are closed last, so that their content can be made.
+                // Directories get their mode last, so that their content can be created.
                 mode: if node.object == Object::Directory {
                     node.mode | 0o700
                 } else {

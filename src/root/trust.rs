@@ -1,4 +1,5 @@
-//! Who else may change what is read: the owners, modes and mounts of a path and of all that is above it.
+//! Checks which other users may change a file: the owners, modes and mounts of its path and of all
+//! parents.
 
 use std::{io, os::fd::OwnedFd, path::Path};
 
@@ -7,20 +8,21 @@ use rustix::{fs::StatVfsMountFlags, io::Errno};
 use super::{Kind, Root, RootError, Stat, walk};
 use crate::path::AbsPath;
 
-/// Extended attribute of an access control list. Where there is one, the group's bits are the most that anybody
-/// on the list has.
+/// Extended attribute of an access control list. Where one exists, the group bits of the mode are
+/// the upper limit for all its entries.
 const ACL: &str = "system.posix_acl_access";
 
 impl Root {
-    /// Whether this process acts with root's rights on a machine that runs: then it obeys only what root alone
-    /// may write.
+    /// Whether this process acts with root's rights on a running machine: then it accepts only
+    /// files that root alone may write.
     pub fn obeys_root_alone(&self) -> bool {
         rustix::process::geteuid().is_root() && self.is_live()
     }
 
-    /// Fails where a user other than root and this process's own may write what `p` leads to, or put something else
-    /// in its place: by owner, mode and access control list of every object on the way, links included.
-    /// What a read-only mount shows cannot be written there. Nothing at `p` is no failure.
+    /// Fails if a user other than root and this process's own may write the object that `p` leads
+    /// to, or replace it, by owner, mode and access control list of every object on the path, links
+    /// included. Objects on a read-only mount cannot be written there. It is no failure if nothing
+    /// exists at `p`.
     pub fn check_trusted(&self, p: &AbsPath) -> Result<(), RootError> {
         if self.0.shown != Path::new("/")
             && let Ok(above) = AbsPath::new(self.0.shown.display().to_string())
@@ -33,7 +35,7 @@ impl Root {
     fn check_way(&self, p: &AbsPath) -> Result<(), RootError> {
         let failed = |at: &AbsPath, error| self.failed("look at", at, error);
         let mut todo: Vec<String> = p.relative().split('/').rev().map(str::to_owned).collect();
-        // The root itself comes first.
+        // Start with the root itself.
         todo.push(String::new());
         let (mut at, mut links) = (AbsPath::root(), 0);
         while let Some(part) = todo.pop() {
@@ -74,8 +76,8 @@ impl Root {
     }
 }
 
-/// Who besides root and this process's user may write the object, or exchange what is in it. In a sticky
-/// directory only an object's own owner may, and the object is looked at next.
+/// Which users besides root and this process's own may write the object or exchange its entries. In
+/// a sticky directory only an object's own owner may, and the object is checked next.
 fn writer(object: &OwnedFd, stat: &Stat) -> io::Result<Option<String>> {
     let own = rustix::process::geteuid().as_raw();
     let mount = rustix::fs::fstatvfs(object)?;
@@ -93,7 +95,7 @@ fn writer(object: &OwnedFd, stat: &Stat) -> io::Result<Option<String>> {
     if mode & 0o002 != 0 {
         return Ok(Some(format!("any user may write it (mode {mode:04o})")));
     }
-    // A user's own group often has the number of the user, and nobody else in it.
+    // A user's private group often has the number of the user, and no other member.
     if gid != 0 && gid != own {
         return Ok(Some(format!("group {gid} may write it (mode {mode:04o})")));
     }

@@ -1,4 +1,4 @@
-//! A small file that can be replaced when there is no room left: it and a spare take turns.
+//! Replaces a small file even when the disk is full, by alternating between it and a spare file.
 
 use std::io;
 
@@ -10,21 +10,22 @@ use rustix::{
 use super::{Act, Root, RootError, walk};
 use crate::path::AbsPath;
 
-/// How much longer than needed a file may be before it is cut back: what is too long costs only the
-/// time to write it, what is cut back too often costs the room that was kept.
+/// Factor by which a file may be longer than needed before it is truncated: excess length costs
+/// only write time, while truncating too often gives up reserved space.
 const SURPLUS: u64 = 4;
 
-/// A length below which nothing is cut back.
+/// Files below this length, in bytes, are never truncated.
 const SMALL: u64 = 256 << 10;
 
 impl Root {
-    /// Replaces the file at `p` as [`Root::replace`] does, but the file before stays beside it as
-    /// `.<name>.new` and is written over the next time: where both were [given room](Self::keep_room),
-    /// this takes neither blocks nor inodes.
+    /// Replaces the file at `p` as [`Root::replace`] does, but keeps the previous file as
+    /// `.<name>.new` and overwrites that the next time: if both have [reserved
+    /// space](Self::keep_room), this allocates neither blocks nor inodes.
     ///
-    /// `text` is asked for a content of at least so many bytes: the spare's own length, because cutting
-    /// it would free what is kept. With `trim` a spare that is far longer than `least` is cut all the
-    /// same. A reader that holds the file open across two replacements may see it change.
+    /// `text` is called with the minimum length of the content: the spare's own length, because
+    /// truncating it would free the reserved space. With `trim`, a spare that is far longer than
+    /// `least` is truncated nevertheless. A reader that keeps the file open across two replacements
+    /// may see it change.
     pub fn take_turns(
         &self,
         p: &AbsPath,
@@ -50,8 +51,9 @@ impl Root {
         replace().map_err(|error| self.failed("replace", p, error))
     }
 
-    /// Gives the file at `p`, which must exist, and its spare the blocks for `room` bytes each, without
-    /// changing what they hold. A file system that cannot do that is left alone.
+    /// Reserves blocks for `room` bytes each for the file at `p`, which must exist, and for its
+    /// spare, without changing their content. Does nothing on a file system that does not support
+    /// it.
     pub fn keep_room(&self, p: &AbsPath, room: u64) -> Result<(), RootError> {
         let keep = || {
             let parent = p.parent().ok_or(Errno::ISDIR)?;
@@ -80,8 +82,8 @@ impl Root {
         keep().map_err(|error| self.failed("keep room for", p, error))
     }
 
-    /// The spare becomes the file, and the file the spare; where there is no file yet, or names cannot
-    /// be exchanged, there is no spare afterwards.
+    /// Exchanges the spare and the file. If the file does not exist yet, or names cannot be
+    /// exchanged, there is no spare afterwards.
     fn change_places(&self, p: &AbsPath, spare: &AbsPath) -> io::Result<()> {
         let exchange = || Act::Exchange(p.clone());
         match self.rename(spare, p, RenameFlags::EXCHANGE, exchange) {
@@ -93,7 +95,8 @@ impl Root {
     }
 }
 
-/// The name that [`Root::replace`] uses, too: what an earlier version left there is the first spare.
+/// The same name as in [`Root::replace`]: the temporary file of an earlier version becomes the
+/// first spare.
 fn spare_of(p: &AbsPath, parent: &AbsPath) -> io::Result<AbsPath> {
     parent
         .join(&format!(".{}.new", p.file_name()))

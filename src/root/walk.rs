@@ -1,4 +1,4 @@
-//! From a checked path to a descriptor, always inside the root.
+//! Resolves a checked path to a descriptor, always inside the root.
 
 use std::{
     io,
@@ -15,24 +15,24 @@ use rustix::{
 use super::{Root, Stat, found};
 use crate::path::AbsPath;
 
-/// How often one resolution is tried again when the kernel says EAGAIN, which it does when a
-/// rename or mount anywhere on the machine raced with a `..` in a link (openat2(2)). The race
-/// window is microseconds; a thousand losses in a row mean something other than a race.
+/// How often one resolution is retried after EAGAIN, which the kernel returns when a rename or
+/// mount anywhere on the machine raced with a `..` in a link (openat2(2)). The race window is
+/// microseconds; a thousand failures in a row mean something other than a race.
 const RESOLVE_TRIES: usize = 1000;
 
-/// As many links as the kernel follows in one path (path_resolution(7)).
+/// The number of links that the kernel follows in one path (path_resolution(7)).
 pub const MOST_LINKS: usize = 40;
 
-/// A directory that stays the one it was when it was judged.
+/// A directory descriptor that fixes the object that was checked.
 #[derive(Clone)]
 pub(super) struct Pin {
     pub(super) at: AbsPath,
     pub(super) dir: Arc<OwnedFd>,
-    /// A user other than root may change it.
+    /// Whether a user other than root may change it.
     pub(super) users: bool,
 }
 
-/// A directory and one name in it: what the calls that act on names take.
+/// A directory and one name in it, as needed by calls on names.
 #[derive(Debug)]
 pub(super) struct Slot<'a> {
     pub(super) dir: OwnedFd,
@@ -40,13 +40,13 @@ pub(super) struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// A path of fixed length for calls that know no descriptors. The directory is pinned, the
-    /// name is resolved by the call itself, so it must be one that does not follow links.
+    /// A path of fixed length for calls without descriptors. The directory is fixed, but the call
+    /// itself resolves the name, so it must be one that does not follow links.
     pub(super) fn proc_path(&self) -> PathBuf {
         proc_path(&self.dir).join(self.name)
     }
 
-    /// What has the name, not opened for anything; no link is followed.
+    /// Opens the named object with `O_PATH`; no link is followed.
     pub(super) fn handle(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(
@@ -58,7 +58,7 @@ impl Slot<'_> {
     }
 }
 
-/// The magic link that leads to an open object, whatever has become of its name.
+/// The magic link that leads to an open object, even if its name was changed or removed.
 pub(super) fn proc_path(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
@@ -72,15 +72,15 @@ pub(super) fn statx_of(fd: impl AsFd) -> io::Result<Statx> {
     )?)
 }
 
-/// What an object is, unless it is a FUSE file system that another user mounted: EACCES, because its server
-/// could keep every question waiting for ever.
+/// The metadata of an object. EACCES if it is on a FUSE file system that another user mounted,
+/// because its server could block the call for ever.
 pub(super) fn statx_unless_foreign(fd: impl AsFd) -> io::Result<Statx> {
     found::refuse_foreign_fuse(&found::mount_of(&fd)?.0)?;
     statx_of(fd)
 }
 
-/// What `name`, which is one component, is in a directory; a link is described itself. A FUSE file system that
-/// another user mounted is EACCES.
+/// The metadata of `name`, which is one component, in a directory; a link is not followed. EACCES
+/// on a FUSE file system that another user mounted.
 pub(super) fn statx_in(dir: impl AsFd, name: &str) -> io::Result<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let cached = rustix::fs::statx(&dir, name, flags | AtFlags::STATX_DONT_SYNC, Stat::WANTED)?;
@@ -92,14 +92,14 @@ pub(super) fn statx_in(dir: impl AsFd, name: &str) -> io::Result<Statx> {
 }
 
 impl Root {
-    /// `openat2` below the root. `relative` is empty for the root itself.
+    /// Calls `openat2` below the root. `relative` is empty for the root itself.
     pub(super) fn open_raw(&self, relative: &str, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
         let path = if relative.is_empty() { "." } else { relative };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         self.resolve(path, flags, mode, resolve)
     }
 
-    /// Like [`Root::open_raw`], but a link anywhere in the path is ELOOP.
+    /// Like [`Root::open_raw`], but a link anywhere in the path gives ELOOP.
     pub(super) fn open_without_links(&self, relative: &str) -> io::Result<OwnedFd> {
         let path = if relative.is_empty() { "." } else { relative };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
@@ -132,7 +132,7 @@ impl Root {
         }
     }
 
-    /// The pinned directory that `path` is in, and the rest of the path.
+    /// The pinned directory that contains `path`, and the rest of the path.
     fn pin<'p>(&self, path: &'p str) -> Option<(&OwnedFd, &'p str)> {
         self.0.pins.iter().find_map(|pin| {
             let below = match path.strip_prefix(pin.at.relative())? {
@@ -143,24 +143,24 @@ impl Root {
         })
     }
 
-    /// Whether the directory that holds `p` is pinned, and a user other than root may change it.
+    /// Whether the directory of `p` is pinned and a user other than root may change it.
     pub(super) fn is_in_users_directory(&self, p: &AbsPath) -> bool {
         let mut pins = self.0.pins.iter();
         let innermost = pins.find(|pin| p.is_under(&pin.at) && *p != pin.at);
         innermost.is_some_and(|pin| pin.users)
     }
 
-    /// The object itself, not opened for anything: a FIFO or a device notices nothing.
+    /// Opens the object itself with `O_PATH`: a FIFO or a device notices nothing.
     pub(super) fn handle(&self, p: &AbsPath) -> io::Result<OwnedFd> {
         self.open_raw(p.relative(), OFlags::PATH | OFlags::NOFOLLOW, 0)
     }
 
-    /// A directory to resolve names in; links are followed inside the root.
+    /// A directory handle to resolve names in; links are followed inside the root.
     pub(super) fn dir_handle(&self, relative: &str) -> io::Result<OwnedFd> {
         self.open_raw(relative, OFlags::PATH | OFlags::DIRECTORY, 0)
     }
 
-    /// The directory that holds `p`, and the name of `p` in it. The root itself has no name: EISDIR.
+    /// The directory of `p`, and the name of `p` in it. The root itself has no name: EISDIR.
     pub(super) fn slot<'a>(&self, p: &'a AbsPath) -> io::Result<Slot<'a>> {
         let parent = p.parent().ok_or(Errno::ISDIR)?;
         let dir = self.dir_handle(parent.relative())?;
@@ -170,7 +170,7 @@ impl Root {
         })
     }
 
-    /// `p`, or the nearest directory above it that exists, with a handle on it.
+    /// `p`, or its nearest existing parent, with a handle on it.
     pub(super) fn nearest(&self, p: &AbsPath) -> io::Result<(AbsPath, OwnedFd)> {
         let mut at = p.clone();
         loop {
@@ -183,7 +183,7 @@ impl Root {
     }
 }
 
-/// Absent, or below something that is no directory: either way nothing is there.
+/// Whether the object does not exist, or a parent is no directory.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     use io::ErrorKind as K;
     matches!(error.kind(), K::NotFound | K::NotADirectory)

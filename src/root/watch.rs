@@ -1,4 +1,4 @@
-//! Noticing changes: inotify(7) on directories below the root.
+//! Reports changes by inotify(7) on directories below the root.
 
 use std::{collections::HashMap, io};
 
@@ -9,55 +9,56 @@ use rustix::io::Errno;
 use super::{Root, RootError, walk};
 use crate::path::AbsPath;
 
-/// Room for a few hundred events of usual name length in one read; the kernel queue behind it
-/// holds 16384 (`fs.inotify.max_queued_events`).
+/// Bytes for a few hundred events of usual name length in one read; the kernel queue behind it
+/// holds 16384 events (`fs.inotify.max_queued_events`).
 const BUFFER: usize = 16 * 1024;
 
-/// Keeps one batch from growing for as long as somebody writes without pause.
+/// Limits a batch, which would otherwise grow while another process writes without pause.
 const LARGEST_BATCH: usize = 4096;
 
 /// One watched directory of a [`Watch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WatchId(u64);
 
-/// What happened.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WatchKind {
-    /// A name came to be.
+    /// A name was created.
     Created,
     /// A name was removed.
     Deleted,
-    /// Content was written, or cut off; whoever does it has not closed the file yet.
+    /// Content was written or truncated; the writer has not closed the file yet.
     Modified,
     /// A file that was open for writing was closed.
     Closed,
-    /// Mode, owner, times, links or extended attributes changed; without a name, the directory's.
+    /// Mode, owner, times, links or extended attributes changed; without a name, those of the
+    /// directory.
     Attributes,
-    /// A name was moved away.
+    /// A name was moved out of the directory.
     MovedFrom,
-    /// A name was moved here, in place of what it replaced.
+    /// A name was moved here, and replaced any object of that name.
     MovedTo,
     /// The directory itself was removed, moved or unmounted. It is no longer watched.
     DirGone,
-    /// Events were lost: everything watched must be looked at again. The directory is `/`.
+    /// Events were lost: everything watched must be checked again. The directory is `/`.
     Overflow,
 }
 
 /// One change in a watched directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    /// The directory, as it was named to [`Watch::add`].
+    /// The directory, as passed to [`Watch::add`].
     pub dir: AbsPath,
-    /// The name in it; none when it is about the directory itself, or not UTF-8.
+    /// The name in it; `None` if the event is about the directory itself, or the name is not UTF-8.
     pub name: Option<String>,
-    /// What happened.
+    /// The kind of change.
     pub kind: WatchKind,
 }
 
 #[derive(Debug)]
 struct Place {
     descriptor: WatchDescriptor,
-    /// Two paths may lead to one directory, for which the kernel has one watch.
+    /// Several, since two paths may lead to one directory, for which the kernel has one watch.
     names: Vec<(WatchId, AbsPath)>,
 }
 
@@ -66,19 +67,19 @@ struct Place {
 pub struct Watch {
     root: Root,
     watches: Watches,
-    /// Until the first wait.
+    /// Set until the first wait.
     unread: Option<Inotify>,
-    /// Made in the runtime that first waits.
+    /// Created in the runtime that first waits.
     stream: Option<EventStream<Vec<u8>>>,
     places: HashMap<i32, Place>,
     last_id: u64,
 }
 
 impl Root {
-    /// A watch on nothing yet.
+    /// Creates a watch without directories.
     pub fn watch(&self) -> Result<Watch, RootError> {
         let inotify = Inotify::init().map_err(|error| {
-            // Its words are about files alone (inotify_init(2)).
+            // The kernel's message mentions only files (inotify_init(2)).
             let is_full = error.raw_os_error() == Some(Errno::MFILE.raw_os_error());
             let error = match is_full {
                 true => io::Error::other(
@@ -112,8 +113,8 @@ impl Watch {
             | WatchMask::ONLYDIR
     }
 
-    /// Names only: what is written into the objects there stays unseen. For directories such as
-    /// `/dev`, where every write to a device would be told otherwise.
+    /// Only changes of names: writes to the objects are not reported. For directories such as
+    /// `/dev`, where every write to a device would cause an event.
     fn names_mask() -> WatchMask {
         WatchMask::CREATE
             | WatchMask::DELETE
@@ -123,17 +124,17 @@ impl Watch {
             | WatchMask::ONLYDIR
     }
 
-    /// Like [`Watch::add`], but tells only of names that come and go. A directory is watched in one
-    /// way by one [`Watch`]: the last call counts.
+    /// Like [`Watch::add`], but reports only names that are added or removed. One [`Watch`] watches
+    /// a directory in one way: the last call counts.
     pub fn add_names(&mut self, dir: &AbsPath) -> Result<WatchId, RootError> {
         self.add_with(dir, Self::names_mask())
     }
 
     /// Watches `dir`, which must be a directory or a link to one inside the root.
     ///
-    /// What happened before this returns is not reported, so look at the directory afterwards. It
-    /// is the object that is watched: once it is gone ([`WatchKind::DirGone`]), a new one of the
-    /// same name must be added again; watch the parent to see it come.
+    /// Changes before this returns are not reported, so read the directory afterwards. The watch is
+    /// on the object: once it is removed ([`WatchKind::DirGone`]), a new one of the same name must
+    /// be added again; watch the parent to see it appear.
     pub fn add(&mut self, dir: &AbsPath) -> Result<WatchId, RootError> {
         self.add_with(dir, Self::mask())
     }
@@ -157,7 +158,7 @@ impl Watch {
         Ok(id)
     }
 
-    /// Ends one watch. One that has ended by itself is no error.
+    /// Ends one watch. It is no error if it has ended by itself.
     pub fn remove(&mut self, id: WatchId) -> Result<(), RootError> {
         let found = self.places.iter_mut().find_map(|(number, place)| {
             let at = place.names.iter().position(|(other, _)| *other == id)?;
@@ -175,7 +176,7 @@ impl Watch {
     fn forget(&mut self, number: i32) -> io::Result<()> {
         match self.places.remove(&number) {
             Some(place) => match self.watches.remove(place.descriptor) {
-                // The directory is gone and its watch with it.
+                // The directory was removed and its watch with it.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
                 answer => answer,
             },
@@ -183,9 +184,9 @@ impl Watch {
         }
     }
 
-    /// Waits for changes and gives all that are there by then, in order; never an empty batch.
+    /// Waits for changes and returns all that have arrived by then, in order; never an empty batch.
     ///
-    /// Safe to drop while waiting: between the first event read and the return nothing waits.
+    /// Safe to drop while waiting: there is no await between the first event read and the return.
     pub async fn next(&mut self) -> Result<Vec<WatchEvent>, RootError> {
         loop {
             let batch = self.read().await;
@@ -203,7 +204,7 @@ impl Watch {
         let stream = match (self.stream.take(), self.unread.take()) {
             (Some(stream), _) => stream,
             (None, Some(inotify)) => inotify.into_event_stream(vec![0; BUFFER])?,
-            // The first attempt failed and took the descriptor with it.
+            // The first attempt failed and consumed the descriptor.
             (None, None) => return Err(io::ErrorKind::NotConnected.into()),
         };
         let stream = self.stream.insert(stream);

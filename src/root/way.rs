@@ -1,5 +1,5 @@
-//! Walking a path object by object, each through the descriptor of the one before, by the rule of
-//! [`Control`]; and a root on which the directory found stays the one that was judged.
+//! Walks a path object by object, each through the descriptor of its parent, by the rules of
+//! [`Control`], and creates roots on which the checked directories stay the same objects.
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::path::AbsPath;
 
-/// The directory that holds an object, and how it was reached.
+/// The directory of an object, and how it was reached.
 #[derive(Clone, Debug)]
 pub struct Way {
     /// The path of the object without links in its parents.
     pub path: AbsPath,
     /// Who controls the directory that holds it.
     pub control: Control,
-    /// Which directory that is.
+    /// The identity of that directory.
     pub holder: Identity,
     /// The links that were followed.
     pub links: Vec<AbsPath>,
@@ -29,15 +29,15 @@ pub struct Way {
 }
 
 impl Way {
-    /// This way under the name that the caller has for it, for [`Root::pinned`].
+    /// The same with the path as the caller names it, for [`Root::pinned`].
     #[must_use]
     pub fn spelled(self, path: &AbsPath) -> Self {
         let path = path.clone();
         Self { path, ..self }
     }
 
-    /// Whether both lead to the same name in the same directory, as it is now: an overlay may have numbered it
-    /// anew since.
+    /// Whether both lead to the same name in the same directory. The current inode numbers are
+    /// compared, since an overlay may have changed them.
     pub fn is_same(&self, other: &Self) -> bool {
         let now = |way: &Self| {
             let stat = Stat::of(&walk::statx_of(&*way.dir).ok()?);
@@ -47,7 +47,7 @@ impl Way {
     }
 }
 
-/// One directory on the way.
+/// One directory on the path.
 struct Entered {
     dir: Arc<OwnedFd>,
     path: AbsPath,
@@ -64,18 +64,18 @@ struct Walker<'a> {
 }
 
 impl Root {
-    /// Walks to the directory that holds `p`, which is not looked at itself.
+    /// Walks to the directory that contains `p`; `p` itself is not examined.
     ///
     /// # Errors
-    /// [`RootError::is_unsafe`] where an unprivileged user could lead root elsewhere; not found where a
-    /// directory on the way is missing.
+    /// [`RootError::is_unsafe`] if an unprivileged user could redirect root; not found if a
+    /// directory on the path is missing.
     pub fn walk(&self, p: &AbsPath) -> Result<Way, RootError> {
         let mut walker = Walker::new(self).map_err(|error| self.failed("walk to", p, error))?;
         walker.to(p)
     }
 
-    /// This root, with the directories of `ways` under their paths, whatever stands there by now. Below them no
-    /// link is followed.
+    /// This root with the directories of `ways` fixed at their paths, even if other objects exist
+    /// there by now. Below them no link is followed.
     pub fn pinned(&self, ways: &[&Way]) -> Self {
         let mut inner = super::Inner::clone(&self.0);
         for way in ways {
@@ -87,7 +87,7 @@ impl Root {
                 users: way.control != Control::Root,
             }));
         }
-        // The innermost directory counts.
+        // The innermost directory takes precedence.
         inner
             .pins
             .sort_by_key(|pin| std::cmp::Reverse(pin.at.as_str().len()));
@@ -152,8 +152,8 @@ impl<'a> Walker<'a> {
         &self.entered[self.entered.len() - 1]
     }
 
-    /// To the directory that was entered before this one: never asked of the kernel, which might answer with
-    /// another one since.
+    /// Returns to the directory entered before this one. It does not use `..` of the kernel, which
+    /// might lead to another directory by now.
     fn up(&mut self, bound: Option<&Bound>) -> Result<(), RootError> {
         if self.entered.len() > 1 {
             self.entered.pop();
@@ -209,7 +209,7 @@ impl<'a> Walker<'a> {
                 if self.links.len() > MOST_LINKS {
                     return Err(self.root.failed("walk to", p, Errno::LOOP.into()));
                 }
-                // What bound the link that led here binds the rest of the way as well.
+                // The limits of the link that led here also hold for the rest of the path.
                 let inner = inner.or_else(|| bound.cloned());
                 if target.starts_with('/') {
                     self.entered.truncate(1);

@@ -1,5 +1,5 @@
-//! Files beside a manifest, for Butane's `local` and trees: read below the manifest's own directory,
-//! and remembered, so that their changes are noticed like the manifest's.
+//! Local files of manifests, for Butane's `local` and `trees`: read below the manifest's own
+//! directory, and recorded, so that their changes are noticed like the manifest's.
 
 use std::{
     cell::RefCell,
@@ -17,27 +17,27 @@ use crate::{
     root::{Kind, Root, RootError, Stat},
 };
 
-/// The directories that texts stand in.
+/// The directories of the manifests.
 #[derive(Debug)]
 pub struct LocalFiles {
     tree: Root,
-    /// By the text's name as the user knows it.
+    /// By the manifest's name as the user knows it.
     dirs: BTreeMap<String, AbsPath>,
     used: RefCell<Used>,
     root_alone: bool,
 }
 
-/// What was asked for, whether it was there or not.
+/// The paths that manifests referred to, whether they exist or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Used {
     /// Files.
     pub(super) files: BTreeSet<AbsPath>,
-    /// Directories in which every name counts.
+    /// Directories whose complete listing was used.
     pub(super) directories: BTreeSet<AbsPath>,
 }
 
 impl LocalFiles {
-    /// No texts yet; what lies beside them is found in `tree`.
+    /// Without manifests yet; their local files are read in `tree`.
     pub fn new(tree: Root) -> Self {
         Self {
             tree,
@@ -47,7 +47,7 @@ impl LocalFiles {
         }
     }
 
-    /// Whether what others than root may write is refused.
+    /// Sets whether to refuse files that users other than root may write.
     #[must_use]
     pub fn root_alone(mut self, root_alone: bool) -> Self {
         self.root_alone = root_alone;
@@ -64,17 +64,17 @@ impl LocalFiles {
             .map_err(|e| failed(shown, &e))
     }
 
-    /// Says in which directory a text stands.
+    /// Sets the directory of a manifest.
     pub fn text(&mut self, name: impl Into<String>, dir: AbsPath) {
         self.dirs.insert(name.into(), dir);
     }
 
-    /// What the texts have asked for.
+    /// The paths that the manifests referred to.
     pub(super) fn used(self) -> Used {
         self.used.into_inner()
     }
 
-    /// The place that a path leads to.
+    /// The path with links resolved.
     fn place(&self, text: &str, path: &AbsPath) -> Result<AbsPath, LocalError> {
         let shown = path.relative();
         let dir = self.dirs.get(text).ok_or_else(|| {
@@ -185,7 +185,7 @@ impl Local for LocalFiles {
 fn failed(shown: &str, error: &RootError) -> LocalError {
     let message = match error {
         RootError::TooLarge { limit, .. } => format!("{shown} has more than {limit} bytes"),
-        // Gone between two looks; the watch has seen it too.
+        // Removed between two reads; the watch has seen it too.
         gone if gone.is_not_found() => format!("{shown} is not there"),
         other => format!("{shown}: {}", crate::telemetry::chain(other)),
     };

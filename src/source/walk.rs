@@ -1,21 +1,21 @@
-//! Following a path by hand, so that every name on the way is known.
+//! Resolves a path link by link, so that every name on the way is known.
 
 use crate::{path::AbsPath, root::Root};
 
-/// Why a path leads nowhere that may be looked at.
+/// Why a path cannot be resolved.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// Links that lead to one another.
+    /// Its links form a loop.
     Circle,
-    /// This link leads out of the directory that bounds the walk.
+    /// This link leads out of the directory that limits the resolution.
     Outside(AbsPath),
 }
 
-/// Follows `path` (components, separated by slashes) from the directory `from`, which holds no links,
-/// and gives the place without links. What does not exist is kept as it is written. With `bounded`
-/// nothing above `from` is reached, not even on the way; an absolute link never leads inside.
+/// Resolves `path` (components, separated by slashes) from the directory `from`, which contains no
+/// links. Components that do not exist are kept as written. With `bounded`, no directory above
+/// `from` is entered, not even in between; an absolute link is always outside.
 ///
-/// `note` is told of every directory and the name that was asked for in it.
+/// `note` is called with every directory and the name that was looked up in it.
 pub(super) fn follow(
     tree: &Root,
     from: &AbsPath,

@@ -1,4 +1,4 @@
-//! Noticing that a directory of manifests may read differently now.
+//! Watches a directory of manifests and everything that affects its content.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,15 +14,16 @@ use crate::{
     telemetry::chain,
 };
 
-/// Half a config is a config, too, and what is missing in it would leave the machine: a file that somebody
-/// is writing is waited for, as long as a person or a copy over the network may pause.
+/// Wait for a file that is open for writing: a truncated config would be valid, too, and would
+/// remove the missing part from the machine. The time allows for pauses of a person or of a copy
+/// over the network.
 const WRITERS_PAUSE: Duration = Duration::from_secs(30);
 
-/// Somebody who writes for longer than this is not writing a config.
+/// A process that writes for longer than this is not writing a config.
 const WRITERS_TIME: Duration = Duration::from_secs(120);
 
-/// Watches on a directory, on the directories its links lead into, on files that its manifests use, and on every name on the way to
-/// them: a parent that is replaced, or a link that leads elsewhere now, is a change as well.
+/// Watches a directory, the targets of its links, the files that its manifests use, and every name
+/// on the way to them: replacing a parent, or changing a link, is a change as well.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
     watch: Option<Watch>,
@@ -31,12 +32,12 @@ pub(super) struct Watching {
     /// Directories in which only these names count.
     names: BTreeMap<AbsPath, BTreeSet<String>>,
     used: Used,
-    /// Files that were written and not closed since.
+    /// Files that were written and have not been closed since.
     open: BTreeSet<(AbsPath, String)>,
 }
 
 impl Watching {
-    /// What is not there yet is seen to come.
+    /// Sets up the watches, also for paths that do not exist yet.
     pub(super) fn arm(tree: &Root, dir: &AbsPath, used: Used) -> Self {
         let mut armed = Self::default();
         for file in &used.files {
@@ -71,8 +72,8 @@ impl Watching {
         armed
     }
 
-    /// Notes every name on the way to `path` and gives the place without links; none for a way that
-    /// leads in a circle.
+    /// Records every name on the way to `path` and returns the path without links; `None` if its
+    /// links form a loop.
     fn walk(&mut self, tree: &Root, path: &AbsPath) -> Option<AbsPath> {
         let mut note = |dir: &AbsPath, name: &str| {
             let names = self.names.entry(dir.clone()).or_default();
@@ -81,7 +82,7 @@ impl Watching {
         walk::follow(tree, &AbsPath::root(), path.relative(), false, &mut note).ok()
     }
 
-    /// Whether everything that was `used` is watched.
+    /// Whether everything in `used` is watched.
     pub(super) fn covers(&self, used: &Used) -> bool {
         self.used == *used
     }
@@ -92,7 +93,7 @@ impl Watching {
         self.whole.contains(&event.dir) || names.is_some_and(|names| names.contains(name))
     }
 
-    /// Waits until something counts; for ever where nothing can be watched. Safe to drop.
+    /// Waits for a relevant change; for ever if nothing can be watched. Safe to drop.
     pub(super) async fn changed(&mut self) {
         loop {
             let Some(watch) = &mut self.watch else {
@@ -110,7 +111,8 @@ impl Watching {
                         return;
                     }
                 }
-                // Nothing more will come from this one; the caller looks, and arms anew.
+                // This watch delivers no more events; the caller reads the directory and sets up a
+                // new one.
                 Err(_) => return self.watch = None,
             }
         }
@@ -129,8 +131,8 @@ impl Watching {
         }
     }
 
-    /// Waits until nothing has changed for `quiet` and nobody is in the middle of writing, but not for ever:
-    /// then what is there is read.
+    /// Waits until nothing has changed for `quiet` and no file is being written, but not for ever:
+    /// after [`WRITERS_TIME`] the content is read as found.
     pub(super) async fn settle(&mut self, quiet: Duration) {
         let began = Instant::now();
         loop {
@@ -146,7 +148,7 @@ impl Watching {
     }
 }
 
-/// What is missing is watched for in the directory above it; anything else makes us blind.
+/// Logs a failed watch, except for a missing path, which is watched through its parent.
 fn told(watched: Result<WatchId, RootError>) {
     if let Err(error) = watched
         && !error.is_not_found()

@@ -1,4 +1,4 @@
-//! Hearing that some unit came up, went down or failed, without asking for it again and again.
+//! Reports changes of unit states without polling.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,9 @@ use zbus::{Message, MessageStream, Variant, match_rule::MatchRule, message::Type
 use super::{Systemd, SystemdError, error::Trouble, manager::UNIT};
 
 impl Systemd {
-    /// Calls `told` whenever a unit has reached a state that lasts, until the connection breaks.
+    /// Calls `told` whenever a unit has reached a stable state, until the connection breaks.
     ///
-    /// `told` must return at once: what is not taken from the connection holds up everything else.
+    /// `told` must return at once: it blocks the reading of the connection.
     pub async fn follow_units(&self, told: impl Fn()) -> Result<(), SystemdError> {
         let follow = async {
             let live = self.link.to_manager().await?;
@@ -30,7 +30,8 @@ impl Systemd {
     }
 }
 
-/// What the bus passes on. On PID 1's own socket nobody has a name, so nobody is asked for by one.
+/// The D-Bus match rule. On PID 1's own socket peers have no names, so the rule has no sender
+/// there.
 fn rule(bus: bool) -> zbus::Result<MatchRule<'static>> {
     let rule = MatchRule::builder()
         .msg_type(Type::Signal)
@@ -45,7 +46,7 @@ fn rule(bus: bool) -> zbus::Result<MatchRule<'static>> {
     }
 }
 
-/// Whether the unit is now active, inactive or failed; the states between are passed through.
+/// Whether the unit is now active, inactive or failed; other states are transitional.
 fn lasts(change: &Message) -> bool {
     let body = change.body();
     let Ok((_, changed, _)) = body.deserialize::<(&str, HashMap<&str, Variant<'_>>, Vec<&str>)>()

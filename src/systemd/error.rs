@@ -1,4 +1,4 @@
-//! What can go wrong between machinist and the service manager, sorted by what to do about it.
+//! Errors of the service manager, classified by how to handle them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use zbus::DBusError;
 use super::Inhibitor;
 use crate::reason::Reason;
 
-/// Something was asked of the service manager or of logind and did not happen.
+/// A failed request to the service manager or logind.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {act}")]
 pub struct SystemdError {
@@ -16,38 +16,38 @@ pub struct SystemdError {
     trouble: Trouble,
 }
 
-/// Why it did not happen. Names follow systemd's own error names where there is one.
+/// The cause of a failure. Names follow systemd's own error names where they exist.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Trouble {
-    /// No socket leads to the service, or nobody on the bus has its name.
+    /// No socket leads to the service, or its name has no owner on the bus.
     #[error("the service manager cannot be reached")]
     NoManager(#[source] Cause),
-    /// The connection broke while the answer was awaited; whether it was carried out is open.
+    /// The connection broke before the answer; the request may or may not have been carried out.
     #[error("the connection to the service manager broke before it answered")]
     ConnectionLost(#[source] Cause),
-    /// No answer came. After a reboot was asked for, it means that the machine goes down.
+    /// No answer arrived. After a reboot request it means that the machine is shutting down.
     #[error("the service manager gave no answer")]
     NoReply,
-    /// This process may not ask for that.
+    /// This process is not authorised for the request.
     #[error("not allowed: {0}")]
     NotAuthorized(String),
-    /// A `block` lock stands against the shutdown. Empty when logind names nobody.
+    /// A `block` inhibitor lock prevents the shutdown. Empty if logind does not report the holder.
     #[error("held off by {}", names(.holders))]
     BlockedByInhibitor {
-        /// Who holds the locks, and why.
+        /// The holders of the locks and their reasons.
         holders: Vec<Inhibitor>,
     },
-    /// A shutdown or reboot that somebody asked for is under way already.
+    /// Another shutdown or reboot is already in progress.
     #[error("a shutdown is in progress already")]
     OperationInProgress,
-    /// The shutdown was called off after it had been announced.
+    /// The shutdown was cancelled after it had been announced.
     #[error("the shutdown was cancelled after it had been accepted")]
     Cancelled,
     /// logind did not announce the shutdown in time.
     #[error("the shutdown was not announced within {within:?}")]
     NoReceipt {
-        /// How long the announcement was waited for.
+        /// How long the announcement was awaited.
         within: Duration,
     },
     /// There is no unit of that name.
@@ -56,16 +56,16 @@ pub enum Trouble {
     /// The unit is masked.
     #[error("the unit is masked")]
     UnitMasked,
-    /// The text is no unit name that systemd would take.
+    /// The text is not a valid unit name.
     #[error("no valid unit name or argument: {0}")]
     Invalid(String),
-    /// The unit's file would not load.
+    /// The unit file cannot be loaded.
     #[error("the unit does not load: {0}")]
     BadUnit(String),
-    /// The unit knows no such job, such as a reload without `ExecReload=`.
+    /// The unit does not support this job, such as a reload without `ExecReload=`.
     #[error("the unit does not support this kind of job")]
     JobTypeNotApplicable,
-    /// A job that must not be replaced stands against it: as a rule, a shutdown is queued.
+    /// The job conflicts with one that must not be replaced: usually, a shutdown is queued.
     #[error("it would undo a job that must not be undone, such as a shutdown")]
     TransactionIsDestructive,
     /// The jobs it needs contradict one another.
@@ -74,25 +74,25 @@ pub enum Trouble {
     /// The unit has `RefuseManualStart=` or `RefuseManualStop=`.
     #[error("the unit may only be started or stopped as a dependency of others")]
     OnlyByDependency,
-    /// PID 1 takes no jobs any more.
+    /// PID 1 accepts no more jobs.
     #[error("the system is shutting down")]
     ShuttingDown,
-    /// A transient unit of that name is there already.
+    /// A transient unit of that name exists already.
     #[error("a unit of that name exists already")]
     UnitExists,
-    /// Too many requests in a row; newer systemd limits reloads.
+    /// Too many requests in a row; newer systemd limits the rate of reloads.
     #[error("the service manager asks for fewer requests: {0}")]
     Busy(String),
-    /// The other end does not have this method or property: it is older than the request.
+    /// The service does not have this method or property: it is older than the request.
     #[error("the service manager does not know the request: {0}")]
     Unsupported(String),
-    /// The job was accepted and had not ended within our own limit; it is left to systemd.
+    /// The job was accepted and had not ended within our own limit; systemd continues it.
     #[error("the job had not ended after {after:?}")]
     JobUnfinished {
         /// The limit that passed.
         after: Duration,
     },
-    /// An error that nothing above covers, by its D-Bus name.
+    /// An error not covered above, by its D-Bus name.
     #[error("{name}: {text}")]
     Other {
         /// The error's name on the bus.
@@ -100,7 +100,7 @@ pub enum Trouble {
         /// The text that came with it.
         text: String,
     },
-    /// The other end sent something that is not what the interface says.
+    /// The service sent a message that does not match its interface.
     #[error("the answer is not what the interface says")]
     Protocol(#[source] Cause),
 }
@@ -121,12 +121,12 @@ impl SystemdError {
         move |trouble| Self::new(act, trouble)
     }
 
-    /// What stood in the way.
+    /// The cause.
     pub fn trouble(&self) -> &Trouble {
         &self.trouble
     }
 
-    /// Whether the same request may succeed later with nobody changing anything on purpose.
+    /// Whether the same request may succeed later by itself.
     pub fn again(&self) -> bool {
         self.trouble.again()
     }
@@ -193,7 +193,7 @@ impl Trouble {
         }
     }
 
-    /// Sorts an error by its D-Bus name; the text only matters where versions differ.
+    /// Classifies an error by its D-Bus name; the text is used only where versions differ.
     fn named(name: &str, text: String) -> Self {
         let (space, short) = name.rsplit_once('.').unwrap_or(("", name));
         match (space, short) {
@@ -215,7 +215,7 @@ impl Trouble {
             "ServiceUnknown" | "NameHasNoOwner" | "NoServer" => Self::NoManager(text.into()),
             "Disconnected" => Self::ConnectionLost(text.into()),
             "NoReply" | "Timeout" | "TimedOut" => Self::NoReply,
-            // systemd 257 says it this way; from 258 on there is a name for it.
+            // systemd 257 reports it this way; from 258 on there is a separate error name.
             "AccessDenied" if text.contains("inhibitor") => {
                 Self::BlockedByInhibitor { holders: vec![] }
             }

@@ -1,4 +1,4 @@
-//! Jobs of PID 1: asked for once, followed to their end.
+//! Runs jobs of PID 1 and waits for their end.
 
 use std::{fmt, time::Duration};
 
@@ -14,23 +14,23 @@ use super::{
 };
 use crate::reason::Reason;
 
-/// Replace a queued job that contradicts ours, as `systemctl` does without `--job-mode`.
+/// Replaces a conflicting queued job, as `systemctl` does without `--job-mode`.
 pub(super) const REPLACE: &str = "replace";
 
-/// What a job does with its unit.
+/// The operation of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Start it; nothing happens when it is up.
+    /// Start it; no effect if it is active.
     Start,
     /// Stop it.
     Stop,
-    /// Stop and start it; starts it when it is down.
+    /// Stop and start it; starts it if it is inactive.
     Restart,
-    /// Restart it when it is up, else nothing.
+    /// Restart it if it is active, else no effect.
     TryRestart,
-    /// Let it read its configuration anew.
+    /// Make it reload its configuration.
     Reload,
-    /// Reload it when it can, else restart it.
+    /// Reload it if possible, else restart it.
     ReloadOrRestart,
 }
 
@@ -47,12 +47,12 @@ impl Verb {
     }
 }
 
-/// What makes a job.
+/// What creates a job.
 #[derive(Clone, Copy)]
 enum Asked<'a> {
-    /// Something done to a unit that there is.
+    /// An operation on an existing unit.
     Verb(Verb),
-    /// A command as a unit of its own.
+    /// A command as a transient unit.
     Command {
         argv: &'a [&'a str],
         description: &'a str,
@@ -83,25 +83,25 @@ impl fmt::Display for Verb {
     }
 }
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobResult {
-    /// Carried out. For a simple service it says nothing about the moment after.
+    /// Carried out. A simple service may still fail a moment later.
     Done,
-    /// Another job took its place.
+    /// Replaced by another job.
     Canceled,
-    /// systemd's own time limit for the unit passed.
+    /// The unit's own systemd timeout passed.
     Timeout,
-    /// Carried out, and the unit failed.
+    /// The unit failed.
     Failed,
     /// A unit that this one needs failed.
     Dependency,
-    /// Did not apply: the unit's own condition said no.
+    /// Skipped, because a condition of the unit was not met.
     Skipped,
 }
 
 impl JobResult {
-    /// The code of a job that did not do what it should; none for one that did or had nothing to do.
+    /// The reason code of a failed job; `None` if it succeeded or had nothing to do.
     pub fn reason(self) -> Option<Reason> {
         match self {
             Self::Done | Self::Skipped => None,
@@ -119,7 +119,7 @@ impl JobResult {
             "timeout" => Self::Timeout,
             "dependency" => Self::Dependency,
             "skipped" => Self::Skipped,
-            // `failed`, and what has no name of its own here: `assert`, `invalid`, `unsupported`,
+            // `failed`, and results without a variant here: `assert`, `invalid`, `unsupported`,
             // `collected`, `once`.
             _ => Self::Failed,
         }
@@ -127,11 +127,11 @@ impl JobResult {
 }
 
 impl Systemd {
-    /// Runs a job and waits for its end, `limit` long at most. After that the job is left to
-    /// systemd, whose own limits end it; the error is [`Trouble::JobUnfinished`].
+    /// Runs a job and waits at most `limit` for its end. After that the job is left to systemd,
+    /// whose own limits end it; the error is [`Trouble::JobUnfinished`].
     ///
-    /// The end of the job is found out also when it comes before the answer to the request, and when
-    /// the connection breaks in between, as it does when the bus itself is restarted.
+    /// The end of the job is detected even if it is reported before the answer to the request, and
+    /// if the connection breaks in between, as it does when the bus itself is restarted.
     pub async fn run_job(
         &self,
         verb: Verb,
@@ -142,7 +142,7 @@ impl Systemd {
         ended.map_err(SystemdError::during(format!("{verb} {unit}")))
     }
 
-    /// Runs `argv` as a unit of its own and waits for its end, `limit` long at most; see
+    /// Runs `argv` as a transient unit and waits at most `limit` for its end; see
     /// [`Systemd::start_transient`].
     pub async fn run_transient(
         &self,
@@ -157,7 +157,8 @@ impl Systemd {
     }
 
     /// Starts `argv`, its program by absolute path, as a oneshot unit `name` (`….service`) that
-    /// outlives this process. It vanishes when it has ended, so that it is never a failed unit.
+    /// outlives this process. The unit is removed when it has ended, so that it never stays as a
+    /// failed unit.
     pub async fn start_transient(
         &self,
         name: &str,
@@ -186,7 +187,8 @@ impl Systemd {
             if let Some(result) = end_of(&job, &mut ends).await {
                 return Ok(result);
             }
-            // The connection broke. Listen on a new one first, then ask whether it is still there.
+            // The connection broke. First subscribe on a new one, then check whether the job still
+            // exists.
             let live = self.link.to_manager().await?;
             ends = live.job_ends().await?;
             if !is_queued(&live.manager().await?, &job).await? {
@@ -195,7 +197,7 @@ impl Systemd {
         }
     }
 
-    /// What the unit's state says of a job whose end nobody heard.
+    /// Derives the result of a job from the unit's state, if the job's end was missed.
     async fn judge(&self, unit: &str) -> Result<JobResult, Trouble> {
         let state = self.look_at(unit).await?;
         Ok(match state.active {
@@ -219,7 +221,7 @@ struct End {
 }
 
 impl End {
-    /// None for a signal that does not say what JobRemoved says; it ends no job.
+    /// `None` for a malformed JobRemoved signal, which is ignored.
     fn parse(signal: &JobRemoved) -> Option<Self> {
         let said = signal.args().ok()?;
         Some(Self {
@@ -233,7 +235,7 @@ impl End {
     }
 }
 
-/// None when the connection has ended.
+/// `None` when the connection has ended.
 async fn end_of(job: &OwnedObjectPath, ends: &mut JobRemovedStream) -> Option<JobResult> {
     loop {
         let end = End::parse(&ends.next().await?);
@@ -243,7 +245,7 @@ async fn end_of(job: &OwnedObjectPath, ends: &mut JobRemovedStream) -> Option<Jo
     }
 }
 
-/// Whether PID 1 still knows the job.
+/// Whether PID 1 still has the job.
 async fn is_queued(manager: &ManagerProxy<'_>, job: &OwnedObjectPath) -> Result<bool, Trouble> {
     let id = job.rsplit('/').next().and_then(|id| id.parse().ok());
     let Some(id) = id else {
@@ -263,13 +265,13 @@ async fn start_transient(
     description: &str,
 ) -> zbus::Result<OwnedObjectPath> {
     let program = argv.first().copied().unwrap_or_default();
-    // Path, arguments with the zeroth, whether a failure is to be ignored.
+    // Path, arguments including argv[0], whether to ignore a failure.
     let exec = vec![(program, argv.to_vec(), false)];
     let properties = [
         ("Description", Variant::from(description)),
         ("Type", "oneshot".into()),
-        // In emergency mode there is no sysinit.target that it could wait for, and asking for that
-        // would end the mode.
+        // In emergency mode sysinit.target is not active; depending on it would start it and end
+        // that mode.
         ("DefaultDependencies", false.into()),
         ("CollectMode", "inactive-or-failed".into()),
         ("ExecStart", exec.into()),

@@ -1,4 +1,4 @@
-//! Connections that are made when they are needed, and made again when they have died.
+//! D-Bus connections that are opened on demand and reopened after they broke.
 
 use std::{
     fmt, io,
@@ -25,19 +25,19 @@ use super::{
     proxies::{JobRemovedStream, ManagerProxy},
 };
 
-/// How long a line that was there before is waited for. A restart of the bus takes well below a
+/// How long to wait for a connection that worked before. A restart of the bus takes well below a
 /// second; five leave room for a machine that is busy with an update.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The first pause between two attempts; each further one is twice as long.
+/// The first delay between two attempts; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// How long the other end may take to greet us. A bus that is being started by its socket answers
-/// when it is up; longer than this and the next line is tried.
+/// How long the D-Bus handshake may take. A socket-activated bus answers once it is up; after this
+/// time the other socket is tried.
 const GREETING: Duration = Duration::from_secs(5);
-/// How long one call may take. PID 1 answers nobody while it reloads, which takes seconds on large
+/// Timeout of one call. PID 1 answers no calls while it reloads, which takes seconds on large
 /// machines; 90 s is its own limit for the generators that a reload runs.
 pub(super) const CALL: Duration = Duration::from_secs(90);
 
-/// A way to a socket. Asked again for each new connection; must not wait.
+/// Opens connections to a socket. Called for each new connection; must not block.
 pub trait Dial: Send + Sync + 'static {
     /// A connected stream.
     fn dial(&self) -> io::Result<UnixStream>;
@@ -49,7 +49,7 @@ impl<F: Fn() -> io::Result<UnixStream> + Send + Sync + 'static> Dial for F {
     }
 }
 
-/// Which sockets lead to the machine's services.
+/// The sockets of the machine's services.
 #[derive(Clone, Default)]
 pub struct Lines {
     bus: Option<Arc<dyn Dial>>,
@@ -57,7 +57,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// No socket at all: every request answers that the manager cannot be reached.
+    /// No socket: every request fails because the manager cannot be reached.
     pub fn none() -> Self {
         Self::default()
     }
@@ -69,8 +69,8 @@ impl Lines {
         self
     }
 
-    /// PID 1's own socket, `/run/systemd/private`: for root only, reaches PID 1 alone, also when
-    /// there is no bus yet. Used when the bus cannot be reached.
+    /// PID 1's own socket, `/run/systemd/private`: only for root, reaches only PID 1, even before
+    /// there is a bus. Used if the bus cannot be reached.
     #[must_use]
     pub fn private(mut self, dial: impl Dial) -> Self {
         self.private = Some(Arc::new(dial));
@@ -87,7 +87,7 @@ impl fmt::Debug for Lines {
     }
 }
 
-/// The lines in use. Cheap to clone.
+/// The open connections. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Link(Arc<Inner>);
 
@@ -101,15 +101,16 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Slot {
     live: Mutex<Option<Live>>,
-    /// Set once a connection stood: then its loss is worth some patience.
+    /// Set after the first successful connection: from then on a lost connection is retried for a
+    /// while.
     stood: AtomicBool,
 }
 
-/// One connection that stands, as far as is known.
+/// One connection that is open as far as known.
 #[derive(Clone, Debug)]
 pub(super) struct Live {
     connection: Connection,
-    /// PID 1 has been seen at the other end.
+    /// Set once PID 1 was found at the other end.
     manned: Arc<OnceCell<()>>,
     subscribed: Arc<OnceCell<()>>,
 }
@@ -129,12 +130,12 @@ impl Link {
         }))
     }
 
-    /// A connection that reaches PID 1: the bus, else PID 1's own socket.
+    /// A connection to PID 1: over the bus, else over PID 1's own socket.
     pub(super) async fn to_manager(&self) -> Result<Live, Trouble> {
         self.over(&[Way::Bus, Way::Private], true).await
     }
 
-    /// A connection to the bus, for the services that are only there.
+    /// A connection to the bus, for services that are reachable only there.
     pub(super) async fn to_bus(&self) -> Result<Live, Trouble> {
         self.over(&[Way::Bus], false).await
     }
@@ -160,7 +161,8 @@ impl Link {
                 .iter()
                 .any(|way| self.slot(*way).stood.load(Ordering::Relaxed));
             if !stood || Instant::now() + pause > until {
-                // The next request asks once and no longer waits, until somebody answers again.
+                // After this failure, the next requests try once without waiting, until a
+                // connection succeeds.
                 for way in ways {
                     self.slot(*way).stood.store(false, Ordering::Relaxed);
                 }
@@ -172,7 +174,7 @@ impl Link {
         }
     }
 
-    /// The connection that stands, or a new one; none when this way is not there at all.
+    /// The open connection or a new one; `None` if this socket is not configured.
     async fn stand(&self, way: Way) -> Result<Option<Live>, Trouble> {
         let dial = match way {
             Way::Bus => &self.0.lines.bus,
@@ -227,14 +229,14 @@ impl Live {
     }
 
     pub(super) async fn manager(&self) -> Result<ManagerProxy<'static>, Trouble> {
-        // A cache would read all properties first and listen for their changes.
+        // A property cache would first read all properties and subscribe to their changes.
         let manager = ManagerProxy::builder(&self.connection)
             .cache_properties(CacheProperties::No)
             .build();
         Ok(manager.await?)
     }
 
-    /// A bus that was started a moment ago is there before PID 1 has come to it.
+    /// Checks that PID 1 is on the bus: a bus that has just started may not have it yet.
     async fn meet_manager(&self) -> Result<(), Trouble> {
         let look = || async {
             if !self.connection.is_bus() {
@@ -254,7 +256,7 @@ impl Live {
         self.manned.get_or_try_init(look).await.copied()
     }
 
-    /// PID 1 signals nothing to a connection that has not subscribed.
+    /// Subscribes; without it PID 1 sends no signals to the connection.
     pub(super) async fn subscribe(&self) -> Result<(), Trouble> {
         let subscribe = || async {
             match within(self.manager().await?.subscribe()).await {
@@ -267,14 +269,14 @@ impl Live {
 
     /// The ends of jobs from now on.
     pub(super) async fn job_ends(&self) -> Result<JobRemovedStream, Trouble> {
-        // Subscribed first: a stream that is open has to be read from.
+        // Subscribe first: an open stream must be read continuously.
         self.subscribe().await?;
         Ok(self.manager().await?.receive_job_removed().await?)
     }
 }
 
-/// Waits for `answer` and keeps taking signals in meanwhile: a full queue of signals would keep the
-/// connection from being read, and the answer with it. Signals that are left come to `taken`.
+/// Waits for `answer` and meanwhile passes signals to `taken`: a full queue of signals would stop
+/// the reading of the connection, and thereby the answer.
 pub(super) async fn while_taking<T, S: Stream + Unpin>(
     answer: impl Future<Output = T>,
     signals: &mut S,
@@ -283,15 +285,15 @@ pub(super) async fn while_taking<T, S: Stream + Unpin>(
     tokio::pin!(answer);
     loop {
         tokio::select! {
-            // Polled by reference, so the other arm winning does not drop the request.
+            // Polled by reference, so a signal does not drop the request.
             answer = &mut answer => return answer,
-            // Safe to drop: a signal that is not taken now stays in the queue.
+            // Safe to drop: a signal that was not received stays in the queue.
             Some(signal) = signals.next() => taken(signal),
         }
     }
 }
 
-/// Waits for the answer to one call, [`CALL`] long at most.
+/// Waits at most [`CALL`] for the answer to one call.
 pub(super) async fn within<T, E: Into<Trouble>>(
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Trouble> {

@@ -1,4 +1,4 @@
-//! logind: who holds the machine up, our own locks, and the announcement of a shutdown.
+//! logind: inhibitor locks of others and our own, and the announcement of a shutdown.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{
     proxies::{LoginProxy, PrepareForShutdownStream},
 };
 
-/// The name that our locks carry.
+/// The name shown for our inhibitor locks.
 pub const WHO: &str = "machinist";
 
 /// logind of one machine, over the bus. Cheap to clone.
@@ -21,12 +21,12 @@ pub struct Login {
     link: Link,
 }
 
-/// A lock that somebody holds against shutdown, sleep and the like.
+/// An inhibitor lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// What it stands against: `shutdown`, `sleep`, `idle`, `handle-power-key`, …, colons between.
+    /// What it inhibits: `shutdown`, `sleep`, `idle`, `handle-power-key`, …, separated by colons.
     pub what: String,
-    /// The program that holds it, by its own account.
+    /// The name of the holding program, as given by it.
     pub who: String,
     /// Its reason, for people.
     pub why: String,
@@ -34,28 +34,29 @@ pub struct Inhibitor {
     pub mode: String,
     /// The holder's user.
     pub uid: u32,
-    /// The holder's process, as the host numbers it.
+    /// The holder's process id, in the host's numbering.
     pub pid: u32,
 }
 
 impl Inhibitor {
-    /// A strong lock against shutdown that is not ours. Up to systemd 256 root's reboot passes it;
-    /// machinist respects it in every version.
+    /// Whether it is a `block` lock against shutdown that is not ours. Up to systemd 256 a reboot
+    /// by root ignores such locks; machinist respects them in every version.
     pub fn holds_off_shutdown(&self) -> bool {
         self.mode == "block" && self.who != WHO && self.what.split(':').any(|it| it == "shutdown")
     }
 }
 
-/// How strong a lock is.
+/// The strength of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InhibitMode {
-    /// Nothing happens while it is held; from systemd 257 on also for root, the holder included.
+    /// The operation is refused while the lock is held; from systemd 257 on also for root, the
+    /// holder included.
     Block,
-    /// What it stands against is put off, [`Login::inhibit_delay_max`] long at most.
+    /// The operation is delayed, at most for [`Login::inhibit_delay_max`].
     Delay,
 }
 
-/// A lock of ours. Dropping it gives it up.
+/// A lock held by us; released when dropped.
 #[derive(Debug)]
 pub struct InhibitLock(#[expect(dead_code, reason = "held open, never used")] OwnedFd);
 
@@ -66,7 +67,7 @@ pub struct RebootFlags(u64);
 impl RebootFlags {
     /// A plain reboot.
     pub const NONE: Self = Self(0);
-    /// With kexec, when a kernel is loaded for it; else a plain one.
+    /// With kexec, if a kernel is loaded for it; otherwise a plain reboot.
     pub const KEXEC: Self = Self(0x02);
     /// Userspace only (systemd 254 and newer).
     pub const SOFT: Self = Self(0x04);
@@ -77,7 +78,7 @@ impl Login {
         Self { link }
     }
 
-    /// All locks that are held.
+    /// All held locks.
     pub async fn inhibitors(&self) -> Result<Vec<Inhibitor>, SystemdError> {
         let list = async { within(self.proxy().await?.list_inhibitors()).await };
         let rows = list.await.map_err(SystemdError::during(
@@ -97,7 +98,7 @@ impl Login {
     }
 
     /// Takes a lock against `what` (as in [`Inhibitor::what`]). From systemd 257 on a `block` lock
-    /// against shutdown stops our own reboot too: drop it first.
+    /// against shutdown also blocks our own reboot: drop it first.
     pub async fn inhibit(
         &self,
         what: &str,
@@ -114,14 +115,15 @@ impl Login {
         lock.map(InhibitLock).map_err(failed)
     }
 
-    /// Asks for a reboot. The answer comes before the reboot is announced; see
-    /// [`Login::reboot_with_receipt`]. A machine that goes down while it answers has accepted.
+    /// Requests a reboot. The answer arrives before the reboot is announced; see
+    /// [`Login::reboot_with_receipt`]. If the machine shuts down before the answer, the request was
+    /// accepted.
     pub async fn reboot(&self, flags: RebootFlags) -> Result<(), SystemdError> {
         let ask = async {
             let login = self.proxy().await?;
             match within(login.reboot_with_flags(flags.0)).await {
-                // A logind that is older than the flags. It does not know of soft reboots either, and a
-                // full one was not asked for.
+                // A logind older than the flags. It does not support soft reboots either, and must
+                // not do a full one instead.
                 Err(Trouble::Unsupported(_)) if flags != RebootFlags::SOFT => {
                     within(login.reboot(false)).await
                 }
@@ -134,7 +136,7 @@ impl Login {
         }
     }
 
-    /// The announcements of shutdowns from now on. To be asked for before the reboot is.
+    /// Shutdown announcements from now on. Call this before requesting the reboot.
     pub async fn prepare_for_shutdown(&self) -> Result<ShutdownSignals, SystemdError> {
         let listen = async {
             let login = self.proxy().await?;
@@ -144,21 +146,21 @@ impl Login {
         listen.await.map(ShutdownSignals).map_err(failed)
     }
 
-    /// Whether a shutdown has been announced and not been called off.
+    /// Whether a shutdown has been announced and not cancelled.
     pub async fn preparing_for_shutdown(&self) -> Result<bool, SystemdError> {
         let ask = async { within(self.proxy().await?.preparing_for_shutdown()).await };
         let failed = SystemdError::during("ask whether the machine goes down");
         ask.await.map_err(failed)
     }
 
-    /// What the terminals show when the machine goes down.
+    /// Sets the message that terminals show when the machine shuts down.
     pub async fn set_wall_message(&self, text: &str) -> Result<(), SystemdError> {
         let set = async { within(self.proxy().await?.set_wall_message(text, true)).await };
         let failed = SystemdError::during("set the shutdown's message");
         set.await.map_err(failed)
     }
 
-    /// How long `delay` locks can put off a shutdown.
+    /// How long `delay` locks can delay a shutdown.
     pub async fn inhibit_delay_max(&self) -> Result<Duration, SystemdError> {
         let ask = async { within(self.proxy().await?.inhibit_delay_max_usec()).await };
         let failed = SystemdError::during("read how long a shutdown may be delayed");
@@ -187,8 +189,9 @@ impl Login {
 pub struct ShutdownSignals(PrepareForShutdownStream);
 
 impl ShutdownSignals {
-    /// True: the machine goes down. False: that was called off. None: the connection broke; listen
-    /// anew, and ask [`Login::preparing_for_shutdown`] for what was missed. Safe to drop.
+    /// `true`: the machine shuts down. `false`: the shutdown was cancelled. `None`: the connection
+    /// broke; subscribe again, and call [`Login::preparing_for_shutdown`] for missed announcements.
+    /// Safe to drop.
     pub async fn next(&mut self) -> Option<bool> {
         loop {
             if let Ok(signal) = self.0.next().await?.args() {

@@ -1,4 +1,4 @@
-//! The handle on PID 1: what its units are, and what it should do with them.
+//! The client of PID 1: reads unit states and requests operations.
 
 use std::{
     collections::BTreeMap,
@@ -26,8 +26,8 @@ use crate::update::userspace::Userspace;
 const RELOAD: Duration = Duration::from_secs(180);
 pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
 
-/// The service manager of one machine. Cheap to clone; connects when first asked, and again when
-/// the connection broke.
+/// The service manager of one machine. Cheap to clone; connects on the first request, and again
+/// after the connection broke.
 #[derive(Clone, Debug)]
 pub struct Systemd {
     pub(super) link: Link,
@@ -39,15 +39,15 @@ pub struct Systemd {
 pub struct ListedUnit {
     /// The unit's first name.
     pub name: String,
-    /// What the unit says of itself.
+    /// The unit's description.
     pub description: String,
-    /// Whether it is usable.
+    /// Whether it is loaded.
     pub load: Load,
-    /// The state that all kinds of units share.
+    /// The state common to all kinds of units.
     pub active: Active,
-    /// The state of its kind of unit.
+    /// The state specific to its kind of unit.
     pub sub: String,
-    /// A job waits or runs for it.
+    /// Whether a job is queued or running for it.
     pub has_job: bool,
 }
 
@@ -58,20 +58,20 @@ pub enum SystemState {
     Initializing,
     /// Boot is not over yet.
     Starting,
-    /// All up.
+    /// All units are up.
     Running,
-    /// All up, and some units have failed.
+    /// All units are up, and some have failed.
     Degraded,
     /// Rescue or emergency.
     Maintenance,
-    /// Going down.
+    /// Shutting down.
     Stopping,
     /// A state that this version does not know.
     Other,
 }
 
 impl Systemd {
-    /// Nothing is opened before something is asked.
+    /// Creates the client; connects on the first request.
     pub fn new(lines: Lines) -> Self {
         Self {
             link: Link::new(lines),
@@ -89,13 +89,13 @@ impl Systemd {
         TimeDate::new(self.link.clone())
     }
 
-    /// The state of a unit. One that does not exist, or is masked, is a state like any other.
+    /// The state of a unit. A unit that does not exist, or is masked, is no error.
     pub async fn unit(&self, name: &str) -> Result<UnitState, SystemdError> {
         let state = self.look_at(name).await;
         state.map_err(SystemdError::during(format!("read the state of {name}")))
     }
 
-    /// Lets PID 1 read all unit files anew. Requests made while one is under way share the next.
+    /// Makes PID 1 reload all unit files. Requests made during a reload share the next one.
     pub async fn daemon_reload(&self) -> Result<(), SystemdError> {
         let reload = self.reloads.share(async || {
             let manager = self.link.to_manager().await?.manager().await?;
@@ -108,7 +108,7 @@ impl Systemd {
         done.map_err(SystemdError::during("let systemd reload its units"))
     }
 
-    /// Names of all units that have failed, in order.
+    /// Names of all failed units, in order.
     pub async fn failed_units(&self) -> Result<Vec<String>, SystemdError> {
         let list = async {
             let manager = self.link.to_manager().await?.manager().await?;
@@ -157,13 +157,13 @@ impl Systemd {
         Ok(states.collect())
     }
 
-    /// Where the machine is between boot and shutdown.
+    /// The manager's state between boot and shutdown.
     pub async fn system_state(&self) -> Result<SystemState, SystemdError> {
         let state = self.look_at_system().await;
         state.map_err(SystemdError::during("read the state of the system"))
     }
 
-    /// Which userspace runs: when it was started, and after how many soft reboots.
+    /// Identifies the running userspace: when it was started, and after how many soft reboots.
     pub async fn running_userspace(&self) -> Result<Userspace, SystemdError> {
         let ask = async {
             let manager = self.link.to_manager().await?.manager().await?;
@@ -182,11 +182,11 @@ impl Systemd {
         ask.await.map_err(failed)
     }
 
-    /// Queues the start of `default.target` once more, so that units which a repaired file brings
-    /// in are started by this boot; for use before `sysinit.target`. Nothing is waited for.
+    /// Queues the start of `default.target` again, so that this boot starts units that a repaired
+    /// file adds; for use before `sysinit.target`. Does not wait.
     ///
-    /// Not done, and answered with false, when this boot is not on its way there: somebody chose
-    /// rescue or another target on the kernel's command line.
+    /// Does nothing and returns false if this boot has another target: rescue or another one was
+    /// selected on the kernel's command line.
     pub async fn default_target_again(&self) -> Result<bool, SystemdError> {
         const TARGET: &str = "default.target";
         let again = async {
@@ -222,7 +222,7 @@ impl Systemd {
     }
 }
 
-/// Where the unit lies on the bus; systemd loads it for that when it has to.
+/// The unit's object path; systemd loads the unit if necessary.
 pub(super) async fn path_of(live: &Live, name: &str) -> Result<OwnedObjectPath, Trouble> {
     within(live.manager().await?.load_unit(name)).await
 }
@@ -260,7 +260,7 @@ pub(super) async fn properties_at<'a>(
     Ok(proxy.await?)
 }
 
-/// Four single properties: all of a service's would make PID 1 read cgroup counters.
+/// Reads four single properties: reading all of a service's would make PID 1 read cgroup counters.
 async fn service_at(
     connection: &Connection,
     path: &OwnedObjectPath,
@@ -271,7 +271,7 @@ async fn service_at(
         .build()
         .await?;
     let result = match within(service.result()).await {
-        // A name that no unit file stands behind has no such interface in every version.
+        // In some versions a unit without a file does not have this interface.
         Err(Trouble::Unsupported(_)) => return Ok(None),
         result => result?,
     };
@@ -284,11 +284,11 @@ async fn service_at(
     }))
 }
 
-/// Lets those who ask at the same time share one run that began after they had asked.
+/// Combines concurrent requests into one reload that began after all of them.
 #[derive(Debug, Default)]
 struct Reloads {
     asked: AtomicU64,
-    /// The highest request that a finished run covers.
+    /// The highest request that a finished reload covers.
     done: Mutex<u64>,
 }
 
@@ -302,7 +302,7 @@ impl Reloads {
         if *done >= mine {
             return Ok(());
         }
-        // Whoever has asked by now has written its files before this run reads them.
+        // Requests made by now have written their files before this reload reads them.
         let covered = self.asked.load(Ordering::SeqCst);
         reload().await?;
         *done = covered;

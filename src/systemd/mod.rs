@@ -1,8 +1,9 @@
-//! The host's service manager: units and jobs of PID 1, logind's reboot and locks, the clock's
-//! state, and what machinist tells its own service manager.
+//! Clients of the host's service manager: units and jobs of PID 1, logind's reboot and locks, the
+//! clock's state, and notifications to machinist's own service manager.
 //!
-//! The only room that speaks D-Bus. Sockets come from outside through [`Dial`], so the same code
-//! reaches `/run/dbus` of the machine, of a machine mounted at `/host`, and of a pretend one.
+//! The only module that uses D-Bus. Sockets are provided from outside through [`Dial`], so the same
+//! code reaches `/run/dbus` of the machine, of a machine mounted at `/host`, and of a simulated
+//! one.
 
 mod changes;
 mod error;

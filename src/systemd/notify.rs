@@ -1,4 +1,4 @@
-//! What machinist tells the service manager that started it (sd_notify(3)).
+//! Notifications to the service manager that started machinist (sd_notify(3)).
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -7,8 +7,7 @@ use std::{
 
 use sd_notify::NotifyState;
 
-/// The line to the service manager. Says nothing when nobody asked to be told: there is no
-/// `NOTIFY_SOCKET` in a pod or a terminal.
+/// Sends notifications. Does nothing without `NOTIFY_SOCKET`, such as in a pod or a terminal.
 #[derive(Debug)]
 pub struct Notifier {
     listened_to: bool,
@@ -17,7 +16,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// As the environment says.
+    /// Reads the environment.
     pub fn from_env() -> Self {
         Self {
             listened_to: std::env::var_os("NOTIFY_SOCKET").is_some(),
@@ -26,12 +25,12 @@ impl Notifier {
         }
     }
 
-    /// Recovery is done, the source is read, the sockets are served.
+    /// Recovery is done, the desired config is read, the sockets are served.
     pub fn ready(&self) {
         self.send(&NotifyState::Ready);
     }
 
-    /// One line in words for `systemctl status`. The same line twice is sent once.
+    /// Sets the line of text for `systemctl status`. An unchanged line is not sent again.
     pub fn status(&self, words: &str) {
         // A line break would start another message.
         let words = words.replace(['\n', '\r'], " ");
@@ -42,23 +41,23 @@ impl Notifier {
         }
     }
 
-    /// The end has begun.
+    /// The shutdown has begun.
     pub fn stopping(&self) {
         self.send(&NotifyState::Stopping);
     }
 
-    /// A sign of life; only from the loop that does the work.
+    /// The watchdog ping; call it only from the loop that does the work.
     pub fn watchdog(&self) {
         self.send(&NotifyState::Watchdog);
     }
 
-    /// How often [`Notifier::watchdog`] is due: half of what the service manager allows
-    /// (sd_watchdog_enabled(3)); none when it does not watch.
+    /// The interval of [`Notifier::watchdog`]: half of the service manager's timeout
+    /// (sd_watchdog_enabled(3)); `None` if the watchdog is off.
     pub fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog.map(|limit| limit / 2)
     }
 
-    /// Start-up or stop may take this much longer, from now.
+    /// Extends the start or stop timeout by this much from now.
     pub fn extend_timeout(&self, by: Duration) {
         let micros = u32::try_from(by.as_micros()).unwrap_or(u32::MAX);
         self.send(&NotifyState::ExtendTimeoutUsec(micros));
@@ -68,7 +67,7 @@ impl Notifier {
         if !self.listened_to {
             return;
         }
-        // Nothing depends on it here; whoever listens notices the silence.
+        // Nothing here depends on it; the service manager notices missing notifications.
         if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
             tracing::debug!(%error, %state, "cannot notify the service manager");
         }

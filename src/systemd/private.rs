@@ -1,8 +1,9 @@
 //! PID 1's own socket, `/run/systemd/private`, which works without a bus.
 //!
-//! PID 1 puts `org.freedesktop.systemd1` into the sender field of everything it says there. That is
-//! no unique name, zbus refuses such a message and ends the connection. On a line with two ends a
-//! sender says nothing, so the field is taken out before zbus looks.
+//! PID 1 puts `org.freedesktop.systemd1` into the sender field of all its messages there. That is
+//! not a unique name, so zbus refuses such a message and closes the connection. On a connection
+//! between two peers the sender has no meaning, so the field is removed before zbus reads the
+//! message.
 
 use std::{
     io,
@@ -25,17 +26,17 @@ use zbus::{
     export::async_trait::async_trait,
 };
 
-/// Every message starts with this many bytes that say how long the rest is (D-Bus specification,
-/// "Message Format").
+/// Every message starts with this many bytes, which contain the length of the rest (D-Bus
+/// specification, "Message Format").
 const FIXED: usize = 16;
-/// The longest message the specification allows: 128 MiB.
+/// The longest message that the specification allows: 128 MiB.
 const LONGEST: usize = 1 << 27;
 /// The header field that carries the sender.
 const SENDER: u8 = 7;
-/// A server answers `AUTH` with `OK` and 32 digits; a longer line is no such server.
+/// A D-Bus server answers `AUTH` with `OK` and 32 digits; a longer line is from something else.
 const LONGEST_LINE: usize = 512;
 
-/// Authenticates as this process's user and makes a connection of the stream.
+/// Authenticates as this process's user and turns the stream into a connection.
 pub(super) async fn connect(stream: UnixStream) -> zbus::Result<Connection> {
     stream.set_nonblocking(true)?;
     let mut stream = tokio::net::UnixStream::from_std(stream)?;
@@ -52,7 +53,7 @@ async fn authenticate(stream: &mut tokio::net::UnixStream) -> zbus::Result<Guid<
     let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
     let hello = format!("\0AUTH EXTERNAL {hex}\r\nBEGIN\r\n");
     stream.write_all(hello.as_bytes()).await?;
-    // Byte by byte, because the first message may follow the line at once.
+    // Byte by byte, because the first message may follow the line immediately.
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {
         if line.len() == LONGEST_LINE {
@@ -88,7 +89,7 @@ impl Socket for Line {
     }
 }
 
-/// Reads whole messages and hands out their bytes.
+/// Reads whole messages and returns their bytes.
 #[derive(Debug)]
 struct Reader {
     from: OwnedReadHalf,
@@ -121,7 +122,7 @@ impl ReadHalf for Reader {
         let count = rest.len().min(buffer.len());
         buffer[..count].copy_from_slice(&rest[..count]);
         self.given += count;
-        // PID 1 passes no descriptors to us; we did not offer to take any.
+        // We did not offer to accept descriptors, so PID 1 passes none.
         Ok((count, Vec::new()))
     }
 }
@@ -140,7 +141,7 @@ impl WriteHalf for Writer {
     }
 }
 
-/// Where the parts of one message lie.
+/// The layout of one message.
 #[derive(Clone, Copy)]
 struct Frame {
     little: bool,
@@ -171,7 +172,7 @@ impl Frame {
         to_eight(FIXED + self.fields) + self.body
     }
 
-    /// The message without its sender; as it was when it has none or is not well formed.
+    /// The message without its sender; unchanged if it has none or is malformed.
     fn without_sender(self, mut message: Vec<u8>) -> Vec<u8> {
         let end = FIXED + self.fields;
         let mut previous = FIXED;
@@ -207,7 +208,7 @@ impl Frame {
         message
     }
 
-    /// Where the field that starts at `start` ends: its code, a signature of one letter, a value.
+    /// The end of the field that starts at `start`: its code, a signature of one letter, a value.
     fn field_end(self, message: &[u8], start: usize) -> Option<usize> {
         let value = start + 4;
         match message.get(start + 1..value)? {
@@ -242,7 +243,7 @@ mod tests {
 
     fn bytes_of(message: &Message) -> Vec<u8> {
         let mut bytes = message.data().to_vec();
-        // Each message has a serial number of its own.
+        // Each message has its own serial number.
         bytes[8..12].fill(1);
         bytes
     }

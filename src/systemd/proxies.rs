@@ -18,7 +18,7 @@ pub(super) type UnitRow = (
     OwnedObjectPath,
 );
 
-/// What, who, why, mode, uid, pid.
+/// The columns what, who, why, mode, uid and pid.
 pub(super) type InhibitorRow = (String, String, String, String, u32, u32);
 
 /// A property of a transient unit.

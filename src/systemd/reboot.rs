@@ -1,4 +1,4 @@
-//! Ways to get the machine rebooted, each with a receipt: the proof that it was taken on.
+//! Methods to reboot the machine, each of which confirms that the reboot was accepted.
 
 use std::time::Duration;
 
@@ -9,38 +9,39 @@ use super::{
     link::within, manager::has_job,
 };
 
-/// Ways to ask for a reboot, in the order in which they are tried.
+/// Methods to request a reboot, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Method {
-    /// logind, which asks the holders of locks and announces it.
+    /// logind, which respects inhibitor locks and announces the reboot.
     Logind,
-    /// `systemctl reboot` in a unit of its own, which outlives this process.
+    /// `systemctl reboot` in a transient unit, which outlives this process.
     TransientUnit,
-    /// The start of `reboot.target`: no locks are asked, services are stopped in order.
+    /// Starting `reboot.target`: inhibitor locks are ignored, services are stopped in order.
     RebootTarget,
 }
 
 impl Method {
-    /// All ways, the gentlest first.
+    /// All methods, the gentlest first.
     pub const ALL: [Self; 3] = [Self::Logind, Self::TransientUnit, Self::RebootTarget];
 }
 
-/// The proof that the machine goes down.
+/// The confirmation that the machine will shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receipt {
-    /// Our request was taken on.
+    /// Our request was accepted.
     Accepted,
-    /// A shutdown that somebody asked for before us is under way.
+    /// A shutdown requested by another process is already in progress.
     InProgress,
 }
 
-/// How often the state is asked for where nothing announces a change: four questions a second cost
-/// nothing in the seconds that a machine needs to go down.
+/// Poll interval where no signal announces a change: four calls a second cost nothing in the
+/// seconds that a machine needs to shut down.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// On a system without merged directories it is only here; elsewhere `/bin` is a link.
 const SYSTEMCTL: &str = "/bin/systemctl";
 
-/// What the ways without logind start: the unit of our own, the verb of `systemctl` and the target.
+/// The names used by the methods without logind: our transient unit, the verb of `systemctl` and
+/// the target.
 struct Names {
     transient: &'static str,
     verb: &'static str,
@@ -60,10 +61,10 @@ const SOFT: Names = Names {
 };
 
 impl Systemd {
-    /// Asks for a reboot in one way and waits for the receipt, `receipt_within` long at most. Of the
-    /// flags, the ways other than [`Method::Logind`] know [`RebootFlags::SOFT`] alone.
+    /// Requests a reboot by one method and waits at most `receipt_within` for the confirmation.
+    /// Methods other than [`Method::Logind`] support only the flag [`RebootFlags::SOFT`].
     ///
-    /// Locks of others are respected whatever the way; without a logind there are none.
+    /// Locks of others are respected by every method; without logind there are none.
     pub async fn reboot_by(
         &self,
         method: Method,
@@ -95,7 +96,7 @@ impl Systemd {
         self.goes_down(receipt_within).await
     }
 
-    /// Whether the machine is on its way down: a shutdown has been announced, or is being done.
+    /// Whether the machine is shutting down: a shutdown is announced or in progress.
     pub async fn going_down(&self) -> Result<bool, SystemdError> {
         let ask = async {
             if self.look_at_system().await? == SystemState::Stopping {
@@ -117,7 +118,7 @@ impl Systemd {
     async fn start_shutdown_target(&self, target: &'static str) -> Result<(), SystemdError> {
         let start = async {
             let manager = self.link.to_manager().await?.manager().await?;
-            // As logind does it: later jobs must not undo the shutdown.
+            // As logind does it: later jobs must not cancel the shutdown.
             within(manager.start_unit(target, "replace-irreversibly")).await
         };
         let failed = SystemdError::during(format!("start {target}"));
@@ -130,7 +131,7 @@ impl Systemd {
             match self.going_down().await {
                 Ok(true) => return Ok(Receipt::Accepted),
                 Ok(false) => {}
-                // The bus goes away in a shutdown. It may also come back.
+                // The bus disappears during a shutdown, but may also just be restarting.
                 Err(error) if error.again() => {}
                 Err(error) => return Err(error),
             }
@@ -143,8 +144,8 @@ impl Systemd {
 }
 
 impl Login {
-    /// Asks logind for a reboot and waits for its announcement, `receipt_within` long at most.
-    /// Strong locks of others are an error that names them, and nothing is asked for.
+    /// Requests a reboot from logind and waits at most `receipt_within` for its announcement. If
+    /// others hold `block` locks, returns an error with their names and requests nothing.
     pub async fn reboot_with_receipt(
         &self,
         flags: RebootFlags,
@@ -156,7 +157,7 @@ impl Login {
             Ok(()) => {}
             Err(error) => match error.trouble() {
                 Trouble::OperationInProgress => return Ok(Receipt::InProgress),
-                // Taken since we looked; logind does not say by whom.
+                // Taken since we checked; logind does not report by whom.
                 Trouble::BlockedByInhibitor { .. } => {
                     return Err(blocked(self.blockers().await.unwrap_or_default()));
                 }

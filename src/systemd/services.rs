@@ -1,4 +1,4 @@
-//! The update driver's view of the service manager.
+//! The service manager as the update reconciler uses it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,17 +17,19 @@ use crate::{
     },
 };
 
-/// How long logind may take to announce a reboot it has accepted. The announcement is its first act.
+/// How long logind may take to announce a reboot that it has accepted. The announcement is its
+/// first action.
 const RECEIPT: Duration = Duration::from_secs(10);
 
-/// How long PID 1 may take to tell which userspace runs. It is silent while it reads its units again,
-/// seconds at most; a recovery that waits for it needs the rest of its 90 s for its own work.
+/// How long PID 1 may take to report the running userspace. It does not answer while it reloads its
+/// units, seconds at most; a recovery that waits for it needs the rest of its 90 s for its own
+/// work.
 const TELL: Duration = Duration::from_secs(10);
 
-/// How long logind may take to grant a lock; it answers at once, or is not well.
+/// How long logind may take to grant a lock; a healthy one answers at once.
 const GRANT: Duration = Duration::from_secs(5);
 
-/// How often an announced shutdown is looked for over a new connection.
+/// How often to check an announced shutdown over a new connection.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Systemd {
@@ -68,7 +70,7 @@ impl From<SystemdError> for ServiceError {
     }
 }
 
-/// A unit that is not as it should be after its job.
+/// A unit that did not stay up after its job.
 #[derive(Debug, thiserror::Error)]
 #[error("{unit} did not stay up: it is {active:?} ({sub})")]
 struct Died {
@@ -77,7 +79,7 @@ struct Died {
     sub: String,
 }
 
-/// A job that did not do what it should.
+/// A job that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the job to {verb} {unit} ended as {result:?}")]
 struct Ended {
@@ -86,7 +88,7 @@ struct Ended {
     result: super::JobResult,
 }
 
-/// The reboot was announced and has not come.
+/// The reboot was announced and did not happen.
 #[derive(Debug, thiserror::Error)]
 #[error("the reboot was announced and has not happened")]
 struct Overdue;
@@ -203,7 +205,7 @@ impl Services for Systemd {
             RebootMethod::RebootTarget => Method::RebootTarget,
         };
         if let Err(error) = self.login().set_wall_message(why).await {
-            // Decoration: a logind that cannot do it reboots all the same.
+            // Only informative: a logind that cannot do it still reboots.
             tracing::debug!(%error, "no wall message");
         }
         let flags = match kind {
@@ -212,7 +214,7 @@ impl Services for Systemd {
         };
         match self.reboot_by(method, flags, RECEIPT).await {
             Ok(_) => Ok(()),
-            // It went down while it was answering.
+            // It shut down before it answered.
             Err(error) if matches!(error.trouble(), Trouble::NoReply | Trouble::ShuttingDown) => {
                 Ok(())
             }
@@ -225,8 +227,8 @@ impl Services for Systemd {
         let delay = login.inhibit_delay_max().await.unwrap_or_default();
         let called_off = async {
             loop {
-                // Listened first, asked then: nothing falls in between. A connection that broke, with
-                // the bus or without the machine, is made anew.
+                // Subscribe first, then ask, so that no announcement is missed. A connection that
+                // broke, with the bus or with the whole machine, is opened again.
                 if let Ok(mut signals) = login.prepare_for_shutdown().await {
                     if matches!(self.going_down().await, Ok(false)) {
                         return;

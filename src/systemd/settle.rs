@@ -1,5 +1,5 @@
-//! Watching a unit for a moment after its job is done, because `done` says nothing about what a
-//! service does a moment later.
+//! Observes a unit for a while after its job is done, because a service may still fail a moment
+//! later.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::{
 };
 
 impl Systemd {
-    /// Watches `unit` for `span` and gives its state then; at once when it has died since `since`
-    /// ([`UnitState::has_died_since`]), the state right after its job.
+    /// Observes `unit` for `span` and returns its final state; returns early if it has died since
+    /// `since` ([`UnitState::has_died_since`]), its state right after the job.
     pub async fn settle(
         &self,
         unit: &str,
@@ -26,7 +26,7 @@ impl Systemd {
         let settled = async {
             loop {
                 let live = self.link.to_manager().await?;
-                // A connection that breaks is made anew, and the unit looked at again.
+                // After a broken connection, reconnect and read the unit's state again.
                 match watch(&live, unit, until, since).await {
                     Err(Trouble::ConnectionLost(_)) if Instant::now() < until => {}
                     settled => break settled,
@@ -59,13 +59,13 @@ async fn watch(
             continue;
         }
         tokio::select! {
-            // Safe to drop: a change that is not taken now stays in the queue.
+            // Safe to drop: a change that was not received stays in the queue.
             change = changes.next() => {
                 if change.is_none() {
                     return Err(Trouble::ConnectionLost("it ended".into()));
                 }
             }
-            // Safe to drop: the end is a point in time, and one last look follows.
+            // Safe to drop: the deadline is a point in time, and one last read follows.
             () = tokio::time::sleep_until(until) => {}
         }
     }

@@ -1,7 +1,7 @@
-//! What is to be done before the machine goes down, whoever orders that.
+//! Runs actions before the machine shuts down, whichever process requested the shutdown.
 //!
-//! logind waits for the holders of `delay` locks before it stops anything, as long as
-//! `InhibitDelayMaxSec=` says (5 s unless an administrator or the kubelet raised it).
+//! logind waits for the holders of `delay` locks before it stops anything, at most for
+//! `InhibitDelayMaxSec=` (5 s unless an administrator or the kubelet raised it).
 
 use std::{future::Future, time::Duration};
 
@@ -11,35 +11,35 @@ use tokio_stream::StreamExt as _;
 use super::{InhibitLock, InhibitMode, Login, ShutdownSignals, SystemdError, proxies::LOGIN_NAME};
 use crate::backoff::{Backoff, jitter};
 
-/// logind gives up on a lock when its time is over: what follows is told before that.
+/// logind ignores a lock after the maximum delay, so the actions get this much less time.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Between two attempts to reach a logind that does not answer.
+/// Retry delays for a logind that does not answer.
 const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Who wants a shutdown to wait.
+/// Actions around a shutdown.
 pub trait Around: Send {
-    /// The machine goes down; the shutdown waits for this, `within` long at most.
+    /// Called when the machine shuts down; the shutdown waits for it, at most `within`.
     fn before(&mut self, within: Duration) -> impl Future<Output = ()> + Send;
 
-    /// It does not go down, or it came up again.
+    /// Called when the shutdown was cancelled, or after the machine started again.
     fn after(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Why a lock is no longer good.
+/// Why a lock is no longer valid.
 enum Over {
-    /// The machine goes down.
+    /// The machine shuts down.
     Begins,
-    /// A shutdown was called off that nobody had heard of.
+    /// A shutdown was cancelled whose beginning was missed.
     CalledOff,
-    /// The bus or logind was started anew.
+    /// The bus or logind was restarted.
     Lost,
-    /// Nobody wants it any more.
+    /// The lock is no longer wanted.
     Unwanted,
 }
 
-/// Holds a `delay` lock while it is `wanted`, and does what is to be done around shutdowns. Ends when nobody
-/// can want it any more.
+/// Holds a `delay` lock while it is `wanted`, and runs the actions around shutdowns. Ends when the
+/// sender of `wanted` is dropped.
 pub async fn around_shutdowns(
     login: &Login,
     why: &str,
@@ -65,7 +65,7 @@ pub async fn around_shutdowns(
     }
 }
 
-/// One lock, from its taking to its end.
+/// One cycle of a lock, from taking it to its end.
 async fn turn(
     login: &Login,
     why: &str,
@@ -73,7 +73,7 @@ async fn turn(
     around: &mut impl Around,
     down: &mut bool,
 ) -> Result<(), SystemdError> {
-    // Listened first: nothing falls between the look and the lock.
+    // Subscribe first, so that no announcement is missed between the check and the lock.
     let mut signals = login.prepare_for_shutdown().await?;
     let mut restarts = login.owners().await?;
     let mut lock: Option<InhibitLock> = None;
@@ -83,12 +83,12 @@ async fn turn(
         }
         lock = Some(login.inhibit("shutdown", why, InhibitMode::Delay).await?);
     } else if !*down {
-        // Too late for a lock, not for what it is about.
+        // Too late for a lock, but not for the actions.
         *down = true;
         around.before(time(login).await).await;
     }
     let over = tokio::select! {
-        // Safe to drop, all: what was missed is asked for at the next turn.
+        // Safe to drop, all of them: the next cycle checks for missed announcements.
         over = announced(&mut signals) => over,
         _ = restarts.next() => Over::Lost,
         _ = wanted.wait_for(|wanted| !*wanted) => Over::Unwanted,
@@ -98,7 +98,7 @@ async fn turn(
             *down = true;
             around.before(time(login).await).await;
             drop(lock.take());
-            // Until it is called off there is nothing to hold.
+            // Until the shutdown is cancelled there is nothing to hold.
             while !matches!(announced(&mut signals).await, Over::CalledOff | Over::Lost) {}
             Ok(())
         }
@@ -120,7 +120,7 @@ async fn time(login: &Login) -> Duration {
 }
 
 impl Login {
-    /// Each time that another logind comes or goes.
+    /// Signals each start and stop of logind.
     async fn owners(&self) -> Result<zbus::fdo::NameOwnerChangedStream, SystemdError> {
         let listen = async {
             let bus = self.bus().await?;

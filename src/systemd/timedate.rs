@@ -19,8 +19,8 @@ impl TimeDate {
         Self { link }
     }
 
-    /// Whether the kernel says that the clock is synchronised; none when the machine has no
-    /// timedated. Each question starts the service for half a minute: ask rarely.
+    /// Whether the kernel's clock is synchronised; `None` if the machine has no timedated. Each
+    /// call starts the service for half a minute, so call it rarely.
     pub async fn ntp_synchronized(&self) -> Result<Option<bool>, SystemdError> {
         let ask = async {
             let live = self.link.to_bus().await?;

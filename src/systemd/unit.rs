@@ -1,59 +1,59 @@
-//! What PID 1 says about one unit, and whether a unit that was started has stayed up.
+//! The state of one unit, and whether a started unit has stayed up.
 
 use std::collections::HashMap;
 
 use zbus::OwnedVariant;
 
-/// A unit as systemd sees it at one moment.
+/// The state of a unit at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitState {
     /// The unit's first name; an alias is resolved.
     pub name: String,
-    /// Whether there is a usable unit of that name.
+    /// Whether the unit was loaded.
     pub load: Load,
-    /// The state that all kinds of units share.
+    /// The state common to all kinds of units.
     pub active: Active,
-    /// The state of this kind of unit, such as `running`, `exited`, `auto-restart`.
+    /// The state specific to this kind of unit, such as `running`, `exited`, `auto-restart`.
     pub sub: String,
     /// `enabled`, `disabled`, `masked`, `static`, …; empty for a unit without a file.
     pub file_state: String,
-    /// Which run of the unit this is, 32 hexadecimal digits; none before the first one.
+    /// The id of the current or last run, 32 hexadecimal digits; `None` before the first one.
     pub invocation_id: Option<String>,
     /// The files have changed since systemd read them.
     pub need_daemon_reload: bool,
     /// A reload is possible right now.
     pub can_reload: bool,
-    /// The unit can only be started as a dependency of others.
+    /// The unit can be started only as a dependency of others.
     pub refuse_manual_start: bool,
-    /// The unit can only be stopped as a dependency of others.
+    /// The unit can be stopped only as a dependency of others.
     pub refuse_manual_stop: bool,
-    /// What only services have.
+    /// Properties that only services have.
     pub service: Option<ServiceState>,
 }
 
-/// What a service has beside a unit's state.
+/// Properties of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceState {
     /// `Type=`: `simple`, `oneshot`, `notify`, …
     pub service_type: String,
     /// How the last run ended: `success`, `exit-code`, `signal`, `timeout`, `oom-kill`, ….
     pub result: String,
-    /// The main process; none when it does not run.
+    /// The main process; `None` if it does not run.
     pub main_pid: Option<u32>,
-    /// How often systemd has restarted it by itself since it was last started on purpose.
+    /// How often systemd has restarted it automatically since its last explicit start.
     pub n_restarts: u32,
 }
 
 /// `LoadState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Read and usable.
+    /// Loaded.
     Loaded,
     /// There is no such unit.
     NotFound,
     /// Masked: a link to `/dev/null`.
     Masked,
-    /// Read and refused, because a setting is wrong.
+    /// Refused, because a setting is invalid.
     BadSetting,
     /// Could not be read.
     Error,
@@ -64,19 +64,19 @@ pub enum Load {
 /// `ActiveState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Active {
-    /// Started.
+    /// Active.
     Active,
-    /// Started, and reading its configuration anew.
+    /// Active, and reloading its configuration.
     Reloading,
-    /// Started, and its mounts are being renewed (newer systemd).
+    /// Active, and its mounts are being refreshed (newer systemd).
     Refreshing,
-    /// Not started, or ended without a fault.
+    /// Not started, or ended successfully.
     Inactive,
-    /// Ended with a fault.
+    /// Ended with a failure.
     Failed,
-    /// On the way up.
+    /// Being started.
     Activating,
-    /// On the way down.
+    /// Being stopped.
     Deactivating,
     /// Its file systems are being cleaned.
     Maintenance,
@@ -112,7 +112,7 @@ impl Active {
         }
     }
 
-    /// As systemctl says it.
+    /// The name as systemctl shows it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -127,18 +127,18 @@ impl Active {
         }
     }
 
-    /// Started and not on its way down.
+    /// Whether it is started and not being stopped.
     pub fn is_up(self) -> bool {
         matches!(self, Self::Active | Self::Reloading | Self::Refreshing)
     }
 }
 
 impl UnitState {
-    /// The unit was up, or had done its work, at `since`, and is not so any more: it failed, it was
-    /// restarted by systemd, or it is a service that should run and has ended.
+    /// Whether the unit was up, or had completed, at `since`, and no longer is: it failed, systemd
+    /// restarted it, or it is a service that should run and has ended.
     ///
-    /// A oneshot that ended with success has done its work. Another kind of service that ended, with
-    /// whatever code, did not stay up. A timer or mount that ended without a fault is no concern.
+    /// A oneshot that ended successfully has completed. Any other kind of service that ended, with
+    /// whatever code, did not stay up. A timer or mount that ended successfully does not count.
     pub fn has_died_since(&self, since: &Self) -> bool {
         if self.active == Active::Failed {
             return true;
@@ -154,7 +154,7 @@ impl UnitState {
         ended && (kept_up || now.result != "success")
     }
 
-    /// From the properties of `org.freedesktop.systemd1.Unit`.
+    /// Parses the properties of `org.freedesktop.systemd1.Unit`.
     pub(super) fn parse(
         properties: HashMap<String, OwnedVariant>,
         service: Option<ServiceState>,
@@ -183,7 +183,7 @@ impl UnitState {
 struct Properties(HashMap<String, OwnedVariant>);
 
 impl Properties {
-    /// None when the property is missing or of another type: older systemd lacks some.
+    /// `None` if the property is missing or of another type: older systemd lacks some.
     fn take<T: TryFrom<OwnedVariant>>(&mut self, name: &str) -> Option<T> {
         T::try_from(self.0.remove(name)?).ok()
     }

@@ -6,15 +6,15 @@
     reason = "generated code; its documentation is in proto/"
 )]
 
-/// The only version there is.
+/// The only version so far.
 pub mod v1 {
     tonic::include_proto!("machinist.vendor.v1");
 
-    /// The agent's side.
+    /// The server side, implemented by the agent.
     pub mod agent {
         include!(concat!(env!("OUT_DIR"), "/heard/machinist.vendor.v1.rs"));
     }
 
-    /// What Hello and Welcome call it.
+    /// The version string used in Hello and Welcome.
     pub const VERSION: &str = "v1";
 }

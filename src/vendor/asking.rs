@@ -1,5 +1,5 @@
-//! Questions to vendors, each with its deadline: for the kubelet's room, and for whoever takes the machine
-//! down.
+//! Requests to vendors, each with a deadline: allocations for the kubelet, and quiesce and resume
+//! orders for updates and reboots.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,34 +24,35 @@ use crate::{
     words::is_misleading,
 };
 
-/// A vendor's own words are shown in the pod's events; no more of them.
+/// Limit, in characters, for a vendor's error text; the kubelet shows it in the pod's events.
 const LONGEST_WORDS: usize = 1024;
-/// How long the way to a vendor is waited for; it takes milliseconds from the agent's start.
+/// How long to wait for a vendor's manager to exist; after the agent starts this takes
+/// milliseconds.
 const DESK_WAIT: Duration = Duration::from_secs(2);
 const BUSY: &str = "too many questions wait for its answers already";
 
-/// What became of an order to one vendor.
+/// The outcome of an order to one vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obeyed {
-    /// It did as it was told.
+    /// The vendor confirmed it.
     Done,
-    /// It is not connected, so there is nobody who could hold the hardware in its name.
+    /// The vendor is not connected, so no program of it can hold the hardware open.
     Away,
-    /// It said no, in its words.
+    /// The vendor refused, with its own text.
     Refused(String),
-    /// It has not answered in time.
+    /// The vendor did not answer within the deadline.
     TooLate,
 }
 
-/// One vendor, and a resource of its that the question is about.
+/// A request about one resource of one vendor.
 struct Asking<'a> {
     desk: Desk,
     source: &'a Source,
 }
 
 impl VendorsHandle {
-    /// Tells every vendor to let go of its hardware, and waits until each did, or `deadline` is over. Those
-    /// who connect later are told then.
+    /// Orders every vendor to release its hardware, and waits until each has confirmed or
+    /// `deadline` has passed. Vendors that connect later receive the order when they connect.
     pub async fn quiesce(&self, why: &str, deadline: Duration) -> BTreeMap<String, Obeyed> {
         let asked = question::Asked::Quiesce(api::Quiesce {
             why: why.to_owned(),
@@ -60,19 +61,20 @@ impl VendorsHandle {
         self.order(asked, deadline).await
     }
 
-    /// Whether vendors were told to let go, and not yet that they may go on.
+    /// Whether vendors have been ordered to release their hardware and not yet to resume.
     pub fn are_quiesced(&self) -> bool {
         self.quiesced.borrow().is_some()
     }
 
-    /// Tells every vendor that it may use its hardware again, and waits as [`VendorsHandle::quiesce`] does.
+    /// Tells every vendor that it may use its hardware again, and waits as
+    /// [`VendorsHandle::quiesce`] does.
     pub async fn resume(&self, deadline: Duration) -> BTreeMap<String, Obeyed> {
         self.quiesced.send_replace(None);
         let asked = question::Asked::Resume(api::Resume {});
         self.order(asked, deadline).await
     }
 
-    /// All are told at once; each has the whole deadline.
+    /// Sends the order to all vendors at once; each has the whole deadline.
     async fn order(&self, asked: question::Asked, deadline: Duration) -> BTreeMap<String, Obeyed> {
         let mut waiting = JoinSet::new();
         for (name, desk) in self.desks().iter() {
@@ -86,8 +88,8 @@ impl VendorsHandle {
         all.into_iter().collect()
     }
 
-    /// The way to a vendor. Just after the agent's start it may not be there yet, while the kubelet has the
-    /// devices already: that is waited for.
+    /// Finds the vendor's manager. Just after the agent starts it may not exist yet although the
+    /// kubelet already knows the devices, so this waits up to `DESK_WAIT`.
     async fn asking<'a>(&self, source: &'a Source) -> Result<Asking<'a>, AnswerError> {
         let name = match source {
             Source::Vendor(name) => name.as_str(),
@@ -107,7 +109,7 @@ impl VendorsHandle {
     }
 }
 
-/// A vendor's words as they are shown: not too long, one line.
+/// Shortens a vendor's text to one line of limited length.
 fn words(given: &str) -> String {
     let line = given.chars();
     let line = line.map(|c| if is_misleading(c) { ' ' } else { c });
@@ -120,8 +122,8 @@ fn words(given: &str) -> String {
     .collect()
 }
 
-/// Puts a question and waits for its answer; whoever asks has the clock. Safe to drop: the question is taken
-/// back.
+/// Sends a question and waits for the answer; the caller applies the timeout. Safe to drop:
+/// dropping it cancels the question.
 async fn put(
     desk: &Desk,
     asked: question::Asked,
@@ -194,7 +196,7 @@ impl Asking<'_> {
         }
     }
 
-    /// Looks at paths on the machine.
+    /// Checks paths on the machine, on a blocking thread.
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> T + Send + 'static,
@@ -203,7 +205,8 @@ impl Asking<'_> {
         looked.map_err(|why| self.refused(why.to_string()))
     }
 
-    /// The recipes of these devices, when each has one, and each may still be handed out.
+    /// The merged device specs of these devices, if each device has one; an error when one may no
+    /// longer be handed out.
     async fn by_recipes(
         &self,
         handle: &VendorsHandle,
@@ -215,7 +218,7 @@ impl Asking<'_> {
         Some(vouched.map(Answer::Grant))
     }
 
-    /// Looks at a recipe's paths as they are now.
+    /// Checks the paths of a device spec again, against the machine's current state.
     async fn vouch(
         &self,
         handle: &VendorsHandle,
@@ -229,7 +232,8 @@ impl Asking<'_> {
         seen.map_err(|why| self.refused(format!("its recipe is not used: {why}")))
     }
 
-    /// The vendor's own answer, held against the same rules as its recipes.
+    /// Asks the vendor for the allocation and checks its answer by the same rules as its device
+    /// specs.
     async fn grant(
         &self,
         handle: &VendorsHandle,
@@ -256,7 +260,7 @@ impl Asking<'_> {
     }
 }
 
-/// What the recipes of these devices say, when each has one.
+/// The container allocation made of the device specs, if every device has one.
 fn from_recipes(resource: &Resource, ids: &[String]) -> Option<Grant> {
     let has_recipe = |id: &String| {
         resource
@@ -266,7 +270,7 @@ fn from_recipes(resource: &Resource, ids: &[String]) -> Option<Grant> {
     if !ids.iter().all(has_recipe) {
         return None;
     }
-    // Whether they may be lent was asked before the vendor was.
+    // Whether these devices may be allocated was checked before the vendor was asked.
     allocation::grant(&Inventory::default(), resource, ids).ok()
 }
 

@@ -1,8 +1,9 @@
-//! Plays the agent for a vendor's program and tells which rules of the contract it keeps.
+//! A conformance check for vendor programs: it plays the agent and reports which rules of the
+//! contract the program keeps.
 //!
-//! It is meant for the vendor's own tests: no registry, no kubelet and no hardware. What comes in goes
-//! through the same session, the same codec and the same checks as in the agent; only paths are held
-//! against the vendor's file alone.
+//! It is meant for the vendor's own tests and needs no registry, no kubelet and no hardware.
+//! Messages pass through the same session, codec and checks as in the agent; only paths are checked
+//! against the vendor's file alone, not against the machine.
 
 mod script;
 mod stage;
@@ -16,38 +17,38 @@ use self::stage::Stage;
 use super::server::{ServeError, Socket};
 use crate::{device::vendor::Vendor, path::AbsPath, root::Root, shutdown::Tasks};
 
-/// How a rule fared.
+/// The result of one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// It was kept.
+    /// The program kept the rule.
     Kept,
-    /// It was not.
+    /// The program broke the rule.
     Broken,
-    /// The program did not come to where it counts, or does not want it.
+    /// The program never reached the point where the rule applies, or does not use the feature.
     Skipped,
 }
 
-/// One rule.
+/// One rule and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// The rule in words.
+    /// The rule, as a sentence.
     pub rule: String,
-    /// How it fared.
+    /// The result.
     pub verdict: Verdict,
-    /// What was seen; empty when there is nothing to add.
+    /// The observation behind the result; empty when there is nothing to add.
     pub seen: String,
 }
 
-/// How long each step may take.
+/// Time limits of the steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// To connect, to offer what was named, and to come back.
+    /// For connecting, for offering the resources named in Hello, and for reconnecting.
     pub step: Duration,
-    /// To answer a question; the vendor's own deadline when that is shorter.
+    /// For answering a question; the vendor's own deadline applies when it is shorter.
     pub answer: Duration,
-    /// How long heartbeats are listened to.
+    /// How long heartbeats are observed.
     pub heartbeats: Duration,
 }
 
@@ -64,29 +65,31 @@ impl Default for Patience {
 /// How a program that was started has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// In words.
+    /// The exit status as text.
     pub how: String,
-    /// It ended well, as a program does that goes on in the background: whether it is there, the socket shows.
+    /// Whether it exited successfully, as a program does that continues in the background; whether
+    /// it still runs shows only on the socket.
     pub well: bool,
 }
 
-/// Why nothing could be checked.
+/// The check could not create its socket.
 #[derive(Debug, thiserror::Error)]
 #[error("the agent's socket for the check cannot be served")]
 pub struct CheckError(#[source] ServeError);
 
-/// A socket on which a program is awaited.
+/// A socket that waits for a vendor's program.
 #[derive(Debug)]
 pub struct Check {
     stage: Stage,
-    /// Gone with the check.
+    /// Removed together with the check.
     _socket: Socket,
-    /// So that the file stays as it is.
+    /// Keeps the channel open, so that the file's content stays unchanged.
     _spec: watch::Sender<Arc<Vendor>>,
 }
 
 impl Check {
-    /// Makes the socket at `path`. Whoever runs the check may connect, beside those of the file.
+    /// Creates the socket at `path`. The user who runs the check may connect, in addition to the
+    /// users of the file.
     pub fn listen(
         root: &Root,
         path: AbsPath,
@@ -107,14 +110,15 @@ impl Check {
         })
     }
 
-    /// As [`Check::listen`], for a program whose end is known: nobody waits for one that has failed.
+    /// As [`Check::listen`], for a program whose exit can be observed: the check does not wait for
+    /// one that has failed.
     #[must_use]
     pub fn of_program(mut self, ended: watch::Receiver<Option<Ended>>) -> Self {
         self.stage.program = Some(ended);
         self
     }
 
-    /// Goes through all the rules; the same ones in the same order, whatever the program does.
+    /// Checks all rules, always the same ones in the same order, whatever the program does.
     pub async fn run(mut self, patience: Patience) -> Vec<Finding> {
         script::run(&mut self.stage, patience).await
     }

@@ -1,6 +1,6 @@
-//! Counts what a vendor sent before it is decoded.
+//! The gRPC codec of the vendor API, which measures a vendor's message before decoding it.
 //!
-//! A limit on bytes alone bounds nothing, see [`crate::wire`].
+//! A limit on bytes alone does not bound memory, see [`crate::wire`].
 
 use std::marker::PhantomData;
 
@@ -18,9 +18,10 @@ use super::{
 };
 use crate::wire::{Part, Weight, parts};
 
-/// What is looked at before a message is decoded.
+/// A check of the encoded message.
 pub trait Guard {
-    /// Refuses what would take too much memory; `first` says that it is the first of its stream.
+    /// Refuses a message that would need too much memory when decoded; `first` marks the first
+    /// message of its stream.
     fn check(wire: &[u8], first: bool) -> Result<(), Status>;
 }
 
@@ -43,7 +44,7 @@ impl Guard for FromVendor {
 }
 
 impl Guard for FromAgent {
-    /// The agent is trusted.
+    /// Messages of the agent are trusted.
     fn check(_: &[u8], _: bool) -> Result<(), Status> {
         Ok(())
     }
@@ -75,7 +76,7 @@ const FROM_VENDOR: [Part; 3] = [
     Part(3, Weight::None, Some(&ANSWER)),
 ];
 
-/// The codec of this contract: protobuf, guarded.
+/// The codec: protobuf with a [`Guard`].
 #[derive(Debug)]
 pub struct Guarded<T, U>(PhantomData<(T, U)>);
 
@@ -107,7 +108,7 @@ where
     }
 }
 
-/// Looks first, then decodes.
+/// A decoder that runs the guard before decoding.
 #[derive(Debug)]
 pub struct GuardedDecoder<U> {
     inner: ProstDecoder<U>,
@@ -121,7 +122,7 @@ impl<U: Message + Guard + Default> Decoder for GuardedDecoder<U> {
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         use prost::bytes::Buf as _;
         let first = std::mem::take(&mut self.first);
-        // The buffer is one piece; were it not, too little would be counted.
+        // The buffer must be contiguous; otherwise the guard would count only its first part.
         if buf.chunk().len() < buf.remaining() {
             return Err(Status::internal("the message came in pieces"));
         }
@@ -205,7 +206,7 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(wire in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             let counted = FromVendor::check(&wire, false);
-            // Whatever decodes was understood by the counter, too.
+            // Every message that decodes must also be one that the counter understood.
             if FromVendor::decode(&wire[..]).is_ok() && counted.is_err() {
                 let groups = counted.is_err_and(|status| status.code() == tonic::Code::InvalidArgument);
                 proptest::prop_assert!(groups);

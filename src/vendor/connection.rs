@@ -1,4 +1,4 @@
-//! One connection of a vendor's: who is there, and for how long without a session.
+//! One connection of a vendor: who the peer is, and how long it may stay without a session.
 
 use std::{
     future::Future as _,
@@ -24,50 +24,51 @@ use tonic::transport::server::Connected;
 use super::limits::HELLO_WAIT;
 use crate::authority::Unaddressed;
 
-/// How long the last words of a session may take to reach the vendor.
+/// How long the final status of a session may take to reach the vendor.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
-    /// The user that connected, as the kernel saw it.
+    /// The connecting user, from the socket's peer credentials.
     pub(super) user: u32,
-    /// Its process, for the log only: 0 from another pid namespace, and used again by others.
+    /// Its process id, for the log only: it is 0 in another pid namespace, and ids are reused.
     pub(super) process: i32,
-    /// How far its session is.
+    /// The state of its session.
     pub(super) stage: Arc<Stage>,
 }
 
-/// How far the one session of a connection is.
+/// The state of a connection's one session.
 #[derive(Debug, Default)]
 pub(super) struct Stage {
-    /// It was granted.
+    /// The session was granted.
     pub(super) open: CancellationToken,
-    /// It is over.
+    /// The session has ended.
     pub(super) over: CancellationToken,
     claimed: AtomicBool,
 }
 
 impl Stage {
-    /// Whether this is the first to want the connection's one session.
+    /// Claims the connection's one session; true for the first caller.
     pub(super) fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::Relaxed)
     }
 }
 
-/// Where a connection stands.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Nobody granted it a session yet.
+    /// No session has been granted yet.
     Door,
-    /// It has the session.
+    /// The session is open.
     Session,
-    /// Its session is over.
+    /// The session has ended.
     Farewell,
 }
 
-/// The connection. It reads as ended when it has had no session for too long, and soon after its
-/// session is over, so that nobody keeps one of the few for nothing.
+/// A connection that limits its own lifetime. It reads as closed when it has had no session for too
+/// long, and shortly after its session has ended, so that idle peers do not occupy the few
+/// connections.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Unaddressed,
@@ -75,14 +76,14 @@ pub(super) struct Connection {
     at: At,
     open: Pin<Box<WaitForCancellationFutureOwned>>,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The agent stops.
+    /// Resolves when the agent stops.
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     left: Pin<Box<Sleep>>,
     _one_of_few: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    /// Takes the connection over. Fails when the kernel does not say who is there.
+    /// Wraps an accepted connection. Fails when the kernel does not give the peer's credentials.
     pub(super) fn new(
         stream: UnixStream,
         one_of_few: OwnedSemaphorePermit,
@@ -106,7 +107,8 @@ impl Connection {
         })
     }
 
-    /// Whether its time is up. Called with each read, so that every change of the stage wakes the reader.
+    /// Whether the current phase has timed out. Called with each read, so that every change of
+    /// phase wakes the reader.
     fn is_up(&mut self, cx: &mut Context<'_>) -> bool {
         if self.at == At::Door && self.open.as_mut().poll(cx).is_ready() {
             self.at = At::Session;

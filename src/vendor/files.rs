@@ -1,4 +1,4 @@
-//! The files that declare vendors, read and watched.
+//! Reads and watches the files that declare vendors.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,18 +18,19 @@ use crate::{
     telemetry::chain,
 };
 
-/// A save is several events within a few milliseconds.
+/// One save of a file causes several events within a few milliseconds.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// What each file said when it was good last: a file that is broken while the agent is away is no vendor less.
+/// Stores the last valid content of each file, so that a file that breaks while the agent is not
+/// running does not remove its vendor.
 const FILE: &str = "/var/lib/machinist/vendors.json";
-/// As many files as are read, each as large as may be, and what JSON makes of them.
+/// Bytes: the maximum number of files at their maximum size, with JSON's overhead.
 const LARGEST: u64 = 32 * 1024 * 1024;
-/// When to try again what could not be saved: a full disk is no reason to lose it for good.
+/// Retry interval after a failed save, for example on a full disk.
 const SAVE_AGAIN: Duration = Duration::from_secs(30);
-/// How often the files are read where the kernel does not tell of all changes.
+/// How often the files are read where the kernel does not report all changes.
 const WITHOUT_WATCH: Duration = Duration::from_secs(60);
 
-/// Reads the files, then follows them. What they say now is there when this returns.
+/// Reads the files, then watches them. The channel holds their current content when this returns.
 pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
     let mut reader = Reader {
         watch: DirWatch::new(&root)
@@ -46,7 +47,7 @@ pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
     let stop = tasks.token();
     tasks.spawn("vendors' files", async move {
         tokio::select! {
-            // Safe to drop: the files are read anew by the next agent.
+            // Safe to drop: the next agent reads the files again.
             () = stop.cancelled() => {}
             () = reader.run(publish) => {}
         }
@@ -58,15 +59,15 @@ struct Reader {
     root: Root,
     watch: Option<DirWatch>,
     book: Book,
-    /// What the next agent would find.
+    /// The content of [`FILE`], which the next agent restores.
     saved: Good,
 }
 
-/// Texts by file.
+/// File contents by path.
 type Good = BTreeMap<AbsPath, String>;
 
 impl Reader {
-    /// What each file said when it was good last.
+    /// Loads the last valid content of each file.
     fn restore(&mut self) {
         let Ok(path) = AbsPath::new(FILE) else { return };
         let read = match self.root.read_nofollow(&path, LARGEST) {
@@ -83,7 +84,8 @@ impl Reader {
         }
     }
 
-    /// Keeps what is good for the next agent; the same is not written twice. Whether it is kept.
+    /// Saves the valid contents for the next agent; unchanged ones are not written twice. Returns
+    /// whether they are saved.
     async fn save(&mut self) -> bool {
         let good = self.book.good();
         if good == self.saved {
@@ -103,7 +105,7 @@ impl Reader {
         false
     }
 
-    /// At the start, and a handful of small files: on this thread.
+    /// Runs at the start and for a handful of small files only, hence on this thread.
     fn read(&mut self) -> Vendors {
         self.arm();
         let files = files(&self.root);
@@ -130,11 +132,11 @@ impl Reader {
         loop {
             match self.save().await {
                 true => self.changed().await,
-                // Safe to drop: changes stay in the kernel's queue, and the files are read anew.
+                // Safe to drop: events stay in the kernel's queue, and the files are read again.
                 false => timeout(SAVE_AGAIN, self.changed()).await.unwrap_or(()),
             }
             sleep(DEBOUNCE).await;
-            // Directories that came meanwhile are watched before they are read.
+            // Watch directories that were created meanwhile, before they are read.
             self.arm();
             let root = self.root.clone();
             let files = match tokio::task::spawn_blocking(move || files(&root)).await {

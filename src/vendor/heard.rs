@@ -1,8 +1,8 @@
-//! What a vendor says, as the agent reads it: the devices of a snapshot stay as they were encoded until each is
-//! looked at.
+//! The vendor's messages as the agent decodes them: devices of a snapshot stay encoded until each
+//! is read.
 //!
-//! Decoded they take ten times as much, and all of them would be there at once. The fields and numbers are those of
-//! `proto/machinist/vendor/v1/`; a test holds them against it.
+//! Decoded, they take ten times the memory, and all of them at once. Fields and numbers are those
+//! of `proto/machinist/vendor/v1/`; a test compares the two.
 
 use prost::{DecodeError, Message as _, bytes::Bytes};
 
@@ -11,24 +11,24 @@ use super::api::v1 as api;
 /// [`api::FromVendor`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FromVendor {
-    /// One of them.
+    /// The message's one field.
     #[prost(oneof = "Said", tags = "1, 2, 3, 4")]
     pub said: Option<Said>,
 }
 
-/// What is said.
+/// The kinds of message.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Said {
-    /// Who it is.
+    /// Identifies the vendor.
     #[prost(message, tag = "1")]
     Hello(api::Hello),
-    /// Which devices there are.
+    /// All devices of a resource.
     #[prost(message, tag = "2")]
     Snapshot(Snapshot),
-    /// What it was asked.
+    /// The answer to a question.
     #[prost(message, tag = "3")]
     Answer(api::Answer),
-    /// That it is there.
+    /// A sign of life.
     #[prost(message, tag = "4")]
     Heartbeat(api::Heartbeat),
 }
@@ -36,21 +36,21 @@ pub enum Said {
 /// [`api::Snapshot`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Snapshot {
-    /// One of those in Hello.
+    /// The resource, one of those in Hello.
     #[prost(string, tag = "1")]
     pub resource: String,
-    /// Its number.
+    /// The snapshot's generation.
     #[prost(uint64, tag = "2")]
     pub generation: u64,
-    /// Each an encoded [`api::Device`].
+    /// Encoded [`api::Device`]s.
     #[prost(bytes = "bytes", repeated, tag = "3")]
     pub devices: Vec<Bytes>,
-    /// What the agent asks the vendor.
+    /// The operations for which the agent has to ask the vendor.
     #[prost(message, optional, tag = "4")]
     pub asks: Option<api::Asks>,
 }
 
-/// One device of a snapshot.
+/// Decodes one device of a snapshot.
 pub(super) fn device(encoded: &Bytes) -> Result<api::Device, DecodeError> {
     api::Device::decode(&encoded[..])
 }

@@ -1,4 +1,4 @@
-//! The first words of a session: what a Hello may say, and what it is answered.
+//! Validates a session's Hello and builds its Welcome.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::device::{ResourceName, vendor::Vendor};
 const MOST_VERSIONS: usize = 16;
 const LONGEST_INSTANCE: usize = 128;
 
-/// Whether the vendor may say so, whoever else is there.
+/// Checks a Hello against the vendor's file, without regard to other sessions.
 pub(super) fn check(vendor: &Vendor, hello: &api::Hello) -> Result<(), Status> {
     let name = &vendor.name;
     if hello.vendor != *name {
@@ -42,7 +42,7 @@ pub(super) fn check(vendor: &Vendor, hello: &api::Hello) -> Result<(), Status> {
         )));
     }
     for given in &hello.resources {
-        // What is longer is no name, and need not be repeated whole.
+        // A longer text is no valid name, so only its beginning is repeated.
         let given: String = given.chars().take(320).collect();
         let resource = ResourceName::new(given)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -55,7 +55,7 @@ pub(super) fn check(vendor: &Vendor, hello: &api::Hello) -> Result<(), Status> {
     Ok(())
 }
 
-/// The answer to it.
+/// Builds the answer to a Hello.
 pub(super) fn welcome(
     vendor: &Vendor,
     session: u64,

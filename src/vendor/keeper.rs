@@ -1,7 +1,8 @@
-//! The one task that keeps a vendor: its session, its offers, its open questions, its grace.
+//! The actor task of one vendor: it owns the vendor's session, offers, open questions and grace
+//! period.
 //!
-//! It never waits for the vendor. What it is told is dealt with one by one, and a session reads on only
-//! when that is done, so that nothing piles up here.
+//! It never waits for the vendor. It handles events one by one, and a session reads its next
+//! message only after the current one is handled, so no backlog builds up here.
 
 mod offering;
 mod questions;
@@ -39,41 +40,41 @@ use crate::{
     root::Root,
 };
 
-/// How often a vendor that comes and goes causes a line in the log, over time.
+/// Average interval of log lines about a vendor that keeps connecting and disconnecting.
 const LINE_EACH: Duration = Duration::from_secs(10);
 
-/// What the keeper works with.
+/// The channels and handles that the task works with.
 pub(super) struct Surroundings {
     pub(super) root: Root,
     pub(super) looks: Looks,
     pub(super) registry: Registry,
-    /// The vendor's file as it is now.
+    /// The vendor's file, as last read.
     pub(super) vendor: watch::Receiver<Arc<Vendor>>,
     pub(super) asks: mpsc::Receiver<Ask>,
-    /// Why the hardware is to be let go of, while that is so.
+    /// Why vendors have to release their hardware; `None` when they need not.
     pub(super) quiesced: watch::Receiver<Option<String>>,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) status: watch::Sender<VendorStatus>,
-    /// Counts what is new in the status.
+    /// Bumped on every change of the status.
     pub(super) news: Arc<watch::Sender<u64>>,
-    /// The vendor's file is gone.
+    /// Cancelled when the vendor's file is removed.
     pub(super) gone: CancellationToken,
-    /// The agent stops.
+    /// Cancelled when the agent stops.
     pub(super) stop: CancellationToken,
 }
 
-/// The session that is open.
+/// The open session.
 struct Live {
     number: u64,
     instance: String,
     user: u32,
     to: ToVendor,
     end: Option<oneshot::Sender<Status>>,
-    /// Resources that Hello named.
+    /// The resources named in Hello.
     resources: Vec<String>,
 }
 
-/// Why and since when devices lapse.
+/// When and why unconfirmed devices lapse.
 struct Lapse {
     at: Instant,
     why: String,
@@ -92,32 +93,34 @@ pub(super) struct Keeper {
     questions: Questions,
     lapse: Option<Lapse>,
     quiesced: watch::Receiver<Option<String>>,
-    /// The vendor's file is gone.
+    /// Cancelled when the vendor's file is removed.
     gone: CancellationToken,
-    /// It was told to let go of its hardware, or may have been by an earlier agent, and not yet that it may go on.
+    /// The vendor was ordered to release its hardware, perhaps by an earlier agent, and has not
+    /// confirmed a Resume since.
     owes_resume: bool,
-    /// The question by which it was told last that it may: it has heard that when it has answered.
+    /// The id of the last Resume question; its answer confirms the Resume.
     resuming: Option<u64>,
-    /// Sessions granted so far.
+    /// Number of sessions granted.
     sessions: u64,
     complaints: Complaints,
-    /// Lines about the beginning and the end of sessions.
+    /// Limits log lines about the beginning and end of sessions.
     lines: Rate,
-    /// Sessions and messages that were refused.
+    /// Number of sessions and messages refused.
     refused: u64,
-    /// Why the last of them was, or why the last session ended.
+    /// The reason of the last refusal, or of the last session's end.
     last: Option<String>,
-    /// Why the last snapshot of a resource was refused, until one is accepted.
+    /// Why the last snapshot of a resource was refused; removed when one is accepted.
     vain: BTreeMap<ResourceName, String>,
-    /// What this session was told that it may not offer any more.
+    /// Resources that a Rejected in this session reported as no longer allowed.
     forbidden: BTreeSet<ResourceName>,
-    /// How the file says that devices are served; what one contract cannot keep another may.
+    /// The contract (device plugin or DRA) that the file chooses. A snapshot refused under one may
+    /// be valid under the other.
     serve: Serve,
-    /// Why devices have lapsed, while some have.
+    /// Why devices have lapsed; `None` while none have.
     lapsed: Option<String>,
 }
 
-/// What woke the keeper.
+/// The event that woke the task.
 enum Woken {
     Stop,
     Gone,
@@ -129,7 +132,8 @@ enum Woken {
     Lapsed,
 }
 
-/// Runs until the vendor's file is gone or the agent stops. An agent that stops withdraws nothing.
+/// Runs until the vendor's file is removed or the agent stops. On agent stop the offers stay in the
+/// registry.
 pub(super) async fn keep(surroundings: Surroundings) {
     let Surroundings {
         root,
@@ -154,12 +158,12 @@ pub(super) async fn keep(surroundings: Surroundings) {
             () = gone.cancelled() => Woken::Gone,
             // Safe to drop: a change stays marked as unseen.
             Ok(()) = keeper.vendor.changed() => Woken::Vendor,
-            // Safe to drop: what is not taken stays in its channel.
+            // Safe to drop: messages that were not received stay in the channel.
             Some(ask) = asks.recv() => Woken::Asked(ask),
             Ok(()) = keeper.quiesced.changed() => Woken::Quiesced,
             Some(event) = events.recv() => Woken::Event(event),
             Ok(()) = keeper.inventory.changed(), if keeper.is_waiting_for_a_name() => Woken::Inventory,
-            // Safe to drop: the time is kept.
+            // Safe to drop: the deadline is stored.
             () = until(lapse) => Woken::Lapsed,
         };
         match woken {
@@ -236,7 +240,7 @@ impl Keeper {
         self.vendor.borrow().name.clone()
     }
 
-    /// Says what the vendor does wrong; once for as long as it does the same.
+    /// Counts and logs a mistake of the vendor; a repeated one is logged once.
     fn complain(&mut self, complaint: String) {
         self.refused += 1;
         if let Some(unsaid) = self.complaints.take(&complaint) {
@@ -253,7 +257,7 @@ impl Keeper {
         self.vendor.borrow().grace
     }
 
-    /// What is offered lapses after the grace, unless the vendor says it again.
+    /// Starts the grace period: offers that the vendor does not send again before its end lapse.
     fn lapse_later(&mut self, why: &str) {
         let at = Instant::now() + self.grace();
         self.lapse = Some(Lapse {
@@ -268,7 +272,7 @@ impl Keeper {
             Woken::Asked(ask) => self.ask(ask),
             Woken::Event(Event::Opened(opening)) => self.open(opening).await,
             Woken::Event(Event::Said(number, said, done)) => {
-                // A session that was taken over hears why by its own channel.
+                // A session that was superseded receives the reason through its own channel.
                 if self.live.as_ref().is_some_and(|live| live.number == number) {
                     self.hear(said).await;
                 }
@@ -279,23 +283,24 @@ impl Keeper {
             Woken::Event(Event::Refused(why)) => self.complain(why),
             Woken::Inventory => self.names_may_be_free(),
             Woken::Lapsed => self.lapsed().await,
-            // Whoever is connected is asked by whoever wants it so; who comes later, when he comes.
+            // Connected vendors get their order from [`VendorsHandle`]; one that connects later
+            // gets it on connect.
             Woken::Stop | Woken::Gone | Woken::Quiesced => {}
         }
     }
 
-    /// Ends the session with this last word.
+    /// Ends the session with this status.
     fn end(&mut self, status: Status) {
         if let Some(mut live) = self.live.take()
             && let Some(end) = live.end.take()
         {
-            // The session may have ended by itself.
+            // The session may have ended already.
             let _ = end.send(status);
         }
         self.questions.forget("its session is over");
     }
 
-    /// A session is over by itself, or by what its vendor did.
+    /// Handles a session that ended by itself or because of the vendor.
     fn over(&mut self, number: u64, why: &str) {
         if self.live.as_ref().is_none_or(|live| live.number != number) {
             return;
@@ -310,7 +315,7 @@ impl Keeper {
         self.lapse_later(why);
     }
 
-    /// The file says something else now. What it no longer allows ends at once.
+    /// Applies a changed vendor file. Offers that it no longer allows are withdrawn at once.
     async fn vendor_changed(&mut self) {
         let vendor = self.vendor.borrow_and_update().clone();
         let user = self.live.as_ref().map(|live| live.user);
@@ -330,7 +335,8 @@ impl Keeper {
         self.serve_otherwise(vendor.serve).await;
     }
 
-    /// Ends a session whose Hello would be answered otherwise now: its vendor says again what it may offer.
+    /// Ends the session if the new file would answer its Hello differently, so that the vendor
+    /// reconnects and offers again what is now allowed.
     fn begin_anew(&mut self, vendor: &Vendor) {
         let (name, most) = (&vendor.name, vendor.limits.resources);
         let named = self.live.as_ref().map_or(0, |live| live.resources.len());

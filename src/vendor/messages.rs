@@ -1,4 +1,4 @@
-//! What sessions and askers say to the one task that keeps a vendor.
+//! The messages between sessions, callers and the task of a vendor.
 
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
@@ -8,19 +8,20 @@ use super::{
     heard,
 };
 
-/// Towards the vendor. A status is the last word.
+/// The stream to the vendor. A status ends it.
 pub(super) type ToVendor = mpsc::Sender<Result<FromAgent, Status>>;
 
-/// From the sessions.
+/// Events from the sessions.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Somebody said Hello.
+    /// A Hello arrived.
     Opened(Opening),
-    /// The session of this number said something; it is told when that was dealt with, and reads on then.
+    /// The session of this number received a message; the sender is completed when it is handled,
+    /// and the session then reads the next one.
     Said(u64, Said, oneshot::Sender<()>),
-    /// The session of this number is over, and why.
+    /// The session of this number has ended, and why.
     Over(u64, String),
-    /// Somebody was not let in, and why.
+    /// A connection or session was refused, and why.
     Refused(String),
 }
 
@@ -34,26 +35,26 @@ pub(super) struct Opening {
     pub(super) reply: oneshot::Sender<Result<Granted, Status>>,
 }
 
-/// A session that was granted.
+/// A granted session.
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) number: u64,
-    /// Says that it must end, and why.
+    /// Receives the status with which the session has to end.
     pub(super) end: oneshot::Receiver<Status>,
 }
 
-/// What concerns the keeper of all that a vendor says.
+/// The messages that the task handles.
 #[derive(Debug)]
 pub(super) enum Said {
-    /// Devices, and how many bytes they had.
+    /// A snapshot and its encoded size in bytes.
     Snapshot(heard::Snapshot, usize),
     /// An answer.
     Answer(api::Answer),
-    /// That it is there, to be said back.
+    /// A heartbeat, to be returned.
     Heartbeat(api::Heartbeat),
 }
 
-/// Something to ask the vendor. Whoever asks stops waiting by dropping the reply's other end.
+/// A question for the vendor. Dropping the receiver of the reply cancels it.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) asked: question::Asked,
@@ -64,26 +65,27 @@ pub(super) struct Ask {
 /// Why a question got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unasked {
-    /// Nobody is there, in words.
+    /// The vendor is not connected, with the reason.
     Away(String),
-    /// Somebody is, and has too many questions to answer already.
+    /// The vendor has too many open questions.
     Busy,
 }
 
 impl Ask {
-    /// Whether it is an order for the whole vendor, and no question about one container.
+    /// Whether it is an order to the whole vendor (quiesce, resume) rather than a question about
+    /// one container.
     pub(super) const fn is_order(&self) -> bool {
         use question::Asked as A;
         matches!(self.asked, A::Quiesce(_) | A::Resume(_))
     }
 }
 
-/// One message of the agent's.
+/// Wraps a message of the agent.
 pub(super) fn message(said: from_agent::Said) -> FromAgent {
     FromAgent { said: Some(said) }
 }
 
-/// A resource that is not offered, as the vendor reads it.
+/// Builds the Rejected message for a snapshot.
 pub(super) fn rejected(
     resource: &str,
     generation: u64,
@@ -98,7 +100,7 @@ pub(super) fn rejected(
     }))
 }
 
-/// A time as the contract has it.
+/// A duration in milliseconds, as in the contract.
 pub(super) fn millis(time: std::time::Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }

@@ -1,11 +1,12 @@
-//! The vendor API: hardware vendors' own programs that connect to the agent and say which devices there
-//! are.
+//! The vendor API: hardware vendors' device drivers connect to the agent over gRPC and report their
+//! devices.
 //!
-//! A vendor exists by a file of the machine's owner. `files` follows those; `room` has a keeper and a
-//! socket for each; `server` and `connection` let its processes in, one `session` at a time; `keeper` owns
-//! what the vendor said and brings it to the registry. A vendor is not trusted: `codec` counts before
-//! anything is decoded, `heard` leaves devices encoded until they are looked at, `snapshot`, `recipe` and `paths` hold every word against the file, and `limits`
-//! has the numbers that hold for all of them; those that a file may set are in `device/vendor/check`.
+//! A vendor is declared by a file of the machine's owner. `files` watches those; `room` runs a task
+//! and a socket for each; `server` and `connection` accept its processes, one `session` at a time;
+//! `keeper` owns the vendor's offers and passes them to the registry. Vendors are not trusted:
+//! `codec` measures a message before it is decoded, `heard` leaves devices encoded until they are
+//! read, `snapshot`, `recipe` and `paths` check everything against the file, and `limits` has the
+//! limits that hold for all vendors; those that a file may set are in `device/vendor/check`.
 
 pub mod api;
 mod asking;
@@ -44,7 +45,7 @@ use crate::{
     shutdown::Tasks,
 };
 
-/// Everyone else's view of the vendors. Cheap to clone.
+/// A handle to all vendors. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct VendorsHandle {
     root: Root,
@@ -53,9 +54,9 @@ pub struct VendorsHandle {
     news: Arc<watch::Sender<u64>>,
 }
 
-/// Looks after every vendor that `vendors` declares, and after what an earlier agent left of them. Ends with
-/// `tasks`, and withdraws nothing then: the next agent goes on. `quiesced` says why they are to let go of
-/// their hardware from the very start.
+/// Starts a task for every vendor that `vendors` declares, and restores the offers of an earlier
+/// agent. Ends with `tasks` without withdrawing anything: the next agent continues. `quiesced` is
+/// the reason if vendors have to release their hardware from the start.
 pub fn start(
     root: Root,
     registry: Registry,
@@ -76,7 +77,7 @@ pub fn start(
     let stop = tasks.token();
     tasks.spawn("vendors", async move {
         tokio::select! {
-            // Safe to drop: keepers and sockets end by the same token.
+            // Safe to drop: tasks and sockets end by the same token.
             () = stop.cancelled() => {}
             () = room.run(vendors) => {}
         }
@@ -94,24 +95,25 @@ impl VendorsHandle {
         self.desks.borrow().clone()
     }
 
-    /// Whether any vendor has a program here.
+    /// Whether any vendor is declared.
     pub fn any(&self) -> bool {
         !self.desks.borrow().is_empty()
     }
 
-    /// Waits until one comes or goes; for ever once the agent ends. Safe to drop.
+    /// Waits until a vendor is added or removed; never returns after the agent has ended. Safe to
+    /// drop.
     pub async fn come_or_go(&mut self) {
         if self.desks.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Whenever something is new in [`VendorsHandle::status`].
+    /// A counter that changes whenever [`VendorsHandle::status`] does.
     pub fn news(&self) -> watch::Receiver<u64> {
         self.news.subscribe()
     }
 
-    /// All vendors as they are now.
+    /// The current status of all vendors.
     pub fn status(&self) -> Vec<VendorStatus> {
         let desks = self.desks();
         let each = desks.values().map(|desk| VendorStatus {

@@ -1,7 +1,8 @@
-//! What one vendor offers, and how sure that is. Pure: it is told what happened.
+//! State of one vendor's offers. Pure: events are passed in.
 //!
-//! Generations rise within an instance and begin anew with the next. What an earlier instance, or an
-//! earlier agent, left is *unconfirmed* until the vendor says it again, and lapses after the grace.
+//! Generations rise within an instance and start again with the next one. Offers from an earlier
+//! instance or an earlier agent are *unconfirmed* until the vendor sends them again, and lapse
+//! after the grace period.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,31 +12,31 @@ use super::{
 };
 use crate::device::{Resource, ResourceName, source::Source};
 
-/// One resource of the vendor's.
+/// One offered resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// As the vendor said it last; the registry has the same one.
+    /// The resource as last received; the registry has the same one.
     pub(super) resource: Arc<Resource>,
-    /// The generation of that; none when another instance or another agent heard it.
+    /// Its generation; `None` when it came from another instance or was restored.
     pub(super) generation: Option<u64>,
-    /// How many bytes it had.
+    /// Its encoded size in bytes.
     pub(super) bytes: usize,
-    /// Who has the name instead.
+    /// The source that owns the name instead.
     pub(super) taken_by: Option<Source>,
-    /// Its devices are listed as unhealthy, since the vendor is away.
+    /// Its devices are listed as unhealthy because the vendor has not confirmed them in time.
     pub(super) lapsed: bool,
 }
 
-/// All that one vendor offers.
+/// All offers of one vendor.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    /// The instance that the generations are of.
+    /// The instance that the generations belong to.
     instance: Option<String>,
     pub(super) all: BTreeMap<ResourceName, Offer>,
 }
 
 impl Offers {
-    /// What an earlier agent left.
+    /// Restores the offers of an earlier agent.
     pub(super) fn restored(resources: impl IntoIterator<Item = Arc<Resource>>) -> Self {
         let offer = |resource: Arc<Resource>| Offer {
             resource,
@@ -51,12 +52,12 @@ impl Offers {
         }
     }
 
-    /// Whether generations are those of this instance.
+    /// Whether the generations belong to this instance.
     pub(super) fn is_of(&self, instance: &str) -> bool {
         self.instance.as_deref() == Some(instance)
     }
 
-    /// An instance has the session. Another one than before begins anew: nothing is confirmed.
+    /// Begins a session. For an instance other than the last one all offers become unconfirmed.
     pub(super) fn begin(&mut self, instance: &str) {
         if !self.is_of(instance) {
             self.instance = Some(instance.to_owned());
@@ -66,7 +67,7 @@ impl Offers {
         }
     }
 
-    /// What the instance need not say again.
+    /// The offers that the instance need not send again.
     pub(super) fn kept(&self) -> Vec<Kept> {
         let kept = self.all.iter().filter_map(|(name, offer)| {
             Some(Kept {
@@ -77,7 +78,7 @@ impl Offers {
         kept.collect()
     }
 
-    /// What there is besides `name`.
+    /// The totals of all offers except `name`.
     pub(super) fn besides(&self, name: &ResourceName) -> Besides {
         let others = self.all.iter().filter(|(other, _)| *other != name);
         others.fold(Besides::default(), |sum, (_, offer)| Besides {
@@ -87,7 +88,7 @@ impl Offers {
         })
     }
 
-    /// Whether this generation may follow; one that is equal may only repeat the same content.
+    /// Whether this generation may follow; an equal one may only repeat the same content.
     pub(super) fn may_follow(&self, resource: &Resource, generation: u64) -> Result<(), Refused> {
         let known = self.all.get(&resource.name);
         let last = known.and_then(|offer| offer.generation);
@@ -109,7 +110,7 @@ impl Offers {
         })
     }
 
-    /// The vendor said this, and it was offered.
+    /// Records a snapshot that the registry has accepted.
     pub(super) fn accept(
         &mut self,
         resource: Arc<Resource>,
@@ -128,7 +129,8 @@ impl Offers {
         self.all.insert(name, offer);
     }
 
-    /// Takes out what `keep` does not want; gives its names, with the generations that the instance said.
+    /// Removes the offers for which `keep` returns false; returns their names and, if this instance
+    /// sent them, their generations.
     pub(super) fn drop_unless(
         &mut self,
         keep: impl Fn(&ResourceName) -> bool,
@@ -137,13 +139,13 @@ impl Offers {
         gone.map(|(name, offer)| (name, offer.generation)).collect()
     }
 
-    /// Whether something has not been said by whoever has, or had, the session last.
+    /// Whether an offer has not been confirmed by the current or last instance.
     pub(super) fn has_unconfirmed(&self) -> bool {
         self.all.values().any(|offer| offer.generation.is_none())
     }
 }
 
-/// The resource with all its healthy devices listed as unhealthy.
+/// A copy of the resource with all healthy devices marked unhealthy.
 pub(super) fn lapsed(resource: &Resource, why: &str) -> Resource {
     let mut resource = resource.clone();
     for device in resource.devices.values_mut() {

@@ -1,8 +1,8 @@
-//! What a vendor may hand out: paths held against its file, then looked at on the machine.
+//! Checks the paths that a vendor may hand out, first against its file, then on the machine.
 //!
-//! A look is good for the moment only, so recipes are looked at when they are taken and again whenever they
-//! answer for a container. What a vendor's own directories hold later is its word, inside the prefixes that
-//! it was given.
+//! A check is valid only for the moment, so device specs are checked on arrival and again before
+//! each allocation. The contents of the vendor's own directories, inside its allowed prefixes, are
+//! the vendor's responsibility.
 
 use std::collections::HashMap;
 
@@ -17,9 +17,9 @@ use crate::{
     root::Root,
 };
 
-/// The bounds of one vendor for resources of one domain. Looks once at each path.
+/// The rules of one vendor for resources of one domain. Checks each path once.
 pub(super) struct Bounds<'a> {
-    /// None: nothing is looked at.
+    /// `None`: nothing is checked on the machine.
     root: Option<&'a Root>,
     vendor: &'a Vendor,
     domain: &'a str,
@@ -40,7 +40,8 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Whether a container may get the node; says in words why not. `present` asks that it is there.
+    /// Checks whether a container may get the device node; the error is a sentence. `present`
+    /// requires that it exists.
     pub(super) fn node(&mut self, path: &AbsPath, present: bool) -> Result<(), String> {
         if !path.as_str().starts_with("/dev/") || !self.vendor.may_lend(path) {
             let name = &self.vendor.name;
@@ -72,7 +73,8 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Where the directory or file is, links followed, when a container may get it; says in words why not.
+    /// Resolves links and checks whether a container may get the directory or file; the error is a
+    /// sentence.
     pub(super) fn mount(&mut self, path: &AbsPath) -> Result<AbsPath, String> {
         if let Some(known) = self.mounts.get(path) {
             return known.clone();
@@ -82,8 +84,9 @@ impl<'a> Bounds<'a> {
         verdict
     }
 
-    /// Whether a container may write at `path`, which is `real` when links are followed: only in the vendor's own
-    /// directory and in what the machine's owner named. The rest is software that the host runs.
+    /// Whether a container may write at `path`, which resolves to `real`: only in the vendor's own
+    /// directory and in the prefixes that the machine's owner allowed. Everything else is software
+    /// that the host runs.
     pub(super) fn writable(&self, path: &AbsPath, real: &AbsPath) -> Result<(), String> {
         if rules::may_write(real, self.domain, &self.vendor.mounts) {
             return Ok(());
@@ -108,8 +111,8 @@ impl<'a> Bounds<'a> {
         prefixes.look_at(root, path, &format!("vendor {name}"))
     }
 
-    /// All of this with the sources of its mounts resolved, when a container may get it as it is now; says in words
-    /// why not.
+    /// Checks a whole allocation against the machine's current state and resolves its mount
+    /// sources; the error is a sentence.
     pub(super) fn granted(&mut self, mut grant: Grant) -> Result<Grant, String> {
         let path = |given: &str| AbsPath::new(given).map_err(|error| error.to_string());
         for node in &grant.nodes {
@@ -127,7 +130,7 @@ impl<'a> Bounds<'a> {
         Ok(grant)
     }
 
-    /// Whether a container may get the CDI device; says in words why not.
+    /// Checks whether a container may get the CDI device; the error is a sentence.
     pub(super) fn cdi(&self, device: &str) -> Result<(), String> {
         let name = device.split_once('=').map_or("", |(_, name)| name);
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');

@@ -1,4 +1,5 @@
-//! What a vendor wants a container to get: checked, and brought into our own words.
+//! Checks a vendor's device spec (nodes, mounts, environment, CDI names) and converts it to our
+//! types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,30 +19,30 @@ use crate::{
     words::is_misleading,
 };
 
-/// Why something of a vendor's is not used: the code for programs, the sentence for people.
+/// A rejection: the code for programs, the sentence for people.
 pub(super) type Fault = (Reason, String);
 
-/// What `{…}` in texts stands for.
+/// How `{…}` in texts is replaced.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Texts<'a> {
-    /// Nothing.
+    /// Not at all.
     Plain,
-    /// The words of a template, for the device of this id.
+    /// As in a template, for the device of this id.
     Of(&'a str),
 }
 
-/// A recipe in which every path was looked at and every text is final.
+/// A device spec whose paths have been checked and whose texts are final.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     nodes: Vec<(DeviceNode, String)>,
-    /// With where each is when links are followed.
+    /// Each with its source path after links are resolved.
     mounts: Vec<(MountRecipe, AbsPath)>,
     env: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     cdi: Vec<String>,
 }
 
-/// Checks a recipe. `present` asks that its nodes are there now.
+/// Checks a device spec. `present` requires that its nodes exist now.
 pub(super) fn check(
     bounds: &mut Bounds<'_>,
     given: api::Recipe,
@@ -98,7 +99,7 @@ fn forbidden(message: String) -> Fault {
     (Reason::PathForbidden, message)
 }
 
-/// A path that can be shown: what a terminal would obey is no part of one.
+/// Parses a path and rejects control characters, which a terminal would interpret.
 fn path(given: String) -> Result<AbsPath, Fault> {
     if given.contains(is_misleading) {
         return Err(forbidden(format!("{given:?} holds a control character")));
@@ -106,7 +107,7 @@ fn path(given: String) -> Result<AbsPath, Fault> {
     AbsPath::new(given).map_err(|error| forbidden(error.to_string()))
 }
 
-/// Braces would be taken for words of a template where the path is used.
+/// Rejects braces as well: where the path is used they would be taken for template placeholders.
 fn path_without_braces(given: String) -> Result<AbsPath, Fault> {
     match given.contains(['{', '}']) {
         true => Err(forbidden(format!("{given:?} holds a brace"))),
@@ -191,7 +192,8 @@ fn check_texts(
 }
 
 impl Checked {
-    /// As a device keeps it. The texts are final, so that they go through a template unchanged.
+    /// Converts it for storage in a device. The texts are escaped, so that a template leaves them
+    /// unchanged.
     pub(super) fn into_recipe(self) -> Result<(Vec<DeviceNode>, Recipe), Fault> {
         let template = |text: &str| Template::new(text).map_err(|error| invalid(error.to_string()));
         let all = |texts: BTreeMap<String, String>| {
@@ -226,7 +228,7 @@ impl Checked {
         Ok((nodes, recipe))
     }
 
-    /// As one container gets it.
+    /// Converts it to one container's allocation.
     pub(super) fn into_grant(self) -> Grant {
         let node = |(node, permissions): (DeviceNode, String)| NodeGrant {
             host: node.host.to_string(),

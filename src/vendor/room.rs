@@ -1,4 +1,4 @@
-//! Which vendors there are: one keeper and one socket for each file that says `connects: program`.
+//! Runs one task and one socket for each vendor file with `connects: program`.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -27,16 +27,16 @@ use crate::{
     telemetry::chain,
 };
 
-/// Questions that may wait to be asked of one vendor.
+/// Questions queued for one vendor.
 const ASKS: usize = 32;
-/// Sessions wait here to be heard; each has one message at most.
+/// Events queued from sessions; each session has one message at most.
 const EVENTS: usize = 8;
-/// A socket that cannot be made is tried again: nothing tells when it could be.
+/// Retry of a socket that cannot be created; no event announces when it could be.
 const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// How often sockets are looked at where the kernel does not tell of all changes.
+/// How often sockets are checked where the kernel does not report all changes.
 const WITHOUT_WATCH: Duration = Duration::from_secs(5);
 
-/// The way to one keeper.
+/// The handle to one vendor's task.
 #[derive(Clone, Debug)]
 pub(super) struct Desk {
     pub(super) vendor: watch::Receiver<Arc<Vendor>>,
@@ -48,17 +48,17 @@ pub(super) struct Desk {
 
 pub(super) type Desks = BTreeMap<String, Desk>;
 
-/// One vendor that is looked after.
+/// One running vendor.
 struct Kept {
     spec: watch::Sender<Arc<Vendor>>,
     desk: Desk,
     events: mpsc::Sender<Event>,
     problem: watch::Sender<Option<String>>,
     gone: CancellationToken,
-    /// Resolves when its keeper is done.
+    /// Resolves when its task has ended.
     done: oneshot::Receiver<()>,
     socket: Option<Socket>,
-    /// When its socket is tried again, and how often it failed.
+    /// When its socket is retried, and how often it failed.
     again: Option<(Instant, u32)>,
 }
 
@@ -67,14 +67,14 @@ pub(super) struct Room {
     pub(super) registry: Registry,
     pub(super) tasks: Tasks,
     pub(super) desks: watch::Sender<Arc<Desks>>,
-    /// Why hardware is to be let go of, while that is so.
+    /// Why hardware has to be released; `None` when it need not be.
     pub(super) quiesced: watch::Receiver<Option<String>>,
-    /// Counts what is new about all of them.
+    /// Bumped on every change of any vendor's status.
     pub(super) news: Arc<watch::Sender<u64>>,
     kept: BTreeMap<String, Kept>,
-    /// One of the sockets broke.
+    /// Signalled when one of the sockets broke.
     broken: Arc<Notify>,
-    /// Tells of what happens to sockets' names; none where the kernel tells nothing.
+    /// Reports changes of the sockets' names; `None` where the kernel does not support it.
     watch: Option<DirWatch>,
 }
 
@@ -105,7 +105,7 @@ impl Room {
         }
     }
 
-    /// Follows the files until they are no longer told, which is the agent's end.
+    /// Follows the files until their channel closes, which means the agent stops.
     pub(super) async fn run(mut self, mut vendors: watch::Receiver<Arc<Vendors>>) {
         loop {
             let known = vendors.borrow_and_update().clone();
@@ -119,16 +119,18 @@ impl Room {
             tokio::select! {
                 // Safe to drop: a change stays marked as unseen.
                 changed = vendors.changed() => if changed.is_err() { return },
-                // Safe to drop: the times are kept.
+                // Safe to drop: the deadlines are stored.
                 () = until(again) => {}
-                // Safe to drop: events stay in the kernel's queue, and what is broken stays so.
+                // Safe to drop: events stay in the kernel's queue, and a broken socket stays
+                // broken.
                 () = changed(&mut self.watch) => self.make_again(),
                 () = self.broken.notified() => self.make_again(),
             }
         }
     }
 
-    /// Sockets that somebody removed, or that broke, are made anew; not at once, in case that goes on.
+    /// Schedules sockets that were removed or broke for re-creation; after a delay, in case it
+    /// repeats.
     fn make_again(&mut self) {
         for (name, kept) in &mut self.kept {
             if kept.socket.as_ref().is_some_and(|socket| !socket.is_open()) {
@@ -139,7 +141,8 @@ impl Room {
         }
     }
 
-    /// Watches the directories of all sockets; one that changed before it was watched, or went, is found at once.
+    /// Watches the directories of all sockets, and detects at once a socket that changed or was
+    /// removed before its watch began.
     fn watch_sockets(&mut self) {
         let Some(watch) = &mut self.watch else { return };
         let sockets = self.kept.values().filter_map(|kept| kept.socket.as_ref());
@@ -148,9 +151,9 @@ impl Room {
         self.make_again();
     }
 
-    /// What an earlier agent left of vendors that no file declares any more.
+    /// Withdraws what an earlier agent left of vendors that no file declares any more.
     async fn forget_strangers(&self, known: &Vendors) {
-        // Of a file that never was good nobody knows whom it declares.
+        // It is unknown which vendor a file declares that was never valid.
         if known.blind {
             return;
         }
@@ -213,11 +216,11 @@ impl Room {
         });
     }
 
-    /// Ends a vendor: its session, then its offers, then its socket.
+    /// Removes a vendor: first its session, then its offers, then its socket.
     async fn remove(&mut self, name: &str) {
         if let Some(kept) = self.kept.remove(name) {
             kept.gone.cancel();
-            // A keeper that ended by itself is done, too.
+            // A task that ended by itself is done as well.
             let _ = kept.done.await;
             tracing::info!(vendor = %name, "vendor {name} is no longer declared; what it offered is withdrawn");
         }
@@ -247,7 +250,7 @@ impl Room {
         };
         self.tasks.spawn("vendor", async move {
             keep(surroundings).await;
-            // Nobody waits when the agent stops.
+            // The receiver is gone when the agent stops.
             let _ = finished.send(());
         });
         let desk = Desk {
@@ -272,7 +275,7 @@ impl Room {
         );
     }
 
-    /// Makes the sockets that are missing.
+    /// Creates the sockets that are missing.
     fn serve(&mut self) {
         let now = Instant::now();
         for (name, kept) in &mut self.kept {
@@ -310,7 +313,7 @@ fn is_ours(vendor: &Vendor) -> bool {
     vendor.connects == Connects::Program
 }
 
-/// Waits until something may have happened to a socket.
+/// Waits until something may have changed a socket.
 async fn changed(watch: &mut Option<DirWatch>) {
     if let Err(error) = changed_or_late(watch, WITHOUT_WATCH).await {
         tracing::warn!(

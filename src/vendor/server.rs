@@ -1,4 +1,4 @@
-//! The socket of one vendor, and who is let in.
+//! The gRPC socket of one vendor and its access control.
 
 use std::{io, pin::Pin, sync::Arc};
 
@@ -27,41 +27,41 @@ use crate::{
     telemetry::chain,
 };
 
-/// Where the directories of vendors are.
+/// The parent of the vendors' directories.
 pub const DIRECTORY: &str = "/run/machinist/vendors";
-/// A vendor's socket in its own.
+/// The name of a vendor's socket in its directory.
 pub const SOCKET: &str = "agent.sock";
 
-/// What may arrive before it is asked for; the kernel and HTTP/2 hold no more for a vendor.
+/// Bytes that may arrive before they are read; the kernel and HTTP/2 buffer no more for a vendor.
 const WINDOW: u32 = 64 * 1024;
-/// One session, and one that is being refused.
+/// One session, and one stream that is being refused.
 const STREAMS: u32 = 2;
-/// A frame of HTTP/2 that is as large as its default.
+/// HTTP/2's default frame size, in bytes.
 const HEADERS: u32 = 16 * 1024;
 
 /// Why a vendor has no socket.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
-    /// Its path is none.
+    /// Its path is invalid.
     #[error(transparent)]
     Name(#[from] BadPath),
-    /// The directory or the socket cannot be made.
+    /// The directory or the socket cannot be created.
     #[error(transparent)]
     Make(#[from] RootError),
-    /// The runtime does not take the socket.
+    /// The runtime cannot use the socket.
     #[error("cannot wait for connections")]
     Listen(#[from] io::Error),
 }
 
-/// The socket on its path, until it is dropped.
+/// A socket that exists at its path until it is dropped.
 #[derive(Debug)]
 pub(super) struct Socket {
     root: Root,
     path: AbsPath,
     stop: CancellationToken,
-    /// Which object it was when it was made.
+    /// The identity of the file that was created.
     ours: Option<Identity>,
-    /// Connections are taken no more, although nobody ended that.
+    /// Cancelled when accepting connections has ended unexpectedly.
     broken: CancellationToken,
 }
 
@@ -77,10 +77,11 @@ impl Drop for Socket {
 }
 
 impl Socket {
-    /// Makes the vendor's directory and its socket, and answers on it from now on.
+    /// Creates the vendor's directory and socket, and serves on it.
     ///
-    /// The directory is what keeps others out: only root and the vendor's group come in, and a pod that
-    /// gets it as a mount is thereby the vendor. It stays when the socket goes: pods have it mounted.
+    /// Access control is the directory's mode: only root and the vendor's group can enter it, and a
+    /// pod that mounts it thereby acts as the vendor. The directory stays when the socket is
+    /// removed, since pods have it mounted.
     pub(super) fn serve(
         root: &Root,
         vendor: &watch::Receiver<Arc<Vendor>>,
@@ -108,7 +109,7 @@ impl Socket {
         Self::at((root, dir.join(SOCKET)?), vendor, events, tasks, broke)
     }
 
-    /// Answers on `path` from now on; `broke` is told when that ends by itself.
+    /// Serves on `path`; `broke` is notified when serving ends unexpectedly.
     pub(super) fn at(
         (root, path): (&Root, AbsPath),
         vendor: &watch::Receiver<Arc<Vendor>>,
@@ -150,7 +151,7 @@ impl Socket {
         let broke = Arc::clone(broke);
         tasks.spawn("vendor socket", async move {
             tokio::select! {
-                // What waits for connections may end first, by the same token.
+                // The accept loop may end first, by the same token.
                 biased;
                 // Safe to drop: connections end by the same token.
                 () = stop.cancelled() => {}
@@ -165,17 +166,17 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Its directory.
+    /// The socket's directory.
     pub(super) fn directory(&self) -> Option<AbsPath> {
         self.path.parent()
     }
 
-    /// Whether it is of use: it has its name, and connections are taken.
+    /// Whether clients can connect: it still exists at its path, and connections are accepted.
     pub(super) fn is_open(&self) -> bool {
         self.is_ours() && !self.broken.is_cancelled()
     }
 
-    /// What cannot be looked at is where it was.
+    /// If the path cannot be examined, it counts as unchanged.
     fn is_ours(&self) -> bool {
         let stat = self.root.stat(&self.path);
         stat.map_or(true, |stat| {
@@ -184,8 +185,8 @@ impl Socket {
     }
 }
 
-/// Connections as they are let in: few at a time, few in a second. The others wait in the kernel's queue,
-/// which has an end of its own.
+/// The accepted connections, limited in number and in rate. The others wait in the kernel's queue,
+/// which is bounded itself.
 fn incoming(
     vendor: String,
     listener: UnixListener,
@@ -195,7 +196,7 @@ fn incoming(
     let (let_in, connections) = mpsc::channel(1);
     tasks.spawn("vendor connections", async move {
         tokio::select! {
-            // Safe to drop: a connection that is not let in is closed.
+            // Safe to drop: a connection that was not accepted is closed.
             () = stop.cancelled() => {}
             () = accept(&vendor, &listener, &let_in, &stop) => {}
         }
@@ -228,7 +229,7 @@ async fn accept(
                     return;
                 }
             }
-            // One that stays, such as too many open files, comes again at once.
+            // A persistent error such as too many open files would return at once.
             Err(error) => {
                 if complaints.take(&error.to_string()).is_some() {
                     tracing::warn!(vendor = %vendor, %error, "a connection of vendor {vendor} is lost");
@@ -238,7 +239,7 @@ async fn accept(
     }
 }
 
-/// Lets sessions begin. Whether one is granted is the keeper's matter.
+/// The gRPC service. Whether a session is granted is decided by the vendor's task.
 #[derive(Clone, Debug)]
 struct Door {
     vendor: watch::Receiver<Arc<Vendor>>,
@@ -263,7 +264,7 @@ impl vendor_server::Vendor for Door {
             let (name, user) = (&vendor.name, peer.user);
             let message = format!("user {user} may not speak for vendor {name}");
             tracing::debug!(vendor = %name, process = peer.process, "a connection is refused: {message}");
-            // A keeper that is busy has enough to tell of.
+            // If the task's queue is full, this refusal need not be reported.
             let told = format!("a connection is refused: {message}");
             let _ = self.events.try_send(Event::Refused(told));
             peer.stage.over.cancel();

@@ -1,4 +1,4 @@
-//! One stream of a vendor's, from its Hello to its last word.
+//! One session stream of a vendor, from its Hello to its final status.
 
 use std::{pin::pin, sync::Arc};
 
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::rate::Rate;
 
-/// One stream. It reads a message when the one before was dealt with.
+/// One stream. It reads the next message after the current one was handled.
 pub(super) struct Session {
     pub(super) peer: Peer,
     pub(super) said: Streaming<FromVendor>,
@@ -31,7 +31,7 @@ pub(super) struct Session {
     pub(super) stop: CancellationToken,
 }
 
-/// Ends the connection's time when the session is over, however it ends.
+/// Marks the connection's session as ended, however it ends.
 struct Over(Arc<Stage>);
 
 impl Drop for Over {
@@ -41,18 +41,20 @@ impl Drop for Over {
 }
 
 impl Session {
-    /// Runs to the end of the session, and says at last why it ended.
+    /// Runs the session to its end and sends the final status.
     pub(super) async fn run(mut self) {
         let _over = Over(Arc::clone(&self.peer.stage));
         let stop = self.stop.clone();
         let last = tokio::select! {
-            // A vendor that is removed loses its session and then its socket: the first reason counts.
+            // When a vendor is removed, its session ends before its socket: report the first
+            // reason.
             biased;
-            // Safe to drop: what the vendor said and was not heard, it says again when it is back.
+            // Safe to drop: the vendor sends messages that were not handled again after it
+            // reconnects.
             last = self.talk() => last,
             () = stop.cancelled() => Status::unavailable("the agent stops"),
         };
-        // Who does not read does not hear it.
+        // A full queue means a vendor that does not read, so the status may be dropped.
         let _ = self.to.try_send(Err(last));
     }
 
@@ -63,17 +65,17 @@ impl Session {
         };
         self.peer.stage.open.cancel();
         let last = tokio::select! {
-            // Safe to drop: the session is over, and nobody wants to hear more of it.
+            // Safe to drop: the session is over, and further messages are not needed.
             Ok(last) = &mut end => return last,
             last = self.listen(number) => last,
         };
         let why = last.message().to_owned();
-        // Without a keeper there is nobody who could mind.
+        // If the vendor's task has ended, the event is not needed.
         let _ = self.events.send(Event::Over(number, why)).await;
         last
     }
 
-    /// The first message, which has to be Hello.
+    /// Reads the first message, which has to be Hello.
     async fn first(&mut self) -> Result<Hello, Status> {
         let first = timeout(HELLO_WAIT, self.next()).await;
         let late =
@@ -86,7 +88,8 @@ impl Session {
 
     async fn hello(&mut self) -> Result<Granted, Status> {
         let hello = self.first().await.inspect_err(|why| {
-            // One that leaves without a word is nobody's mistake; a keeper that is busy has enough to tell of.
+            // A client that disconnects before its Hello made no mistake; and if the task's queue
+            // is full, the event may be dropped.
             if !matches!(why.code(), Code::Ok | Code::Cancelled) {
                 let told = format!("a session is refused: {}", why.message());
                 let _ = self.events.try_send(Event::Refused(told));
@@ -106,8 +109,8 @@ impl Session {
         answer.await.map_err(|_| gone())?
     }
 
-    /// Reads on while what was read is being dealt with, as long as that is little: HTTP/2 ends a connection on which
-    /// many small frames lie unread, without a word.
+    /// Reads ahead while a message is being handled, as long as the messages are small: HTTP/2 ends
+    /// a connection with many small unread frames, without an error message.
     async fn listen(&mut self, number: u64) -> Status {
         let (to, heard) = mpsc::channel(BACKLOG);
         let hearing = Hearing {
@@ -118,18 +121,18 @@ impl Session {
         let (reading, hearing) = (self.read(to), hearing.run());
         let mut hearing = pin!(hearing);
         let read = tokio::select! {
-            // Safe to drop: nobody wants to hear more of it.
+            // Safe to drop: the session is over.
             Some(last) = &mut hearing => return last,
             read = reading => read,
         };
         match read {
-            // What was said before is heard.
+            // Messages that arrived before the break are still handled.
             Ok(broken) => hearing.await.unwrap_or(broken),
             Err(flood) => flood,
         }
     }
 
-    /// Passes on what comes, until it ends; an error when it is too much.
+    /// Forwards messages until the stream ends; an error when too many arrive.
     async fn read(&mut self, to: mpsc::Sender<Heard>) -> Result<Status, Status> {
         loop {
             let said = match self.speaks().await {
@@ -140,18 +143,20 @@ impl Session {
             let (small, heard) = (is_small(&said), Heard { said, _done: done });
             to.try_send(heard).map_err(|_| flood())?;
             if !small {
-                // Nothing is read beside it; its end is told by an error.
+                // Nothing is read meanwhile. The sender is dropped when the message is handled,
+                // which shows as an error.
                 let _ = dealt_with.await;
             }
         }
     }
 
-    /// The next message, unless there is none for too long.
+    /// The next message, or an error after too long a silence.
     async fn speaks(&mut self) -> Result<FromVendor, Status> {
         if let Ok(heard) = timeout(SILENCE, self.next()).await {
             return heard;
         }
-        // Had this process been stopped meanwhile, what came would not have been looked at yet.
+        // If this process was suspended meanwhile, messages may have arrived that were not read
+        // yet.
         let heard = timeout(LAST_LOOK, self.next()).await;
         heard.unwrap_or_else(|_| {
             let silence = SILENCE.as_secs();
@@ -169,7 +174,7 @@ impl Session {
             Err(status) if status.code() == Code::OutOfRange => Err(Status::resource_exhausted(
                 format!("a message is larger than {MESSAGE_BYTES} bytes"),
             )),
-            // Of the transport's many words for it, the vendor's own end is all that matters.
+            // The transport has several codes for this; only that the vendor disconnected matters.
             Err(status) if matches!(status.code(), Code::Cancelled | Code::Unknown) => {
                 Err(Status::cancelled("its connection broke off"))
             }
@@ -178,24 +183,24 @@ impl Session {
     }
 }
 
-/// What a vendor said, dealt with at its measure.
+/// Handles a vendor's messages at the allowed rate.
 struct Hearing {
     number: u64,
     events: mpsc::Sender<Event>,
     heard: mpsc::Receiver<Heard>,
 }
 
-/// One message, until it is dealt with.
+/// One message; dropped when it is handled.
 struct Heard {
     said: FromVendor,
     _done: oneshot::Sender<()>,
 }
 
 impl Hearing {
-    /// Ends early with the reason for which the session is over.
+    /// Runs until the stream ends; returns the status if the session has to end early.
     async fn run(mut self) -> Option<Status> {
         let mut rate = Rate::new(MESSAGES_PER_SECOND);
-        // Since when each message had to wait.
+        // Since when every message has had to wait.
         let mut crowded = None;
         while let Some(heard) = self.heard.recv().await {
             if rate.take() {
@@ -237,7 +242,8 @@ impl Hearing {
     }
 }
 
-/// Whether it takes little also as it is decoded, which a few bytes of nothing but empty parts do not.
+/// Whether a message is small both encoded and decoded; a few bytes of only empty parts would grow
+/// when decoded.
 fn is_small(said: &FromVendor) -> bool {
     let plain = match &said.said {
         Some(heard::Said::Snapshot(snapshot)) => snapshot.devices.len() <= FEW,

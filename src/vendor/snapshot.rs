@@ -1,4 +1,4 @@
-//! From a vendor's snapshot to a resource of ours, or the one reason why not.
+//! Converts a vendor's snapshot to a resource, or returns the one reason why it is refused.
 
 use std::collections::BTreeMap;
 
@@ -26,30 +26,31 @@ use crate::{
 };
 
 const MOST_ATTRIBUTES: usize = 32;
-/// For reasons and values of attributes.
+/// Limit in bytes for reasons and attribute values.
 const LONGEST_TEXT: usize = 256;
 
-/// What this vendor has besides the resource that a snapshot is about.
+/// Totals of the vendor's other resources.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Besides {
-    /// Devices.
+    /// Number of devices.
     pub(super) devices: usize,
-    /// Bytes as they were encoded.
+    /// Encoded bytes.
     pub(super) bytes: usize,
-    /// See [`parts`].
+    /// Number of parts, see [`parts`].
     pub(super) parts: usize,
 }
 
-/// A snapshot that is not used.
+/// A refused snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     pub(super) reason: Reason,
     pub(super) message: String,
-    /// The device that is the reason; empty when it is not one.
+    /// The device that caused it; empty when no single device did.
     pub(super) device: String,
 }
 
-/// Reads a snapshot of so many bytes. Looks at the machine, when there is a root, and so it blocks.
+/// Reads a snapshot of the given number of bytes. Checks paths on the machine when there is a root,
+/// and so it blocks.
 pub(super) fn read(
     root: Option<&Root>,
     vendor: &Vendor,
@@ -94,7 +95,7 @@ pub(super) fn read(
     }
 }
 
-/// The devices by id, each decoded for itself.
+/// Decodes the devices one by one, keyed by id.
 fn devices(
     mut bounds: Bounds<'_>,
     given: &[Bytes],
@@ -112,7 +113,7 @@ fn devices(
             let why = format!("{which} is not encoded as protobuf wants it: {error}");
             refused("", invalid(why))
         })?;
-        // An id that is too long is not repeated whole.
+        // Only the beginning of an overlong id is repeated.
         let id: String = given.id.chars().take(64).collect();
         let device = device(&mut bounds, given, asks).map_err(|(reason, message)| {
             refused(&id, (reason, format!("device {id:?}: {message}")))
@@ -124,11 +125,12 @@ fn devices(
         let why = format!("device {id:?}: there are two of that id");
         return Err(refused(id, invalid(why)));
     }
-    // From a list: a tree that grows entry by entry in their order is half empty.
+    // Collected from a list: a tree filled in sorted order, entry by entry, is left half empty.
     Ok(devices.into_iter().collect())
 }
 
-/// How many devices, nodes, mounts, variables, annotations, attributes, capacities and CDI names it holds.
+/// The number of devices, nodes, mounts, variables, annotations, attributes, capacities and CDI
+/// names.
 pub(super) fn parts(resource: &Resource) -> usize {
     let of = |device: &Device| {
         let recipe = device.recipe.as_ref().map_or(0, |recipe| {
@@ -250,7 +252,7 @@ fn capacity(given: BTreeMap<String, String>) -> Result<Pairs<Quantity>, Fault> {
     Ok(capacity)
 }
 
-/// A line for people: short, without anything that a terminal would obey.
+/// Whether the text is one short line without control characters.
 fn is_plain(text: &str) -> bool {
     text.len() <= LONGEST_TEXT && !text.chars().any(is_misleading)
 }

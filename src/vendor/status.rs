@@ -1,4 +1,4 @@
-//! What is said about vendors.
+//! The reported status of vendors.
 
 use std::collections::BTreeMap;
 
@@ -7,43 +7,43 @@ use serde::{Deserialize, Serialize};
 use super::offers::Offers;
 use crate::device::vendor::Vendor;
 
-/// One vendor as it is now.
+/// The current status of one vendor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VendorStatus {
     /// Its name.
     pub vendor: String,
-    /// The instance that has the session; none while nobody is connected.
+    /// The instance that has the session; `None` while no instance is connected.
     pub instance: Option<String>,
-    /// Why its devices lapse unless it says them again, or have lapsed.
+    /// Why its unconfirmed devices are about to lapse, or have lapsed.
     pub lapsing: Option<String>,
-    /// Why it has no socket, when it has none.
+    /// Why it has no socket.
     pub problem: Option<String>,
-    /// It was told to let go of its hardware.
+    /// Whether it was ordered to release its hardware.
     pub quiesced: bool,
-    /// Sessions that it was granted since the agent started.
+    /// Sessions granted since the agent started.
     pub sessions: u64,
-    /// Sessions and messages of its that were refused since.
+    /// Sessions and messages refused since the agent started.
     pub refused: u64,
-    /// Why the last of these was, or why its last session ended.
+    /// The reason of the last refusal, or of the last session's end.
     pub last_reason: Option<String>,
-    /// Why the last snapshot of a resource was refused, by name, until one is accepted.
+    /// Why the last snapshot of a resource was refused, by name; removed when one is accepted.
     pub vain: BTreeMap<String, String>,
-    /// What it offers, by name.
+    /// Its offers, by resource name.
     pub resources: BTreeMap<String, OfferStatus>,
 }
 
-/// One resource of a vendor's.
+/// The status of one offered resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OfferStatus {
-    /// The generation that was accepted last; none when an earlier instance or agent heard it.
+    /// The generation accepted last; `None` when it came from an earlier instance or agent.
     pub generation: Option<u64>,
-    /// How many devices it has.
+    /// The number of its devices.
     pub devices: usize,
-    /// Who has the name instead.
+    /// The source that owns the name instead.
     pub taken_by: Option<String>,
-    /// Its devices are not lent, since nobody vouches for them.
+    /// Its devices are marked unhealthy because the vendor has not confirmed them in time.
     pub lapsed: bool,
 }
 

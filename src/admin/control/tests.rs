@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// A body of `size` bytes that counts how many of them were taken.
+/// A body of `size` bytes that counts how many of them were read.
 fn body(size: usize) -> (Body, Arc<AtomicUsize>) {
     const CHUNK: usize = 1 << 20;
     let taken = Arc::new(AtomicUsize::new(0));
@@ -90,7 +90,7 @@ async fn one_config_is_read_at_a_time_and_its_limit_is_named() {
     ask.reply.send(Ok(Taken { asked: 1 })).unwrap();
     assert_eq!(first.await.unwrap().0, 200);
 
-    // With and without a length that was said beforehand.
+    // With and without an announced length.
     for body in [body(101).0, Body::from(vec![0; 101])] {
         let refused = read(body, 100).await.unwrap_err();
         let (code, why) = parts(refused).await;

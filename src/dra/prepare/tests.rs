@@ -12,7 +12,7 @@ use crate::{
     root::Root,
 };
 
-/// A cluster that answers, or does not.
+/// A cluster that answers or hangs.
 #[derive(Debug, Default)]
 struct Slow(Mutex<bool>);
 
@@ -76,7 +76,7 @@ async fn whoever_does_not_answer_in_time_is_asked_again() {
     assert!(why.contains("lab/c was not prepared in time"), "{why}");
     assert!(began.elapsed().as_secs() < 45, "the kubelet still reads it");
     *slow.0.lock().unwrap() = true;
-    // A kubelet that does not tell what containers have keeps nobody waiting for ever.
+    // A kubelet that does not report its containers' devices does not block the call.
     let until = Instant::now() + PATIENCE;
     assert_eq!(preparer.prepare(&claim, until, &over).await, Ok(Vec::new()));
     assert_eq!(

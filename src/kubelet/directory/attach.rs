@@ -1,4 +1,4 @@
-//! Coming into the directory: waiting for it, and making sure that nobody else serves in it.
+//! Waits for the directory and locks it, so that only one agent serves in it.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use crate::{
     root::{Kind, Lock, RootError, Watch, WatchEvent, WatchKind},
 };
 
-/// How often the lock is tried while another agent has it. A lock's release is no event, and this
-/// state is a mistake that a person has to end.
+/// How often to retry a lock that another agent holds. Its release causes no event, and two agents
+/// are a mistake that an operator has to correct.
 const LOCK_PAUSE: Duration = Duration::from_secs(5);
-/// Where a directory goes that stands in the lock's place.
+/// A directory that occupies the lock's path is moved to this name.
 const FOREIGN: &str = "m.lock.foreign";
 
-/// What the directory is good for at the moment.
+/// The result of attaching to the directory.
 pub(super) enum Attached {
     /// It is watched and locked.
     Ours(Watch, Lock),
-    /// Something stands in the way; try again after this time.
+    /// It cannot be used; retry after this time.
     Later(Duration),
-    /// Try again at once.
+    /// Retry at once.
     Again,
 }
 
@@ -56,9 +56,9 @@ impl Directory {
         }
     }
 
-    /// Removes what stands in the lock's place and is no file of ours: others who may write in the directory could
-    /// keep every device from being offered by it. What cannot be removed, such as a directory with something in it,
-    /// is moved aside.
+    /// Removes an object at the lock's path that is not our file: otherwise other users with write
+    /// access to the directory could block all device registration. An object that cannot be
+    /// removed, such as a directory that is not empty, is moved aside.
     fn clear(&self, lock: &AbsPath) -> Result<(), RootError> {
         let Some(stat) = self.root.stat(lock)? else {
             return Ok(());
@@ -79,7 +79,7 @@ impl Directory {
         }
     }
 
-    /// Waits until the next component on the way to `wanted` may have come to be.
+    /// Waits until the next missing component of `wanted` may exist.
     async fn wait_for(&self, wanted: &AbsPath, watch: &mut Watch) -> Result<(), RootError> {
         let mut awaited = wanted.clone();
         while let Some(parent) = awaited.parent() {
@@ -92,7 +92,7 @@ impl Directory {
             return Ok(());
         };
         watch.add_names(&nearest)?;
-        // What came before the watch is not told.
+        // The watch does not report objects created before it.
         while !self.root.is_dir(&awaited)? {
             if watch.next().await?.iter().any(matches_gone) {
                 return Ok(());

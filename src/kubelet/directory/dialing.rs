@@ -1,4 +1,5 @@
-//! The kubelet's socket: whether it is another one, and whether somebody answers on it.
+//! Examines the kubelet's socket: whether it belongs to a new kubelet, and whether a kubelet
+//! answers on it.
 
 use std::time::Duration;
 
@@ -18,29 +19,31 @@ use crate::{
 const DIAL_WAIT: Duration = Duration::from_secs(2);
 const DIAL_FIRST_PAUSE: Duration = Duration::from_millis(1);
 const DIAL_LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// How often a socket is tried on which nobody answers; one that a new kubelet makes is told of besides.
+/// Retry for a socket that does not answer; a socket that a new kubelet creates also causes an
+/// event.
 const REDIAL: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Which socket it is; another kubelet makes another one.
+/// Identifies a socket file; each kubelet creates a new one.
 pub(super) type SocketIdentity = (Identity, (i64, u32));
 
-/// The old socket's end and the new one's coming may be told one after the other; then the new one is found at
-/// the first already. No kubelet ends and starts within this time.
+/// The removal of the old socket and the creation of the new one may be reported as two events, and
+/// the first of them may already find the new socket. No kubelet ends and starts again within this
+/// time.
 const TOLD_TWICE: Duration = Duration::from_secs(1);
 
-/// When a socket is dialled again on which nobody answered.
+/// When to dial a socket again that did not answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Redial {
     pub(super) at: Option<Instant>,
     failures: u32,
 }
 
-/// What comes of one attempt to connect.
+/// The result of one attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Knock {
     Answered,
     Nobody,
-    /// It could not be tried, or its queue is full.
+    /// The attempt failed for another reason, or the socket's queue is full.
     Unknown,
 }
 
@@ -50,8 +53,8 @@ impl Directory {
         (stat.kind == Kind::Socket).then_some((stat.identity, stat.mtime))
     }
 
-    /// Looks at the kubelet's socket; dials it when it is another one, or when it `came`: file
-    /// systems use inode numbers again at once.
+    /// Checks the kubelet's socket. Dials it when it is a different one, or when it was created
+    /// again (`came`): file systems reuse inode numbers at once.
     pub(super) async fn look_anew(&mut self, came: bool) {
         let Some(now) = self.socket() else {
             self.seen = None;
@@ -86,7 +89,8 @@ impl Directory {
         }
     }
 
-    /// Nobody answers. Whoever does later on the same socket makes no event of the directory.
+    /// Records that no kubelet answers, and schedules a retry: a later `listen` on the same socket
+    /// causes no event.
     fn away(&mut self) {
         self.kubelet.send_replace(None);
         self.absent("no kubelet here: nobody answers on its socket");
@@ -97,7 +101,7 @@ impl Directory {
         };
     }
 
-    /// Somebody may answer by now.
+    /// Retries a socket that did not answer.
     pub(super) async fn dial_again(&mut self) {
         self.redial.at = None;
         match self.knock() {
@@ -120,9 +124,9 @@ impl Directory {
         }
     }
 
-    /// Connects, again and again for a while.
+    /// Connects, with retries up to [`DIAL_WAIT`].
     async fn dial(&self) -> Option<Channel> {
-        // The address is resolved by the connector; links on the way are resolved in the root.
+        // The connector resolves the address itself, so resolve links inside the root first.
         let path = self.root.canonical(&Self::path(KUBELET_SOCKET)?).ok()?;
         let address = format!("unix:{}", self.root.host_path(&path).display());
         let endpoint = Endpoint::from_shared(address).ok()?;
@@ -140,21 +144,22 @@ impl Directory {
         }
     }
 
-    /// A resource's stream ended: is the kubelet still there? Its death is no event of the
-    /// directory, because the socket file stays.
+    /// Called when a resource's stream ended: checks whether the kubelet still runs. Its end causes
+    /// no event in the directory, because the socket file stays.
     pub(super) fn probe(&mut self) {
         if self.kubelet.borrow().is_none() {
             return;
         }
-        // A kubelet with too much to do, or an agent with too many files open, is no kubelet that is gone.
+        // An overloaded kubelet, or an agent with too many open files, does not mean that the
+        // kubelet has ended.
         if self.knock() == Knock::Nobody {
             self.away();
         }
     }
 }
 
-/// Whether a socket that came, and looks like the one before, is that of another kubelet; that one was noticed so
-/// long `ago`, and is none where nobody answered on it.
+/// Whether a socket that was created, and looks like the previous one, belongs to another kubelet.
+/// `ago` is how long ago the previous one was noticed; `None` if no kubelet answered on it.
 fn is_another(ago: Option<Duration>) -> bool {
     ago.is_none_or(|ago| ago >= TOLD_TWICE)
 }
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn one_socket_that_is_told_of_twice_is_one_kubelet() {
         assert!(!is_another(Some(Duration::from_millis(20))));
-        // Inode numbers are used again at once.
+        // Inode numbers are reused at once.
         assert!(is_another(Some(Duration::from_secs(2))));
         assert!(is_another(None), "it was dialled too early");
     }

@@ -24,7 +24,7 @@ fn vendor(devices: &[&str], mounts: &[&str], cdi: &[&str]) -> Vendor {
     }
 }
 
-/// A machine with links that lead out and some that do not.
+/// A machine with some links that lead outside the allowed prefixes.
 fn look(path: &AbsPath) -> Seen {
     let leads_to = match path.as_str() {
         "/opt/acme/link" => "/etc/shadow",
@@ -109,7 +109,7 @@ fn nodes_are_those_of_the_file_or_all_below_dev() {
     let some = vendor(&["/dev/acme*", "/dev/serial/by-id/*"], &[], &[]);
     assert_eq!(node(&some, "/dev/acme0"), "passed on");
     assert_eq!(node(&some, "/dev/serial/by-id/acme"), "passed on");
-    // A link counts as what it leads to, unless udev made it.
+    // A link counts by its target, unless udev created it.
     assert_ne!(node(&some, "/dev/acme-disk"), "passed on");
     assert_eq!(
         node(&some, "/dev/sda"),

@@ -1,4 +1,4 @@
-//! What a vendor's task does with what it is told.
+//! The event handlers of a vendor's task.
 
 use super::{
     Connection, DropGuard, Event, Instant, Line, List, Ordering, ResourceName, Session, Stat,
@@ -19,7 +19,7 @@ impl Session {
                         self.saving.before(reply);
                         self.saving.start(&self.known);
                     }
-                    // A plugin that gave up waiting does not need to know.
+                    // If the plugin gave up waiting, the answer is not needed.
                     Err(why) => drop(reply.send(Err(why))),
                 }
             }
@@ -52,7 +52,7 @@ impl Session {
         }
     }
 
-    /// Takes a registration; it is on the disk before it is answered.
+    /// Accepts a registration; it is written to disk before it is answered.
     fn take(&mut self, resource: ResourceName, connection: Connection) -> Result<(), String> {
         if !self.lines.contains_key(&resource) {
             self.make_room()?;
@@ -68,7 +68,7 @@ impl Session {
         Ok(())
     }
 
-    /// A place for one more resource. One that is offered for the record only gives way.
+    /// Makes room for one more resource, if needed by dropping one whose grace period is over.
     fn make_room(&mut self) -> Result<(), String> {
         let (now, vendor) = (Instant::now(), &self.vendor);
         let most = vendor.limits.resources;
@@ -113,7 +113,7 @@ impl Session {
         self.route(&resource);
     }
 
-    /// Tells whom to ask from now on.
+    /// Updates the route of a resource.
     fn route(&self, resource: &ResourceName) {
         let line = self.lines.get(resource);
         let to = line.and_then(Line::connection).cloned();
@@ -121,7 +121,8 @@ impl Session {
         self.shared.routes.set(of, resource, to);
     }
 
-    /// A plugin that registered again meanwhile may have done so on a new socket of the same name.
+    /// Handles a known plugin that was reached. If it has registered again meanwhile, perhaps on a
+    /// new socket of the same name, that registration counts.
     fn returned(&mut self, resource: ResourceName, connection: Connection) {
         let mut line = self.lines.get(&resource).into_iter();
         let newer = line.any(|line| line.has(&connection.endpoint));
@@ -139,7 +140,8 @@ impl Session {
         self.follow(resource, connection);
     }
 
-    /// One that made its socket anew meanwhile is about to register with it: only what was dialled is removed.
+    /// Handles a known plugin that was not reached. It may have created its socket again and be
+    /// about to register, so only the socket that was dialled is removed.
     fn lost(
         &mut self,
         resource: &ResourceName,
@@ -210,15 +212,15 @@ impl Session {
         }
     }
 
-    /// There is room again for devices that were left out for want of it: their plugins are asked for their
-    /// lists once more, since only a change would make them tell.
+    /// Reads again the lists that had devices left out for lack of room, now that there is room:
+    /// plugins send a list only when something changes.
     pub(super) fn read_crowded(&mut self) {
         for resource in std::mem::take(&mut self.crowded) {
             let line = self.lines.get(&resource);
             let Some(mut connection) = line.and_then(Line::connection).cloned() else {
                 continue;
             };
-            // What the stream that ends may still have said is not said by the new one.
+            // With a new number, a last list of the old stream is ignored.
             connection.number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
             let stream = self.read(&resource, &connection);
             if let Some(line) = self.lines.get_mut(&resource) {

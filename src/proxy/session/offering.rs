@@ -1,4 +1,4 @@
-//! What a vendor's task tells the registry.
+//! Passes a vendor's offers to the registry.
 
 use super::{
     AskError, BTreeMap, Instant, Offer, Over, Recipe, Resource, ResourceName, Serve, Session,
@@ -6,7 +6,7 @@ use super::{
 };
 
 impl Session {
-    /// Offers what changed.
+    /// Offers the resources that changed.
     pub(super) async fn offer(&mut self) -> Result<(), Over> {
         while let Some(name) = self.dirty.pop_first() {
             let now = Instant::now();

@@ -1,5 +1,5 @@
-//! What is registered, brought to the disk beside everything else: a sync of a busy disk takes seconds, and
-//! registrations that come meanwhile are one more write together.
+//! Writes registrations to disk in the background: a sync on a busy disk takes seconds, and
+//! registrations that arrive meanwhile share the next write.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use tokio::{
 use super::{Known, Session};
 use crate::{proxy::known::Written, root::RootError, telemetry::chain};
 
-/// How long what changed by itself may stay unwritten: a plugin that restarts is registered again by then.
+/// Maximum delay of a write that no registration waits for; a restarting plugin has registered
+/// again by then.
 const SAVE_WITHIN: Duration = Duration::from_secs(1);
-/// When to try again what could not be written.
+/// Retry interval after a failed write.
 const SAVE_AGAIN: Duration = Duration::from_secs(30);
 
-/// A plugin that waits for the answer to its registration.
+/// The answer to a plugin that waits for its registration.
 type Reply = oneshot::Sender<Result<(), String>>;
-/// How a write ended.
+/// The result of a write.
 pub(super) type End = Result<Result<Written, RootError>, JoinError>;
 
 /// See the module.
@@ -27,31 +28,31 @@ pub(super) type End = Result<Result<Written, RootError>, JoinError>;
 pub(super) struct Saving {
     at: Option<Instant>,
     writing: Option<JoinHandle<Result<Written, RootError>>>,
-    /// Answered when what is being written is on the disk.
+    /// Answered when the current write is complete.
     told_then: Vec<Reply>,
-    /// Registered since that write began.
+    /// Registered since the current write began.
     waiting: Vec<Reply>,
-    /// That it cannot be written was said.
+    /// The failure was already logged.
     failed: bool,
 }
 
 impl Saving {
-    /// When to write although nobody waits; never while something is being written.
+    /// When to write although no registration waits; `None` while a write is in progress.
     pub(super) fn at(&self) -> Option<Instant> {
         self.at.filter(|_| self.writing.is_none())
     }
 
-    /// What is known changed by itself.
+    /// Schedules a write of a change that no plugin waits for.
     pub(super) fn soon(&mut self) {
         self.at.get_or_insert_with(|| Instant::now() + SAVE_WITHIN);
     }
 
-    /// Whoever registered is told when that is on the disk.
+    /// Queues the answer to a registration until it is on disk.
     pub(super) fn before(&mut self, reply: Reply) {
         self.waiting.push(reply);
     }
 
-    /// Writes what is known, unless something is being written: then after that.
+    /// Starts a write, or one after the current write.
     pub(super) fn start(&mut self, known: &Known) {
         if self.writing.is_some() {
             return;
@@ -64,7 +65,7 @@ impl Saving {
         }
     }
 
-    /// Waits for the end of what is being written. Safe to drop.
+    /// Waits for the end of the current write. Safe to drop.
     pub(super) async fn done(&mut self) -> End {
         match &mut self.writing {
             Some(writing) => {
@@ -78,14 +79,14 @@ impl Saving {
 
     fn tell(&mut self) {
         for reply in self.told_then.drain(..) {
-            // A plugin that gave up waiting is registered all the same, as with the kubelet.
+            // If the plugin gave up waiting it is registered nevertheless, as with the kubelet.
             let _ = reply.send(Ok(()));
         }
     }
 }
 
 impl Session {
-    /// A write ended. A registration that could not be written is one all the same.
+    /// Handles the end of a write. If it failed, the registration still counts.
     pub(super) fn saved(&mut self, end: End) {
         let name = &self.vendor.name;
         let why = match end {
@@ -111,7 +112,7 @@ impl Session {
         }
     }
 
-    /// Waits for what is being written: the next session reads the same file.
+    /// Waits for the current write: the next session reads the same file.
     pub(in crate::proxy) async fn finish(&mut self) {
         if self.saving.writing.is_some() {
             let end = self.saving.done().await;

@@ -1,4 +1,4 @@
-//! A file system as inodes: names and objects apart, because a power cut may part them.
+//! A file system as inodes: names and objects are separate, because a power cut may separate them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -27,7 +27,7 @@ pub(super) struct Inode {
     pub(super) gid: u32,
 }
 
-/// All inodes, those without a name included.
+/// All inodes, including those without a name.
 #[derive(Clone, Debug)]
 pub(super) struct Disk(pub(super) Vec<Inode>);
 
@@ -86,7 +86,7 @@ impl Disk {
         matches!(self.0[ino].body, Body::Directory(_))
     }
 
-    /// Points the entry at `child`, or takes it away.
+    /// Points the entry at `child`, or removes it.
     pub(super) fn set(&mut self, dir: Ino, name: &str, child: Option<Ino>) {
         if let Body::Directory(entries) = &mut self.0[dir].body {
             match child {

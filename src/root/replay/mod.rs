@@ -1,6 +1,6 @@
-//! What a file system may hold after a power cut, rebuilt from a recorded log. Pure.
+//! Computes the states of a file system after a power cut from a recorded log. Pure.
 //!
-//! The rules are what POSIX and the Linux file systems promise, and no more:
+//! The rules are the guarantees of POSIX and the Linux file systems, and no more:
 //!
 //! * `syncfs` makes everything done before it on that file system durable; file systems are
 //!   unordered against each other.
@@ -24,44 +24,44 @@ use self::{disk::Disk, pick::picks, steps::Steps};
 use super::{Op, Tree};
 use crate::path::AbsPath;
 
-/// In which order a file system brings names and attributes to the disk.
+/// The order in which a file system writes names and attributes to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// As a journalling file system does: what survives is a prefix of what was done.
+    /// Like a journalling file system: a prefix of the operations survives.
     Ordered,
-    /// The least that can be relied on: any of them may survive without the others, except that an
+    /// The weakest guarantee: any operation may survive without the others, except that an
     /// operation needs the earlier ones on the same directory entry or the same attributes, and
     /// directories are moved in order (else a tree could lose its root).
     Strict,
 }
 
-/// How many states to look at.
+/// How many states to examine.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Starts the sampling; the same seed gives the same states. Print it when a test fails.
+    /// The seed of the sampling; the same seed gives the same states. Print it when a test fails.
     pub seed: u64,
-    /// All selections of surviving operations are tried when there are at most this many for one
-    /// cut; otherwise this many are drawn, the least and the most that can survive among them.
+    /// If one cut has at most this many selections of surviving operations, all are tried;
+    /// otherwise this many are drawn, including the smallest and the largest.
     pub count: usize,
 }
 
-/// A log that does not fit the tree it is said to start from.
+/// A log that does not fit its start tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operation {index} of the log does not fit the tree: {what}")]
 pub struct BadLog {
-    /// Which operation, from 0.
+    /// The operation's index, from 0.
     pub index: usize,
-    /// What is wrong with it.
+    /// The mismatch.
     pub what: String,
 }
 
-/// Which object of the log each path of a tree holds, by a number of the replay's own: the objects of
-/// the start tree in the order of their paths, then the others as the log makes them. For tests of
-/// programs that remember inode numbers.
+/// The object at each path of a tree, as a number assigned by the replay: first the objects of the
+/// start tree in the order of their paths, then those that the log creates. For tests of programs
+/// that store inode numbers.
 pub type Inodes = BTreeMap<AbsPath, usize>;
 
-/// The distinct trees that may be found when the power fails after the first `cut` operations of
-/// `log`, begun on the durable tree `start`.
+/// The distinct trees that may exist when the power fails after the first `cut` operations of
+/// `log`, which started from the durable tree `start`.
 pub fn states(
     log: &[Op],
     start: &Tree,
@@ -94,7 +94,7 @@ pub fn states_with_inodes(
 }
 
 /// [`states`] for a power cut before, between and after all operations, with the number of
-/// operations done. A tree is given once, with the earliest cut that may leave it.
+/// completed operations. Each tree is returned once, with the earliest cut that may leave it.
 pub fn states_at_every_cut(
     log: &[Op],
     start: &Tree,
@@ -114,7 +114,7 @@ pub fn states_at_every_cut(
     Ok(found)
 }
 
-/// Another draw at every cut, still decided by the one seed.
+/// Another draw for every cut, still determined by the one seed.
 pub fn drawn_at(cut: usize, effort: Effort) -> Effort {
     Effort {
         seed: effort.seed.wrapping_add(cut as u64),
@@ -122,8 +122,8 @@ pub fn drawn_at(cut: usize, effort: Effort) -> Effort {
     }
 }
 
-/// Stands for the tree where only its novelty matters: with 64 bits, even a million trees are
-/// confused with a probability below one in ten million, and then one state goes untested.
+/// A hash to detect trees that were seen before: with 64 bits, even among a million trees a
+/// collision has a probability below one in ten million, and would leave one state untested.
 fn fingerprint(tree: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     tree.hash(&mut hasher);

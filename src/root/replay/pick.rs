@@ -1,4 +1,5 @@
-//! Which steps survive: every legal selection when there are few, a seeded draw when there are many.
+//! Selects the steps that survive: every legal selection if there are few, a seeded draw if there
+//! are many.
 
 use std::collections::HashMap;
 
@@ -7,16 +8,16 @@ use super::{
     steps::{Step, Steps},
 };
 
-/// What a power cut made of one step.
+/// The effect of a power cut on one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// As if it had not happened.
+    /// The step is lost.
     Lost,
-    /// Content: the file was cut to nothing and not filled.
+    /// Content: the file was truncated and not written.
     Empty,
-    /// Content: only the first half is there.
+    /// Content: only the first half was written.
     Torn,
-    /// It survived.
+    /// The step survived.
     Whole,
 }
 
@@ -36,7 +37,7 @@ pub(super) fn picks(steps: &Steps, effort: Effort) -> Vec<Vec<Fate>> {
     drawn
 }
 
-/// Every legal selection, or none when there are more than `most`.
+/// Every legal selection, or `None` if there are more than `most`.
 fn every(steps: &[Step], most: usize) -> Option<Vec<Vec<Fate>>> {
     let (mut all, mut fates, mut turns) = (Vec::new(), Vec::new(), Vec::new());
     loop {
@@ -48,7 +49,7 @@ fn every(steps: &[Step], most: usize) -> Option<Vec<Vec<Fate>>> {
             return None;
         }
         all.push(fates.clone());
-        // On to the next: the last step that has another fate takes it.
+        // Advance to the next selection: change the last step that has another fate.
         loop {
             let Some(turn) = turns.pop() else {
                 return Some(all);
@@ -63,7 +64,7 @@ fn every(steps: &[Step], most: usize) -> Option<Vec<Vec<Fate>>> {
     }
 }
 
-/// The fates a step may have after those before it had theirs.
+/// The possible fates of a step, given the fates of the steps before it.
 fn open(step: &Step, so_far: &[Fate]) -> &'static [Fate] {
     match step.needs.iter().all(|need| so_far[*need] == Fate::Whole) {
         true => step.fates(),
@@ -80,8 +81,8 @@ fn choose(steps: &[Step], mut choice: impl FnMut(usize, &'static [Fate]) -> Fate
     fates
 }
 
-/// Power cuts cluster around a moment: before it most things survive, after it few do. The moment
-/// differs between file systems, and how sharp it is between draws. Drawing every step by itself
+/// Survival clusters around a moment: before it most steps survive, after it few do. The moment
+/// differs between file systems, and its sharpness between draws. Drawing every step independently
 /// would hardly ever give a long prefix.
 fn draw(steps: &[Step], random: &mut Random) -> Vec<Fate> {
     let sharpness = [0, 10, 50][random.below(3)];

@@ -1,4 +1,4 @@
-//! The log as changes to inodes, each with what must survive for it to survive.
+//! The log as changes to inodes, each with its dependencies.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,14 +20,14 @@ type Slot = (Ino, String);
 
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Entries get new inodes, all at once.
+    /// Entries get new inodes, atomically.
     Entries(Vec<(Slot, Option<Ino>)>),
     Mode(Ino, u32),
     Owner(Ino, u32, u32),
     Content(Ino, Arc<[u8]>),
 }
 
-/// What two operations may both touch, so that the later one needs the earlier one.
+/// A thing that two operations may both affect, so that the later one depends on the earlier one.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Touched {
     Entry(Slot),
@@ -44,12 +44,12 @@ pub(super) struct Step {
     pub(super) change: Change,
     /// Indices of earlier steps without which this one cannot survive.
     pub(super) needs: Vec<usize>,
-    /// A sync covers it: it has survived.
+    /// A sync covers it, so it has survived.
     pub(super) durable: bool,
 }
 
 impl Step {
-    /// What may have become of it, on its own.
+    /// The possible fates of the step, regardless of others.
     pub(super) fn fates(&self) -> &'static [Fate] {
         match &self.change {
             _ if self.durable => &[Fate::Whole],
@@ -64,10 +64,10 @@ impl Step {
     }
 }
 
-/// Everything done before the power failed.
+/// All operations before the power failed.
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// The tree before, with the inodes that are to come, still without names.
+    /// The tree before, with inodes for later objects that have no names yet.
     start: Disk,
     pub(super) list: Vec<Step>,
 }
@@ -89,7 +89,7 @@ impl Steps {
         Ok(reader.steps)
     }
 
-    /// The tree when each step had the fate that `pick` gives it.
+    /// The tree when each step has the fate that `pick` gives it.
     pub(super) fn tree_after(&self, pick: &[Fate]) -> (Tree, Inodes) {
         let mut disk = self.start.clone();
         for (step, fate) in self.list.iter().zip(pick) {
@@ -98,7 +98,7 @@ impl Steps {
         disk.tree()
     }
 
-    /// Marks a step as survived, and what it needs.
+    /// Marks a step and its dependencies as survived.
     fn settle(&mut self, index: usize) {
         let mut todo = vec![index];
         while let Some(index) = todo.pop() {
@@ -145,7 +145,7 @@ struct Reader {
     /// The tree as the running system sees it.
     live: Disk,
     steps: Steps,
-    /// Which step touched a thing last.
+    /// The step that last affected a thing.
     last: HashMap<Touched, usize>,
     model: Model,
 }
@@ -162,7 +162,7 @@ impl Reader {
                 self.entries(op.fs, vec![(slot, Some(ino))]);
                 Ok(())
             }
-            // The path it was opened at may be gone.
+            // The path at which it was opened may no longer exist.
             Act::SyncFs => {
                 self.steps.settle_where(|step| step.fs == op.fs);
                 Ok(())
@@ -174,7 +174,7 @@ impl Reader {
         }
     }
 
-    /// An operation on what is there.
+    /// An operation on an existing object.
     fn change(&mut self, op: &Op, ino: Ino) -> Result<(), String> {
         let steps = &mut self.steps;
         match &op.act {
@@ -202,7 +202,8 @@ impl Reader {
             Act::SyncDir => steps.settle_where(|step| {
                 concerns_inode(&step.change, ino) || concerns_entries_of(&step.change, ino)
             }),
-            // Trees hold neither extended attributes nor room. The others are taken before.
+            // Trees contain neither extended attributes nor allocated blocks. The other operations
+            // are handled above.
             Act::SetAttribute(..)
             | Act::Reserve(_)
             | Act::SyncFs
@@ -221,8 +222,8 @@ impl Reader {
 
     fn create(&mut self, op: &Op, body: Body, mode: u32) -> Result<(), String> {
         let slot = self.free_slot(&op.path)?;
-        // A new object starts with its directory's owner: whoever recorded both owns both, or says
-        // so with an operation of its own.
+        // A new object starts with its directory's owner: the recording process either owns both,
+        // or records a SetOwner.
         let (uid, gid) = (self.live.0[slot.0].uid, self.live.0[slot.0].gid);
         let inode = Inode {
             body,

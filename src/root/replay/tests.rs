@@ -29,7 +29,7 @@ fn meta(mode: u32) -> Meta {
     }
 }
 
-/// A recording root that holds `/etc/conf` with `old`, and what it holds.
+/// A recording root with `/etc/conf` that contains `old`, and its tree.
 fn begun() -> (tempfile::TempDir, Root, Recording, Tree) {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::open(dir.path()).unwrap();
@@ -41,7 +41,7 @@ fn begun() -> (tempfile::TempDir, Root, Recording, Tree) {
     (dir, root, recording, start)
 }
 
-/// What `/etc/conf` may hold after a cut at any moment; none when it is not there.
+/// The possible contents of `/etc/conf` after a cut at any moment; `None` if it is missing.
 fn contents(recording: &Recording, start: &Tree, model: Model) -> BTreeSet<Option<String>> {
     states_at_every_cut(&recording.log(), start, model, EFFORT)
         .unwrap()
@@ -87,7 +87,7 @@ fn replace_leaves_the_old_or_the_new_content_and_the_new_one_once_it_returned() 
     }
 }
 
-/// Each sync of `replace` is needed: leaving one out of the log lets a bad state appear.
+/// Each sync of `replace` is needed: without any one of them a bad state can occur.
 #[test]
 fn each_sync_of_replace_is_missed_when_it_is_left_out() {
     let (_dir, root, recording, start) = begun();
@@ -229,7 +229,7 @@ fn a_log_of_another_tree_is_refused() {
     assert!(error.contains("/etc/conf is not there"), "{error}");
 }
 
-/// One operation of a random walk; errors (such as a name that is taken) are part of the walk.
+/// One operation of a random walk; errors (such as a name that exists) are part of the walk.
 fn act(root: &Root, what: u8, a: &AbsPath, b: &AbsPath) {
     let _ = match what {
         0 => root.build_file(a, b.as_str().as_bytes(), &meta(0o640)),
@@ -250,7 +250,7 @@ proptest::proptest! {
         failure_persistence: None,
         ..Default::default()
     })]
-    /// After a last sync of everything, the replay knows one tree: the one that is on the disk.
+    /// After a final sync of everything, the replay yields exactly one tree: the one on the disk.
     #[test]
     fn the_replay_of_a_synced_log_is_what_the_disk_holds(
         walk in proptest::collection::vec((0_u8..8, 0_usize..7, 0_usize..7), 1..25)

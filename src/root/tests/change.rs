@@ -60,7 +60,7 @@ fn a_built_object_has_its_whole_mode_and_owner() {
     place.root.build_dir(&at("/etc/d"), &owned(0o1777)).unwrap();
     place.root.build_link(&at("/etc/l"), "../none").unwrap();
     place.root.own_link(&at("/etc/l"), &owned(0)).unwrap();
-    // An unprivileged user may lose setgid, when the file's group is not one of theirs.
+    // An unprivileged user may lose setgid if not a member of the file's group.
     assert_eq!(real_mode(&place, "/etc/f") & 0o4777, 0o4755);
     assert_eq!(real_mode(&place, "/etc/d"), 0o1777);
     for p in ["/etc/f", "/etc/d", "/etc/l"] {
@@ -263,7 +263,7 @@ fn a_successor_takes_over_attributes_and_keeps_its_mode() {
     for (name, value) in &expected {
         let mut found = vec![0; 4096];
         let length = rustix::fs::getxattr(place.real("/etc/new"), *name, &mut found[..]).unwrap();
-        // The mode governs the list's mask, and through it these bytes differ: 0640 means r.
+        // The mode determines the list's mask, and through it these bytes differ: 0640 means r.
         if name.starts_with("user.") {
             assert_eq!(found[..length], value[..], "{name}");
         } else {
@@ -324,7 +324,7 @@ fn a_fault_takes_the_place_of_the_operation_and_has_its_reason() {
         let place = Place::new();
         let file = place.file("/etc/f", "old");
         let count = AtomicUsize::new(0);
-        // The third operation of a replacement is the mode.
+        // The third operation of a replacement sets the mode.
         let third =
             move |_: &Op| (count.fetch_add(1, Ordering::Relaxed) == 2).then(|| errno.into());
         let root = place.root.clone().with_fault(Arc::new(third));

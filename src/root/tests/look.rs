@@ -144,8 +144,8 @@ fn identity_survives_a_rename_and_differs_after_re_creation() {
     let first = identity(&a);
     place.root.move_new(&a, &b).unwrap();
     assert_eq!(identity(&b), first);
-    // Birth times advance with the kernel's tick; an inode number used again within one tick
-    // cannot be told apart.
+    // Birth times advance with the kernel's tick; an inode number reused within one tick cannot be
+    // distinguished.
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         std::fs::remove_file(place.real("/etc/b")).unwrap();
@@ -196,7 +196,7 @@ fn two_paths_to_one_object_have_one_canonical_path() {
     }
 }
 
-/// /proc/self/mountinfo (proc(5)) is the oracle: fields 1, 5 and, after the dash, the type.
+/// The reference is /proc/self/mountinfo (proc(5)): fields 1, 5 and, after the dash, the type.
 #[test]
 fn a_mount_is_the_one_that_the_kernel_lists() {
     let root = Root::open(Path::new("/")).unwrap();

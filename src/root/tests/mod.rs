@@ -1,4 +1,4 @@
-//! The room against a real directory. Oracles are std's own file calls.
+//! Tests of this module against a real directory; results are checked with std's own file calls.
 #![allow(clippy::disallowed_methods, reason = "tests judge from outside")]
 
 mod change;
@@ -14,7 +14,7 @@ fn at(p: &str) -> AbsPath {
     p.parse().unwrap()
 }
 
-/// Mode without owner, so that any user may run the tests.
+/// A mode without an owner, so that any user may run the tests.
 fn meta(mode: u32) -> Meta {
     Meta {
         mode,
@@ -24,7 +24,7 @@ fn meta(mode: u32) -> Meta {
     }
 }
 
-/// A temporary directory with a root in it and something outside the root that must stay unseen.
+/// A temporary directory with a root in it, and a file outside the root that must stay invisible.
 struct Place {
     dir: tempfile::TempDir,
     root: Root,
@@ -39,7 +39,7 @@ impl Place {
         Self { dir, root }
     }
 
-    /// The real path of `p`, which holds no links.
+    /// The real path of `p`, which contains no links.
     fn real(&self, p: &str) -> PathBuf {
         self.dir.path().join("root").join(&p[1..])
     }

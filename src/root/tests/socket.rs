@@ -65,7 +65,7 @@ fn what_is_no_socket_is_not_removed_for_one() {
 #[test]
 fn nobody_may_connect_who_may_not_later() {
     let place = Place::new();
-    // Stopped between bind and the last change of its mode.
+    // Stop between bind and the last change of its mode.
     let stop = |op: &Op| matches!(op.act, Act::SetMode(_)).then(|| io::ErrorKind::Other.into());
     let root = place.root.clone().with_fault(Arc::new(stop));
     root.bind_unix(&at("/etc/sock"), 0o600).unwrap_err();
@@ -80,7 +80,7 @@ fn a_socket_is_looked_at_and_reached_as_one_object() {
     let listener = place.root.bind_unix(&path, 0o600).unwrap();
     let (address, stat) = place.root.socket_itself(&path).unwrap().unwrap();
     assert_eq!(stat.kind, Kind::Socket);
-    // What takes its name later is another one.
+    // A new object at its path has another identity.
     std::fs::remove_file(place.real("/etc/sock")).unwrap();
     place.link("/etc/sock", "other");
     let mut near = std::os::unix::net::UnixStream::connect(address.path()).unwrap();
@@ -104,7 +104,7 @@ fn a_private_socket_is_bound_in_the_directory_that_was_closed() {
     let mode = |p: &str| std::fs::metadata(place.real(p)).unwrap().mode() & 0o7777;
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(place.real(dir.as_str()), open).unwrap();
-    // Another directory takes the name after this one was closed.
+    // Another directory takes over the name after this one was closed.
     place.directory("/var/other");
     let (old, new) = (place.real("/var/control"), place.real("/var/other"));
     let aside = place.real("/var/aside");

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Waits until all of `wanted` was told; other events may come in between.
+/// Waits until all of `wanted` was reported; other events may occur in between.
 async fn sees(watch: &mut Watch, wanted: &[(&AbsPath, Option<&str>, WatchKind)]) {
     let mut missing: Vec<_> = wanted.to_vec();
     let wait = async {
@@ -22,7 +22,7 @@ async fn creating_writing_moving_and_removing_are_told_by_name() {
     use WatchKind as K;
     let place = Place::new();
     let etc = at("/etc");
-    // Added by another path, through a link inside the root, and told by that path.
+    // Added by another path, through a link inside the root, and reported by that path.
     place.link("/linked", "/etc");
     let linked = at("/linked");
     let mut watch = place.root.watch().unwrap();
@@ -91,7 +91,7 @@ async fn a_directory_that_is_made_again_can_be_watched_again() {
         sees(&mut watch, &[(&etc, Some("d"), K::Created)]).await;
     }
     watch.add(&dir).unwrap();
-    // The directory that was moved away is told of no longer, least of all as `/etc/d`.
+    // The directory that was moved is no longer reported, least of all as `/etc/d`.
     place.file("/old/stale", "");
     place.file("/etc/d/f", "");
     let told = tokio::time::timeout(Duration::from_secs(10), watch.next()).await;

@@ -1,4 +1,4 @@
-//! The rules, one after the other.
+//! The rules of the conformance check, in order.
 
 use std::{sync::Arc, time::Duration};
 
@@ -49,7 +49,7 @@ impl Findings {
         });
     }
 
-    /// What was seen is told of a broken rule only.
+    /// Records a rule as kept or broken; the observation is reported only for a broken one.
     fn say(&mut self, rule: &str, kept: bool, seen: impl Into<String>) {
         match kept {
             true => self.add(rule, Verdict::Kept, String::new()),
@@ -92,7 +92,7 @@ async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) 
     let (missing, first) = (stage.missing(), stage.rejected.first());
     let first = first.map(|why| why.message.clone());
     match &first {
-        // One mistake is told once.
+        // A rejected snapshot also leaves its resource missing; report that mistake once.
         Some(_) if !missing.is_empty() => found.skip(all, REJECTED),
         _ => found.say(
             all,
@@ -101,10 +101,10 @@ async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) 
         ),
     }
     found.say(good, first.is_none(), first.unwrap_or_default());
-    stage.rejected.clear(); // What is said from now on is judged as what replaces it.
+    stage.rejected.clear(); // Rejections from here on count against the rule for replaced snapshots.
 }
 
-/// What came after the first snapshots, up to here.
+/// Judges the snapshots received since the first ones.
 fn replacing(stage: &Stage, found: &mut Findings) {
     let rule = "a later snapshot replaces the one before, and no generation goes back";
     match stage.rejected.first() {
@@ -298,7 +298,7 @@ async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings
     let instances: Vec<_> = stage.hellos.iter().map(|hello| &hello.instance).collect();
     let kept = instances.windows(2).all(|two| two[0] == two[1]);
     found.say(same, kept, format!("{instances:?}"));
-    // What it has to say again comes right away.
+    // The program sends again at once whatever snapshots it has to repeat.
     stage
         .until(2 * HEARTBEAT, |stage| !stage.rejected.is_empty())
         .await;

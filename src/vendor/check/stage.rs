@@ -1,4 +1,4 @@
-//! What the program said so far, and the ways to answer it.
+//! What the checked program has sent so far, and the means to answer it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,42 +20,42 @@ use crate::{
     },
 };
 
-/// What the program is told, so that it need not be waited for long.
+/// The heartbeat interval sent to the program; short, so that the check need not wait long.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// What a program said last may still be on its way when it has ended.
+/// After the program has ended, its last message may take this long to arrive.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
-/// A session that the program has.
+/// The open session.
 #[derive(Debug)]
 struct Live {
     to: ToVendor,
     end: Option<oneshot::Sender<Status>>,
 }
 
-/// All that was seen.
+/// Everything observed during the check.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) vendor: Arc<Vendor>,
     events: mpsc::Receiver<Event>,
     live: Option<Live>,
-    /// How the program has ended; none where that cannot be known.
+    /// How the program has ended; `None` where that cannot be observed.
     pub(super) program: Option<watch::Receiver<Option<Ended>>>,
     /// The Hello of each session.
     pub(super) hellos: Vec<api::Hello>,
-    /// Why sessions were refused, or ended by what the program did.
+    /// Why sessions were refused, or were ended because of the program's behaviour.
     pub(super) refused: Vec<String>,
     pub(super) ended: Vec<String>,
-    /// Snapshots that were not accepted.
+    /// Rejected snapshots.
     pub(super) rejected: Vec<Refused>,
     pub(super) offers: Offers,
-    /// Snapshots that were accepted.
+    /// Number of accepted snapshots.
     pub(super) accepted: usize,
-    /// Accepted snapshots that took the place of another one of their resource.
+    /// Number of accepted snapshots that replaced an earlier one of their resource.
     pub(super) replaced: usize,
     answers: BTreeMap<u64, Option<answer::Answer>>,
     questions: u64,
-    /// When something was heard last, and the longest silence since this was reset.
+    /// When the last message arrived; `silence` is the longest pause since its last reset.
     heard: Instant,
     pub(super) silence: Duration,
 }
@@ -85,7 +85,7 @@ impl Stage {
         self.live.is_some()
     }
 
-    /// What was named in Hello and not offered so far.
+    /// Resources that were named in Hello and have not been offered so far.
     pub(super) fn missing(&self) -> Vec<String> {
         let named = self.hellos.last().into_iter();
         let named = named.flat_map(|hello| hello.resources.iter());
@@ -94,7 +94,7 @@ impl Stage {
         missing.cloned().collect()
     }
 
-    /// Why somebody who was waited for did not come.
+    /// Explains why the awaited event did not happen.
     pub(super) fn missed(&self, what: &str, waited: Duration) -> String {
         match self.program_ended() {
             Some(Ended { how, well: false }) => format!("the program has ended: {how}"),
@@ -110,14 +110,15 @@ impl Stage {
         self.program.as_ref()?.borrow().clone()
     }
 
-    /// Listens until `enough`, or until the time is over or nobody is left to be heard; says which.
+    /// Handles events until `enough` returns true; returns false when the time is over or the
+    /// program has failed.
     pub(super) async fn until(&mut self, time: Duration, enough: impl Fn(&Self) -> bool) -> bool {
         let end = Instant::now() + time;
         while !enough(self) {
             let away = !self.is_open();
             let event = tokio::select! {
                 biased;
-                // Safe to drop, all of them: an event stays in the queue until it is taken.
+                // Safe to drop, all of them: an event stays in the queue until it is received.
                 event = self.events.recv() => event,
                 () = sleep_until(end) => None,
                 () = gone(&mut self.program), if away => None,
@@ -159,7 +160,7 @@ impl Stage {
     fn open(&mut self, opening: Opening) {
         if let Err(status) = hello::check(&self.vendor, &opening.hello) {
             self.refused.push(status.message().to_owned());
-            // Whoever asked may have gone.
+            // The caller may have stopped waiting.
             let _ = opening.reply.send(Err(status));
             return;
         }
@@ -228,12 +229,12 @@ impl Stage {
 
     fn tell(&self, message: FromAgent) {
         if let Some(live) = &self.live {
-            // Who does not read is silent next.
+            // A vendor that does not read shows up as silent next.
             let _ = live.to.try_send(Ok(message));
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a question and waits for the answer.
     pub(super) async fn ask(
         &mut self,
         asked: question::Asked,
@@ -253,21 +254,22 @@ impl Stage {
         self.answers.remove(&id).flatten()
     }
 
-    /// Ends the session as an agent does that stops.
+    /// Ends the session as a stopping agent does.
     pub(super) fn hang_up(&mut self) {
         if let Some(end) = self.live.take().and_then(|live| live.end) {
-            // The session may have ended by itself.
+            // The session may have ended already.
             let _ = end.send(Status::unavailable("the agent stops"));
         }
     }
 }
 
-/// One that ended well may serve in the background.
+/// Only an error exit counts: a program that exited successfully may serve in the background.
 fn has_failed(ended: &Option<Ended>) -> bool {
     ended.as_ref().is_some_and(|ended| !ended.well)
 }
 
-/// Waits until the program has failed and its last word had time to come; for ever where nobody can tell.
+/// Waits until the program has failed and its last message had time to arrive; never returns where
+/// the exit cannot be observed.
 async fn gone(program: &mut Option<watch::Receiver<Option<Ended>>>) {
     if let Some(ended) = program
         && ended.wait_for(has_failed).await.is_ok()

@@ -1,4 +1,4 @@
-//! What the vendor offers, brought to the registry.
+//! Passes a vendor's snapshots on to the registry.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Keeper {
-    /// Takes a snapshot, or says why not.
+    /// Accepts a snapshot or returns the reason why not.
     pub(super) async fn snapshot(
         &mut self,
         given: heard::Snapshot,
@@ -30,7 +30,7 @@ impl Keeper {
         let (root, besides, of) = (self.root.clone(), self.offers.besides(&name), name.clone());
         let read = move || snapshot::read(Some(&root), &vendor, &of, (given, bytes), besides);
         let looked = tokio::select! {
-            // Safe to drop: the look goes on, and nobody wants it.
+            // Safe to drop: the blocking check runs to its end and its result is discarded.
             () = self.gone.cancelled() => return None,
             looked = self.looks.look(read) => looked,
         };
@@ -57,12 +57,12 @@ impl Keeper {
                 let why = whole(Reason::ResourceTaken, message);
                 Some(self.refused(&name, generation, why))
             }
-            // The agent stops: there is nobody left to answer to.
+            // The agent is stopping, so no answer is needed.
             Err(_) => None,
         }
     }
 
-    /// The name that a snapshot is of, when this vendor may offer that.
+    /// The resource name of a snapshot, if this vendor may offer it.
     fn claimed(&mut self, given: &heard::Snapshot) -> Result<ResourceName, Box<FromAgent>> {
         let name = match ResourceName::new(given.resource.clone()) {
             Ok(name) if self.named_in_hello(&given.resource) => name,
@@ -84,8 +84,8 @@ impl Keeper {
         Err(self.refused(&name, given.generation, why).into())
     }
 
-    /// The file says by which contract devices are served, not the vendor: what he said stands, unless no claim
-    /// can keep it.
+    /// Applies a change of `serve` in the vendor's file (the vendor cannot choose it). Offers stay
+    /// in force, except those that cannot be served through claims.
     pub(super) async fn serve_otherwise(&mut self, serve: Serve) {
         let mut unfit = Vec::new();
         for (name, offer) in &mut self.offers.all {
@@ -114,8 +114,8 @@ impl Keeper {
         }
     }
 
-    /// Withdraws what the vendor's file does not allow any more, and tells the vendor, which had been told that it
-    /// was accepted.
+    /// Withdraws a resource that the vendor's file no longer allows, and sends the vendor a
+    /// Rejected, since it received an Accepted before.
     pub(super) async fn take_back(
         &mut self,
         name: ResourceName,
@@ -146,13 +146,14 @@ impl Keeper {
         live.is_some_and(|live| live.resources.iter().any(|named| named == resource))
     }
 
-    /// Takes a resource back, or all.
+    /// Withdraws one resource, or all with `None`.
     pub(super) async fn withdraw(&mut self, name: Option<ResourceName>) {
-        // The registry ends with the agent only, and then everything stays as it is.
+        // The registry ends only with the agent, and then offers are meant to stay.
         let _ = self.registry.withdraw(self.source(), name).await;
     }
 
-    /// The same instance is back: what it said holds again, without its saying so.
+    /// The same instance reconnected, so its earlier snapshots are valid again without being
+    /// resent.
     pub(super) async fn revive(&mut self) {
         let again = self
             .offers
@@ -171,7 +172,7 @@ impl Keeper {
         }
     }
 
-    /// The grace is over: what nobody vouches for cannot be lent.
+    /// The grace period is over: marks devices that no session has confirmed as unhealthy.
     pub(super) async fn lapsed(&mut self) {
         let Some(lapse) = self.lapse.take() else {
             return;
@@ -208,7 +209,7 @@ impl Keeper {
         }
     }
 
-    /// Devices that have lapsed and were offered in vain since say so.
+    /// Replaces the reason shown for lapsed devices after a new snapshot of them was refused.
     pub(super) async fn still_lapsed(&mut self, resource: &str) {
         let mut vain = self.vain.iter();
         let Some((name, why)) = vain.find(|(name, _)| name.as_str() == resource) else {
@@ -216,7 +217,7 @@ impl Keeper {
         };
         let offer = self.offers.all.get(name).filter(|offer| offer.lapsed);
         if let Some(offer) = offer {
-            // The registry ends with the agent only.
+            // The registry ends only with the agent.
             let _ = self
                 .registry
                 .offer(offers::lapsed(&offer.resource, why))
@@ -224,7 +225,7 @@ impl Keeper {
         }
     }
 
-    /// Whether an owner that goes would let one of ours come.
+    /// Whether one of our resources waits for another owner to give up its name.
     pub(super) fn is_waiting_for_a_name(&self) -> bool {
         self.offers
             .all
@@ -232,7 +233,7 @@ impl Keeper {
             .any(|offer| offer.taken_by.is_some())
     }
 
-    /// Tells the vendor which of its resources came into force by another owner's going.
+    /// Sends Accepted for resources whose name another owner has given up.
     pub(super) fn names_may_be_free(&mut self) {
         let (source, inventory) = (self.source(), self.inventory.borrow_and_update().clone());
         let mut free = Vec::new();
@@ -253,7 +254,7 @@ impl Keeper {
         }
     }
 
-    /// Withdraws what the vendor has not named in its Hello.
+    /// Withdraws resources that the vendor did not name in its Hello.
     pub(super) async fn only(&mut self, resources: &[String]) {
         let gone = self
             .offers
@@ -264,7 +265,7 @@ impl Keeper {
     }
 }
 
-/// Why all of a snapshot is refused.
+/// A refusal of a whole snapshot.
 fn whole(reason: Reason, message: String) -> Refused {
     Refused {
         reason,

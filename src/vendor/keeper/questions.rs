@@ -1,4 +1,4 @@
-//! Questions that the vendor has not answered yet.
+//! The questions that a vendor has not answered yet.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::vendor::{
 
 type Reply = oneshot::Sender<Result<answer::Answer, Unasked>>;
 
-/// Who waits for what. An id is never used twice.
+/// The open questions. An id is never used twice.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     last: u64,
@@ -20,9 +20,10 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// A new question's id; gives the reply back when too many are open. An order has a place besides.
+    /// Registers a question and returns its id, or gives the reply back when too many are open.
+    /// Orders have places of their own.
     pub(super) fn open(&mut self, reply: Reply, is_order: bool) -> Result<u64, Reply> {
-        // Whoever no longer waits has gone away by himself.
+        // A caller that stopped waiting has dropped its receiver.
         self.open.retain(|_, reply| !reply.is_closed());
         let most = QUESTIONS + if is_order { ORDERS } else { 0 };
         if self.open.len() >= most {
@@ -33,15 +34,15 @@ impl Questions {
         Ok(self.last)
     }
 
-    /// The vendor answered. Late answers and those to nothing are ignored.
+    /// Delivers an answer. Late answers and those to unknown ids are ignored.
     pub(super) fn answer(&mut self, id: u64, answer: Result<answer::Answer, Unasked>) {
         if let Some(reply) = self.open.remove(&id) {
-            // Whoever asked may have given up.
+            // The caller may have stopped waiting.
             let _ = reply.send(answer);
         }
     }
 
-    /// Nobody will answer.
+    /// Fails all open questions, since no answer can arrive any more.
     pub(super) fn forget(&mut self, why: &str) {
         for (_, reply) in std::mem::take(&mut self.open) {
             let _ = reply.send(Err(Unasked::Away(why.to_owned())));

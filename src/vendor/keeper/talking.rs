@@ -1,4 +1,4 @@
-//! The session: who gets it, what is said in it, what is asked.
+//! The session of a vendor: who gets it, and how messages are sent and handled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ use crate::vendor::{
 };
 
 impl Keeper {
-    /// Grants the session, or says why not.
+    /// Grants a session or refuses it with a reason.
     pub(super) async fn open(&mut self, opening: Opening) {
         if let Err(status) = self.may_open(&opening.hello) {
             let (name, why) = (self.name(), status.message());
             self.complain(format!("a session of vendor {name} is refused: {why}"));
-            // Whoever asked may have gone.
+            // The caller may have stopped waiting.
             let _ = opening.reply.send(Err(status));
             return;
         }
@@ -55,7 +55,7 @@ impl Keeper {
         self.tell(self.welcome());
         self.only(&opening.hello.resources).await;
         if self.live.is_none() {
-            // It has left again; the grace runs.
+            // The session has ended already, and the grace period runs.
             return;
         }
         self.revive().await;
@@ -67,8 +67,8 @@ impl Keeper {
         self.catch_up();
     }
 
-    /// Gives the order that was given while the vendor was away. Nobody waits for it: whoever wanted it has been
-    /// answered already.
+    /// Sends the order that was given while the vendor was disconnected. The reply is discarded:
+    /// the caller of the order has long had its result.
     fn catch_up(&mut self) {
         let quiesced = self.quiesced.borrow().clone();
         let asked = match quiesced {
@@ -89,7 +89,7 @@ impl Keeper {
         let vendor = self.vendor.borrow().clone();
         hello::check(&vendor, hello)?;
         match &self.live {
-            // Its stream has ended, and that is about to be told.
+            // Its stream has ended; the event for that is under way.
             Some(live) if live.to.is_closed() => Ok(()),
             Some(live) if live.instance != hello.instance => Err(Status::already_exists(format!(
                 "instance {:?} of vendor {} has the session",
@@ -104,7 +104,7 @@ impl Keeper {
         hello::welcome(&vendor, self.sessions, HEARTBEAT, self.offers.kept())
     }
 
-    /// Says something. Who does not read what he is sent loses the session.
+    /// Sends a message. A vendor that does not read its messages loses the session.
     pub(super) fn tell(&mut self, message: FromAgent) {
         let full = self
             .live
@@ -128,7 +128,7 @@ impl Keeper {
         }
     }
 
-    /// Deals with one message.
+    /// Handles one message.
     pub(super) async fn hear(&mut self, said: Said) {
         match said {
             Said::Snapshot(snapshot, bytes) => {
@@ -137,7 +137,8 @@ impl Keeper {
                     self.tell(answer);
                 }
                 self.still_lapsed(&resource).await;
-                // Whom the answer found gone has lost its session, and the grace runs.
+                // If sending the answer showed that the vendor has left, its session is gone and
+                // the grace period runs.
                 if self.live.is_some() && !self.offers.has_unconfirmed() {
                     self.lapse = None;
                 }
@@ -153,7 +154,7 @@ impl Keeper {
         }
     }
 
-    /// Asks the vendor.
+    /// Sends a question to the vendor.
     pub(super) fn ask(&mut self, ask: Ask) {
         let is_order = ask.is_order();
         let why = match &self.live {
@@ -180,7 +181,7 @@ impl Keeper {
                 }
             },
         };
-        // Whoever asked may have given up.
+        // The caller may have stopped waiting.
         let _ = ask.reply.send(Err(Unasked::Away(why)));
     }
 

@@ -80,7 +80,8 @@ fn devices_that_lapse_keep_a_reason_of_their_own() {
 }
 
 proptest! {
-    /// Whatever is sent in whatever order: within an instance what is in force never goes back.
+    /// Within an instance the generation in force never decreases, whatever is sent in whatever
+    /// order.
     #[test]
     fn generations_never_go_back(said in prop::collection::vec((0_u8..3, 0_u64..6, 0_u8..3), 0..60)) {
         let mut offers = Offers::default();

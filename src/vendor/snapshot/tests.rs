@@ -14,7 +14,7 @@ spec:
   limits: {devices: 3}
 ";
 
-/// A machine without hardware, and what a vendor may try on it.
+/// A machine without hardware.
 #[expect(clippy::disallowed_methods, reason = "the test lays out the machine")]
 fn machine() -> (tempfile::TempDir, Root) {
     let dir = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ fn what_the_file_allows_is_taken_and_texts_are_filled_in() {
     assert!(recipe.mounts[0].read_only);
 }
 
-/// A good device, changed.
+/// A valid device with one change.
 fn with(change: fn(&mut api::Device)) -> Vec<api::Device> {
     let mut device = device(api::Recipe::default());
     change(&mut device);
@@ -267,7 +267,7 @@ fn a_device_that_cannot_be_decoded_is_named_by_its_place() {
         ..api::Snapshot::default()
     };
     let mut snapshot = heard::Snapshot::from(good);
-    // An id that is no UTF-8.
+    // An id that is not UTF-8.
     snapshot.devices.push(Bytes::from_static(&[0x0a, 1, 0xff]));
     let refused = super::read(None, &vendor, &name, (snapshot, 1), Besides::default()).unwrap_err();
     assert_eq!(refused.reason, Reason::DeviceInvalid);
