@@ -2,7 +2,7 @@
 
 use std::{env, fs, path::PathBuf};
 
-/// Each file is one contract; `src/kubelet/api.rs` includes what comes out.
+/// Each file is one API; `src/kubelet/api.rs` includes the generated code.
 const KUBELET: &[&str] = &[
     "deviceplugin/v1beta1.proto",
     "podresources/v1.proto",
@@ -12,11 +12,11 @@ const KUBELET: &[&str] = &[
 const VENDOR: &[&str] = &["machinist/vendor/v1/vendor.proto"];
 /// `src/dra/api.rs` includes these.
 const DRA: &[&str] = &["dra/v1.proto", "drahealth/v1alpha1.proto"];
-/// The older contract of drivers: its messages are those of the newer one.
+/// The older version of the DRA plugin API: its messages are those of the newer one.
 const OLDER_DRA: &str = "dra/v1beta1.proto";
-/// A vendor is not trusted: what it sends is counted before it is decoded.
+/// A vendor is not trusted: the size of a message is checked before it is decoded.
 const GUARDED: &str = "crate::vendor::codec::Guarded";
-/// The contract whose services are compiled once more, with answers that are left as they came.
+/// The API whose services are compiled a second time, with answers that are passed on unchanged.
 const RELAYED: &str = "deviceplugin/v1beta1.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     heard()
 }
 
-/// The agent's side of the vendors' contract, which reads devices one by one.
+/// The agent's side of the vendor API, which reads devices one by one.
 #[expect(
     clippy::disallowed_methods,
     reason = "cargo's own directory is in no root"
@@ -76,7 +76,7 @@ fn heard() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// All messages are those of the first pass but one: the closest path counts.
+/// All messages are those of the first pass but one: the closest path takes precedence.
 #[expect(
     clippy::disallowed_methods,
     reason = "cargo's own directory is in no root"

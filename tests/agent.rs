@@ -1,5 +1,6 @@
-//! The agent as a person meets it: the real binary on a temporary root, as any user, without systemd
-//! or Kubernetes. What it did is judged from outside: the files, the exit code, the log, the answers.
+//! End-to-end tests of the agent: the real binary on a temporary root, as any user, without systemd
+//! or Kubernetes. Results are judged from outside: the files, the exit code, the log, the
+//! responses.
 
 #![allow(
     clippy::disallowed_methods,

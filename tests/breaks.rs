@@ -1,4 +1,5 @@
-//! What users and accidents do to a machine, seen from outside: the real command on a root of its own.
+//! Mistakes of users and accidents on a machine, seen from outside: the real command on a root of
+//! its own.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,

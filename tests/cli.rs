@@ -1,4 +1,4 @@
-//! The command line as scripts and people meet it: the real binary, its exit codes and its streams.
+//! The command line as scripts and users see it: the real binary, its exit codes and its streams.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -127,7 +127,7 @@ fn shells_and_manuals_get_their_pages() {
     assert_eq!(code(&["man", "nonsense"]), Some(1));
 }
 
-/// A status whose `DiskSpace` gate is open or holds.
+/// A status whose `DiskSpace` gate is open or closed.
 fn status(root: &Path, open: bool) -> Arc<Status> {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let mut status = Status::starting(root.display().to_string(), Mode::Offline, now);
@@ -250,7 +250,7 @@ fn every_setting_has_every_field_of_its_origin() {
     );
 }
 
-/// A text that breaks off, one that the machine cannot have, one that contradicts it, one without a
+/// A truncated text, one that the machine cannot apply, one that contradicts it, one without a
 /// provider.
 const REFUSED: [(&str, &str); 4] = [
     (
@@ -292,7 +292,7 @@ spec:
     ),
 ];
 
-/// Where and why a plan is refused, shortly.
+/// Where and why a plan is refused, as short lines.
 fn refusals(root: &Path, more: &[&str]) -> Vec<String> {
     let arguments = ["plan", "-o", "json", "--root", root.to_str().unwrap()];
     let output = machinist(&[&arguments[..], more].concat());

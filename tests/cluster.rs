@@ -1,5 +1,5 @@
-//! The adapter of the API server, against a server on a real socket that records what it is asked and
-//! fails as it is told.
+//! The adapter of the API server, against a server on a real socket that records its requests and
+//! fails on demand.
 
 #![allow(
     clippy::unwrap_used,

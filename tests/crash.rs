@@ -1,5 +1,5 @@
-//! kill -9 at every place of an update's life, and at random ones: the next start finds one config or the
-//! other and ends where it should.
+//! kill -9 at every place of an update, and at random ones: the next start finds one config or the
+//! other and finishes properly.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Resources that the kubelet's plugin watcher finds (`devices.registration: watcher`).
+//! Resources that the kubelet finds through its plugin watcher (`devices.registration: watcher`).
 
 #![allow(
     clippy::unwrap_used,
@@ -44,7 +44,7 @@ fn both(books: &Books) -> bool {
     known.is_some_and(|known| known.streaming && known.list() == ["ttyA=Healthy", "ttyB=Healthy"])
 }
 
-/// The sockets that a watcher would find, each with what tells it from another of its name.
+/// The sockets that a watcher would find, each with the identity of its file.
 fn shown(machine: &Machine) -> Vec<(String, u64, i64, i64)> {
     let Ok(entries) = std::fs::read_dir(machine.path(REGISTRY)) else {
         return Vec::new();
@@ -71,7 +71,7 @@ async fn the_watcher_finds_a_resource_and_the_next_kubelet_finds_it_where_it_is(
         .await;
     let given = kubelet.allocate(TTY, &["ttyB"]).await.unwrap();
     assert_eq!(given.devices[0].host_path, "/dev/ttyB");
-    // Nobody was asked on the kubelet's own socket, where two registrations would cut each other off.
+    // No registration on the kubelet's own socket, where the two ways would cut each other off.
     assert_eq!((kubelet.asked(), kubelet.sockets().len()), (0, 0));
     let before = shown(&machine);
     assert_eq!(before.len(), 1);
@@ -108,7 +108,7 @@ async fn a_kubelet_that_lets_go_of_a_resource_is_shown_it_anew() {
         })
         .await;
     assert_ne!(shown(&machine), before);
-    // So is one whose socket somebody removed.
+    // A socket that another process removed is created again.
     let before = shown(&machine);
     std::fs::remove_file(machine.path(REGISTRY).join(&before[0].0)).unwrap();
     kubelet
@@ -146,10 +146,10 @@ async fn a_refusal_is_told_and_ends_without_our_doing() {
 async fn what_is_withdrawn_is_emptied_and_gone_and_what_a_dead_agent_left_is_removed() {
     let machine = machine();
     let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
-    // One of an agent that did not end in order, and one of somebody else.
+    // A socket of an agent that was killed, and one of another plugin.
     let left = machine.path(REGISTRY).join("m-0123456789abcdef.sock");
     let other = machine.path(REGISTRY).join("other.sock");
-    // The kubelet makes it a moment after its sockets.
+    // The kubelet creates the directory a moment after its sockets.
     std::fs::create_dir_all(machine.path(REGISTRY)).unwrap();
     for path in [&left, &other] {
         drop(UnixListener::bind(path).unwrap());

@@ -1,4 +1,5 @@
-//! Devices that are named by what they are: over a root whose sysfs holds what real kernels write there.
+//! Devices that are selected by their attributes: over a root whose sysfs has the content that real
+//! kernels write.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +23,7 @@ use machinist::{
     root::Root,
 };
 
-/// The PCI function that the USB controller is.
+/// The PCI function of the USB controller.
 const CONTROLLER: &str = "pci0000:00/0000:00:14.0";
 
 /// A machine with sysfs.
@@ -60,7 +61,7 @@ impl Hardware {
         symlink(target, dir.join(name)).unwrap();
     }
 
-    /// A node, in sysfs and below `/dev`.
+    /// A device node, in sysfs and below `/dev`.
     fn node(&self, device: &str, name: &str, subsystem: &str) {
         let number = self.numbers.replace(self.numbers.get() + 1);
         self.put(
@@ -127,7 +128,7 @@ impl Hardware {
         )
     }
 
-    /// The devices that a declaration finds, and the problems it tells.
+    /// The devices that a declaration finds, and the problems it reports.
     fn found(&self, spec: &str) -> (Resource, Vec<String>) {
         self.found_where(spec, &Allowances::default())
     }
@@ -142,7 +143,7 @@ impl Hardware {
         ((*resource).clone(), problems)
     }
 
-    /// `id: host nodes` and why it cannot be lent.
+    /// Each device as `id: host nodes`, with the reason if it is unhealthy.
     fn told(&self, spec: &str) -> Vec<String> {
         let (resource, _) = self.found(spec);
         let devices = resource.devices.iter();

@@ -1,4 +1,5 @@
-//! Who has which device, by the word of a kubelet that is there, busy, silent, restarted or gone.
+//! Which pod has which device, from a kubelet that is running, busy, unresponsive, restarted or
+//! stopped.
 
 #![allow(
     clippy::unwrap_used,
@@ -74,7 +75,8 @@ async fn the_status_names_who_has_a_device_when_it_is_asked_and_after_an_allocat
         .until("the holder", |status| holders(status)[1].is_some())
         .await;
     assert_eq!(holders(&status), [None, main.clone()]);
-    // An answer is never older than the question, and many who ask together are one question or two.
+    // An answer is never older than the request, and many concurrent requests cause one or two
+    // queries.
     told.take("reads");
     told.give("late", TTY, &["ttyB"]);
     let mut together = tokio::task::JoinSet::new();
@@ -128,7 +130,7 @@ async fn a_kubelet_that_is_absent_is_a_state_and_one_that_comes_back_is_asked_an
             .until("the holder", |status| holders(status)[0].is_some())
             .await;
         assert_eq!(holders(&status)[1], None);
-        // It dies: its socket stays, nobody answers.
+        // The kubelet is killed: its socket stays, and nothing answers.
         drop(serving);
         tokio::time::sleep(Duration::from_millis(50)).await;
         let gone = agent.handle.holders_now().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The device service through the lives of kubelets: refused, restarted, gone in the middle of a word.
+//! The device service and kubelets that refuse, restart, or end during a call.
 
 #![allow(
     clippy::unwrap_used,
@@ -53,7 +53,7 @@ async fn a_kubelet_that_refuses_for_good_is_told_of_and_asked_ever_more_rarely()
     assert!(!status.devices[0].registered);
     let soon = kubelet.asked();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    // 50 ms, then twice as long each time: six or seven in three seconds.
+    // 50 ms, then doubled each time: six or seven in three seconds.
     let more = kubelet.asked() - soon;
     assert!((1..=8).contains(&more), "asked {more} times more");
     agent.stop().await;
@@ -115,8 +115,8 @@ async fn devices_that_go_and_come_in_turns_are_counted_as_they_are() {
     agent.stop().await;
 }
 
-/// Links come some milliseconds after their nodes, so what comes is waited for; a device that is gone must not be
-/// lent a moment longer.
+/// Links appear some milliseconds after their nodes, so an addition is debounced; a removed device
+/// must be reported immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_goes_is_told_sooner_than_what_comes() {
     let machine = with(&["ttyA", "ttyB", "ttyC", "ttyD", "ttyE"]);
@@ -126,7 +126,7 @@ async fn what_goes_is_told_sooner_than_what_comes() {
     let told_after = async |what: &str, change: &dyn Fn(&str), names: [&str; 5]| {
         let mut fastest = Duration::MAX;
         for name in names {
-            // Messages are some time apart, whatever they tell.
+            // Lists are sent at a minimum interval, whatever they contain.
             tokio::time::sleep(Duration::from_millis(150)).await;
             let before = kubelet.books()[TTY].lists.len();
             let since = Instant::now();
@@ -147,7 +147,7 @@ async fn what_goes_is_told_sooner_than_what_comes() {
     agent.stop().await;
 }
 
-/// More directories than are watched: what happens in the last one nobody hears of.
+/// More directories than are watched: no event is received for the last one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_that_no_event_tells_of_is_found_by_looking() {
     let machine = Machine::new();

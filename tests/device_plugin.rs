@@ -217,7 +217,7 @@ async fn withheld_devices_are_listed_unhealthy_and_not_allocated_until_released(
         .withhold("the node is being updated")
         .await
         .unwrap();
-    // The kubelet may have admitted a pod a moment ago, which would fail for good.
+    // The kubelet may have admitted a pod a moment ago, and that pod would fail permanently.
     kubelet.allocate(resource, &["fuse"]).await.unwrap();
     agent
         .handle

@@ -23,7 +23,7 @@ use machinist::{
 };
 use support::machine::Machine;
 
-// One thread: nothing else runs between the start of the second agent and the look at its status.
+// One thread: nothing else runs between the start of the second agent and the check of its status.
 #[tokio::test]
 async fn an_agent_starts_with_the_list_that_the_one_before_it_saved() {
     let machine = Machine::new();
@@ -197,7 +197,7 @@ fn files_that_others_could_have_written_are_named_and_not_read() {
     let half = &whole[..whole.find("share").unwrap() + "share: {repl".len()];
     std::fs::write(dir.join("half.yaml"), half).unwrap();
     symlink("good.yaml", dir.join("link.yaml")).unwrap();
-    // Only root can give a file away; whoever is not sees the rest.
+    // Only root can chown a file; other users test the rest.
     let given_away = std::os::unix::fs::chown(dir.join("theirs.yaml"), Some(1234), None).is_ok();
     let found = list(&Root::open(machine.root()).unwrap(), Allowances::default());
     let mut names: Vec<_> = found.resources.keys().map(ToString::to_string).collect();
@@ -237,7 +237,7 @@ async fn files_of_a_config_map_are_read_and_change_as_a_whole() {
     };
     fill("..2026_1", "acme.dev/one");
     symlink("..data/serial.yaml", volume.join("serial.yaml")).unwrap();
-    // As the kubelet makes it.
+    // The mode that the kubelet sets.
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(&volume, everybody).unwrap();
     std::fs::write(volume.join("stray.yaml"), "").unwrap();
@@ -265,7 +265,7 @@ async fn files_of_a_config_map_are_read_and_change_as_a_whole() {
     agent
         .until("read anew", |status| names(status) == ["acme.dev/two"])
         .await;
-    // What somebody else could have written is none of it.
+    // Files that another user could have written are ignored.
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(volume.join("..2026_2"), everybody).unwrap();
     agent.handle.rescan().await.unwrap();

@@ -1,4 +1,5 @@
-//! Restart after restart of the kubelet: nothing is left behind. Alone in its process, whose descriptors it counts.
+//! Repeated restarts of the kubelet leave nothing behind. It is alone in its process, because it
+//! counts file descriptors.
 
 #![allow(
     clippy::unwrap_used,
@@ -49,11 +50,11 @@ async fn ten_restarts_of_the_kubelet_leave_no_task_descriptor_or_socket_behind()
         let kubelet = KubeletDouble::start(machine.root()).await;
         kubelet.until("both devices", both).await;
         let Some(known) = before else {
-            // Whatever the first restart needs once is no leak.
+            // Resources that the first restart allocates once are no leak.
             before = (life == 1).then(|| held(&kubelet));
             continue;
         };
-        // What the life before held goes a moment after the registration.
+        // Resources of the previous kubelet are released a moment after the registration.
         let more = || {
             let now = held(&kubelet);
             now.0 > known.0 || now.1 > known.1 || now.2 > known.2

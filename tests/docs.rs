@@ -1,4 +1,4 @@
-//! The pages hold what the code does: links, codes, tables, examples, commands.
+//! Compares the documentation with the code: links, codes, tables, examples, commands.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(home().join(name)).unwrap()
 }
 
-/// Every page a reader may meet, below the top level, `docs/`, `tests/` and `examples/`.
+/// Every page below the top level, `docs/`, `tests/` and `examples/`.
 fn pages() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open: Vec<PathBuf> = ["docs", "tests", "examples"]
@@ -72,7 +72,7 @@ fn rows(text: &str) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// The fenced blocks of one language, with the indentation of their fence taken away.
+/// The fenced blocks of one language, without the indentation of their fence.
 fn blocks(text: &str, language: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut lines = text.lines();
@@ -91,7 +91,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
     found
 }
 
-/// A heading's anchor, as it is made by those who render the pages.
+/// A heading's anchor, by the rules of the renderers.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = kept.chars().filter_map(|c| match c {
@@ -191,7 +191,7 @@ fn every_event_is_explained_in_order_with_its_weight_and_meaning() {
     assert!(explained.iter().all(|cells| !cells[3].is_empty()));
 }
 
-/// Names of ours that are written or obeyed, and only those.
+/// Only names of our own that the code writes or reads.
 #[test]
 fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
     use machinist::crd::names::{annotation, condition, label, taint};
@@ -265,7 +265,7 @@ fn gates_and_phases_are_those_of_the_code() {
     assert_eq!(phases[1], Phase::ALL.map(Phase::name).join(", "));
 }
 
-/// What stands after `machinist ` in backticks or at a prompt.
+/// The word after `machinist ` in backticks or at a prompt.
 fn commands(text: &str) -> BTreeSet<String> {
     let marks = ["`machinist ", "&& machinist ", "--release -- "];
     let rests = marks.iter().flat_map(|mark| text.split(mark).skip(1));
@@ -288,7 +288,7 @@ fn commands_that_pages_name_exist() {
     let mut named = BTreeSet::new();
     for page in pages() {
         for command in commands(&fs::read_to_string(&page).unwrap()) {
-            // What is not served yet stands in a list that says so.
+            // Commands that are not implemented yet are in a list that states that.
             let later = ["controller", "gather"].contains(&&*command);
             assert!(
                 later || known.contains(&*command),

@@ -1,4 +1,5 @@
-//! Claims: the driver against a kubelet's plugin watcher and calls, over a root in a temporary directory.
+//! Claims: the DRA driver against a kubelet's plugin watcher and calls, over a root in a temporary
+//! directory.
 
 #![allow(
     clippy::unwrap_used,
@@ -55,7 +56,7 @@ fn named(id: &str) -> String {
     device_name(&ResourceName::new(TTY).unwrap(), id)
 }
 
-/// A machine, an agent that serves claims, and a kubelet that has its driver.
+/// A machine, an agent that serves claims, and a kubelet that has registered its driver.
 struct Stage {
     machine: Machine,
     agent: Agent,
@@ -112,7 +113,7 @@ impl Stage {
             .unwrap();
     }
 
-    /// What the kubelet is told of one claim.
+    /// The kubelet's result for one claim.
     async fn prepare(&self, name: &str) -> Result<Vec<v1::Device>, String> {
         let mut client = v1::dra_plugin_client::DraPluginClient::new(self.driver.clone());
         let request = v1::NodePrepareResourcesRequest {
@@ -138,7 +139,7 @@ impl Stage {
         claims.remove(&claim(name).uid).unwrap().error
     }
 
-    /// The spec of a claim, as a runtime would find it.
+    /// The CDI spec of a claim, as a runtime would find it.
     fn spec(&self, name: &str) -> Option<Value> {
         let file = format!("var/run/cdi/dra.machinist.dev-{name}-uid.json");
         let text = std::fs::read(self.machine.path(&file)).ok()?;
@@ -154,7 +155,7 @@ impl Stage {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_is_found_by_the_watcher_and_offers_what_it_speaks() {
     let stage = Stage::new().await;
-    // Every kubelet that starts dials what it finds, and one that says no is heard.
+    // Every kubelet that starts dials the sockets it finds, and a refusal is reported.
     let info = stage.watcher.register(Some("not today")).await;
     assert_eq!(
         (info.r#type.as_str(), info.name.as_str()),
@@ -189,7 +190,7 @@ async fn a_driver_is_found_by_the_watcher_and_offers_what_it_speaks() {
         status.devices.first().is_some_and(|it| it.registered)
     };
     stage.agent.until("it is served", served).await;
-    // A socket that somebody takes away is made anew.
+    // A socket that another process removes is created again.
     let path = stage.watcher.found().pop().unwrap();
     std::fs::remove_file(path).unwrap();
     stage.watcher.register(None).await;
@@ -232,7 +233,7 @@ async fn a_claim_is_prepared_once_and_the_same_is_said_again() {
             "env": ["IDS=ttyA,ttyB"], "deviceNodes": [node("ttyA"), node("ttyB")],
         }}])
     );
-    // The same again, from the book; a spec that is gone is back.
+    // Repeated from the checkpoint; a missing spec is written again.
     let asked = stage.claims.asked();
     stage.claims.fail(usize::MAX);
     stage.remove_spec("c");
@@ -257,13 +258,13 @@ async fn what_fails_is_told_by_name_and_succeeds_later() {
     assert!(why.contains("API server is away"), "{why}");
     assert_eq!(stage.spec("c"), None);
     stage.prepare("c").await.unwrap();
-    // One device is one claim's, until that is given back.
+    // A device belongs to one claim until that is released.
     stage.claims.allocate("d", &[("one", &named("ttyA"))]);
     let why = stage.prepare("d").await.unwrap_err();
     assert!(why.contains("claim lab/c still has"), "{why}");
     stage.unprepare("c").await;
     stage.prepare("d").await.unwrap();
-    // Or until the cluster knows it no more, and no container has it.
+    // Or until the claim no longer exists in the cluster and no container uses the device.
     let pods = PodResourcesDouble::default();
     let _serving = pods.serve(stage.machine.root());
     pods.claimed("runs-on", &[&named("ttyA")]);
@@ -274,7 +275,7 @@ async fn what_fails_is_told_by_name_and_succeeds_later() {
     pods.take("runs-on");
     stage.prepare("e").await.unwrap();
     assert_eq!(stage.spec("d"), None);
-    // A device that went is named; what came back is prepared.
+    // A missing device is named; once it exists again it is prepared.
     stage.machine.unplug("ttyB");
     stage
         .agent
@@ -332,7 +333,7 @@ async fn bad_words_of_kubelet_and_cluster_harm_nobody() {
     let claims = answer.into_inner().claims;
     assert_eq!(claims.len(), 3);
     assert!(claims.values().all(|one| one.error.contains("is no UID")));
-    // A claim that is given nothing of ours is nothing to us.
+    // A claim without devices of ours is ignored.
     stage.claims.allocate("g", &[]);
     assert_eq!(stage.prepare("g").await.unwrap(), []);
     stage.agent.stop().await;
@@ -364,7 +365,7 @@ async fn an_agent_goes_on_where_the_one_before_was_also_after_a_boot() {
     assert_eq!(stage.unprepare("c").await, "");
     let stage = stage.again().await;
     assert_eq!(stage.spec("c"), None);
-    // Damaged books are put aside; what lies there for runtimes stays, since nobody knows whose it is.
+    // A damaged checkpoint is set aside; CDI specs stay, since their claims are unknown.
     stage.prepare("c").await.unwrap();
     let book = stage.machine.path(BOOK);
     stage.agent.stop().await;
@@ -402,7 +403,7 @@ async fn claims_that_the_kubelet_forgot_are_given_back_when_nobody_has_their_dev
     assert_eq!(holders, [None, Some("lab/runs-on/main")]);
     stage.claims.delete("c");
     stage.claims.delete("d");
-    // A kubelet that starts anew.
+    // A restarted kubelet.
     stage.watcher.register(None).await;
     until("the claim is forgotten", async || {
         stage.spec("c").is_none().then_some(())

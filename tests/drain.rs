@@ -1,4 +1,4 @@
-//! The drain: what it decides, and how it goes on against an API server that follows a script.
+//! The drain: its decisions, and its course against a scripted API server.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Disks that fill up, give errors or become read-only in the middle of an update: the agent lives, the
-//! tree is the old config or the new one, and once the fault is gone the update completes.
+//! Disks that fill up, return errors or become read-only during an update: the agent keeps running,
+//! the tree is the old config or the new one, and once the fault is fixed the update completes.
 
 #![allow(
     clippy::unwrap_used,

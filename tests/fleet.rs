@@ -1,5 +1,5 @@
-//! Nodes and pools as a person asks the cluster for them, with the real binary, against an API server on a
-//! socket.
+//! The commands that list nodes and pools of a cluster, with the real binary, against an API server
+//! on a socket.
 
 #![allow(
     clippy::unwrap_used,
@@ -62,7 +62,8 @@ fn says(page: &str, parts: &[&str]) {
     }
 }
 
-/// Every line but those that `oc get mcp` has, too.
+/// Asserts that lines outside the tables are at most 80 characters wide; `oc get mcp` has such
+/// tables, too.
 fn fits(page: &str) {
     for line in page
         .lines()
@@ -283,7 +284,7 @@ async fn a_missing_kubeconfig_is_an_error_and_no_crash() {
         &["status", "--pool"],
         &["explain", "--node", "a"],
     ] {
-        // Named, in the home directory, and nowhere at all.
+        // A named kubeconfig, one in the home directory, and none.
         for environment in [
             &[("KUBECONFIG", missing.as_path())][..],
             &[("HOME", empty.path())],

@@ -1,6 +1,8 @@
-//! Replays the seeds of the fuzzed parsers through the same entry points, whole, cut short and with bytes changed.
+//! Replays the seeds of the fuzzed parsers through the same entry points: whole, truncated and with
+//! bytes changed.
 //!
-//! `FUZZ_ROUNDS` sets how many changed texts are made of each seed, `FUZZ_SEED` the first of their random numbers.
+//! `FUZZ_ROUNDS` sets how many changed texts are made of each seed, `FUZZ_SEED` the seed of their
+//! random numbers.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -19,7 +21,7 @@ use entries::ENTRIES;
 /// As long as the texts of `tests/fuzz/run`.
 const MAX_TEXT_BYTES: usize = 16 << 10;
 
-/// Bytes that mean something to one of the parsers.
+/// Bytes that have a meaning for one of the parsers.
 const PUNCTUATION: &[u8] = b"\n\t :-{}[],\"'!&*#%\\0x~\x00\xff";
 
 fn number(name: &str, default: u64) -> u64 {
@@ -54,7 +56,7 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// A seed that is cut short, or has some bytes changed, removed or repeated.
+/// A seed that is truncated, or has some bytes changed, removed or repeated.
 fn changed(seed: &[u8], state: &mut u64) -> Vec<u8> {
     let mut text = seed.to_vec();
     for _ in 0..=random(state) % 4 {

@@ -1,13 +1,15 @@
-//! Whole updates as directories: what was there, what is asked for, the plan, what is there afterwards;
-//! and what is there when it is taken back. A case is a directory below `tests/golden/update`:
+//! Whole updates as directories: the machine before, the config, the plan, the machine afterwards,
+//! and the machine after a rollback. A case is a directory below `tests/golden/update`:
 //!
 //! * `before.txt`: the machine, one object a line (`/etc/motd file 644 "text"`, `/srv/d dir 755`,
-//!   `/etc/l link to`, `/srv/other hard /etc/motd` for another name of a file above it); empty where there is nothing;
-//! * `from.yaml`: the config the machine is on, where it is on one; `to.yaml`: the one asked for;
-//! * `plan.txt`, `after.txt`: what must come of it.
+//!   `/etc/l link to`, `/srv/other hard /etc/motd` for another name of a file above it); empty if
+//!   there is nothing;
+//! * `from.yaml`: the current config, if there is one; `to.yaml`: the desired config;
+//! * `plan.txt`, `after.txt`: the expected plan and machine.
 //!
-//! The undo has no file: it must give exactly what was there before the update, and going back to the
-//! config before must give it, too. `UPDATE_GOLDEN=1` writes the files; a person reads the difference.
+//! The rollback has no file: it must restore exactly the machine before the update, and so must an
+//! update back to the previous config. `UPDATE_GOLDEN=1` writes the files; a reviewer checks the
+//! difference.
 
 #![allow(
     clippy::unwrap_used,
@@ -64,8 +66,8 @@ fn each_golden_update_plans_applies_and_goes_back_as_written() {
     }
 }
 
-/// What a config makes of a machine does not depend on the configs before it, and nothing is left of any of
-/// them when all leave.
+/// The result of a config does not depend on the configs before it, and nothing is left when all of
+/// them are removed.
 #[test]
 fn the_result_never_depends_on_the_way() {
     let rounds = from_environment("ROUNDS").unwrap_or(if long() { 2_000 } else { 25 });
@@ -113,7 +115,8 @@ fn walk(found: &str, way: Vec<Written>, told: &str) {
     );
 }
 
-/// The version before stored what was absent as empty or usual: a config of its that is unchanged stays so.
+/// The previous version stored absent fields as empty or default values: an unchanged config that
+/// it stored causes no update.
 #[test]
 fn a_config_that_the_version_before_stored_plans_nothing() {
     let mut configs: Vec<(String, Written)> = Vec::new();
@@ -138,7 +141,7 @@ fn a_config_that_the_version_before_stored_plans_nothing() {
         let sandbox = Sandbox::without_package(&[]);
         found.lines().for_each(|line| make(&sandbox, line).unwrap());
         let stored = config.0.with_defaults().into_owned();
-        // That version refused a directory over a link to a directory, too.
+        // That version also refused a directory over a link to a directory.
         let stored = Written(stored);
         if plan(&sandbox, &stored)
             .refusals
@@ -164,7 +167,7 @@ fn a_config_that_the_version_before_stored_plans_nothing() {
     assert!(absent >= 5, "{absent}");
 }
 
-/// Of what no update can change only a change is refused, also in a first config.
+/// Only a change of fields that no update can change is refused, also in a first config.
 #[test]
 fn a_first_config_is_compared_with_the_one_that_another_daemon_left() {
     use first_config::{CURRENT_CONFIG, ENCAPSULATED, rendered};
@@ -177,10 +180,11 @@ fn a_first_config_is_compared_with_the_one_that_another_daemon_left() {
     let cases: [(&[(&str, &serde_json::Value)], usize); 5] = [
         (&[(CURRENT_CONFIG, &same)], 0),
         (&[(ENCAPSULATED, &same)], 0),
-        // The daemon's word is newer than that of the first boot.
+        // The daemon's file is newer than that of the first boot.
         (&[(ENCAPSULATED, &other), (CURRENT_CONFIG, &same)], 0),
         (&[(ENCAPSULATED, &same), (CURRENT_CONFIG, &other)], 1),
-        // Nothing is known of this machine: every part but the two images, which are one reason, is refused.
+        // Nothing is known about this machine: every such field but the two images, which share one
+        // reason, is refused.
         (&[], 9),
     ];
     for (files, refusals) in cases {
@@ -202,7 +206,7 @@ struct Case<'a> {
 impl Case<'_> {
     fn check(&self) {
         let (mut from, to) = (self.config("from.yaml"), self.config("to.yaml"));
-        // The machine is on it, which may have been the doing of another version.
+        // The machine is on it; another version may have applied it.
         if let Some(Written(from)) = &mut from {
             from.overwrite = Overwrite::Any;
         }
@@ -216,7 +220,7 @@ impl Case<'_> {
             return;
         }
 
-        // Committed, and taken back.
+        // Committed, and rolled back.
         let mut update = ByHand::open(&sandbox.root());
         update.stage(&to).unwrap();
         update.commit().unwrap();
@@ -241,7 +245,7 @@ impl Case<'_> {
         Some(Written(MachineConfig { name, ..config }))
     }
 
-    /// The machine as it was found, brought to the config before.
+    /// The machine before, updated to the previous config.
     fn machine(&self, from: Option<&Written>) -> Sandbox {
         let sandbox = Sandbox::without_package(&[]);
         let found = fs::read_to_string(self.dir.join("before.txt")).unwrap_or_default();
@@ -273,11 +277,11 @@ impl Case<'_> {
     }
 }
 
-/// Makes what one line says.
+/// Creates the object that one line describes.
 fn make(sandbox: &Sandbox, line: &str) -> Option<()> {
     let mut words = line.splitn(4, ' ');
     let (named, kind) = (at(words.next()?), words.next()?);
-    // Whatever the umask.
+    // Independent of the umask.
     sandbox.root().make_dirs(&named.parent()?, 0o755).ok()?;
     let path = sandbox.path(named.as_str());
     let mut mode = || u32::from_str_radix(words.next()?, 8).ok();
@@ -327,7 +331,7 @@ fn seen(sandbox: &Sandbox) -> Tree {
     without_staging(&sandbox.tree())
 }
 
-/// As `before.txt` is written; without the directories that every machine here has.
+/// The format of `before.txt`, without the directories that every machine here has.
 fn listing(tree: &Tree) -> String {
     let mut lines = String::new();
     for (path, node) in &tree.0 {

@@ -1,5 +1,5 @@
-//! A machine that machine-config-daemon has managed is taken over and given back: the real binary on a
-//! root as that daemon leaves it.
+//! A machine that machine-config-daemon has managed is adopted and handed back: the real binary on
+//! a root as that daemon leaves it.
 
 #![allow(
     clippy::unwrap_used,
@@ -47,7 +47,7 @@ fn file(path: &str, text: &str) -> Value {
     json!({"path": path, "mode": 0o644, "overwrite": true, "contents": {"source": url(text), "compression": ""}})
 }
 
-/// As a client in Go writes an object of a known type: without kind and version.
+/// An object of a known type as a client in Go writes it: without kind and version.
 fn rendered(name: &str, files: &[Value]) -> Value {
     json!({
         "metadata": {"name": name, "uid": "1", "annotations": {
@@ -72,7 +72,7 @@ fn rendered(name: &str, files: &[Value]) -> Value {
 }
 
 impl Machine {
-    /// Two files – one stood there before, one did not – and a unit, as the config has them.
+    /// Two files – one of which existed before – and a unit, as in the config.
     fn managed() -> Self {
         let machine = Self(tempfile::tempdir().unwrap());
         machine.write("etc/motd", "managed\n");
@@ -167,7 +167,7 @@ impl Machine {
         said
     }
 
-    /// Everything below a directory but our own state: kind, mode, inode and what it holds.
+    /// Everything below a directory except our own state: kind, mode, inode and content.
     fn tree(&self, below: &str) -> BTreeMap<String, (u32, u64, Vec<u8>)> {
         let mut all = BTreeMap::new();
         collect(self.0.path(), &self.path(below), &mut all);
@@ -209,7 +209,7 @@ fn adopted_as_it_stands_no_file_is_written_and_what_stood_before_comes_back_when
     assert_eq!(machine.tree(""), before, "not one file is another");
     assert_eq!(machine.journal().base.unwrap().name, "rendered-worker-1");
     machine.does(&["verify"]);
-    // Both files and the unit leave the config.
+    // Both files and the unit are removed from the config.
     let mut next = rendered("rendered-worker-2", &[file("/etc/new", "new\n")]);
     next["spec"]["config"]["systemd"] = json!({});
     (next["kind"], next["apiVersion"]) = (
@@ -300,7 +300,7 @@ fn a_config_of_ours_is_given_back_with_what_stood_before_it_and_without_what_lef
         "it is back in place"
     );
     assert_eq!(machine.read("etc/chrony.conf"), "as shipped\n");
-    // What was written is what is read.
+    // The written journal can be read.
     machine.does(&["adopt", "--yes"]);
     assert_eq!(machine.journal().base.unwrap().name, name);
 }
@@ -331,7 +331,7 @@ fn a_disk_that_differs_is_shown_and_not_taken_over_unless_a_person_insists_and_d
         said.contains("/etc/motd") && said.contains("degraded"),
         "{said}"
     );
-    // What cannot be removed is named, and the same again ends it.
+    // A file that cannot be removed is named, and repeating the command finishes the release.
     machine.write("var/lib/machinist/held/kept", "");
     let said = machine.refuses(&["release", "--yes", "--force"]);
     assert!(said.contains("cannot remove"), "{said}");
@@ -340,7 +340,7 @@ fn a_disk_that_differs_is_shown_and_not_taken_over_unless_a_person_insists_and_d
     machine.does(&["release", "--yes", "--force"]);
 }
 
-/// Two of the files count by being there.
+/// The content of a state file; two of the files only have to exist.
 fn texts_of(path: &str) -> &'static [&'static str] {
     let empty = ["node-annotations.json", "machine-config-daemon-force"];
     match empty.iter().any(|name| path.ends_with(name)) {
@@ -422,7 +422,7 @@ fn the_plan_is_the_one_of_plan_in_json() {
     assert_eq!(said["to"]["name"], "rendered-worker-1");
 }
 
-/// A root on which the process dies at its `number`-th operation: nothing after that happens.
+/// A root on which every operation fails from the `number`-th on, as if the process was killed.
 fn dying(machine: &Machine, number: usize) -> Root {
     let count = AtomicUsize::new(0);
     let root = Root::open(machine.0.path()).unwrap();

@@ -1,4 +1,5 @@
-//! The double of the kubelet, held against the facts that the lab asks the real one (`tests/lab/kubelet.rs`).
+//! Checks the double of the kubelet against the facts that the lab checks on the real one
+//! (`tests/lab/kubelet.rs`).
 
 #![allow(
     clippy::unwrap_used,

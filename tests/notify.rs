@@ -1,7 +1,7 @@
-//! What the service manager hears from machinist, at the far end of a real `NOTIFY_SOCKET`.
+//! machinist's messages to the service manager, received on a real `NOTIFY_SOCKET`.
 //!
-//! The socket comes through the environment, which a running test cannot change, so this test starts
-//! itself once more in an environment of its own.
+//! The socket comes through the environment, which a running test cannot change, so this test
+//! starts itself again in an environment of its own.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests run the program and fail by panicking"

@@ -1,4 +1,4 @@
-//! The operating system: which kind of host it is, and what a provider for one must keep.
+//! The operating system: the detection of the kind of host, and the contract of a provider.
 
 #![allow(
     clippy::unwrap_used,

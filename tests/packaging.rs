@@ -1,4 +1,4 @@
-//! What is installed in a cluster, read as an API server would read it.
+//! The manifests that are installed in a cluster, parsed as an API server would.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ fn documents(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
 
-/// What a kustomization lists, in its order.
+/// The resources of a kustomization, in its order.
 fn resources(dir: &str) -> Vec<String> {
     let text = fs::read_to_string(shipped(dir).join("kustomization.yaml")).unwrap();
     let kustomization = documents(&text).remove(0);

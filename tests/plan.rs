@@ -1,5 +1,5 @@
-//! Plans held against things outside the planner: `systemctl`, a tree they are applied to, texts
-//! that people have read.
+//! Compares plans with independent references: `systemctl`, a tree they are applied to, reviewed
+//! texts.
 
 #![allow(
     clippy::disallowed_methods,

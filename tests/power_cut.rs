@@ -1,4 +1,4 @@
-//! Power cuts at every moment of an update, on every state that a file system may then show.
+//! Power losses at every moment of an update, with every state that a file system may then show.
 
 #![allow(
     clippy::print_stdout,
@@ -52,7 +52,7 @@ fn forward(case: Case) -> Recorded {
     })
 }
 
-/// An update that is taken back after its commit.
+/// An update that is rolled back after its commit.
 fn undone(case: Case) -> Recorded {
     Recorded::of(case, |root, case| {
         let script = Script::new();
@@ -63,7 +63,7 @@ fn undone(case: Case) -> Recorded {
     })
 }
 
-/// Every state at every `step`-th cut, or `count` of them where there are more.
+/// Tries every state at every `step`-th cut, or `count` of them where there are more.
 fn all_good(recorded: &Recorded, name: &str, step: usize, count: usize) {
     for model in [Model::Ordered, Model::Strict] {
         let effort = Effort {
@@ -128,7 +128,8 @@ fn an_undo_survives_a_power_cut_at_any_moment() {
     all_good(&undone(Case::everything()), "undone", step, count);
 }
 
-/// The old object moves aside, the new one in: a moment without either, and never a mix afterwards.
+/// The old object is moved aside and the new one in: a moment without either, and never a mix
+/// afterwards.
 #[test]
 fn where_names_cannot_be_exchanged_a_power_cut_is_survived_as_well() {
     let only_new = |log: &[Op]| {
@@ -196,11 +197,12 @@ fn a_second_power_cut_during_the_recovery_changes_nothing() {
     assert!(recoveries > 10);
 }
 
-/// Tries each idea and counts the distinct trees over all of them.
+/// Tries each case and counts the distinct trees over all of them.
 #[test]
 fn every_idea_of_an_update_survives_a_power_cut_at_any_moment() {
     let step = if long() { 1 } else { 8 };
-    // What the ordered model allows, the strict one allows, too: here for the full count only.
+    // The strict model includes every state of the ordered one: it is used here only for the full
+    // count.
     let models = [Model::Strict, Model::Ordered];
     let models = &models[..if long() { 2 } else { 1 }];
     let (mut trees, mut states) = (HashSet::new(), 0);
@@ -215,7 +217,7 @@ fn every_idea_of_an_update_survives_a_power_cut_at_any_moment() {
         states += found.states;
         trees.extend(found.trees);
     };
-    // To try one again: MACHINIST_IDEA names it, or a part of its name.
+    // To repeat one: MACHINIST_IDEA is its name, or a part of it.
     let only = std::env::var("MACHINIST_IDEA").unwrap_or_default();
     let mut ideas = cases::all();
     ideas.retain(|(name, ..)| name.contains(&only));
@@ -245,7 +247,8 @@ fn every_idea_of_an_update_survives_a_power_cut_at_any_moment() {
     assert!(!long() || !only.is_empty() || trees.len() >= 20_000);
 }
 
-/// Killed first, so that a part of what was done is not durable, and settled; then the power fails.
+/// The update is killed first, so that only a part of it is durable, and recovered; then the power
+/// fails.
 #[test]
 fn a_power_cut_after_a_kill_leaves_one_config_or_the_other() {
     let effort = Effort {

@@ -1,4 +1,5 @@
-//! Unmodified device plugins that take the agent for the kubelet, over a root in a temporary directory.
+//! Unmodified device plugins that use the agent in place of the kubelet, over a root in a temporary
+//! directory.
 
 #![allow(
     clippy::unwrap_used,
@@ -84,7 +85,8 @@ async fn each_vendor_has_its_own_directory_and_the_end_of_one_leaves_the_other_a
         .await;
     assert_eq!(books[nic].lists, [["b=Healthy"]]);
     kubelet.allocate(nic, &["b"]).await.unwrap();
-    // Back in the same task that gave it up: whatever that did to others is done.
+    // The agent task that removed the plugin also serves the new one, so the effects of the removal
+    // on others are complete.
     let _one = Plugin::start(&stage.directory("acme"), GPU, "x.sock", &["a"], None).await;
     let books = kubelet
         .until("back", |books| has(books, GPU, &["a=Healthy"]))

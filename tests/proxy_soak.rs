@@ -1,4 +1,5 @@
-//! Plugins that restart without end, and such as send as much as they can: what the agent holds is counted.
+//! Plugins that restart repeatedly, and plugins that send as much as they can: the agent's
+//! resources are counted.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +24,7 @@ use stage::{Stage, has, until};
 
 const GPU: &str = "acme.dev/gpu";
 const RESTARTS: usize = 300;
-/// What a process holds can be counted for one test at a time.
+/// The resources of a process can be counted for only one test at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn descriptors() -> usize {
@@ -88,7 +89,7 @@ async fn hundreds_of_restarts_of_a_plugin_leave_nothing_behind() {
     agent.stop().await;
 }
 
-/// Messages of 5 MiB, as fast as they are taken.
+/// Messages of 5 MiB, at the highest possible rate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_large_lists_takes_no_more_memory_than_a_few_of_them() {
     let _alone = ALONE.lock().await;
@@ -113,15 +114,15 @@ async fn a_flood_of_large_lists_takes_no_more_memory_than_a_few_of_them() {
         .await;
     let after = memory();
     println!("a flood of large lists: {before} KiB before, {after} after");
-    // The plugin and the test hold such lists, too; a queue of them would be 200 MiB and more.
+    // The plugin and the test keep such lists, too; a queue of them would be 200 MiB and more.
     assert!(after <= before + 120 * 1024, "{before} KiB, then {after}");
     agent.stop().await;
 }
 
-/// Names the root of a child; its absence means that this is none.
+/// The environment variable with the root of a child; it is unset in the parent.
 const ROOT: &str = "MACHINIST_TEST_PROXY_ROOT";
 
-/// An agent in a process of its own, whose memory is nobody else's.
+/// An agent in a process of its own, so that its memory can be measured separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_of_its_own() {
     let Some(root) = std::env::var_os(ROOT) else {
@@ -134,7 +135,7 @@ async fn an_agent_of_its_own() {
     std::future::pending::<()>().await;
 }
 
-/// Lists of many MiB take their time in a program that is not optimized.
+/// Lists of many MiB are slow in a program that is not optimized.
 async fn within_a_minute(is: impl Fn() -> bool) {
     let began = tokio::time::Instant::now();
     while !is() {
@@ -182,7 +183,7 @@ async fn whatever_a_vendor_lists_the_agent_needs_less_than_8_mib_for_it() {
     for plugin in &plugins {
         plugin.list(vec![api::Device::default(); 500_000]);
     }
-    // One vendor has a thousand devices altogether, so each resource has its turn.
+    // A vendor may have a thousand devices altogether, so each resource lists them in turn.
     for (plugin, name) in plugins.iter().zip(&names) {
         plugin.list(
             (0..50_000)

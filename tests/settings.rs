@@ -1,4 +1,4 @@
-//! Settings as an administrator meets them: files on disk, environment, flags, the real binary.
+//! Settings from an administrator's view: files on disk, environment, flags, the real binary.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The adapter to systemd and logind against a pretend machine on a socket pair.
+//! The adapter to systemd and logind against a fake machine on a socket pair.
 #![allow(clippy::disallowed_methods, reason = "tests stand outside the rooms")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -140,7 +140,7 @@ async fn a_transient_unit_leaves_no_failed_unit_behind() {
         "{heard}"
     );
     assert!(heard.contains("/sbin/restorecon"), "{heard}");
-    // Else it would wait for a target that emergency mode has stopped.
+    // Otherwise it would wait for a target that emergency mode has stopped.
     assert!(
         heard.contains("DefaultDependencies=OwnedVariant(Bool(false))"),
         "{heard}"
@@ -157,8 +157,8 @@ async fn the_clock_is_unknown_where_no_service_tells() {
     }
 }
 
-/// One answer as PID 1 gives it on its own socket, byte by byte: on that line the sender field holds
-/// a name that the specification does not allow there.
+/// One answer as PID 1 sends it on its own socket, byte by byte: on that connection the sender
+/// field has a name that the specification does not allow there.
 fn answer_of_pid_1(call: &[u8]) -> Vec<u8> {
     let fixed = [b'l', 2, 1, 1, 16, 0, 0, 0, 9, 0, 0, 0, 55, 0, 0, 0];
     let reply_serial = [5, 1, b'u', 0, call[8], call[9], call[10], call[11]];

@@ -1,4 +1,5 @@
-//! Updates of a tree by the real driver: what they make of it, and what is left when a config goes.
+//! Updates of a tree by the real reconciler: their results, and the objects that are left when a
+//! config is removed.
 
 #![allow(
     clippy::unwrap_used,

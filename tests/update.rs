@@ -1,4 +1,4 @@
-//! The driver of updates on a machine whose service manager follows a script.
+//! The update reconciler on a machine whose service manager follows a script.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Vendors' programs against the device service, over real sockets below a root in a temporary directory.
+//! Vendors' programs against the device service, over real sockets below a root in a temporary
+//! directory.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! A vendor's program that restarts without end, in a process of its own: what the agent holds is counted before
-//! and after.
+//! A vendor's program that restarts repeatedly, in a process of its own: the agent's resources are
+//! counted before and after.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,13 +43,14 @@ fn memory() -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// One life of the program: every second time it is the same instance, and every third time it dies early.
+/// One run of the program: every second time it is the same instance, and every third time it ends
+/// early.
 async fn once(machine: &Machine, agent: &Agent, round: usize) {
     let instance = format!("instance-{}", round / 2);
     let (mut program, welcome) = loop {
         match machine.hello("acme", &instance, &["acme.dev/x"]).await {
             Ok(begun) => break begun,
-            // The one before has died, and the agent is about to hear of it.
+            // The previous session has ended, and the agent is about to notice that.
             Err(status) => assert_eq!(status.code(), tonic::Code::AlreadyExists, "{status}"),
         }
     };

@@ -1,5 +1,5 @@
-//! The drawing in ARCHITECTURE.md cannot rot: every path in the code, in `use` lines and written in
-//! full, is held against the table of rooms.
+//! Checks the diagram in ARCHITECTURE.md against the code: every path, in `use` lines and written
+//! in full, is compared with the table of layering rules.
 
 #![allow(
     clippy::disallowed_methods,
@@ -65,7 +65,7 @@ fn no_room_imports_what_its_wall_keeps_out() {
     );
 }
 
-/// An allowance that nobody needs is a wall that is lower than it is drawn.
+/// An unused allowance would make a layering rule weaker than necessary.
 #[test]
 fn every_allowance_is_used() {
     let mut unused = table::allowances();

@@ -1,5 +1,5 @@
-//! What the agent says about itself while it runs: the plan it prints, the log, the probes, the status
-//! in a second terminal.
+//! The agent's outputs while it runs: the plan it prints, the log, the probes, the status in a
+//! second terminal.
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _};
 
@@ -19,13 +19,13 @@ fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {
 
     let plan = agent.printed();
     for said in [
-        // What …
+        // The change …
         "+ file /etc/chrony.conf (89 bytes)",
         "+ unit example-greeting.service",
         "+ mask of apt-daily-upgrade.timer",
-        // … why …
+        // … its reason …
         "new and enabled, so started (builtin:units)",
-        // … at which cost.
+        // … and its cost.
         "On a running machine this update would cost: Restart",
         "8 changes to the files; no machine runs in this root, so nothing else happens.",
     ] {
@@ -57,7 +57,7 @@ fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {
         ))
         .ends_with("example-greeting.service")
     );
-    // Nothing is left of the staging, and no temporary name stands beside what was written.
+    // Neither staged files nor temporary names are left.
     assert_eq!(
         fs::read_dir(place.at("/var/lib/machinist/tx"))
             .unwrap()
@@ -79,7 +79,8 @@ fn probes_metrics_and_devices_answer() {
     let agent = place.settled();
     until("the devices", || agent.status()["devices"] != json!([]));
     assert_eq!(agent.get("/livez"), (200, "ok\n".to_owned()));
-    // The disk below this root is that of whoever runs this, and may be nearly full: that only warns.
+    // The disk below this root is the test host's, and may be nearly full: that only causes a
+    // warning.
     let (ready_code, ready) = agent.get("/readyz");
     assert!(ready_code == 200 && ready.starts_with("ready"), "{ready}");
     assert_eq!(agent.get("/readyz/agent"), (200, "ok\n".to_owned()));
@@ -95,7 +96,7 @@ fn probes_metrics_and_devices_answer() {
     }
     assert_eq!(metrics.lines().last(), Some("# EOF"));
     assert_eq!(agent.get("/nonsense").0, 404);
-    // The status may name what not everybody on the network should know.
+    // The status may contain data that is not for everyone on the network.
     assert_eq!(agent.get("/status").0, 404);
 
     let listed = out(&place.machinist(&["devices", "list"]));
@@ -141,7 +142,7 @@ fn whoever_asks_is_told_who_has_which_device() {
     let (_, metrics) = agent.get("/metrics");
     let held = "machinist_devices_held{resource=\"machinist.dev/fuse\"} 1";
     assert!(metrics.contains(held), "{metrics}");
-    // Nobody asks, so nobody is asked.
+    // Without a request for the status the agent does not query the kubelet.
     let asked = kubelet.asked();
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(kubelet.asked(), asked);
@@ -162,8 +163,7 @@ fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
     let asked = place.machinist(&["status", "-o", "json"]);
     assert_eq!((code(&asked), err(&asked).as_str()), (0, ""));
     let document: Value = serde_json::from_slice(&asked.stdout).unwrap();
-    // An offline agent waits for nobody, holds no device and is held by nobody; those have tests of
-    // their own.
+    // An offline agent waits for no pod and uses no device; those fields have tests of their own.
     let unseen = [
         "blockers[]",
         "deviceProblems[]",
@@ -202,7 +202,7 @@ fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
 #[test]
 fn a_taken_port_gives_the_next_one() {
     let place = Place::with_file("/etc/one", "zero");
-    // Somebody has the usual port, be it this test or whoever runs beside it.
+    // Another process has the default port, be it this test or another program of the host.
     let ours = TcpListener::bind("127.0.0.1:10480");
     let mut agent = place.settled();
     let address = agent.address();

@@ -1,4 +1,4 @@
-//! Commands beside a running agent: it is asked, does it, and stays there.
+//! Commands next to a running agent: it carries them out and keeps running.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ fn file(place: &Place, content: &str) {
     fs::write(place.source().join("10-one.yaml"), text).unwrap();
 }
 
-/// On the second config of two.
+/// A machine on the second of two configs.
 fn twice() -> (Place, Agent) {
     let place = Place::with_file("/etc/one", "first");
     let agent = place.settled();
@@ -51,10 +51,10 @@ fn apply_beside_an_agent_is_done_by_the_agent_and_held_until_the_source_changes(
     let held = agent.status()["held"].clone();
     assert_eq!(held["by"], "apply", "{held}");
 
-    // Those that only look go on as ever.
+    // Read-only commands work as usual.
     assert_eq!(code(&place.machinist(&["verify"])), 0);
     assert_eq!(code(&place.with_source(&["plan"])), 2);
-    // A person asks for the source again.
+    // An operator applies the source again.
     let back = place.with_source(&["apply", "--yes"]);
     assert_eq!(code(&back), 0, "{}", err(&back));
     assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
@@ -88,7 +88,7 @@ fn rollback_beside_an_agent_stays_also_after_a_restart_until_the_source_says_som
     let page = out(&place.machinist(&["status"]));
     assert!(page.contains("held by  rollback"), "{page}");
 
-    // A new agent reads the same source, and a touch of it says nothing new.
+    // A new agent reads the same source, and touching it causes no update.
     drop(agent);
     let agent = place.start();
     agent.rests();
@@ -200,13 +200,13 @@ fn the_status_socket_takes_no_commands_and_their_size_costs_no_memory() {
     let growth = agent.peak_memory() - before;
     assert!(growth < 16 << 20, "grew by {growth} bytes");
     for answer in answers {
-        // One that was ended for the next one of the same user has no answer.
+        // An agent that was stopped for the next one of the same user does not answer.
         let refused = answer.contains(" 403 ") && answer.contains("takes no commands");
         assert!(answer.is_empty() || refused, "{answer}");
     }
     assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
 
-    // Commands go to a socket that no other user can reach.
+    // Commands are sent to a socket that no other user can reach.
     let mode = |path| fs::metadata(place.at(path)).unwrap().mode() & 0o7777;
     assert_eq!(mode("/var/lib/machinist/control"), 0o700);
     assert_eq!(mode("/var/lib/machinist/control/agent.sock"), 0o600);
@@ -220,7 +220,7 @@ fn the_status_socket_takes_no_commands_and_their_size_costs_no_memory() {
     assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
 }
 
-/// Posts a config of `size` bytes for as long as the agent reads, and returns its answer.
+/// Posts a config of `size` bytes for as long as the agent reads, and returns the response.
 fn post(socket: &Path, size: usize) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     let head = format!(
@@ -241,7 +241,7 @@ fn an_update_waits_for_its_window_and_begins_when_a_person_says_so() {
     let place = Place::with_file("/etc/one", "zero");
     let dir = place.at("/etc/machinist");
     fs::create_dir_all(&dir).unwrap();
-    // Half a day from now, for an hour: closed, whenever this runs.
+    // A maintenance window half a day from now, for an hour: closed, whenever this runs.
     let later = jiff::Timestamp::now() + std::time::Duration::from_secs(12 * 3600);
     let window = format!(
         "update:\n  windows:\n  - {{start: \"{}\", duration: 1h}}\n",
@@ -263,7 +263,7 @@ fn an_update_waits_for_its_window_and_begins_when_a_person_says_so() {
     assert!(said.contains("machinist apply"), "{said}");
     assert!(!place.at("/etc/one").exists());
 
-    // What is taken back meanwhile is never done.
+    // A config that is withdrawn meanwhile is never applied.
     file(&place, "one");
     until("the new plan", || {
         agent.status()["phase"] == "Waiting"
@@ -274,7 +274,7 @@ fn an_update_waits_for_its_window_and_begins_when_a_person_says_so() {
     assert_eq!(place.read("/etc/one").as_deref(), Some("one"));
     assert_eq!(agent.status()["blockers"], serde_json::json!([]));
 
-    // The next update waits again, until the settings let it.
+    // The next update waits again, until the settings permit it.
     file(&place, "two");
     until("the wait", || agent.status()["phase"] == "Waiting");
     fs::write(dir.join("machinist.yaml"), "update: {windows: []}\n").unwrap();

@@ -1,4 +1,4 @@
-//! The commands that end by themselves: plan, apply, verify, rollback, history, render.
+//! The one-shot commands: plan, apply, verify, rollback, history, render.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn json(output: &std::process::Output) -> Value {
 #[test]
 fn plan_says_by_its_exit_code_whether_something_would_change_and_changes_nothing() {
     let place = Place::with_examples();
-    // A root that is not there is no empty root.
+    // A missing root is not treated as an empty root.
     let missing = place.with_source(&["plan"]);
     assert_eq!(code(&missing), 1);
     assert!(
@@ -77,12 +77,12 @@ fn a_refused_plan_names_every_place_and_exits_with_1() {
 fn the_plan_document_has_every_key_that_scripts_rely_on() {
     let place = Place::with_examples();
     fs::create_dir_all(place.at("/etc")).unwrap();
-    // Something to modify, so that there is a before and a diff.
+    // A file to modify, so that there is a before and a diff.
     fs::write(place.at("/etc/chrony.conf"), "pool example.org\n").unwrap();
     let planned = place.with_source(&["plan", "-o", "json"]);
     assert_eq!((code(&planned), err(&planned).as_str()), (2, ""));
     let document = json(&planned);
-    // Nothing runs in this root, so there is nothing to do but files; refusals have their own test.
+    // Nothing runs in this root, so only files change; refusals have their own test.
     shape::check("plan_json", &document, &["actions[]", "refusals[]"]);
     let change = |name: &str| {
         let changes = document["changes"].as_array().unwrap();
@@ -153,7 +153,7 @@ fn apply_takes_files_as_well() {
     let applied = place.machinist(&["apply", "--yes", "-o", "json", file.to_str().unwrap()]);
     assert_eq!(code(&applied), 0, "{}", err(&applied));
     assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
-    // Machine-readable output stands alone on stdout.
+    // stdout contains only machine-readable output.
     assert_eq!(json(&applied)["outcome"], "AppliedOffline");
 }
 
@@ -216,7 +216,7 @@ fn rollback_goes_back_and_history_tells_it() {
     assert_eq!(place.tree(), second);
     let back = place.machinist(&["rollback", "--yes"]);
     assert_eq!(code(&back), 0, "{}", err(&back));
-    // What stood there before machinist came is back, too.
+    // The file from before machinist is restored, too.
     assert_eq!(place.tree(), first);
     assert_eq!(place.read("/etc/two").as_deref(), Some("mine"));
 
@@ -286,7 +286,7 @@ fn a_journal_that_cannot_be_read_is_put_aside_and_the_machine_is_taken_over_as_i
         "{why}"
     );
 
-    // An update may be open: what it staged is there.
+    // An update may be open: its staging directory exists.
     let staged = place.at("/var/lib/machinist/tx/20261121T120000Z-2c50d8bd");
     fs::create_dir(&staged).unwrap();
     let refused = place.machinist(&["journal", "reset", "--yes"]);
@@ -329,7 +329,7 @@ fn a_journal_that_can_be_read_is_not_put_aside_in_passing_and_none_that_was_is_l
     );
     assert_eq!(fs::read(&journal).unwrap(), text, "nothing was changed");
 
-    // As often as a person can within a second: none takes the name of another.
+    // Many times within a second: each backup has a name of its own.
     let mut kept = std::collections::BTreeSet::new();
     for _ in 0..3 {
         let reset = place.machinist(&["journal", "reset", "--yes", "--force"]);
@@ -395,7 +395,7 @@ fn render_gives_one_config_with_a_name_that_follows_the_content() {
     let document = json(&place.with_source(&["render", "-o", "json"]));
     let name = document["metadata"]["name"].as_str().unwrap().to_owned();
     assert!(out(&first).contains(&format!("name: \"{name}\"\n")));
-    // The name by which plan and status call it.
+    // The name that plan and status use.
     assert_eq!(
         json(&place.with_source(&["plan", "-o", "json"]))["to"]["name"],
         name.as_str()
@@ -417,7 +417,7 @@ fn render_gives_one_config_with_a_name_that_follows_the_content() {
         name
     );
 
-    // What is rendered is itself a config, and asks for the same.
+    // The rendered output is itself a config, with the same result.
     let whole = place.path().join("whole.yaml");
     fs::write(&whole, &first.stdout).unwrap();
     let rendered = place.machinist(&["render", "-o", "json", whole.to_str().unwrap()]);

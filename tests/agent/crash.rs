@@ -1,10 +1,11 @@
-//! kill -9 in the middle: the machine is on the old or the new config, and the next start completes.
+//! kill -9 during an update: the machine is on the old or the new config, and the next start
+//! completes the update.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use crate::harness::{Agent, Place, code, err, manifest_of, until};
 
-/// Enough to be caught in the middle of.
+/// Enough for the kill to happen in the middle.
 const FILES: usize = 400;
 
 fn save(place: &Place, content: &str) {
@@ -22,7 +23,7 @@ fn save(place: &Place, content: &str) {
     fs::rename(fresh, file).unwrap();
 }
 
-/// How many files are of which config, by the first word of their content.
+/// How many files each config has, by the first word of their content.
 fn count(place: &Place) -> BTreeMap<String, usize> {
     let mut seen = BTreeMap::new();
     for n in 0..FILES {
@@ -44,13 +45,13 @@ fn all(word: &str) -> BTreeMap<String, usize> {
     BTreeMap::from([(word.to_owned(), FILES)])
 }
 
-/// The journal's identity: it is replaced at every mark.
+/// The journal's inode: it is replaced at every mark.
 fn journal(place: &Place) -> u64 {
     let about = fs::metadata(place.at("/var/lib/machinist/journal"));
     about.map_or(0, |about| about.ino())
 }
 
-/// Whether an update is under way on the disk.
+/// Whether an update is open on the disk.
 fn open(place: &Place) -> bool {
     let dir = place.at("/var/lib/machinist/tx");
     fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())

@@ -1,4 +1,4 @@
-//! An edit of a managed file is reported at once, by path, and so is its end.
+//! An edit of a managed file is reported immediately, by path, and so is its reversal.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn drift(agent: &Agent) -> Value {
     agent.status()["config"]["drift"].clone()
 }
 
-/// From `act` until the status says exactly `expected`.
+/// Runs `act` and measures until the status reports exactly `expected`.
 fn report(agent: &Agent, expected: &Value, act: impl FnOnce()) -> Duration {
     let start = Instant::now();
     act();
@@ -51,7 +51,7 @@ fn every_way_to_drift_is_reported_within_500_ms_and_cleared_when_it_ends() {
     see(&one("mode"), &|| mode(0o600));
     see(&nothing, &|| mode(0o644));
     see(&one("missing"), &|| fs::remove_file(&file).unwrap());
-    // As an editor puts it back: a new file renamed to the name.
+    // As an editor restores it: a new file renamed over the old one.
     let fresh = file.with_extension("new");
     see(&nothing, &|| {
         fs::write(&fresh, &content).unwrap();
@@ -67,7 +67,7 @@ fn every_way_to_drift_is_reported_within_500_ms_and_cleared_when_it_ends() {
     });
     judge("drift", PROMISE, LIMIT, &times);
 
-    // The log has each by path, once, and its end.
+    // The log has each path once, and the end of its drift.
     for said in ["has another content", "has another mode", "is missing"] {
         let line = agent.says(&format!("{SYSCTL} {said}"));
         assert!(line.contains("WARN") && line.contains("Drifted"), "{line}");
@@ -122,7 +122,7 @@ fn a_directory_that_goes_and_comes_back_is_watched_again() {
             fs::write(place.at(JOURNALD), &content).unwrap();
         }));
     }
-    // The new directory is watched, not only looked at.
+    // The new directory is watched, not only scanned.
     times.push(report(
         &agent,
         &json!([{"path": JOURNALD, "kind": "content"}]),
@@ -176,7 +176,7 @@ fn units_that_are_enabled_or_unmasked_by_hand_are_reported() {
     until("peace", || drift(&agent) == json!([]));
 }
 
-/// Many edits over more than one beat of the agent's idle loop: none is lost.
+/// Many edits over more than one period of the agent's idle loop: none is lost.
 #[test]
 fn a_burst_of_edits_over_several_seconds_ends_in_the_truth() {
     let place = Place::with_examples();
@@ -224,7 +224,7 @@ fn what_is_to_be_repaired_is_put_back_alone_and_what_is_ignored_is_not_shown() {
         drift(&agent) == reported && agent.status()["phase"] == "Idle"
     });
     assert_eq!(fs::metadata(place.at(SYSCTL)).unwrap().permissions(), owned);
-    // The others are as they were, and the repair is an update that history shows.
+    // The other files are unchanged, and the repair is an update in the history.
     let read = |path| fs::read_to_string(place.at(path)).unwrap();
     assert_eq!(
         (read("/etc/chrony.conf"), read(JOURNALD)),
@@ -234,7 +234,7 @@ fn what_is_to_be_repaired_is_put_back_alone_and_what_is_ignored_is_not_shown() {
         agent.status()["updates"].as_array().unwrap().len() == 2
     });
 
-    // Also what is gone, with the directory it stood in; and not without end.
+    // A removed file is repaired as well, with its directory; and repairs do not repeat forever.
     fs::remove_dir_all(place.at("/etc/sysctl.d")).unwrap();
     until("the second repair", || {
         fs::read(place.at(SYSCTL)).is_ok_and(|now| now == content)

@@ -1,4 +1,4 @@
-//! How the agent ends.
+//! Shutdown of the agent.
 
 use std::{fs, io::Write as _, net::TcpStream, os::fd::AsFd as _, process::Stdio, time::Duration};
 
@@ -9,7 +9,7 @@ use nix::{
 
 use crate::harness::{Agent, DEADLINE, Place, code, err, until};
 
-/// Somebody who pressed ^C waits this long without wondering.
+/// The longest acceptable wait after ^C.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
@@ -18,7 +18,7 @@ fn control_c_and_sigterm_end_it_within_a_second_with_exit_0() {
     for signal in [SIGINT, SIGTERM] {
         let mut agent = place.start();
         agent.rests();
-        // A client that never finishes its question keeps nobody alive.
+        // A client that never finishes its request does not delay the shutdown.
         let mut idle = TcpStream::connect(agent.address()).unwrap();
         idle.write_all(b"GET /livez").unwrap();
         agent.signal(signal);
@@ -44,13 +44,13 @@ fn settings_are_taken_over_while_it_runs_and_bad_ones_change_nothing() {
     fs::write(&file, "drift:\n  fullPass: soon\n").unwrap();
     let said = agent.says("the last good ones stay");
     assert!(said.contains("machinist.yaml"), "{said}");
-    // To hang up asks for the same, and ends nobody.
+    // SIGHUP also reloads the settings, and does not stop the agent.
     agent.signal(SIGHUP);
     agent.says_again("the last good ones stay", 2);
     assert_eq!(agent.get("/livez").0, 200);
 }
 
-/// An agent whose stdout nobody reads any more: it hangs while it prints the plan.
+/// An agent whose stdout has no reader any more: it blocks while it prints the plan.
 fn stuck(place: &Place) -> Agent {
     let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
     let flags = OFlag::from_bits_retain(fcntl(&writer, FcntlArg::F_GETFL).unwrap());
@@ -61,7 +61,7 @@ fn stuck(place: &Place) -> Agent {
     command.stdout(Stdio::from(writer));
     let mut agent = Agent::spawn_with_stdout(command, place.root());
     agent.keep(reader);
-    // Its plan does not get out, and so nothing is applied; the probes answer all the same.
+    // Its plan cannot be printed, so nothing is applied; the probes answer all the same.
     until("the plan", || agent.status()["phase"] == "Waiting");
     assert_eq!(agent.get("/livez").0, 200);
     agent
@@ -108,7 +108,7 @@ fn a_second_agent_on_the_same_root_is_refused_by_name() {
         "{}",
         err(&second)
     );
-    // The first one is none the worse for it.
+    // The first agent is not affected.
     assert_eq!(agent.get("/livez").0, 200);
     assert_eq!(agent.status()["phase"], "Idle");
     fs::write(place.at("/etc/chrony.conf"), "").unwrap();

@@ -1,4 +1,4 @@
-//! What other programs of the machine do to the port: they flood it, or have it first.
+//! Interference of other programs with the port: they flood it, or bind it first.
 
 use std::{
     io::{Read as _, Write as _},
@@ -14,7 +14,7 @@ use crate::harness::{Place, until};
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// Asks as a kubelet does; none where the connection was ended.
+/// Queries as a kubelet does; `None` where the connection was closed.
 fn probe(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -28,7 +28,7 @@ fn probe(address: &str) -> Option<String> {
     Some(answer)
 }
 
-/// Opens connections without end, many at a time, and asks with each for a part of a question.
+/// Opens connections continuously, many at a time, and sends a part of a request on each.
 fn flood(address: SocketAddrV4, stop: &AtomicBool) {
     let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
     while !stop.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ fn a_chosen_port_that_another_program_has_is_waited_for() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.start_with(&["--admin", &address]);
     agent.says(&format!("another program listens on {address}"));
-    // It works all the same.
+    // The agent works all the same.
     until("the config", || {
         place.read("/etc/one").as_deref() == Some("zero")
     });

@@ -1,4 +1,4 @@
-//! The source is followed: whatever way a person or a tool saves, the machine is as the source says
+//! The agent follows the source: however a user or a tool saves, the machine matches the source
 //! soon after.
 
 use std::{
@@ -13,10 +13,10 @@ use crate::harness::{Agent, Place, judge, manifest, until};
 
 /// From the save to the file on the machine.
 const PROMISE: Duration = Duration::from_millis(300);
-/// What nobody would call at once any more, even beside a compiler.
+/// The longest reaction that is acceptable even while a compiler runs.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// From `save` until the machine's file holds `content`; none: until it is gone.
+/// From `save` until the machine's file holds `content`, or with `None` until it is removed.
 fn reaction(place: &Place, path: &str, content: Option<&str>, save: impl FnOnce()) -> Duration {
     let start = Instant::now();
     save();
@@ -76,7 +76,7 @@ fn an_editor_that_writes_beside_and_renames_over_is_followed() {
         })
         .collect();
     judge("rename over", PROMISE, LIMIT, &times);
-    // Between a vim's two renames the source is empty for an instant; nobody may have acted on that.
+    // Between vim's two renames the source is empty for an instant; the agent must not act on that.
     assert!(agent.lines("SourceEmpty").is_empty());
 }
 
@@ -128,7 +128,7 @@ fn links_to_files_and_directories_elsewhere_are_followed() {
     agent.rests();
     drop(agent);
 
-    // The source itself is a link, as deployments by release have it.
+    // The source itself is a link, as in deployments with release directories.
     let releases = place.path().join("releases");
     for (name, content) in [("1", "first"), ("2", "second")] {
         fs::create_dir_all(releases.join(name)).unwrap();
@@ -159,7 +159,7 @@ fn what_a_butane_config_reads_is_followed_like_the_config() {
                 - {path: /etc/two, contents: {local: text}}\n";
     fs::write(source.join("10-one.bu"), text).unwrap();
 
-    // A file that is missing refuses the config; its coming is noticed, its directory's too.
+    // A missing file makes the config refused; its creation is noticed, and so is its directory's.
     let agent = place.start();
     refused(&agent, "SourceUnreadable");
     reaction(&place, "/etc/one", Some("zero"), || {
@@ -229,7 +229,8 @@ fn an_empty_source_takes_nothing_away() {
     refused(&agent, "SourceEmpty");
     assert_eq!(place.tree(), before);
 
-    // The same when the directory itself goes, and all is well when it is back.
+    // The same when the directory itself is removed; the failure is cleared when it is created
+    // again.
     fs::remove_dir(place.source()).unwrap();
     agent.says("the source directory does not exist");
     assert_eq!(place.tree(), before);
@@ -272,7 +273,7 @@ fn a_broken_file_keeps_the_last_good_config_and_is_named_by_line() {
     assert_eq!(agent.ended().0.code(), Some(0));
 }
 
-/// Waits until the status says why the source is refused; gives the gate `Config`.
+/// Waits until the status reports why the source is refused; returns the gate `Config`.
 fn refused(agent: &Agent, code: &str) -> serde_json::Value {
     until(code, || agent.status()["failure"]["code"] == code);
     let status = agent.status();
@@ -304,7 +305,7 @@ fn half_of_a_config_that_somebody_is_writing_is_not_applied() {
     let half = end.unwrap_or(next.len() / 2);
     let mut writer = fs::File::create(&at).unwrap();
     writer.write_all(&next.as_bytes()[..half]).unwrap();
-    // Longer than a save of an editor takes; while it lasts the file is half a config, and a good one.
+    // Longer than an editor's save takes; meanwhile the file is half a config, and a valid one.
     let begun = std::time::Instant::now();
     while begun.elapsed() < std::time::Duration::from_millis(700) {
         assert!(

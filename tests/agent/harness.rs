@@ -18,14 +18,14 @@ use std::{
 
 use serde_json::Value;
 
-/// Nothing here takes this long, also beside a compiler on two slow cores; who waits longer waits for
-/// something that will not come.
+/// Nothing here takes this long, even next to a compiler on two slow cores; a longer wait will not
+/// succeed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Short against the hundreds of milliseconds that are measured.
 const STEP: Duration = Duration::from_millis(2);
 
-/// Asks until there is a value, and says how long that took.
+/// Polls until there is a value, and returns it with the time that took.
 pub(crate) fn value<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> (T, Duration) {
     let start = Instant::now();
     loop {
@@ -40,12 +40,12 @@ pub(crate) fn value<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> (T, Du
     }
 }
 
-/// Asks until it holds, and says how long that took.
+/// Polls until the condition holds, and returns how long that took.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     value(what, || holds().then_some(())).1
 }
 
-/// A root that does not exist yet, and a source beside it.
+/// A root that does not exist yet, and a source next to it.
 pub(crate) struct Place {
     dir: tempfile::TempDir,
 }
@@ -70,7 +70,7 @@ impl Place {
         place
     }
 
-    /// With one manifest, of one file.
+    /// With one manifest that has one file.
     pub(crate) fn with_file(path: &str, content: &str) -> Self {
         let place = Self::new();
         fs::write(
@@ -124,7 +124,7 @@ impl Place {
         self.command(arguments).output().unwrap()
     }
 
-    /// Runs a command that is given the source.
+    /// Runs a command with the `--source` flag.
     pub(crate) fn with_source(&self, arguments: &[&str]) -> Output {
         let mut command = self.command(arguments);
         command.args(["--source", &self.source_flag()]);
@@ -142,7 +142,7 @@ impl Place {
         Agent::spawn(command, self.root())
     }
 
-    /// Starts `run`, and waits until the example or whatever is in the source is applied.
+    /// Starts `run`, and waits until the source is applied.
     pub(crate) fn settled(&self) -> Agent {
         let agent = self.start();
         agent.says("is in place and verified");
@@ -150,7 +150,7 @@ impl Place {
         agent
     }
 
-    /// Every object below the root but the agent's own state: mode, and content or target.
+    /// Every object below the root except the agent's own state: mode, and content or target.
     pub(crate) fn tree(&self) -> BTreeMap<PathBuf, String> {
         let mut seen = BTreeMap::new();
         let mut todo = vec![self.root()];
@@ -177,7 +177,8 @@ impl Place {
     }
 }
 
-/// A MachineConfig of one file. The content is letters and digits, which need no escape in a data URL.
+/// A MachineConfig of one file. The content must be letters and digits, which need no escape in a
+/// data URL.
 pub(crate) fn manifest(name: &str, path: &str, content: &str) -> String {
     manifest_of(name, &[(path.to_owned(), content.to_owned())])
 }
@@ -197,7 +198,7 @@ pub(crate) fn manifest_of(name: &str, files: &[(String, String)]) -> String {
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
-/// A running agent. Dropping it is a kill.
+/// A running agent. Dropping it kills it.
 pub(crate) struct Agent {
     child: Child,
     root: PathBuf,
@@ -235,7 +236,7 @@ impl Agent {
         Self::spawn_with_stdout(command, root)
     }
 
-    /// With the stdout that the command has.
+    /// Starts the agent with the stdout that the command has.
     pub(crate) fn spawn_with_stdout(mut command: Command, root: PathBuf) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = listen(child.stderr.take().unwrap());
@@ -249,19 +250,19 @@ impl Agent {
         }
     }
 
-    /// Keeps the other end of something open as long as the agent.
+    /// Keeps a file descriptor open as long as the agent.
     pub(crate) fn keep(&mut self, end: OwnedFd) {
         self.kept = Some(end);
     }
 
-    /// Lines of the log that hold `words`.
+    /// Lines of the log that contain `words`.
     pub(crate) fn lines(&self, words: &str) -> Vec<String> {
         let log = self.log.lock().unwrap();
         let fits = log.iter().filter(|line| line.contains(words));
         fits.cloned().collect()
     }
 
-    /// Waits for a line of the log that holds `words`.
+    /// Waits for a line of the log that contains `words`.
     pub(crate) fn says(&self, words: &str) -> String {
         self.says_again(words, 1)
     }
@@ -272,7 +273,7 @@ impl Agent {
         value(&what, || self.lines(words).get(nth - 1).cloned()).0
     }
 
-    /// Everything on stdout so far.
+    /// Everything written to stdout so far.
     pub(crate) fn printed(&self) -> String {
         let page = self.page.lock().unwrap();
         page.iter().map(|line| line.clone() + "\n").collect()
@@ -284,13 +285,13 @@ impl Agent {
         line.rsplit("http://").next().unwrap().to_owned()
     }
 
-    /// What a probe gets: the code and the body.
+    /// The code and the body of a probe's response.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let stream = TcpStream::connect(self.address()).unwrap();
         exchange(stream, path).unwrap()
     }
 
-    /// The status document; null while nobody answers.
+    /// The status document; null while no agent answers.
     pub(crate) fn status(&self) -> Value {
         let socket = self.root.join("run/machinist/agent.sock");
         let asked = UnixStream::connect(socket).and_then(|stream| exchange(stream, "/status"));
@@ -300,7 +301,7 @@ impl Agent {
             .unwrap_or(Value::Null)
     }
 
-    /// Waits until nothing is under way: the desired config is the current one and verified.
+    /// Waits until no update is in progress: the desired config is the current one and verified.
     pub(crate) fn rests(&self) {
         until("rest", || {
             let status = self.status();
@@ -310,7 +311,7 @@ impl Agent {
         });
     }
 
-    /// The most memory that the agent has had, in bytes.
+    /// The agent's peak memory, in bytes.
     pub(crate) fn peak_memory(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -326,7 +327,7 @@ impl Agent {
         nix::sys::signal::kill(self.pid(), signal).unwrap();
     }
 
-    /// Waits for the end, and says how long that took.
+    /// Waits for the agent's exit, and returns how long that took.
     pub(crate) fn ended(&mut self) -> (ExitStatus, Duration) {
         let child = &mut self.child;
         value("the agent's end", || child.try_wait().unwrap())
@@ -342,8 +343,9 @@ fn exchange(mut stream: impl Read + Write, path: &str) -> std::io::Result<(u16, 
     Ok((code.parse().unwrap_or_default(), body.to_owned()))
 }
 
-/// Holds reactions to the same act against a promise. Load can only add to a time, so the quickest of
-/// several shows what the agent needs by itself; all of them end within `limit`, load or not.
+/// Compares the reaction times of one action with a promise. Load can only add to a time, so the
+/// shortest of several shows what the agent itself needs; all of them must be within `limit`,
+/// regardless of load.
 pub(crate) fn judge(what: &str, promise: Duration, limit: Duration, times: &[Duration]) {
     eprintln!("{what}: {times:?}, promised {promise:?}");
     let quickest = times.iter().min().unwrap();
@@ -355,7 +357,7 @@ pub(crate) fn judge(what: &str, promise: Duration, limit: Duration, times: &[Dur
     assert!(*slowest <= limit, "{what}: {times:?}, all within {limit:?}");
 }
 
-/// The exit code, with what was said when it is another one.
+/// The exit code; panics if a signal ended the process.
 pub(crate) fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }

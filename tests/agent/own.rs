@@ -1,10 +1,10 @@
-//! What a source brings for machinist itself, and what in it would be lost silently.
+//! Settings for machinist itself in a config, and parts of a config that would be ignored silently.
 
 use std::fs;
 
 use crate::harness::{Place, code, err, manifest, out};
 
-/// As it may stand in a data URL, whatever it holds.
+/// Text, percent-encoded for a data URL.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
@@ -15,7 +15,7 @@ fn with_file(path: &str, text: &str) -> Place {
     place
 }
 
-/// A refused plan, which must say all of this.
+/// Asserts that a plan is refused with all of these messages.
 fn refused(place: &Place, sayings: &[&str]) {
     for command in [&["plan"][..], &["apply", "--yes"]] {
         let refused = place.with_source(command);

@@ -1,4 +1,4 @@
-//! What is refused before anything starts.
+//! Commands and configs that are refused before anything starts.
 
 use std::{
     fs,
@@ -54,7 +54,8 @@ fn settings_from_the_environment_are_checked_the_same_way() {
     );
 }
 
-/// Runs a command as an ordinary user; none, with the reason printed, where that cannot be done.
+/// Runs a command as an ordinary user; prints the reason and returns `None` where that is
+/// impossible.
 fn as_nobody(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
     let output = |mut command: Command| Some(command.env_clear().output().unwrap());
     let root = place.root();
@@ -69,10 +70,10 @@ fn as_nobody(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
         eprintln!("skipped: {test}: run by root, and there is no setpriv to become nobody");
         return None;
     };
-    // The build directory may be closed to others.
+    // The build directory may not be accessible to others.
     let binary = place.path().join("machinist");
-    // By another process: a child that some other test forks meanwhile would keep a file open for
-    // writing that this one had open, and such a file cannot be executed.
+    // By another process: a child that another test forks meanwhile would inherit a file that this
+    // process has open for writing, and such a file cannot be executed.
     let mut copy = Command::new("cp");
     copy.arg(env!("CARGO_BIN_EXE_machinist")).arg(&binary);
     assert!(copy.status().unwrap().success());
@@ -88,7 +89,7 @@ fn as_nobody(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
 fn an_ordinary_user_is_refused_on_a_live_root_before_anything_is_written() {
     let test = "an_ordinary_user_is_refused_on_a_live_root_before_anything_is_written";
     let place = Place::with_examples();
-    // A manager runs below this root, or so it looks; and everybody could write.
+    // Makes it look as if a manager ran below this root, which is writable to everyone.
     fs::create_dir_all(place.at("/run/systemd/system")).unwrap();
     for directory in ["/", "/run", "/run/systemd"] {
         fs::set_permissions(place.at(directory), fs::Permissions::from_mode(0o777)).unwrap();
@@ -110,7 +111,7 @@ fn an_ordinary_user_is_refused_on_a_live_root_before_anything_is_written() {
         assert!(!place.at("/var").exists(), "{command:?}");
         assert!(!place.at("/run/machinist").exists(), "{command:?}");
     }
-    // To look is allowed.
+    // Read-only access is allowed.
     let arguments = ["plan", "--source", &source, "-o", "json"];
     let looked = as_nobody(&place, test, &arguments).unwrap();
     assert_ne!(code(&looked), 64, "{}", err(&looked));

@@ -1,5 +1,5 @@
-//! What must stay with the machine: contents of files, passwords, tokens. Nothing that the agent or a command
-//! says holds any of it, however much they are asked to say.
+//! Data that must stay on the machine: contents of files, passwords, tokens. No output of the agent
+//! or of a command contains any of it, at any verbosity.
 
 use std::{
     fs,
@@ -15,7 +15,8 @@ use crate::harness::{Agent, Place, manifest, until};
 /// A part of every secret here.
 const SECRET: &str = "hunter2";
 
-/// An API server that knows nobody, and says whether somebody has come with a token.
+/// An API server that refuses every request, and returns whether a request with a token was
+/// received.
 fn refusing() -> (String, thread::JoinHandle<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -99,7 +100,7 @@ fn nothing_that_is_said_holds_what_a_file_holds_however_much_is_asked() {
     let path = "/etc/example/password";
     let place = Place::new();
     let source = place.source().join("10-one.yaml");
-    // Of a file that everybody may read, a plan shows what changes.
+    // A plan shows the changes of a world-readable file.
     let of = |content: &str| {
         let manifest = manifest("10-one", path, &format!("{SECRET}{content}"));
         manifest.replace("mode: 0644", "mode: 0600")
@@ -110,14 +111,14 @@ fn nothing_that_is_said_holds_what_a_file_holds_however_much_is_asked() {
     assert!(place.read(path).unwrap().contains(SECRET));
     ask_for_everything(&place, &agent);
 
-    // Somebody writes another password into it.
+    // Another password is written into it.
     fs::write(place.at(path), format!("{SECRET}drift")).unwrap();
     until("the drift", || {
         agent.status()["config"]["drift"].to_string().contains(path)
     });
     ask_for_everything(&place, &agent);
 
-    // The next config is broken in the line that holds one.
+    // The next config has a syntax error in the line with the secret.
     let broken = of("broken").replace("source: data", "source: [data");
     fs::write(&source, broken).unwrap();
     until("the refusal", || {

@@ -1,15 +1,16 @@
 //! The shapes of the documents that scripts read, as `docs/interface.md` promises them.
 //!
 //! `tests/golden/<document>/shape.json` has every key. Words: `string`, `number`, `bool`, `time`,
-//! `digest` (`sha256:…` or empty), `A|B` one of these, `=text` this very text; a `?` in front allows
-//! null. An object with the one key `?` may be null; a list holds the shape of its elements.
+//! `digest` (`sha256:…` or empty), `A|B` one of these, `=text` this exact text; a `?` in front
+//! allows null. An object with the one key `?` may be null; a list contains the shape of its
+//! elements.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Holds `document` against its shape: no key is missing, none is new, each has its type, and every
-/// part of the shape was seen but for the lists in `unseen`.
+/// Compares `document` with its shape: no key is missing, none is new, each has its type, and every
+/// part of the shape occurs except the lists in `unseen`.
 pub(crate) fn check(name: &str, document: &Value, unseen: &[&str]) {
     let path = format!(
         "{}/tests/golden/{name}/shape.json",
@@ -36,7 +37,7 @@ struct Check {
 }
 
 impl Check {
-    /// Every place that a document with everything in it has.
+    /// Records every path that a complete document has.
     fn expect(&mut self, at: &str, shape: &Value) {
         match shape {
             Value::Object(keys) if keys.contains_key("?") => self.expect(at, &keys["?"]),

@@ -1,4 +1,4 @@
-//! Names and texts of others in what is printed and logged.
+//! Names and texts from other sources in printed and logged output.
 
 use std::fs;
 

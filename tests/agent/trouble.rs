@@ -1,4 +1,5 @@
-//! The state directory cannot be used: the agent lives, lends devices, says why, and goes on by itself.
+//! An unusable state directory: the agent keeps running, advertises devices, reports the reason,
+//! and recovers by itself.
 
 use std::fs;
 

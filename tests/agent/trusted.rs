@@ -1,4 +1,4 @@
-//! Files that others than root may write are not obeyed on a machine that runs.
+//! A running machine does not accept files that users other than root may write.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 
 use crate::harness::{Place, code, err, manifest};
 
-/// A root that a running machine could have.
+/// A root that looks like that of a running machine.
 fn live() -> Place {
     let place = Place::new();
     fs::create_dir_all(place.at("/run/systemd/system")).unwrap();
@@ -73,7 +73,7 @@ fn settings_that_others_may_write_are_refused_by_name() {
         chown(path, Some(0), Some(0)).unwrap();
         fs::set_permissions(path, before).unwrap();
     }
-    // A directory of another user on the way of a link.
+    // A directory of another user in the path of a link.
     let theirs = place.at("/srv/theirs");
     fs::create_dir_all(&theirs).unwrap();
     fs::rename(&file, theirs.join("m.yaml")).unwrap();
@@ -83,7 +83,8 @@ fn settings_that_others_may_write_are_refused_by_name() {
     refused(&settings(), &theirs, "it belongs to uid 1000");
 }
 
-/// The files of a ConfigMap as the kubelet lays them out: anybody may write the directory, for nobody gets as far.
+/// The files of a ConfigMap as the kubelet lays them out: the directory is world-writable, because
+/// no other user can reach it.
 fn volume(dir: &Path) {
     let data = dir.join("..2026_01_01");
     fs::create_dir_all(&data).unwrap();
@@ -109,7 +110,7 @@ fn the_volume_of_a_config_map_is_judged_at_its_mount() {
         "any user may write it (mode 0777)",
     );
 
-    // As the pod has it: a read-only mount.
+    // As in the pod: a read-only mount.
     let may = Command::new("unshare").args(["--mount", "true"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: no mount namespace may be made here");
@@ -152,7 +153,7 @@ fn an_ordinary_user_obeys_files_of_its_own() {
     if !is_root() {
         return;
     }
-    // As README does it: a config and a root, both the user's own.
+    // As in the README: a config and a root that both belong to the user.
     let home = PathBuf::from("/tmp").join(format!("machinist-home-{}", std::process::id()));
     fs::create_dir(&home).unwrap();
     let file = home.join("one.yaml");

@@ -20,7 +20,7 @@ fn write(place: &Place, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A host on which an agent was once.
+/// A host on which an agent has run.
 fn installed() -> Place {
     let place = Place::new();
     write(&place, PROGRAM, "program");
@@ -150,7 +150,8 @@ fn a_node_that_is_kept_for_an_update_and_units_that_wait_to_be_started_refuse_it
     assert_eq!(done.status.code(), Some(0), "{done:?}");
 }
 
-/// A journal of a node that was cordoned, and on which a unit was stopped, before anything has changed.
+/// A journal of a node that was cordoned, and on which a unit was stopped, before anything has
+/// changed.
 fn kept() -> Journal {
     let name = serde_json::json!({"name": "one", "digest": format!("sha256:{}", "0".repeat(64))});
     let mut journal = serde_json::to_value(Journal::default()).unwrap();
@@ -161,7 +162,7 @@ fn kept() -> Journal {
     serde_json::from_value(journal).unwrap()
 }
 
-/// A journal that says that an update goes on.
+/// A journal with an update in progress.
 fn open() -> Journal {
     let name = serde_json::json!({"name": "one", "digest": format!("sha256:{}", "0".repeat(64))});
     let transaction = serde_json::json!({

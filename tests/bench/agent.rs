@@ -13,18 +13,18 @@ use std::{
 
 use crate::binary;
 
-/// Nothing that is waited for here takes longer.
+/// The longest wait here.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Dropping it ends it.
+/// An agent process; dropping it kills it.
 pub(crate) struct Agent {
     child: Child,
     lines: Receiver<(Instant, String)>,
 }
 
 impl Agent {
-    /// Starts it on `dir/root` with the configs of `source`, and returns when it says `READY=1`, with the time
-    /// that took.
+    /// Starts it on `dir/root` with the configs of `source`, and returns when it reports `READY=1`,
+    /// with the time that took.
     pub(crate) fn ready(dir: &Path, source: &Path) -> (Self, Duration) {
         let path = dir.join("notify");
         let _ = fs::remove_file(&path);
@@ -69,7 +69,7 @@ impl Agent {
         Self { child, lines }
     }
 
-    /// Waits until its log has a line with all of `words`; says when that came.
+    /// Waits until its log has a line with all of `words`; returns when that was.
     pub(crate) fn says(&self, words: &[&str]) -> Instant {
         let deadline = Instant::now() + MINUTE;
         loop {
@@ -90,7 +90,7 @@ impl Agent {
         fs::read_to_string(self.proc(what)).unwrap()
     }
 
-    /// The name of a file that the kernel shows of it.
+    /// The path of a file in `/proc` for this process.
     pub(crate) fn proc(&self, what: &str) -> String {
         format!("/proc/{}/{what}", self.child.id())
     }

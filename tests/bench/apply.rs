@@ -1,5 +1,5 @@
-//! 1,000 changed files of 4 KiB: machinist's way, file by file with fsync, and the same writes with one
-//! sync at the end.
+//! 1,000 changed files of 4 KiB: machinist's way, file by file with fsync, and the same writes with
+//! one sync at the end.
 
 use std::{
     fs::{self, File},
@@ -66,7 +66,7 @@ pub(crate) fn measure() {
     println!("(file by file / floor: {fsync:.1}; below 6 fsync is not dear here)");
 }
 
-/// The times of each way, round by round.
+/// The durations of each way, round by round.
 fn times(dir: &Path, rounds: usize) -> [Vec<Duration>; 4] {
     let tree = |way: usize| dir.join(WAYS[way].0);
     let machinist = Machinist::new(&tree(0));
@@ -100,7 +100,7 @@ fn times(dir: &Path, rounds: usize) -> [Vec<Duration>; 4] {
     times
 }
 
-/// The time of `act` with nobody's dirty pages in the way.
+/// The duration of `act`, after all dirty pages were written.
 pub(crate) fn timed(place: &Path, act: impl FnOnce()) -> Duration {
     sync(place);
     let start = Instant::now();
@@ -112,7 +112,7 @@ fn sync(place: &Path) {
     rustix::fs::syncfs(File::open(place).unwrap()).unwrap();
 }
 
-/// Writes a file beside its place and renames it there.
+/// Writes a temporary file and renames it over the old one.
 fn replace(tree: &Path, round: usize, n: usize, durable: bool) {
     let target = tree.join(path(n));
     let beside = target.with_extension("tmp");
@@ -126,7 +126,7 @@ fn replace(tree: &Path, round: usize, n: usize, durable: bool) {
     fs::rename(&beside, &target).unwrap();
 }
 
-/// As configuration daemons usually do it.
+/// The way of most configuration daemons.
 fn file_by_file(tree: &Path, round: usize) {
     for n in 0..FILES {
         replace(tree, round, n, true);

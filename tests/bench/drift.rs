@@ -1,4 +1,4 @@
-//! How soon the agent says that somebody has changed a file of the config.
+//! How soon the agent reports that another process has changed a file of the config.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use crate::{
     tree::{config, content, path},
 };
 
-/// As many as a large config has: one of them is edited.
+/// The size of a large config: one of the files is edited.
 const FILES: usize = 5000;
 const SIZE: usize = 200;
 

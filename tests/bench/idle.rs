@@ -1,4 +1,4 @@
-//! What the agent costs while nothing happens, and how soon it is there.
+//! The cost of an idle agent, and its start-up time.
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +14,11 @@ use crate::{
     figure, median, milliseconds, place, rounds,
 };
 
-/// After the first work is done, before idleness is measured: threads that did it end after ten seconds.
+/// The delay between the first work and the measurement: threads of the pool end after ten seconds.
 const CALM: Duration = Duration::from_secs(15);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often each of its threads has gone to sleep and was woken so far.
+/// How often each of its threads has been woken so far.
 fn wakes(agent: &Agent) -> BTreeMap<OsString, f64> {
     let tasks = fs::read_dir(agent.proc("task")).unwrap();
     let wakes = |task: DirEntry| {

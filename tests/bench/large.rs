@@ -1,4 +1,4 @@
-//! Large configs: one change among many files, verifying, going back, and the memory it takes.
+//! Large configs: one change among many files, verification, rollback, and the memory these need.
 
 use std::{
     fs,
@@ -19,21 +19,21 @@ use crate::{
 };
 
 const FILES: usize = 5000;
-/// 5,000 of these are what etcd takes as one MachineConfig: 1.5 MiB with their base64.
+/// 5,000 of these are as much as etcd accepts as one MachineConfig: 1.5 MiB with their base64.
 const SMALL: usize = 200;
 /// 5,000 of these are 488 MiB; a config may hold 512.
 const LARGE: usize = 100 << 10;
-/// The files that are changed and taken back.
+/// The number of files that are changed and rolled back.
 const CHANGED: usize = 1000;
 
-/// One changed file of 5,000, beside rewriting all of them.
+/// One changed file of 5,000, compared with rewriting all of them.
 pub(crate) fn one_of_many() {
     let dir = tempfile::tempdir_in(place()).unwrap();
     let machinist = Machinist::new(&dir.path().join("root"));
     let (mut one, mut all) = (Vec::new(), Vec::new());
     let mut agent = Running::on(&machinist);
     agent.apply(config(FILES, |n| content(0, n, SMALL)));
-    // The digest of a file that changed just now is not relied on.
+    // The cached digest of a file that changed just now is not relied on.
     thread::sleep(Duration::from_secs(4));
     // The first round is not measured: the agent knows the digests after it.
     for round in 0..=rounds(5) {
@@ -107,7 +107,7 @@ fn rewrite(tree: &Path, round: usize) {
     }
 }
 
-/// `verify` of 488 MiB that lie in the page cache, beside sha256sum on as many cores.
+/// `verify` of 488 MiB in the page cache, compared with sha256sum on as many cores.
 pub(crate) fn verify() {
     let dir = tempfile::tempdir_in(place()).unwrap();
     let tree = dir.path().join("root");
@@ -172,7 +172,7 @@ pub(crate) fn undo() {
     figure("undo / apply", times, "times", "≤ 1", times <= 1.0);
 }
 
-/// The most that an agent takes while it applies 5,000 files, against what it takes before.
+/// The peak memory of an agent while it applies 5,000 files, compared with its memory before.
 pub(crate) fn memory() {
     let dir = tempfile::tempdir_in(place()).unwrap();
     let (root, source) = (dir.path().join("root"), dir.path().join("source"));

@@ -1,4 +1,4 @@
-//! What lending devices to a kubelet costs, in time and memory.
+//! The cost of advertising devices to a kubelet, in time and memory.
 
 use std::{
     env,
@@ -32,13 +32,13 @@ use crate::{
     median, milliseconds, rounds,
 };
 
-/// Set in the process that is compared with; its value is the socket.
+/// Set in the echo process, which is the reference; its value is the socket.
 const ECHO: &str = "MACHINIST_BENCH_ECHO";
-/// What the agent waits for more news before it sends a list.
+/// How long the agent collects changes before it sends a list.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 const RESOURCE: &str = "acme.dev/bench";
 
-/// A machine with so many devices of one resource, and an empty source of configs.
+/// A machine with this many devices of one resource, and an empty config directory.
 fn machine(devices: usize) -> (Machine, PathBuf) {
     let machine = Machine::new();
     for number in 0..devices {
@@ -56,7 +56,7 @@ fn listed(books: &Books, count: usize) -> bool {
         .is_some_and(|known| known.list().len() == count)
 }
 
-/// One process that answers at once, from what it was asked: the least that such an answer costs.
+/// A process that answers immediately from the request alone: the lower bound for an answer.
 struct Echo;
 
 #[tonic::async_trait]
@@ -113,7 +113,7 @@ impl DevicePlugin for Echo {
     }
 }
 
-/// Serves the echo for ever where this process was started for that.
+/// Serves the echo forever if this process was started for that.
 pub(crate) fn echo_if_asked() {
     let Some(socket) = env::var_os(ECHO) else {
         return;
@@ -148,7 +148,7 @@ fn echo(socket: &Path) -> Echoing {
 
 async fn connect(socket: &Path) -> Channel {
     let address = format!("unix:{}", socket.display());
-    // Bound is not listening yet.
+    // A bound socket is not listening yet.
     while UnixStream::connect(socket).await.is_err() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -179,7 +179,8 @@ fn of_a_hundred(times: &[Duration], part: usize) -> Duration {
     times[(times.len() - 1) * part / 100]
 }
 
-/// `Allocate` of one of 1,000 devices over the socket, beside an echo in a process of its own, by turns.
+/// `Allocate` of one of 1,000 devices over the socket, alternating with an echo in a process of its
+/// own.
 pub(crate) fn allocation() {
     const DEVICES: usize = 1_000;
     let runtime = Runtime::new().unwrap();
@@ -223,7 +224,7 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// One of 10,000 devices goes and comes: from that to the list at the kubelet.
+/// One of 10,000 devices disappears and appears: the time from that to the list at the kubelet.
 pub(crate) fn list() {
     const DEVICES: usize = 10_000;
     let runtime = Runtime::new().unwrap();
@@ -246,7 +247,7 @@ pub(crate) fn list() {
                         books[RESOURCE].lists.len() > before
                     })
                     .await;
-                // A device that comes back is watched for a while first.
+                // A device that appears again is observed for a while first.
                 if gone {
                     times.push(start.elapsed());
                 }
@@ -274,7 +275,7 @@ pub(crate) fn list() {
     );
 }
 
-/// Writing such a list, and reading it as the double does.
+/// Encoding such a list, and decoding it like the double.
 fn coding(devices: usize) -> (Duration, Duration) {
     let device = |number| api::Device {
         id: format!("bench{number}"),
@@ -297,7 +298,7 @@ fn coding(devices: usize) -> (Duration, Duration) {
     (written, start.elapsed())
 }
 
-/// 50 resources of 20 devices each, against none.
+/// 50 resources of 20 devices each, compared with none.
 pub(crate) fn memory() {
     const CALM: Duration = Duration::from_secs(12);
     let runtime = Runtime::new().unwrap();
@@ -338,7 +339,7 @@ pub(crate) fn memory() {
     );
 }
 
-/// From the start of the process to the first registration, with a list that was saved.
+/// From the start of the process to the first registration, with a saved list.
 pub(crate) fn start() {
     let runtime = Runtime::new().unwrap();
     let (machine, source) = machine(20);
@@ -353,13 +354,13 @@ pub(crate) fn start() {
                 .await;
             let took = start.elapsed();
             kubelet.until("the list", |books| listed(books, 20)).await;
-            // It is killed: what was saved is what the next one finds.
+            // It is killed, so the next one finds the saved list.
             drop(agent);
             took
         });
         times.push(took);
     }
-    // The first one has found nothing.
+    // The first one had no saved list.
     let took = milliseconds(median(&times[1..]));
     println!("\nstart with a saved list, median of {}", times.len() - 1);
     figure(

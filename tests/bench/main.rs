@@ -1,5 +1,5 @@
-//! The figures that machinist is held to. Each is a ratio to something that runs beside it, or a
-//! count; the plain times are printed only to show what the ratios are made of.
+//! The performance goals of machinist. Each is a ratio to a reference that runs next to it, or a
+//! count; the plain times are printed only to show how the ratios arise.
 
 #![allow(
     clippy::disallowed_methods,
@@ -33,12 +33,12 @@ mod vendor;
 
 use std::{env, path::PathBuf, time::Duration};
 
-/// Where the trees are made: a directory on the disk to be measured.
+/// The directory for the trees, on the disk to be measured.
 fn place() -> PathBuf {
     env::var_os("MACHINIST_BENCH_DIR").map_or_else(env::temp_dir, PathBuf::from)
 }
 
-/// The binary under test; the one of this build where nobody names another.
+/// The binary under test: the one that MACHINIST_BENCH_BINARY names, otherwise that of this build.
 fn binary() -> PathBuf {
     let built = || PathBuf::from(env!("CARGO_BIN_EXE_machinist"));
     env::var_os("MACHINIST_BENCH_BINARY").map_or_else(built, PathBuf::from)
@@ -63,13 +63,13 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// One figure, what it is held to, and whether it holds.
+/// Prints one figure, its goal, and whether it is met.
 fn figure(what: &str, value: f64, unit: &str, goal: &str, holds: bool) {
     let holds = if holds { "ok" } else { "MISSED" };
     println!("{what:<52} {value:>9.1} {unit:<8} goal {goal:<8} {holds}");
 }
 
-/// What can be measured by itself.
+/// The benchmarks that can be run individually.
 const FIGURES: [(&str, fn()); 13] = [
     ("apply", apply::measure),
     ("one", large::one_of_many),

@@ -1,4 +1,4 @@
-//! The agent's driver, running, as it is on a machine that has had its config for a while.
+//! The agent's reconciler, running on a machine that has had its config for a while.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::tree::Machinist;
 
-/// Nobody listens, and nobody objects.
+/// An observer that ignores reports and approves everything.
 struct Nobody;
 
 impl Audience for Nobody {
@@ -69,7 +69,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// From the config to its being in place and verified.
+    /// From the config until it is applied and verified.
     pub(crate) fn apply(&mut self, config: MachineConfig) {
         let digest = machine_config::digest(&config);
         let config = Arc::new(config);

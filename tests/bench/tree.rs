@@ -1,4 +1,4 @@
-//! A root that machinist works on, and the configs it is given.
+//! A root for machinist, and its configs.
 
 use std::{fs, path::Path, process::Command, sync::Arc};
 
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use crate::binary;
 
-/// Twenty directories, as `/etc` has its `.d`s.
+/// Twenty directories, like the `.d` directories in `/etc`.
 const DIRECTORIES: usize = 20;
 
 /// Below the tree, without the first slash.
@@ -21,7 +21,7 @@ pub(crate) fn path(n: usize) -> String {
     format!("etc/bench/{:02}.d/file-{n:04}.conf", n % DIRECTORIES)
 }
 
-/// What file `n` holds in a round: that many bytes, other ones in each.
+/// The content of file `n` in a round: `size` bytes that differ between rounds.
 pub(crate) fn content(round: usize, n: usize, size: usize) -> String {
     let mut text = format!("round{round}file{n}");
     text.extend(std::iter::repeat_n('x', size - text.len()));
@@ -34,9 +34,10 @@ pub(crate) fn make_directories(tree: &Path) {
     }
 }
 
-/// A config of files, the content of each by its number.
+/// A config of files; `content` returns the content of each by its number.
 pub(crate) fn config(files: usize, content: impl Fn(usize) -> String) -> MachineConfig {
-    // A manifest of hundreds of megabytes is no manifest: one document for each thousand.
+    // One manifest of hundreds of megabytes would be too large: one document for each thousand
+    // files.
     let manifest = |numbers: std::ops::Range<usize>| {
         let first = numbers.start;
         let entries = numbers.map(|n| {
@@ -63,7 +64,7 @@ pub(crate) fn config(files: usize, content: impl Fn(usize) -> String) -> Machine
         .0
 }
 
-/// A root with what is needed to apply to it.
+/// A root that is ready for updates.
 pub(crate) struct Machinist {
     pub(crate) root: Root,
     pub(crate) settings: Settings,
@@ -90,7 +91,7 @@ impl Machinist {
         }
     }
 
-    /// Plan, intent, stage, sync, commit, sync, verify: everything between a config and its being done.
+    /// Plan, intent, stage, sync, commit, sync, verify: every step of an update.
     pub(crate) fn apply(&self, config: MachineConfig) {
         let digest = machine_config::digest(&config);
         let desired = Desired::Config(Arc::new(config), digest);
@@ -101,7 +102,7 @@ impl Machinist {
         assert_eq!(report.failure, None);
     }
 
-    /// The same as a person runs it: with the start of the process and the reading of the manifest.
+    /// The same as a command: with the start of the process and the reading of the manifest.
     pub(crate) fn apply_by_command(&self, manifest: &Path) {
         self.command(&["apply", "--yes", "-o", "json", manifest.to_str().unwrap()]);
     }

@@ -1,4 +1,4 @@
-//! What one vendor's program can make the agent hold.
+//! The memory that one vendor's program can make the agent use.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use crate::{
     agent::Agent, figure, kubelet_double::KubeletDouble, machine::Machine, program::device,
 };
 
-/// Of each resource. Each says that another device is ill.
+/// Per resource. Each one reports another device as unhealthy.
 const SNAPSHOTS: u64 = 21;
-/// After the last change: the status and the saved list are written by then.
+/// After the last change: the status and the saved list have been written by then.
 const CALM: Duration = Duration::from_secs(5);
-/// What every bound of the vendor's side is made for, in MiB.
+/// The memory goal of all limits on the vendor's side, in MiB.
 const GOAL: f64 = 8.0;
 
-/// What a vendor offers: so many resources, devices of each, and variables and attributes of each device.
+/// A vendor's offer: how many resources, devices of each, and variables and attributes of each
+/// device.
 #[derive(Clone, Copy)]
 struct Offer {
     resources: usize,
@@ -24,7 +25,8 @@ struct Offer {
     texts: usize,
 }
 
-/// A vendor of the default limits, one of as many devices as there may be, and one of as many parts.
+/// A vendor with the default limits, one with the maximum number of devices, and one with the
+/// maximum number of parts.
 pub(crate) fn memory() {
     let runtime = Runtime::new().unwrap();
     println!("\na vendor's program, {SNAPSHOTS} snapshots of each resource");
@@ -41,7 +43,7 @@ pub(crate) fn memory() {
     }
 }
 
-/// How much the agent grows by it: resident, and anonymous.
+/// The agent's growth: resident, and anonymous.
 async fn grown(offer: Offer) -> (f64, f64) {
     let machine = Machine::new();
     let source = machine.path("source");
@@ -65,7 +67,7 @@ async fn grown(offer: Offer) -> (f64, f64) {
         for name in &names {
             let devices = devices(offer, usize::try_from(generation).unwrap());
             program.offer(name, generation, devices).await.unwrap();
-            // Twenty messages in a second are allowed.
+            // Twenty messages per second are allowed.
             tokio::time::sleep(Duration::from_millis(80)).await;
         }
     }

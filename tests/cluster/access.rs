@@ -1,4 +1,4 @@
-//! Credentials, time limits and what is said when a request does not succeed.
+//! Credentials, time limits and the messages of failed requests.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -32,7 +32,7 @@ async fn get(cluster: &Cluster) -> Result<Node, ClusterError> {
 async fn a_token_that_is_refused_is_read_again_at_once_and_the_request_repeated() {
     let (server, cluster) = with_node().await;
     get(&cluster).await.unwrap();
-    // The old one ends before kube would look at the file again.
+    // The old token expires before kube would read the file again.
     server.write_token("second");
     server.accept_only("second");
     get(&cluster).await.unwrap();
@@ -95,8 +95,8 @@ async fn every_request_says_who_we_are() {
     assert_eq!(cluster.namespace().await, "machinist-system");
 }
 
-/// Each failure once: what is said, under which code, and whether to try again. Nothing is repeated
-/// below: one request is one request.
+/// Each failure once: its message, its code, and whether it is retryable. The adapter itself
+/// retries nothing: one request is one request.
 #[tokio::test]
 async fn what_goes_wrong_has_a_code_and_one_line() {
     let cases = [
@@ -153,7 +153,7 @@ async fn what_goes_wrong_has_a_code_and_one_line() {
 #[tokio::test]
 async fn a_server_that_is_away_is_an_error_of_the_request_and_not_of_the_start() {
     let (server, _) = with_node().await;
-    // Nobody listens on port 1.
+    // Nothing listens on port 1.
     let config = server.kubeconfig_to("http://127.0.0.1:1");
     let cluster = Cluster::connect(Access::Kubeconfig(vec![config]))
         .await
@@ -164,7 +164,7 @@ async fn a_server_that_is_away_is_an_error_of_the_request_and_not_of_the_start()
     assert!(text.contains("Connection refused"), "{text}");
 }
 
-/// On a paused clock the time limit passes at once; without one this would never end.
+/// On a paused clock the time limit passes immediately; without a limit this would never end.
 #[tokio::test]
 async fn a_server_that_hangs_is_given_up() {
     let (server, cluster) = with_node().await;
@@ -186,7 +186,7 @@ async fn a_kubeconfig_that_cannot_be_used_is_named() {
     assert_eq!(error.reason(), Reason::ClusterAccessInvalid);
     assert!(error.to_string().contains(missing.to_str().unwrap()));
 
-    // In a list, as `KUBECONFIG` may hold one, what is missing is passed over.
+    // Missing files in a list such as `KUBECONFIG` are skipped.
     let server = Server::start().await;
     connect(vec![missing, server.kubeconfig()]).await.unwrap();
 }
@@ -195,7 +195,7 @@ async fn a_kubeconfig_that_cannot_be_used_is_named() {
 async fn a_client_for_tls_is_made_with_the_one_provider_there_is() {
     let server = Server::start().await;
     let config = server.kubeconfig_to("https://127.0.0.1:1");
-    // Two providers in the binary, or none, would be a panic here.
+    // Two TLS providers in the binary, or none, would cause a panic here.
     Cluster::connect(Access::Kubeconfig(vec![config]))
         .await
         .unwrap();

@@ -1,4 +1,4 @@
-//! The config that the Node names, and the policies that hold for it.
+//! The config that the Node names, and the policies that apply to it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use super::{
 const CONFIGS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigs";
 const POLICIES: &str = "/apis/operator.openshift.io/v1/machineconfigurations/cluster";
 
-/// As the API server hands it out, with what it keeps in metadata.
+/// An object as the API server returns it, with the metadata it adds.
 fn machine_config(name: &str, mode: &Value) -> Value {
     json!({
         "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
@@ -130,7 +130,7 @@ async fn the_named_config_is_read_once_under_its_own_name() {
     add(&server, "rendered-worker-2", &json!(384));
     let mut reading = Reading::of(server.clone(), own).await;
     reading.until_config("rendered-worker-1").await;
-    // The Node changes all the time; only another name is a reason to read.
+    // The Node changes all the time; only another name causes a read.
     server.edit(NODE, |node| node["metadata"]["labels"]["x"] = json!("y"));
     desire(&server, "rendered-worker-2");
     reading.until_config("rendered-worker-2").await;
@@ -144,7 +144,7 @@ async fn the_named_config_is_read_once_under_its_own_name() {
     assert_eq!(server.writes().len(), 0);
 }
 
-/// The config that the source published, as soon as it did.
+/// Waits until this config is published.
 async fn published(reading: &mut Reading, wanted: &str) -> Arc<MachineConfig> {
     let named = |it: &Desired| matches!(it, Desired::Config(config, _) if config.name == wanted);
     match reading.until(named).await {
@@ -157,7 +157,7 @@ async fn published(reading: &mut Reading, wanted: &str) -> Arc<MachineConfig> {
 async fn a_first_config_comes_with_the_one_that_the_node_says_it_is_on() {
     let (server, own) = with_node().await;
     let mut before = machine_config("rendered-worker-0", &json!(420));
-    // Nothing else of it is judged: it need not be acceptable here.
+    // Nothing else of it is validated: it need not be acceptable here.
     before["spec"]["config"]["storage"]["disks"] =
         json!([{"device": "/dev/sda", "wipeTable": true}]);
     before["spec"]["config"]["storage"]["files"][0]["path"] = json!("relative");
@@ -177,7 +177,7 @@ async fn a_first_config_comes_with_the_one_that_the_node_says_it_is_on() {
     assert_eq!(image, Some("quay.io/extensions@sha256:1"));
     assert!(before.has_disk_layout && before.config.disk_layout.contains_key("disks"));
 
-    // Where the machine is on a config already, that one counts, and the other is not asked for.
+    // Where the machine is on a config already, that one is used, and the other is not read.
     let asked = server
         .heard_of(&format!("GET {CONFIGS}/rendered-worker-0"))
         .len();
@@ -209,7 +209,7 @@ async fn a_first_config_that_the_node_says_it_is_on_is_compared_with_itself() {
         "{:?}",
         config.before
     );
-    // What a plan says of an entry names no place in a text that only the API server has.
+    // The origin of an entry has no line and column, because only the API server has the text.
     let origin = &config.files.values().next().unwrap().origin;
     assert_eq!((origin.line, origin.column), (None, None));
     assert!(origin.field.is_some() && origin.file.is_some());
@@ -256,7 +256,7 @@ async fn a_refused_name_that_is_taken_away_is_forgotten_and_read_anew_when_it_co
     reading.until_refused(Reason::ConfigNotFound).await;
     add(&server, "rendered-worker-1", &json!(420));
     reading.until_config("rendered-worker-1").await;
-    // One that was read stays: who asks for nothing new asks for nothing else either.
+    // A config that was read stays; without another name no further request is made.
     desire(&server, "");
     desire(&server, "nosuch");
     reading.until_refused(Reason::ConfigNotFound).await;
@@ -308,7 +308,7 @@ async fn an_outage_keeps_the_last_config_and_is_told_until_it_is_over() {
         &format!("GET {CONFIGS}"),
         Trouble::Code(500, "InternalError"),
     );
-    // The policies cannot be read: the built-in ones must not count in their place.
+    // The policies cannot be read: the built-in ones must not replace them.
     server.trouble(&format!("GET {POLICIES}"), Trouble::Code(403, "Forbidden"));
     desire(&server, "rendered-worker-2");
     let mut trouble = reading.trouble.clone();

@@ -1,4 +1,4 @@
-//! Events: one object for what repeats, on the Node and on pods.
+//! Events: one object for repetitions, on the Node and on pods.
 
 use jiff::Timestamp;
 use machinist::{

@@ -1,4 +1,5 @@
-//! Another daemon on the node, questions of people that came too late, and a node that is given back.
+//! Another daemon on the node, requests of operators that came too late, and a node that is handed
+//! back.
 
 use machinist::cluster::handed_over;
 use serde_json::json;
@@ -177,7 +178,7 @@ async fn what_the_node_says_is_compared_before_a_hand_over_and_changed_after_it(
     annotate("currentConfig", "rendered-worker-1");
     let (code, said) = machinist(&server, &root, "adopt").await;
     assert_eq!(code, Some(0), "{said}");
-    // An update that is asked for meanwhile is not given back half way.
+    // An update that is requested meanwhile is not handed back half way.
     annotate("desiredConfig", "rendered-worker-2");
     refuses(&server, &root, "release", "is to be on rendered-worker-2").await;
     annotate("desiredConfig", "rendered-worker-1");
@@ -195,7 +196,7 @@ async fn what_the_node_says_is_compared_before_a_hand_over_and_changed_after_it(
     );
     let state = &node["metadata"]["annotations"]["machineconfiguration.openshift.io/state"];
     assert_eq!(state, "Done");
-    // An API server that is away keeps nobody from it.
+    // An unreachable API server does not prevent it.
     server.trouble(&format!("GET {NODE}"), Trouble::Proxy(503));
     let (code, said) = machinist(&server, &root, "adopt").await;
     assert!(

@@ -1,4 +1,4 @@
-//! A node that machinist leaves: what is ours goes, and nobody else's.
+//! Uninstalling machinist from a node: its own fields are removed, and no others.
 
 use machinist::cluster::machine_config_node;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::{
 
 const OBJECT: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";
 
-/// The Node in the midst of a drain.
+/// The Node during a drain.
 fn marked() -> Value {
     let mut marked = node();
     for (name, value) in [
@@ -64,13 +64,13 @@ async fn what_is_ours_goes_and_nobody_elses() {
 #[tokio::test]
 async fn a_persons_cordon_and_their_word_stay() {
     let (server, own) = with_node().await;
-    // Cordoned by a person; there is no mark of ours.
+    // Cordoned by an operator: there is no mark of the agent.
     server.edit(NODE, |node| node["spec"]["unschedulable"] = json!(true));
     assert!(!own.leave(false).await.unwrap().unwrap().uncordoned);
     assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
     assert_eq!(server.writes().len(), 0);
 
-    // Ours, and a person wants it kept.
+    // The agent's cordon, which an operator wants to keep.
     server.put(NODE, marked());
     server.edit(NODE, |node| {
         node["metadata"]["annotations"]["machinist.dev/keep-cordoned"] = json!("disk");

@@ -1,4 +1,4 @@
-//! The watch on our Node, and whose cordon it is.
+//! The watch on our Node, and the ownership of its cordon.
 
 use machinist::{
     cluster::node::{Cordon, OwnNode, Uncordon},
@@ -49,7 +49,7 @@ pub(crate) async fn with_node() -> (Server, OwnNode) {
     (server, own)
 }
 
-/// Follows until the guard is dropped.
+/// Runs the watch until the guard is dropped.
 pub(crate) fn following(own: &OwnNode) -> DropGuard {
     let stop = CancellationToken::new();
     tokio::spawn(own.clone().follow(stop.clone()));
@@ -97,7 +97,7 @@ async fn the_node_is_listed_once_and_then_watched_alone() {
             .iter()
             .all(|it| it.query.contains("metadata.name%3Da"))
     );
-    // A server that lags must not show an earlier desired config.
+    // A server that lags must not return an earlier desired config.
     let cached = heard[0].query.contains("resourceVersion");
     assert!(!cached, "{}", heard[0].query);
 }
@@ -109,13 +109,13 @@ async fn a_watch_that_ends_or_breaks_goes_on_from_where_it_was() {
     server.until_watched().await;
     for (round, cut) in [(2, false), (3, true)] {
         server.end_watches(cut);
-        // While nobody watches.
+        // While no watch is open.
         let config = format!("rendered-worker-{round}");
         desire(&server, &config);
         server.until_watched().await;
         let resumed = server.heard_of(WATCH).pop().unwrap();
         assert!(resumed.query.contains("watch=true"), "no list: {resumed:?}");
-        // This server keeps no history, so the change comes with the next.
+        // This server keeps no history, so the change is delivered with the next one.
         desire(&server, &config);
         until_desired(&own, &config).await;
     }
@@ -164,7 +164,8 @@ async fn an_outage_keeps_what_was_seen_and_is_told_with_its_begin_and_end() {
     assert!(back.node.is_some());
 }
 
-/// An etcd that was restored counts from earlier on; a watch from the old version would hear nothing.
+/// An etcd that was restored continues from an earlier version; a watch from the old version would
+/// receive nothing.
 #[tokio::test]
 async fn after_an_outage_the_node_is_listed_though_its_version_be_lower() {
     let (server, own) = with_node().await;
@@ -204,9 +205,9 @@ async fn the_cordon_and_its_mark_are_one_request() {
     assert_eq!(object["spec"]["unschedulable"], true);
     assert!(object["metadata"]["annotations"]["machinist.dev/cordoned"].is_string());
     assert_eq!(server.writes().len(), 1);
-    // What others have on the Node is as it was.
+    // Fields of other owners are unchanged.
     assert_eq!(object["spec"]["taints"], node()["spec"]["taints"]);
-    // After a crash it is asked for again: nothing is left to do.
+    // After a crash the request is repeated: nothing is left to do.
     assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
     assert_eq!(server.writes().len(), 1);
 

@@ -1,4 +1,5 @@
-//! What the Node is to say: written when it changes, again when it vanishes, and nothing of others.
+//! The agent's fields on the Node: written when they change, restored when they vanish, without
+//! touching other fields.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,7 +25,7 @@ use super::{
 const STATE: &str = "machineconfiguration.openshift.io/state";
 const REASON: &str = "machineconfiguration.openshift.io/reason";
 
-/// Milliseconds where the agent takes seconds and minutes.
+/// Milliseconds where the agent uses seconds and minutes.
 const QUICK: Pace = Pace {
     heartbeat: Duration::from_secs(3600),
     gap: Duration::from_millis(1),
@@ -150,7 +151,7 @@ async fn what_is_new_is_written_once_and_all_of_others_stays() {
     let now = server.object(NODE);
     assert_eq!(now["spec"]["taints"], node()["spec"]["taints"]);
     assert_eq!(server.writes().len(), before + 3);
-    // The same again, and the kubelet's own heartbeat, are no reason to write.
+    // Neither an equal notice nor the kubelet's heartbeat causes a write.
     kept.notices.send_replace(Some(notice("Done", true)));
     server.edit(NODE, |node| {
         node["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-11-21T20:05:00Z");
@@ -293,7 +294,7 @@ async fn what_an_earlier_version_left_goes_at_the_start_and_peoples_words_stay()
     assert_eq!(now["metadata"]["labels"], node()["metadata"]["labels"]);
     let notes = now["metadata"]["annotations"].as_object().unwrap();
     assert!(!notes.contains_key("machinist.dev/blocked-by"));
-    // A person's word, and the mark without which nobody would lift our cordon.
+    // The operator's request, and the mark without which the agent would not lift its own cordon.
     assert!(notes.contains_key("machinist.dev/keep-cordoned"));
     assert!(notes.contains_key("machinist.dev/cordoned"));
 }
@@ -345,7 +346,7 @@ async fn remediators_are_sent_away_and_called_back_but_never_by_somebody_elses_l
     let notes = server.object(NODE)["metadata"]["annotations"].clone();
     assert!(notes.get("machinist.dev/stands-back").is_none(), "{notes}");
 
-    // Maintenance by somebody else.
+    // Maintenance by another component.
     server.edit(NODE, |node| {
         node["metadata"]["labels"][LABEL] = json!("true")
     });
@@ -369,8 +370,8 @@ async fn who_takes_our_words_away_again_and_again_is_answered_ever_more_slowly()
             node["metadata"]["annotations"][STATE] = json!("Nonsense");
         });
     }
-    // The first two answers come at once; before the others 20, 40, 80 and 100 ms, each less a quarter
-    // at most.
+    // The first two answers come immediately; before the others there are delays of 20, 40, 80 and
+    // 100 ms, each less a quarter at most.
     let waited = began.elapsed();
     assert!(waited >= Duration::from_millis(180), "{waited:?}");
 }

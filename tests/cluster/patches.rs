@@ -1,5 +1,5 @@
-//! What a patch does to an object, as RFC 6902, RFC 7386 and the API server's documentation say: as much
-//! of it as the adapter sends.
+//! The effect of a patch on an object, by RFC 6902, RFC 7386 and the API server's documentation: as
+//! much of it as the adapter uses.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn operations(mut object: Value, operations: &[Value]) -> Result<Value, Refused>
     Ok(object)
 }
 
-/// Lists are replaced, but those of conditions are merged by type where the patch is one of the API
+/// Lists are replaced, except that conditions are merged by type where the patch is one of the API
 /// server's own kinds.
 fn merged(object: Value, patch: &Value, by_type: bool) -> Value {
     let Value::Object(patch) = patch else {

@@ -1,4 +1,4 @@
-//! The MachineConfigNode: made where its kind exists, written on change alone.
+//! The MachineConfigNode: created where its kind exists, written only on change.
 
 use jiff::Timestamp;
 use machinist::{
@@ -91,7 +91,7 @@ async fn it_is_made_for_the_node_and_written_on_change_alone() {
             .all(|it| it.query.contains("fieldManager=machinist"))
     );
 
-    // The same with another clock is nothing new; and what stays keeps its time.
+    // The same status with another time causes no write, and an unchanged condition keeps its time.
     told.send_replace(Some(status(Progress::False, LATE)));
     told.send_replace(Some(status(Progress::True, LATE)));
     server.until("the change", |it| is(it, "True")).await;
@@ -101,7 +101,7 @@ async fn it_is_made_for_the_node_and_written_on_change_alone() {
     assert_eq!(server.heard_of(STATUS).len(), 2);
     assert_eq!(server.writes().len(), 3);
 
-    // A Node that was registered anew has another owner to be named.
+    // A Node that was registered again has another UID for the owner reference.
     server.remove(NODE);
     let mut again = node();
     again["metadata"]["uid"] = json!("second");
@@ -181,7 +181,7 @@ async fn where_the_kind_does_not_exist_nobody_is_bothered() {
         told.send_replace(Some(status(updated, EARLY)));
         tokio::task::yield_now().await;
     }
-    // Another task's request goes there and back: time enough for one that should not be made.
+    // A request of another task completes: time enough for an unwanted request.
     own.read().await.unwrap();
     own.read().await.unwrap();
     assert_eq!(server.writes().len(), 1);

@@ -1,4 +1,4 @@
-//! A small API server: objects by path, watches, and a script of what goes wrong.
+//! A small API server: objects by path, watches, and scripted failures.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -24,7 +24,7 @@ use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 /// No wait of a test is longer; a machine under load is slow.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Heard {
     /// `PATCH /api/v1/nodes/a`, without the query.
@@ -36,18 +36,18 @@ pub(crate) struct Heard {
     pub(crate) body: Value,
 }
 
-/// What happens instead of an answer.
+/// A failure in place of the normal response.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
     /// This code, with a Status as the server words it.
     Code(u16, &'static str),
-    /// This code and header, without a Status: something before the server.
+    /// This code and header, without a Status, as from a proxy in front of the server.
     Proxy(u16),
-    /// The connection ends in the middle of the answer.
+    /// The connection is closed in the middle of the response.
     Cut,
-    /// No answer at all.
+    /// No response at all.
     Hang,
-    /// Somebody else changes the object just before.
+    /// Another client changes the object just before.
     Meanwhile(fn(&mut Value)),
 }
 
@@ -55,20 +55,20 @@ pub(crate) enum Trouble {
 struct Inside {
     objects: BTreeMap<String, Value>,
     version: u64,
-    /// Open watches: the collection's path, and where lines go.
+    /// Open watches: the collection's path, and the sender of its lines.
     watches: Vec<(String, mpsc::UnboundedSender<Line>)>,
     heard: Vec<Heard>,
-    /// The next requests that begin so.
+    /// Failures of the next requests that begin with this text.
     troubles: VecDeque<(String, Trouble)>,
-    /// Devices of slices lose their taints, as with a server that does not know the field.
+    /// Slices are stored without device taints, as by a server that does not know the field.
     drops_taints: bool,
-    /// The only token that is accepted; any where none is set.
+    /// The only token that is accepted; with `None` any is.
     token: Option<String>,
 }
 
 type Line = Result<Bytes, std::io::Error>;
 
-/// Handle of the server; it ends with the test's runtime.
+/// A handle of the server, which ends with the test's runtime.
 #[derive(Clone)]
 pub(crate) struct Server {
     inside: Arc<Mutex<Inside>>,
@@ -94,7 +94,7 @@ impl Server {
         server
     }
 
-    /// Writes the file that the kubeconfig names.
+    /// Writes the token file that the kubeconfig names.
     pub(crate) fn write_token(&self, token: &str) {
         std::fs::write(self.dir.path().join("token"), token).unwrap();
     }
@@ -128,12 +128,12 @@ impl Server {
         done
     }
 
-    /// Puts an object there, or changes it as somebody else would; watches hear of it.
+    /// Creates an object, or changes it as another client would; watches deliver the change.
     pub(crate) fn put(&self, path: &str, object: Value) {
         self.inside(|inside| inside.put(path, object));
     }
 
-    /// Changes an object as somebody else would.
+    /// Changes an object as another client would.
     pub(crate) fn edit(&self, path: &str, edit: impl FnOnce(&mut Value)) {
         self.inside(|inside| {
             let mut object = inside.objects[path].clone();
@@ -142,7 +142,8 @@ impl Server {
         });
     }
 
-    /// A backup of the server's store is put back: versions count from the beginning again.
+    /// Restores the object from a backup of the server's store: versions count from the beginning
+    /// again.
     pub(crate) fn restore(&self, path: &str, mut object: Value) {
         self.inside(|inside| {
             inside.version = 1;
@@ -162,17 +163,17 @@ impl Server {
         self.inside(|inside| inside.objects.get(path).cloned().unwrap_or_default())
     }
 
-    /// The next request that begins so meets this; several wait in line.
+    /// The next request that begins with this text has this failure; several are queued.
     pub(crate) fn trouble(&self, begins: &str, trouble: Trouble) {
         self.inside(|inside| inside.troubles.push_back((begins.to_owned(), trouble)));
     }
 
-    /// Nothing is in the way any more.
+    /// Removes all queued failures.
     pub(crate) fn heals(&self) {
         self.inside(|inside| inside.troubles.clear());
     }
 
-    /// From now on slices are kept without taints.
+    /// From now on slices are stored without taints.
     pub(crate) fn drop_taints(&self) {
         self.inside(|inside| inside.drops_taints = true);
     }
@@ -191,7 +192,7 @@ impl Server {
         self.inside(|inside| inside.token = Some(token.to_owned()));
     }
 
-    /// Ends every open watch in order, or by cutting the connection.
+    /// Ends every open watch properly, or by closing the connection.
     pub(crate) fn end_watches(&self, cut: bool) {
         self.inside(|inside| {
             for (_, lines) in inside.watches.drain(..) {
@@ -215,26 +216,27 @@ impl Server {
         self.inside(|inside| inside.heard.clone())
     }
 
-    /// The requests that begin so.
+    /// The requests that begin with this text.
     pub(crate) fn heard_of(&self, begins: &str) -> Vec<Heard> {
         let mut heard = self.heard();
         heard.retain(|heard| heard.what.starts_with(begins));
         heard
     }
 
-    /// What came that changes something, as `PATCH /path`.
+    /// The requests that change something, as `PATCH /path`.
     pub(crate) fn writes(&self) -> Vec<Heard> {
         let mut heard = self.heard();
         heard.retain(|heard| !heard.what.starts_with("GET "));
         heard
     }
 
-    /// Waits until it holds.
+    /// Waits until the condition holds.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let mut changed = self.changed.subscribe();
         let waiting = async {
             while !holds(self) {
-                // Our own look is a change, too: what counts is that somebody looks again.
+                // Reading the state counts as a change, too, so a timeout makes the condition be
+                // checked again.
                 let _ = tokio::time::timeout(Duration::from_millis(20), changed.changed()).await;
             }
         };
@@ -263,7 +265,7 @@ impl Inside {
                 Some(_) if self.drops_taints => {
                     drop(device.as_object_mut().unwrap().remove("taints"))
                 }
-                // The server dates them.
+                // The server sets the times of taints.
                 Some(taints) => taints.iter_mut().for_each(|taint| {
                     if taint.get("timeAdded").is_none() {
                         taint["timeAdded"] = json!(format!("at {}", self.version));
@@ -374,7 +376,8 @@ fn carry_out(inside: &mut Inside, path: &str, heard: &Heard) -> Response {
     }
 }
 
-/// The one object that a field selector names, as a list, or the slices of a node; nothing else is listed here.
+/// The one object that a field selector names, as a list, or the slices of a node; nothing else can
+/// be listed here.
 fn list(inside: &Inside, path: &str, query: &str) -> Response {
     let found: Vec<&Value> = if query.contains("spec.driver%3Ddra.machinist.dev%2Cspec.nodeName%3D")
     {

@@ -1,4 +1,4 @@
-//! The slices of a node: written once, again when somebody changes or takes them, and only then.
+//! The slices of a node: written once, and again only when another client changes or deletes them.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -99,7 +99,7 @@ impl Stage {
         self.server.until(what, |server| holds(&all(server))).await;
     }
 
-    /// Until the server has so many devices in so many slices, all of this generation.
+    /// Waits until the server has this many devices in this many slices, all of this generation.
     async fn until_told(&self, devices: usize, slices: usize, generation: u64) {
         let what = format!("{devices} devices in {slices} slices of generation {generation}");
         self.until(&what, |all| {
@@ -145,7 +145,7 @@ async fn slices_are_written_on_change_only_and_grow_by_a_generation() {
     stage
         .until_published(|it| it.generation == 7 && it.resources.as_ref() == Some(&told))
         .await;
-    // The same again is no change, and a watch that ends is none either.
+    // Neither equal content nor the end of a watch causes a write.
     stage.server.until_watched().await;
     let writes = stage.writes();
     stage.wish.send_replace(pool(130));
@@ -173,14 +173,16 @@ async fn what_others_take_or_change_comes_back() {
     stage.until_told(2, 1, 1).await;
     stage.server.until_watched().await;
     let path = format!("{SLICES}/a-dra.machinist.dev-0");
-    // A kubelet that starts takes all slices of its node: nothing has changed, so it is the same generation.
+    // A kubelet that starts deletes all slices of its node: the content is unchanged, so the
+    // generation stays the same.
     stage.server.remove(&path);
     stage.until_told(2, 1, 1).await;
     stage
         .server
         .edit(&path, |slice| slice["spec"]["devices"] = json!([]));
     stage.until_told(2, 1, 1).await;
-    // They go with their Node, and with one that is made anew they are that one's.
+    // The slices are owned by their Node and deleted with it; they belong to the new object of a
+    // Node that is registered again.
     let owner = |slice: &Value| slice["metadata"]["ownerReferences"][0]["uid"].clone();
     assert_eq!(owner(&stage.server.object(&path)), "first");
     stage
@@ -193,7 +195,7 @@ async fn what_others_take_or_change_comes_back() {
             all.iter().map(owner).eq([json!("second")])
         })
         .await;
-    // Of an agent before us, for instance; the pool is another one than it said.
+    // A slice of an earlier agent, for instance, whose pool has another generation.
     let mut old = stage.server.object(&path);
     old["metadata"]["name"] = json!("a-dra.machinist.dev-7");
     old["spec"]["pool"]["generation"] = json!(41);
@@ -201,7 +203,7 @@ async fn what_others_take_or_change_comes_back() {
         .server
         .put(&format!("{SLICES}/a-dra.machinist.dev-7"), old);
     stage.until_told(2, 1, 42).await;
-    // An agent that comes after goes on with what is there.
+    // The next agent continues with the existing slices.
     let writes = stage.writes();
     let (server, node) = (stage.server.clone(), stage.node.clone());
     drop(stage);
@@ -222,7 +224,7 @@ async fn taints_are_told_where_they_are_kept_and_devices_are_left_out_where_not(
     let path = format!("{SLICES}/a-dra.machinist.dev-0");
     let taint = stage.server.object(&path)["spec"]["devices"][0]["taints"][0].clone();
     assert_eq!(taint["key"], "machinist.dev/unhealthy");
-    // A taint that stays has been there since then.
+    // A taint that stays keeps its time.
     let Some(more) = sick() else { panic!() };
     let mut more = Pool::clone(&more);
     more.devices.push(device("d2", &[]));
@@ -301,7 +303,7 @@ async fn devices_that_never_stop_changing_are_no_load_for_the_server() {
     };
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     changing.abort();
-    // Without a limit some 25; the first few come at once, then one in five seconds.
+    // Without a rate limit some 25; the first few are immediate, then one every five seconds.
     let writes = stage.writes();
     assert!((5..=14).contains(&writes), "{writes}");
 }

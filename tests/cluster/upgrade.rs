@@ -1,4 +1,4 @@
-//! What a managed upgrade's object says, and that its absence says nothing.
+//! The managed upgrade's object, and that its absence has no effect.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn minutes_and_time_are_read_where_the_object_is() {
         force_after: Some(Duration::from_secs(120 * 60)),
     };
     assert_eq!(cluster.upgrade_config().await.unwrap(), Some(expected));
-    // Zero is what an unset number is, and budgets then count for ever.
+    // An unset number is zero, and budgets then block for ever.
     server.edit(OBJECT, |object| {
         object["spec"] = json!({"PDBForceDrainTimeout": 0})
     });

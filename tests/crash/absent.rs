@@ -1,4 +1,5 @@
-//! A service manager that nobody reaches for a minute, and a clock that jumps by a day, in each phase.
+//! A service manager that is unreachable for a minute, and a clock that jumps by a day, in each
+//! phase.
 
 use std::{
     sync::{
@@ -92,13 +93,13 @@ fn a_manager_that_is_gone_for_a_minute_in_any_phase_only_delays_the_update() {
         let tree = plain(&tree(&sandbox));
         assert!(tree == *expected, "{what}\n{}", difference(expected, &tree));
         if course == Course::Undo {
-            // Once for the config that went, once for the one that is back.
+            // Once for the removed config, once for the restored one.
             assert_eq!(restarts(&script.asked()), 2, "{what}");
         }
     }
 }
 
-/// Every time in the journal, so much earlier or later.
+/// Shifts every time in the journal.
 fn shift(journal: &mut Journal, hours: i64) {
     let moved = |time: Timestamp| time.checked_add(hours.hours()).unwrap();
     for tx in &mut journal.transactions {
@@ -149,7 +150,7 @@ fn a_clock_that_jumped_by_a_day_in_any_phase_changes_nothing() {
             if rebooted(&ended) {
                 boot(&sandbox, "boot-2");
             }
-            // While it was down the clock went the other way.
+            // The clock went the other way while the agent was down.
             let store = Store::open(&sandbox.root()).unwrap();
             let mut journal = store.load().unwrap();
             shift(&mut journal, -hours);
@@ -161,7 +162,7 @@ fn a_clock_that_jumped_by_a_day_in_any_phase_changes_nothing() {
     }
 }
 
-/// What was under way ends, and nothing comes after it.
+/// The current step finishes, and no other one begins.
 fn nothing_was_begun_after_the_stop(sandbox: &Sandbox, script: &Script, phase: Phase, what: &str) {
     let open = sandbox.journal().transactions;
     let committed = open.iter().any(|tx| tx.mark == Mark::Committed);
@@ -189,7 +190,7 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
             .run();
             boot(&sandbox, "boot-2");
         }
-        // Asked for in the passage itself: another task would hear of it at some later step.
+        // Cancelled within the phase change itself: another task would cancel at some later step.
         let stop = CancellationToken::new();
         let stops = stop.clone();
         let listening = listen(move |passage| {
@@ -218,7 +219,7 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
             driver.stop().await;
         });
         drop(listening);
-        // Waits for what cannot be cut short, as the end of the process does.
+        // Waits for work that cannot be interrupted, as the end of the process does.
         drop(runtime);
         nothing_was_begun_after_the_stop(&sandbox, &script, phase, &what);
         if script

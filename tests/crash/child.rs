@@ -1,4 +1,4 @@
-//! A process of its own that drives one update and kills itself, as hard as `kill -9`, at a chosen place.
+//! A process of its own that runs one update and kills itself with SIGKILL at a chosen place.
 
 use std::{
     path::Path,
@@ -21,26 +21,26 @@ use crate::{
     services::Script,
 };
 
-/// Names the order of a child; its absence means that this is no child.
+/// The environment variable with the instructions of a child; it is unset in the parent.
 const ORDER: &str = "MACHINIST_TEST_CRASH";
 
-/// How the update goes when nobody kills anything.
+/// The course of the update without a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Course {
     /// A unit is restarted, and the update verified.
     Restart,
     /// The machine reboots before the verification.
     Reboot,
-    /// The unit does not come up, and the update is taken back.
+    /// The unit does not start, and the update is rolled back.
     Undo,
 }
 
-/// Where the process dies.
+/// Where the process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Place {
-    /// When the phase of this name begins, before anything is done in it.
+    /// When the phase of this number begins, before its first action.
     Entering(usize),
-    /// When it has ended, before anything is done in the next.
+    /// When it has ended, before the first action of the next.
     Leaving(usize),
     /// Before this operation on the tree, counted from the start of the process.
     Operation(usize),
@@ -53,10 +53,10 @@ pub(crate) struct Order {
     pub(crate) place: Option<Place>,
 }
 
-/// What became of a child.
+/// The result of a child.
 pub(crate) struct Ended {
     pub(crate) killed: bool,
-    /// What it had asked of its service manager.
+    /// Its requests to its service manager.
     pub(crate) asked: Vec<String>,
     /// How many operations it did.
     pub(crate) operations: usize,
@@ -91,7 +91,7 @@ fn die(script: &Script) -> ! {
     unreachable!("nobody survives SIGKILL")
 }
 
-/// One write per line, past the test harness.
+/// One write per line, not captured by the test harness.
 fn tell(script: &Script) {
     use std::io::Write as _;
     let lines: String = script
@@ -103,13 +103,13 @@ fn tell(script: &Script) {
     std::io::stdout().flush().unwrap();
 }
 
-/// Kills the process when the driver says that it passes from one phase to another.
+/// Kills the process at a change of the reconciler's phase.
 struct AtPhase {
     place: Place,
     script: Script,
 }
 
-/// From which phase to which, as the log says it.
+/// A change of phase, as the log shows it.
 #[derive(Default)]
 pub(crate) struct Passage {
     pub(crate) phase: String,
@@ -205,11 +205,11 @@ async fn drive(order: &Order, to: crate::sandbox::Written) {
         }
         _ => Driver::on(&root, &script, to.desired(), conduct),
     };
-    // A busy machine is slow, and being killed is all that this process is for.
+    // A busy machine is slow, and the process has nothing to do but be killed.
     driver.patience = std::time::Duration::from_secs(300);
     match course {
         Course::Restart => drop(driver.until_on(&to).await),
-        // In the boot after the reboot it ends with the pods.
+        // In the boot after the reboot it ends with the uncordon.
         Course::Reboot => tokio::select! {
             () = script.until_reboot() => {}
             _ = driver.until_on(&to) => {}

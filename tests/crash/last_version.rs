@@ -1,10 +1,10 @@
-//! State directories that the last version left behind, at any point of an update: this version finishes
-//! what it finds.
+//! State directories of the last version, at any point of an update: this version finishes that
+//! update.
 //!
-//! A fixture is the whole machine as JSON. Inode numbers and birth times differ wherever it is made
-//! again, so the journal is kept as data and gets those of the new objects.
-//! `UPDATE_STATE_FIXTURES=1` writes fixtures with the version under test; do that once, with the version
-//! that is to be left behind.
+//! A fixture is the whole machine as JSON. Inode numbers and birth times differ on every machine,
+//! so the journal is kept as data and is adapted to the new objects. `UPDATE_STATE_FIXTURES=1`
+//! writes fixtures with the version under test; do that once, with the version before the format
+//! changes.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -28,7 +28,7 @@ use crate::{
 const DIRECTORY: &str = "tests/crash/last_version";
 const JOURNAL: &str = "/var/lib/machinist/journal";
 
-/// One object of a fixture; the content of a file is text, or hexadecimal where it is none.
+/// One object of a fixture; the content of a file is text, or hexadecimal where it is not UTF-8.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     path: String,
@@ -41,7 +41,7 @@ struct Entry {
     identity: Identity,
 }
 
-/// What a journal calls an object by.
+/// The identity of an object in a journal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Identity {
     ino: u64,
@@ -105,7 +105,7 @@ impl Fixture {
         }
     }
 
-    /// The machine again, with a journal that names the new objects.
+    /// Recreates the machine, with a journal that refers to the new objects.
     fn machine(&self) -> Sandbox {
         let object = |entry: &Entry| {
             let content = match (&entry.text, &entry.hex) {
@@ -169,7 +169,7 @@ fn encoded(journal: &Value) -> String {
     format!("{header}\n{body}\n")
 }
 
-/// Courses, the phase or the operation at which the last version was killed.
+/// Courses, with the phase or the operation at which the last version was killed.
 fn points() -> Vec<(Course, Option<Phase>, Option<usize>)> {
     use Phase::*;
     let entering = [

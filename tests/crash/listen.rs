@@ -1,4 +1,4 @@
-//! Hears the driver of this test pass from one phase to another, and of no other test beside it.
+//! Observes phase changes of this test's reconciler, and not those of other tests in the process.
 
 use std::{cell::RefCell, sync::Once};
 
@@ -12,8 +12,8 @@ thread_local! {
     static LISTENER: RefCell<Option<Heard>> = const { RefCell::new(None) };
 }
 
-/// The one subscriber of the process. Subscribers that come and go with their tests would not do: while there
-/// is one only, a place in the code that a thread *without* it reaches first is silent for all threads.
+/// The only subscriber of the process. Subscribers per test would not work: with only one
+/// subscriber, a callsite that a thread *without* it reaches first is disabled for all threads.
 struct ByThread;
 
 impl<S: tracing::Subscriber> Layer<S> for ByThread {
@@ -27,7 +27,7 @@ impl<S: tracing::Subscriber> Layer<S> for ByThread {
     }
 }
 
-/// Ends the listening.
+/// Ends the observation on drop.
 pub(crate) struct Listening(());
 
 impl Drop for Listening {
@@ -36,7 +36,7 @@ impl Drop for Listening {
     }
 }
 
-/// Hears the passages of a driver whose loop runs on this thread.
+/// Observes the phase changes of a reconciler whose loop runs on this thread.
 pub(crate) fn listen(heard: impl Fn(&Passage) + 'static) -> Listening {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

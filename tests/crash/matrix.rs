@@ -1,4 +1,4 @@
-//! Every effect and every phase, killed before and after it.
+//! Kills before and after every effect and every phase.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     services::Script,
 };
 
-/// Lists the cases and matches without a rest: an effect or a phase without a case does not compile.
+/// Lists the cases and matches exhaustively: an effect or a phase without a case does not compile.
 macro_rules! cases {
     ($list:ident, $of:ident: $kind:ident { $($name:ident => [$($course:ident $phase:ident),*],)+ }) => {
         const $list: &[$kind] = &[$($kind::$name,)+];
@@ -68,21 +68,21 @@ cases!(PHASES, passed_in: Phase {
     Failed => [Undo Failed],
 });
 
-/// A machine on the config before, in its first boot.
+/// A machine on the old config, in its first boot.
 pub(crate) fn machine(case: &Case) -> Sandbox {
     let sandbox = case.sandbox();
     boot(&sandbox, "boot-1");
     sandbox
 }
 
-/// What others see, without what the kernel says.
+/// The tree as other processes see it, without the kernel's files.
 pub(crate) fn tree(sandbox: &Sandbox) -> Tree {
     let mut tree = sandbox.tree();
     tree.0.retain(|path, _| !path.as_str().starts_with("/proc"));
     tree
 }
 
-/// What recovery alone makes of it must be the one config or the other.
+/// Asserts that recovery alone leaves the old or the new config.
 pub(crate) fn must_be_old_or_new(case: &Case, sandbox: &Sandbox, what: &str) {
     let store = Store::open(&sandbox.root()).unwrap();
     recover::recover(&store).unwrap_or_else(|error| panic!("{what}: {error:?}"));
@@ -100,12 +100,12 @@ pub(crate) fn restarts(asked: &[String]) -> usize {
     asked.iter().filter(|asked| **asked == restart).count()
 }
 
-/// Whether the machine went down after the process had died.
+/// Whether the process had requested a reboot before it was killed.
 pub(crate) fn rebooted(ended: &Ended) -> bool {
     ended.asked.iter().any(|asked| asked.starts_with("reboot"))
 }
 
-/// The next start, and the ones after it, to the end that the course has; what they asked.
+/// Starts again until the course has finished; returns all requests.
 pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str) -> Vec<String> {
     let script = Script::new();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -174,12 +174,12 @@ fn order(sandbox: &Sandbox, course: Course, place: Option<Place>) -> Ended {
     order.run()
 }
 
-/// One case of the matrix; whether the process came to the place.
+/// One case of the matrix; returns whether the process reached the place.
 fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
     let what = format!("{course:?}, {} {place:?}", phase.name());
     let sandbox = machine(case);
     let mut asked = Vec::new();
-    // What follows a reboot is done by the start after it.
+    // Phases after a reboot belong to the start after it.
     let after = [Phase::Booted, Phase::Verifying, Phase::Uncordoning];
     let second = course == Course::Reboot && after.contains(&phase);
     if second {
@@ -199,7 +199,7 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
     must_be_old_or_new(case, &sandbox, &what);
     asked.extend(finish(case, &sandbox, course, &what));
     match course {
-        // Between two phases nothing is in doubt: it is done once.
+        // Between two phases the state is known: the restart is done once.
         Course::Restart => assert_eq!(restarts(&asked), 1, "{what}: {asked:?}"),
         Course::Reboot => {
             let reboots = asked.iter().filter(|asked| asked.starts_with("reboot"));
@@ -216,8 +216,8 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
     true
 }
 
-/// Cordoned and given back once each, and drained between: whoever starts anew asks for nothing that is
-/// done.
+/// Asserts one cordon, one drain and one uncordon, in this order: a restarted process repeats no
+/// completed request.
 pub(crate) fn must_have_drained_once(sandbox: &Sandbox, what: &str) {
     let log = NodeDouble::of(sandbox).log();
     let order: Vec<&str> = log
@@ -245,7 +245,7 @@ fn a_kill_before_or_after_any_effect_or_phase_ends_where_the_update_would_have()
     for (course, phase) in effects.chain(phases).copied() {
         let index = Phase::ALL.iter().position(|known| *known == phase).unwrap();
         for place in [Place::Entering(index), Place::Leaving(index)] {
-            // A course ends in these: nobody leaves them in it.
+            // A course ends in these phases, so they are never left.
             let last = matches!(phase, Phase::RebootPending | Phase::Failed);
             if last && place == Place::Leaving(index) {
                 continue;

@@ -1,4 +1,4 @@
-//! Killed at random moments, once or several times in a row.
+//! Kills at random moments, once or several times in a row.
 
 use crate::{
     case::Case,
@@ -8,7 +8,7 @@ use crate::{
     sandbox::{from_environment, long},
 };
 
-/// A generator that gives the same moments for a seed everywhere (splitmix64).
+/// A generator of numbers that are the same for a seed everywhere (splitmix64).
 struct Dice(u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! What devices are called, and devices that have several names.
+//! The ids of devices, and devices that have several names.
 
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
@@ -7,7 +7,7 @@ use nix::sys::stat::{major, minor};
 
 use crate::Hardware;
 
-/// A machine with one device, which the kernel knows by the number that its node has here.
+/// A machine with one device, which sysfs lists under the number that its node has here.
 fn with_links(names: &[&str]) -> Hardware {
     let hardware = Hardware::new();
     hardware.node("virtual/acme/a0", "a0", "acme");
@@ -53,7 +53,7 @@ async fn of_several_names_the_one_that_is_lent_already_counts() {
     agent
         .until("found", |status| ids(status) == ["acme-two=Healthy"])
         .await;
-    // As udev adds a link later that comes first by its name.
+    // As udev adds a link later whose name sorts first.
     hardware.by_id("acme", "one", "../a0");
     let first =
         |status: &DevicesStatus| status.problems.len() == 1 && ids(status) == ["acme-two=Healthy"];

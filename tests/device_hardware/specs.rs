@@ -1,4 +1,4 @@
-//! Devices of CDI specs: by name, by what the specs say, and by claim.
+//! Devices of CDI specs: by name, by their content, and by claim.
 
 use machinist::device::{Allowances, CdiAnswer};
 
@@ -79,7 +79,8 @@ fn devices_of_two_kinds_with_one_name_are_told_and_the_first_is_kept() {
     assert!(problems[0].contains(told), "{problems:?}");
 }
 
-/// A machine whose spec has a device that can be said in plain words, and four that cannot.
+/// A machine whose spec has one device that machinist can pass on without CDI, and four that it
+/// cannot.
 fn with_a_spec() -> Hardware {
     let hardware = Hardware::new();
     for node in ["gpu0", "gpu1", "gpuctl"] {

@@ -1,4 +1,5 @@
-//! Kubelets that are not there, start anew, refuse, forget or are slow, and sockets that go.
+//! Kubelets that are not running, restart, refuse, forget or are slow, and sockets that are
+//! removed.
 
 use std::time::{Duration, Instant};
 
@@ -168,7 +169,7 @@ async fn a_socket_of_ours_that_somebody_removed_is_made_again() {
     .unwrap();
     let books = kubelet
         .until("registered again", |books| {
-            // A kubelet that is slow to ask for the list is registered with once more.
+            // With a kubelet that calls ListAndWatch late, the agent registers once more.
             books["machinist.dev/fuse"].endpoint != endpoint
                 && has(books, "machinist.dev/fuse", &["fuse=Healthy"])
         })
@@ -201,7 +202,7 @@ async fn a_kubelet_that_removes_our_lock_too_is_registered_with_again() {
             })
             .await;
         assert_eq!(kubelet.sockets().len(), 1, "life {life}");
-        // While this kubelet lives: once it is gone, so is the registration.
+        // While this kubelet runs: its end also ends the registration.
         agent.until("it is told", registered).await;
     }
     agent.stop().await;

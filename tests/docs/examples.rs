@@ -1,4 +1,4 @@
-//! Examples on the pages are what the program takes and says.
+//! The examples on the pages match the input and output of the program.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{blocks, home, page};
 
-/// What the program prints on stdout.
+/// The program's stdout.
 pub(super) fn machinist(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_machinist"))
         .args(arguments)
@@ -41,7 +41,7 @@ fn declarations_on_the_page_are_good_and_ask_for_what_their_pods_want() {
 
 #[test]
 fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
-    // What the page's Butane config reads.
+    // The files that the page's Butane config reads.
     let beside = tempfile::tempdir().unwrap();
     fs::create_dir_all(beside.path().join("web")).unwrap();
     fs::create_dir_all(beside.path().join("files")).unwrap();
@@ -206,7 +206,7 @@ fn what_other_commands_print_has_the_shape_on_the_page() {
     assert!(checked.starts_with('['), "{checked}");
     let shown = blocks(&page("docs/interface.md"), "json");
     let update = keys_of(&shown[2]);
-    // Nothing is restarted in a directory.
+    // Nothing is restarted below an offline root.
     let quiet: BTreeSet<_> = update
         .iter()
         .filter(|key| !key.starts_with(".actions."))

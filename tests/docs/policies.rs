@@ -1,4 +1,4 @@
-//! The tables of `docs/policies.md`, row by row, held against plans of the program.
+//! Compares the tables of `docs/policies.md`, row by row, with plans of the program.
 
 use std::{collections::BTreeSet, fs};
 
@@ -13,7 +13,7 @@ struct Row {
     path: String,
     action: String,
     units: Vec<String>,
-    /// All of the units, instead of the first that is there.
+    /// All of the units, instead of the first that exists.
     all: bool,
 }
 
@@ -70,7 +70,7 @@ fn every_row_is_what_a_plan_says() {
     for row in rows {
         let cases: Vec<Vec<String>> = match row.all {
             true => vec![row.units.clone()],
-            // Each unit alone: whichever the machine has is acted on.
+            // Each unit alone: the action uses whichever the machine has.
             false => row.units.iter().map(|unit| vec![unit.clone()]).collect(),
         };
         let cases = if cases.is_empty() {

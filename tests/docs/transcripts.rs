@@ -1,7 +1,6 @@
-//! What a reader types and sees on `docs/machine-config.md`: every `console` block is run, in one empty
-//! directory and in order, and says what stands there. Times, ids and spaces between columns may
-//! differ; a line of `…` alone stands for lines that are another machine's. `UPDATE_GOLDEN=1` writes the
-//! page anew.
+//! Runs the `console` blocks of `docs/machine-config.md`, in one empty directory and in order, and
+//! compares their output with the page. Times, ids and spaces between columns may differ; a line of
+//! `…` alone replaces lines that depend on the machine. `UPDATE_GOLDEN=1` rewrites the page.
 
 use std::{
     fs,
@@ -15,7 +14,7 @@ use super::home;
 
 const PAGE: &str = "docs/machine-config.md";
 
-/// What only those read who are not root.
+/// A message that only users other than root see.
 const OWNERS: &str = "\nWarnings
   this process may not change owners (CAP_CHOWN): they are recorded, not set,
     and not compared
@@ -25,7 +24,7 @@ const OWNERS: &str = "\nWarnings
 struct Step {
     /// Its lines, the first one without the prompt.
     command: String,
-    /// The lines of the page that say what it prints.
+    /// The output that the page shows.
     shown: Vec<String>,
     /// Where those lines are on the page.
     at: usize,
@@ -80,7 +79,7 @@ impl Shell<'_> {
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.home);
         command.env_clear().env("PATH", path);
-        // The page is not about a disk that is nearly full.
+        // Output about a nearly full disk is not on the page.
         command.env("MACHINIST_READINESS__DISK_SPACE__MIN_FREE", "1%");
         command
     }
@@ -128,7 +127,7 @@ impl Shell<'_> {
     }
 }
 
-/// A line without what differs from run to run.
+/// A line without the parts that differ from run to run.
 fn plain(line: &str) -> String {
     let word = |word: &str| {
         let digits = word.contains(|c: char| c.is_ascii_digit());
@@ -144,7 +143,7 @@ fn plain(line: &str) -> String {
         match digits && (date || id || time || span) {
             true => "T".to_owned(),
             false if core.starts_with("127.0.0.1:") => "ADMIN".to_owned(),
-            // The digest is that of the canonical form, which the machine config's own tests hold.
+            // The digest is that of the canonical form, which the machine config's own tests check.
             false if core.starts_with("rendered-machine-") => "CONFIG".to_owned(),
             false => word.to_owned(),
         }

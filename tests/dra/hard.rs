@@ -1,4 +1,4 @@
-//! What is slow, full or changed while claims are prepared.
+//! Slow requests, full disks and changes while claims are prepared.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn a_claim_that_takes_its_time_holds_up_nobody_and_can_be_given_back() {
     });
     let why = slow.unwrap_err();
     assert!(why.contains("claim lab/slow was given back"), "{why}");
-    // What the cluster says too late is nothing to anybody.
+    // A late answer of the cluster is ignored.
     drop(answers);
     stage.claims.allocate("another", &[("one", &named("ttyA"))]);
     stage.prepare("another").await.unwrap();
@@ -50,7 +50,7 @@ async fn what_cannot_be_written_down_is_not_offered_until_it_can() {
     machine.plug("ttyA");
     machine.plug("ttyB");
     declare(&machine, "dra");
-    // No file can take its place.
+    // No file can replace this directory.
     std::fs::create_dir_all(machine.path(BOOK).join("x")).unwrap();
     let watcher = Watcher::start(machine.root());
     let agent = machine.agent();

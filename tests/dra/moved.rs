@@ -1,10 +1,11 @@
-//! Devices whose nodes get other names: no container gets another device than its claim was given.
+//! Devices whose nodes are renamed: no container gets another device than the one its claim was
+//! allocated.
 
 use std::path::PathBuf;
 
 use super::*;
 
-/// Devices are known by their links in `by-id`.
+/// Devices are identified by their links in `by-id`.
 fn linked() -> Machine {
     let machine = Machine::new();
     machine.plug("ttyA");
@@ -20,7 +21,7 @@ fn linked() -> Machine {
     machine
 }
 
-/// As udev does it: a new link takes the old one's place.
+/// As udev does it: a new link replaces the old one.
 fn lead(machine: &Machine, name: &str, to: &str) {
     let new = machine.path("dev/by-id/.new");
     std::os::unix::fs::symlink(format!("../{to}"), &new).unwrap();
@@ -31,7 +32,7 @@ fn link(machine: &Machine, name: &str) -> PathBuf {
     machine.path(&format!("dev/by-id/usb-{name}"))
 }
 
-/// What a container of the claim would be given now.
+/// The node that a container of the claim would get now.
 fn node(stage: &Stage, name: &str) -> Option<String> {
     let spec = stage.spec(name)?;
     let node = &spec["devices"][0]["containerEdits"]["deviceNodes"][0]["hostPath"];
@@ -62,7 +63,7 @@ async fn a_device_that_went_is_given_to_nobody_and_is_found_under_its_new_node()
     lead(&stage.machine, "one", "ttyC");
     gives(&stage, Some("/dev/ttyC")).await;
     assert_eq!(stage.prepare("c").await.unwrap(), first);
-    // Plugged out and in again before anybody looks: to the registry nothing has changed.
+    // Unplugged and plugged in again between two scans: the registry sees no change.
     lead(&stage.machine, "one", "ttyA");
     gives(&stage, Some("/dev/ttyA")).await;
     stage.agent.stop().await;
@@ -75,7 +76,7 @@ async fn after_a_boot_a_claim_never_gives_what_has_the_name_now() {
     stage.claims.allocate("c", &[("one", &device)]);
     stage.prepare("c").await.unwrap();
     stage.agent.stop().await;
-    // The first device is away at first, and its node's name is the other's by now.
+    // The first device is missing at first, and its node's name now belongs to the other.
     std::fs::remove_file(link(&stage.machine, "one")).unwrap();
     lead(&stage.machine, "two", "ttyA");
     stage.machine.boot("boot-2");

@@ -1,4 +1,4 @@
-//! When devices are offered to claims, and when to the kubelet as a device plugin.
+//! When devices are offered through DRA, and when through the device plugin.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ async fn a_resource_is_on_one_side_at_a_time() {
     assert!(kubelet.books().is_empty(), "never both");
     stage.claims.allocate("c", &[("one", &named("ttyA"))]);
     stage.prepare("c").await.unwrap();
-    // Neither while the cluster has it, nor while a claim does.
+    // The device plugin does not start while the published slices still list the device, nor while
+    // a claim is prepared.
     declare(&stage.machine, "devicePlugin");
     stage.until_wished(0).await;
     let waits = |status: &machinist::device::status::DevicesStatus| {
@@ -48,7 +49,7 @@ async fn a_resource_is_on_one_side_at_a_time() {
             books.get(TTY).is_some_and(|one| one.streaming)
         })
         .await;
-    // And back: the plugin goes first, and the driver's sockets come anew.
+    // And back: the plugin is removed first, and the driver's sockets are created again.
     until("no driver", async || {
         stage.watcher.found().is_empty().then_some(())
     })
@@ -78,7 +79,7 @@ async fn nothing_is_offered_to_claims_before_the_kubelet_knows_the_driver() {
         devices().filter(|all| *all == 0)
     })
     .await;
-    // The first that may be claimed comes later.
+    // The first device for DRA is declared later.
     declare(&machine, "dra");
     agent
         .until("declared", |status| status.devices.len() == 1)

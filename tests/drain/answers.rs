@@ -1,4 +1,4 @@
-//! What the API server's words mean.
+//! The meaning of the API server's responses.
 
 use std::time::Duration;
 

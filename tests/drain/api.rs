@@ -19,7 +19,7 @@ use tokio_stream::{StreamExt as _, wrappers::UnboundedReceiverStream};
 
 use crate::support::{Made, merge};
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Heard {
     /// `POST /api/v1/…`, without the query.
@@ -33,7 +33,7 @@ struct Inside {
     pods: BTreeMap<String, Value>,
     objects: BTreeMap<String, Value>,
     heard: Vec<Heard>,
-    /// The next answers to requests that begin so.
+    /// The next responses to requests that begin with this text.
     answers: VecDeque<(String, u16, Value)>,
     watches: Vec<mpsc::UnboundedSender<Result<Bytes, std::io::Error>>>,
     version: u64,
@@ -95,7 +95,7 @@ impl Api {
         self.inside().objects[path].clone()
     }
 
-    /// The next answer to a request that begins so.
+    /// Sets the next response to a request that begins with this text.
     pub(crate) fn answers(&self, what: &str, code: u16, body: Value) {
         let answer = (what.to_owned(), code, body);
         self.inside().answers.push_back(answer);
@@ -188,7 +188,7 @@ async fn answer(State(api): State<Api>, request: Request) -> Response {
     serve(&api, &what, &query, body)
 }
 
-/// What a server without troubles says.
+/// The response of a server without failures.
 fn serve(api: &Api, what: &str, query: &str, body: Value) -> Response {
     let (method, path) = what.split_once(' ').unwrap();
     match (method, path) {
@@ -231,7 +231,7 @@ fn budgets(api: &Api, path: &str) -> Response {
     respond(200, &list)
 }
 
-/// A merge patch: null takes away.
+/// Applies a merge patch: null removes a field.
 fn patch(into: &mut Value, change: Value) {
     let Value::Object(change) = change else {
         *into = change;

@@ -1,4 +1,4 @@
-//! Drains that wait: for budgets, for the server, for pods.
+//! Drains that wait: for PodDisruptionBudgets, for the server, for pods.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn a_blocker_is_named_within_a_second_with_its_budget_and_since_when() {
     }
     pass(seconds(120)).await;
     assert_eq!(running.said_of("web").unwrap().since, wait.since);
-    // Its numbers are those of now.
+    // The budget's current numbers.
     server.budget(budget("web", json!({"maxUnavailable": 1}), [0, 1, 2, 3]));
     running
         .until(|now| now.waits[0].sentence().contains("1 of 3"))
@@ -75,7 +75,7 @@ async fn a_blocker_is_named_within_a_second_with_its_budget_and_since_when() {
 async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
     let server = Server::with([made("a"), made("b")]);
     server.budget(budget("web", json!({"maxUnavailable": 0}), [0, 2, 2, 2]));
-    // Nobody answers an eviction: what is said comes from the budget alone.
+    // No eviction is answered: the reported reason comes from the budget alone.
     let mut running = start(&server, unattended());
     pass(Duration::from_millis(8)).await;
     server.hangs(true);
@@ -104,7 +104,7 @@ async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
         .map(|wait| wait.what.reason())
         .collect();
     assert_eq!(reasons, [Reason::DrainBudgetNeverAllows; 2]);
-    // It is asked all the same: whether the budget changes is not ours to say.
+    // The eviction is requested all the same: the budget may change at any time.
     pass(seconds(30)).await;
     assert!(server.writes() > 1);
     assert_eq!(server.deletions(), []);
@@ -125,7 +125,8 @@ async fn of_the_pods_of_one_budget_one_is_asked_for_at_a_time() {
     pass(seconds(300)).await;
     let asked = server.writes();
     assert!((15..=35).contains(&asked), "{asked}");
-    // Ten were asked together and refused together: the first pause is the first, not the tenth.
+    // Ten were requested together and refused together: the back-off is that of one refusal, not of
+    // ten.
     let tenth = server
         .log()
         .into_iter()
@@ -266,7 +267,7 @@ async fn an_outage_is_survived_and_does_not_count_for_the_force_but_for_the_time
         "{forced:?} {expected:?}"
     );
     running.ended().await.unwrap();
-    // The limit of the whole drain stands.
+    // The limit of the whole drain applies.
     let server = held("web");
     let limited = Options {
         limits: unattended().limits,
@@ -309,7 +310,7 @@ async fn nothing_is_forced_a_second_before_the_limit_also_when_the_agent_was_res
     let limit = seconds(120 * 60);
     let mut first = start(&server, forcing(limit));
     pass(seconds(70 * 60)).await;
-    // What was kept last is at most a minute old.
+    // The last saved progress is at most a minute old.
     let kept = first.until(|now| now.spent > seconds(69 * 60)).await.spent;
     first.stop.cancel();
     first.ended().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Which budgets count a pod, and what the API server will say.
+//! Which budgets apply to a pod, and how the API server will answer an eviction.
 
 use machinist::drain::{Budget, Prospect, prospect};
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn a_budget_that_can_never_allow_is_known_before_anything_starts() {
         (json!({"minAvailable": 1}), [0, 1, 1, 1], "never"),
         (json!({"maxUnavailable": 1}), [0, 2, 2, 3], "later"),
         (json!({"maxUnavailable": 1}), [1, 3, 2, 3], "allowed"),
-        // Nothing was counted: what it will say is not known.
+        // Nothing was counted, so the answer is not known.
         (json!({"maxUnavailable": 0}), [0, 0, 0, 0], "later"),
     ] {
         let told = word(&made("web"), &[budget("b", spec.clone(), counts)]);
@@ -100,7 +100,7 @@ fn an_unready_pod_goes_where_its_budget_always_allows_it_or_enough_others_are_he
         (default(), [0, 1, 2, 3], "later"),
         (named(), [0, 1, 2, 3], "later"),
         (default(), [0, 2, 2, 3], "allowed"),
-        // Nobody must be healthy: the rule for healthy pods holds.
+        // The budget requires no healthy pod: the rule for healthy pods applies.
         (default(), [0, 0, 0, 3], "later"),
     ] {
         let budget = budget("b", spec.clone(), counts);

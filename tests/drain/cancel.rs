@@ -1,4 +1,4 @@
-//! `machinist cancel`, against an API server on which the test plays the node's agent.
+//! `machinist cancel`, against an API server on which the test acts as the node's agent.
 
 use std::{
     process::{Command, Output},
@@ -46,7 +46,7 @@ fn asked(api: &Api) -> Value {
     api.object(NODE)["metadata"]["annotations"]["machinist.dev/cancel"].clone()
 }
 
-/// As the agent does: once it is asked, and not before.
+/// Answers as the agent does: only after the request.
 fn answering(api: &Api, answer: impl Fn(&mut Value) + Send + 'static) {
     let api = api.clone();
     tokio::spawn(async move {
@@ -135,7 +135,7 @@ async fn an_agent_that_does_not_answer_is_not_waited_for_longer_than_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_before_is_not_taken_for_the_answer_to_the_same_question_anew() {
-    // The question was taken back, and the agent has not seen that yet.
+    // The request was withdrawn, and the agent has not seen that yet.
     let api = api(json!({"machinist.dev/cancelled": "new"})).await;
     let output = cancel(&api, &["--timeout", "1s", "a"]).await;
     let (code, _, err) = said(&output);

@@ -1,4 +1,4 @@
-//! Which pods go, stay, or speak against the drain: kubectl's filters.
+//! Which pods are evicted, stay, or block the drain: kubectl's filters.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn pods_that_a_controller_makes_anew_are_evicted() {
         "Job",
         "Gizmo",
     ] {
-        // Nobody looks the owner up: it may be gone, or of a kind that nobody knows.
+        // The owner is not looked up: it may not exist, or be of an unknown kind.
         let pod = made("web").owned_by(kind, "gone");
         assert_eq!(judged(&pod, &strict()), evict(), "{kind}");
     }
@@ -81,7 +81,7 @@ fn pods_of_daemon_sets_stay_or_stop_the_drain_and_finished_ones_go() {
     );
     assert_eq!(judged(&pod, &strict()), Verdict::Refuse(vec![note]));
     assert_eq!(judged(&pod.clone().finished("Failed"), &strict()), evict());
-    // The same name in another group is no DaemonSet.
+    // The same kind in another group is no DaemonSet.
     let own = json!({"metadata": {"ownerReferences": [{"apiVersion": "acme.dev/v1",
         "kind": "DaemonSet", "name": "x", "uid": "o", "controller": true}]}});
     assert_eq!(judged(&pod.with(own), &strict()), evict());
@@ -188,7 +188,7 @@ fn a_pod_that_should_have_ended_long_ago_is_skipped_where_that_is_asked_for() {
     let skipped = Verdict::Leave(Some(Note::EndsTooSlowly));
     assert_eq!(judged(&pod, &rules), skipped);
     assert_eq!(judged(&pod, &strict()), evict());
-    // The deadline is a time to come: a pod that ends until then is no slow one.
+    // The deadline is in the future: a pod that ends before it is not overdue.
     assert_eq!(judged(&made("slow").deleting_by(at(3600)), &rules), evict());
     assert_eq!(judged(&made("slow").deleting_by(at(-60)), &rules), evict());
 }

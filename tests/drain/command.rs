@@ -68,7 +68,7 @@ async fn drain_cordons_evicts_and_says_so_and_takes_kubectls_flags() {
     assert_eq!(told["nodes"][0]["outcome"], "Drained");
     assert_eq!(told["nodes"][0]["gone"], 2);
     assert_eq!(api.object(node())["spec"]["unschedulable"], true);
-    // A person's cordon carries no mark of ours.
+    // An operator's cordon carries no mark of the agent.
     assert_eq!(api.object(node())["metadata"]["annotations"], Value::Null);
     assert_eq!(
         api.writes()[0],
@@ -203,14 +203,15 @@ async fn a_cordon_is_one_request_or_none_and_keep_says_that_it_stays() {
     assert_eq!(*annotations, json!({"machinist.dev/keep-cordoned": "true"}));
     let output = machinist(&api, &["uncordon", "a"]).await;
     assert_eq!(out(&output), "node/a uncordoned\n");
-    // The agent's mark with them: the next cordon is its own maker's.
+    // The agent's marks are removed, too, so the next cordon is not attributed to the agent.
     let marks = json!({"machinist.dev/cordoned": null, "machinist.dev/keep-cordoned": null});
     let taken_back = json!({"metadata": {"annotations": marks},
         "spec": {"unschedulable": null}});
     assert_eq!(api.heard("PATCH")[2].body, taken_back);
 }
 
-/// Somebody uncordoned the node in an update: the agent's mark is left, and is not to make this cordon its own.
+/// The node was uncordoned during an update: the agent's mark is left, and must not make this
+/// cordon the agent's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cordon_where_an_agents_mark_is_left_over_takes_that_away() {
     let api = Api::with([]).await;

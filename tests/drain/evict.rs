@@ -1,4 +1,4 @@
-//! How a drain goes on when all is well, and how it begins and ends.
+//! The course of an undisturbed drain, and its start and end.
 
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ async fn updates_evict_what_is_lost_and_say_so() {
     assert_eq!(server.evictions("lone").len(), 1);
     assert_eq!(server.evictions("proxy").len(), 0);
     assert_eq!(drained.progress.gone, 1);
-    // What had been said stays said, and is said once.
+    // Progress notes stay, and each is reported once.
     let mut notes: Vec<_> = drained
         .progress
         .notes
@@ -163,7 +163,7 @@ async fn who_is_lost_is_said_when_the_eviction_was_accepted_and_not_before() {
     assert_eq!(lost(&drained.progress), ["other", "lone"]);
 }
 
-/// A template that names the node: whoever deletes its pods brings new ones, as fast as it deletes.
+/// A pod template that names the node: its controller recreates deleted pods immediately.
 #[tokio::test(start_paused = true)]
 async fn a_workload_that_comes_back_is_named_and_not_deleted_in_a_loop() {
     let server = Server::with([made("web-0").owned_by("ReplicaSet", "web")]);
@@ -217,7 +217,7 @@ async fn a_list_that_cannot_be_had_evicts_nobody() {
         assert_eq!(error.reason(), expected);
         assert_eq!(server.writes(), 0, "{refused:?}");
     }
-    // An update waits until it can be had.
+    // An update retries until the pods can be listed.
     let server = Server::with([made("web")]);
     server.lists([refusal(503, ""), refusal(500, "etcd"), refusal(429, "busy")]);
     assert_eq!(
@@ -243,7 +243,7 @@ async fn the_last_look_finds_what_no_watch_has_shown() {
     let server = Server::with([made("web")]);
     let running = start(&server, unattended());
     pass(seconds(1)).await;
-    // Of this one alone nothing is told.
+    // The watch does not report this pod.
     server.tells_nothing(true);
     server.put(made("late"));
     server.tells_nothing(false);
@@ -275,7 +275,7 @@ async fn a_watch_that_ends_is_begun_again_where_it_was() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_gone_already_is_done() {
     let server = Server::with([made("web")]);
-    // The answer alone says it: no watch does.
+    // Only the response reports it: the watch is silent.
     server.tells_nothing(true);
     let running = start(&server, unattended());
     pass(Duration::from_millis(6)).await;
@@ -287,7 +287,7 @@ async fn a_pod_that_is_gone_already_is_done() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_was_replaced_is_gone_and_its_namesake_is_judged_for_itself() {
-    // Told by the watch, or by the answer alone.
+    // Reported by the watch, or only by the response.
     for silent in [false, true] {
         replaced(silent).await;
     }
@@ -300,13 +300,13 @@ async fn replaced(silent: bool) {
     pass(Duration::from_millis(6)).await;
     server.remove("uid-db");
     let uid = serde_json::json!({"metadata": {"uid": "another"}});
-    // A member of the same set that a DaemonSet now makes: it stays.
+    // The member of the same name now belongs to a DaemonSet: it stays.
     server.daemon_set("db");
     server.put(made("db").with(uid).owned_by("DaemonSet", "db"));
     let drained = running.ended().await.unwrap();
     assert_eq!(drained.progress.gone, 1);
     assert_eq!(server.evictions("db").len(), 1);
-    // Another one must go as well: it is asked with its own UID.
+    // The replacement must be evicted as well: the request has its own UID.
     let uid = serde_json::json!({"metadata": {"uid": "a-third"}});
     let server = Server::with([made("db")]);
     server.tells_nothing(silent);
@@ -396,7 +396,7 @@ async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
         .collect();
     assert_eq!(asked, [true, true, true]);
     assert!(server.elapsed() < seconds(1), "nothing is waited for");
-    // What speaks against the drain is told in both, and nobody is asked.
+    // Both reports contain the blocking pods, and nothing is evicted.
     let plan = drain(&strict()).rehearse(true).await.unwrap();
     assert_eq!(plan.refuse.len(), 1);
     assert_eq!(server.writes(), 3);
@@ -417,7 +417,7 @@ async fn who_calls_a_drain_off_waits_for_what_is_under_way_and_nothing_comes_aft
     assert!(asked < 30, "{asked}");
     pass(seconds(60)).await;
     assert_eq!(server.writes(), asked);
-    // Taken up again, nobody is asked twice.
+    // After a restart no eviction is requested twice.
     drained(&server, unattended()).await.unwrap();
     assert_eq!(server.writes(), 30);
 }

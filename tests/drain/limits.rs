@@ -1,4 +1,4 @@
-//! Grace periods, and when waiting is over.
+//! Grace periods, and the time limits of a drain.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn a_limit_of_120_minutes_forces_nothing_in_minute_119_and_everything_at_120() {
     assert_eq!(act(120 * 60), Act::Delete);
     assert_eq!(limits.next(seconds(119 * 60)), Some(seconds(60)));
     assert_eq!(limits.next(seconds(120 * 60)), None);
-    // The limit for budgets says nothing about pods without one.
+    // The limit for budgets does not apply to pods without one.
     assert_eq!(limits.act(&pod, false, seconds(999_999), false), Act::Wait);
 }
 

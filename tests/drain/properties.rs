@@ -1,4 +1,4 @@
-//! What holds for every pod and every rule.
+//! Properties of every pod and every rule.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{Made, at, budget, made};
 
-/// A pod of any kind, by the choices that the filters look at.
+/// A pod of any kind, varied in the fields that the filters use.
 fn any_pod() -> impl Strategy<Value = Made> {
     let kinds = prop_oneof![
         Just(None),
@@ -116,7 +116,8 @@ proptest! {
         prop_assert_eq!(names(&pods), names(&ordered));
     }
 
-    /// The server's arithmetic: what may be disrupted is what is healthy above what must be.
+    /// The server's arithmetic: the allowed disruptions are the healthy pods above the required
+    /// number.
     #[test]
     fn a_ready_pod_is_allowed_exactly_when_more_are_healthy_than_must_be(
         desired in 0..6_i32, current in 0..6_i32, expected in 1..6_i32,
@@ -127,7 +128,7 @@ proptest! {
         let pod = made("web").pod();
         let prospect = prospect(&pod, &budgets);
         prop_assert_eq!(matches!(prospect, Prospect::Allowed(_)), current > desired);
-        // However well all become, nothing is ever allowed.
+        // Even if all pods become healthy, no disruption is ever allowed.
         let never = expected <= desired;
         prop_assert_eq!(matches!(prospect, Prospect::Never(_)), never);
     }
@@ -139,7 +140,7 @@ proptest! {
         let seconds = Duration::from_secs;
         let limits = Limits::after(Some(seconds(limit)));
         let pod = made("web").pod();
-        // Two runs, the second given what the first reported.
+        // Two runs; the second is given the time that the first reported.
         let total = seconds(spent) + seconds(again);
         let forced = limits.act(&pod, true, total, false) == Act::Delete;
         prop_assert_eq!(forced, spent + again >= limit);

@@ -1,4 +1,4 @@
-//! What the adapter sends, and how it reads what comes back.
+//! The adapter's requests, and its parsing of the responses.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A drain under way, and what it says.
+//! A running drain, and its reports.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,12 +19,12 @@ pub(crate) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What an update does.
+/// The options of an update.
 pub(crate) fn unattended() -> Options {
     Options::unattended(None, None)
 }
 
-/// What the command does, with an API server that must answer.
+/// The options of the command, which requires an API server that answers.
 pub(crate) fn strict() -> Options {
     Options {
         rules: Rules {
@@ -47,7 +47,7 @@ pub(crate) fn start(server: &Server, options: Options) -> Running {
     start_after(server, options, Duration::ZERO)
 }
 
-/// With time that an earlier run has spent.
+/// Starts with time that an earlier run has spent.
 pub(crate) fn start_after(server: &Server, options: Options, spent: Duration) -> Running {
     let drain = Drain::new(Arc::new(server.clone()), "a", options, server.clock());
     let (ordered, word) = watch::channel(None);
@@ -67,12 +67,12 @@ pub(crate) fn start_after(server: &Server, options: Options, spent: Duration) ->
 }
 
 impl Running {
-    /// How it ended; within two days of the paused clock.
+    /// The result; within two days of the paused clock.
     pub(crate) async fn ended(self) -> Result<Drained, DrainError> {
         timeout(seconds(172_800), self.task).await.unwrap().unwrap()
     }
 
-    /// Waits until the progress fits.
+    /// Waits until the progress satisfies the condition.
     pub(crate) async fn until(&mut self, fits: impl Fn(&Progress) -> bool) -> Progress {
         let found = timeout(seconds(7200), self.progress.wait_for(|now| fits(now))).await;
         found.expect("it never fits").unwrap().clone()
@@ -86,7 +86,7 @@ impl Running {
         !self.task.is_finished()
     }
 
-    /// What is said of a pod now.
+    /// The reported wait for a pod, if there is one.
     pub(crate) fn said_of(&self, pod: &str) -> Option<Wait> {
         let waits = self.now().waits;
         waits.into_iter().find(|wait| wait.pod.name == pod)

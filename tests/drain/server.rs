@@ -1,4 +1,5 @@
-//! A double of the API server: pods that end when they are asked to, a watch, and a script for the rest.
+//! A double of the API server: pods that end when they are evicted, a watch, and a script for
+//! everything else.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -22,7 +23,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::support::{Made, at};
 
-/// What was asked for, and when.
+/// A recorded request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
     List,
@@ -50,12 +51,12 @@ struct State {
     silent: bool,
     in_flight: usize,
     most_in_flight: usize,
-    /// How long pods take to end; none never do.
+    /// How long pods take to end; with `None` they never do.
     ends_after: Option<Duration>,
     latency: Duration,
 }
 
-/// Cheap to clone; all clones are one.
+/// Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub(crate) struct Server {
     state: Arc<Mutex<State>>,
@@ -63,7 +64,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Within a paused runtime. Pods end two seconds after they are asked to.
+    /// Within a paused runtime. Pods end two seconds after their eviction.
     pub(crate) fn with(pods: impl IntoIterator<Item = Made>) -> Self {
         let server = Self {
             state: Arc::default(),
@@ -119,12 +120,12 @@ impl Server {
     pub(crate) fn daemon_set(&self, name: &str) {
         self.state().daemon_sets.insert(name.to_owned());
     }
-    /// The next answers to evictions of a pod; then it goes.
+    /// The next responses to evictions of a pod; then it is evicted.
     pub(crate) fn answers(&self, pod: &str, answers: impl IntoIterator<Item = Refused>) {
         let answers = answers.into_iter().collect();
         self.state().answers.insert(pod.to_owned(), answers);
     }
-    /// What is said to every eviction of a pod, until it is lifted.
+    /// The response to every eviction of a pod, until it is lifted.
     pub(crate) fn always(&self, pod: &str, answer: Refused) {
         self.state().always.insert(pod.to_owned(), answer);
     }
@@ -141,7 +142,7 @@ impl Server {
         self.state().hangs = hangs;
     }
 
-    /// Nobody answers, and what was open breaks.
+    /// The server becomes unreachable, and open requests fail.
     pub(crate) fn goes_away(&self) {
         let mut state = self.state();
         state.away = true;
@@ -156,14 +157,14 @@ impl Server {
     pub(crate) fn ends_watches(&self) {
         self.state().watchers.clear();
     }
-    /// Watches break: what they were to go on from is forgotten.
+    /// Watches fail: the resource version to continue from is too old.
     pub(crate) fn forgets(&self) {
         for watcher in self.state().watchers.drain(..) {
             let _ = watcher.send(Err(CallError::from(refusal(410, "too old"))));
         }
     }
 
-    /// Watches stay open and tell of nothing that happens from now on.
+    /// Watches stay open and deliver no events from now on.
     pub(crate) fn tells_nothing(&self, silent: bool) {
         self.state().silent = silent;
     }
@@ -171,7 +172,7 @@ impl Server {
     pub(crate) fn log(&self) -> Vec<(Duration, Call)> {
         self.state().log.clone()
     }
-    /// Evictions of a pod by name, and when they came.
+    /// The times at which a pod's eviction was requested.
     pub(crate) fn evictions(&self, pod: &str) -> Vec<Duration> {
         let mine = |call: &Call| matches!(call, Call::Evict(name, _) if name == pod);
         let log = self.log().into_iter();
@@ -199,7 +200,7 @@ impl Server {
         self.state().in_flight
     }
 
-    /// The way of every call: written down, slow, or without an answer.
+    /// Common handling of every call: it is recorded, delayed, or left without an answer.
     async fn called(&self, call: Call) -> Result<(), CallError> {
         let latency = {
             let mut state = self.state();
@@ -254,7 +255,7 @@ impl Server {
         }
     }
 
-    /// The kubelet's part.
+    /// The kubelet's part: ends a pod.
     fn end(&self, pod: &PodId, how: How) {
         let seen = self.state().pods.get(&pod.uid).map(Made::pod);
         let Some(seen) = seen.filter(|pod| !pod.is_leaving()) else {
@@ -372,7 +373,7 @@ pub(crate) fn because(code: u16, kind: &str, message: &str) -> Refused {
     }
 }
 
-/// A budget's no.
+/// The response to an eviction that a PodDisruptionBudget refuses.
 pub(crate) fn budget_says_no() -> Refused {
     because(
         429,

@@ -1,15 +1,15 @@
-//! Pods and budgets as the API server would send them.
+//! Pods and budgets as the API server sends them.
 
 use jiff::Timestamp;
 use machinist::drain::{Budget, Pod};
 use serde_json::{Value, json};
 
-/// 2027-01-15T08:00:00Z, and so many seconds.
+/// 2027-01-15T08:00:00Z plus this many seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-/// A pod in the API's own words, made up of parts that are merged.
+/// A pod as JSON of the API, merged from parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Made(pub(crate) Value);
 

@@ -1,4 +1,4 @@
-//! What is said of a pod that has not gone.
+//! The reported reason why a pod has not ended.
 
 use machinist::{
     drain::{Prospect, Wait, What, prospect},
@@ -74,9 +74,9 @@ fn a_pod_that_only_a_finalizer_holds_is_reported_with_its_name() {
     let held = made("db")
         .finalizers(&["acme.dev/volume"])
         .deleting_by(at(30));
-    // It still runs: what it needs is time.
+    // It still runs within its grace period.
     assert_eq!(What::of_leaving(&held.pod(), at(10)), What::Ending);
-    // It still runs after its time: that is its kubelet's, whoever else holds the object.
+    // It still runs after its grace period: the kubelet is responsible, regardless of finalizers.
     assert_eq!(What::of_leaving(&held.pod(), at(61)), What::Overdue);
     let ended = held.ended();
     let what = What::of_leaving(&ended.pod(), at(10));

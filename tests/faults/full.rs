@@ -1,5 +1,5 @@
-//! Real file systems, made for the test, that fill up at a chosen moment. Needs root; skipped by name
-//! elsewhere.
+//! Real file systems, created for the test, that fill up at a chosen moment. Needs root; skipped by
+//! name elsewhere.
 
 use std::{
     fs::File,
@@ -44,7 +44,7 @@ impl Disk {
         mounted.ok().map(|()| Self { dir })
     }
 
-    /// Made by `mkfs.<kind>` with these flags in a file of so many MiB.
+    /// Created by `mkfs.<kind>` with these flags in a file of this many MiB.
     fn image(kind: &str, size: u64, flags: &[&str]) -> Option<Self> {
         let dir = temporary();
         let image = dir.path().with_extension("img");
@@ -75,7 +75,7 @@ impl Drop for Disk {
     }
 }
 
-/// What takes the last of something on a disk, and gives it back.
+/// Uses up the rest of something on a disk, and releases it.
 #[derive(Clone)]
 struct Ballast {
     dir: PathBuf,
@@ -96,7 +96,7 @@ impl Ballast {
     }
 }
 
-/// Takes every block: large pieces first, then what is left piece by piece.
+/// Uses every block: large pieces first, then the rest in small pieces.
 fn fill(dir: &Path) -> bool {
     let file = File::create(dir.join("blocks")).unwrap();
     let (mut at, mut piece) = (0, 256 << 20);
@@ -150,7 +150,7 @@ async fn each(case: &Case, disk: &Disk, inodes: bool, step: usize) -> (usize, us
     (went_back, went_on)
 }
 
-/// Loads the ballast just before operation `number`.
+/// Fills the disk just before operation `number`.
 fn loading(root: Root, number: usize, ballast: Ballast) -> Root {
     let count = AtomicUsize::new(0);
     root.with_fault(Arc::new(move |_: &Op| {
@@ -161,7 +161,7 @@ fn loading(root: Root, number: usize, ballast: Ballast) -> Root {
     }))
 }
 
-/// Waits until the update is done or has failed, and says why.
+/// Waits until the update is done or has failed, and returns the reason of a failure.
 async fn ended(driver: &mut Driver, case: &Case) -> Option<Reason> {
     let new = machinist::machine_config::digest(&case.to.0);
     let report = driver
@@ -196,7 +196,7 @@ fn a_real_xfs_that_fills_up_is_waited_for() {
         println!("skipped: xfs cannot be mounted here");
         return;
     };
-    // Its inodes are blocks.
+    // Its inodes use blocks.
     let case = Case::everything();
     let (went_back, went_on) = paused(each(&case, &disk, false, 3));
     println!("xfs: {went_back} updates went back and came again, {went_on} went on");

@@ -1,4 +1,4 @@
-//! Errors in place of operations: once, or until somebody repairs the disk.
+//! Injected errors of operations: once, or until the disk is repaired.
 
 use std::{
     io,
@@ -56,14 +56,14 @@ impl Disk {
     }
 }
 
-/// Runs with a clock that jumps to the next deadline whenever everybody waits.
+/// Runs with a paused clock, which jumps to the next deadline whenever all tasks wait.
 pub(crate) fn paused<T>(work: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
     runtime.block_on(work)
 }
 
-/// The agent's driver for this case; hours of a paused clock pass in no time.
+/// The agent's reconciler for this case; hours of a paused clock take no time.
 pub(crate) fn drive(case: &Case, root: &Root) -> Driver {
     let (script, conduct) = (Script::new(), restarting(UNIT));
     let mut driver = Driver::on(root, &script, case.to.desired(), conduct);
@@ -140,7 +140,8 @@ fn a_file_system_that_cannot_exchange_names_is_updated_by_way_of_a_third_name_an
     assert!(tree == old, "{}", difference(&old, &tree));
 }
 
-/// Killed right after the first operation of which `is_last` is true; which one that was.
+/// Kills the update right after the first operation for which `is_last` is true; returns which one
+/// that was.
 fn killed_after(
     case: &Case,
     sandbox: &Sandbox,
@@ -209,7 +210,7 @@ fn killed_between_the_steps_by_way_of_a_third_name_the_update_goes_on() {
     assert!(kills > 20 && missing >= 5, "{kills} {missing}");
 }
 
-/// Killed while the target is missing, and somebody puts a file there.
+/// Killed while the target is missing, and another process creates a file there.
 #[test]
 fn what_a_stranger_puts_where_the_target_is_missing_is_kept_aside_by_the_undo() {
     let case = Case::everything().without_exchange();
@@ -236,7 +237,7 @@ fn what_a_stranger_puts_where_the_target_is_missing_is_kept_aside_by_the_undo() 
     assert!(met >= 5, "{met}");
 }
 
-/// Whether an operation needs room that was not set aside for it before.
+/// Whether an operation needs space that was not reserved for it before.
 fn needs_room(kept: &AtomicU64, op: &Op) -> bool {
     let spare = op.path.as_str().ends_with("/.journal.new");
     match &op.act {
@@ -287,7 +288,7 @@ fn a_disk_that_fills_up_at_any_moment_is_waited_for_on_one_config_or_the_other()
                 Some(failure) => {
                     assert_eq!(failure.code, Reason::NoSpace, "{what}: {failure:?}");
                     assert!(failure.again, "{what}");
-                    // Going back needs no room: nothing of the update is left on the machine.
+                    // A rollback needs no space: nothing of the update is left on the machine.
                     let open = journal.transactions.iter();
                     let open: Vec<_> = open.filter(|tx| tx.mark != Mark::Verified).collect();
                     assert!(open.is_empty(), "{what}: {open:?}");

@@ -1,4 +1,4 @@
-//! The stored copy of the config that the machine is on is gone or damaged; and a journal that comes back.
+//! The stored copy of the current config is missing or damaged; and a journal that appears again.
 
 use machinist::{machine_config, reason::Reason, update::phase::Phase};
 
@@ -19,7 +19,7 @@ fn two() -> Written {
     config("two").file("/etc/found", "two\n", 0o644)
 }
 
-/// A machine on the first config whose stored copy then comes to harm.
+/// A machine on the first config whose stored copy is then damaged.
 async fn harmed(harm: fn(&std::path::Path)) -> (Sandbox, std::path::PathBuf) {
     let sandbox = machine();
     let mut driver = Driver::start(&sandbox, &Script::new(), one().desired());
@@ -96,7 +96,7 @@ fn a_lost_copy_is_written_anew_while_the_source_has_the_config() {
 fn a_config_that_the_disk_is_as_already_is_taken_on_without_the_lost_one() {
     paused(async {
         let (sandbox, _) = harmed(remove).await;
-        // The same objects, and one more that is there already.
+        // The same objects, and one more that exists already.
         sandbox.write("/etc/more", "more\n");
         std::fs::set_permissions(
             sandbox.path("/etc/more"),

@@ -1,4 +1,4 @@
-//! A small cluster, as its API server shows it.
+//! The objects of a small cluster, as its API server returns them.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ pub(crate) const GROUP: &str = "machineconfiguration.openshift.io";
 pub(crate) const OLD: &str = "rendered-worker-0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a";
 pub(crate) const NEW: &str = "rendered-worker-1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b";
 
-/// So long ago that the seconds of a test change nothing of what is shown.
+/// A time so long ago that the seconds of a test do not change the displayed age.
 pub(crate) fn ago(hours: i64, minutes: i64) -> Timestamp {
     Timestamp::now() - SignedDuration::from_secs(hours * 3600 + minutes * 60 + 20)
 }
@@ -42,7 +42,7 @@ fn node(name: &str, current: &str, desired: &str, state: &str) -> Value {
     })
 }
 
-/// In the middle of its drain, with a pod in the way.
+/// A node during its drain, with a pod that blocks it.
 fn draining(name: &str) -> Value {
     let mut node = node(name, OLD, NEW, "Working");
     node["spec"]["unschedulable"] = json!(true);
@@ -70,7 +70,7 @@ fn selects(role: &str) -> Value {
     json!({"matchLabels": {format!("node-role.kubernetes.io/{role}"): ""}})
 }
 
-/// Two workers of which one is done, and the pools of a small cluster.
+/// Two workers of which one is updated, and the pools of a small cluster.
 pub(crate) async fn cluster() -> Api {
     let api = Api::with([]).await;
     let nodes = [node("worker-1", NEW, NEW, "Done"), draining("worker-2")];
@@ -123,7 +123,7 @@ fn micro(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// Two events of ours and one of somebody else.
+/// Two events of ours and one of another component.
 fn happened() -> Vec<Value> {
     let event = |reason: &str, by: &str, minutes, count: i32| {
         json!({"kind": "Event", "apiVersion": "events.k8s.io/v1",

@@ -41,7 +41,7 @@ impl Agent {
     }
 }
 
-/// Where the value of `update.reboot` comes from, as the agent's machine shows it.
+/// The origin of the value of `update.reboot`, as the agent's machine shows it.
 async fn origin(root: &Path) -> String {
     let asked = ["settings", "-o", "json", "--root", root.to_str().unwrap()];
     let told = json_of(&called("machinist", &asked, &[]).await);
@@ -74,7 +74,7 @@ async fn a_node_has_the_settings_of_its_pool_also_while_the_api_server_is_away()
     until("worker\n").await;
     agent.ends();
     assert!(origin(root).await.contains("pool.worker.yaml"));
-    // The server is in trouble when the next agent starts.
+    // The API server fails when the next agent starts.
     let pools = format!("GET /apis/{GROUP}/v1/machineconfigpools");
     for _ in 0..50 {
         api.answers(

@@ -1,5 +1,5 @@
-//! What is true of every kubelet, asked of the double in each test run and of the real one in the lab. Each
-//! fact has resources of its own, so that one kubelet can be asked them all.
+//! Facts that are true of every kubelet; each test run checks them on the double, and the lab on
+//! the real one. Each fact has resources of its own, so that one kubelet can be used for all.
 
 use std::{
     os::unix::{fs::FileTypeExt as _, net::UnixListener},
@@ -17,32 +17,34 @@ use super::plugin::{Asked, DIRECTORY, Plugin, Script, register, request, short};
 mod watched;
 pub(crate) use watched::*;
 
-/// What the kubelet takes in one message.
+/// The kubelet's limit for one message.
 const LIMIT: usize = 4 << 20;
-/// Longer than any kubelet needs to tell its Node.
+/// Longer than any kubelet needs to update its Node.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A kubelet, double or real.
 pub(crate) trait Kubelet {
-    /// What its paths begin with, as this process sees it.
+    /// The root of its paths, as this process sees it.
     fn root(&self) -> &Path;
-    /// Whether its plugin watcher tries again where a plugin could not be registered: 1.33's does not.
+    /// Whether its plugin watcher retries a plugin that could not be registered: 1.33's does not.
     fn tries_again(&self) -> bool {
         true
     }
-    /// Whether its start leaves what is no socket: 1.26's removes every file but its checkpoint.
+    /// Whether its start keeps files that are no sockets: 1.26's removes every file but its
+    /// checkpoint.
     fn spares_files(&self) -> bool {
         true
     }
     async fn stop(&mut self);
     async fn start(&mut self);
-    /// Capacity and allocatable, as its Node has them.
+    /// Capacity and allocatable count on its Node.
     async fn counts(&self, resource: &str) -> Option<(usize, usize)>;
-    /// A pod that wants so many devices comes; an error is what it fails with.
+    /// Creates a pod that requests this many devices; an error is the reason with which the pod
+    /// fails.
     async fn admit(&self, resource: &str, count: usize) -> Result<(), String>;
 }
 
-/// Every fact, for whoever asks them all.
+/// Passes every fact to another macro.
 macro_rules! facts {
     ($ask:ident) => {
         $ask! {
@@ -88,7 +90,7 @@ async fn until_counted(kubelet: &impl Kubelet, resource: &str, wanted: (usize, u
     }
 }
 
-/// A plugin that is registered and has said what it has.
+/// A registered plugin that has sent its list.
 async fn offering(
     kubelet: &impl Kubelet,
     (resource, socket): (&str, &str),
@@ -102,7 +104,7 @@ async fn offering(
     plugin
 }
 
-/// Waits until everything before has come to where it is seen: a resource registered now is seen after it.
+/// Waits until everything before is visible: a resource that is registered now appears after it.
 async fn settle(kubelet: &impl Kubelet, name: &str) {
     let resource = format!("acme.dev/after-{name}");
     let socket = format!("after-{name}.sock");
@@ -115,7 +117,7 @@ fn directory(kubelet: &impl Kubelet) -> PathBuf {
     kubelet.root().join(DIRECTORY)
 }
 
-/// The healthy devices that the checkpoint has of a resource.
+/// The healthy devices of a resource in the checkpoint.
 fn written(kubelet: &impl Kubelet, resource: &str) -> Option<Vec<String>> {
     let path = directory(kubelet).join("kubelet_internal_checkpoint");
     let whole: serde_json::Value =
@@ -130,7 +132,7 @@ fn written(kubelet: &impl Kubelet, resource: &str) -> Option<Vec<String>> {
 pub(crate) async fn a_start_removes_sockets_and_nothing_else(kubelet: &mut impl Kubelet) {
     kubelet.stop().await;
     let dir = directory(kubelet);
-    // Its own socket stays: that it is dead, nobody is told.
+    // Its own socket file stays: nothing indicates that it is dead.
     assert!(std::fs::symlink_metadata(dir.join("kubelet.sock")).is_ok());
     std::fs::create_dir_all(dir.join("below")).unwrap();
     std::fs::write(dir.join("kept"), "kept").unwrap();
@@ -153,7 +155,7 @@ pub(crate) async fn a_start_removes_sockets_and_nothing_else(kubelet: &mut impl 
         assert_eq!(std::fs::read(dir.join("kept")).unwrap(), b"kept");
     }
     settle(kubelet, "start").await;
-    // Old plugins look for this one; kubelets do not make it.
+    // Old plugins look for this file; kubelets do not create it.
     assert!(!dir.join("DEPRECATION").exists());
 }
 
@@ -169,7 +171,7 @@ pub(crate) async fn other_versions_and_bad_names_are_refused_and_nobody_is_diall
     let told = "requested API version \"v1alpha\" is not supported by kubelet. Supported version is [\"v1beta1\"]";
     assert_eq!((refused.code(), refused.message()), (Code::Unknown, told));
     let long = format!("acme.dev/{}", "x".repeat(64));
-    // 253 letters fit, with what quotas put before them.
+    // 253 letters fit, including the prefix that quotas add.
     let deep = format!("{}dev/x", "a.".repeat(121));
     for name in [
         "acme",
@@ -198,9 +200,9 @@ pub(crate) async fn a_plugin_that_serves_late_is_waited_for_and_one_that_never_d
 ) {
     let start = Instant::now();
     let late = async {
-        // Anything well below the ten seconds, and long enough to have been dialled in vain.
+        // Well below the ten seconds, and long enough for a failed dial.
         tokio::time::sleep(Duration::from_secs(2)).await;
-        // A socket in a directory below is as good as any.
+        // A socket in a subdirectory is accepted.
         std::fs::create_dir_all(directory(kubelet).join("late")).unwrap();
         Plugin::serve(kubelet.root(), "late/p.sock", Script::default())
     };
@@ -288,7 +290,7 @@ pub(crate) async fn each_list_replaces_the_last_one_and_only_healthy_ones_count(
     plugin.list(&[b]);
     until_counted(kubelet, X, (1, 1)).await;
     assert_eq!(written(kubelet, X).unwrap(), ["b"]);
-    // Only this one word means healthy.
+    // Only this exact word means healthy.
     plugin.list(&[a, ("b", "healthy"), ("c", "")]);
     until_counted(kubelet, X, (3, 1)).await;
     plugin.list(&[]);
@@ -304,14 +306,14 @@ pub(crate) async fn a_list_that_ends_is_not_asked_for_again(kubelet: &mut impl K
     until_counted(kubelet, X, (1, 0)).await;
     settle(kubelet, "ends").await;
     assert_eq!((plugin.asked().opened, plugin.asked().open), (1, 0));
-    // What was written down is what was last listed.
+    // The checkpoint has the latest list.
     assert_eq!(written(kubelet, X).unwrap().len(), 0);
     register(kubelet.root(), request(X, "ends.sock"))
         .await
         .unwrap();
     until_counted(kubelet, X, (1, 1)).await;
     assert_eq!(plugin.asked().opened, 2);
-    // A plugin that dies is a stream that ends.
+    // When a plugin is killed, its stream ends.
     drop(plugin);
     until_counted(kubelet, X, (1, 0)).await;
 }
@@ -342,7 +344,7 @@ pub(crate) async fn the_end_of_the_first_plugin_cuts_off_the_second(kubelet: &mu
     let second = offering(kubelet, (X, "first-2.sock"), &two).await;
     until_counted(kubelet, X, (2, 2)).await;
     assert_eq!((first.asked().open, second.asked().open), (1, 1));
-    // Both are listened to; the last list counts.
+    // Both streams are read; the latest list counts.
     first.list(&[("a", "Healthy")]);
     until_counted(kubelet, X, (1, 1)).await;
     second.list(&two);
@@ -391,7 +393,7 @@ pub(crate) async fn after_a_second_plugin_that_failed_the_end_of_the_first_is_no
     let _second = Plugin::serve(kubelet.root(), "failed-2.sock", script);
     let refused = register(kubelet.root(), request(X, "failed-2.sock")).await;
     assert!(refused.is_err());
-    // The first is in force, and asked.
+    // The first plugin is the current one, and is called.
     kubelet.admit(X, 1).await.unwrap();
     assert_eq!((first.asked().open, first.asked().allocated), (1, 1));
     first.end();
@@ -465,7 +467,7 @@ pub(crate) async fn an_answer_of_more_than_4_mib_is_not_taken(kubelet: &mut impl
     let refused = kubelet.admit(X, 1).await.unwrap_err();
     let told = "rpc error: code = ResourceExhausted desc = grpc: received message larger than max";
     assert!(refused.contains(told), "{refused}");
-    // It is the answer that failed, and not the plugin.
+    // The answer failed, not the plugin.
     assert_eq!((plugin.asked().allocated, plugin.asked().open), (1, 1));
     settle(kubelet, "answers").await;
     assert_eq!(kubelet.counts(X).await, Some((1, 1)));
@@ -481,7 +483,7 @@ pub(crate) async fn a_restarted_kubelet_knows_the_names_and_no_devices(kubelet: 
     assert_eq!(written(kubelet, X).unwrap(), ["a", "b"]);
     kubelet.start().await;
     until_counted(kubelet, X, (0, 0)).await;
-    // Nobody is dialled, though it is known and serves.
+    // A remembered resource is not dialled, though its plugin serves.
     settle(kubelet, "restart").await;
     assert_eq!(plugin.asked().opened, 1);
     drop(plugin);

@@ -1,4 +1,4 @@
-//! A device plugin that does what a test says, and counts what it is asked.
+//! A device plugin that follows a script, and counts the calls it receives.
 
 use std::{
     path::{Path, PathBuf},
@@ -33,36 +33,36 @@ use tonic::{
     transport::{Channel, Endpoint, Server},
 };
 
-/// Where plugins and the kubelet meet, below its root.
+/// The directory of plugin sockets and `kubelet.sock`, below its root.
 pub(crate) const DIRECTORY: &str = "var/lib/kubelet/device-plugins";
 
-/// Where its plugin watcher looks.
+/// The directory that its plugin watcher scans.
 pub(crate) const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
 
-/// What a plugin answers.
+/// The answers of a plugin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     pub(crate) preferred: bool,
-    /// It does not say what its options are, but this.
+    /// The options call fails with this message.
     pub(crate) broken_options: Option<&'static str>,
-    /// It is asked for its list in vain, and this is why.
+    /// The `ListAndWatch` call fails with this message.
     pub(crate) broken_list: Option<&'static str>,
-    /// So many bytes stand in the answer to `Allocate`.
+    /// The size of the answer to `Allocate`, in bytes.
     pub(crate) padding: usize,
 }
 
-/// What a plugin was asked.
+/// The calls that a plugin has received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) options: usize,
-    /// Streams opened so far, and of them open.
+    /// Streams opened so far, and those still open.
     pub(crate) opened: usize,
     pub(crate) open: usize,
     pub(crate) allocated: usize,
     pub(crate) preferred: usize,
 }
 
-/// A plugin on its socket. Dropping it is its death; the socket file stays.
+/// A plugin on its socket. Dropping it kills it; the socket file stays.
 pub(crate) struct Plugin {
     service: Service,
     process: Option<Runtime>,
@@ -80,7 +80,7 @@ impl Plugin {
         Self::at(&root.join(DIRECTORY).join(socket), script, None)
     }
 
-    /// Serves on a socket of this name where the kubelet's watcher finds it, and says there who it is.
+    /// Serves on a socket of this name in the watcher's directory, with this plugin information.
     pub(crate) fn show(root: &Path, socket: &str, script: Script, info: PluginInfo) -> Self {
         Self::at(&root.join(REGISTRY).join(socket), script, Some(info))
     }
@@ -106,12 +106,12 @@ impl Plugin {
         self.service.list(devices);
     }
 
-    /// Ends all streams, in order.
+    /// Ends all streams properly.
     pub(crate) fn end(&self) {
         self.service.ends.send_modify(|ends| *ends += 1);
     }
 
-    /// What the watcher said of each registration.
+    /// The watcher's result for each registration.
     pub(crate) fn told(&self) -> Vec<Result<(), String>> {
         self.service.told.lock().unwrap().clone()
     }
@@ -121,13 +121,14 @@ impl Plugin {
     }
 }
 
-/// The test's own directory may be deeper than an address is long.
+/// The path of the test's directory may be longer than a socket address permits.
 fn bind(path: &Path) -> UnixListener {
     let _ = std::fs::remove_file(path);
     UnixListener::bind(short(path)).unwrap()
 }
 
-/// The same file by a name that fits into an address, as long as this process lives.
+/// The same file under a name that is short enough for a socket address, as long as this process
+/// lives.
 pub(crate) fn short(path: &Path) -> PathBuf {
     use std::os::fd::{AsRawFd as _, IntoRawFd as _};
     if path.as_os_str().len() < 100 {
@@ -140,7 +141,7 @@ pub(crate) fn short(path: &Path) -> PathBuf {
     link
 }
 
-/// Asks the kubelet below `root` to take `endpoint` for `resource`.
+/// Registers `endpoint` for `resource` with the kubelet below `root`.
 pub(crate) async fn register(root: &Path, request: api::RegisterRequest) -> Result<(), Status> {
     let mut client = RegistrationClient::new(dialled(root).await.unwrap());
     let asking = client.register(request);
@@ -155,7 +156,7 @@ pub(crate) async fn dialled(root: &Path) -> Result<Channel, tonic::transport::Er
     endpoint.connect().await
 }
 
-/// What an ordinary plugin asks.
+/// The request of an ordinary plugin.
 pub(crate) fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
     api::RegisterRequest {
         version: "v1beta1".to_owned(),
@@ -165,7 +166,7 @@ pub(crate) fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
     }
 }
 
-/// What a plugin is, beside the process that it runs in.
+/// The state of a plugin, independent of its process.
 #[derive(Clone)]
 pub(crate) struct Service {
     script: Script,
@@ -186,7 +187,7 @@ impl Service {
         }
     }
 
-    /// Binds the socket, and answers on it from a task of the runtime that this is called in.
+    /// Binds the socket, and serves it from a task of the current runtime.
     pub(crate) fn serve(&self, path: &Path, info: Option<PluginInfo>) {
         let told = Arc::clone(&self.told);
         let registrar = info.map(|info| {
@@ -196,7 +197,7 @@ impl Service {
         });
         let (listener, served) = (bind(path), self.clone());
         tokio::spawn(async move {
-            // The watcher names a path where HTTP/2 has a host, which servers in Rust refuse.
+            // The watcher sends a path as the HTTP/2 authority, which servers in Rust refuse.
             let tasks = Tasks::new();
             let incoming = guests(listener, &tasks, tasks.token());
             let serving = Server::builder()
@@ -226,7 +227,7 @@ impl Service {
         what(&mut self.asked.lock().unwrap());
     }
 
-    /// Each list as it comes, until the stream is ended by either side.
+    /// Sends each list, until either side ends the stream.
     async fn feed(self, to: mpsc::Sender<Result<api::ListAndWatchResponse, Status>>) {
         let mut list = self.list.subscribe();
         let mut ends = self.ends.subscribe();
@@ -287,7 +288,7 @@ impl DevicePlugin for Service {
         _: Request<api::PreferredAllocationRequest>,
     ) -> Result<Response<api::PreferredAllocationResponse>, Status> {
         self.note(|asked| asked.preferred += 1);
-        // Advice that says nothing.
+        // An empty preference.
         Ok(Response::new(api::PreferredAllocationResponse::default()))
     }
 

@@ -1,4 +1,4 @@
-//! What is true of every kubelet's plugin watcher where device plugins are concerned.
+//! Facts about every kubelet's plugin watcher that concern device plugins.
 
 use machinist::kubelet::api::registration::PluginInfo;
 
@@ -16,7 +16,7 @@ fn info(resource: &str) -> PluginInfo {
     }
 }
 
-/// A plugin that waits to be found, and has two devices.
+/// A plugin with two devices that waits to be found by the watcher.
 fn shown(kubelet: &impl Kubelet, resource: &str, socket: &str) -> Plugin {
     std::fs::create_dir_all(kubelet.root().join(REGISTRY)).unwrap();
     let plugin = Plugin::show(kubelet.root(), socket, Script::default(), info(resource));
@@ -28,7 +28,7 @@ pub(crate) async fn a_socket_that_the_watcher_finds_is_registered_until_it_is_go
     kubelet: &mut impl Kubelet,
 ) {
     const X: &str = "acme.dev/found";
-    // Names that begin with a dot are nobody's.
+    // Names that begin with a dot are ignored.
     let hidden = shown(kubelet, "acme.dev/hidden", ".hidden.sock");
     let plugin = shown(kubelet, X, "found.sock");
     until_counted(kubelet, X, (2, 2)).await;
@@ -109,7 +109,7 @@ pub(crate) async fn a_plugin_that_was_found_once_is_found_by_the_next_kubelet_an
     until_counted(kubelet, X, (2, 0)).await;
     settle(kubelet, "lasting").await;
     assert_eq!(plugin.asked().opened, 2);
-    // The same name made anew is another plugin.
+    // A new file of the same name is another plugin.
     drop(plugin);
     let _plugin = shown(kubelet, X, "lasting.sock");
     until_counted(kubelet, X, (2, 2)).await;

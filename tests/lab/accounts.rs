@@ -1,4 +1,5 @@
-//! A user who comes with a config: she logs in, others are left alone, and she goes with it.
+//! A user declared by a config: she can log in, other users are not changed, and she is removed
+//! with the config.
 
 use serde_json::json;
 
@@ -73,7 +74,7 @@ fn a_user_of_a_config_logs_in_with_her_key_and_goes_with_it_and_nobody_else_is_t
     for wanted in ["(ann)", "(sudo)", "700 ann:ann\n644 ann:ann\n/bin/bash\n"] {
         assert!(said.contains(wanted), "{wanted}: {said}");
     }
-    // The machine's own tools and the agent agree that all is well.
+    // The machine's own tools and the agent both report that the account files are consistent.
     machine.sh("pwck -r -q; grpck -r");
     assert!(machine.sh("passwd -S ann").starts_with("ann P "));
     machine.exec(&["machinist", "verify"]);
@@ -81,7 +82,7 @@ fn a_user_of_a_config_logs_in_with_her_key_and_goes_with_it_and_nobody_else_is_t
     let shown = machine.sh("journalctl -u machinist; machinist status -o json; machinist history");
     assert!(!shown.contains(hash), "the hash is shown");
 
-    // Somebody edits her entry: said, with whose it is.
+    // An edit of her entry by another writer is reported as drift, together with its owner.
     machine.sh("usermod -s /bin/sh ann");
     machine.wait_status("the edit to be seen", wait::seconds(10), |status| {
         let drift = status["config"]["drift"].as_array();

@@ -1,5 +1,5 @@
-//! Devices that pods claim: a real scheduler chooses them, a real kubelet has them prepared, a real runtime hands
-//! them out.
+//! Devices that pods claim (DRA): a real scheduler allocates them, a real kubelet has them
+//! prepared, and a real runtime adds them to containers.
 
 mod program;
 mod sides;
@@ -14,7 +14,7 @@ const DRIVER: &str = "dra.machinist.dev";
 const FUSE: &str = "machinist.dev/fuse";
 const DECLARED: &str = "/etc/machinist/devices.d/fuse.yaml";
 
-/// Two shares of one device; its health is that of a unit.
+/// Two shares of one device; a systemd unit's state is its health.
 fn declaration(serve: &str) -> String {
     format!(
         "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: fuse}}\nspec:\n  \
@@ -35,7 +35,7 @@ impl Stage {
         self.cluster.node(&self.machine)
     }
 
-    /// The slices of our driver.
+    /// The ResourceSlices of our driver.
     fn slices(&self) -> Vec<Value> {
         let kind = format!("resourceslices.{}.resource.k8s.io", self.cluster.claims());
         let all = self.cluster.kubectl_json(&["get", &kind]);
@@ -49,7 +49,7 @@ impl Stage {
         let devices = slices
             .iter()
             .filter_map(|slice| slice["spec"]["devices"].as_array());
-        // The oldest version says what they are one level deeper.
+        // The oldest API version nests the device's fields one level deeper, in `basic`.
         let plain = |device: &Value| match device.get("basic") {
             Some(basic) => basic.clone(),
             None => device.clone(),
@@ -57,7 +57,8 @@ impl Stage {
         devices.flatten().map(plain).collect()
     }
 
-    /// Whether the API server keeps taints of devices; where it does not, they are left out instead.
+    /// Whether the API server keeps device taints. Where it does not, the agent omits the unhealthy
+    /// devices from its slices.
     fn knows_taints(&self) -> bool {
         self.cluster.claims() == "v1"
     }
@@ -70,8 +71,8 @@ impl Stage {
         });
     }
 
-    /// A class of the devices of a resource, and a template of claims for one for which all of this holds; both are
-    /// called `name`.
+    /// Creates a DeviceClass for the devices of a resource and a claim template for one device that
+    /// satisfies the CEL expression `holds`; both are called `name`.
     fn let_claim(&self, name: &str, resource: &str, holds: &[&str]) {
         let version = self.cluster.claims();
         let group = format!("resource.k8s.io/{version}");
@@ -105,7 +106,7 @@ impl Stage {
         self.pod_with(name, "fuse");
     }
 
-    /// A pod with a claim of its own, made from this template.
+    /// A pod with a claim of its own, created from this template.
     fn pod_with(&self, name: &str, template: &str) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -146,13 +147,13 @@ impl Stage {
         ])
     }
 
-    /// Files that the driver left for the runtime.
+    /// How many CDI specs the driver has written for the runtime.
     fn specs(&self) -> usize {
         let list = "ls /run/cdi 2>/dev/null | grep -c dra.machinist.dev || true";
         self.machine.sh(list).trim().parse().unwrap()
     }
 
-    /// How often the kubelet took the driver so far.
+    /// How often the kubelet has registered the driver so far.
     fn registrations(&self) -> usize {
         let line = format!("the driver {DRIVER} is registered");
         let story = self.machine.story();
@@ -214,7 +215,7 @@ fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
     );
     stage.let_claim("fuse", FUSE, &[]);
 
-    // A pod gets the device, and what its declaration says besides; two do, a third waits.
+    // A pod gets the device and the environment of its declaration; two pods do, a third one waits.
     stage.run("one");
     let look = "stat -c %t:%T /dev/fuse; exec 3<>/dev/fuse && echo open $FUSE_ID";
     assert_eq!(stage.inside("one", look), "a:e5\nopen fuse\n");
@@ -238,7 +239,7 @@ fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
     restarts(&stage);
     sickness(&stage);
 
-    // What is given back is claimed again, and the last file goes with the last pod.
+    // A released device can be claimed again, and the last CDI spec is removed with the last pod.
     stage.delete("one");
     stage.delete("two");
     cluster.wait_pod("three", "Running", wait::seconds(90));
@@ -252,7 +253,8 @@ fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
     program::is_claimed(&stage);
 }
 
-/// Neither restart is noticed by a pod, and what the kubelet takes away comes back.
+/// Restarts of the agent and of the kubelet do not disturb pods, and the ResourceSlices that a
+/// starting kubelet deletes are published again.
 fn restarts(stage: &Stage) {
     let (machine, node) = (&stage.machine, stage.node());
     let pods = ["one", "two"];
@@ -269,7 +271,8 @@ fn restarts(stage: &Stage) {
         .kubectl(&["delete", "resourceslices", "--all"]);
     stage.wait_devices("slices that somebody deleted", 2, false);
     assert_eq!(pods.map(|pod| stage.run_of(pod)), runs, "no pod noticed");
-    // Given back while the agent is away: the kubelet asks until it is there again.
+    // The claim is released while the agent is stopped: the kubelet retries until the agent runs
+    // again.
     machine.exec(&["systemctl", "stop", "machinist"]);
     stage
         .cluster
@@ -282,7 +285,7 @@ fn restarts(stage: &Stage) {
         .cluster
         .wait_pod("three", "Running", wait::seconds(120));
     stage.delete("three");
-    // A pod that comes while nobody looks.
+    // A pod that is created while the kubelet is stopped.
     machine.exec(&["systemctl", "stop", "kubelet"]);
     stage.pod("two");
     machine.exec(&["systemctl", "start", "kubelet"]);
@@ -291,7 +294,7 @@ fn restarts(stage: &Stage) {
     stage.pod("three");
 }
 
-/// What is unhealthy is told to the scheduler, and to whoever looks at the pod.
+/// An unhealthy device is reported to the scheduler and in the status of the pod that uses it.
 fn sickness(stage: &Stage) {
     let machine = &stage.machine;
     machine.exec(&["systemctl", "stop", "acme"]);

@@ -1,4 +1,4 @@
-//! The harness's own facts about clusters.
+//! Tests of the harness's own cluster functions.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ fn a_node_is_ready_runs_a_pod_and_is_ready_again_within_15_s_of_a_reboot() {
     let kubelet = node.object()["status"]["nodeInfo"]["kubeletVersion"].clone();
     assert_eq!(kubelet, format!("v{}", lab().version));
 
-    // A second node beside it, over the same bridge.
+    // A second node over the same bridge.
     let other = Machine::boot("other");
     cluster.join(&other);
     cluster.pod("before", "worker", &[]);

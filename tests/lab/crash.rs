@@ -1,5 +1,5 @@
-//! Crashes at random moments: the agent killed, the machine's power gone. Whatever was under way, the
-//! recovery leaves the old config or the new one, and the update then comes to its end.
+//! Crashes at random moments: the agent is killed or the machine loses power. Recovery leaves
+//! either the old config or the new one, and the update then finishes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use crate::support::agent::{digest, file, manifest};
 use crate::support::digest::{Tree, differences};
 use crate::support::{Dice, Machine, rounds, wait};
 
-/// Everything the configs of these tests are about, but the source and what is staged.
+/// Every tree that the configs of these tests change, except the source and the staging directory.
 const TREES: &[&str] = &["/etc", "/usr/lib/systemd/system", "/usr/local"];
 const OURS: &[&str] = &[STAGING, "/etc/machinist"];
-/// Short, so that most of an update is files; the units are not what is tested here.
+/// Short, so that most of an update's time is spent on files; units are not tested here.
 const SETTINGS: &str = "actions: {settle: 50ms}\n";
-/// What is dead stays dead until the test has looked: nobody starts it anew, and a boot does not start
-/// it while this file is there.
+/// Keeps a killed agent stopped until the test has inspected the machine: systemd does not restart
+/// it, and a boot does not start it while [`HOLD`] exists.
 const HELD: &str = "[Unit]\nConditionPathExists=!/etc/machinist/hold\n[Service]\nRestart=no\n";
 const HOLD: &str = "/etc/machinist/hold";
 
-/// Some 250 objects that all differ between two letters: files and links that change, come and go, in
-/// directories that come and go as well, and units with drop-ins, enablement and masks.
+/// Some 250 objects that all differ between two letters: files and links that change, appear and
+/// disappear, in directories that do so as well, and units with drop-ins, enablement and masks.
 fn config(letter: &str, reboots: bool) -> String {
-    // No policy asks for anything below these.
+    // No policy asks for an action for anything below these.
     let (certs, dispatch) = (
         "/etc/containerd/certs.d",
         "/etc/NetworkManager/dispatcher.d",
@@ -70,41 +70,42 @@ fn config(letter: &str, reboots: bool) -> String {
     )
 }
 
-/// Some time after the first write, or after the save.
+/// A delay after the first write, or after the config was saved.
 #[derive(Debug)]
 struct Moment {
     writing: bool,
     after: Duration,
 }
 
-/// Where an update's first write goes, on a machine whose service has mounts of its own.
+/// The directory of an update's first write, on a machine whose service has mounts of its own.
 const STAGING: &str = "/etc/.machinist";
 
-/// A machine that is sent from one config to the other and back.
+/// A machine that is updated from one config to the other and back.
 struct Crashing {
     machine: Machine,
     letter: &'static str,
-    /// What the machine looks like on each config.
+    /// The machine's file tree on each config.
     looks: BTreeMap<&'static str, Tree>,
     reboots: bool,
     /// From the first to the last write of an update.
     writes: Duration,
     /// From the save of a config to the end of its update, or to its reboot.
     whole: Duration,
-    /// The digest of the config it was verified on last.
+    /// The digest of the config that was verified last.
     verified: String,
     found: BTreeMap<&'static str, usize>,
 }
 
 impl Crashing {
-    /// Goes from `a` to `b` and back undisturbed, and learns looks and times.
+    /// Updates from `a` to `b` and back without a crash, and records file trees and durations.
     fn new(name: &str, reboots: bool) -> Self {
         let mut machine = Machine::build(name)
             .machinist()
             .file("/etc/machinist/machinist.yaml", SETTINGS)
             .file("/etc/systemd/system/machinist.service.d/10-held.conf", HELD)
             .boot();
-        // What a first and a second boot leave in /etc is there before anybody looks.
+        // Reboots first, so that files which a first and a second boot create in /etc are part of
+        // the recorded trees.
         machine.reboot();
         let mut crashing = Self {
             machine,
@@ -154,8 +155,8 @@ impl Crashing {
         self.whole = since(end);
     }
 
-    /// Two of three moments fall into the writing, the shorter part, and are counted from its begin:
-    /// how long it takes until then depends on what else the host does.
+    /// Two of three moments fall into the writing, the shorter part, and are counted from its
+    /// begin: how long it takes until then depends on the host's other load.
     fn moment(&self, round: usize, dice: &mut Dice) -> Moment {
         let writing = round % 3 != 2;
         let after = dice.below(if writing { self.writes } else { self.whole });
@@ -170,7 +171,7 @@ impl Crashing {
         if self.letter == "a" { "b" } else { "a" }
     }
 
-    /// Asks for the other config and runs `then` inside, at once after it.
+    /// Saves the other config and runs `then` inside the machine immediately afterwards.
     fn ask(&mut self, then: &str) {
         let other = config(self.other(), self.reboots);
         self.machine.write("/etc/machinist/machine.d/.next", other);
@@ -179,12 +180,13 @@ impl Crashing {
         ));
     }
 
-    /// Waits until the machine is verified on what is asked for.
+    /// Waits until the machine is verified on the desired config.
     fn run_to_the_end(&mut self) -> Value {
         let what = "the update to come to its end";
         let status = self.machine.wait_status(what, wait::seconds(90), |status| {
             let config = &status["config"];
-            // PID 1 loses its power a moment before the agent, who may have noted that and retries.
+            // PID 1 is killed a moment before the agent, which may have recorded that failure and
+            // retries.
             let failure = &status["failure"];
             assert!(failure.is_null() || failure["again"] == true, "{status:#}");
             status["phase"] == "Idle"
@@ -198,7 +200,7 @@ impl Crashing {
         status
     }
 
-    /// What the recovery has left must be one of the two; counts which.
+    /// Asserts that recovery has left one of the two configs, and counts which.
     fn judge(&mut self, what: &str) {
         let look = self.look();
         let (old, new) = (&self.looks[self.letter], &self.looks[self.other()]);
@@ -263,7 +265,8 @@ fn after_a_kill_of_the_agent_at_any_moment_the_machine_is_on_one_config_and_gets
             .wait("the agent to be dead", wait::seconds(10), || {
                 crashing.machine.property("machinist", "ActiveState") == "failed"
             });
-        // As the boot does it; every fourth time the agent itself finds what is left.
+        // Recovers as the boot does; every fourth time the agent itself finds the interrupted
+        // update.
         if round % 4 != 3 {
             crashing.machine.exec(&["machinist", "recover"]);
             crashing.judge(&what);
@@ -277,11 +280,11 @@ fn after_a_kill_of_the_agent_at_any_moment_the_machine_is_on_one_config_and_gets
 #[test]
 fn after_a_power_loss_at_any_moment_the_boot_finds_one_config_and_the_update_ends() {
     let seed = Dice::new().0;
-    // Side by side: mostly each of them waits for its own boots and time-outs.
+    // In parallel: mostly each of them waits for its own boots and time-outs.
     let machines = rounds(2, 4);
     let given = std::env::var("MACHINIST_LAB_LOSSES").ok();
     let given = given.map(|losses| losses.parse().expect("MACHINIST_LAB_LOSSES is a number"));
-    // Of each machine. Fewer, where the host has other work: runs add up.
+    // Losses per machine. Fewer, where the host has other work: runs add up.
     let losses = given.unwrap_or(rounds(1, 50));
     let begun = Instant::now();
     let found = std::thread::scope(|scope| {
@@ -307,12 +310,12 @@ fn after_a_power_loss_at_any_moment_the_boot_finds_one_config_and_the_update_end
     assert_eq!(total.values().sum::<usize>(), machines * losses);
 }
 
-/// Takes a machine's power so often, and says what each recovery found. Every second machine's updates
-/// reboot.
+/// Cuts a machine's power `losses` times, and returns how often recovery found each state. The
+/// updates of every second machine reboot.
 fn lose_power(number: usize, losses: usize, seed: u64) -> BTreeMap<&'static str, usize> {
     let reboots = number % 2 == 1;
     let name = format!("powerless-{number}");
-    // A part of the seed's sequence that no other machine's comes near.
+    // A part of the seed's sequence that does not overlap with another machine's.
     let mut dice = Dice(seed ^ ((number as u64) << 48));
     let mut crashing = Crashing::new(&name, reboots);
     for round in 0..losses {
@@ -332,7 +335,8 @@ fn lose_power(number: usize, losses: usize, seed: u64) -> BTreeMap<&'static str,
         let recovery = crashing.machine.property("machinist-recover", "Result");
         assert_eq!(recovery, "success", "{what}");
         crashing.judge(&what);
-        // What the agent goes on with may be a reboot, in which its start is lost.
+        // The agent may continue with a reboot, and that would interrupt a blocking `systemctl
+        // start`.
         let go_on = format!("rm {HOLD}; systemctl start --no-block machinist");
         crashing.machine.sh(&go_on);
         crashing.is_whole(&what);

@@ -1,4 +1,4 @@
-//! Devices of a real machine, lent by a real kubelet to real pods.
+//! Devices of a real machine, allocated by a real kubelet to real pods.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ pub fn allocatable(node: &Node<'_>, resource: &str) -> Option<String> {
     count.map(str::to_owned)
 }
 
-/// Waits until the Node counts so many of a resource.
+/// Waits until the Node reports this allocatable count of a resource.
 pub fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
     let what = format!("{resource} {count} allocatable");
     wait::until(&what, wait::seconds(60), || {
@@ -35,7 +35,7 @@ pub fn registrations(machine: &Machine, resource: &str) -> usize {
     story.iter().filter(told).count()
 }
 
-/// Does something that ends the registration, and says how long it was before the next one.
+/// Runs `act`, which ends the registration, and returns how long it took until the next one.
 fn registered_again(machine: &Machine, what: &str, act: impl FnOnce()) {
     let before = registrations(machine, FUSE);
     let start = Instant::now();
@@ -63,7 +63,7 @@ fn registered_again(machine: &Machine, what: &str, act: impl FnOnce()) {
     );
 }
 
-/// What tells one run of a pod from another.
+/// The fields that differ between two runs of a pod.
 fn run_of(cluster: &Cluster, pod: &str) -> Value {
     let pod = cluster.kubectl_json(&["get", "pod", pod]);
     let container = &pod["status"]["containerStatuses"][0];
@@ -110,7 +110,8 @@ fn declared_devices_are_lent_to_pods_through_restarts_of_kubelet_and_agent() {
     let ready = machine.wait_updated("", wait::seconds(30));
     assert_eq!(ready["ready"], true, "{ready:#}");
 
-    // Two of two, with the node in them and the right to open it; a third waits; others see nothing.
+    // Both shares are allocated, with the device node in the container and permission to open it; a
+    // third pod waits; other pods do not see the device.
     for (pod, resource) in [("one", FUSE), ("two", FUSE), ("tunnel", TUN)] {
         cluster.pod(pod, "lender", &[(resource, 1)]);
     }
@@ -153,7 +154,7 @@ fn declared_devices_are_lent_to_pods_through_restarts_of_kubelet_and_agent() {
     );
     wait_pending(&cluster, "three");
 
-    // Without the agent nothing more is lent, and who has a device keeps it.
+    // Without the agent no further device is allocated, and a pod that has a device keeps it.
     machine.exec(&["systemctl", "stop", "machinist"]);
     wait_allocatable(&node, FUSE, "0");
     assert_eq!(
@@ -166,14 +167,15 @@ fn declared_devices_are_lent_to_pods_through_restarts_of_kubelet_and_agent() {
     });
     wait_allocatable(&node, FUSE, "2");
 
-    // What is given back is lent again.
+    // A released device is allocated again.
     cluster.kubectl(&["delete", "pod", "one", "--wait=false"]);
     let three = cluster.wait_pod("three", "Running", wait::seconds(60));
     assert_eq!(condition(&three, "Ready"), Some("True"));
     assert_eq!(inside("three", "stat -c %t:%T /dev/fuse"), "a:e5\n");
 }
 
-/// Without a word to the kubelet's own socket; its watcher looks once a second.
+/// Registers through the plugin watcher's directory, without a call to the kubelet's own socket;
+/// the watcher scans once a second.
 #[test]
 fn a_resource_that_the_plugin_watcher_finds_is_found_after_every_restart() {
     let cluster = Cluster::start(&lab().version);

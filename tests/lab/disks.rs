@@ -1,8 +1,9 @@
-//! Power cuts for real: updates on ext4 and XFS, the disks copied as they are before each operation, the
-//! copies mounted – the file system's own log replay – and recovered by the binary.
+//! Real power cuts: updates on ext4 and XFS, with the disks copied before each operation. The
+//! copies are mounted, which runs the file system's own log replay, and recovered by the binary.
 //!
-//! A copy shows what has reached the device and nothing else: the loop devices go past the host's page
-//! cache, and what the file system under test still holds in memory is lost, as in a power cut.
+//! A copy shows only data that has reached the device: the loop devices bypass the host's page
+//! cache, and anything that the file system under test still holds in memory is lost, as in a power
+//! cut.
 
 mod images;
 
@@ -19,25 +20,26 @@ use crate::sandbox::{apply, difference, without_staging};
 use crate::support::{Dice, lab, rounds};
 use images::{Disks, FileSystem, Film};
 
-/// What the kernel does by itself before an operation, between "nothing" and "everything it could".
+/// What the kernel writes by itself before an operation, between nothing and everything it could.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum WritesBack {
-    /// What nobody asked to be written is lost.
+    /// Only data that was explicitly synced survives.
     Nothing,
-    /// Now and then a log is committed – names without the content of files – or a disk written out.
+    /// At random a log is committed – names without the content of files – or a disk is written
+    /// out.
     Drawn(u64),
 }
 
-/// What was found, over all moments of some updates.
+/// The counts over all moments of some updates.
 #[derive(Debug, Default)]
 struct Found {
     updates: usize,
     /// Moments at which the power was cut: before each operation, and after the last one.
     moments: usize,
-    /// What of them differs on a disk.
+    /// Moments at which the content of a disk differs from the moment before.
     states: usize,
     recovered: usize,
-    /// Disks that are not as they were in the state before.
+    /// Disk images that differ from those of the state before.
     images: usize,
     old: usize,
     new: usize,
@@ -59,7 +61,7 @@ fn every_moment(kind: FileSystem) {
     let mut found = Found::default();
     let chosen = ["everything", "everything, withdrawn"];
     for (name, case, way) in cases::all() {
-        // With --long every idea of an update, and more of what the kernel may do.
+        // With `--long` every case, and more variants of the kernel's writes.
         if !lab().long && !chosen.contains(&name) {
             continue;
         }
@@ -84,7 +86,7 @@ fn every_moment(kind: FileSystem) {
     assert!(found.old > 0 && found.new > 0, "{found:?}");
 }
 
-/// Runs the update once, films the disks, and goes on from every picture.
+/// Runs the update once, records the disks, and recovers from every recorded state.
 fn cut_everywhere(
     kind: FileSystem,
     (case, way): (&Case, Way),
@@ -117,7 +119,7 @@ fn cut_everywhere(
     disks.unmount();
     found.updates += 1;
     found.moments += film.pictures;
-    // In a short run some of them, spread evenly from one that the seed decides.
+    // A short run uses some of the states, spread evenly from an offset that the seed decides.
     let apart = film.states().div_ceil(rounds(12, usize::MAX));
     let mut number = dice.pick(apart);
     film.each(|moment, images, contents| {
@@ -149,7 +151,7 @@ enum Ended {
     New,
 }
 
-/// Recovers what the cut has left as a boot does, and carries on to the new config.
+/// Recovers the disks as a boot does, and finishes the update to the new config.
 fn recovered(case: &Case, top: &Path, what: &str) -> Ended {
     let root = Root::open(top).unwrap();
     nothing_torn(case, &Tree::capture(&root).unwrap(), what);
@@ -176,7 +178,7 @@ fn recovered(case: &Case, top: &Path, what: &str) -> Ended {
     }
 }
 
-/// Before anybody recovers anything, each file and link is the one before or the one after, whole.
+/// Asserts that before recovery each file and link is either the old one or the new one, complete.
 fn nothing_torn(case: &Case, tree: &Tree, what: &str) {
     for (path, node) in without_staging(tree).0 {
         let known = [&case.old, &case.new, &case.committed];
@@ -209,7 +211,8 @@ fn a_disk_that_never_wrote_what_was_synced_would_be_found_out() {
         drop(root);
         disks.unmount();
         film.picture("verified");
-        // Without the first disk the journal is the old one, and what is new on the others unknown to it.
+        // Without the first disk's changes the journal is the old one, and it does not list the new
+        // files on the other disks.
         for (disk, place) in images::DISKS.iter().enumerate() {
             disks.load(&film.end_without(disk));
             disks.mount();

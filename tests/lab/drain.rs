@@ -1,4 +1,4 @@
-//! Drains on a real API server, of a node that has no kubelet: what a kubelet would do is a script.
+//! Drains on a real API server, of a node that has no kubelet: a script acts in its place.
 
 use std::{
     io::{Read, Write},
@@ -16,7 +16,7 @@ use crate::support::{Cluster, WORK, lab, wait};
 
 const PODS: usize = 250;
 
-/// What the pods take to end.
+/// The grace period of the pods, in seconds.
 const GRACE: u64 = 2;
 
 fn node(cluster: &Cluster) {
@@ -47,7 +47,7 @@ fn create(cluster: &Cluster, manifest: &str) {
     );
 }
 
-/// A way to the API server that no client's own throttle holds up.
+/// A proxy to the API server that is not subject to a client's own rate limit.
 struct Proxy {
     process: Child,
     socket: PathBuf,
@@ -72,7 +72,7 @@ impl Proxy {
         Self { process, socket }
     }
 
-    /// The body of the answer.
+    /// Sends a request and returns the body of the response.
     fn ask(&self, method: &str, path: &str) -> Vec<u8> {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         write!(
@@ -86,7 +86,7 @@ impl Proxy {
         answer.split_off(head.expect("an answer has a head") + 4)
     }
 
-    /// Ends pods whose time is over, as a kubelet does.
+    /// Deletes pods whose grace period is over, as a kubelet does.
     fn end_pods(&self, stop: &AtomicBool) {
         const PODS: &str = "/api/v1/namespaces/default/pods";
         while !stop.load(Ordering::Relaxed) {
@@ -122,7 +122,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Runs a drain with what a kubelet would do beside it, and says how long it took.
+/// Runs a drain next to the kubelet script, and returns how long it took.
 fn timed(cluster: &Cluster, drain: &mut Command) -> (Duration, Output) {
     let proxy = Proxy::start(cluster);
     let stop = AtomicBool::new(false);
@@ -136,7 +136,7 @@ fn timed(cluster: &Cluster, drain: &mut Command) -> (Duration, Output) {
     })
 }
 
-/// Requests of a user, as the API server wrote them down.
+/// Requests of a user in the API server's audit log.
 fn requests(cluster: &Cluster, user: &str) -> Vec<Value> {
     let audit = cluster.audit().into_iter();
     audit
@@ -195,7 +195,7 @@ fn two_hundred_and_fifty_pods_are_drained_with_a_fraction_of_kubectls_requests()
     assert!(ours < theirs, "{ours:?} of {theirs:?}");
 }
 
-/// From a user's first eviction to the last one.
+/// The time between a user's first and last eviction.
 fn spread(cluster: &Cluster, user: &str) -> jiff::SignedDuration {
     let evictions = requests(cluster, user);
     let evictions = evictions

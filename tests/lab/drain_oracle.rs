@@ -1,4 +1,4 @@
-//! `machinist drain` beside `kubectl drain`, over generated pods on a real API server.
+//! Compares `machinist drain` with `kubectl drain`, over generated pods on a real API server.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ const OWNERS: [Option<(&str, &str, &str, bool)>; 11] = [
     Some(("apps/v1", "ReplicaSet", "web", false)),
 ];
 
-/// Each with a chance of its own.
+/// Each flag is set with a probability of its own.
 const FLAGS: [&[&str]; 6] = [
     &["--force"],
     &["--ignore-daemonsets"],
@@ -83,7 +83,7 @@ fn pod(dice: &mut Dice, name: &str, node: &str) -> Value {
         json!([{"name": "a", "hostPath": {"path": "/var/x"}}]),
     ];
     let mut metadata = metadata(dice, name);
-    // Its object stays when it is deleted.
+    // A finalizer keeps the object when it is deleted.
     if dice.pick(8) == 0 {
         metadata["finalizers"] = json!(["example.com/kept"]);
     }
@@ -171,14 +171,14 @@ fn create_pods(cluster: &Cluster, dice: &mut Dice, nodes: &[String]) {
     }
 }
 
-/// Whether a drain would go on, and the pods that it evicts or that stop it.
+/// Whether a drain would proceed, and the pods that it evicts or that block it.
 #[derive(Debug, PartialEq, Eq)]
 struct Judged {
     drains: bool,
     pods: BTreeSet<String>,
 }
 
-/// The pods among the words of a text, as `namespace/name`.
+/// The pods that a text mentions, as `namespace/name`.
 fn pods_in(text: &str, node: &str) -> BTreeSet<String> {
     let own = format!("/{node}-p-");
     let words = text.split(|c: char| !(c.is_alphanumeric() || "-/".contains(c)));
@@ -200,7 +200,7 @@ fn judged(output: &Output, node: &str, evicted: impl Fn(&str) -> bool) -> Judged
             .filter(|line| evicted(line))
             .flat_map(|line| pods_in(line, node))
             .collect(),
-        // Warnings, which begin otherwise, name pods that do not stop the drain.
+        // Warnings, which begin otherwise, name pods that do not block the drain.
         false => error
             .lines()
             .filter(|line| !line.starts_with("Warning:"))
@@ -218,7 +218,7 @@ fn output(command: &mut Command) -> Output {
 fn generated_pods_are_evicted_and_refused_as_kubectl_does() {
     let mut dice = Dice::new();
     let cluster = Cluster::start(&lab().version);
-    // They would delete pods whose owners do not exist.
+    // The controllers would delete pods whose owners do not exist.
     cluster.stop_controllers();
     let given = std::env::var("MACHINIST_LAB_DRAIN_PODS").ok();
     let given = given.map(|count| count.parse().expect("MACHINIST_LAB_DRAIN_PODS is a number"));
@@ -227,7 +227,7 @@ fn generated_pods_are_evicted_and_refused_as_kubectl_does() {
         .map(|n| format!("n{n:03}"))
         .collect();
     create_pods(&cluster, &mut dice, &nodes);
-    // Deletions with a wait of one second are over by then.
+    // Deletions with a grace period of one second have finished by then.
     let deleted = std::time::Instant::now();
     wait::until("deletions to be overdue", wait::seconds(60), || {
         deleted.elapsed() > wait::seconds(3)
@@ -238,7 +238,7 @@ fn generated_pods_are_evicted_and_refused_as_kubectl_does() {
     for node in &nodes {
         let mut flags = vec!["drain", node, "--dry-run=client"];
         for (which, spellings) in FLAGS.iter().enumerate() {
-            // The first three are on mostly, so that many nodes are drained.
+            // The first three flags are set mostly, so that many nodes are drained.
             if dice.pick(4) < if which < 3 { 3 } else { 1 } {
                 flags.push(one_of(&mut dice, spellings));
             }

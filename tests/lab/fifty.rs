@@ -1,4 +1,5 @@
-//! Many resources, and a kubelet that is restarted again and again: does the Node ever count none of them?
+//! Many resources, and a kubelet that is restarted repeatedly: does the Node ever report 0 of any
+//! of them?
 
 mod bare;
 
@@ -10,12 +11,13 @@ use serde_json::Value;
 use crate::support::{Cluster, Machine, Node, installed::binary, lab, rounds, wait};
 
 const RESOURCES: usize = 50;
-/// Of Kubernetes' own sample plugin, which is told of each restart by hand, five seconds late: what a plugin
-/// that asks every so often looks like.
+/// The resource of Kubernetes' own sample plugin, which is notified of each restart by hand, five
+/// seconds late: it models a plugin that polls.
 const SLOW: &str = "example.com/resource";
 const SLOW_SERVICE: &str = "[Service]\nExecStart=/usr/local/bin/sample-device-plugin\n";
 const SOCKET: &str = "/var/lib/kubelet/device-plugins/kubelet.sock";
-/// The kubelet reports every ten seconds, and what it says first is said by then.
+/// The kubelet reports every ten seconds, so its first report after a restart has been sent by
+/// then.
 const REPORTS: Duration = wait::seconds(12);
 
 fn resource(number: usize) -> String {
@@ -30,13 +32,14 @@ fn declaration(number: usize) -> String {
     )
 }
 
-/// When the kubelet made its socket, in seconds since 1970.
+/// When the kubelet created its socket, in seconds since 1970.
 fn made(machine: &Machine) -> f64 {
     let made = machine.sh(&format!("stat -c %.6Z {SOCKET} 2>/dev/null || echo 0"));
     made.trim().parse().unwrap()
 }
 
-/// When the last of all resources was registered with the kubelet that made its socket then; in seconds since 1970.
+/// When the last of all resources was registered with the kubelet that created its socket at
+/// `made`; in seconds since 1970.
 fn registered(machine: &Machine, made: f64) -> Option<f64> {
     let listed = machine.exec(&["machinist", "devices", "list", "-o", "json"]);
     let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
@@ -49,7 +52,7 @@ fn registered(machine: &Machine, made: f64) -> Option<f64> {
     (times.len() == RESOURCES).then(|| times.into_iter().fold(made, f64::max))
 }
 
-/// Resources that the kubelet has reported as none since the log had `from` lines.
+/// Resources that the kubelet has reported as 0 since the log had `from` lines.
 fn reported_as_none(cluster: &Cluster, from: usize) -> BTreeSet<String> {
     let log = cluster.audit();
     let reports = log[from..]
@@ -75,7 +78,8 @@ fn counted(node: &Value) -> usize {
 #[test]
 fn fifty_resources_are_back_after_each_restart_of_the_kubelet() {
     let cluster = Cluster::start(&lab().version);
-    // What ships: a debug build takes three times as long for it, on processors that the kubelet wants.
+    // The release binary: a debug build takes three times as long to register, on processors that
+    // the kubelet needs.
     let mut builder = Machine::build("many").machinist();
     builder = builder.bind(binary(), "/usr/bin/machinist");
     for number in 0..RESOURCES {
@@ -120,7 +124,8 @@ fn fifty_resources_are_back_after_each_restart_of_the_kubelet() {
     );
 }
 
-/// Plugins without an agent, and without anything to do but to register at once: what the kubelet itself takes.
+/// Plugins without an agent that only register, immediately: measures the kubelet's own share of
+/// the time.
 fn bare(cluster: &Cluster, machine: &Machine, node: &Node, restarts: usize) -> Figure {
     let mut figure = Figure::default();
     for _ in 0..restarts {
@@ -136,7 +141,7 @@ fn bare(cluster: &Cluster, machine: &Machine, node: &Node, restarts: usize) -> F
     figure
 }
 
-/// Restarts: how long each took, and how many resources the Node showed as 0 after it.
+/// Kubelet restarts: how long each took, and how many resources the Node showed as 0 after it.
 #[derive(Default)]
 struct Figure {
     times: Vec<Duration>,

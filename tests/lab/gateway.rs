@@ -1,4 +1,4 @@
-//! The way out by IPv6.
+//! The IPv6 default gateway.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ const ROUTER: &str = "ip netns add router
     ip link set way6 up
     ip -6 route add default via fe80::1 dev way6 metric 50";
 
-/// A datagram makes the kernel look for it.
+/// Sends a datagram, for which the kernel has to resolve the gateway.
 const PROBE: &str = "echo >/dev/udp/fe80::1%way6/9; ip -6 neigh show fe80::1 dev way6";
 
 #[test]
@@ -32,7 +32,7 @@ fn an_update_that_loses_the_gateway_of_ipv6_is_taken_back() {
     });
     machine.start_agent();
     machine.wait_updated("", wait::seconds(30));
-    // It takes the link away, and not the route of IPv4.
+    // Takes the IPv6 link down and keeps the IPv4 route.
     let cut = "[Service]\nType=oneshot\nExecStart=/bin/ip link set way6 down\n\
                [Install]\nWantedBy=multi-user.target\n";
     let units = json!({"units": [{"name": "cut.service", "contents": cut, "enabled": true}]});

@@ -1,4 +1,4 @@
-//! Configs that a machine does not boot well with: it comes back to the old one without help.
+//! Configs with which a machine does not boot properly: it rolls back to the old one without help.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::agent::{example, file, manifest};
 use crate::support::digest::{Tree, differences};
 use crate::support::{Machine, wait};
 
-/// A boot of a lab machine takes a second or two, so that much is patience here.
+/// Short, because a lab machine boots in a second or two.
 const SETTINGS: &str = "update: {verifyTimeout: 5s}\nactions: {settle: 200ms}\n";
 /// Two boots of five seconds each, three reboots, and a busy host.
 const BACK: std::time::Duration = wait::seconds(100);
@@ -29,7 +29,8 @@ fn guarded(name: &str) -> Guarded {
         .boot();
     machine.start_agent();
     machine.wait_updated("", wait::seconds(30));
-    // What a first and a second boot leave in /etc is there before anybody looks.
+    // Reboots first, so that files which a first and a second boot create in /etc exist before the
+    // test records anything.
     machine.reboot();
     let status = machine.wait_updated("", wait::seconds(30));
     assert_eq!(machine.property("containerd", "ActiveState"), "active");
@@ -46,7 +47,7 @@ fn look(machine: &Machine) -> Tree {
     machine.tree(TREES, &[SOURCE, &["/var/lib/machinist"]].concat())
 }
 
-/// A config with one unit, and a file that costs a reboot.
+/// A config with one unit, and a file that requires a reboot.
 fn config(unit: Value, files: Vec<Value>) -> String {
     let reboots = file("/etc/example.conf", 0o640, "reboots\n");
     let files: Vec<_> = files.into_iter().chain([reboots]).collect();
@@ -61,7 +62,7 @@ fn masks_containerd() -> String {
     config(json!({"name": "containerd.service", "mask": true}), vec![])
 }
 
-/// Every boot that the machine's journal knows, the first one first.
+/// Every boot in the machine's journal, the first one first.
 fn boots(machine: &Machine) -> Vec<String> {
     let lines = machine.exec(&["journalctl", "--list-boots", "--no-pager", "--output=json"]);
     let boots: Value = serde_json::from_str(&lines).unwrap();
@@ -71,7 +72,7 @@ fn boots(machine: &Machine) -> Vec<String> {
 }
 
 impl Guarded {
-    /// Gives the config and waits until the update has come to an end, whatever happens meanwhile.
+    /// Saves the config and waits until the update has finished, whatever its result.
     fn give_and_wait(&self, text: &str) -> Value {
         self.machine.give_config("90-bad.yaml", text);
         self.wait_back()
@@ -84,7 +85,7 @@ impl Guarded {
         })
     }
 
-    /// The machine is where it was, says so, and stays there.
+    /// Asserts that the machine has rolled back, reports it, and stays on the old config.
     fn is_back(&self, status: &Value, missing: &str) {
         let machine = &self.machine;
         println!("{}", machine.story().join("\n"));
@@ -101,7 +102,7 @@ impl Guarded {
         machine.wait("containerd to run", wait::seconds(20), || {
             state() == "active"
         });
-        // Neither a new agent nor a new boot tries it again.
+        // Neither an agent restart nor a reboot tries the config again.
         let boot = machine.boot_id();
         machine.exec(&["systemctl", "restart", "machinist"]);
         let again = machine.wait_status("the failure to be known", wait::seconds(20), |status| {
@@ -122,7 +123,7 @@ fn a_config_that_masks_containerd_is_taken_back_after_two_boots_without_help() {
         "lab: figure: back on the old config after {:.1?}",
         start.elapsed()
     );
-    // Two with the bad config and the one after the undo.
+    // Two boots with the bad config and one after the rollback.
     assert_eq!(boots(&guarded.machine).len(), known + 3);
     guarded.is_back(&status, "containerd.service is inactive and ran before");
 }
@@ -166,8 +167,8 @@ fn whatever_becomes_of_guard_agent_socket_and_power_the_machine_comes_back() {
     assert_eq!(status["failure"]["code"], "MachineUnwell", "{status:#}");
     let pid = |unit: &str| machine.property(unit, "MainPID");
     assert_ne!(pid("machinist-guard"), "0");
-    // The guard is killed: somebody has the lock before it is back. The agent is killed as well, and
-    // its sockets are gone.
+    // The guard is killed and another process takes the lock before the guard is restarted. The
+    // agent is killed as well, and its sockets are removed.
     machine.exec(&["kill", "-KILL", &pid("machinist-guard")]);
     machine.wait("the guard to be back", wait::seconds(10), || {
         pid("machinist-guard") != "0"
@@ -176,7 +177,7 @@ fn whatever_becomes_of_guard_agent_socket_and_power_the_machine_comes_back() {
     machine.exec(&["rm", "/run/machinist/agent.sock", control]);
     machine.exec(&["kill", "-KILL", &pid("machinist")]);
     let second = machine.wait_new_boot(&first, wait::seconds(60));
-    // The power goes as soon as the journal says that it goes back.
+    // Cuts the power as soon as the journal records the rollback.
     let undoes = || {
         let journal = machine.try_read(JOURNAL).unwrap_or_default();
         String::from_utf8_lossy(&journal).contains("\"direction\":\"Undo\"")

@@ -1,4 +1,5 @@
-//! The DaemonSet as shipped: the image that `packaging/image/build` makes, the kustomization, the policies.
+//! The DaemonSet as shipped: the image that `packaging/image/build` makes, the kustomization, the
+//! policies.
 
 mod config_map;
 mod slices;
@@ -21,7 +22,7 @@ fn annotation<'a>(object: &'a Value, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// A rendered config, and the annotation that asks a node for it.
+/// Creates a rendered config and sets the desired-config annotation of these nodes to it.
 fn ask(cluster: &Cluster, nodes: &[&str], config: &str, files: Value) {
     cluster.apply(&manifest(config, json!({"files": files}), Value::Null));
     for node in nodes {
@@ -37,7 +38,8 @@ fn wait_done(cluster: &Cluster, node: &str, config: &str) -> Value {
     })
 }
 
-/// The token that the agent of this machine has, as the kubelet keeps it for the pod.
+/// The service account token of the agent on this machine, read from the kubelet's volume of the
+/// pod.
 fn token(cluster: &Cluster, machine: &Machine) -> String {
     let pod = cluster.agent_pod(machine.name()).expect("an agent's pod");
     let uid = pod["metadata"]["uid"].as_str().unwrap();
@@ -46,7 +48,7 @@ fn token(cluster: &Cluster, machine: &Machine) -> String {
     ))
 }
 
-/// kubectl with nothing but that token.
+/// Runs kubectl with no credentials but that token.
 pub(crate) fn as_agent(cluster: &Cluster, token: &str, arguments: &[&str], input: &str) -> Output {
     let identity = [
         "--kubeconfig=/dev/null",
@@ -81,7 +83,7 @@ fn the_kustomization_as_shipped_follows_configs_and_keeps_each_agent_to_its_node
     config_map::is_followed(&cluster, &["first", "second"], 1);
     config_map::declares(&cluster, 3);
 
-    // One node is asked for a reboot, with a pod of its own to be moved.
+    // One node's config requires a reboot; it runs a pod of the workload that has to be evicted.
     cluster.workload("moved", "first", 2);
     let (boot, other) = (first.boot_id(), second.boot_id());
     let content = json!([file("/etc/example.conf", 0o640, "b\n")]);
@@ -111,7 +113,8 @@ fn the_kustomization_as_shipped_follows_configs_and_keeps_each_agent_to_its_node
     is_quiet(&cluster, &second);
 }
 
-/// A whole update and everything else that an agent writes by itself passes the admission policies.
+/// Asserts that the admission policies have refused nothing of a whole update and of the agent's
+/// other writes.
 fn no_policy_has_refused_an_agent(cluster: &Cluster) {
     let agent = "system:serviceaccount:machinist-system:machinist";
     let audit = cluster.audit().into_iter();
@@ -123,7 +126,8 @@ fn no_policy_has_refused_an_agent(cluster: &Cluster) {
     assert!(refused.is_none(), "{refused:#?}");
 }
 
-/// What settles an interrupted update is on the host, was started at its last boot, and answers on its console.
+/// Asserts that the recovery unit for interrupted updates is installed on the host, ran at the last
+/// boot, and logs to the console.
 fn has_its_host_part(machine: &mut Machine) {
     machine.wait_console(
         "the agent, asked by the copy",
@@ -138,19 +142,20 @@ fn has_its_host_part(machine: &mut Machine) {
     }
 }
 
-/// When the API server had answered an audited request.
+/// When the API server had completed an audited request.
 fn answered(event: &Value) -> Timestamp {
     event["stageTimestamp"].as_str().unwrap().parse().unwrap()
 }
 
-/// Requests of the agents that the API server has answered, or still answers, by what they are for.
+/// Whether the agents' service account sent an audited request.
 fn is_agents(event: &Value) -> bool {
     let user = event["user"]["username"].as_str().unwrap_or_default();
     user.starts_with("system:serviceaccount:machinist-system:")
 }
 
-/// Twenty configs that cost nothing, one after another: from the annotation to Done, as the API server saw it.
-/// The one before them takes back what asked for a reboot.
+/// Applies twenty configs without a reboot, one after another, and measures from the annotation to
+/// Done in the API server's audit log. The config before them removes the file that required a
+/// reboot.
 fn follows_without_reboot(cluster: &Cluster, node: &str) {
     let begun = Timestamp::now();
     for n in 0..=20 {
@@ -195,9 +200,9 @@ fn follows_without_reboot(cluster: &Cluster, node: &str) {
     assert!(times[10] < wait::seconds(2), "{times:?}");
 }
 
-/// What an agent costs that has nothing to do.
+/// Measures the resource usage of an idle agent.
 fn is_quiet(cluster: &Cluster, machine: &Machine) {
-    // The last condition and the last event are told.
+    // Waits until the last condition and the last event have been published.
     thread::sleep(wait::seconds(5));
     let begun = Timestamp::now();
     let watched = wait::seconds(rounds(20, 900) as u64);
@@ -225,7 +230,7 @@ fn is_quiet(cluster: &Cluster, machine: &Machine) {
     }
 }
 
-/// The agent of `first` may change what is its node's, and nothing that is `second`'s.
+/// Asserts that the agent of `first` may change objects of its own node, and none of `second`'s.
 fn is_kept_to_its_node(cluster: &Cluster, first: &Machine) {
     cluster.pod("foreign", "second", &[]);
     cluster.wait_pod("foreign", "Running", wait::seconds(60));
@@ -259,7 +264,7 @@ fn is_kept_to_its_node(cluster: &Cluster, first: &Machine) {
         may(&[&["patch", kind, name][..], &flags].concat(), "")
     };
 
-    // What is its own, it may: else the refusals below would say nothing.
+    // It may change its own objects; without this check the refusals below would prove nothing.
     patch("node", "first", label).unwrap();
     patch("machineconfignode", "first", label).unwrap();
     evict("own").unwrap();

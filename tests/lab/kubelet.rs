@@ -1,6 +1,6 @@
-//! What the process tier believes of the kubelet, asked of the real one: the facts of `tests/kubelet/`, which the
-//! double is held against in every test run. Plugins are this process, in the directory that it shares with the
-//! machine.
+//! Tests the assumptions of the process tier against a real kubelet: the facts of `tests/kubelet/`,
+//! which the kubelet double is checked against in every test run. The plugins run in this process,
+//! in a directory that it shares with the machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -17,7 +17,7 @@ pub(crate) mod plugin;
 
 use facts::{Kubelet, facts};
 
-/// The kubelet of a machine, with all that stands between it and a Node's numbers.
+/// A machine's kubelet and everything between it and a Node's allocatable counts.
 struct Real<'a> {
     cluster: &'a Cluster,
     machine: &'a Machine,
@@ -27,7 +27,7 @@ struct Real<'a> {
 }
 
 impl Real<'_> {
-    /// Not the control plane's, where `MACHINIST_LAB_KUBELET` is set.
+    /// Differs from the control plane's version where `MACHINIST_LAB_KUBELET` is set.
     fn version(&self) -> String {
         let node = self.node.object();
         let version = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
@@ -59,7 +59,7 @@ impl Kubelet for Real<'_> {
         let socket = self.root.join(plugin::DIRECTORY).join("kubelet.sock");
         let before = std::fs::symlink_metadata(&socket).map(|it| it.modified().unwrap());
         self.machine.exec(&["systemctl", "start", "kubelet"]);
-        // As the double is started when it answers.
+        // Returns once the kubelet answers, like the start of the double.
         wait::until("the kubelet's new socket", wait::seconds(60), || {
             let now = std::fs::symlink_metadata(&socket).map(|it| it.modified().unwrap());
             let other = now.is_ok() && now.ok() != before.as_ref().ok().copied();
@@ -100,7 +100,8 @@ fn the_real_kubelet_does_what_the_double_does() {
     let cluster = Cluster::start(&lab().version);
     let machine = Machine::boot("judge");
     let node = cluster.join(&machine);
-    // The Node's numbers are waited for all the time; the usual ten seconds are most of this test.
+    // A shorter report interval: the test waits for the Node's counts all the time, and the default
+    // of ten seconds would be most of its duration.
     let config = "/etc/lab/kubelet.yaml";
     let text = String::from_utf8(machine.read(config)).unwrap();
     machine.write(config, format!("{text}nodeStatusUpdateFrequency: 1s\n"));

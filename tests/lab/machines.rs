@@ -1,4 +1,4 @@
-//! The harness's own facts about machines.
+//! Tests of the harness's own machine functions.
 
 use crate::support::digest::differences;
 use crate::support::{Machine, wait};

@@ -39,7 +39,7 @@ mod tended;
 mod undo;
 mod vendors;
 
-// Updates of every kind, as the power-cut tests have them.
+// Updates of every kind, shared with the power-cut tests.
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../support/by_hand.rs"]
 mod by_hand;

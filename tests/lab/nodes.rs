@@ -1,4 +1,5 @@
-//! The agent as a node's: it follows the config that the Node names, on a real API server.
+//! The agent in a cluster: it applies the config that the Node's annotation names, on a real API
+//! server.
 
 use std::time::Instant;
 
@@ -9,10 +10,10 @@ use crate::support::{Cluster, Machine, lab, wait};
 
 const GROUP: &str = "machineconfiguration.openshift.io";
 
-/// The MachineConfig kind, as the installation brings it.
+/// The MachineConfig CRD, as the installation ships it.
 const CRD: &str = include_str!("../../packaging/kubernetes/crds/machineconfigs.yaml");
 
-/// A machine whose agent follows the cluster.
+/// A machine whose agent takes its config from the cluster.
 fn worker(cluster: &Cluster, name: &str) -> Machine {
     let user = format!("machinist-{name}");
     let kubeconfig = std::fs::read(cluster.kubeconfig(&user, "system:masters")).unwrap();
@@ -53,7 +54,7 @@ fn is_cordoned(node: &Value) -> bool {
     node["spec"]["unschedulable"] == true
 }
 
-/// What the API server has answered with success, of those that move pods: in order.
+/// The successful requests that cordon, uncordon or evict, in order.
 fn moves(cluster: &Cluster, node: &str) -> Vec<&'static str> {
     let mut moves = Vec::new();
     for event in cluster.audit() {
@@ -98,7 +99,7 @@ fn a_node_drains_reboots_once_and_comes_back_on_the_config_that_it_names() {
         status["mode"] == "cluster" && status["node"] == "worker"
     });
 
-    // The first contact is an update like any other.
+    // The first config from the cluster is an update like any other.
     rendered(
         &cluster,
         "rendered-worker-a",
@@ -114,7 +115,7 @@ fn a_node_drains_reboots_once_and_comes_back_on_the_config_that_it_names() {
     let first = moves(&cluster, "worker").len();
     assert_eq!(moves(&cluster, "worker"), ["cordon", "uncordon"]);
 
-    // A budget that allows nothing is in the way.
+    // A PodDisruptionBudget that allows no eviction blocks the drain.
     cluster.pod("guarded", "worker", &[]);
     cluster.wait_pod("guarded", "Running", wait::seconds(60));
     cluster.apply(
@@ -192,7 +193,7 @@ fn a_persons_cordon_stays_and_a_power_loss_in_the_midst_of_a_drain_is_taken_up()
     step("rendered-worker-a", "a\n");
     wait_done(&cluster, "kept", "rendered-worker-a");
 
-    // Cordoned by a person before: it is not ours to lift.
+    // An operator has cordoned the node before, so the agent must not uncordon it.
     let before = moves(&cluster, "kept").len();
     cluster.kubectl(&["cordon", "kept"]);
     step("rendered-worker-b", "b\n");
@@ -201,7 +202,7 @@ fn a_persons_cordon_stays_and_a_power_loss_in_the_midst_of_a_drain_is_taken_up()
     assert_eq!(moves(&cluster, "kept")[before..], [""; 0]);
     cluster.kubectl(&["uncordon", "kept"]);
 
-    // The power goes while a pod is waited for: the drain is taken up, with the same cordon.
+    // The power is cut while the drain waits for a pod: the drain is resumed, with the same cordon.
     node.wait_ready(wait::seconds(60));
     cluster.pod("guarded", "kept", &[]);
     cluster.wait_pod("guarded", "Running", wait::seconds(60));
@@ -221,7 +222,7 @@ fn a_persons_cordon_stays_and_a_power_loss_in_the_midst_of_a_drain_is_taken_up()
     assert_eq!(machine.read("/etc/example.conf"), b"b\n");
     assert_eq!(moves(&cluster, "kept")[before..], ["cordon"]);
 
-    // And a person who wants the cordon kept is heard.
+    // An operator's request to keep the cordon is respected.
     cluster.kubectl(&[
         "annotate",
         "node",

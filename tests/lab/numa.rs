@@ -1,7 +1,9 @@
-//! Devices near to one NUMA node or another, and a kubelet that gives a container those of one node only.
+//! Devices close to one NUMA node or another, and a kubelet whose topology policy gives a container
+//! devices of one node only.
 //!
-//! Machines of the lab have one node. What a kubelet knows of nodes it reads once, at its start, from
-//! `/sys/devices/system/node`: a made-up tree over it is two nodes for the kubelet, each with half of the CPUs.
+//! Lab machines have one NUMA node. The kubelet reads the topology once, at its start, from
+//! `/sys/devices/system/node`: a made-up tree mounted over it makes the kubelet see two nodes, each
+//! with half of the CPUs.
 
 use std::fmt::Write as _;
 
@@ -23,14 +25,15 @@ fn declared(name: &str, numa: &str, found: &str) -> String {
     )
 }
 
-/// A card of node 0. Its spec is nothing to the runtime, which is told to read none.
+/// A CDI spec of a card of node 0. The runtime ignores it, because it is configured to read no
+/// specs.
 const SPEC: &str = r#"{"cdiVersion": "0.6.0", "kind": "acme.dev/card",
     "containerEdits": {"env": ["CARDS=acme"]},
     "devices": [
         {"name": "card0", "containerEdits": {"deviceNodes": [{"path": "/dev/card0", "hostPath": "/dev/fuse"}]}},
         {"name": "card1", "containerEdits": {"hooks": [{"hookName": "poststop", "path": "/bin/true"}]}}]}"#;
 
-/// Two nodes below `/opt/nodes`; the CPUs stay where they are, and the memory is halved.
+/// Creates two nodes below `/opt/nodes`; the CPUs are unchanged, and the memory is halved.
 fn nodes(machine: &Machine) {
     let cpus = machine.sh("ls -d /sys/devices/system/cpu/cpu[0-9]* | sed 's/.*cpu//' | sort -n");
     let cpus: Vec<&str> = cpus.split_whitespace().collect();
@@ -109,7 +112,8 @@ fn a_container_gets_devices_of_one_numa_node_or_is_refused() {
     for resource in [NEAR, FAR, EITHER, PLAIN] {
         wait_allocatable(&node, resource, "2");
     }
-    // What one node has, together; what is near to both or to none goes with either.
+    // Combinations that one node can satisfy; devices close to both nodes or to none fit with
+    // either.
     let fit: [(&str, &[(&str, u32)]); 3] = [
         ("near", &[(NEAR, 1), (EITHER, 1)]),
         ("far", &[(FAR, 2), (EITHER, 1), (PLAIN, 1)]),
@@ -119,7 +123,7 @@ fn a_container_gets_devices_of_one_numa_node_or_is_refused() {
         cluster.pod(pod, "numa", wanted);
         cluster.wait_pod(pod, "Running", wait::seconds(60));
     }
-    // What no node has together, though each of it is free.
+    // A combination that no single node can satisfy, though each device is free.
     for pod in ["far", "card"] {
         cluster.kubectl(&["delete", "pod", pod, "--timeout=60s"]);
     }
@@ -141,7 +145,7 @@ fn a_container_gets_devices_of_one_numa_node_or_is_refused() {
     cards_without_cdi(&cluster, &machine);
 }
 
-/// A runtime that reads no specs, and a container that has what the spec says all the same.
+/// The runtime reads no CDI specs, and a container gets the spec's edits all the same.
 fn cards_without_cdi(cluster: &Cluster, machine: &Machine) {
     let config = machine.sh("grep enable_cdi /etc/containerd/config.toml");
     assert_eq!(config, "enable_cdi = false\n");
@@ -152,7 +156,8 @@ fn cards_without_cdi(cluster: &Cluster, machine: &Machine) {
     let shell = ["exec", "carded", "--", "/bin/sh", "-c", look];
     let seen = String::from_utf8(cluster.try_kubectl(&shell).stdout).unwrap();
     assert_eq!(seen, "acme\na:e5\nopen\n");
-    // The one with a hook is not lent, and whoever asks is told why.
+    // The card whose spec has a hook is not advertised, and `devices explain` and the warning name
+    // the reason.
     let told = machine.exec(&["/usr/bin/machinist", "devices", "explain", CARD]);
     let why =
         "/etc/cdi/acme.json: acme.dev/card=card1: containerEdits.hooks[0] (poststop /bin/true)";

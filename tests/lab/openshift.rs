@@ -1,5 +1,6 @@
-//! A node of OpenShift that machinist has taken over, under a double of its machine-config-controller: from
-//! the adoption through updates, second thoughts and bad configs. Each step is named as it begins.
+//! An OpenShift node that machinist has taken over, with a double of its machine-config-controller:
+//! from the adoption through updates, cancelled updates and bad configs. Each step prints its name
+//! when it begins.
 
 mod controller;
 mod drains;
@@ -23,7 +24,7 @@ const GROUP: &str = "machineconfiguration.openshift.io";
 const NODE: &str = "worker";
 const KUBECONFIG: &str = "/etc/machinist/kubeconfig";
 
-/// Within which the Node says what is wrong, and what no longer is.
+/// The time within which the Node reports a failure, or clears it.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 const SEARCH: &str =
@@ -31,32 +32,32 @@ const SEARCH: &str =
 const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMS5KXbDAu7yhVFEf3aJZLJdVVzWcuVQv4p6hnjtaqsW core@lab";
 const SSHD: &str = "/etc/ssh/sshd_config.d/40-ssh-key-dir.conf";
-/// As Red Hat's and Fedora's CoreOS ship it, and as others do who have no helper.
+/// As Red Hat's and Fedora's CoreOS ship it, and as distributions without the helper ship it.
 const SSHD_WITH_HELPER: &str =
     "AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u\nAuthorizedKeysCommandUser root\n";
 const SSHD_WITH_PATTERN: &str =
     "AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys.d/*\n";
 
-/// Runs, and stands in for the container runtime of the policies.
+/// A service in place of the container runtime that the policies name.
 const CRIO: &str = "[Service]\nExecStart=/bin/sleep infinity\nExecReload=/bin/true\n\
     [Install]\nWantedBy=multi-user.target\n";
 /// A unit of the machine that cannot start.
 const LIVE: &str = "[Unit]\nRequires=lab-missing.service\n[Service]\nExecStart=/bin/sleep infinity\n\
     [Install]\nWantedBy=multi-user.target\n";
 
-/// The node, and who gives it its configs.
+/// The node, and the controller that gives it its configs.
 struct Story<'a> {
     cluster: &'a Cluster,
     machine: &'a Machine,
     controller: Controller<'a>,
 }
 
-/// What a config says beside what the node was installed with.
+/// The content of a config besides the content that the node was installed with.
 #[derive(Clone, Default)]
 struct Content {
-    /// Its change needs a reboot, and a drain with it.
+    /// A change of it requires a drain and a reboot.
     example: u32,
-    /// Its change needs neither.
+    /// A change of it requires neither.
     sysctl: u32,
     registries: String,
     units: Vec<Value>,
@@ -89,8 +90,8 @@ impl Content {
     }
 }
 
-/// Of the host's own command line, which every machine of the lab has: an argument with quotes that the kernel
-/// does not show, and a string of two.
+/// Arguments of the host's own command line, which every lab machine has: one with quotes that the
+/// kernel does not show, and a string of two.
 fn kernel_arguments() -> Vec<String> {
     let line = std::fs::read_to_string("/proc/cmdline").unwrap();
     let words = line.split_whitespace().take_while(|word| *word != "--");
@@ -102,7 +103,7 @@ fn kernel_arguments() -> Vec<String> {
     vec![format!("{a}=\"{b}\""), format!(" {c}={d} {e}=\"{f}\"")]
 }
 
-/// A step's name and, when it is over, how long it took.
+/// Runs a step and prints its name and, when it is over, its duration.
 fn step(name: &str, act: impl FnOnce()) {
     let begun = Instant::now();
     println!("lab: openshift: {name}");
@@ -115,7 +116,8 @@ impl Story<'_> {
         self.cluster.apply(&content.rendered(name).to_string());
     }
 
-    /// Rolls a config out and waits until the node is on it; the Node never says that anything went wrong.
+    /// Rolls a config out and waits until the node has applied it; the Node must never report a
+    /// failure.
     fn healthy_update(&self, name: &str, content: &Content) {
         self.offer(name, content);
         let (from, _) = self.controller.seen().mark();
@@ -148,7 +150,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&both).into_owned()
 }
 
-/// The machine as its daemon leaves it: on `rendered-worker-0`.
+/// The machine as machine-config-daemon leaves it: on `rendered-worker-0`.
 fn installed(cluster: &Cluster) -> Machine {
     let kubeconfig = std::fs::read(cluster.kubeconfig("machinist-worker", "system:masters"));
     let settings =

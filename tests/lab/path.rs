@@ -1,4 +1,4 @@
-//! One path all the way: a machine by itself, from its first plan to a reboot that is verified.
+//! One complete update: a standalone machine, from its first plan to a verified reboot.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use crate::support::agent::{digest, example, file, manifest, needs_reboot};
 use crate::support::digest::differences;
 use crate::support::{Machine, wait};
 
-/// What updates of these tests may touch, as far as it is read in a moment: not all of `/usr`.
+/// The trees that updates of these tests may change. Not all of `/usr`, so that they can be read in
+/// a moment.
 pub const TREES: &[&str] = &[
     "/etc",
     "/home",
@@ -17,12 +18,12 @@ pub const TREES: &[&str] = &[
     UNITS,
     "/var/lib/machinist",
 ];
-/// The source itself.
+/// The directory of the configs themselves.
 pub const SOURCE: &[&str] = &["/etc/machinist/machine.d"];
 const UNITS: &str = "/usr/lib/systemd/system";
 const WITNESS: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
 
-/// Services that run before the agent comes, a user, and all example configs.
+/// A machine with services that run before the agent is installed, a user, and all example configs.
 fn example_machine(name: &str) -> Machine {
     let mut build = Machine::build(name).machinist();
     for unit in ["changed", "masked", "bystander"] {
@@ -47,13 +48,13 @@ fn example_machine(name: &str) -> Machine {
     owned["group"] = json!({"name": "systemd-journal"});
     let own = manifest("75-own", json!({"files": [owned]}), systemd);
     let machine = build.config(("75-own.yaml".to_owned(), own)).boot();
-    // The lab masks it in every machine; the example is to do so here.
+    // The lab masks this timer in every machine; here the example has to do so.
     machine.sh("rm /etc/systemd/system/apt-daily-upgrade.timer; systemctl daemon-reload");
     machine.sh("systemctl start apt-daily-upgrade.timer; useradd --create-home core");
     machine
 }
 
-/// Kind, name, the words that say why.
+/// Kind, name, and the text of the reason.
 const CHANGES: &[(&str, &str, &str)] = &[
     (
         "File",
@@ -105,7 +106,7 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ("SSHKey", "core", "its policy asks for nothing"),
 ];
 
-/// What is done about them, in this order.
+/// The expected actions, in this order.
 const ACTIONS: &[(&str, Option<&str>)] = &[
     ("Stop", Some("apt-daily-upgrade.timer")),
     ("Stop", Some("masked.service")),
@@ -153,7 +154,7 @@ fn a_plan_names_each_change_its_action_and_the_reason_and_touches_nothing() {
     assert_eq!(plan["cost"], "Restart");
     assert_eq!(plan["drain"], false);
 
-    // The page for people says the same; its lines are broken, and of many reasons it shows three.
+    // The text output states the same; its lines are wrapped, and it shows at most three reasons.
     let page = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let says = |fact: &str| assert!(page.contains(fact), "not on the page: {fact}");
     for change in planned {
@@ -217,12 +218,12 @@ fn the_first_update_puts_everything_in_place_and_restarts_what_the_plan_names_an
         "{login:?}"
     );
 
-    // Started anew or for the first time; a unit that was stopped keeps what it had.
+    // Units that were started or restarted; a unit that was stopped keeps its old id.
     let started: BTreeSet<_> = after
         .iter()
         .filter(|(unit, id)| before.get(*unit) != Some(id))
         .map(|(unit, _)| unit.as_str())
-        // The agent itself, and the bus service that it asks about the clock.
+        // The agent itself, and the bus service that it queries about the clock.
         .filter(|unit| !["machinist.service", "systemd-timedated.service"].contains(unit))
         .collect();
     let named = [
@@ -246,7 +247,7 @@ fn the_first_update_puts_everything_in_place_and_restarts_what_the_plan_names_an
     machine.exec(&["machinist", "verify"]);
 }
 
-/// Paths with mode, owner and content, and units, as the configs ask for them.
+/// Asserts that paths (with mode, owner and content) and units match the configs.
 fn in_place(machine: &Machine) {
     let user = machine.sh("id -u core; id -g core; getent group systemd-journal | cut -d: -f3");
     let ids: Vec<_> = user.lines().collect();
@@ -319,7 +320,7 @@ fn in_place(machine: &Machine) {
     ] {
         assert_eq!(machine.property(unit, "UnitFileState"), state, "{unit}");
     }
-    // What runs is what is on the disk.
+    // The running processes use the files on disk.
     assert!(
         machine
             .property("example-greeting.service", "After")
@@ -411,7 +412,7 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
         "{history}"
     );
 
-    // The whole update by its id, over both boots.
+    // The journal entries of the whole update, selected by its id, over both boots.
     let id = format!("MACHINIST_TRANSACTION={}", update["id"].as_str().unwrap());
     let lines = machine.exec(&["journalctl", "--quiet", "--output=json", &id]);
     let lines: Vec<Value> = lines
@@ -441,7 +442,7 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
     for line in blame.lines().filter(|line| line.contains("machinist")) {
         println!("lab: figure: boot time of{line}");
     }
-    // Nothing is left that would reboot again, also for an agent that starts anew.
+    // Nothing is left that would cause another reboot, even after an agent restart.
     machine.exec(&["systemctl", "restart", "machinist"]);
     machine.wait_updated(&digest(&first), wait::seconds(30));
     let plan = machine.exec(&["machinist", "plan"]);

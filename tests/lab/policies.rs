@@ -1,4 +1,5 @@
-//! What an agent's token may change, rule by rule: the admission policies as shipped, in a real API server.
+//! The objects that an agent's token may change, rule by rule: the admission policies as shipped,
+//! in a real API server.
 
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ const OWN: &str = "own";
 const OTHER: &str = "other";
 const LISTED: &str = "acme.dev/serial";
 
-/// A token of the agents' account that names a node, as tokens of their pods do.
+/// A token of the agents' account that names a node, like the tokens of their pods.
 struct Token<'a> {
     cluster: &'a Cluster,
     token: String,
@@ -39,7 +40,7 @@ impl Token<'_> {
     }
 }
 
-/// What is refused, and the words that say by which rule.
+/// A refused request, its result, and the text that identifies the rule.
 type Refused = (&'static str, Result<(), String>, &'static str);
 
 fn is_refused(all: Vec<Refused>) {
@@ -62,7 +63,7 @@ fn node(name: &str) -> String {
     .to_string()
 }
 
-/// What kubectl reads before it patches, and agents may not read.
+/// A role for kubectl: it reads objects before it patches them, which agents may not do.
 fn reads() -> String {
     let group = "rbac.authorization.k8s.io";
     let rules = json!([
@@ -143,7 +144,7 @@ fn a_stolen_token_changes_of_its_own_node_only_what_is_the_agents() {
     names(&token);
 }
 
-/// What the agent itself writes: else the refusals would say nothing.
+/// Changes that the agent itself makes; without them the refusals would prove nothing.
 fn agents_own_changes(token: &Token<'_>) {
     let protocol = "machineconfiguration.openshift.io";
     let annotations = json!({
@@ -360,7 +361,7 @@ fn configs(token: &Token<'_>) {
     ]);
 }
 
-/// The administrator's list takes effect, and does not go while the policies are there.
+/// The administrator's ConfigMap takes effect, and cannot be deleted while the policies exist.
 fn names(token: &Token<'_>) {
     let map = ["configmap", "machinist-node-names"];
     let patch = json!({"data": {"names": format!("example.com/a\n  {LISTED}\n")}}).to_string();
@@ -390,7 +391,7 @@ fn names(token: &Token<'_>) {
             "without this ConfigMap agents could use every name",
         ),
     ]);
-    // With its namespace it goes.
+    // It is deleted with its namespace.
     let namespace = ["delete", "namespace", NAMESPACE, "--wait=false"];
     token.cluster.kubectl(&namespace);
     wait::until("the list to go", wait::seconds(60), || {

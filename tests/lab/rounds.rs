@@ -1,4 +1,5 @@
-//! Updates of nodes under the worst that happens to nodes, at random moments, one or two of it at once.
+//! Updates of nodes under failures of the node and the cluster, at random moments, one or two at a
+//! time.
 
 pub mod judge;
 
@@ -25,13 +26,13 @@ use crate::support::{
 };
 
 const GROUP: &str = "machineconfiguration.openshift.io";
-/// Of each node.
+/// Per node.
 const PODS: u32 = 2;
 const TREES: &[&str] = &["/etc", "/usr/local"];
 /// Written by the runtime, the kubelet and the agent's staging.
 const OTHERS: &[&str] = &["/etc/.machinist", "/etc/cni", "/etc/lab"];
 
-/// Every phase that stands in the journal while it lasts.
+/// Every phase that the journal shows while it lasts.
 const PHASES: &[&str] = &[
     "Cordoned",
     "Withholding",
@@ -46,7 +47,7 @@ const PHASES: &[&str] = &[
     "Uncordoning",
 ];
 
-/// What happens to a node, or to its cluster.
+/// A failure of a node or of its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Blow {
     PowerLoss,
@@ -62,12 +63,12 @@ const BLOWS: [Blow; 4] = [
     Blow::ApiStopped,
 ];
 
-/// When it does.
+/// When the failure is injected.
 #[derive(Debug)]
 enum Moment {
-    /// So long after a phase has begun.
+    /// This long after a phase has begun.
     In(&'static str, Duration),
-    /// So long after the config was asked for.
+    /// This long after the config was requested.
     After(Duration),
 }
 
@@ -89,7 +90,7 @@ impl Outages<'_> {
     }
 }
 
-/// One node, sent from one config to the other and back.
+/// One node, updated from one config to the other and back.
 struct Struck<'a> {
     cluster: &'a Cluster,
     outages: &'a Outages<'a>,
@@ -118,7 +119,7 @@ impl Struck<'_> {
         if self.letter == "a" { "b" } else { "a" }
     }
 
-    /// kubectl, again until the API server answers.
+    /// Runs kubectl, and retries until the API server answers.
     fn insist(&self, arguments: &[&str]) {
         wait::until(&format!("{arguments:?}"), wait::seconds(120), || {
             self.cluster.try_kubectl(arguments).status.success()
@@ -150,7 +151,8 @@ impl Struck<'_> {
         let then = match moment {
             Moment::After(time) => Instant::now() + *time,
             Moment::In(phase, time) => {
-                // A phase may be over between two looks; then the moment is the end of the round.
+                // A phase may be over between two polls; then the failure is injected at the end of
+                // the round.
                 let limit = Instant::now() + 2 * self.whole;
                 while !self.is_in(phase) && Instant::now() < limit && !self.is_done() {
                     thread::sleep(Duration::from_millis(3));
@@ -161,7 +163,7 @@ impl Struck<'_> {
         thread::sleep(then.saturating_duration_since(Instant::now()));
     }
 
-    /// Whether the journal is on the config that is wanted and asks nothing more of the node.
+    /// Whether the journal is on the desired config and has nothing left to do on the node.
     fn is_done(&self) -> bool {
         let journal = self.journal();
         let base = format!("\"base\":{{\"name\":\"rendered-rounds-{}\"", self.other());
@@ -178,11 +180,11 @@ impl Struck<'_> {
                 let on = format!("spec.nodeName={}", self.name());
                 let flags = ["--field-selector", &on, "--wait=false"];
                 let arguments = [&["-n", NAMESPACE, "delete", "pods"][..], &flags].concat();
-                // With the API server away there is nobody to ask for it.
+                // The request cannot succeed while the API server is down.
                 self.cluster.try_kubectl(&arguments);
             }
             Blow::KubeletStopped => {
-                // The machine may be rebooting: then the kubelet is stopped in its own way.
+                // The machine may be rebooting: then its shutdown stops the kubelet.
                 let _ = self.machine.try_exec(&["systemctl", "stop", "kubelet"]);
                 thread::sleep(wait::seconds(8));
                 let _ = self
@@ -265,8 +267,9 @@ impl Struck<'_> {
         self.pods_are_back();
     }
 
-    /// Asked of the pods themselves: what a Deployment says of them may be from before an outage, and its
-    /// controller lists anew only after its own back-off, half a minute and more.
+    /// Waits until the workload's pods are running, by listing the pods themselves: the
+    /// Deployment's status may be from before an outage, and its controller lists again only after
+    /// its own back-off, half a minute and more.
     fn pods_are_back(&self) {
         let app = format!("app=work-{}", self.name());
         let query = ["get", "pods", "-l", &app, "-o", "json"];
@@ -316,9 +319,9 @@ impl Struck<'_> {
     }
 }
 
-/// Rounds of one machine; what struck it, and how often.
+/// Runs `count` rounds on one machine; returns the injected failures and how often each was.
 fn run(struck: &mut Struck<'_>, count: usize, seed: u64, mut dice: Dice) -> BTreeMap<Blow, usize> {
-    // Undisturbed, so that looks and time are known.
+    // Without failures, so that file trees and the duration are known.
     for _ in 0..2 {
         let begun = Instant::now();
         struck.round(&format!("{}, undisturbed", struck.name()), false, &[]);
@@ -341,7 +344,7 @@ fn run(struck: &mut Struck<'_>, count: usize, seed: u64, mut dice: Dice) -> BTre
     met
 }
 
-/// What a thread said when it panicked.
+/// The message of a thread's panic.
 fn said(payload: Box<dyn Any + Send>) -> String {
     match payload.downcast::<String>() {
         Ok(text) => *text,
@@ -398,7 +401,7 @@ fn whatever_strikes_a_node_in_an_update_it_ends_done_and_its_pods_come_back_afte
                     looks: BTreeMap::new(),
                     whole: wait::seconds(20),
                 };
-                // A part of the seed's sequence that no other machine's comes near.
+                // A part of the seed's sequence that does not overlap with another machine's.
                 let dice = Dice(seed ^ ((number as u64) << 48));
                 scope.spawn(move || run(&mut struck, count, seed, dice))
             })
@@ -406,7 +409,7 @@ fn whatever_strikes_a_node_in_an_update_it_ends_done_and_its_pods_come_back_afte
         let ended = threads.into_iter().map(|thread| thread.join());
         let (met, failed): (Vec<_>, Vec<_>) = ended.partition(Result::is_ok);
         let failed = failed.into_iter().filter_map(Result::err).map(said);
-        // Said again at the end: what a machine says of itself when it is dropped is longer.
+        // Printed again at the end, because the output of machines on drop is long.
         assert_eq!(failed.collect::<Vec<_>>(), [""; 0], "seed {seed}");
         met.into_iter().flatten()
     });

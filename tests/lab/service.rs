@@ -1,4 +1,5 @@
-//! The agent as a service: readiness in one set of words, bad input, and its manners.
+//! The agent as a service: readiness with one wording everywhere, invalid input, resource use and
+//! shutdown.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ use crate::support::agent::{digest, example, needs_reboot};
 use crate::support::digest::differences;
 use crate::support::{Machine, rounds, wait};
 
-/// What the three outlets of the gates say, after all three say that the machine is ready or not.
+/// Waits until all three outputs of the gates agree that the machine is ready or not; returns the
+/// text and the status.
 fn readiness(machine: &Machine, ready: bool) -> (String, Value) {
     let code = if ready { 200 } else { 503 };
     wait::value(
@@ -30,7 +32,8 @@ fn gate<'a>(status: &'a Value, name: &str) -> &'a Value {
     gates.iter().find(|gate| gate["name"] == name).unwrap()
 }
 
-/// A closed gate holds; its words are in `/readyz`, `STATUS=` and `machinist status` alike.
+/// Asserts that a closed gate is reported with the same text in `/readyz`, `STATUS=` and `machinist
+/// status`.
 fn holds(machine: &Machine, name: &str, about: &str) {
     let (words, status) = readiness(machine, false);
     println!("lab: /readyz 503: {words}");
@@ -93,7 +96,7 @@ fn readyz_is_503_while_a_gate_holds_and_names_it_in_the_same_words_as_status_and
     machine.sh("systemctl reset-failed breaks");
     readiness(&machine, true);
 
-    // A reboot that is left to a person.
+    // A reboot that is left to the operator.
     let old = machine.boot_id();
     machine.give_config("80-reboot.yaml", &needs_reboot("later\n"));
     machine.wait_status("the reboot to be pending", wait::seconds(20), |status| {
@@ -108,7 +111,7 @@ fn readyz_is_503_while_a_gate_holds_and_names_it_in_the_same_words_as_status_and
     readiness(&machine, true);
 }
 
-/// Name, text, the line that is wrong (by a word in it), what the message says beside file and line.
+/// Name, text, a word on the faulty line, and the parts of the message besides file and line.
 const BAD: &[(&str, &str, &str, &[&str])] = &[
     (
         "broken YAML",
@@ -164,7 +167,7 @@ fn bad_input_is_refused_by_file_line_and_field_and_the_last_good_config_stays() 
         let status = machine.wait_status(what, wait::seconds(10), |status| {
             gate(status, "Config")["reason"] == "ConfigRefused"
         });
-        // The gate says so and stays open: the machine is as it was.
+        // The gate reports the error and stays open: the machine is unchanged.
         let config = gate(&status, "Config");
         assert_eq!(config["open"], true, "{what}: {config}");
         assert!(
@@ -207,7 +210,7 @@ fn bad_input_is_refused_by_file_line_and_field_and_the_last_good_config_stays() 
     );
     assert_eq!(machine.property("machinist", "NRestarts"), "0");
 
-    // The same at the start: a config that was broken while nobody looked.
+    // The same at the start: a config that was broken while the agent was stopped.
     machine.exec(&["systemctl", "stop", "machinist"]);
     machine.give_config("90-bad.yaml", BAD[0].1);
     machine.exec(&["systemctl", "start", "machinist"]);
@@ -244,7 +247,7 @@ fn the_service_stops_within_a_second_stands_alone_and_idles_quietly() {
     );
 
     let agent = machine.property("machinist", "MainPID");
-    // By thread: those of the pool for blocking work come and go.
+    // Per thread: those of the pool for blocking work are created and end at any time.
     let switches = || -> BTreeMap<String, u64> {
         let counts = format!("grep -s ^voluntary_ctxt /proc/{agent}/task/*/status || [ $? = 2 ]");
         let lines = machine.sh(&counts);
@@ -262,7 +265,8 @@ fn the_service_stops_within_a_second_stands_alone_and_idles_quietly() {
             .unwrap()
     };
     let window = rounds(15, 60) as u64;
-    // What the start has set off (timedated's half minute) is over in the long version.
+    // The long version also waits for the end of what the start has triggered (timedated exits
+    // after half a minute).
     let quiet = uptime() + rounds(0, 40) as u64;
     machine.wait("the start to be over", wait::seconds(60), || {
         uptime() >= quiet
@@ -290,7 +294,7 @@ fn the_service_stops_within_a_second_stands_alone_and_idles_quietly() {
         machine.exec(&["systemctl", "start", "machinist"]);
     }
     println!("lab: figure: systemctl stop took {stops:.0?}");
-    // The way into the machine is part of it, and a busy host can only add to that.
+    // The duration includes entering the machine, and a busy host can only add to it.
     let quickest = *stops.iter().min().unwrap();
     assert!(quickest < wait::seconds(1), "{stops:?}");
     assert!(

@@ -1,4 +1,4 @@
-//! Soft reboots: userspace starts anew, kernel and boot id stay.
+//! Soft reboots: userspace restarts, while kernel and boot id stay the same.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn machine(name: &str) -> (Machine, Value) {
     (machine, status)
 }
 
-/// What PID 1 says of itself; nothing while it does not answer.
+/// A property of PID 1, or `None` while it does not answer.
 fn manager(machine: &Machine, property: &str) -> Option<String> {
     let property = format!("--property={property}");
     let shown = machine.try_exec(&["systemctl", "show", "--value", &property]);
@@ -32,7 +32,7 @@ fn userspace(machine: &Machine) -> Option<String> {
     manager(machine, "UserspaceTimestampMonotonic").filter(|started| !started.is_empty())
 }
 
-/// Waits for another userspace than `old` to have nothing left to start.
+/// Waits until a userspace other than `old` has finished starting.
 fn wait_soft(machine: &Machine, old: &str) -> String {
     let new = wait::value("userspace to start anew", wait::seconds(90), || {
         userspace(machine).filter(|now| now != old)
@@ -81,7 +81,7 @@ fn a_change_of_userspace_alone_is_made_effective_by_one_soft_reboot_and_verified
         assert!(phases.contains(&phase), "{phase} is not in {phases:?}");
     }
     assert_eq!(machine.property("containerd", "ActiveState"), "active");
-    // Recovery has run in the new userspace, and the guard has been asked.
+    // Recovery has run in the new userspace, and the guard has run.
     let again = machine.property("machinist-recover", "InvocationID");
     assert!(again != recover && !again.is_empty(), "{again}");
     assert_eq!(machine.property("machinist-recover", "Result"), "success");
@@ -90,12 +90,12 @@ fn a_change_of_userspace_alone_is_made_effective_by_one_soft_reboot_and_verified
     if !count.is_empty() {
         assert_eq!(manager(&machine, "SoftRebootsCount").unwrap(), "1");
     }
-    // Once: neither the agent's next start nor another look asks for more.
+    // An agent restart does not cause a second soft reboot.
     machine.exec(&["systemctl", "restart", "machinist"]);
     machine.wait_updated("", wait::seconds(30));
     assert_eq!(userspace(&machine).unwrap(), new);
 
-    // What the kernel reads is rebooted for.
+    // A file that the kernel reads requires a full reboot.
     let storage = json!({"files": [file("/etc/modprobe.d/x.conf", 0o644, "# nothing\n")]});
     machine.give_config(
         "81-kernel.yaml",
@@ -139,7 +139,7 @@ fn a_config_that_is_not_well_after_a_soft_reboot_is_rebooted_once_more_and_taken
 fn a_soft_reboot_by_somebody_else_in_the_middle_of_an_update_is_noticed_and_survived() {
     let (machine, first) = machine("soft-foreign");
     let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
-    // Its restart lasts until userspace is gone; it is well afterwards.
+    // Its stop lasts until userspace ends; it is healthy afterwards.
     let slow = "[Service]\nType=oneshot\nRemainAfterExit=yes\n\
                 ExecStart=/bin/sh -c 'test -e /run/soft || exec sleep 120'\n\
                 [Install]\nWantedBy=multi-user.target\n";

@@ -1,5 +1,5 @@
-//! The table of what a change costs on ordinary distributions, row by row on one machine: the change is in
-//! effect, seen with the eyes of others, and the machine is in the same boot.
+//! The policy table of ordinary distributions, row by row on one machine: each change takes effect,
+//! verified by independent means, without a reboot.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,12 @@ use crate::support::agent::{digest, file, manifest};
 use crate::support::builder::Builder;
 use crate::support::{Machine, wait};
 
-/// What people are told; a test beside it holds it against the code.
+/// The documentation; another test compares it with the code.
 const PAGE: &str = include_str!("../../docs/policies.md");
 const UNITS: &str = "/usr/lib/systemd/system";
 
-/// One row: its path, a file that it is about, and a shell line that fails before the change and not after.
+/// One row: its path, a file that matches it, and a shell line that fails before the change and
+/// succeeds after it.
 struct Row {
     of: &'static str,
     file: &'static str,
@@ -31,13 +32,14 @@ fn row(of: &'static str, file: &'static str, content: &str, shows: &str) -> Row 
     }
 }
 
-/// Where a program stands in that the image does not have: what it reads when it starts or reloads.
+/// A row for a program that the image does not have: a stand-in records the files that it reads at
+/// its start or reload.
 fn read_by(unit: &str, of: &'static str, file: &'static str) -> Row {
     let shows = format!("grep -q '^# {of}$' /run/stand-in/{unit}");
     row(of, file, &format!("# {of}\n"), &shows)
 }
 
-/// The file is there and nobody was started for it: whoever reads it does so when it is needed.
+/// A row whose file needs no action: programs read it when they need it.
 fn nothing_to_do(of: &'static str, file: &'static str) -> Row {
     row(
         of,
@@ -52,7 +54,7 @@ const CHRONY_CONF: &str = "driftfile /var/lib/chrony/chrony.drift\nconfdir /etc/
 const CONTAINERD: &str = "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n\
                           [metrics]\naddress = \"127.0.0.1:1338\"\n";
 
-/// Whether journald keeps a word of this weight.
+/// A shell line that succeeds if journald keeps messages of this priority.
 fn keeps(weight: &str) -> String {
     format!(
         "word=row-$(cat /proc/sys/kernel/random/uuid); echo $word | systemd-cat --priority={weight}; \
@@ -67,7 +69,7 @@ fn source(address: &str) -> (String, String) {
     )
 }
 
-/// Programs of the machine itself.
+/// Rows of programs that the machine has.
 fn real(certificate: &str) -> Vec<Row> {
     let own = source("10.99.0.201");
     let (dropin, debian) = (source("10.99.0.202"), source("10.99.0.203"));
@@ -97,7 +99,7 @@ fn real(certificate: &str) -> Vec<Row> {
             "[Journal]\nMaxLevelStore=warning\n",
             &format!("! {{ {}; }}", keeps("info")),
         ),
-        // Read later, so that it counts more.
+        // Read later, so it takes precedence.
         row(
             "/etc/systemd/journald.conf.d",
             "/etc/systemd/journald.conf.d/90-row.conf",
@@ -177,7 +179,7 @@ const NETWORK_MANAGER: &str = "NetworkManager.service";
 const CA_TRUST: &str = "update-ca-trust.service";
 const CA_CERTIFICATES: &str = "update-ca-certificates.service";
 
-/// Programs that Debian's image does not have, or not beside the ones it has.
+/// Rows of programs that Debian's image does not have, or that conflict with those it has.
 fn stood_in() -> Vec<Row> {
     vec![
         read_by(
@@ -233,10 +235,11 @@ fn stood_in() -> Vec<Row> {
 const POLICIES: &str = "{apiVersion: operator.openshift.io/v1, kind: MachineConfiguration, \
      spec: {nodeDisruptionPolicy: {files: [{path: /etc/row, actions: [{type: None}]}]}}}\n";
 
-/// Rows of which no machine of the lab can show the effect.
+/// Rows whose effect no lab machine can show.
 const AT_PLAN_LEVEL: &[&str] = &["/etc/modules-load.d"];
 
-/// A service that notes what is in these places when it starts, and when it reloads if it can.
+/// A service that records the content of these places when it starts, and when it reloads if it
+/// can.
 fn stand_in(build: Builder, unit: &str, places: &str, kind: StandIn) -> Builder {
     let note = format!(
         "/bin/sh -c 'mkdir -p /run/stand-in; cat {places} >/run/stand-in/{unit} 2>/dev/null; true'"
@@ -274,7 +277,7 @@ fn machine() -> Machine {
             "/etc/containerd/config.toml",
             "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
         )
-        // As Fedora and Debian up to 12 have it.
+        // As on Fedora, and on Debian up to 12.
         .link("/etc/sysctl.d/99-sysctl.conf", "../sysctl.conf")
         .enable("containerd.service");
     let (timesync, crio) = ("/etc/systemd/timesyncd.conf*", "/etc/crio/crio.conf*");
@@ -361,7 +364,8 @@ fn every_row_of_the_table_is_in_effect_without_a_reboot() {
         }
         assert_eq!(machine.boot_id(), boot, "{} cost a reboot", row.of);
     }
-    // The policy that came with the row before says that this needs nothing; without it: a reboot.
+    // With the policy file of the previous row this change needs no action; without it, a reboot
+    // would be needed.
     let allowed = json!({"files": [file("/etc/row/allowed", 0o644, "allowed\n")]});
     machine.give_config(
         "90-allowed.yaml",
@@ -386,7 +390,7 @@ fn every_row_of_the_table_is_in_effect_without_a_reboot() {
     assert_eq!(*actions, json!(["Restart systemd-modules-load.service"]));
 }
 
-/// The paths of the table for ordinary distributions.
+/// The paths of the documentation's table for ordinary distributions.
 fn written_down() -> BTreeSet<&'static str> {
     let table = PAGE
         .split("## Files of ordinary distributions")

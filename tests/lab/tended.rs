@@ -1,6 +1,7 @@
-//! A fleet as its people tend it: devices over a planned reboot, second thoughts, a new version in the midst of
-//! an update, a controller that drains, a Node that is registered anew, others who meddle, a config that breaks
-//! the kubelet, and the end. Two nodes with the DaemonSet as shipped.
+//! Operations of a fleet over time: devices across a planned reboot, cancelled updates, a new
+//! version during an update, a controller that drains, a Node that is registered again,
+//! interference by others, a config that breaks the kubelet, and uninstallation. Two nodes with the
+//! DaemonSet as shipped.
 
 mod ended;
 mod lent;
@@ -31,7 +32,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// A config with the device's declaration, and what it has beside that; asked of a node.
+    /// Creates a config with the device's declaration and the given content, and requests it for a
+    /// node.
     fn ask(&self, node: &str, config: &str, content: &str, systemd: Value) {
         let files = [
             file("/etc/machinist/devices.d/fuse.yaml", 0o644, DECLARATION),
@@ -68,7 +70,7 @@ impl Fleet {
         });
     }
 
-    /// machinist at an administrator's own machine.
+    /// Runs machinist on an administrator's workstation.
     fn laptop(&self, arguments: &[&str]) -> Output {
         self.cluster
             .machinist("laptop", arguments)
@@ -76,7 +78,7 @@ impl Fleet {
             .unwrap()
     }
 
-    /// What the agents did to a node since the log had `from` lines.
+    /// The agents' actions on a node since the log had `from` lines.
     fn deeds(&self, node: &str, from: usize) -> Vec<Deed> {
         let deeds = judge::deeds(&self.cluster.audit(), from, node, USER);
         let agents = deeds.into_iter().map(|(_, deed)| deed);
@@ -85,7 +87,7 @@ impl Fleet {
             .collect()
     }
 
-    /// The pod that uses the device, where it runs and is ready.
+    /// The pod that uses the device and its node, if it is running and ready.
     fn user(&self) -> Option<(String, String)> {
         let pods = self
             .cluster
@@ -102,13 +104,13 @@ impl Fleet {
         ))
     }
 
-    /// Other settings of the fleet, and agents that have read them.
+    /// Applies other settings of the fleet and restarts the agents.
     fn with_settings(&self, mine: &Mine<'_>) {
         self.cluster.apply_overlay("vanilla", mine);
         self.restart_agents();
     }
 
-    /// New pods of the agent, one node after the other.
+    /// Restarts the agent's pods, one node after the other.
     fn restart_agents(&self) {
         let agents = "daemonset/machinist";
         self.cluster

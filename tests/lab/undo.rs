@@ -1,4 +1,4 @@
-//! Updates that fail on the machine: it is taken back to where it was, services included.
+//! Updates that fail on the machine: it is rolled back, services included.
 
 use serde_json::{Value, json};
 
@@ -43,8 +43,8 @@ fn an_update_whose_service_dies_after_its_restart_is_taken_back_and_not_tried_ag
     assert_eq!(machine.property("steady.service", "DropInPaths"), "");
     assert_eq!(machine.property("steady.service", "NeedDaemonReload"), "no");
 
-    // The same config is not tried again by itself, also by an agent that starts anew; without it all
-    // is well.
+    // The same config is not retried automatically, not even after an agent restart; once it is
+    // removed, the failure is cleared.
     machine.exec(&["systemctl", "restart", "machinist"]);
     let again = machine.wait_status("the failure to be known", wait::seconds(10), |status| {
         status["config"]["desired"] != "" && !status["failure"].is_null()

@@ -1,4 +1,5 @@
-//! Devices that are found by what they are, and those of a vendor's own program: with a real kubelet.
+//! Devices that are discovered by their attributes, and those of a vendor's own program, with a
+//! real kubelet.
 
 mod orders;
 mod redirected;
@@ -12,7 +13,7 @@ use crate::support::{Cluster, Machine, Node, lab, wait};
 const FOUND: &str = "acme.dev/found";
 const OFFERED: &str = "acme.dev/accelerator";
 
-/// The kernel's own word for `/dev/fuse`, whatever it is called.
+/// Selects `/dev/fuse` by its device number, whatever the path of its node is.
 const DECLARATION: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\n\
     metadata: {name: found}\nspec:\n  resource: acme.dev/found\n  \
     share: {replicas: 2}\n  match: [{subsystem: {name: misc, attributes: {dev: \"10:229\"}}}]\n  \
@@ -36,7 +37,7 @@ fn healths(machine: &Machine, resource: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What a vendor's toolkit leaves for the runtime.
+/// A CDI spec as a vendor's toolkit generates it.
 const SPEC: &str = r#"{"cdiVersion": "0.6.0", "kind": "acme.dev/card", "devices": [
     {"name": "card0", "containerEdits": {
         "deviceNodes": [{"path": "/dev/card0", "hostPath": "/dev/fuse"}], "env": ["CARD=card0"]}}]}"#;
@@ -44,7 +45,8 @@ const CARD: &str = "acme.dev/card";
 const CARDS: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\n\
     metadata: {name: cards}\nspec: {resource: acme.dev/card, match: [{cdi: {kind: acme.dev/card}}]}\n";
 
-/// Kubernetes' own sample, which knows nothing of machinist: it finds our directory where the kubelet's would be.
+/// Kubernetes' own sample plugin, unmodified: machinist's directory is mounted in place of the
+/// kubelet's.
 const PLUGIN: &str = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: sample}\n\
     spec: {connects: plugin, resources: [example.com/*], mounts: [/tmp]}\n";
 const PLUGIN_SERVICE: &str = "[Service]\n\
@@ -68,7 +70,7 @@ impl Stage {
         pod["status"]["containerStatuses"][0]["restartCount"].clone()
     }
 
-    /// Waits until the pod's own status says this of its device, where the kubelet tells pods of it.
+    /// Waits until the pod's status reports this health of its device, on kubelets that publish it.
     fn is_told_of(&self, pod: &str, health: &str) {
         if lab().version.starts_with("1.33.") {
             return;
@@ -81,7 +83,7 @@ impl Stage {
             });
     }
 
-    /// A pod whose container never starts: its image is nowhere.
+    /// A pod whose container never starts, because its image does not exist.
     fn run_without_image(&self, pod: &str, resource: &str) {
         let absent = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod},
@@ -167,7 +169,8 @@ fn are_lent(stage: &Stage) {
     });
 }
 
-/// The kubelet gives a container that starts again what it gave before, and systemd writes its device rules anew.
+/// The kubelet allocates the same devices to a restarted container, and systemd rewrites its device
+/// rules at a daemon-reload.
 fn outlive_the_container_and_a_reload(stage: &Stage) {
     stage.machine.exec(&["systemctl", "daemon-reload"]);
     let open = "exec 3<>/dev/fuse && echo open";
@@ -210,7 +213,8 @@ fn the_quota_counts_them(stage: &Stage) {
     assert!(why.contains("exceeded quota"), "{why}");
 }
 
-/// Its own restart is nothing to the kubelet; its end is told, and is that of the unit as well.
+/// A restart of the program does not affect the kubelet; its end is reported, whether the program
+/// or its unit ended.
 fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
     let machine = &stage.machine;
     let before = registrations(machine, OFFERED);
@@ -228,7 +232,7 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
         healths(machine, FOUND) == [sick.clone(), sick]
     });
     wait_allocatable(node, FOUND, "0");
-    // Who has it goes on, and the machine still has it.
+    // The pod that has the device keeps running, and the Node's capacity still includes it.
     assert_eq!(node.object()["status"]["capacity"][FOUND], "2");
     for pod in ["finder", "stillborn"] {
         stage.is_told_of(pod, "Unhealthy");
@@ -259,7 +263,8 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
     );
 }
 
-/// The kubelet's restarts are nothing to the plugin, the plugin's are nothing to the kubelet, and a pod notices none.
+/// A restart of the kubelet does not affect the plugin, a restart of the plugin does not affect the
+/// kubelet, and neither affects a pod.
 fn an_unmodified_plugin_is_served(stage: &Stage, node: &Node<'_>) {
     let machine = &stage.machine;
     machine.exec(&["systemctl", "start", "sample"]);

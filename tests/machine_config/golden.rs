@@ -1,7 +1,8 @@
-//! `tests/golden/input/NN-name/`: every file but `expected.txt` is input, in the order of the names,
-//! and directories hold what Butane reads beside it; `expected.txt` is what comes of it. `allowed.txt`
-//! names further users and groups, as `user ann`, the roles of the machine, as `role worker`, and says
-//! `from api-server` of texts that come from there. `MACHINIST_BLESS=1` writes it anew, to be looked at.
+//! `tests/golden/input/NN-name/`: every file but `expected.txt` is input, in the order of the
+//! names, and directories contain files that Butane reads; `expected.txt` is the result.
+//! `allowed.txt` names further users and groups, as `user ann`, the roles of the machine, as `role
+//! worker`, and contains `from api-server` if the texts come from there. `MACHINIST_BLESS=1`
+//! rewrites `expected.txt`, to be reviewed.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -234,14 +235,14 @@ fn the_example_machine_is_accepted_whole() {
 
 #[test]
 fn the_stored_form_of_a_config_does_not_change_between_versions() {
-    // Journals hold it, and digests are taken of it.
+    // Journals contain it, and digests are computed from it.
     let input = br#"{"ignition":{"version":"3.0.0"},
         "storage":{"files":[{"path":"/a","contents":{"source":"data:,hi"},"group":{"name":"adm"}}],
                    "directories":[{"path":"/d"}],"links":[{"path":"/l","target":"x"}]},
         "systemd":{"units":[{"name":"a.socket","mask":true,"dropins":[{"name":"b.conf"}]}]},
         "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["k"]}]}}"#;
     let (config, _) = result(Path::new("/"), vec![("a.ign".into(), input.to_vec())]).unwrap();
-    // What the config leaves to the machine is left out, and names go by its defaults.
+    // Fields that the config does not set are omitted, and names have Ignition's default.
     let absent = String::from_utf8(machine_config::to_canonical_json(&config)).unwrap();
     assert!(
         absent.contains(r#""directories":{"/d":{}},"links""#),

@@ -1,4 +1,4 @@
-//! Texts made to hurt: each is refused, soon, and nothing panics.
+//! Malicious texts: each is refused quickly, and nothing panics.
 
 use std::time::{Duration, Instant};
 
@@ -8,18 +8,18 @@ use machinist::{
 };
 use proptest::prelude::*;
 
-/// What the reading of a small hostile text may take, in a debug build beside other tests.
+/// The time limit for reading a small malicious text, in a debug build next to other tests.
 const SOON: Duration = Duration::from_millis(100);
 
-/// What no short text takes, however busy the machine is.
+/// No short text takes this long, however busy the machine is.
 const HANGS: Duration = Duration::from_secs(10);
 
 fn refusals(text: &str) -> Vec<Refusal> {
     parse(text, "hostile.yaml", &Rules::default()).expect_err("it should be refused")
 }
 
-/// The refusals and the best time of a few tries: the limit is for the reader, not for what else
-/// this machine has to do.
+/// The refusals and the shortest time of a few tries: the limit is for the parser, not for the
+/// machine's other load.
 fn timed(text: &str) -> (Vec<Refusal>, Duration) {
     let tries = (0..5).map(|_| {
         let began = Instant::now();
@@ -150,7 +150,7 @@ proptest! {
             text.splice(at..end, new.chars());
         }
         let text: String = text.into_iter().collect();
-        // What is refused has a place in this text.
+        // Every refusal has a position in this text.
         let lines = u32::try_from(text.lines().count() + 1).unwrap();
         if let Err(refusals) = parse(&text, "a.yaml", &Rules::default()) {
             prop_assert!(!refusals.is_empty());

@@ -1,4 +1,4 @@
-//! Butane's local files: what is read beside a text, and what is not.
+//! Butane's local files: which are read, and which are refused.
 
 use std::{fs, time::Instant};
 
@@ -26,7 +26,7 @@ fn read(locals: &[&str], local: &dyn Local) -> Result<Vec<Document>, Vec<Refusal
     documents_from_files(butane(locals), &Rules::default(), local).map(|(documents, _)| documents)
 }
 
-/// Any file, of that many bytes.
+/// Any file, with this many bytes.
 #[derive(Debug)]
 struct Zeros(usize);
 

@@ -1,4 +1,4 @@
-//! Equal machines have equal digests, however and in whatever order they were written.
+//! Equal machines have equal digests, in whatever form and order they were written.
 
 use std::{collections::BTreeMap, io::Write as _};
 
@@ -10,7 +10,7 @@ use machinist::machine_config::{
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// One MachineConfig in which every field is said.
+/// One MachineConfig in which every field is set.
 #[derive(Clone, Debug)]
 struct Model {
     role: &'static str,
@@ -56,7 +56,7 @@ fn file() -> impl Strategy<Value = ModelFile> {
     let mode = prop_oneof![Just(0o644), Just(0o600), Just(0o4755), 0_u32..0o4000].prop_filter(
         "looks like octal",
         |mode| {
-            // What may be taken for the other base; 420 and the like are not.
+            // Digits that could be read in the other base; 420 and the like could not.
             let octal = mode.to_string().bytes().all(|digit| digit < b'8');
             *mode < 100 || !octal || [420, 416, 511, 2541].contains(mode)
         },
@@ -69,7 +69,7 @@ fn file() -> impl Strategy<Value = ModelFile> {
 }
 
 fn unit() -> impl Strategy<Value = ModelUnit> {
-    // Blank beginnings, trailing blanks, continuations and letters beyond ASCII: what a manifest's
+    // Leading blanks, trailing blanks, continuations and letters beyond ASCII: what a manifest's
     // literal blocks could lose.
     let text = "( ?\n| )?(# [ -~]{0,12}\n){0,2}\\[Unit\\]\n\
                 (Description=[ -~]{0,12}[a-z\u{e4}]\n| \n|\n|Before=a \t?\n|Before=a\\\\\n  b\n){0,4}";
@@ -105,11 +105,11 @@ fn model() -> impl Strategy<Value = Model> {
         )
 }
 
-/// Choices between spellings that mean the same, taken bit by bit.
+/// Choices between equivalent spellings, consumed bit by bit.
 struct Choices {
     seed: u64,
-    /// Whether a default may be left out. Over another document's field that is no spelling: what is
-    /// not said stays.
+    /// Whether a default may be omitted. It may not where another document sets the field, because
+    /// an omitted field keeps that value.
     terse: bool,
 }
 
@@ -144,7 +144,8 @@ fn contents(bytes: &[u8], choices: &mut Choices) -> Value {
         bytes.to_vec()
     };
     let source = match choices.next(3) {
-        // Every byte as base64 by way of percent signs would hide a decoder's faults; use its digits.
+        // Percent-encoding every byte of the base64 would hide errors of the decoder, so the plain
+        // digits are used.
         0 => format!("data:;base64,{}", base64(&packed)),
         1 => format!("data:text/plain,{}", percent(&packed)),
         _ => format!(
@@ -156,7 +157,7 @@ fn contents(bytes: &[u8], choices: &mut Choices) -> Value {
     Value::Object(contents)
 }
 
-/// Base64 by bits, for the test's own use.
+/// Base64 encoder of the test's own.
 fn base64(bytes: &[u8]) -> String {
     let bits: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
     let digits: Vec<char> = ('A'..='Z')
@@ -204,7 +205,7 @@ fn ignition(model: &Model, choices: &mut Choices) -> Value {
             .collect();
         let mut entry = json!({"name": name, "contents": unit.contents, "enabled": unit.enabled,
             "dropins": drop_ins});
-        // Only in version 2 does false say nothing.
+        // Only in version 2 is `false` the same as an absent field.
         if unit.mask || (two && choices.flip()) {
             let fields = entry.as_object_mut().unwrap();
             fields.insert("mask".into(), json!(unit.mask));
@@ -337,14 +338,14 @@ proptest! {
         prop_assert_eq!(config.kernel_arguments, arguments);
     }
 
-    /// Holds where documents say every field of what they name: what a rendered config does not say
-    /// it has filled in.
+    /// Holds where documents set every field of their entries: a rendered config contains defaults
+    /// for fields that were not set.
     #[test]
     fn merging_what_was_merged_is_merging_all(
         models in prop::collection::vec(model(), 3),
         seed in 0_u64..4,
     ) {
-        // The mode and the owners are said or left out by choice; here they must be said.
+        // The mode and the owners are set or omitted at random; here they must be set.
         let full = |number: usize| {
             let one = merged(vec![document(number, &models[number], seed)], Order::AsGiven);
             read_back(&to_machine_config_yaml(&one).unwrap().replace(&one.name, &format!("full-{number}")))

@@ -1,4 +1,4 @@
-//! Held against `ignition-config`, the reader that Ignition's own makers publish for Rust.
+//! Compared with `ignition-config`, the parser that Ignition's authors publish for Rust.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use machinist::{
 };
 use serde_json::{Value, json};
 
-/// A config in which every field that Ignition 3.6 has is set.
+/// A config in which every field of Ignition 3.6 is set.
 fn everything(version: &str) -> Value {
     let resource = json!({"source": "data:,x", "compression": "",
         "httpHeaders": [{"name": "a", "value": "b"}], "verification": {"hash": ""}});
@@ -127,7 +127,7 @@ fn every_version_knows_the_fields_it_should_and_no_other() {
             assert!(theirs.contains(ours), "3.{minor}: {ours} is known");
         }
         for field in theirs {
-            // Inside a section that is refused as a whole, nothing more is said.
+            // A section that is refused as a whole has no further refusals inside.
             let refused = refusals
                 .iter()
                 .filter_map(|refusal| refusal.field.as_deref());
@@ -138,7 +138,7 @@ fn every_version_knows_the_fields_it_should_and_no_other() {
     }
 }
 
-/// The places of all maps in a config.
+/// The positions of all maps in a config.
 fn maps(value: &Value, at: String, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -175,7 +175,7 @@ fn an_unknown_field_is_seen_wherever_it_stands() {
             seen += 1;
             continue;
         }
-        // It stands in a section that is refused as a whole.
+        // It is in a section that is refused as a whole.
         let field = theirs.first().unwrap();
         assert!(ours.is_empty() && refusals.len() == before, "{place}");
         let mut fields = refusals
@@ -183,7 +183,7 @@ fn an_unknown_field_is_seen_wherever_it_stands() {
             .filter_map(|refusal| refusal.field.as_deref());
         assert!(fields.any(|at| field.starts_with(at)), "{place}");
     }
-    // Every map that is read at all: the config, its four sections, and what stands in their lists.
+    // Every map that is read at all: the config, its four sections, and the entries of their lists.
     assert_eq!(seen, 34);
 }
 

@@ -1,4 +1,4 @@
-//! machinist held against the programs whose rules it follows, on generated and collected inputs.
+//! Compares machinist with the programs whose rules it follows, on generated and collected inputs.
 //! `tests/oracle/run` builds those programs and starts these tests.
 #![allow(
     clippy::unwrap_used,

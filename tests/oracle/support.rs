@@ -1,4 +1,5 @@
-//! What every oracle needs: how many rounds, random choices from a seed, and answers of a program.
+//! Shared parts of the oracles: the number of rounds, random choices from a seed, and the output of
+//! a program.
 
 use std::{
     env,
@@ -9,7 +10,8 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// How many inputs are generated: what the command line says, else `short`, or `long` with `LONG=1`.
+/// How many inputs are generated: the number from the command line, otherwise `short`, or `long`
+/// with `LONG=1`.
 pub(crate) fn rounds(short: u64, long: u64) -> u64 {
     let usual = if number("LONG").unwrap_or(0) > 0 {
         long
@@ -32,7 +34,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// Random choices that depend on nothing but their start (SplitMix64).
+/// Random choices that depend only on their seed (SplitMix64).
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -64,9 +66,9 @@ impl Dice {
     }
 }
 
-/// The answers of an oracle's program, which reads cases as JSON and writes one verdict for each.
+/// The verdicts of an oracle's program, which reads cases as JSON and writes one verdict for each.
 ///
-/// `name` is the directory of its sources; `tests/oracle/run` builds it and gives its path in
+/// `name` is the directory of its sources; `tests/oracle/run` builds it and passes its path in
 /// `MACHINIST_ORACLE_<NAME>`.
 pub(crate) fn ask<C: Serialize, V: DeserializeOwned>(name: &str, cases: &[C]) -> Vec<V> {
     let variable = format!("MACHINIST_ORACLE_{}", name.to_uppercase());
@@ -81,7 +83,7 @@ pub(crate) fn ask<C: Serialize, V: DeserializeOwned>(name: &str, cases: &[C]) ->
         .iter()
         .map(|case| serde_json::to_vec(case).unwrap())
         .collect();
-    // The program answers while it still reads.
+    // The program answers while it still reads, so a thread writes its input.
     let writer = thread::spawn(move || texts.iter().try_for_each(|text| stdin.write_all(text)));
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{name}: {}", output.status);

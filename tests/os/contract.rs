@@ -1,7 +1,8 @@
-//! What every provider must keep, as named facts over a host that boots and loses power.
+//! The contract of every provider, as named facts about a host that boots and loses power.
 //!
-//! A provider is shown by [`every_provider_keeps`]: give it hosts that have just booted and have nothing staged, and
-//! it names the facts that do not hold, each with what was seen. `mutants.rs` shows that it can tell.
+//! To test a provider, call [`every_provider_keeps`] with hosts that have just booted and have
+//! nothing staged: it names the facts that do not hold, each with the observed result. `mutants.rs`
+//! shows that the contract detects violations.
 
 use std::{collections::BTreeSet, future::Future, pin::Pin, time::Duration};
 
@@ -18,19 +19,19 @@ use machinist::{
 pub(crate) trait Host {
     type Provider: Provider;
 
-    /// A new process on the running system, which knows only what the host says.
+    /// A new process on the running system, which knows only the state of the host.
     fn agent(&self) -> Self::Provider;
 
-    /// Goes down in good order and comes up again.
+    /// Shuts down properly and boots again.
     fn reboot(&self);
 
-    /// Loses power and comes up again.
+    /// Loses power and boots again.
     fn power_cut(&self);
 
-    /// The registry has this image from now on; of one name the last is the newest.
+    /// The registry has this image from now on; the last one of a name is the newest.
     fn publishes(&self, image: &Image, version: &str);
 
-    /// The next such step fails, for a reason that may pass.
+    /// The next such step fails, for a reason that may be temporary.
     fn fails_next(&self, step: Step);
 
     /// From now on each step takes that long.
@@ -39,7 +40,7 @@ pub(crate) trait Host {
 
 type Seen = Result<(), String>;
 
-/// A fact is named, and holds of a fresh host or says what was seen instead.
+/// A named fact: its check passes on a fresh host or returns the observed result.
 type Fact<H> = (
     &'static str,
     fn(Scene<H>) -> Pin<Box<dyn Future<Output = Seen>>>,
@@ -51,7 +52,8 @@ macro_rules! facts {
     };
 }
 
-/// The facts that a provider does not keep, with what was seen; none of a good one. Needs a paused clock.
+/// The facts that a provider violates, with the observed results; empty for a correct one. Needs a
+/// paused clock.
 pub(crate) async fn every_provider_keeps<H: Host + 'static>(
     make_host: impl Fn() -> H,
 ) -> Vec<(&'static str, String)> {
@@ -98,7 +100,7 @@ fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
     ]
 }
 
-/// A host, an agent on it, and what it had at first.
+/// A host, an agent on it, and its initial deployments.
 pub(crate) struct Scene<H: Host> {
     host: H,
     agent: H::Provider,
@@ -107,7 +109,7 @@ pub(crate) struct Scene<H: Host> {
 
 const NAME: &str = "registry.example.com/os";
 
-/// An image of one name by the content it stands for.
+/// An image of a fixed name, with the digest of this content.
 pub(crate) fn image(content: &str) -> Image {
     let digest = machinist::digest::Digest::of(content.as_bytes());
     Image::parse(&format!("{NAME}@{digest}")).unwrap()
@@ -141,7 +143,7 @@ impl<H: Host> Scene<H> {
         Self { host, agent, first }
     }
 
-    /// What is there now, as a process sees it that knows nothing.
+    /// The current deployments, observed by a new process.
     async fn now(&self) -> Result<Deployments, String> {
         self.host.agent().observe().await.map_err(|e| says(&e))
     }
@@ -164,7 +166,7 @@ impl<H: Host> Scene<H> {
         self.agent.roll_back(to).await.map_err(|e| says(&e))
     }
 
-    /// Stages, unlocks, boots into it.
+    /// Stages, unlocks, and boots into it.
     async fn boot_into(&self, wanted: &Wanted) -> Result<Deployments, String> {
         let id = self.stage(wanted).await?;
         self.unlock(&id).await?;
@@ -174,7 +176,7 @@ impl<H: Host> Scene<H> {
         Ok(now)
     }
 
-    /// Booted and fallback are those of the beginning.
+    /// Asserts that the booted and the fallback deployment are the initial ones.
     async fn stands(&self) -> Seen {
         let now = self.now().await?;
         is("the booted one", &now.booted, &self.first.booted)?;
@@ -209,7 +211,7 @@ async fn what_is_locked_is_booted_into_by_no_reboot_and_no_power_cut<H: Host>(s:
     s.stage(&append("nosmt")).await?;
     s.host.power_cut();
     s.stands().await?;
-    // Kept by some and lost by others; but never without its lock.
+    // Some hosts keep the staged deployment and others lose it; but it never loses its lock.
     let locked = s.now().await?.staged.is_none_or(|staged| staged.locked);
     is("the lock after a power cut", &locked, &true)
 }
@@ -274,7 +276,7 @@ async fn staging_the_same_again_changes_nothing<H: Host>(s: Scene<H>) -> Seen {
     let once = s.now().await?;
     is("its name", &s.stage(&append("nosmt")).await?, &id)?;
     is("what is there", &s.now().await?, &once)?;
-    // As an agent does that was killed between the unlocking and the reboot.
+    // As an agent that was killed between the unlocking and the reboot.
     s.unlock(&id).await?;
     is("its name", &s.stage(&append("nosmt")).await?, &id)?;
     s.host.reboot();
@@ -372,7 +374,7 @@ async fn a_rollback_leads_to_the_deployment_before_however_often_it_is_asked<H: 
     s.roll_back(&before.id).await?;
     s.host.reboot();
     is("the booted one", &s.now().await?.booted, &before)?;
-    // Once there, asking again leads nowhere else.
+    // Once rolled back, repeating the request changes nothing.
     s.roll_back(&before.id).await?;
     s.host.reboot();
     is("the booted one", &s.now().await?.booted, &before)

@@ -1,6 +1,8 @@
-//! A pretend host: deployments on a disk, a boot loader, boots and power cuts; and the ways to break it.
+//! A fake host: deployments on a disk, a boot loader, boots and power losses; and the ways to break
+//! it.
 //!
-//! The disk outlives the agents: each [`Host::agent`] is a new process that knows only what the disk says.
+//! The disk outlives the agents: each [`Host::agent`] is a new process that knows only the disk's
+//! content.
 
 use std::{
     collections::BTreeSet,
@@ -20,78 +22,79 @@ use machinist::{
 
 use super::contract::Host;
 
-/// How a broken double is broken: each is one rule of the contract that a real provider could miss.
+/// The defect of a broken double: each violates one rule of the contract that a real provider could
+/// miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Breaks {
-    /// What is staged is not locked.
+    /// A deployment is staged without a lock.
     StagesUnlocked,
-    /// The lock is a thing of the process that staged.
+    /// The lock is lost with the process that staged.
     LockIsTheAgents,
-    /// What is staged is a thing of the process that staged.
+    /// The staged deployment is lost with the process that staged it.
     StagedIsTheAgents,
-    /// A power cut finalises what is locked.
+    /// A power loss finalises a locked deployment.
     PowerCutFinalises,
-    /// A power cut after the unlocking leaves half of the new one in the booted one.
+    /// A power loss after the unlocking leaves half of the new deployment in the booted one.
     PowerCutMixes,
-    /// A rollback is written down by whoever goes down in good order.
+    /// A rollback is recorded only by a proper shutdown.
     RollbackIsVolatile,
-    /// Unlocking says yes and does nothing.
+    /// Unlocking reports success and does nothing.
     UnlocksNothing,
     /// Unlocking again locks again.
     UnlockToggles,
     /// Unlocking unlocks whatever is staged.
     UnlocksAnything,
-    /// Staging the same again makes another deployment, locked.
+    /// Staging the same content again creates another deployment, locked.
     StagesAnew,
     /// Arguments are added to those that were staged before.
     ArgumentsPileUp,
-    /// What is as asked already is staged all the same.
+    /// A deployment is staged even when the booted one matches already.
     StagesWhatIsBooted,
-    /// Where the booted one is as asked, what was staged before stays.
+    /// When the booted deployment matches, an earlier staged one is kept.
     KeepsWhatIsNoLongerAsked,
-    /// Discarding says yes and does nothing.
+    /// Discarding reports success and does nothing.
     DiscardsNothing,
-    /// Discarding drops the fallback along.
+    /// Discarding removes the fallback, too.
     DiscardDropsFallback,
-    /// Discarding nothing is an error.
+    /// Discarding when nothing is staged is an error.
     DiscardIsNotRepeatable,
-    /// Equal arguments are one.
+    /// Duplicate arguments are merged.
     ArgumentsAreASet,
     /// Arguments are sorted.
     ArgumentsAreSorted,
-    /// Only what the config brings is there.
+    /// Only the config's arguments remain.
     OthersArgumentsGo,
-    /// The staged deployment is called booted at once.
+    /// The staged deployment is reported as booted immediately.
     StagedIsBooted,
-    /// Rolling back changes places, each time.
+    /// Rolling back swaps the deployments, each time.
     RollbackToggles,
-    /// Rolling back leaves what is staged to the next boot.
+    /// Rolling back leaves the staged deployment for the next boot.
     RollbackKeepsStaged,
-    /// Rolling back to what is nowhere says yes.
+    /// Rolling back to an unknown deployment reports success.
     RollsBackToAnything,
-    /// The newest image of that name is taken.
+    /// The newest image of that name is pulled, instead of the digest.
     PullsByName,
-    /// Room is made before the new deployment is complete.
+    /// Old deployments are removed before the new one is complete.
     CleansUpFirst,
-    /// What failed is said to have been done.
+    /// A failed step is reported as successful.
     SwallowsFailures,
-    /// Time limits are nobody's business.
+    /// Time limits are ignored.
     IgnoresLimits,
-    /// What was broken off is there, as if complete.
+    /// An interrupted staging appears as complete.
     StagesHalf,
-    /// Whether the registry may answer later is not said.
+    /// Failures of the registry are never reported as retryable.
     NeverAgain,
     /// The versions of images are not read.
     NoVersions,
 }
 
-/// What survives every process, and what the next boot is made of.
+/// The state that survives every process and determines the next boot.
 #[derive(Debug)]
 struct Disk {
     booted: Deployment,
     fallback: Option<Deployment>,
     staged: Option<Held>,
-    /// The next boot leads into the fallback.
+    /// The next boot starts the fallback.
     rolls_back: bool,
     made: u32,
     agents: u32,
@@ -104,7 +107,7 @@ struct Disk {
 struct Held {
     staged: Staged,
     by: u32,
-    /// What it was made for.
+    /// The state that was requested for it.
     wanted: Wanted,
 }
 
@@ -115,14 +118,14 @@ pub(crate) struct Machine {
     breaks: Option<Breaks>,
 }
 
-/// One agent's handle on it.
+/// One agent's handle of it.
 #[derive(Debug)]
 pub(crate) struct Agent {
     host: Machine,
     id: u32,
 }
 
-/// What the pretend program says.
+/// The fake program's error message.
 #[derive(Debug)]
 struct Said(&'static str);
 
@@ -192,15 +195,15 @@ impl Host for Machine {
         }
     }
 
-    /// As OSTree does it: what is staged and unlocked is finalised while the machine goes down; what is locked is
-    /// not, and is gone with `/run`.
+    /// Like OSTree: an unlocked staged deployment is finalised during the shutdown; a locked one is
+    /// not, and is lost with `/run`.
     fn reboot(&self) {
         let mut disk = self.disk();
         let next = disk.staged.take().filter(|held| !held.staged.locked);
         disk.boot(next);
     }
 
-    /// Nobody finalises anything.
+    /// Nothing is finalised.
     fn power_cut(&self) {
         let mut disk = self.disk();
         let next = disk.staged.take();
@@ -241,7 +244,8 @@ impl Disk {
 }
 
 impl Agent {
-    /// The pretend program runs: as long as the host takes for it, and in vain where it is to fail.
+    /// Runs the fake program: it takes as long as the host is set to, and fails where it is set to
+    /// fail.
     async fn run(&self, step: Step, limit: Option<Duration>) -> Result<(), OsError> {
         let (takes, fails) = {
             let mut disk = self.host.disk();
@@ -274,7 +278,7 @@ impl Agent {
         found.map(|(_, version)| version.clone())
     }
 
-    /// The image that is taken for the one that is asked for.
+    /// The image that is pulled for the requested one.
     fn pulled(&self, image: &Image) -> Image {
         let disk = self.host.disk();
         let mut newest = disk.images.iter().rev();
@@ -284,7 +288,7 @@ impl Agent {
             .map_or_else(|| image.clone(), |(newest, _)| newest.clone())
     }
 
-    /// The arguments of what is asked for, made without the product's own arithmetic.
+    /// The requested arguments, computed without the product's own code.
     fn arguments(&self, wanted: &Wanted) -> KernelCommandLine {
         let disk = self.host.disk();
         let staged = disk.staged.as_ref().map(|held| &held.staged.deployment);
@@ -326,7 +330,7 @@ impl Agent {
         }
     }
 
-    /// Puts it on the disk, and says its name.
+    /// Writes the deployment to the disk, and returns its id.
     fn put(&self, mut deployment: Deployment, wanted: &Wanted) -> Option<DeploymentId> {
         let host = &self.host;
         let mut disk = host.disk();

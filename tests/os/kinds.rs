@@ -1,4 +1,4 @@
-//! Which kind of host a root is.
+//! The detection of the kind of host from a root.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -14,7 +14,7 @@ fn kind(paths: &[&str]) -> HostKind {
         let at = dir.path().join(path);
         fs::create_dir_all(at.parent().unwrap()).unwrap();
         match path.strip_prefix("ostree") {
-            // Where nothing is mounted, the link of an image leads nowhere.
+            // Where nothing is mounted, the link of an image is dangling.
             Some(_) => symlink("sysroot/ostree", at).unwrap(),
             None => fs::write(at, "").unwrap(),
         }
@@ -42,7 +42,7 @@ fn hosts_are_told_apart_by_what_lies_in_their_root() {
         (vec![booted, rpm, bootc], HostKind::Bootc),
         (vec!["ostree", rpm, bootc], HostKind::Bootc),
         (vec![booted, dpkg], HostKind::Ostree),
-        // The programs alone, to build images with, do not make a host one.
+        // The programs alone, for building images, do not determine the kind of host.
         (vec![rpm, rpm_ostree, bootc], HostKind::Packages),
     ] {
         assert_eq!(kind(&paths), expected, "{paths:?}");

@@ -1,4 +1,4 @@
-//! The contract holds of a good host and catches each broken one.
+//! The contract holds for a correct host and detects each broken one.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::{
 };
 
 fn host(breaks: Option<Breaks>) -> Machine {
-    // One argument twice, and an order that is not the alphabet's.
+    // One argument twice, and a non-alphabetical order.
     let arguments = [
         "root=/dev/vda",
         "quiet",
@@ -25,7 +25,7 @@ async fn a_host_that_keeps_the_contract_breaks_no_fact() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Each way to break a host, and the fact that must see it; others may see it too.
+/// Each defect of a host, and the fact that must detect it; others may detect it too.
 const SEEN_BY: &[(Breaks, &str)] = &[
     (
         Breaks::StagesUnlocked,

@@ -1,4 +1,4 @@
-//! The custom resource definitions are those that OpenShift's users and tools know.
+//! The custom resource definitions match those of OpenShift.
 
 use std::{fs, process::Command};
 

@@ -1,4 +1,4 @@
-//! The image that `packaging/image/build` packs, from a program that stands for ours.
+//! The image that `packaging/image/build` packs, with a placeholder program.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Packs `content` in `dir` under an `umask`; where the archive is, and what was printed.
+/// Packs `content` in `dir` under an `umask`; returns the archive's path and the output.
 fn pack(dir: &Path, content: &str, umask: &str) -> (PathBuf, String) {
     let (program, archive) = (dir.join("program"), dir.join("image.tar"));
     fs::write(&program, content).unwrap();
@@ -41,7 +41,7 @@ fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// The blob that a descriptor means, which has that digest and size.
+/// The blob of a descriptor; its digest and size are checked.
 fn blob(layout: &Path, descriptor: &Value) -> Vec<u8> {
     let digest = descriptor["digest"].as_str().unwrap();
     let path = layout.join("blobs").join(digest.replace(':', "/"));
@@ -92,7 +92,7 @@ fn every_digest_in_the_image_is_that_of_what_it_names() {
     std::io::Read::read_to_end(&mut plain, &mut layer).unwrap();
     assert_eq!(config["rootfs"]["diff_ids"][0], sha256(&layer));
 
-    // What a docker archive says is the same image.
+    // The docker archive's manifest describes the same image.
     let docker = &read("manifest.json")[0];
     let path = |descriptor: &Value| {
         let digest = descriptor["digest"].as_str().unwrap();

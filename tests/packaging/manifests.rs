@@ -1,4 +1,4 @@
-//! The agent as it is installed in a cluster.
+//! The manifests of the agent.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -10,7 +10,7 @@ use super::{documents, resources, shipped};
 
 const ACCOUNT: &str = "system:serviceaccount:machinist-system:machinist";
 
-/// A directory's documents with those of the directories that it takes in.
+/// A directory's documents with those of the directories that it includes.
 fn all(dir: &str) -> Vec<Value> {
     let mut found = Vec::new();
     for name in resources(dir) {
@@ -63,7 +63,7 @@ fn texts(list: &Value) -> Vec<String> {
     serde_json::from_value(list.clone()).unwrap()
 }
 
-/// The rows of the table that a role's file begins with: resource, verbs, caller.
+/// The rows of the table at the beginning of a role's file: resource, verbs, caller.
 fn told(file: &str) -> BTreeSet<(String, String)> {
     let text = fs::read_to_string(shipped(file)).unwrap();
     let rows = text
@@ -270,7 +270,7 @@ fn every_change_that_the_roles_allow_is_tied_to_the_agents_own_node() {
     let policies: Vec<_> = all("policies")
         .into_iter()
         .filter(|one| one["kind"] == "ValidatingAdmissionPolicy")
-        // This one is about administrators: it keeps a parameter of another one where it is.
+        // This policy is for administrators: it protects a parameter of another one.
         .filter(|one| one["metadata"]["name"] != "machinist-node-names-required")
         .collect();
     let mut judged = BTreeSet::new();
@@ -361,7 +361,7 @@ fn settings_of(dir: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The pods that take the agents' place: each touches its own node only, and is ready when it is done.
+/// The pods that replace the agents: each touches its own node only, and is ready when it is done.
 #[test]
 fn the_pods_that_uninstall_are_the_agents_with_other_arguments() {
     let text = fs::read_to_string(shipped("uninstall/daemonset.yaml")).unwrap();
@@ -388,7 +388,7 @@ fn the_pods_that_uninstall_are_the_agents_with_other_arguments() {
         assert!(agent[probe].is_object() && stays.as_object().unwrap()[probe].is_null());
     }
     assert_eq!(first["securityContext"], agent["securityContext"]);
-    // What the cluster says of devices is nothing to them.
+    // The cluster's device declarations do not concern them.
     let mounts = agent["volumeMounts"].as_array().unwrap().iter();
     let devices = |one: &&Value| one["name"] != "devices" && one["name"] != "vendors";
     let mounts: Vec<_> = mounts.filter(devices).cloned().collect();

@@ -1,4 +1,5 @@
-//! A first config, judged against what another daemon says the machine is on.
+//! The plan of a first config, compared with the config that another daemon has recorded for the
+//! machine.
 
 use machinist::{
     machine_config::{Before, MachineConfig, declared},
@@ -51,7 +52,7 @@ fn base(object: &Value) -> Base {
 fn a_first_config_is_accepted_where_it_says_what_the_one_before_says() {
     let to = object(&image('a'), "/dev/sda");
     let mut spelled = to.clone();
-    // The API server keeps what says nothing; it makes no difference.
+    // The API server keeps empty fields; they make no difference.
     spelled["spec"]["config"]["storage"]["raid"] = json!([]);
     spelled["spec"]["config"]["storage"]["disks"][0]["wipeTable"] = json!(null);
     spelled["spec"]["kernelType"] = json!("");

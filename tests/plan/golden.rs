@@ -1,6 +1,7 @@
-//! Cases as directories: `from.yaml`, `to.yaml`, `tree/`, `live.json` in; `plan.txt`, `plan.json` out.
+//! Cases as directories: `from.yaml`, `to.yaml`, `tree/`, `live.json` in; `plan.txt`, `plan.json`
+//! out.
 //!
-//! `UPDATE_GOLDEN=1` writes what comes out; a person reads the difference.
+//! `UPDATE_GOLDEN=1` writes the output; a reviewer checks the difference.
 
 use std::{
     collections::BTreeMap,
@@ -54,7 +55,7 @@ fn plan_of(case: &Path) -> Plan {
     let policies = Policies::default();
     let mut observed = looked(&tree.root, (&from, &to), &policies, known);
     for facts in observed.objects.values_mut() {
-        // Whoever runs the tests owns the copied tree.
+        // The user that runs the tests owns the copied tree.
         (facts.uid, facts.gid) = (0, 0);
     }
     let mut capabilities = if live.is_some() { LIVE } else { OFFLINE };

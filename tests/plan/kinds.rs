@@ -1,4 +1,4 @@
-//! What an entry may replace, where golden updates cannot show it.
+//! The kinds of objects that an entry may replace, where golden updates cannot show it.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ fn a_config_that_is_handed_over_may_replace_what_it_may_where_it_was_read() {
     let handed_over = from_portable_json(&portable).unwrap();
     let refused = reasons(&tree, &nothing, &handed_over, known());
     assert_eq!(refused, [Reason::KindDiffers]);
-    // The store holds what the machine was on: a rollback to it needs no permission.
+    // The store has the config that the machine was on: a rollback to it needs no permission.
     let canonical = machinist::machine_config::to_canonical_json(&read);
     let mut stored = from_canonical_json(&canonical).unwrap();
     stored.files.clone_from(&read.files);

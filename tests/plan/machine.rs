@@ -1,4 +1,4 @@
-//! What the comparison with systemctl finds on the machine before any config.
+//! The machine before any config, for the comparison with systemctl.
 
 use std::{collections::BTreeMap, fs};
 
@@ -9,8 +9,8 @@ use super::{
     support::{Dice, Tree, unit},
 };
 
-/// What is on the machine before any config: units that are linked from elsewhere, a template of the vendor,
-/// and units whose names others want as an alias.
+/// The machine before any config: units that are linked from elsewhere, a template of the vendor,
+/// and units whose names others use as an alias.
 #[derive(Debug, Default)]
 pub(crate) struct Base {
     files: BTreeMap<String, String>,
@@ -42,7 +42,7 @@ impl Base {
             if dice.one_in(3) {
                 base.units.push(unit);
                 base.link(format!("{directory}/{unit}"), target);
-                // A link may lead nowhere.
+                // A link may be dangling.
                 if !dice.one_in(8) {
                     let text = install(dice, unit, upheld);
                     let text = if unit == "k.service" || unit == "u.timer" {
@@ -98,8 +98,8 @@ impl Base {
         }
     }
 
-    /// Puts back what `systemctl disable` took away of links that no config made and that were still there: they
-    /// stay when the enablement of their unit leaves.
+    /// Restores links that `systemctl disable` removed although no config created them: in
+    /// machinist they stay when their unit is no longer enabled.
     pub(crate) fn put_back(&self, tree: &Tree, there: &BTreeMap<String, String>) {
         for (path, target) in &self.links {
             let was_there = there.contains_key(path.trim_start_matches('/'));
@@ -109,7 +109,7 @@ impl Base {
         }
     }
 
-    /// Enables and disables some of the units that are there, and instances of the templates.
+    /// Enables and disables some of the existing units, and instances of the templates.
     pub(crate) fn ask(&self, config: &mut MachineConfig, dice: &mut Dice) {
         for name in &self.units {
             let say = |config: &mut MachineConfig, name: &str, enabled| {
@@ -131,8 +131,8 @@ impl Base {
     }
 }
 
-/// `systemctl disable` leaves the aliases of an instance, and of a unit whose file has another name; what
-/// machinist made it takes away.
+/// `systemctl disable` leaves the aliases of an instance, and of a unit whose file has another
+/// name; machinist removes the ones it created.
 fn without_aliases(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.starts_with("Alias="));
     lines.map(|line| format!("{line}\n")).collect()

@@ -1,4 +1,5 @@
-//! The links that enable units, held against what `systemctl --root` does with the same units.
+//! Compares the links that enable units with those that `systemctl --root` creates for the same
+//! units.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -16,7 +17,7 @@ use super::{
 
 pub(crate) const UNITS: &str = "/etc/systemd/system";
 
-/// systemd's version; none where there is no systemctl.
+/// systemd's version; `None` without systemctl.
 fn systemctl() -> Option<u32> {
     let output = Command::new("systemctl").arg("--version").output().ok()?;
     String::from_utf8(output.stdout)
@@ -27,11 +28,11 @@ fn systemctl() -> Option<u32> {
         .ok()
 }
 
-/// Runs systemctl; whether it refuses a link because its name is taken.
+/// Runs systemctl; returns whether it refuses a link because its name is taken.
 fn run(root: &Path, verb: &str, units: &[String]) -> bool {
     let mut taken = false;
     if !units.is_empty() {
-        // Whether it succeeds does not matter: what it leaves behind does.
+        // Only the resulting links matter, not the exit status.
         let output = Command::new("systemctl")
             .arg(format!("--root={}", root.display()))
             .arg(verb)
@@ -81,7 +82,7 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
                 "PLAN_SEED={seed}, round {round}, step {step}: a name is taken\n{base:#?}\n{}",
                 describe(&before, &after)
             );
-            // systemctl makes the other links all the same; we make none.
+            // systemctl creates the other links all the same; machinist creates none.
             let Some(plan) = plan else { break };
             ours.apply(&plan);
             assert_eq!(
@@ -102,7 +103,7 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
     }
 }
 
-/// The plan; none where it is refused because another unit has a name already.
+/// The plan; `None` if it is refused because another unit has a name already.
 fn plan_unless_taken(tree: &Tree, before: &MachineConfig, after: &MachineConfig) -> Option<Plan> {
     let observed = tree.observed(before, after, Known::default());
     match plan::between(before, after, &observed, &Policies::default(), OFFLINE) {
@@ -115,7 +116,8 @@ fn plan_unless_taken(tree: &Tree, before: &MachineConfig, after: &MachineConfig)
     }
 }
 
-/// What an administrator would type: leave, write, disable, preset, enable. Whether a name was taken.
+/// The commands of an administrator: remove, write, disable, preset, enable. Returns whether a name
+/// was taken.
 fn by_hand(tree: &Tree, base: &Base, before: &MachineConfig, after: &MachineConfig) -> bool {
     let root = tree.dir.path();
     let there = tree.links("/");
@@ -164,8 +166,8 @@ fn by_hand(tree: &Tree, base: &Base, before: &MachineConfig, after: &MachineConf
     for name in said(true) {
         taken |= run(root, "enable", &[name]);
     }
-    // What the config says of an instance counts more than what it says of the template, whose links are
-    // made after it. Another `disable` would reach those of `Also=` a second time.
+    // The config of an instance takes precedence over that of the template, whose links are created
+    // after it. Another `disable` would affect the links of `Also=` a second time.
     let off = said(false);
     for link in tree.links(UNITS).into_keys() {
         let link = tree.dir.path().join(link);
@@ -177,7 +179,7 @@ fn by_hand(tree: &Tree, base: &Base, before: &MachineConfig, after: &MachineConf
     taken
 }
 
-/// A unit of which nothing was said before and nothing is said now keeps its links.
+/// A unit whose enablement neither config sets keeps its links.
 fn left_alone(before: &Unit, after: &Unit) -> bool {
     let silent = |unit: &Unit| unit.contents.is_some() && unit.enabled.is_none() && !unit.mask;
     silent(before) && silent(after)
@@ -216,9 +218,9 @@ fn presets(dice: &mut Dice) -> String {
     text
 }
 
-/// Units of all shapes. `Also=` comes with the last step only and leads to units of which nothing is
-/// said: where two orders contradict each other machinist keeps to what the config says of a unit
-/// itself, and systemctl to what was typed last.
+/// Units of all shapes. `Also=` is used only in the last step and refers to units whose enablement
+/// is not set: where two settings contradict each other, machinist follows the config of the unit
+/// itself, and systemctl the last command.
 fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
     let mut config = MachineConfig::default();
     let mut companions: BTreeMap<&str, bool> = BTreeMap::new();

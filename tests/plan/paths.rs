@@ -1,5 +1,6 @@
-//! Random configs on random machines where kinds differ and one object has several names: a plan that was
-//! carried out leaves nothing to do, and nothing of somebody else is lost with a directory or the layout.
+//! Random configs on random machines where kinds differ and one object has several names: after a
+//! plan was carried out nothing is left to do, and no foreign object is lost with a directory or
+//! the layout.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +48,7 @@ const TARGETS: [&str; 8] = [
     "/home/d",
 ];
 
-/// A machine that somebody has used.
+/// A machine with existing content.
 fn machine(dice: &mut Dice) -> Tree {
     let tree = Tree::new();
     tree.link("/home", "var/home");
@@ -138,7 +139,8 @@ fn link(dice: &mut Dice) -> Link {
     }
 }
 
-/// What was lost: everything of `before` that is gone or another kind, and whose own path no operation names.
+/// The lost objects: those of `before` that are missing or of another kind, and whose own path no
+/// operation names.
 fn lost(
     before: &BTreeMap<String, String>,
     tree: &Tree,

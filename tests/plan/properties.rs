@@ -1,5 +1,5 @@
-//! What holds for every plan: the same inputs give the same plan, and a plan that was carried out
-//! leaves nothing to do.
+//! Properties of every plan: the same inputs give the same plan, and after a plan was carried out
+//! nothing is left to do.
 
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ fn link(target: &str) -> Link {
     }
 }
 
-/// A config over few names, so that files, directories and links take each other's places.
+/// A config over few names, so that files, directories and links replace each other.
 fn any_config(dice: &mut Dice) -> MachineConfig {
     let mut config = MachineConfig::default();
     for name in [
@@ -99,8 +99,8 @@ fn any_config(dice: &mut Dice) -> MachineConfig {
     config
 }
 
-/// Unit files, links to them, links that start them, drop-ins and presets that come as files and links, with
-/// words on the same units among the units.
+/// Unit files, links to them, links that start them, drop-ins and presets that are configured as
+/// files and links, with the same units in the `units` section.
 fn add_parts_of_units(config: &mut MachineConfig, dice: &mut Dice) {
     const OWN: &str = "/etc/systemd/system";
     let install = |dice: &mut Dice| {
@@ -314,8 +314,8 @@ fn five_thousand_files_are_looked_at_and_planned_quickly() {
     assert_ne!(digests[0], digests[1]);
     eprintln!("5,000 files: looked at in {looked:?}, planned in {planned:?}");
     assert_eq!(plan.operations.len(), 1);
-    // The goal is 100 ms, in a build that is optimised and on a machine that is not busy. Here it is
-    // held against the digests of the two configs, which are a part of it.
+    // The goal is 100 ms, in an optimised build on an idle machine. Here the limit is relative to
+    // the digests of the two configs, which are a part of the work.
     assert!(
         planned < digested * 10,
         "{planned:?}, the digests {digested:?}"
@@ -331,8 +331,8 @@ fn running(name: &str) -> (String, UnitFacts) {
     (name.to_owned(), facts)
 }
 
-/// However the policies are written down and however often it is asked, the same is done in the same
-/// order, and nothing twice.
+/// However the policies are written and however often the plan is made, the same actions result in
+/// the same order, without duplicates.
 #[test]
 fn actions_are_the_same_and_in_the_same_order_in_a_thousand_runs() {
     const NAMES: [&str; 6] = ["/a", "/a/b", "/a-b", "/d", "/d/e", "/h"];

@@ -1,5 +1,5 @@
-//! Whether a change of registries.conf drains, held against the rule of OpenShift's daemon on generated pairs: never
-//! a drain where that has none, unless docs/policies.md names it.
+//! Whether a change of registries.conf drains, compared with the rule of machine-config-daemon on
+//! generated pairs: never a drain where that has none, except the cases in docs/policies.md.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -76,7 +76,7 @@ impl Registry {
         self.mirrors.iter().all(|it| it.for_digests(self))
     }
 
-    /// Mirrors for tags, in their order, with how they are reached.
+    /// Mirrors for tags, in their order, with their transport.
     fn for_tags(&self) -> Vec<&Mirror> {
         let all = self.mirrors.iter();
         all.filter(|it| !it.for_digests(self)).collect()
@@ -114,12 +114,12 @@ impl Conf {
         }
     }
 
-    /// By name; of a name that is given twice the last counts.
+    /// By name; of a duplicate name the last one counts.
     fn by_scope(&self) -> BTreeMap<&str, &Registry> {
         self.registries.iter().map(|it| (it.scope(), it)).collect()
     }
 
-    /// As a person, a controller or a program writes it.
+    /// The text as a user, a controller or a program writes it.
     fn spelled(&self, dice: &mut Dice) -> String {
         let mut text = String::new();
         let maybe = |dice: &mut Dice, said: bool| said || dice.one_in(2);
@@ -169,7 +169,7 @@ impl Conf {
     }
 }
 
-/// The daemon's rule, where its versions differ the one that drains less.
+/// The daemon's rule; where its versions differ, that of the version that drains less.
 fn daemon_drains(old: &Conf, new: &Conf) -> bool {
     let (before, after) = (old.by_scope(), new.by_scope());
     let changed = |(name, new): (&&str, &&Registry)| {

@@ -1,4 +1,4 @@
-//! Single rules: what a host refuses, what comes back, what stays.
+//! Single rules: what a host refuses, restores and keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -266,7 +266,7 @@ fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
         let observed = tree.observed(&from, &nothing, known);
         plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE)
     };
-    // As where the file system that holds it is not mounted.
+    // As if the file system that holds it were not mounted.
     let refusals = plan().unwrap_err();
     assert_eq!(refusals[0].reason, Reason::MountMissing);
     assert!(refusals[0].message.contains(place.as_str()));
@@ -354,7 +354,7 @@ fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
         r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 BBBB ours"]}]}}"#,
     );
     let nothing = MachineConfig::default();
-    // As Fedora CoreOS and its relatives ship it, and as people write it.
+    // As Fedora CoreOS and its derivatives ship it, and as administrators write it.
     for line in [
         "AuthorizedKeysCommand /usr/libexec/ssh-key-dir",
         "AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u",

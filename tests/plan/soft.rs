@@ -1,4 +1,4 @@
-//! When a soft reboot takes the place of a reboot.
+//! When a soft reboot is planned instead of a reboot.
 
 use machinist::{
     machine_config::{Content, File, MachineConfig, Origin, Owner, Unit, UnitName},
@@ -33,7 +33,7 @@ fn dropin(name: &str) -> MachineConfig {
     }
 }
 
-/// What systemd says of these units; `target` of soft-reboot.target.
+/// The states of these units in systemd, and `target` as that of soft-reboot.target.
 fn units(target: &str) -> std::collections::BTreeMap<String, UnitFacts> {
     let facts = |load: &str, active: &str| UnitFacts {
         load: Some(load.to_owned()),

@@ -1,4 +1,5 @@
-//! What the tests share: numbers that look random, trees, and a plain way to carry out operations.
+//! Shared helpers of the tests: pseudo-random numbers, trees, and a direct way to carry out
+//! operations.
 
 use std::{
     collections::BTreeMap,
@@ -91,7 +92,7 @@ pub(crate) fn path(text: &str) -> AbsPath {
     text.parse().unwrap()
 }
 
-/// What `observe` sees of a machine that has the package: these trees hold what a config is about.
+/// The observation of a machine that has the package; these trees contain all paths of the config.
 pub(crate) fn looked(
     root: &Root,
     (from, to): (&MachineConfig, &MachineConfig),
@@ -105,7 +106,7 @@ pub(crate) fn looked(
     }
 }
 
-/// A temporary directory seen as a machine.
+/// A temporary directory used as a machine.
 pub(crate) struct Tree {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) root: Root,
@@ -151,7 +152,7 @@ impl Tree {
             .unwrap_or_else(|refusals| panic!("{}", show(&refusals)))
     }
 
-    /// Carries out operations plainly: no staging, no journal. Removed objects are gone for good.
+    /// Carries out operations directly: no staging, no journal. Removed objects cannot be restored.
     pub(crate) fn apply(&self, plan: &Plan) {
         for operation in &plan.operations {
             let at = self.at(operation.target.as_str());
@@ -184,7 +185,7 @@ impl Tree {
         all
     }
 
-    /// The links below a directory with their texts.
+    /// The links below a directory with their targets.
     pub(crate) fn links(&self, below: &str) -> BTreeMap<String, String> {
         let prefix = below.trim_start_matches('/');
         let link = |(path, what): (String, String)| {

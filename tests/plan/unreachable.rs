@@ -1,4 +1,4 @@
-//! Paths on a file system that does not answer, such as a FUSE mount of another user.
+//! Paths on a file system that does not respond, such as a FUSE mount of another user.
 
 use machinist::{
     machine_config::MachineConfig,
@@ -47,7 +47,8 @@ fn what_cannot_be_looked_at_stops_no_plan_of_other_paths() {
             .any(|told| told.contains("/srv/u/a cannot be looked at")),
         "{told:?}"
     );
-    // It leaves: nothing can be done there now, and the rest leaves.
+    // Its entry is removed from the config: nothing can be done there now, and the other entries
+    // are removed.
     let nothing = MachineConfig::default();
     let seen = observed(&tree, &from, &nothing);
     let plan = plan::between(&from, &nothing, &seen, &Policies::default(), OFFLINE).unwrap();

@@ -1,4 +1,5 @@
-//! Small updates, one idea each, so that every state which a power cut may leave of them can be tried.
+//! Small updates with one feature each, so that every state which a power loss may leave can be
+//! tried.
 
 use machinist::{
     machine_config::{Unit, UnitName, User},
@@ -11,16 +12,16 @@ use crate::{
     sandbox::{Sandbox, Written, apply, at, config, long},
 };
 
-/// How the update of a case goes.
+/// The course of a case's update.
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
     /// From one config to the other.
     Forward,
-    /// By way of the configs in between, one after the other.
+    /// Through the configs in between, one after the other.
     InARow(fn() -> Vec<Written>),
-    /// Committed, and taken back because it is not wanted any more.
+    /// Committed, and rolled back because the config is no longer desired.
     Withdrawn,
-    /// Staged, and taken back.
+    /// Staged, and rolled back.
     WithdrawnEarly,
 }
 
@@ -30,7 +31,7 @@ impl Way {
             Self::Forward => drop(apply(root, &case.to)),
             Self::InARow(between) => {
                 for config in between().iter().chain([&case.to]) {
-                    // Killed in one, the next does not begin.
+                    // If one is killed, the next does not begin.
                     if apply(root, config).is_ok_and(|report| report.failure.is_some()) {
                         return;
                     }
@@ -92,7 +93,7 @@ fn masked() -> Unit {
     }
 }
 
-/// A machine with some of everything.
+/// A machine with objects of every kind.
 fn furnished(mounts: &[&str]) -> Sandbox {
     let sandbox = Sandbox::with_mounts(mounts);
     for (path, text) in [
@@ -151,7 +152,7 @@ fn on(
     (name, case, Way::Forward)
 }
 
-/// Every idea by its name.
+/// Every case by its name.
 pub(crate) fn all() -> Vec<(&'static str, Case, Way)> {
     [objects(), hard_links(), units(), sequences()]
         .into_iter()
@@ -328,7 +329,7 @@ fn sequences() -> Vec<(&'static str, Case, Way)> {
         ),
     ];
     if long() {
-        // More objects than are synced one by one: what may be left of them is drawn.
+        // More objects than are synced one by one: their states are drawn at random.
         all.push(("many", many(), Way::Forward));
         all.push(("many, withdrawn", many(), Way::Withdrawn));
     }

@@ -1,4 +1,4 @@
-//! A recorded update, and what recovery makes of every state that a power cut may leave of it.
+//! A recorded update, and the result of recovery for every state that a power loss may leave.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -30,29 +30,29 @@ use crate::{
 /// Inode number and birth time.
 type Id = (u64, Option<(i64, u32)>);
 
-/// The log of an update, and who was who in it.
+/// The log of an update, with the identities of its objects.
 pub(crate) struct Recorded {
     pub(crate) case: Arc<Case>,
     pub(crate) log: Vec<Op>,
     start: Tree,
-    /// What each path held at the start.
+    /// The identity of each path's object at the start.
     there: BTreeMap<AbsPath, Id>,
-    /// What was made since, in order.
+    /// The objects created since, in order.
     born: Vec<(AbsPath, Id)>,
 }
 
-/// How the tests recover: by the code under test, or by a mutant of it.
+/// The recovery function: the code under test, or a mutant of it.
 pub(crate) type Recover = fn(&Store) -> Result<Journal, RecoverError>;
 
 pub(crate) fn as_at_boot(store: &Store) -> Result<Journal, RecoverError> {
     recover::recover(store).map(|(journal, _)| journal)
 }
 
-/// What was found over all states.
+/// The results over all states.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) states: usize,
-    /// The distinct trees that were rebuilt, without a look at who is who in them.
+    /// The distinct trees that were rebuilt, regardless of the objects' identities.
     pub(crate) trees: HashSet<u64>,
     pub(crate) results: HashSet<u64>,
     pub(crate) went_back: usize,
@@ -62,13 +62,13 @@ pub(crate) struct Found {
 }
 
 impl Recorded {
-    /// Runs `update` on the case's machine and writes down what it does.
+    /// Runs `update` on the case's machine and records its operations.
     pub(crate) fn of(case: Case, update: impl FnOnce(&Root, &Case)) -> Self {
         Self::killed(case, usize::MAX, update).0
     }
 
-    /// The same, killed before its `number`-th operation and settled by a recovery; says whether it
-    /// came so far.
+    /// The same, killed before its `number`-th operation and then recovered; the flag is true if
+    /// the update reached that operation.
     pub(crate) fn killed(
         case: Case,
         number: usize,
@@ -121,7 +121,8 @@ impl Recorded {
         all
     }
 
-    /// The replay's number of each object that the journal may name, in this log or a mutant of it.
+    /// The replay's number of each object that the journal may refer to, in this log or a mutant of
+    /// it.
     fn numbers(&self, log: &[Op]) -> HashMap<Id, usize> {
         let effort = Effort { seed: 0, count: 1 };
         let states = replay::states_with_inodes(&[], &self.start, 0, Model::Ordered, effort);
@@ -134,7 +135,7 @@ impl Recorded {
         for (path, id) in &self.born {
             born.entry(path).or_default().push_back(*id);
         }
-        // The replay counts on from the objects of the start, as the log makes more.
+        // The replay numbers the objects of the start first, then those that the log creates.
         let made = log.iter().filter(|op| makes(op));
         let objects = self.start.0.values().filter(|node| node.same.is_none());
         for (number, op) in (objects.count()..).zip(made) {
@@ -183,7 +184,8 @@ impl Recorded {
     }
 }
 
-/// What `work` does to the tree until it is killed before its `number`-th operation, and what it makes.
+/// The operations of `work` until it is killed before its `number`-th operation, and the objects it
+/// creates.
 fn written_down(
     sandbox: &Sandbox,
     number: usize,
@@ -204,7 +206,7 @@ fn written_down(
             return Some(error);
         }
         let mut seen = seen_too.lock().unwrap();
-        // What the operation before has made is there now, unless it failed.
+        // The object of the previous operation exists now, unless that operation failed.
         if let Some(path) = seen.last.take()
             && let Some(stat) = plain_root.stat(&path).unwrap()
         {
@@ -222,7 +224,7 @@ fn written_down(
     (recording.log(), born)
 }
 
-/// Whether the operation makes an object.
+/// Whether the operation creates an object.
 fn makes(op: &Op) -> bool {
     matches!(
         op.act,
@@ -245,7 +247,7 @@ fn hash(what: &impl std::hash::Hash) -> u64 {
     hasher.finish()
 }
 
-/// One state that a power cut may leave.
+/// One state that a power loss may leave.
 struct State<'a> {
     recorded: &'a Recorded,
     numbers: &'a HashMap<Id, usize>,
@@ -254,7 +256,7 @@ struct State<'a> {
 }
 
 impl State<'_> {
-    /// The state as a machine that boots, with a journal that knows its inode numbers.
+    /// The state as a machine that boots, with its inode numbers in the journal.
     fn boot(&self) -> Sandbox {
         let sandbox = self.recorded.case.holding(self.tree);
         let path = sandbox.path("/var/lib/machinist/journal");
@@ -270,7 +272,7 @@ impl State<'_> {
             .collect();
         each_id(&mut journal, |id| {
             let number = self.numbers.get(&id).copied();
-            // An object that did not survive keeps a number that nobody has.
+            // An object that did not survive gets a number that no object has.
             let gone = || (u64::MAX - number.unwrap_or_default() as u64, Some((0, 0)));
             number
                 .and_then(|number| now.get(&number).copied())
@@ -334,7 +336,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// At no instant does a reader see anything but the object before or the one after.
+    /// Asserts that at no instant a reader sees anything but the old object or the new one.
     fn nothing_torn(&self) -> Result<(), String> {
         let case = &self.recorded.case;
         for (path, node) in without_staging(self.tree).0 {
@@ -353,7 +355,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// From here the update can be completed; and taken back, while it is not verified.
+    /// Asserts that the update can be completed from here, and rolled back while it is not
+    /// verified.
     fn complete(
         &self,
         recover: Recover,
@@ -393,13 +396,13 @@ impl State<'_> {
     }
 }
 
-/// Tells recovered machines apart by everything that decides what happens next.
+/// Distinguishes recovered machines by everything that affects the next steps.
 fn signature(tree: &Tree, journal: &Journal) -> u64 {
     let mut journal = journal.clone();
     each_id(&mut journal, |_| (0, None));
     let mut tree = tree.clone();
     tree.0.remove(&at("/var/lib/machinist/journal"));
-    // What lies in the spare is never read.
+    // The content of the spare file is never read.
     tree.0.remove(&at("/var/lib/machinist/.journal.new"));
     hash(&(tree, format!("{journal:?}")))
 }

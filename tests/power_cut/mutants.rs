@@ -1,7 +1,8 @@
-//! Mutants of the protocol: each must leave a bad state somewhere, or the replay proves nothing.
+//! Mutants of the protocol: each must lead to an invalid state somewhere, or the replay proves
+//! nothing.
 //!
-//! Most are changes to the recorded log, as if the program had done something else: a sync left out, two
-//! steps swapped. Some recover wrongly instead.
+//! Most are changes to the recorded log, as if the program had acted differently: a sync omitted,
+//! two steps swapped. Some recover incorrectly instead.
 
 use machinist::{
     root::{
@@ -49,7 +50,7 @@ fn saves(log: &[Op]) -> Vec<Save> {
     found
 }
 
-/// The first write whose newest transaction has come so far.
+/// The first write whose newest transaction has reached this mark.
 fn save_of(log: &[Op], mark: Mark, direction: Direction) -> Save {
     let fits = |save: &Save| {
         let top = save.journal.top();
@@ -69,7 +70,7 @@ fn without(log: &[Op], drop: impl Fn(usize, &Op) -> bool) -> Vec<Op> {
     kept
 }
 
-/// Moves a stretch of the log so that it ends before, or begins at, another place.
+/// Moves a part of the log so that it ends before, or begins at, another position.
 fn moved(log: &[Op], from: usize, to: usize, target: usize) -> Vec<Op> {
     let mut log = log.to_vec();
     let stretch: Vec<_> = log.drain(from..to).collect();
@@ -107,7 +108,7 @@ fn intent(log: &[Op]) -> Save {
     save_of(log, Mark::Intent, Direction::Forward)
 }
 
-/// How often the mutant is caught, of how many states.
+/// Prints how often the mutant is detected, of how many states.
 fn caught(name: &str, recorded: &Recorded, log: &[Op], recover: Recover) {
     let effort = Effort {
         seed: seed(),
@@ -309,7 +310,7 @@ fn every_mutant_of_the_undo_is_caught() {
     );
 }
 
-/// Takes an operation for done when an object of the right kind stands at its target.
+/// Treats an operation as done when an object of the right kind exists at its target.
 fn by_target_alone(store: &Store) -> Result<Journal, RecoverError> {
     recover_with(store, |root, tx| {
         for record in &tx.operations {
@@ -343,7 +344,8 @@ fn drops_staged(store: &Store) -> Result<Journal, RecoverError> {
     })
 }
 
-/// As the recovery under test, but `staged` deals with what is staged and says whether it stays.
+/// Like the recovery under test, but `staged` handles staged updates and returns whether the update
+/// stays.
 fn recover_with(
     store: &Store,
     staged: fn(&Root, &machinist::update::journal::Transaction) -> bool,

@@ -1,4 +1,4 @@
-//! What the kubelet asks, and the plugin answers.
+//! The kubelet's calls, and the plugin's answers.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::{
     stage::{self, Agent, Stage, answer, has},
 };
 
-/// A plugin with two devices that does as told, registered.
+/// A registered plugin with two devices that follows a script.
 async fn played(more: &str, script: Script) -> (Stage, KubeletDouble, Agent, Plugin) {
     let stage = Stage::new(more);
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
@@ -133,7 +133,7 @@ async fn a_question_that_the_kubelet_takes_back_is_taken_back_from_the_plugin() 
     plugin
         .until("the allocation", |seen| seen.cancelled == 1)
         .await;
-    // Whoever takes devices back does not wait for it.
+    // A drain of devices does not wait for it.
     stage::until("nothing is being given", || {
         agent.allocations.borrow().in_flight == 0
     })
@@ -164,7 +164,7 @@ async fn what_a_plugin_wants_to_be_asked_it_is_asked() {
     assert!(options.unwrap().into_inner().pre_start_required);
     for (says, expected) in [
         (&["b"][..], "b"),
-        // Wrong answers: nothing, somebody else's device, too much.
+        // Wrong answers: no device, an unknown device, too many.
         (&[], "a"),
         (&["z"], "a"),
         (&["a", "b"], "a"),
@@ -215,7 +215,7 @@ async fn an_allocation_that_a_plugin_cancels_as_it_is_stopped_is_asked_of_the_ne
     };
     let (answer, plugin) = tokio::join!(asked, restarted);
     assert_eq!(answer.unwrap().devices[0].host_path, "/dev/acme0");
-    // One that says so and stays has answered.
+    // A plugin that answers with this status and stays connected has answered.
     plugin.script(|script| script.allocate = Does::Leaves);
     let said = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
     let told = "cannot be handed out: Cancelling all calls (Unavailable)";

@@ -1,5 +1,5 @@
-//! An unmodified device plugin, as vendors write them: it serves on a socket of its own beside
-//! `kubelet.sock`, registers, and registers again when it believes that the kubelet started anew.
+//! An unmodified device plugin, as vendors write them: it serves on a socket of its own next to
+//! `kubelet.sock`, registers, and registers again when it detects a restart of the kubelet.
 
 use std::{
     path::{Path, PathBuf},
@@ -30,39 +30,39 @@ use tonic::{
     transport::{Endpoint, Server},
 };
 
-/// How a plugin finds out that the kubelet started anew.
+/// How a plugin detects a restart of the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// It watches for a new `kubelet.sock`.
     Watches,
-    /// It looks whether its own socket is still there.
+    /// It polls whether its own socket still exists.
     Polls,
 }
 
-/// What it does when it is asked.
+/// The reaction to a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Does {
-    /// Answers with these bytes, or what else is fitting.
+    /// Answers with these bytes, or with a default where bytes do not apply.
     Answers(Vec<u8>),
-    /// Fails with these words.
+    /// Fails with this message.
     Fails(String),
-    /// Says what a server says that is being stopped in order.
+    /// Answers with the status of a server that is shutting down.
     Leaves,
-    /// Takes for ever.
+    /// Never answers.
     Hangs,
 }
 
-/// How it behaves; may be changed while it runs, but for the options.
+/// Its behaviour; it may be changed while it runs, except the options.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) options: api::DevicePluginOptions,
     pub(crate) asked_options: Does,
-    /// Time between the request for its list and the first one.
+    /// Delay between the `ListAndWatch` call and the first list.
     pub(crate) list_late: Duration,
     pub(crate) allocate: Does,
     pub(crate) preferred: Vec<String>,
     pub(crate) pre_start: Does,
-    /// Streams of its devices stay without a word.
+    /// `ListAndWatch` streams stay open without a list.
     pub(crate) lists_nothing: bool,
 }
 
@@ -80,21 +80,21 @@ impl Default for Script {
     }
 }
 
-/// What happened to it.
+/// Everything the plugin has received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) registered: usize,
     pub(crate) refused: Vec<String>,
-    /// How often it was asked for its options.
+    /// How often its options were requested.
     pub(crate) asked: usize,
     pub(crate) listed: usize,
     pub(crate) allocated: Vec<Vec<String>>,
-    /// `Allocate` and `PreStartContainer` as they came.
+    /// The bytes of `Allocate` and `PreStartContainer` requests.
     pub(crate) questions: Vec<Vec<u8>>,
     pub(crate) started: usize,
-    /// Questions that were taken back before they were answered.
+    /// Calls that were cancelled before they were answered.
     pub(crate) cancelled: usize,
-    /// How often its socket was not there when it looked.
+    /// How often its socket did not exist when it polled.
     pub(crate) vanished: usize,
 }
 
@@ -108,7 +108,7 @@ struct Shared {
     seen: Arc<watch::Sender<Seen>>,
 }
 
-/// A running plugin. Dropping it is its death: its socket file stays.
+/// A running plugin. Dropping it kills it: its socket file stays.
 pub(crate) struct Plugin {
     shared: Shared,
     process: Option<Runtime>,
@@ -117,7 +117,7 @@ pub(crate) struct Plugin {
 impl Drop for Plugin {
     fn drop(&mut self) {
         let process = self.process.take().unwrap();
-        // A runtime must not be waited for from within another one.
+        // Shutting down a runtime blocks, which is not allowed within another one.
         let death = std::thread::spawn(move || process.shutdown_timeout(Duration::from_secs(5)));
         death.join().unwrap();
     }
@@ -132,7 +132,7 @@ pub(crate) fn device(id: &str, healthy: bool) -> api::Device {
 }
 
 impl Plugin {
-    /// Serves, and registers when there is a kubelet; `style` says how it goes on.
+    /// Serves, and registers when there is a kubelet; `style` determines how it detects restarts.
     pub(crate) async fn start(
         directory: &Path,
         resource: &str,
@@ -197,12 +197,12 @@ impl Plugin {
         self.shared.register().await;
     }
 
-    /// How many streams of its devices are read.
+    /// How many `ListAndWatch` streams are open.
     pub(crate) fn streams(&self) -> usize {
         self.shared.devices.receiver_count()
     }
 
-    /// Waits until it has seen what is `wanted`.
+    /// Waits until the received calls satisfy `wanted`.
     pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
         let mut seen = self.shared.seen.subscribe();
         let waiting = seen.wait_for(|seen| wanted(seen));
@@ -213,7 +213,7 @@ impl Plugin {
     }
 }
 
-/// Registers something, as a plugin would.
+/// Sends a registration, as a plugin would.
 pub(crate) async fn register(
     directory: &Path,
     request: api::RegisterRequest,
@@ -274,11 +274,11 @@ impl Shared {
                         continue;
                     }
                     self.seen.send_modify(|seen| seen.vanished += 1);
-                    // As many do: the kubelet needs a moment.
+                    // Many plugins wait like this: the kubelet needs a moment.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
-            // Many set up everything anew. That ends streams, so the kubelet learns of it.
+            // Many plugins restart their server. That ends streams, so the kubelet notices.
             server.abort();
             server = self.serve();
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -287,7 +287,7 @@ impl Shared {
     }
 }
 
-/// Notes a question that was taken back.
+/// Counts a call that was cancelled.
 struct Unanswered(Option<Arc<watch::Sender<Seen>>>);
 
 impl Drop for Unanswered {

@@ -1,4 +1,4 @@
-//! Registrations that are refused, each with a sentence that says why.
+//! Registrations that are refused, each with an explanation.
 
 use std::{
     io::{Read as _, Write as _},
@@ -55,7 +55,7 @@ async fn versions_and_names_are_refused_in_the_kubelets_words_and_foreign_resour
         || matches!(agent.problems().as_slice(), [one] if one.starts_with(told)),
     )
     .await;
-    // Once one is taken, what went before is no problem any more.
+    // After an accepted registration the earlier problems are cleared.
     let _plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
     until("it is over", || agent.problems().is_empty()).await;
     agent.stop().await;
@@ -159,7 +159,7 @@ async fn devices_beyond_the_limit_come_back_when_another_resource_has_fewer() {
         || matches!(agent.problems().as_slice(), [one] if one.contains(told)),
     )
     .await;
-    // Its plugin has nothing to tell.
+    // Its plugin has sent no list.
     gpu.list(vec![device("a", true)]);
     kubelet
         .until("the rest", |books| {
@@ -241,7 +241,8 @@ async fn a_registration_of_a_megabyte_is_not_even_read() {
     agent.stop().await;
 }
 
-/// The kinds of the frames that answer a registration with this authority, up to the one that decides.
+/// The types of the HTTP/2 frames that answer a registration with this authority, up to the
+/// decisive one.
 fn answered(socket: &std::path::Path, authority: &str) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
         let length = u32::try_from(payload.len()).unwrap();
@@ -283,7 +284,7 @@ fn answered(socket: &std::path::Path, authority: &str) -> Vec<u8> {
         let mut payload = vec![0; usize::try_from(length).unwrap()];
         stream.read_exact(&mut payload).unwrap();
         kinds.push(head[3]);
-        // Headers answer the request, a reset or a farewell does not.
+        // HEADERS answers the request; RST_STREAM and GOAWAY do not.
         if matches!(head[3], 1 | 3 | 7) {
             return kinds;
         }
@@ -317,7 +318,7 @@ async fn a_socket_that_somebody_replaces_is_made_again() {
     std::fs::rename(&other, directory.join("kubelet.sock")).unwrap();
     assert!(UnixStream::connect(directory.join("kubelet.sock")).is_err());
     stage.until_open("acme").await;
-    // By a link, which nobody binds over.
+    // A link: a server cannot bind over it.
     std::os::unix::fs::symlink("other", &other).unwrap();
     std::fs::rename(&other, directory.join("kubelet.sock")).unwrap();
     stage.until_open("acme").await;
@@ -349,7 +350,7 @@ async fn a_flood_of_registrations_is_slowed_down_and_the_other_vendor_registers(
     for refused in flood.join_all().await {
         refused.unwrap_err();
     }
-    // Forty at once, then twenty in a second.
+    // A burst of forty, then twenty per second.
     assert!(
         began.elapsed() >= Duration::from_millis(2400),
         "{:?}",

@@ -1,4 +1,4 @@
-//! Restarts of agent, kubelet and plugin, and who notices.
+//! Restarts of agent, kubelet and plugin, and their effects on each other.
 
 use std::{os::unix::net::UnixListener, path::PathBuf, time::Duration};
 
@@ -41,7 +41,7 @@ async fn listed(kubelet: &KubeletDouble) {
         .await;
 }
 
-/// No list of a life of the kubelet held an unhealthy device, or none.
+/// Asserts that every list since the kubelet's start has devices, all of them healthy.
 fn never_lost(kubelet: &KubeletDouble) {
     for (name, known) in kubelet.books() {
         for list in &known.lists {
@@ -89,8 +89,7 @@ async fn a_socket_that_its_plugin_makes_anew_while_the_old_one_is_dialled_stays(
     agent.stop().await;
     plugin.script(|script| script.asked_options = Does::Hangs);
     let agent = stage.ready().await;
-    // What a plugin does that sets up everything anew: it dies in the midst of the question, and has not
-    // registered yet.
+    // A plugin that restarts its server: it ends during the call, and has not registered yet.
     plugin.until("asked", |seen| seen.asked == 2).await;
     std::fs::remove_file(directory.join("a.sock")).unwrap();
     let _anew = UnixListener::bind(directory.join("a.sock")).unwrap();
@@ -112,7 +111,7 @@ async fn after_a_boot_all_plugins_register_again() {
     let (watching, polling) = both(&stage).await;
     listed(&kubelet).await;
     agent.stop().await;
-    // Of the boot only what is on disk: to the agent these are sockets that somebody left.
+    // After a boot the agent knows only the files on disk, so it treats these sockets as leftovers.
     stage.machine.boot("boot-2");
     let agent = stage.ready().await;
     for plugin in [&watching, &polling] {
@@ -169,7 +168,7 @@ async fn a_restart_of_the_plugin_within_its_grace_is_nothing_to_the_kubelet() {
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     for round in 0..20 {
-        // Some keep their socket's name, others make a new one each time.
+        // Some keep their socket's name, others choose a new one each time.
         let endpoint = format!("{}.sock", round % 2 * round);
         let plugin = Plugin::start(&directory, GPU, &endpoint, &["a"], None).await;
         kubelet
@@ -257,7 +256,7 @@ async fn a_vendor_whose_file_goes_leaves_nothing_also_while_another_file_is_brok
     let stage = Stage::new("");
     let (agent, _plugin, list) = kept(&stage).await;
     let directory = stage.directory("acme");
-    // Of the broken file nobody knows whom it declares: what others left has to stay.
+    // The vendors of a broken file are unknown, so directories of unknown vendors must stay.
     let other = directory.with_file_name("other.json");
     std::fs::write(&other, "{}").unwrap();
     stage.declare_beside_a_broken_file(&[]);

@@ -1,4 +1,4 @@
-//! Two plugins for one resource, as there are while one is updated.
+//! Two plugins for one resource, as during a rolling update of a plugin.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn the_second_plugin_takes_over_and_the_end_of_the_first_one_changes_nothi
             has(books, GPU, &["a=Healthy", "b=Healthy"])
         })
         .await;
-    // Longer than what follows one list is kept back.
+    // Longer than the debounce after a list.
     let late = Duration::from_millis(200);
     let script = Script {
         list_late: late,
@@ -33,7 +33,7 @@ async fn the_second_plugin_takes_over_and_the_end_of_the_first_one_changes_nothi
             has(books, GPU, &["a=Healthy", "c=Healthy"])
         })
         .await;
-    // What the first one still says does not count any more.
+    // Later lists of the first plugin are ignored.
     first.list(vec![device("a", false)]);
     drop(first);
     tokio::time::sleep(late).await;

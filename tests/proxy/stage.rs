@@ -23,24 +23,24 @@ use tokio::sync::watch;
 
 use super::{api, kubelet_double::Books, machine::Machine};
 
-/// The machine, and what lies in `vendors.d`.
+/// The machine, and the content of `vendors.d`.
 pub(crate) struct Stage {
     pub(crate) machine: Machine,
     pub(crate) vendors: watch::Sender<Arc<Vendors>>,
 }
 
-/// An agent: what of it has to do with devices.
+/// The parts of an agent that handle devices.
 pub(crate) struct Agent {
     tasks: Tasks,
     pub(crate) registry: Registry,
     problems: watch::Receiver<proxy::Problems>,
-    /// What the kubelet is being given.
+    /// The allocations in progress for the kubelet.
     pub(crate) allocations: watch::Receiver<kubelet::Allocations>,
     units: watch::Sender<UnitStates>,
 }
 
 impl Stage {
-    /// One vendor, `acme`, whose specification goes on with `more`.
+    /// One vendor, `acme`, with `more` appended to its spec.
     pub(crate) fn new(more: &str) -> Self {
         let stage = Self {
             machine: Machine::new(),
@@ -54,7 +54,7 @@ impl Stage {
         self.vendors.send_replace(Arc::new(vendors(all)));
     }
 
-    /// Of the broken one nobody knows what it said.
+    /// The vendors of the broken file are unknown.
     pub(crate) fn declare_beside_a_broken_file(&self, all: &[(&str, &str)]) {
         let known = vendors(all);
         self.vendors.send_replace(Arc::new(Vendors {
@@ -63,7 +63,7 @@ impl Stage {
         }));
     }
 
-    /// The vendor may claim this one resource from now on.
+    /// The vendor may register only this resource from now on.
     pub(crate) fn only(&self, name: &str, resource: &str) {
         let mut vendors = Vendors::clone(&self.vendors.borrow());
         let mut vendor = vendor::Vendor::clone(&vendors.by_name[name]);
@@ -84,7 +84,7 @@ impl Stage {
         agent(self.machine.root(), self.vendors.subscribe())
     }
 
-    /// An agent that takes registrations of `acme`.
+    /// An agent that accepts registrations of `acme`.
     pub(crate) async fn ready(&self) -> Agent {
         let agent = self.agent();
         self.until_open("acme").await;
@@ -100,7 +100,7 @@ impl Stage {
     }
 }
 
-/// Vendors that connect by plugin, by name and what else their files say.
+/// Vendors that connect by plugin, each with its name and the rest of its file.
 pub(crate) fn vendors(all: &[(&str, &str)]) -> Vendors {
     let mut vendors = Vendors::default();
     for (name, more) in all {
@@ -117,7 +117,7 @@ pub(crate) fn vendors(all: &[(&str, &str)]) -> Vendors {
 pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agent {
     let tasks = Tasks::new();
     let root = Root::open(root).unwrap();
-    // No declaration here goes by a unit.
+    // No declaration here uses a unit for health.
     let units = watch::Sender::default();
     let settings = RegistrySettings {
         allowances: Allowances::default(),
@@ -151,12 +151,12 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
 }
 
 impl Agent {
-    /// SIGTERM: everything ends, and every task is joined.
+    /// Stops like SIGTERM: everything ends, and every task is joined.
     pub(crate) async fn stop(self) {
         self.tasks.finish(Duration::from_secs(1)).await.unwrap();
     }
 
-    /// What is told of plugins that are not as they should be.
+    /// The reported problems of plugins.
     pub(crate) fn problems(&self) -> Vec<String> {
         let problems = self.problems.borrow();
         let text = |one: &proxy::Problem| match one {
@@ -165,7 +165,7 @@ impl Agent {
         problems.values().map(text).collect()
     }
 
-    /// Why a device cannot be lent; none when it can.
+    /// Why a device is unhealthy; `None` when it is healthy.
     pub(crate) fn reason(&self, resource: &str, id: &str) -> Option<String> {
         let inventory = self.registry.inventory().borrow().clone();
         let mut all = inventory.resources.values();
@@ -192,7 +192,7 @@ pub(crate) fn has(books: &Books, resource: &str, list: &[&str]) -> bool {
         .is_some_and(|known| known.streaming && known.list() == list)
 }
 
-/// An answer to `Allocate` that hands out a node and a mount.
+/// An answer to `Allocate` with a device node and a mount.
 pub(crate) fn answer(node: &str, mount: &str) -> Vec<u8> {
     let one = api::ContainerAllocateResponse {
         devices: vec![api::DeviceSpec {

@@ -1,4 +1,5 @@
-//! The steps of an update one by one, as the driver does them, so that a test can stop between two.
+//! The steps of an update one by one, in the reconciler's order, so that a test can stop between
+//! two.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ use machinist::{
 
 use crate::sandbox::{Written, conduct};
 
-/// An update that is open, or several.
+/// One or more open updates.
 pub(crate) struct ByHand {
     pub(crate) store: Store,
     pub(crate) journal: Journal,
@@ -36,7 +37,7 @@ impl ByHand {
         }
     }
 
-    /// On a running machine whose service manager is not asked.
+    /// On a running machine whose service manager is not called.
     pub(crate) fn live(root: &Root) -> Self {
         let live = true;
         Self {
@@ -45,7 +46,7 @@ impl ByHand {
         }
     }
 
-    /// Plans, records the intent and stages on top of whatever is open.
+    /// Plans, records the intent and stages on top of the open updates.
     pub(crate) fn stage(&mut self, to: &Written) -> Result<(), Vec<Refusal>> {
         let (store, journal) = (&self.store, &mut self.journal);
         let capabilities: Capabilities = conduct(self.live).capabilities;
@@ -101,7 +102,7 @@ impl ByHand {
         Ok(())
     }
 
-    /// Verifies everything that is open.
+    /// Verifies all open updates.
     pub(crate) fn close(&mut self) {
         if self.journal.transactions.is_empty() {
             return;
@@ -111,7 +112,7 @@ impl ByHand {
         recover::settle(&self.store, &mut self.journal).unwrap();
     }
 
-    /// Takes back everything that is open.
+    /// Rolls back all open updates.
     pub(crate) fn undo(&mut self) -> Result<(), TransactionError> {
         for tx in &mut self.journal.transactions {
             tx.direction = Direction::Undo;

@@ -1,4 +1,5 @@
-//! Who stands beside an update of a sandbox: an audience that agrees, and no service manager.
+//! Collaborators of an update in a sandbox: an observer that agrees to everything, and no service
+//! manager.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +32,7 @@ impl Audience for Quiet {
     }
 }
 
-/// The service manager of an offline root: there is none, and nobody may ask it.
+/// The service manager of an offline root: there is none, and every call panics.
 pub(crate) struct Nobody;
 
 impl Services for Nobody {

@@ -1,4 +1,4 @@
-//! One update that does everything at least once, from one config to another on three mounts.
+//! Updates from one config to another on three mounts, with every operation at least once.
 
 use machinist::{
     path::AbsPath,
@@ -12,27 +12,27 @@ use crate::{
 
 pub(crate) const MOUNTS: &[&str] = &["/data", "/etc"];
 
-/// A machine on the config before, and what the update to the config after makes of it.
+/// A machine on the old config, and the expected trees of the update to the new config.
 pub(crate) struct Case {
     pub(crate) from: Written,
     pub(crate) to: Written,
-    /// The whole tree, the state directory included.
+    /// The whole tree, including the state directory.
     pub(crate) start: Tree,
-    /// As others see it, before.
+    /// Before the update, without the state directory.
     pub(crate) old: Tree,
-    /// As others see it, after.
+    /// After the update, without the state directory.
     pub(crate) new: Tree,
-    /// The same before directories that nothing needs any more are removed.
+    /// After the commit, before directories that are no longer needed are removed.
     pub(crate) committed: Tree,
-    /// After updates in between, where there are such.
+    /// After the updates in between, if there are any.
     pub(crate) between: Vec<Tree>,
     mounts: &'static [&'static str],
-    /// Its file systems cannot make two names change places.
+    /// Its file systems do not support `RENAME_EXCHANGE`.
     pub(crate) no_exchange: bool,
 }
 
 impl Case {
-    /// Files, links, directories: made, changed, exchanged for one another, removed, restored.
+    /// Files, links, directories: created, changed, exchanged for one another, removed, restored.
     pub(crate) fn everything() -> Self {
         let sandbox = Sandbox::with_mounts(MOUNTS);
         for (path, text) in [
@@ -70,14 +70,14 @@ impl Case {
         Self::of(sandbox, from, to, TWO)
     }
 
-    /// A user comes, with a home, a key and a password, beside a changed file.
+    /// A user is added, with a home, a key and a password, next to a changed file.
     pub(crate) fn user_comes() -> Self {
         let sandbox = Sandbox::new().with_accounts();
         let from = config("from").file("/etc/motd", "first\n", 0o644);
         Self::of(sandbox, from, Self::with_ann(), &[])
     }
 
-    /// The same user goes; the home stays.
+    /// The same user is removed; the home stays.
     pub(crate) fn user_goes() -> Self {
         let sandbox = Sandbox::new().with_accounts();
         let to = config("to").file("/etc/motd", "third\n", 0o644);
@@ -162,7 +162,7 @@ impl Case {
         }
     }
 
-    /// The same on file systems that cannot make two names change places.
+    /// The same on file systems without `RENAME_EXCHANGE`.
     pub(crate) fn without_exchange(self) -> Self {
         Self {
             no_exchange: true,
@@ -177,7 +177,7 @@ impl Case {
         }
     }
 
-    /// The machine on the config before.
+    /// The machine on the old config.
     pub(crate) fn sandbox(&self) -> Sandbox {
         self.as_it_is(Sandbox::holding(&self.start, self.mounts))
     }
@@ -193,7 +193,8 @@ impl Case {
         self.as_it_is(Sandbox::holding(tree, self.mounts))
     }
 
-    /// Whether others see the one config or the other and nothing else; what is kept aside apart.
+    /// Whether the tree is either the old or the new one to other processes; staged files are
+    /// ignored.
     pub(crate) fn is_old_or_new(&self, tree: &Tree) -> bool {
         let tree = without_staging(tree);
         [&self.old, &self.committed, &self.new]
@@ -219,7 +220,7 @@ pub(crate) fn wanted() -> Written {
         .dir("/srv/tree", 0o700)
 }
 
-/// What the commit alone makes of the tree; it is taken back.
+/// The tree after the commit alone; the update is rolled back.
 fn committed(sandbox: &Sandbox, to: &Written) -> Tree {
     let mut update = ByHand::open(&sandbox.root());
     update.stage(to).unwrap();
@@ -229,7 +230,8 @@ fn committed(sandbox: &Sandbox, to: &Written) -> Tree {
     tree
 }
 
-/// A tree as others see it, with the names below `originals/` made equal: they hold the time.
+/// A tree without the state directory, with the names below `originals/` made equal, because they
+/// contain the time.
 pub(crate) fn plain(tree: &Tree) -> Tree {
     let mut counts = std::collections::BTreeMap::<String, u32>::new();
     let rename = |path: &AbsPath, node: &Node| {

@@ -1,7 +1,8 @@
-//! A kubelet as drivers meet it, and a cluster's claims; both written from their contracts and not from ours.
+//! A double of the kubelet's DRA manager and of the cluster's claims; both are written from the
+//! Kubernetes contracts and not from our code.
 //!
-//! The plugin watcher dials each socket of its directory that it has not dialled before, reads its information,
-//! connects to the endpoint, and says what became of it.
+//! The plugin watcher dials each socket of its directory that it has not dialled before, reads its
+//! information, connects to the endpoint, and reports the result of the registration.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +28,7 @@ use tonic::transport::{Channel, Endpoint};
 /// No wait of a test is longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Waits until it gives something.
+/// Polls until `ask` returns a value.
 pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let waiting = async {
         loop {
@@ -43,14 +44,14 @@ pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>
     }
 }
 
-/// The part of a kubelet that has to do with claims.
+/// The part of a kubelet that handles claims.
 #[derive(Clone)]
 pub(crate) struct Watcher {
     root: PathBuf,
 }
 
 impl Watcher {
-    /// Starts as the real one: it makes its directory.
+    /// Starts like the real one: it creates its directory.
     pub(crate) fn start(root: &Path) -> Self {
         std::fs::create_dir_all(root.join("var/lib/kubelet/plugins_registry")).unwrap();
         Self {
@@ -67,7 +68,7 @@ impl Watcher {
             .collect()
     }
 
-    /// Reads the information of the one driver, and takes it or not.
+    /// Reads the information of the only driver, and accepts it, or refuses with this error.
     pub(crate) async fn register(&self, refuse: Option<&str>) -> PluginInfo {
         let path = until("a registrar", async || self.found().pop()).await;
         let channel = connect(&path).await;
@@ -81,7 +82,7 @@ impl Watcher {
         info
     }
 
-    /// The driver, as it was registered.
+    /// A connection to the registered driver.
     pub(crate) async fn driver(&self) -> Channel {
         let info = self.register(None).await;
         let below = info.endpoint.strip_prefix('/').unwrap();
@@ -91,11 +92,11 @@ impl Watcher {
 
 async fn connect(path: &Path) -> Channel {
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
-    // Between its name and its first connection a socket refuses.
+    // Between `bind` and `listen` a socket refuses connections.
     until("a listener", async || endpoint.connect().await.ok()).await
 }
 
-/// How the kubelet names a claim.
+/// The kubelet's reference to a claim.
 pub(crate) fn claim(name: &str) -> v1::Claim {
     v1::Claim {
         namespace: "lab".to_owned(),
@@ -104,7 +105,7 @@ pub(crate) fn claim(name: &str) -> v1::Claim {
     }
 }
 
-/// The cluster's claims, and how often they were asked for.
+/// The cluster's claims, and how often they were requested.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimsDouble(Mutex<Inside>);
 
@@ -112,9 +113,9 @@ pub(crate) struct ClaimsDouble(Mutex<Inside>);
 struct Inside {
     claims: BTreeMap<String, String>,
     asked: usize,
-    /// So many questions are answered with an error first.
+    /// This many requests fail first.
     fails: usize,
-    /// Questions for it have no answer, until the other end goes.
+    /// Requests for this claim are not answered until the sender is dropped.
     hangs: Option<(String, watch::Receiver<()>)>,
 }
 
@@ -127,7 +128,7 @@ impl ClaimsDouble {
         act(&mut self.0.lock().unwrap())
     }
 
-    /// The scheduler gives a claim these devices, each for a request.
+    /// Allocates these devices to a claim, as the scheduler does: pairs of request and device.
     pub(crate) fn allocate(&self, name: &str, devices: &[(&str, &str)]) {
         let results = devices.iter().map(|(request, device)| {
             json!({"request": request, "driver": "dra.machinist.dev", "pool": "node-1", "device": device})
@@ -139,7 +140,7 @@ impl ClaimsDouble {
         self.with(|it| it.claims.insert(name.to_owned(), object.to_string()));
     }
 
-    /// Somebody writes this object, whatever it is.
+    /// Stores this object, valid or not.
     pub(crate) fn put(&self, name: &str, object: &str) {
         self.with(|it| it.claims.insert(name.to_owned(), object.to_owned()));
     }
@@ -152,7 +153,7 @@ impl ClaimsDouble {
         self.with(|it| it.fails = times);
     }
 
-    /// Nobody is told of this claim, until what is returned is dropped.
+    /// Requests for this claim hang until the returned sender is dropped.
     pub(crate) fn hang(&self, name: &str) -> watch::Sender<()> {
         let (end, on) = watch::channel(());
         self.with(|it| it.hangs = Some((name.to_owned(), on)));

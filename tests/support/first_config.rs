@@ -1,13 +1,14 @@
-//! What a node of OpenShift says of the config that it was installed with, and the next one of its pool.
+//! The state of an OpenShift node after its installation: its first config, and the next one of its
+//! pool.
 
 use serde_json::{Value, json};
 
-/// Where the daemon keeps the config that the disk is on.
+/// The file in which machine-config-daemon keeps the config that is on disk.
 pub(crate) const CURRENT_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
-/// Where a first boot finds what of its config is not Ignition's.
+/// The file with the parts of a MachineConfig that are not Ignition's, read at the first boot.
 pub(crate) const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 
-/// A rendered config with everything that no update can change, its disk, and a file.
+/// A rendered config with all fields that no update can change, its disk, and a file.
 pub(crate) fn rendered(name: &str, disk: &str) -> Value {
     let image = format!("quay.io/openshift/os@sha256:{}", "a".repeat(64));
     json!({

@@ -1,10 +1,10 @@
-//! A kubelet as device plugins meet it, written from the kubelet's behaviour and not from ours;
-//! `tests/kubelet.rs` and the lab hold it and the real one against the same facts.
+//! A double of the kubelet's device manager, written from the kubelet's behaviour and not from our
+//! code; `tests/kubelet.rs` and the lab check it and the real one against the same facts.
 //!
 //! It removes the sockets in its directory when it starts, serves `Registration`, dials the plugin
-//! back and asks for its options before it answers, calls `ListAndWatch` once for each registration,
-//! takes 4 MiB at most, counts and admits as the real one does, and remembers the names of resources, and
-//! nothing else, in its checkpoint.
+//! and requests its options before it answers, calls `ListAndWatch` once for each registration,
+//! accepts messages of at most 4 MiB, and counts and admits like the real one. Its checkpoint holds
+//! the names of resources and nothing else.
 
 use std::{
     fs::FileType,
@@ -43,23 +43,24 @@ use registration::Service;
 /// How a double misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Knobs {
-    /// The first so many registrations are answered, but no list is asked for.
+    /// The first registrations, this many, are answered, but `ListAndWatch` is not called.
     pub(crate) forget_streams: usize,
-    /// The first so many registrations are refused.
+    /// The first registrations, this many, are refused.
     pub(crate) refuse: usize,
-    /// Time between a registration and the answer to it.
+    /// Delay between a registration and its answer.
     pub(crate) answer_late: Duration,
-    /// Time between the answer to a registration and the request for the list.
+    /// Delay between the answer to a registration and the `ListAndWatch` call.
     pub(crate) stream_late: Duration,
-    /// Its plugin watcher looks for device plugins, too; drivers have a watcher of their own in these tests.
+    /// Its plugin watcher accepts device plugins, too; drivers have a watcher of their own in these
+    /// tests.
     pub(crate) watches: bool,
-    /// Time between `bind` and `listen`.
+    /// Delay between `bind` and `listen`.
     pub(crate) listen_late: Duration,
-    /// Its start removes every file and not sockets alone, as 1.26's does.
+    /// Its start removes every file and not only sockets, as kubelet 1.26 does.
     pub(crate) removes_files: bool,
 }
 
-/// A running kubelet. Dropping it is its death: everything it does ends, the socket file stays.
+/// A running kubelet. Dropping it kills it: all its tasks end, and the socket file stays.
 pub(crate) struct KubeletDouble {
     directory: PathBuf,
     service: Service,
@@ -71,14 +72,14 @@ impl Drop for KubeletDouble {
     fn drop(&mut self) {
         self.service.channels.lock().unwrap().clear();
         let process = self.process.take().unwrap();
-        // A runtime must not be waited for from within another one.
+        // Shutting down a runtime blocks, which is not allowed within another one.
         let death = std::thread::spawn(move || process.shutdown_timeout(Duration::from_secs(5)));
         death.join().unwrap();
     }
 }
 
 impl KubeletDouble {
-    /// Starts as the real one: directory, wipe, socket.
+    /// Starts like the real one: creates the directory, removes old sockets, creates its own.
     pub(crate) async fn start(root: &Path) -> Self {
         Self::start_with(root, Knobs::default()).await
     }
@@ -114,12 +115,13 @@ impl KubeletDouble {
         double
     }
 
-    /// What it knows now.
+    /// The current state of its resources.
     pub(crate) fn books(&self) -> Books {
         self.service.books.borrow().clone()
     }
 
-    /// Capacity and allocatable of a resource, as it tells the Node; none when it never heard of it.
+    /// Capacity and allocatable count of a resource as reported to the Node, or `None` when it was
+    /// never registered.
     pub(crate) fn counts(&self, resource: &str) -> Option<(usize, usize)> {
         let books = self.service.books.borrow();
         let known = books.get(resource).map(Known::counts);
@@ -127,7 +129,7 @@ impl KubeletDouble {
         known.or_else(|| remembered.then_some((0, 0)))
     }
 
-    /// Waits until its books satisfy `wanted`; shows them when they do not within five seconds.
+    /// Waits until the state satisfies `wanted`; panics with the state after five seconds.
     pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Books) -> bool) -> Books {
         let mut books = self.service.books.subscribe();
         let waiting = books.wait_for(|books| wanted(books));
@@ -137,12 +139,12 @@ impl KubeletDouble {
         }
     }
 
-    /// How often it was asked to register something.
+    /// How many registrations it has received.
     pub(crate) fn asked(&self) -> usize {
         *self.service.asked.borrow()
     }
 
-    /// Waits until it was asked so often.
+    /// Waits for this many registrations.
     pub(crate) async fn until_asked(&self, times: usize) {
         let mut asked = self.service.asked.subscribe();
         let waiting = asked.wait_for(|asked| *asked >= times);
@@ -150,7 +152,7 @@ impl KubeletDouble {
         assert!(waited.is_ok(), "asked {} times", self.asked());
     }
 
-    /// Does not listen to the plugin of a resource any more, though it lives.
+    /// Closes the connection to the plugin of a resource, though the plugin still runs.
     pub(crate) fn let_go(&self, resource: &str) {
         self.service.disconnect(resource);
     }
@@ -165,7 +167,7 @@ impl KubeletDouble {
         self.service.channels.lock().unwrap()[resource].clone()
     }
 
-    /// Admission's last step.
+    /// The last step of admission: the `Allocate` call.
     pub(crate) async fn allocate(
         &self,
         resource: &str,
@@ -192,7 +194,7 @@ impl KubeletDouble {
     }
 }
 
-/// Sockets that others remove meanwhile are no error to the real one either.
+/// Sockets that another process removes meanwhile are no error to the real one either.
 fn wipe(directory: &Path, knobs: &Knobs) {
     for entry in std::fs::read_dir(directory).unwrap().flatten() {
         let meant = |kind: FileType| kind.is_socket() || knobs.removes_files && kind.is_file();
@@ -202,7 +204,7 @@ fn wipe(directory: &Path, knobs: &Knobs) {
     }
 }
 
-/// `bind` and `listen` as two steps, as they are.
+/// Does `bind` and `listen` as two steps, with a delay between them.
 async fn listen(path: &Path, late: Duration) -> io::Result<UnixListener> {
     let late_for = late;
     if late_for.is_zero() {

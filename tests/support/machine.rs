@@ -1,4 +1,4 @@
-//! A machine in a temporary directory, and an agent's device service on it.
+//! A machine in a temporary directory, with an agent's device service.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -14,18 +14,18 @@ use machinist::{
     shutdown::Tasks,
 };
 
-/// Nothing is found by looking in the time of a test.
+/// Long enough that no periodic scan happens during a test.
 const RESCAN: Duration = Duration::from_secs(600);
 
-/// A moved root in which device nodes can be made.
+/// A root directory in which device nodes can be created.
 pub(crate) struct Machine {
     dir: tempfile::TempDir,
 }
 
 impl Machine {
     pub(crate) fn new() -> Self {
-        // Any user may make "whiteouts", character devices 0:0, but not on an overlay, which is
-        // what the temporary directory of a container often is.
+        // Any user may create "whiteouts", character devices 0:0, but not on an overlay, and the
+        // temporary directory of a container often is one.
         for base in [std::env::temp_dir(), "/dev/shm".into()] {
             let Ok(dir) = tempfile::tempdir_in(base) else {
                 continue;
@@ -85,17 +85,17 @@ impl Machine {
         self.agent_with(None, RESCAN, Registering::BySocket)
     }
 
-    /// An agent whose resources the kubelet finds by itself.
+    /// An agent whose resources the kubelet finds through its plugin watcher.
     pub(crate) fn agent_that_is_found(&self) -> Agent {
         self.agent_with(None, RESCAN, Registering::ByWatcher)
     }
 
-    /// An agent that looks at everything so often without an event.
+    /// An agent that scans periodically at this interval, without an event.
     pub(crate) fn agent_that_looks_every(&self, rescan: Duration) -> Agent {
         self.agent_with(None, rescan, Registering::BySocket)
     }
 
-    /// An agent whose predecessor had withheld everything.
+    /// An agent that starts with allocation disabled by its predecessor.
     pub(crate) fn withholding_agent(&self, why: &str) -> Agent {
         let withheld = machinist::device::service::withheld(why, true);
         self.agent_with(Some(withheld), RESCAN, Registering::BySocket)
@@ -127,7 +127,7 @@ impl Machine {
     }
 }
 
-/// Each name has a number of its own, of a driver that no machine has.
+/// Each name has a device number of its own, of a driver that no machine has.
 fn make_node(path: &Path, name: &str) -> nix::Result<()> {
     use nix::sys::stat::{Mode, SFlag, makedev, mknod};
     let mode = Mode::from_bits_truncate(0o666);
@@ -140,13 +140,13 @@ fn make_node(path: &Path, name: &str) -> nix::Result<()> {
 
 pub(crate) struct Agent {
     pub(crate) handle: DevicesHandle,
-    /// What systemd says of units.
+    /// The states of systemd units.
     pub(crate) units: tokio::sync::watch::Sender<UnitStates>,
     tasks: Tasks,
 }
 
 impl Agent {
-    /// How many tasks there are.
+    /// The number of running tasks.
     pub(crate) fn tasks(&self) -> usize {
         self.tasks.tracker().len()
     }
@@ -167,7 +167,7 @@ impl Agent {
         }
     }
 
-    /// Serves claims as the agent of this node; what is to be published.
+    /// Serves claims as the agent of this node; returns the slices to be published.
     pub(crate) fn claims(
         &self,
         claims: Arc<dyn machinist::device::dra::ports::Claims>,
@@ -179,7 +179,7 @@ impl Agent {
         served.unwrap()
     }
 
-    /// SIGTERM: everything ends, and every task is joined.
+    /// Stops like SIGTERM: everything ends, and every task is joined.
     pub(crate) async fn stop(self) {
         self.tasks.finish(Duration::from_secs(1)).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! A node of a cluster that outlives whoever drives it: what was asked of it stands in a file.
+//! A node of a cluster that survives the reconciler: all requests are recorded in a file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ use tokio::sync::Notify;
 
 use crate::sandbox::Sandbox;
 
-/// Below `/proc`, so that it is no part of the tree that tests compare.
+/// Below `/proc`, so that it is not part of the tree that tests compare.
 const FILE: &str = "/proc/cluster";
 
-/// The API server's side of a node, and whoever lends its devices.
+/// The API server's side of a node, and the device allocation.
 #[derive(Clone)]
 pub(crate) struct NodeDouble {
     file: PathBuf,
@@ -31,21 +31,21 @@ pub(crate) struct NodeDouble {
 
 #[derive(Default)]
 struct Knobs {
-    /// Requests that fail so often before they succeed.
+    /// Requests that fail this often before they succeed.
     failing: BTreeMap<&'static str, (u32, Reason, bool)>,
-    /// Pods that do not leave.
+    /// A pod cannot be evicted.
     blocked: bool,
     refills: u32,
     lendings: Vec<Lending>,
     spent: Vec<Duration>,
     control_plane: bool,
-    /// Pods that have a device in hand, of those that must leave.
+    /// Pods that use a device, of those that must be evicted.
     held: Vec<Blocker>,
     stop_units: BTreeSet<String>,
     earliest: Option<jiff::Timestamp>,
-    /// How often a drain was taken back.
+    /// How often a drain was cancelled.
     taken_back: usize,
-    /// What the Node names, where that is looked at.
+    /// The Node's desired config, where the update depends on it.
     desired: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl NodeDouble {
         Self::at(sandbox.path(FILE))
     }
 
-    /// The same node, for a process that knows the directory only.
+    /// The same node, for a process that knows only the directory.
     pub(crate) fn below(root: &std::path::Path) -> Self {
         Self::at(root.join(FILE.trim_start_matches('/')))
     }
@@ -67,8 +67,8 @@ impl NodeDouble {
         }
     }
 
-    /// What happened to the node, in order: `cordon NAME`, `drain`, `uncordon NAME`. What changes nothing
-    /// is not told.
+    /// The changes of the node, in order: `cordon NAME`, `drain`, `uncordon NAME`. Requests that
+    /// change nothing are not logged.
     pub(crate) fn log(&self) -> Vec<String> {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -80,7 +80,7 @@ impl NodeDouble {
         std::fs::write(&self.file, log.join("\n")).unwrap();
     }
 
-    /// Whether pods are kept away.
+    /// Whether the node is cordoned.
     pub(crate) fn is_cordoned(&self) -> bool {
         let log = self.log();
         let last = log.iter().rfind(|what| what.contains("cordon"));
@@ -93,28 +93,30 @@ impl NodeDouble {
         done
     }
 
-    /// Lets `cordon`, `lend`, `permit`, `reboot` (the permission) or `uncordon` fail so often.
+    /// Makes a request fail this often: `cordon`, the change of device allocation, `permit`,
+    /// `reboot` (the permission) or `uncordon`.
     pub(crate) fn fails(&self, request: &'static str, times: u32, again: bool) {
         let failing = (times, Reason::ManagerUnreachable, again);
         self.with(|knobs| knobs.failing.insert(request, failing));
     }
 
-    /// A pod that does not leave, until it is said that it does.
+    /// Adds a pod that cannot be evicted, or removes it.
     pub(crate) fn blocks(&self, blocked: bool) {
         self.with(|knobs| knobs.blocked = blocked);
     }
 
-    /// So often somebody lets pods come back before the last look; they leave when nothing `blocks` any more.
+    /// This often, new pods arrive before the final check; they can be evicted once nothing
+    /// `blocks` any more.
     pub(crate) fn refills(&self, times: u32) {
         self.with(|knobs| knobs.refills = times);
     }
 
-    /// The cluster lets no update begin before.
+    /// The cluster permits no update to begin earlier.
     pub(crate) fn not_before(&self, earliest: jiff::Timestamp) {
         self.with(|knobs| knobs.earliest = Some(earliest));
     }
 
-    /// No step is permitted towards a config of another name.
+    /// Permits steps only towards a config of this name.
     pub(crate) fn desires(&self, name: &str) {
         self.with(|knobs| knobs.desired = Some(name.to_owned()));
     }
@@ -123,7 +125,7 @@ impl NodeDouble {
         self.with(|knobs| knobs.control_plane = true);
     }
 
-    /// So many pods still have a device in hand.
+    /// These pods still use a device.
     pub(crate) fn held_by(&self, pods: &[&str]) {
         let held = |name: &&str| Blocker {
             name: (*name).to_owned(),
@@ -133,22 +135,22 @@ impl NodeDouble {
         self.with(|knobs| knobs.held = pods.iter().map(held).collect());
     }
 
-    /// These units use devices.
+    /// These units use devices and have to be stopped.
     pub(crate) fn stops(&self, units: &[&str]) {
         self.with(|knobs| knobs.stop_units = units.iter().map(|unit| (*unit).to_owned()).collect());
     }
 
-    /// How often a drain was taken back.
+    /// How often a drain was cancelled.
     pub(crate) fn taken_back(&self) -> usize {
         self.with(|knobs| knobs.taken_back)
     }
 
-    /// To whom devices were lent, in order.
+    /// The recorded changes of device allocation, in order.
     pub(crate) fn lendings(&self) -> Vec<Lending> {
         self.with(|knobs| knobs.lendings.clone())
     }
 
-    /// With how much time spent already each drain began.
+    /// The time already spent at the start of each drain.
     pub(crate) fn drains(&self) -> Vec<Duration> {
         self.with(|knobs| knobs.spent.clone())
     }
@@ -304,7 +306,7 @@ impl Node for NodeDouble {
     }
 }
 
-/// The pod that stays.
+/// The pod that cannot be evicted.
 pub(crate) fn stubborn() -> Blocker {
     Blocker {
         kind: "Pod".to_owned(),

@@ -1,4 +1,4 @@
-//! The kubelet's word on who has which device, as a test wants it. Counts how often it is asked.
+//! A double of the kubelet's PodResources API, with content set by the test. Counts the requests.
 
 use std::{
     path::Path,
@@ -13,7 +13,7 @@ use tokio::{net::UnixListener, task::JoinHandle};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Request, Response, Status, transport::Server};
 
-/// What is answered. Cheap to clone.
+/// The content of the answers. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct PodResourcesDouble(Arc<Mutex<State>>);
 
@@ -27,14 +27,14 @@ struct State {
 }
 
 impl PodResourcesDouble {
-    /// Serves as the kubelet does, until the answer is aborted or dropped.
+    /// Serves as the kubelet does, until the returned handle is aborted or dropped.
     pub(crate) fn serve(&self, root: &Path) -> Serving {
         let directory = root.join("var/lib/kubelet/pod-resources");
         std::fs::create_dir_all(&directory).unwrap();
         let socket = directory.join("kubelet.sock");
-        // A kubelet that starts removes what the one before left.
+        // A kubelet that starts removes the socket of its predecessor.
         let _ = std::fs::remove_file(&socket);
-        // The test's own directory may be deeper than an address is long.
+        // The path of the test's directory may be longer than a socket address permits.
         let name = std::path::PathBuf::from("kubelet.sock");
         let listener = bind(&directory, &name);
         let server = Server::builder()
@@ -47,7 +47,7 @@ impl PodResourcesDouble {
         what(&mut self.0.lock().unwrap())
     }
 
-    /// A pod of namespace `lab` has these devices in its container `main`.
+    /// Adds a pod of namespace `lab` with these devices in its container `main`.
     pub(crate) fn give(&self, pod: &str, resource: &str, ids: &[&str]) {
         let device = devices(resource, ids);
         let container = |name: &str, devices| api::ContainerResources {
@@ -66,7 +66,8 @@ impl PodResourcesDouble {
         self.with(|state| state.pods.push(pod));
     }
 
-    /// A pod of namespace `lab` has these devices of our pool in its container `main`.
+    /// Adds a pod of namespace `lab` with these claimed devices of our pool in its container
+    /// `main`.
     pub(crate) fn claimed(&self, pod: &str, devices: &[&str]) {
         let resource = |device: &&str| api::ClaimResource {
             driver_name: "dra.machinist.dev".to_owned(),
@@ -90,7 +91,7 @@ impl PodResourcesDouble {
         self.with(|state| state.pods.push(pod));
     }
 
-    /// The pod has ended.
+    /// Removes the pod, as if it had ended.
     pub(crate) fn take(&self, pod: &str) {
         self.with(|state| state.pods.retain(|known| known.name != pod));
     }
@@ -103,7 +104,7 @@ impl PodResourcesDouble {
         self.with(|state| state.refuse = with);
     }
 
-    /// It takes questions and answers none.
+    /// The server accepts requests and answers none.
     pub(crate) fn is_silent(&self) {
         self.with(|state| state.silent = true);
     }
@@ -127,7 +128,7 @@ impl PodResourcesDouble {
     }
 }
 
-/// A server that ends with its test; its socket stays, as a dead kubelet's does.
+/// A server that ends with its test; its socket stays, like that of a killed kubelet.
 pub(crate) struct Serving(JoinHandle<()>);
 
 impl Drop for Serving {

@@ -1,4 +1,4 @@
-//! A pretend machine at the far end of a socket pair: PID 1, logind, timedated and as much of a bus
+//! A fake machine at the other end of a socket pair: PID 1, logind, timedated and as much of a bus
 //! as a connection needs. The code under test speaks to it through real connections.
 //!
 //! Include it with `#[path = "support/pretend_systemd.rs"] mod pretend_systemd;`.
@@ -91,7 +91,7 @@ impl PretendSystemd {
         })))
     }
 
-    /// The sockets that lead here.
+    /// Connections to this machine.
     pub fn lines(&self) -> Lines {
         let (bus, private) = (self.clone(), self.clone());
         Lines::none()
@@ -103,7 +103,7 @@ impl PretendSystemd {
         self.world().units.insert(name.to_owned(), unit);
     }
 
-    /// The next job of `unit` goes like this. Without a script it is done at once.
+    /// Sets how the next job of `unit` runs. Without a script it succeeds immediately.
     pub fn script(&self, unit: &str, job: Job) {
         let mut world = self.world();
         world
@@ -141,7 +141,7 @@ impl PretendSystemd {
         self.world().system_state = state;
     }
 
-    /// When userspace was started, and the count of soft reboots; none for a systemd before 256.
+    /// When userspace was started, and the count of soft reboots; `None` for a systemd before 256.
     pub fn set_userspace(&self, started: u64, soft_reboots: Option<u32>) {
         let mut world = self.world();
         (world.userspace, world.soft_reboots) = (started, soft_reboots);
@@ -151,18 +151,18 @@ impl PretendSystemd {
         self.world().reload_takes = takes;
     }
 
-    /// Whether the bus's socket and PID 1's own answer from now on.
+    /// Whether the bus's socket and PID 1's own socket answer from now on.
     pub fn set_up(&self, bus: bool, private: bool) {
         let mut world = self.world();
         (world.bus_up, world.private_up) = (bus, private);
     }
 
-    /// Whether PID 1 has come to the bus.
+    /// Whether PID 1 has connected to the bus.
     pub fn set_manager_on_bus(&self, there: bool) {
         self.world().manager_on_bus = there;
     }
 
-    /// All connections break, as when the bus is restarted.
+    /// Closes all connections, as a restart of the bus does.
     pub async fn hang_up(&self) {
         let live = std::mem::take(&mut self.world().live);
         for connection in live {
@@ -170,12 +170,12 @@ impl PretendSystemd {
         }
     }
 
-    /// What was asked for, in order, such as `RestartUnit a.service replace`.
+    /// The requests received, in order, such as `RestartUnit a.service replace`.
     pub fn heard(&self) -> Vec<String> {
         self.world().heard.clone()
     }
 
-    /// How many locks that were taken here are still held.
+    /// How many inhibitor locks taken here are still held.
     pub fn locks_held(&self) -> usize {
         let mut world = self.world();
         world.locks.retain_mut(|end| {
@@ -186,7 +186,7 @@ impl PretendSystemd {
         world.locks.len()
     }
 
-    /// Changes a unit and says so to everybody who listens.
+    /// Changes a unit and sends a signal to all connections.
     pub async fn change(&self, name: &str, change: impl FnOnce(&mut Unit)) {
         change(self.world().units.entry(name.to_owned()).or_default());
         let changed: BTreeMap<&str, Variant<'_>> = BTreeMap::new();
@@ -200,12 +200,12 @@ impl PretendSystemd {
             .await;
     }
 
-    /// A shutdown is called off, and nobody hears it.
+    /// Cancels a shutdown without sending a signal.
     pub fn call_off_in_silence(&self) {
         self.world().preparing = false;
     }
 
-    /// logind announces a shutdown, or calls it off.
+    /// logind announces a shutdown, or its cancellation.
     pub async fn announce(&self, start: bool) {
         self.world().preparing = start;
         let interface = "org.freedesktop.login1.Manager";
@@ -213,7 +213,7 @@ impl PretendSystemd {
             .await;
     }
 
-    /// logind is started anew: its locks are forgotten by it, and the bus tells of it.
+    /// Restarts logind: its locks are lost, and the bus announces the new owner of its name.
     pub async fn restart_logind(&self) {
         {
             let mut world = self.world();
@@ -228,7 +228,7 @@ impl PretendSystemd {
             .unwrap();
         let live = self.world().live.clone();
         for connection in live {
-            // A listener that has gone hears nothing.
+            // A closed connection is not an error.
             let _ = connection.send(&told).await;
         }
     }
@@ -270,7 +270,7 @@ impl PretendSystemd {
     {
         let live = self.world().live.clone();
         for connection in live {
-            // A listener that has gone hears nothing.
+            // A closed connection is not an error.
             let to = None::<&str>;
             let _ = connection
                 .emit_signal(to, path, interface, name, body)
@@ -374,7 +374,8 @@ fn job_path(id: u32) -> OwnedObjectPath {
     OwnedObjectPath::try_from(path).unwrap()
 }
 
-/// As systemd spells a unit's name in a path: letters and digits stay, others become `_` and hex.
+/// systemd's escaping of a unit name in an object path: letters and digits stay, others become `_`
+/// and hex.
 fn path_of(unit: &str) -> String {
     let escaped: String = unit
         .bytes()
@@ -386,7 +387,7 @@ fn path_of(unit: &str) -> String {
     format!("{MANAGER}/unit/{escaped}")
 }
 
-/// An error by any name.
+/// A D-Bus error with any name.
 #[derive(Debug)]
 pub struct Refusal(String, String);
 

@@ -1,4 +1,4 @@
-//! A machine in a temporary directory that is updated by the real driver, and configs for it.
+//! A machine in a temporary directory that is updated by the real reconciler, and configs for it.
 
 mod bystanders;
 
@@ -33,13 +33,13 @@ pub(crate) fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// Whether the long run is asked for.
+/// Whether the long run was requested.
 pub(crate) fn long() -> bool {
     from_environment("LONG").is_some_and(|long| long > 0)
 }
 
-/// A config that is written down entry by entry. Owners are the process's own, so that nothing
-/// depends on being root.
+/// A config that is written entry by entry. Owners are those of the process, so that tests do not
+/// need root.
 #[derive(Clone, Default)]
 pub(crate) struct Written(pub(crate) MachineConfig);
 
@@ -134,7 +134,7 @@ impl Written {
         self
     }
 
-    /// A user with a password, in the group of administrators.
+    /// A user with a password, in the administrators' group.
     pub(crate) fn admin(self, name: &str) -> Self {
         self.user(
             name,
@@ -158,19 +158,19 @@ impl Written {
     }
 }
 
-/// A temporary directory on a file system in memory where there is one: hundreds of updates wait for
-/// the disk otherwise.
+/// A temporary directory on a file system in memory where there is one: hundreds of updates would
+/// wait for the disk otherwise.
 pub(crate) fn temporary() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap()
 }
 
-/// A tree below which updates run.
+/// A tree on which updates run.
 pub(crate) struct Sandbox {
     dir: tempfile::TempDir,
     mounts: Vec<AbsPath>,
-    /// No file system here can make two names change places.
+    /// No file system here supports `RENAME_EXCHANGE`.
     pub(crate) no_exchange: bool,
 }
 
@@ -179,14 +179,14 @@ impl Sandbox {
         Self::with_mounts(&[])
     }
 
-    /// Each of `tops` is made, and taken for a mount of its own.
+    /// Each of `tops` is created and treated as a mount of its own.
     pub(crate) fn with_mounts(tops: &[&str]) -> Self {
         let sandbox = Self::without_package(tops);
         sandbox.install_recovery();
         sandbox
     }
 
-    /// One that holds no file at all: where no machine runs, nobody asks for recovery.
+    /// One that contains no file at all: an offline root does not need the recovery unit.
     pub(crate) fn without_package(tops: &[&str]) -> Self {
         let sandbox = Self {
             dir: temporary(),
@@ -200,7 +200,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// What a package brings, without which nothing is updated on a running machine.
+    /// Installs the package's recovery unit, without which a running machine is not updated.
     fn install_recovery(&self) {
         self.write_recovery_units();
         self.write("/usr/bin/machinist", "#!/bin/sh\n");
@@ -250,7 +250,7 @@ impl Sandbox {
         }
     }
 
-    /// The same where no two names can change places.
+    /// The same without `RENAME_EXCHANGE`.
     pub(crate) fn without_exchange(mut self) -> Self {
         self.no_exchange = true;
         self
@@ -266,7 +266,7 @@ impl Sandbox {
         std::fs::write(to, text).unwrap();
     }
 
-    /// The databases of a small machine, with what is odd in real ones.
+    /// The account files of a small machine, with oddities of real ones.
     pub(crate) fn with_accounts(self) -> Self {
         for (path, text, mode) in [
             (
@@ -284,7 +284,7 @@ impl Sandbox {
             ("/etc/gshadow", "root:*::\nsudo:*::bob\nbob:!::", 0o600),
             ("/etc/subuid", "bob:100000:65536\n", 0o644),
             ("/etc/subgid", "bob:100000:65536\n", 0o644),
-            // Where anybody ever changed a user.
+            // It exists wherever a user was ever changed.
             ("/etc/.pwd.lock", "", 0o600),
             ("/etc/skel/.profile", "# for everybody\n", 0o644),
             ("/home/bob/.profile", "# bobs\n", 0o644),
@@ -309,12 +309,12 @@ impl Sandbox {
         seen(&Tree::capture(&self.root()).unwrap())
     }
 
-    /// What an update that ends by itself makes of the tree.
+    /// Runs an offline update to its end.
     pub(crate) fn apply(&self, config: &Written) -> Arc<UpdateReport> {
         apply(&self.root(), config).unwrap()
     }
 
-    /// As [`Sandbox::apply`], and it must succeed and leave nothing open.
+    /// Like [`Sandbox::apply`], and asserts that it succeeds and leaves nothing open.
     pub(crate) fn applied(&self, config: &Written) -> Arc<UpdateReport> {
         let report = self.apply(config);
         assert_eq!(report.failure, None);
@@ -326,26 +326,26 @@ impl Sandbox {
     }
 }
 
-/// What a file system says that does not know `RENAME_EXCHANGE`.
+/// The error of a file system that does not support `RENAME_EXCHANGE`.
 pub(crate) fn no_exchange(op: &Op) -> Option<io::Error> {
     let exchange = matches!(op.act, Act::Exchange(_));
     exchange.then(|| io::Error::from_raw_os_error(nix::libc::EINVAL))
 }
 
-/// A tree as everybody else sees it: without the state directory.
+/// A tree as other processes see it: without the state directory.
 pub(crate) fn seen(tree: &Tree) -> Tree {
     let own = at("/var/lib/machinist");
     tree.without(|path| path.is_under(&own))
 }
 
-/// A tree without what an unfinished update holds beside the machine's own files.
+/// A tree without the staged files of an unfinished update.
 pub(crate) fn without_staging(tree: &Tree) -> Tree {
     let staged = |path: &AbsPath| path.components().any(|name| name == ".machinist");
     let own = at("/var/lib/machinist");
     tree.without(|path| staged(path) || path.is_under(&own))
 }
 
-/// What differs between two trees, for people.
+/// The differences between two trees, as text.
 pub(crate) fn difference(one: &Tree, other: &Tree) -> String {
     let mut lines = String::new();
     let short = |node: Option<&machinist::root::Node>| match node {
@@ -395,12 +395,12 @@ pub(crate) fn conduct(live: bool) -> Conduct {
     }
 }
 
-/// What `machinist apply` does below an offline root.
+/// The same as `machinist apply` on an offline root.
 pub(crate) fn apply(root: &Root, config: &Written) -> Result<Arc<UpdateReport>, UpdateError> {
     once(root, None::<Nobody>, conduct(false), config)
 }
 
-/// One update that ends by itself.
+/// Runs one update to its end.
 pub(crate) fn once(
     root: &Root,
     services: Option<impl Services>,
@@ -432,7 +432,7 @@ pub(crate) fn restarting(unit: &str) -> Conduct {
     }
 }
 
-/// As [`restarting`], after the pods have left.
+/// Like [`restarting`], after a drain.
 pub(crate) fn draining(unit: &str) -> Conduct {
     let entry = |path: &str| {
         let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});

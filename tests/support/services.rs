@@ -16,7 +16,7 @@ use machinist::{
     },
 };
 
-/// What was asked of the manager, and what it answers.
+/// The requests to the manager, and its answers.
 #[derive(Clone, Default)]
 pub(crate) struct Script(Arc<Mutex<State>>);
 
@@ -30,7 +30,7 @@ struct State {
     startup: Option<Startup>,
     states: BTreeMap<String, String>,
     reboots_end: bool,
-    /// Each copy is a lock that is held.
+    /// Each clone is a lock that is held.
     lock: Arc<()>,
     hanging: std::collections::BTreeSet<String>,
     userspace: Option<Userspace>,
@@ -46,22 +46,22 @@ impl Script {
         what(&mut self.0.lock().unwrap())
     }
 
-    /// What was asked so far, in order: `daemon-reload`, `Restart x.service`, `reboot Logind`.
+    /// The requests so far, in order: `daemon-reload`, `Restart x.service`, `reboot Logind`.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.with(|state| state.asked.clone())
     }
 
-    /// Lets a request fail from now on.
+    /// Makes a request fail from now on.
     pub(crate) fn fails(&self, request: &str, reason: Reason, again: bool) {
         self.with(|state| state.failing.insert(request.to_owned(), (reason, again)));
     }
 
-    /// Lets a request take until it is healed.
+    /// Makes a request hang until it is healed.
     pub(crate) fn hangs(&self, request: &str) {
         self.with(|state| state.hanging.insert(request.to_owned()));
     }
 
-    /// Lets it succeed again.
+    /// Makes it succeed again.
     pub(crate) fn heals(&self, request: &str) {
         self.with(|state| {
             state.failing.remove(request);
@@ -69,24 +69,24 @@ impl Script {
         });
     }
 
-    /// Waits until this was asked.
+    /// Waits until this was requested.
     pub(crate) async fn until_asked(&self, request: &str) {
         self.until_asked_times(request, 1).await;
     }
 
-    /// Waits until a reboot was ordered, by whichever method.
+    /// Waits until a reboot was requested, by any method.
     pub(crate) async fn until_reboot(&self) {
         let ordered = |asked: &[String]| asked.iter().any(|asked| asked.starts_with("reboot"));
         self.until("a reboot", ordered).await;
     }
 
-    /// Waits until this was asked so often.
+    /// Waits until this was requested `times` times.
     pub(crate) async fn until_asked_times(&self, request: &str, times: usize) {
         let often = |asked: &[String]| asked.iter().filter(|it| *it == request).count() >= times;
         self.until(request, often).await;
     }
 
-    /// For two minutes of real time, whatever a paused clock says.
+    /// Waits for up to two minutes of real time, independent of a paused clock.
     async fn until(&self, what: &str, enough: impl Fn(&[String]) -> bool) {
         let heard = self.with(|state| Arc::clone(&state.heard));
         let begun = std::time::Instant::now();
@@ -104,7 +104,7 @@ impl Script {
         }
     }
 
-    /// The unit was started anew.
+    /// The unit was restarted and has this invocation id.
     pub(crate) fn invoked(&self, unit: &str, invocation: &str) {
         self.with(|state| {
             state
@@ -118,17 +118,17 @@ impl Script {
         self.with(|state| state.failed_units = units);
     }
 
-    /// How many locks against shutdowns are held.
+    /// How many shutdown inhibitor locks are held.
     pub(crate) fn locks_held(&self) -> usize {
         self.with(|state| Arc::strong_count(&state.lock) - 1)
     }
 
-    /// How far the boot is from now on.
+    /// The progress of the boot from now on.
     pub(crate) fn is_at(&self, startup: Startup) {
         self.with(|state| state.startup = Some(startup));
     }
 
-    /// Userspace was started then; systemd counts soft reboots, or does not.
+    /// The start time of userspace, and systemd's count of soft reboots, if it has one.
     pub(crate) fn userspace_is(&self, started: u64, soft_reboots: Option<u32>) {
         let userspace = Userspace {
             started,
@@ -137,17 +137,17 @@ impl Script {
         self.with(|state| state.userspace = Some(userspace));
     }
 
-    /// The unit's state from now on; every other is active.
+    /// The unit's state from now on; every other unit is active.
     pub(crate) fn unit_is(&self, unit: &str, active: &str) {
         self.with(|state| state.states.insert(unit.to_owned(), active.to_owned()));
     }
 
-    /// An accepted reboot is called off instead of being waited for.
+    /// An accepted reboot is cancelled instead of carried out.
     pub(crate) fn reboots_do_not_happen(&self) {
         self.with(|state| state.reboots_end = true);
     }
 
-    /// Nobody answers for so long.
+    /// The manager is unreachable for this long.
     pub(crate) fn goes_for(&self, time: Duration) {
         let then = tokio::time::Instant::now() + time;
         self.with(|state| state.gone_until = Some(then));
@@ -260,7 +260,7 @@ impl Services for Script {
         method: RebootMethod,
         _: &str,
     ) -> Result<(), ServiceError> {
-        // From systemd 257 on our own lock would stop us.
+        // From systemd 257 on our own lock would block the reboot.
         assert_eq!(self.locks_held(), 0, "our own lock against shutdowns");
         self.ask(match kind {
             RebootKind::Full => format!("reboot {method:?}"),

@@ -1,8 +1,8 @@
-//! Configs over one file and one directory, and what a machine may hold there before.
+//! Configs with one file and one directory, and the objects that a machine may have there before.
 
 use machinist::machine_config::{self, MachineConfig, Overwrite, Rules};
 
-/// What the machine holds before any config, as the lines of a golden `before.txt`.
+/// The machine's objects before any config, as lines of a golden `before.txt`.
 pub(crate) const FOUND: [&str; 8] = [
     "",
     "/etc/p file 600 \"theirs\\n\"",
@@ -51,12 +51,12 @@ pub(crate) fn config(file: &str, directory: &str) -> MachineConfig {
     let documents = machine_config::parse(&text, "test", &Rules::default()).unwrap();
     let order = machine_config::Order::AsGiven;
     let (mut config, _) = machine_config::merge(documents, "worker", order).unwrap();
-    // Each of the configs on the way was accepted once.
+    // Each of the configs in between was accepted once.
     config.overwrite = Overwrite::Any;
     config
 }
 
-/// Small numbers in a row that its seed decides.
+/// A sequence of small pseudo-random numbers, determined by its seed.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {

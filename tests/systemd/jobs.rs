@@ -1,4 +1,4 @@
-//! Jobs, and units after them.
+//! Jobs, and the states of units after them.
 
 use super::*;
 
@@ -40,7 +40,7 @@ async fn ends_of_other_jobs_neither_end_ours_nor_block_the_line() {
     let slow = Job::ends("failed").taking(Duration::from_secs(5));
     machine.script("a.service", slow);
     let ours = systemd.run_job(Verb::Restart, "a.service", LIMIT);
-    // More than any queue between us holds.
+    // More than any queue in between can hold.
     let others = async {
         for _ in 0..300 {
             let other = systemd.run_job(Verb::Start, "b.service", LIMIT).await;

@@ -1,4 +1,4 @@
-//! Reboots, and locks against them.
+//! Reboots, and inhibitor locks against them.
 
 use super::*;
 
@@ -132,7 +132,7 @@ async fn a_soft_reboot_goes_by_the_same_ways_and_a_logind_without_it_makes_no_fu
     let refused = soft(RebootMethod::Logind).await.unwrap_err();
     assert!(!refused.again);
     assert!(!machine.heard().contains(&"Reboot false".to_owned()));
-    // A lock of somebody else is respected, as for every reboot.
+    // A foreign lock is respected, as for every reboot.
     machine.add_inhibitor("shutdown", "backup", "tape is running", "block");
     for method in [RebootMethod::Logind, RebootMethod::RebootTarget] {
         let refused = soft(method).await.unwrap_err();
@@ -153,7 +153,7 @@ async fn pid_1_tells_which_userspace_runs_with_a_count_where_it_has_one() {
 #[tokio::test(start_paused = true)]
 async fn an_accepted_reboot_that_does_not_come_is_noticed_when_it_is_called_off_and_when_its_time_is_over()
  {
-    // Said by a signal; said while the connection was down; never said.
+    // Announced by a signal; announced while the connection was down; never announced.
     for case in ["signal", "connection", "time"] {
         let (machine, systemd) = machine();
         Services::reboot(&systemd, RebootKind::Full, RebootMethod::Logind, "because")

@@ -1,4 +1,4 @@
-//! Units that use devices around a shutdown that somebody else orders.
+//! Units that use devices, during a shutdown that another process has requested.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// A machine with units that use devices, one of which does not run.
+/// A machine with units that use devices, one of which is not running.
 struct Beside {
     machine: PretendSystemd,
     root: tempfile::TempDir,
@@ -65,7 +65,7 @@ impl Beside {
         (stop, tokio::spawn(follow))
     }
 
-    /// The record of what was stopped, as it is on the disk from now on.
+    /// Writes the record of stopped units to the disk.
     fn recorded(&self, text: &str) -> std::path::PathBuf {
         let dir = self.root.path().join("var/lib/machinist");
         std::fs::create_dir_all(&dir).unwrap();
@@ -116,7 +116,8 @@ async fn a_shutdown_waits_until_what_runs_is_stopped_and_no_longer() {
     beside
         .until("the lock given up", |machine| machine.locks_held() == 0)
         .await;
-    // Called off: what was stopped runs again, nothing else is started, and there is a new lock.
+    // After a cancelled shutdown the stopped units are started again, no others, and a new lock is
+    // taken.
     beside.machine.announce(false).await;
     beside.until_heard(STARTED, 1).await;
     beside
@@ -243,7 +244,7 @@ async fn a_record_that_cannot_be_read_is_never_written_over() {
     let kept = std::fs::read_to_string(kept.next().unwrap()).unwrap();
     assert_eq!(kept, "{\"units\":[\"oth");
 
-    // Nobody knows what this one names: what would have to be added to it is not stopped.
+    // An unreadable record cannot be extended, so nothing is stopped.
     let beside = Beside::new();
     let record = beside.recorded("");
     std::fs::remove_file(&record).unwrap();

@@ -1,4 +1,4 @@
-//! Users and groups: entries of files that people and their tools edit at the same time.
+//! Users and groups: entries of files that administrators and their tools edit at the same time.
 
 use std::{collections::BTreeSet, fmt::Write as _, process::Command};
 
@@ -26,7 +26,7 @@ fn ann() -> Written {
         .key("ann", "ssh-ed25519 AAAA ann")
 }
 
-/// Writes the file anew, as every tool for users does.
+/// Replaces the file, as every tool for users does.
 fn edit(sandbox: &Sandbox, path: &str, from: &str, to: &str) {
     let text = sandbox.read(path).unwrap();
     assert!(text.contains(from), "{path} holds no {from:?}: {text}");
@@ -99,7 +99,7 @@ fn what_somebody_edits_between_staging_and_commit_is_kept_and_so_is_ours() {
         "bob:x:1000:\neve:x:1002:",
     );
     hand.commit().unwrap();
-    // The commit is repeated by whoever recovers.
+    // Recovery repeats the commit.
     let once = sandbox.tree();
     hand.commit().unwrap();
     assert!(sandbox.tree() == once);
@@ -128,7 +128,7 @@ fn what_somebody_edits_between_commit_and_undo_is_kept_and_ours_goes() {
         "sudo:x:27:bob,ann",
         "sudo:x:27:bob,ann,eve",
     );
-    // Her own password: it belongs to nobody once she is gone.
+    // The password that she set is removed with her.
     edit(&sandbox, "/etc/shadow", "$6$salt$hidden", "$6$salt$hers");
     hand.undo().unwrap();
     for database in DATABASES {
@@ -161,7 +161,7 @@ fn somebody_elses_user_of_the_same_name_stops_the_commit_and_stays() {
     drop(hand);
     let after = without_home(&sandbox);
     assert!(after == before, "{}", difference(&before, &after));
-    // Planned anew, her entry is changed only as far as the config says.
+    // A new plan changes her entry only as far as the config requires.
     sandbox.applied(&ann());
     let passwd = sandbox.read("/etc/passwd").unwrap();
     assert!(passwd.contains("ann:x:7:7::/:/bin/sh\n"), "{passwd}");
@@ -200,7 +200,7 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
     let only = [crate::sandbox::at("/etc/group")].into();
     let part = drifted(&sandbox, Some(&only));
     assert_eq!(part.len(), 1);
-    // A user is put right in all files at once; what is put right elsewhere touches none.
+    // A user is repaired in all files at once; a repair of another path changes none of them.
     let policies = Policies::default();
     let repairs = |path: &str| {
         let only = crate::sandbox::at(path);
@@ -215,7 +215,7 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
         looked.unwrap().plan.unwrap().operations.len()
     };
     assert_eq!((repairs("/etc/group"), repairs("/etc/motd")), (2, 0));
-    // Another name for the same, so that there is something to do.
+    // Another file in the config, so that there is something to do.
     sandbox.applied(&ann().file("/etc/motd", "x\n", 0o644));
     assert_eq!(drifted(&sandbox, None), []);
 }
@@ -271,14 +271,14 @@ fn no_hash_is_ever_told() {
     let _ = write!(told, "{:?}", hand.journal);
     assert!(told.contains("ann") && told.contains("password"));
     assert!(!told.contains("hidden") && !told.contains("bobs"), "{told}");
-    // The record itself is for root alone.
+    // Only root may read the record itself.
     let journal = std::fs::metadata(sandbox.path("/var/lib/machinist/journal")).unwrap();
     let mode = std::os::unix::fs::MetadataExt::mode(&journal) & 0o777;
     assert_eq!(mode, 0o600);
     assert!(store::peek(&sandbox.root()).is_ok());
 }
 
-/// A machine on which `useradd` and its checkers find nothing odd.
+/// A machine on which `useradd` and the checkers report nothing.
 fn clean() -> Sandbox {
     let sandbox = machine();
     for (path, from, to) in [
@@ -298,7 +298,7 @@ fn clean() -> Sandbox {
     sandbox
 }
 
-/// Whether a tool of the host's succeeds on the sandbox, and what it says.
+/// Runs a tool of the host on the sandbox; returns whether it succeeds, and its output.
 fn run(sandbox: &Sandbox, tool: &str, rest: &[&str]) -> (bool, String) {
     let mut command = Command::new(format!("/usr/sbin/{tool}"));
     let root = sandbox.path("/");
@@ -310,7 +310,7 @@ fn run(sandbox: &Sandbox, tool: &str, rest: &[&str]) -> (bool, String) {
     )
 }
 
-/// A database without the day of the last change, which no plan knows.
+/// A database without the day of the last change, which no plan contains.
 fn undated(sandbox: &Sandbox, database: &str) -> Vec<String> {
     let text = sandbox.read(&format!("/etc/{database}")).unwrap();
     let line = |line: &str| {
@@ -323,8 +323,8 @@ fn undated(sandbox: &Sandbox, database: &str) -> Vec<String> {
     text.lines().map(line).collect()
 }
 
-/// The tools that own these files, where they are: what `useradd` writes is what we write, and the
-/// checkers find nothing.
+/// Compares with the tools that own these files, where they are installed: `useradd` writes the
+/// same entries, and the checkers report nothing.
 #[test]
 fn the_machines_own_tools_agree() {
     let here = |tool: &&str| std::path::Path::new("/usr/sbin").join(tool).exists();

@@ -1,4 +1,4 @@
-//! Access control lists and attributes of users: which of them a new file takes over from the old one.
+//! Access control lists and user attributes: which of them a new file takes over from the old one.
 
 use machinist::{
     machine_config::Owner,
@@ -14,8 +14,8 @@ use crate::{
 
 const LIST: &str = "system.posix_acl_access";
 
-/// A list that lets user 1001 read and write, as posix_acl_xattr(5) has it: version, then tag, permissions
-/// and id of each entry.
+/// A list that lets user 1001 read and write, in the format of posix_acl_xattr: version, then tag,
+/// permissions and id of each entry.
 pub(super) fn list_for_1001() -> Vec<u8> {
     const NONE: u32 = u32::MAX;
     let entries: [(u16, u16, u32); 5] = [
@@ -34,8 +34,8 @@ pub(super) fn list_for_1001() -> Vec<u8> {
     list
 }
 
-/// A machine where `/etc/app` is a file of `owner` with an access control list and an attribute; none where
-/// this process cannot make one.
+/// A machine where `/etc/app` is a file of `owner` with an access control list and an attribute;
+/// `None` where this process cannot create one.
 fn machine(owner: u32) -> Option<Sandbox> {
     if !nix::unistd::geteuid().is_root() {
         println!("not tried: only root may give files away");
@@ -96,7 +96,7 @@ fn attributes_of_another_user_do_not_pass_to_a_file_of_root() {
     sandbox.applied(&wanted(0));
     assert_eq!(attributes(&sandbox), [""; 0]);
     assert!(plan(&sandbox, &wanted(0)).warnings.is_empty());
-    // The file that was found comes back as it was.
+    // The original file is restored unchanged.
     sandbox.applied(&config("empty"));
     assert_eq!(attributes(&sandbox), [LIST, "user.note"]);
 }
@@ -125,7 +125,7 @@ fn attributes_that_change_hands_between_two_users_are_dropped() {
     assert_eq!(attributes(&sandbox), [""; 0]);
 }
 
-/// A directory of user 1000 that this user's access control lists let user 1001 write to.
+/// A directory of user 1000 that its access control lists let user 1001 write to.
 fn directory() -> Option<Sandbox> {
     let sandbox = machine(0)?;
     let directory = sandbox.path("/srv/app");

@@ -1,4 +1,4 @@
-//! Hard links that somebody parts, and hosts that cannot make one.
+//! Hard links that another process separates, and hosts that cannot create one.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn names_that_somebody_parts_are_drift_and_are_joined_again() {
     let fresh = Remembered::default();
     let all = look::drift(&sandbox.root(), base.as_ref(), None, capabilities, &fresh);
     assert_eq!(told(all.unwrap()), parted);
-    // The event is about the file alone.
+    // The event concerns only the file.
     let touched = BTreeSet::from([at("/etc/file")]);
     let around = look::drift_around(
         &sandbox.root(),

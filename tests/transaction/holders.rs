@@ -1,5 +1,5 @@
-//! A mount where every user may make files: what another user made in the place of the staging directory is
-//! neither used nor changed, and it stops nothing.
+//! A mount where every user may create files: another user's object at the path of the staging
+//! directory is neither used nor changed, and it blocks nothing.
 
 use std::{
     fs,
@@ -44,7 +44,7 @@ fn others(sandbox: &Sandbox) -> Vec<String> {
         .collect()
 }
 
-/// Two updates and the way back, with something in the place of the usual directory.
+/// Two updates and the way back, with an object at the path of the usual directory.
 fn check(put: &dyn Fn(&Sandbox)) {
     let sandbox = machine();
     put(&sandbox);
@@ -58,7 +58,7 @@ fn check(put: &dyn Fn(&Sandbox)) {
     let own = nix::unistd::geteuid().as_raw();
     assert_eq!((made.uid(), made.mode() & 0o7777), (own, 0o700));
     assert!(sandbox.path(TOP).join(other).join("originals").is_dir());
-    // It is known from now on.
+    // It is recorded from now on.
     sandbox.applied(&wanted("two"));
     assert_eq!(&others(&sandbox), std::slice::from_ref(other));
     sandbox.applied(&config("empty"));
@@ -145,7 +145,7 @@ fn a_crash_after_staging_leaves_no_directory_behind() {
 fn a_name_that_is_taken_between_planning_and_staging_is_left_alone() {
     let sandbox = machine();
     let top = sandbox.path(TOP);
-    // Somebody makes the directory in the moment before machinist does.
+    // Another process creates the directory in the moment before machinist does.
     let hook = move |op: &Op| {
         if matches!(op.act, Act::MakeDir(_)) && op.path.file_name() == ".machinist" {
             let usual = top.join(".machinist");

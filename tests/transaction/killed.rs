@@ -1,4 +1,4 @@
-//! Stopped at every operation, or with one operation failing: the tree is the old config or the new
+//! Killed at every operation, or with one operation failing: the tree is the old config or the new
 //! one, and the next run ends on the new one.
 
 use std::{
@@ -20,7 +20,7 @@ use crate::{
     sandbox::{Sandbox, apply, difference, long},
 };
 
-/// A root on which the operations that `fails` picks by number end with an error.
+/// A root on which the operations that `fails` selects by number return an error.
 fn failing(
     root: Root,
     fails: impl Fn(usize, &Op) -> Option<i32> + Send + Sync + 'static,
@@ -42,7 +42,7 @@ fn length(case: &Case) -> usize {
     count.load(Ordering::Relaxed)
 }
 
-/// What `machinist recover` does at boot.
+/// The same as `machinist recover` at boot.
 fn recovered(sandbox: &Sandbox, what: &str) {
     let store = Store::open(&sandbox.root()).unwrap();
     recover::recover(&store).unwrap_or_else(|error| panic!("{what}: {error:?}"));
@@ -91,7 +91,7 @@ fn a_kill_at_any_operation_leaves_one_config_or_the_other() {
         if number % 2 == 0 || long() {
             must_reach_new(&case, &sandbox, &what);
         } else {
-            // Taken back instead.
+            // Rolled back instead.
             sandbox.applied(&case.from);
             let tree = plain(&sandbox.tree());
             assert!(tree == case.old, "{what}\n{}", difference(&case.old, &tree));

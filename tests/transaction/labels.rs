@@ -1,5 +1,5 @@
-//! SELinux labels of new files, by the policy of the root. Nothing here needs a kernel with SELinux: the
-//! attribute can be set by root without one, and whoever is not root sees the labels stay pending.
+//! SELinux labels of new files, by the policy of the root. Nothing here needs a kernel with
+//! SELinux: root can set the attribute without one, and for other users the labels stay pending.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
@@ -116,7 +116,7 @@ fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
 fn new_objects_get_the_policys_labels_and_replaced_ones_keep_theirs() {
     let sandbox = machine();
     if !settable(&sandbox) {
-        // Then all of them stay pending, which the next test shows with a cause of its own.
+        // Otherwise all of them stay pending, which the next test shows with a cause of its own.
         let report = sandbox.applied(&wanted());
         assert!(report.labels_pending.contains(&at("/etc/secret")));
         return;
@@ -129,7 +129,8 @@ fn new_objects_get_the_policys_labels_and_replaced_ones_keep_theirs() {
     assert_eq!(labels(&sandbox.root()), expected);
     assert_eq!(drift(&sandbox), []);
 
-    // Somebody relabels one thing and restores another: the first is drift, and is put right.
+    // One object gets a wrong label, and another the label that the policy assigns: only the first
+    // is drift, and is repaired.
     let root = sandbox.root();
     assert!(root.set_label(&at("/etc/local"), "u:r:wrong_t:s0").unwrap());
     assert!(root.set_label(&at("/etc/found"), "u:r:etc_t:s0").unwrap());

@@ -1,4 +1,4 @@
-//! What stood there before comes back; what did not, goes; nobody else's content is lost.
+//! Original objects are restored, new ones are removed, and no foreign content is lost.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -8,7 +8,7 @@ fn chmod(sandbox: &Sandbox, path: &str, mode: u32) {
     std::fs::set_permissions(sandbox.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A machine with some of everything, files of other owners where the test may make them.
+/// A machine with objects of every kind, and files of other owners where the test may create them.
 fn furnished(mounts: &[&str]) -> Sandbox {
     let sandbox = Sandbox::with_mounts(mounts);
     for (path, text, mode) in [
@@ -102,7 +102,7 @@ fn each_kind_of_change_is_made_and_taken_back_exactly() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// The tree holds what the config says, as the file system tells it.
+/// Asserts that the tree matches the config, as the file system shows it.
 fn expect(sandbox: &Sandbox, wanted: &crate::sandbox::Written, name: &str) {
     let mode = |path: &str| {
         std::fs::symlink_metadata(sandbox.path(path))

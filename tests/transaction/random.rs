@@ -1,5 +1,5 @@
-//! Random trees, random configs, one after the other: the tree is always what stood there before with
-//! the config laid over it, whatever came between, and in the end it is what it was.
+//! Random trees and random configs, one after the other: the tree is always the original one with
+//! the config applied to it, whatever came between, and in the end it is the original one.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ fn node(dice: &mut Dice, path: &AbsPath) -> Node {
     }
 }
 
-/// Adds an object where its parents are directories, or can be made ones.
+/// Adds an object where its parents are directories, or can become directories.
 fn add(dice: &mut Dice, tree: &mut Entries, explicit: bool) {
     let path = dice.path();
     let fits = path.ancestors().all(|dir| {
@@ -95,7 +95,7 @@ fn add(dice: &mut Dice, tree: &mut Entries, explicit: bool) {
     tree.insert(path, new);
 }
 
-/// What a missing parent is made as.
+/// The mode and owner of a created parent.
 fn parent() -> Node {
     Node {
         object: Object::Directory,
@@ -119,7 +119,7 @@ fn random_tree(dice: &mut Dice) -> Tree {
 
 /// Entries of a config, and the same as a config.
 ///
-/// What lies behind a link that stood there before would lie elsewhere: that is left out.
+/// Paths through a link of the original tree would lead elsewhere, so they are omitted.
 fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Written) {
     let mut wanted = BTreeMap::new();
     for _ in 0..dice.below(8) {
@@ -132,8 +132,8 @@ fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Wri
             named.contains_key(&dir) || !matches!(link, Some(Object::Link(_)))
         })
     });
-    // A foreign directory that holds directories, replaced and later needed again for something of
-    // ours, is made anew: what it held stays below `originals/`.
+    // A foreign directory that contains directories, is replaced and later needed again for an
+    // entry, is created empty: its old content stays below `originals/`.
     let replaces = |path: &AbsPath, node: &Node| {
         let holds = |(p, n): (&AbsPath, &Node)| {
             n.object == Object::Directory && p.is_under(path) && p != path
@@ -171,7 +171,7 @@ fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Wri
     (wanted, written)
 }
 
-/// Makes some files other names of files on the same mount.
+/// Turns some files into hard links of files on the same mount.
 fn join(dice: &mut Dice, wanted: &mut Entries) {
     let files = wanted.iter();
     let files = files.filter(|(_, node)| matches!(node.object, Object::File(_)));
@@ -194,7 +194,7 @@ fn join(dice: &mut Dice, wanted: &mut Entries) {
     }
 }
 
-/// Says which names are one file as a captured tree does: by the first of them.
+/// Marks names of one file as a captured tree does: by the first of them.
 fn name_alike(tree: &mut Tree) {
     let mut groups: BTreeMap<AbsPath, Vec<AbsPath>> = BTreeMap::new();
     for (path, node) in &tree.0 {
@@ -212,7 +212,7 @@ fn name_alike(tree: &mut Tree) {
     }
 }
 
-/// The config laid over what was there before machinist.
+/// The original tree with the config applied to it.
 fn laid_over(before: &Tree, wanted: &Entries) -> Tree {
     let mut tree = before.clone();
     for (path, node) in wanted {
@@ -231,9 +231,9 @@ fn laid_over(before: &Tree, wanted: &Entries) -> Tree {
     tree
 }
 
-/// A tree as it must be: without what is kept aside. A directory that only holds entries of the config
-/// may have the mode that an earlier config gave it. With `open`, directories that are to be made away
-/// with once the update is verified may still be there.
+/// A tree in comparable form: without staged files. A directory that only contains entries of the
+/// config may have the mode that an earlier config gave it. With `open`, directories that will be
+/// removed once the update is verified may still exist.
 fn comparable(tree: &Tree, expected: &Tree, before: &Tree, named: &Entries, open: bool) -> Tree {
     let mut tree = without_staging(tree);
     let paths: Vec<_> = tree.0.keys().rev().cloned().collect();
@@ -256,7 +256,7 @@ fn comparable(tree: &Tree, expected: &Tree, before: &Tree, named: &Entries, open
     tree
 }
 
-/// Entries in a line, for people.
+/// The entries on one line, for messages.
 fn told(entries: &Entries) -> String {
     let one = |(path, node): (&AbsPath, &Node)| {
         let what = match &node.object {
@@ -333,7 +333,7 @@ fn any_config_lies_over_what_was_there_and_leaves_no_trace_when_it_goes() {
     assert!(applied > refused, "{applied} applied, {refused} refused");
 }
 
-/// Several configs before one is verified: then all count, or all are taken back.
+/// Several configs before one is verified: then all are kept, or all are rolled back.
 #[test]
 fn a_stack_of_unverified_configs_ends_as_the_last_one_or_as_if_none_had_been() {
     let mut stacked = 0;
@@ -350,8 +350,9 @@ fn a_stack_of_unverified_configs_ends_as_the_last_one_or_as_if_none_had_been() {
             let mut expected = (verified.clone(), named.clone());
             for number in 0..3 {
                 let (wanted, written) = random_config(&mut dice, &before, number);
-                // A foreign directory with files of ours in it, replaced and brought back before either
-                // is verified, comes back with them: it cannot be cleaned and kept for the undo at once.
+                // A foreign directory with files of ours in it, replaced and restored before either
+                // is verified, is restored with them: it cannot be cleaned and kept for the
+                // rollback at the same time.
                 let replaces = |(path, node): (&AbsPath, &Node)| {
                     node.object != Object::Directory
                         && before

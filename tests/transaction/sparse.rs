@@ -1,6 +1,6 @@
-//! What a user can put in the place of a managed object, or beside it, to hold up others: files of any size,
-//! which cost nothing as sparse ones and hours to whoever reads them, trees of any depth, names and links
-//! that are no text.
+//! Objects with which a user can replace a managed object, or that are created next to it, to cause
+//! delays: files of any size, which cost nothing as sparse files and hours to read, trees of any
+//! depth, names and links that are not UTF-8.
 
 use std::{fs::File, sync::mpsc, time::Duration};
 
@@ -16,10 +16,11 @@ use crate::{
 
 const HUGE: u64 = 4 << 40;
 
-/// Only ever decides a failure: reading one of these files takes an hour.
+/// Only relevant for a failure: reading one of these files takes an hour.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What `work` gives; a failure where it reads a huge file, without waiting for the end of that.
+/// Returns the result of `work`; fails if it reads a huge file, without waiting for the end of
+/// that.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     std::thread::spawn(move || done.send(work()));
@@ -28,7 +29,7 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         .expect("done without reading a huge file")
 }
 
-/// Makes the file at `path` a sparse one; false where the file system knows none of that size.
+/// Makes the file at `path` a sparse one; false if the file system supports none of that size.
 fn make_huge(sandbox: &Sandbox, path: &str) -> bool {
     let path = sandbox.path(path);
     std::fs::remove_file(&path).ok();
@@ -136,7 +137,7 @@ fn huge_files_in_a_directory_of_ours_hold_up_no_undo() {
         }
         hand.undo().unwrap();
         assert!(!sandbox.path("/etc/new").exists());
-        // The directory that somebody else has put something into is kept.
+        // The directory is kept, because another user has put something into it.
         let kept = sandbox.path("/var/lib/machinist/drifted");
         assert_eq!(std::fs::read_dir(kept).unwrap().count(), 1);
     });
@@ -175,7 +176,7 @@ fn a_link_that_is_no_text_is_drift_and_is_replaced() {
     assert_eq!(drift(&sandbox), [changed]);
     sandbox.applied(&wanted("two"));
     assert_eq!(drift(&sandbox), []);
-    // The link that was found comes back.
+    // The original link is restored.
     sandbox.applied(&config("empty"));
     let back = std::fs::read_link(sandbox.path("/etc/found")).unwrap();
     assert_eq!(back.as_os_str(), odd);
@@ -193,7 +194,7 @@ fn a_deep_tree_and_odd_names_in_a_directory_of_ours_hold_up_no_undo() {
     let directory = sandbox.path("/etc/new/dir");
     std::os::unix::fs::symlink(odd, directory.join("link")).unwrap();
     std::fs::write(directory.join(odd), "").unwrap();
-    // Deeper than a path can be long: each piece is made where it is not too deep, and moved.
+    // Deeper than a path can be long: each piece is created where it is not too deep, and moved.
     let name = "n".repeat(250);
     let piece = |inner: Option<std::path::PathBuf>| {
         let top = sandbox

@@ -1,4 +1,5 @@
-//! Somebody else writes while an update is open: their work is kept, whatever becomes of the update.
+//! Other processes write while an update is open: their content is kept, whatever the result of the
+//! update.
 
 use crate::{
     by_hand::ByHand,
@@ -134,7 +135,7 @@ fn keys_are_put_into_a_persons_file_and_cut_out_of_it_again() {
     let text = sandbox.read("/home/ann/.ssh/authorized_keys").unwrap();
     assert!(text.contains("own") && text.contains("given"), "{text}");
     assert!(sandbox.journal().originals.is_empty());
-    // The person adds a key; it stays when ours go.
+    // The user adds a key; it stays when ours are removed.
     sandbox.write(
         "/home/ann/.ssh/authorized_keys",
         &format!("{text}ssh-ed25519 CCCC new\n"),

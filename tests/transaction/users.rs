@@ -1,4 +1,4 @@
-//! Updates on machines with users who control directories of theirs, with real owners.
+//! Updates on machines with users who control directories of their own, with real owners.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
@@ -26,7 +26,7 @@ mod race;
 const BOB: u32 = 1001;
 const ALICE: u32 = 1002;
 
-/// Whether the test can play several users; it says so where it cannot.
+/// Whether the test can act as several users; prints a message where it cannot.
 fn plays_users() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -35,7 +35,7 @@ fn plays_users() -> bool {
     root
 }
 
-/// One object of a machine: its path, its owner, and what it is.
+/// One object of a machine: its path, its owner, and its kind.
 enum Object<'a> {
     Dir(&'a str, u32, u32),
     File(&'a str, u32),
@@ -70,7 +70,7 @@ fn add(sandbox: &Sandbox, object: &Object<'_>) {
     }
 }
 
-/// A machine with a home of bob's, a shared `/tmp` and a few files of root's.
+/// A machine with a home directory of bob, a shared `/tmp` and a few files of root.
 fn machine(more: &[Object<'_>]) -> Sandbox {
     let sandbox = Sandbox::new();
     for object in [
@@ -88,7 +88,7 @@ fn machine(more: &[Object<'_>]) -> Sandbox {
     sandbox
 }
 
-/// A config with one file of this owner, and one of root's elsewhere.
+/// A config with one file of this owner, and one of root elsewhere.
 fn with_file(path: &str, owner: u32) -> Written {
     let mut wanted =
         config("wanted")

@@ -1,4 +1,5 @@
-//! A desired config that nothing may be begun for: cancelled by a person, or another daemon is there.
+//! A desired config for which no update may begin: an operator has cancelled it, or another daemon
+//! manages the node.
 
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ async fn nothing_is_begun_nor_cordoned_for_a_barred_config_and_a_restart_changes
         assert_eq!(node.log(), [""; 0], "{reason}");
         assert_eq!(tree(&sandbox), before);
         assert_eq!(script.asked(), [""; 0]);
-        // Without the bar it is begun at once.
+        // Without the bar the update begins immediately.
         let mut driver = start(&sandbox, &script, &node, barred(&one(), reason));
         driver.until("at rest", rests).await;
         driver.wants(&one());
@@ -58,7 +59,7 @@ async fn nothing_is_begun_nor_cordoned_for_a_barred_config_and_a_restart_changes
     }
 }
 
-/// Each request of the way to the first change, held up so that the bar comes in the midst of it.
+/// Each request up to the first change is delayed, so that the bar is set in the middle of it.
 #[tokio::test(start_paused = true)]
 async fn an_update_before_staging_is_given_up_in_every_phase_and_the_node_given_back() {
     for reason in BOTH {
@@ -89,13 +90,13 @@ async fn an_update_before_staging_is_given_up_in_every_phase_and_the_node_given_
             let report = driver.until("given back", rests).await;
             assert!(!node.is_cordoned(), "{request}: {:?}", node.log());
             assert!(report.failure.is_none() && report.blockers.is_empty());
-            // Before the first withholding there is nothing to be lent again.
+            // Before allocation is first disabled there is nothing to enable again.
             let last = node.lendings().last().copied();
             let expected = (request != "cordon").then_some(Lending::Open);
             assert_eq!(last, expected, "{request}");
             assert_eq!(tree(&sandbox), before, "{request}");
             assert!(sandbox.journal().cordon.is_none());
-            // Not begun again, whatever time passes; another config is.
+            // It is never begun again; another config is.
             tokio::time::sleep(Duration::from_secs(3600)).await;
             assert!(!node.is_cordoned());
             node.blocks(false);

@@ -1,4 +1,4 @@
-//! Another config, an undo, a person, between an update and its reboot.
+//! Another config, a rollback or an operator's command between an update and its reboot.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ async fn another_config_before_the_reboot_is_one_reboot_and_the_last_config() {
             report.phase == Phase::RebootPending && sandbox.journal().transactions.len() == 2
         })
         .await;
-    // What the first config replaced is back already.
+    // The file that the first config replaced is restored already.
     assert_eq!(sandbox.read("/etc/found").unwrap(), "found\n");
     driver.stop().await;
     boot(&sandbox, "boot-2");
@@ -101,7 +101,7 @@ async fn a_rollback_before_the_reboot_goes_back_instead_of_rebooting() {
     }
 }
 
-/// A loop that finds something to do at once again and again would never let this test end.
+/// A busy loop would never let this test end.
 #[test]
 fn waiting_for_a_person_to_reboot_costs_nothing_when_a_full_look_is_due() {
     let (ended, ends) = std::sync::mpsc::channel();
@@ -122,7 +122,7 @@ fn waiting_for_a_person_to_reboot_costs_nothing_when_a_full_look_is_due() {
             driver
                 .until("pending", |report| report.phase == Phase::RebootPending)
                 .await;
-            // Longer than between two full looks.
+            // Longer than the interval between two full checks.
             tokio::time::sleep(std::time::Duration::from_secs(10_000)).await;
             driver.stop().await;
         });
@@ -256,7 +256,7 @@ async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
     script.until_asked("reboot Logind").await;
     driver.stop().await;
 
-    // The word was for that update: the next one asks again.
+    // The permission was for that update: the next one asks again.
     boot(&sandbox, "boot-2");
     let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
     driver.until_on(&one()).await;

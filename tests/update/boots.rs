@@ -1,4 +1,4 @@
-//! Boots with a new config that do not come up as well as the one before.
+//! Boots with a new config that are not as healthy as the one before.
 
 use machinist::{
     digest::Digest,
@@ -22,7 +22,7 @@ use crate::{
 
 pub(crate) const KUBELET: &str = "kubelet.service";
 
-/// A file without a rule of its own: the built-in policies say reboot.
+/// A file that no policy covers: the built-in policies require a reboot.
 pub(crate) fn one() -> Written {
     config("one").file("/etc/found", "one\n", 0o644)
 }
@@ -41,7 +41,7 @@ fn digest(config: &Written) -> Option<Digest> {
     Some(machine_config::digest(&config.0))
 }
 
-/// From the order of a reboot to the next boot.
+/// From the request of a reboot to the next boot.
 pub(crate) async fn into_the_boot(sandbox: &Sandbox, script: &Script, id: &str, orders: usize) {
     let driver = auto(sandbox, script, &one());
     script.until_asked_times("reboot Logind", orders).await;
@@ -59,7 +59,7 @@ async fn a_boot_that_is_never_well_is_tried_once_more_then_undone_and_the_config
     assert_eq!(sandbox.read("/etc/found").unwrap(), "one\n");
     into_the_boot(&sandbox, &script, "boot-4", 3).await;
     assert_eq!(tree(&sandbox), before);
-    // Back on the config before, whatever the kubelet does: nothing is judged any more.
+    // On the previous config again, whatever the kubelet does: health is no longer judged.
     let mut driver = auto(&sandbox, &script, &one());
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
@@ -73,7 +73,7 @@ async fn a_boot_that_is_never_well_is_tried_once_more_then_undone_and_the_config
     assert_eq!(report.updates[0].reason, Some(Reason::MachineUnwell));
     assert!(!report.unverified);
     driver.stop().await;
-    // Not tried again by the next start either, nor by the next boot; another config is.
+    // It is not retried by the next start or the next boot; another config is applied.
     boot(&sandbox, "boot-5");
     let mut driver = auto(&sandbox, &script, &one());
     driver.until_failed().await;
@@ -151,7 +151,7 @@ async fn without_a_reboot_only_services_and_gateways_count() {
     script.hangs("Restart x.service");
     driver.wants(&one());
     script.until_asked("Restart x.service").await;
-    // Both fail while the unit is restarted; the one that is no node's service is not looked at.
+    // Both units fail while the unit is restarted; the one that is not a node service is ignored.
     script.failed(&["backup.service"]);
     script.unit_is("containerd.service", "inactive");
     script.heals("Restart x.service");
@@ -208,7 +208,7 @@ async fn another_config_ends_the_wait_for_a_boot_that_is_not_well() {
             report.phase == Phase::Verifying && report.failure.is_some()
         })
         .await;
-    // Taken back: one more boot, and nothing of it stays.
+    // The update is withdrawn: one more boot, and nothing of it remains.
     driver.wants(&nothing);
     script.until_asked_times("reboot Logind", 2).await;
     driver.stop().await;
@@ -231,7 +231,7 @@ async fn a_boot_counts_once_however_often_somebody_looks_and_what_it_broke_is_no
     assert_eq!(sandbox.journal().transactions[0].boots, 1);
     let known = sandbox.journal().machine_before.unwrap();
     assert!(known.up && known.running.contains(KUBELET));
-    // A second config that comes while the first one's boot is not well.
+    // A second config is requested while the first one's boot is unhealthy.
     script.unit_is(KUBELET, "failed");
     let mut driver = auto(&sandbox, &script, &one());
     driver

@@ -1,4 +1,4 @@
-//! A driver that runs, and a test that waits for what it says.
+//! A running reconciler, and a test that waits for its reports.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,12 +33,12 @@ pub(crate) fn machine() -> Sandbox {
     sandbox
 }
 
-/// The machine has started anew.
+/// The machine has rebooted.
 pub(crate) fn boot(sandbox: &Sandbox, id: &str) {
     sandbox.write("/proc/sys/kernel/random/boot_id", id);
 }
 
-/// What others see, without what the kernel says.
+/// The tree as other processes see it, without the kernel's files.
 pub(crate) fn tree(sandbox: &Sandbox) -> Tree {
     let tree = crate::sandbox::without_staging(&sandbox.tree());
     let machine = |path: &machinist::path::AbsPath| !path.as_str().starts_with("/proc");
@@ -50,7 +50,7 @@ pub(crate) fn tree(sandbox: &Sandbox) -> Tree {
     )
 }
 
-/// A config that is desired, and that nothing may be begun for.
+/// A desired config for which no update may begin.
 pub(crate) fn barred(config: &Written, reason: machinist::reason::Reason) -> Desired {
     let Desired::Config(config, digest) = config.desired() else {
         panic!("a config");
@@ -62,7 +62,7 @@ pub(crate) fn barred(config: &Written, reason: machinist::reason::Reason) -> Des
     Desired::Barred(config, digest, Arc::new(bar))
 }
 
-/// The agent's driver, until it is stopped.
+/// The agent's reconciler, until it is stopped.
 pub(crate) struct Driver {
     pub(crate) desired: watch::Sender<Desired>,
     words: watch::Sender<u64>,
@@ -87,12 +87,12 @@ impl Driver {
         Self::on(&sandbox.root(), script, desired, conduct)
     }
 
-    /// On a root with instruments.
+    /// On a root with fault injection or recording.
     pub(crate) fn on(root: &Root, script: &Script, desired: Desired, conduct: Conduct) -> Self {
         Self::stopped_by(&CancellationToken::new(), root, script, desired, conduct)
     }
 
-    /// A driver that whoever has the token stops, from its first step on.
+    /// A reconciler that the token can stop from its first step on.
     pub(crate) fn stopped_by(
         stop: &CancellationToken,
         root: &Root,
@@ -107,7 +107,8 @@ impl Driver {
 
     fn made(root: &Root, script: &Script, conduct: Conduct, desired: Watched) -> Made {
         let begun = std::time::Instant::now();
-        // A process that another test starts meanwhile holds every lock of this one until it executes.
+        // A process that another test starts meanwhile inherits every lock of this one until its
+        // exec.
         let made = loop {
             let services = Some(script.clone());
             match Updater::new(root, services, Quiet, conduct.clone(), desired.clone()) {
@@ -138,7 +139,7 @@ impl Driver {
         )
     }
 
-    /// On a node whose agent brings recovery to the host.
+    /// On a node whose agent installs the recovery unit on the host.
     pub(crate) fn bringing(
         root: &Root,
         script: &Script,
@@ -153,7 +154,7 @@ impl Driver {
         Self::turning(made, desired, CancellationToken::new())
     }
 
-    /// As the agent starts it in a boot that may be the guard's.
+    /// As the agent starts it in a boot that the guard may be judging.
     pub(crate) async fn beside_the_guard(
         sandbox: &Sandbox,
         script: &Script,
@@ -188,18 +189,18 @@ impl Driver {
         self.desired.send_replace(config.desired());
     }
 
-    /// The same config, and nothing may be begun for it.
+    /// The same config, with updates forbidden.
     pub(crate) fn bars(&self, config: &Written, reason: machinist::reason::Reason) {
         self.desired.send_replace(barred(config, reason));
     }
 
-    /// A person asks for what is desired.
+    /// An operator confirms the desired config.
     pub(crate) fn word(&self) {
         self.desired
             .send_modify(|_| self.words.send_modify(|word| *word += 1));
     }
 
-    /// The first report from now on that is as wanted.
+    /// The first report from now on that satisfies the condition.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -234,7 +235,7 @@ impl Driver {
             .await
     }
 
-    /// SIGTERM, or what systemd does on its way down.
+    /// SIGTERM, or the stop at a shutdown.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let ended = tokio::time::timeout(Duration::from_secs(30), self.task).await;

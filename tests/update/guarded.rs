@@ -1,4 +1,4 @@
-//! The guard of a boot, and the agent beside it.
+//! The guard of a boot, and the agent next to it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ struct Guard {
 }
 
 impl Guard {
-    /// As in a boot: recovery has looked before.
+    /// As in a boot: recovery has run before.
     fn start(sandbox: &Sandbox, script: &Script, reboot: RebootConduct) -> Self {
         recover::recover(&Store::open(&sandbox.root()).unwrap()).unwrap();
         let (_, desired) = watch::channel(Desired::Unknown);
@@ -88,7 +88,7 @@ async fn the_guard_alone_takes_a_machine_back_that_never_becomes_well_and_then_l
     assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
     assert_eq!(report.updates[0].reason, Some(Reason::MachineUnwell));
     assert_eq!(sandbox.journal().transactions, []);
-    // Emergency mode or not, nobody orders another reboot: not the guard, and not the agent.
+    // In emergency mode or not, neither the guard nor the agent requests another reboot.
     boot(&sandbox, "boot-5");
     Guard::start(&sandbox, &script, RebootConduct::Auto)
         .ends()
@@ -118,7 +118,7 @@ async fn a_guard_that_dies_at_any_point_is_followed_by_one_that_goes_on() {
     boot(&sandbox, "boot-3");
     let guard = Guard::start(&sandbox, &script, RebootConduct::Auto);
     script.until_asked_times("reboot Logind", 3).await;
-    // The power goes while the undo waits for its reboot: recovery has it in the journal.
+    // The power is cut while the rollback waits for its reboot: recovery finds it in the journal.
     guard.task.abort();
     let _ = guard.task.await;
     boot(&sandbox, "boot-4");
@@ -153,7 +153,7 @@ async fn while_the_guard_judges_the_agent_shows_it_and_changes_nothing_and_goes_
     let judged = guard.ends().await;
     assert_eq!(judged.updates[0].outcome, Outcome::Done);
     assert!(!judged.unverified);
-    // The config that was asked for meanwhile.
+    // The config that was requested meanwhile.
     script.until_asked_times("reboot Logind", 2).await;
     assert_eq!(sandbox.read("/etc/other").unwrap(), "two\n");
     driver.stop().await;
@@ -173,7 +173,7 @@ async fn a_lock_that_is_no_guards_ends_the_agent_as_before() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_starts_while_the_guard_ends_waits_for_the_lock() {
     let sandbox = machine();
-    // Its verdict is in the journal, and nothing is due any more.
+    // Its verdict is in the journal, and nothing is pending.
     let store = Store::open(&sandbox.root()).unwrap();
     let ends = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_secs(2)).await;

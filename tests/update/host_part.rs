@@ -1,4 +1,4 @@
-//! What the agent of a DaemonSet brings to its host, and how it goes again.
+//! The files that the agent of a DaemonSet installs on its host, and their removal.
 
 use std::{
     io,
@@ -28,7 +28,7 @@ const RECOVER: &str = "/etc/systemd/system/machinist-recover.service";
 const GUARD: &str = "/etc/systemd/system/machinist-guard.service";
 const LINK: &str = "/etc/systemd/system/sysinit.target.wants/machinist-recover.service";
 
-/// The start of a program for 64 bits, that may name a dynamic linker, and more of it.
+/// The head of a 64-bit ELF program, with or without a dynamic linker, and some more bytes.
 fn program(version: &str, linker: bool) -> Vec<u8> {
     let mut bytes = vec![0; 300_000];
     bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -197,7 +197,7 @@ fn what_cannot_run_on_the_host_or_is_in_the_way_is_refused_before_anything_is_wr
     }
 }
 
-/// From the `n`-th operation on nothing happens any more: a kill, or a disk that has become read-only.
+/// From the `n`-th operation on every operation fails: a kill, or a disk that has become read-only.
 fn dies_at(root: Root, n: usize) -> Root {
     let count = Arc::new(AtomicUsize::new(0));
     root.with_fault(Arc::new(move |_: &Op| {
@@ -308,7 +308,7 @@ fn uninstalling_leaves_the_host_as_it_was_whenever_it_is_interrupted() {
         let ended = found
             .remove_units(&dying)
             .and_then(|()| found.remove_program(&dying));
-        // Whatever is enabled still has its program.
+        // Every enabled unit still has its program.
         assert!(
             host.path(LINK).symlink_metadata().is_err()
                 || recovery_missing(&host.root()).unwrap().is_none()

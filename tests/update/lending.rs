@@ -1,5 +1,5 @@
-//! Devices during an update: nobody has them in hand when the first change is made, and what was stopped
-//! for that runs again.
+//! Devices during an update: no process uses them when the first change is made, and units that
+//! were stopped for that are started again.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ async fn exactly_what_was_stopped_is_started_after_the_reboot_before_pods_may_co
     assert_eq!(cordon.stopped, ["enabled.service", "monitor.service"]);
     let since = || sandbox.journal().devices_before.unwrap().1;
     let before = since();
-    // The boot starts what is enabled.
+    // The boot starts enabled units.
     script.unit_is("enabled.service", "active");
     node.fails("uncordon", 1000, true);
     let mut driver = next_boot(driver, &sandbox, &script, &node).await;
@@ -178,7 +178,7 @@ async fn a_unit_that_does_not_stop_ends_the_update_before_anything_has_changed()
     assert_eq!(script.asked().last().unwrap(), "Restart a.service");
     assert_eq!(node.lendings(), [Lending::Withheld, Lending::Open]);
     driver.stop().await;
-    // A manager that is away passes: it is told of and asked again.
+    // An unreachable manager is temporary: it is reported and retried.
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.stops(&["monitor.service"]);
@@ -249,7 +249,7 @@ async fn a_unit_that_stops_already_is_waited_for_and_started_again_only_where_it
     script.until_asked("Stop monitor.service").await;
     assert_eq!(script.asked()[0], "Stop leaving.service");
     driver.stop().await;
-    // The job of the life before goes on.
+    // The job of the previous process continues.
     script.unit_is("monitor.service", "deactivating");
     let driver = start(&sandbox, &script, &node);
     script.until_asked_times("Stop monitor.service", 2).await;

@@ -1,4 +1,4 @@
-//! Updates on a node: whose pods leave before the first change and come back after the last.
+//! Updates on a node: its pods are evicted before the first change and return after the last.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ fn start(sandbox: &Sandbox, script: &Script, node: &NodeDouble, config: &Written
     Driver::on_node(&sandbox.root(), script, node, config.desired(), conduct)
 }
 
-/// The node as it is driven in the boot after the reboot.
+/// The node in the boot after the reboot.
 async fn next_boot(
     driver: Driver,
     sandbox: &Sandbox,
@@ -223,7 +223,7 @@ async fn a_start_that_cannot_learn_what_is_desired_shows_the_drain_that_the_jour
         .until("what the journal says", |report| report.cordoned.is_some())
         .await;
     assert_eq!((report.phase, report.since), (Phase::Draining, begun));
-    // It was shown, not begun: what is desired decides.
+    // The other config was only planned, not begun: the desired config decides.
     driver.wants(&one());
     driver.until("draining on", draining).await;
     node.blocks(false);
@@ -237,7 +237,7 @@ async fn an_api_server_that_is_away_is_waited_for_in_every_step_and_nothing_is_d
     for request in ["cordon", "lend", "permit", "uncordon"] {
         let (sandbox, script) = (machine(), Script::new());
         let node = NodeDouble::of(&sandbox);
-        // With the pauses between them, more than an hour; a reboot alone does not wait so long.
+        // With the back-off between them, more than an hour; a reboot alone does not wait so long.
         let times = if request == "permit" { 3 } else { 20 };
         node.fails(request, times, true);
         let mut driver = start(&sandbox, &script, &node, &one());
@@ -331,7 +331,8 @@ async fn an_update_that_is_wholly_taken_back_gives_the_node_back_and_is_reported
         .await;
     script.until_reboot().await;
     driver.stop().await;
-    // It never comes up well: after `update.bootAttempts` boots it goes back, and boots once more.
+    // It never becomes healthy: after `update.bootAttempts` boots it is rolled back, with one more
+    // boot.
     boot(&sandbox, "boot-2");
     script.failed(&["late.service"]);
     for (orders, next) in [(2, "boot-3"), (3, "boot-4")] {
@@ -364,12 +365,12 @@ async fn what_is_left_half_way_keeps_its_node_cordoned_and_is_taken_up_where_it_
         (Reason::RebootDidNotHappen, false)
     );
     driver.stop().await;
-    // Neither the failure nor a restart of the agent lets pods come to it.
+    // Neither the failure nor an agent restart uncordons it.
     let driver = start(&sandbox, &script, &node, &one());
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(node.log(), ["cordon one", "drain"]);
     driver.stop().await;
-    // A person reboots it.
+    // An operator reboots it.
     boot(&sandbox, "boot-2");
     let mut driver = start(&sandbox, &script, &node, &one());
     driver.until_on(&one()).await;
@@ -430,7 +431,7 @@ async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_r
         .until("draining", |report| !report.blockers.is_empty())
         .await;
     driver.stop().await;
-    // Half a day from now, for an hour: closed, whenever this runs.
+    // A maintenance window half a day from now, for an hour: closed, whenever this runs.
     let later = jiff::Zoned::now().with_time_zone(jiff::tz::TimeZone::UTC);
     let later = later
         .time()
@@ -452,7 +453,7 @@ async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_r
     driver.stop().await;
 }
 
-/// As `upgradeAt` of an UpgradeConfig: 12:00 is not yet at 11:50, and is at 12:15.
+/// As `upgradeAt` of an UpgradeConfig: 12:00 has not been reached at 11:50, and has been at 12:15.
 #[tokio::test(start_paused = true)]
 async fn nothing_begins_before_the_time_that_the_cluster_names_and_what_it_names_is_asked_anew() {
     let (sandbox, script) = (machine(), Script::new());

@@ -1,4 +1,4 @@
-//! The table of phases, asked for everything.
+//! The table of phases, checked exhaustively.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -42,7 +42,7 @@ fn events() -> Vec<Event> {
     all
 }
 
-/// The events that an effect may end with.
+/// The events with which an effect may end.
 fn answers(effect: Effect) -> Vec<Event> {
     let refused = |reboot_pending| Event::PlanRefused { reboot_pending };
     let done = |reboot| Event::ActionsDone { reboot };
@@ -58,7 +58,7 @@ fn answers(effect: Effect) -> Vec<Event> {
             let released = |drain| Event::Released { drain };
             vec![released(true), released(false), Event::Withdrawn]
         }
-        // Also what is desired may change meanwhile.
+        // The desired config may change meanwhile, too.
         Effect::Cordon => vec![Event::Cordoned, Event::Desired, Event::Withdrawn],
         Effect::Withhold => vec![Event::Withheld, Event::Desired, Event::Withdrawn],
         Effect::Drain => vec![Event::Drained, Event::Desired, Event::Withdrawn],
@@ -137,7 +137,8 @@ fn every_answer_of_an_effect_leads_on() {
     }
 }
 
-/// Pods may come back when nothing is left of the update, neither on the disk nor to be tried again.
+/// The node is uncordoned only when nothing is left of the update, neither on the disk nor to be
+/// retried.
 #[test]
 fn whatever_would_end_gives_the_node_back_first_and_nothing_else_does() {
     for phase in Phase::ALL {
@@ -157,7 +158,8 @@ fn whatever_would_end_gives_the_node_back_first_and_nothing_else_does() {
     }
 }
 
-/// Where a drain was decided on, nothing is staged before the pods are gone and the last look is over.
+/// Where a drain was decided on, nothing is staged before the pods are gone and the final check is
+/// over.
 #[test]
 fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() {
     let order = [
@@ -181,13 +183,13 @@ fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() 
     }
 }
 
-/// Follows every sequence of events that effects and the outside may give, by what was reached.
+/// Follows every sequence of events that effects and the environment can cause.
 #[test]
 fn nothing_is_committed_unstaged_acted_on_uncommitted_or_verified_unfinished() {
     type Marks = (bool, bool, bool);
     let mut seen: BTreeSet<(String, Marks)> = BTreeSet::new();
     let mut todo: VecDeque<(Phase, Option<Effect>, Marks)> = VecDeque::new();
-    // At the start, and as the journal may say at a later one.
+    // The states at the first start, and those that the journal may restore at a later one.
     todo.push_back((Phase::Idle, None, (false, false, false)));
     todo.push_back((Phase::Acting, Some(Effect::Act), (true, true, false)));
     todo.push_back((Phase::Booted, Some(Effect::Act), (true, true, false)));
@@ -208,7 +210,8 @@ fn nothing_is_committed_unstaged_acted_on_uncommitted_or_verified_unfinished() {
             None => vec![Event::Desired, Event::Withdrawn, Event::Retry],
         };
         for event in events {
-            // Said of a committed update alone; the boot after an undo leads back to the undo.
+            // It is reported for a committed update alone; the boot after a rollback leads back to
+            // the rollback.
             if event == Event::BootSeen && !committed {
                 continue;
             }

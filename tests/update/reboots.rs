@@ -21,7 +21,7 @@ use crate::{
     services::Script,
 };
 
-/// A file without a rule of its own: the built-in policies say reboot.
+/// A file that no policy covers: the built-in policies require a reboot.
 pub(crate) fn one() -> Written {
     config("one").file("/etc/found", "one\n", 0o644)
 }
@@ -76,7 +76,7 @@ async fn the_next_boot_verifies_and_no_second_reboot_is_asked_for() {
     script.until_asked("reboot Logind").await;
     assert_eq!(sandbox.read("/etc/found").unwrap(), "one\n");
     driver.stop().await;
-    // Started again in the same boot, the order stands and the next method is tried.
+    // Restarted in the same boot, the request still counts and the next method is tried.
     boot(&sandbox, "boot-2");
     let mut driver = auto(&sandbox, &script, &one());
     let report = driver.until_on(&one()).await;
@@ -125,7 +125,7 @@ async fn a_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() {
         ]
     );
     assert!(report.unverified);
-    // A person reboots it.
+    // An operator reboots it.
     driver.stop().await;
     boot(&sandbox, "boot-2");
     let mut driver = auto(&sandbox, &script, &one());
@@ -190,7 +190,7 @@ async fn an_agent_that_starts_anew_in_the_same_boot_takes_nothing_for_a_reboot()
     let (sandbox, script) = (machine(), Script::new());
     let driver = auto(&sandbox, &script, &one());
     script.until_asked("reboot Logind").await;
-    // Nothing more is written once it was accepted.
+    // Nothing more is written after the reboot was accepted.
     let accepted = std::fs::read(sandbox.path("/var/lib/machinist/journal")).unwrap();
     tokio::time::sleep(Duration::from_secs(50)).await;
     driver.stop().await;
@@ -213,7 +213,7 @@ async fn shutdowns_are_held_off_exactly_while_the_tree_is_a_mix() {
     let exchanges = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (seen, watching) = (Arc::clone(&exchanges), script.clone());
     let root = sandbox.root().with_fault(Arc::new(move |op: &Op| {
-        // The journal changes places with its spare as well.
+        // The journal is exchanged with its spare file as well.
         let ours = |path: &AbsPath| path.as_str() == "/etc/found";
         if matches!(&op.act, Act::Exchange(with) if ours(&op.path) || ours(with)) {
             seen.lock().unwrap().push(watching.locks_held());

@@ -1,4 +1,4 @@
-//! Nothing is staged on a running machine where no unit would settle it after a power cut.
+//! Nothing is staged on a running machine without a unit that would recover it after a power loss.
 
 use machinist::{
     reason::Reason,
@@ -28,7 +28,7 @@ fn link(sandbox: &Sandbox, target: &str, at: &str) {
     std::os::unix::fs::symlink(target, at).unwrap();
 }
 
-/// What becomes of a machine that has the package, and what is said of it then.
+/// A change of a machine that has the package, and the part of the refusal that it causes.
 type Case = (fn(&Sandbox), Option<&'static str>);
 
 #[allow(clippy::too_many_lines, reason = "a table")]
@@ -209,7 +209,7 @@ async fn no_config_changes_what_settles_its_own_update() {
     }
 }
 
-/// An image that is built, or a disk that is mounted: whoever boots it brings the units along.
+/// An image that is being built, or a mounted disk: the system that boots it has its own units.
 #[test]
 fn an_offline_root_needs_no_recovery() {
     let place = crate::sandbox::temporary();

@@ -1,4 +1,4 @@
-//! Equal content under another name, as a renderer may give it at any time.
+//! Equal content under another name, which a renderer may assign at any time.
 
 use machinist::{
     reason::Reason,
@@ -82,7 +82,8 @@ async fn a_new_name_in_a_drain_is_followed_without_another_drain() {
     ends_on_the_new_name(driver, &sandbox, &script, &node, &again).await;
 }
 
-/// The Node says so before the config could be read: the last look refuses, and is taken again.
+/// The Node shows the new name before the config can be read: the final check fails, and is
+/// repeated.
 #[tokio::test(start_paused = true)]
 async fn a_new_name_at_the_last_look_before_the_first_change_is_followed() {
     let (sandbox, script) = (machine(), Script::new());
@@ -126,7 +127,7 @@ async fn a_new_name_on_a_machine_that_is_on_it_changes_nothing_but_the_name() {
     driver.wants(&again);
     driver.until("the new name", on("empty-again")).await;
     driver.stop().await;
-    // And while nobody looked.
+    // Also while the reconciler was stopped.
     let third = config("third");
     let mut driver = start(&sandbox, &script, &node, &third);
     driver.until("the third name", on("third")).await;

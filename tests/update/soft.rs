@@ -1,4 +1,4 @@
-//! Soft reboots: userspace starts anew, and the boot id stays.
+//! Soft reboots: userspace restarts, and the boot id stays the same.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,27 +30,27 @@ fn soft() -> Conduct {
     }
 }
 
-/// As the agent starts: it asks which userspace runs first of all.
+/// As the agent starts: it first asks systemd which userspace is running.
 async fn start(sandbox: &Sandbox, script: &Script, config: &Written, how: Conduct) -> Driver {
     userspace::know(&sandbox.root(), script).await;
     deaf(sandbox, script, config, how)
 }
 
-/// The same where nobody answered.
+/// The same with an unreachable systemd.
 fn deaf(sandbox: &Sandbox, script: &Script, config: &Written, how: Conduct) -> Driver {
     let mut driver = Driver::conducted(sandbox, script, config.desired(), how);
     driver.patience = Duration::from_secs(3600);
     driver
 }
 
-/// The reboots that were asked for.
+/// The reboots that were requested.
 fn reboots(script: &Script) -> Vec<String> {
     let mut asked = script.asked();
     asked.retain(|asked| asked.contains("reboot"));
     asked
 }
 
-/// Up to the order of the soft reboot into this config, from userspace 100 of this boot.
+/// Up to the request of the soft reboot into this config, from userspace 100 of this boot.
 async fn ordered(sandbox: &Sandbox, script: &Script, config: &Written) {
     script.userspace_is(100, None);
     let driver = start(sandbox, script, config, soft()).await;
@@ -133,7 +133,7 @@ async fn after_a_soft_reboot_that_did_not_end_well_every_other_boot_is_a_full_on
     assert_eq!(sandbox.journal().transactions[0].boots, 1);
     boot(&sandbox, "boot-2");
     script.userspace_is(90, None);
-    // Taken back, and booted out of.
+    // The update is rolled back, and the machine rebooted once more.
     let driver = start(&sandbox, &script, &one(), soft()).await;
     script.until_asked_times("reboot Logind", 2).await;
     driver.stop().await;
@@ -185,7 +185,7 @@ async fn a_soft_reboot_by_others_is_not_the_full_one_that_an_update_waits_for() 
     script.userspace_is(200, None);
     let mut driver = start(&sandbox, &script, &one(), ask).await;
     let report = driver.until("pending still", pending).await;
-    // The gate says that it is to come, and not that its boot is looked at.
+    // The gate reports a pending reboot, not a boot that is being judged.
     assert_eq!(report.reboot_needed_in, report.boot);
     assert_eq!(report.boot.as_deref(), Some("boot-1+1"));
     driver.stop().await;
@@ -221,7 +221,7 @@ async fn a_soft_reboot_by_others_in_the_middle_of_the_actions_has_done_the_rest_
     assert_eq!(script.asked(), [restart]);
 }
 
-/// It is judged as every boot is, and taken back where it is not well.
+/// It is judged like every boot, and rolled back when it is unhealthy.
 #[tokio::test(start_paused = true)]
 async fn a_soft_reboot_by_others_after_the_commit_is_a_boot_into_the_new_config() {
     let (sandbox, script) = (machine(), Script::new());

@@ -1,4 +1,4 @@
-//! Updates without a reboot: what is done, what happens when something fails, what is read meanwhile.
+//! Updates without a reboot: their actions, their failures, and configs that are read meanwhile.
 
 use std::sync::Arc;
 
@@ -71,10 +71,10 @@ async fn a_failed_action_brings_everything_back_and_is_not_tried_again_unchanged
     assert!(!report.unverified);
     let after = tree(&sandbox);
     assert!(after == before, "{}", difference(&before, &after));
-    // For the first config, for the second, and for taking it back.
+    // For the first config, for the second, and for the rollback.
     assert_eq!(script.asked(), [restart(), restart(), restart()]);
     assert_eq!(report.config.current.as_ref().unwrap().name, "one");
-    // The same again, by another name: nothing. Then a better one.
+    // An equal config with another name changes nothing. Then a better one follows.
     let mut renamed = two();
     renamed.0.name = "two-again".to_owned();
     driver.wants(&renamed);
@@ -135,7 +135,7 @@ async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = Driver::start(&sandbox, &script, one().desired());
     driver.until_on(&one()).await;
-    // Refused by its source.
+    // The source refuses it.
     let refusal = Refusal::new(Reason::SyntaxInvalid, "no YAML");
     driver
         .desired
@@ -144,14 +144,14 @@ async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better
         .until("refused", |report| !report.refused.is_empty())
         .await;
     assert_eq!(report.hindrance().unwrap().code, Reason::SyntaxInvalid);
-    // It is not asked for any more, and nothing is left of it.
+    // It is no longer desired, and nothing is left of it.
     driver.desired.send_replace(Desired::Nothing);
     let report = driver
         .until("content", |report| report.refused.is_empty())
         .await;
     assert_eq!(report.hindrance(), None);
     assert_eq!(report.phase, Phase::Idle);
-    // Refused by this machine: a file stands where a directory is needed.
+    // The machine refuses it: a file exists where a directory is needed.
     let bad = one().file("/etc/shadow/x", "x", 0o600);
     sandbox.write("/etc/shadow", "somebody's\n");
     driver.wants(&bad);
@@ -165,7 +165,7 @@ async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better
         })
         .await;
     assert_eq!(report.config.current.as_ref().unwrap().name, "one");
-    // The good one again: nothing to do, nothing to complain of.
+    // The valid config again: nothing to do, and no failure.
     driver.wants(&one());
     let report = driver
         .until("content", |report| report.failure.is_none())

@@ -1,4 +1,4 @@
-//! What the agent asks of a vendor: for the kubelet, and before the machine changes.
+//! The agent's requests to a vendor: for the kubelet, and before the machine changes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,8 @@ const ASKS: api::Asks = api::Asks {
     preferred: true,
 };
 
-/// A vendor that wants to be asked everything about its two devices; only the first has a recipe.
+/// A vendor that wants to receive every request about its two devices; only the first has a device
+/// spec.
 async fn asked_for(machine: &Machine, agent: &Agent) -> (Program, Arc<Resource>) {
     machine.plug("acme0");
     machine.plug("acme1");
@@ -74,7 +75,7 @@ async fn an_allocation_is_answered_by_the_vendor_and_held_against_its_file() {
         program
             .answer(question.id, answer::Answer::Error(error))
             .await;
-        // To this one there is no answer.
+        // This request is not answered.
         program.question().await;
         program
     };
@@ -164,7 +165,7 @@ async fn a_vendor_says_which_devices_are_best_and_makes_them_ready() {
             .answer(question.id, answer::Answer::Done(api::Done {}))
             .await;
         let question = program.question().await;
-        // Not what was asked.
+        // An answer of the wrong type.
         program
             .answer(question.id, answer::Answer::Recipe(api::Recipe::default()))
             .await;
@@ -263,7 +264,7 @@ async fn a_vendor_that_was_away_when_the_update_ended_hears_that_it_may_go_on() 
     vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     let obeyed = vendors.resume(Duration::from_millis(500)).await;
     assert_eq!(obeyed["acme"], Obeyed::Away);
-    // Who goes before it has answered may not have heard it.
+    // A program that disconnects before its answer may not have received the request.
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let question = program.question().await;
     assert!(matches!(question.asked, Some(question::Asked::Resume(_))));
@@ -272,11 +273,11 @@ async fn a_vendor_that_was_away_when_the_update_ended_hears_that_it_may_go_on() 
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let question = program.question().await;
     assert!(matches!(question.asked, Some(question::Asked::Resume(_))));
-    // It is said once: what comes next is another question.
+    // It is sent once: the next message is another request.
     program
         .answer(question.id, answer::Answer::Done(api::Done {}))
         .await;
-    // What follows is dealt with after it.
+    // Later messages are handled after it.
     program.offer("acme.dev/x", 1, Vec::new()).await.unwrap();
     drop(program);
     vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
@@ -315,14 +316,14 @@ async fn an_update_tells_vendors_and_the_agent_after_it_does_not_forget() {
     };
     let (released, ()) = tokio::join!(agent.handle.release(), answers);
     released.unwrap();
-    // Devices that were only withheld are no vendor's matter.
+    // The vendor is not involved when allocation was only disabled.
     agent.handle.withhold("a drain").await.unwrap();
     agent.handle.release().await.unwrap();
     program.offer("acme.dev/x", 1, Vec::new()).await.unwrap();
     agent.stop().await;
 }
 
-/// More questions about containers than may be open, and nobody answers any.
+/// More container requests than may be open, none of which is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vendor_that_is_busy_with_containers_is_told_to_let_go_all_the_same() {
     let machine = Machine::new();
@@ -344,7 +345,7 @@ async fn a_vendor_that_is_busy_with_containers_is_told_to_let_go_all_the_same() 
         let question = program.question().await;
         assert!(matches!(question.asked, Some(question::Asked::Allocate(_))));
     }
-    // The others are turned away, and none of these is "away".
+    // The others are refused as busy, not as unreachable.
     let refused = waiting.join_next().await.unwrap().unwrap();
     assert!(
         refused.to_string().contains("too many questions"),

@@ -1,4 +1,5 @@
-//! `machinist vendor-check`: what it finds in programs that keep the rules, and in those that do not.
+//! `machinist vendor-check`: its findings in programs that follow the protocol, and in those that
+//! do not.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ metadata: {name: acme}
 spec: {connects: program, resources: [acme.dev/*], devices: ['/dev/acme*']}
 ";
 
-/// Checks whatever `program` makes of the socket's path.
+/// Checks the program that `program` starts on the socket's path.
 async fn check<F: Future<Output = ()> + Send + 'static>(
     program: impl FnOnce(String) -> F,
 ) -> Vec<Finding> {
@@ -84,12 +85,12 @@ fn snapshot(generation: u64, device: &str) -> api::Snapshot {
     }
 }
 
-/// Says Hello and one wrong snapshot, and nothing ever after.
+/// Sends Hello and one invalid snapshot, and nothing more.
 async fn sloppy(socket: String) {
     says(socket, vec![snapshot(1, "sda")]).await;
 }
 
-/// Says Hello and these snapshots, and nothing ever after.
+/// Sends Hello and these snapshots, and nothing more.
 async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
     let endpoint = tonic::transport::Endpoint::new(format!("unix:{socket}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
@@ -168,7 +169,7 @@ async fn a_program_that_goes_into_the_background_is_judged_by_the_socket() {
     });
     let (_tell, ended) = tokio::sync::watch::channel(well);
     let socket = dir.path().join("agent.sock").display().to_string();
-    // Later than the last word of a program that has ended may come.
+    // Later than the last message of a program that has ended can arrive.
     let program = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_secs(1)).await;
         says(socket, vec![snapshot(1, "acme0")]).await;

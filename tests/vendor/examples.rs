@@ -1,4 +1,4 @@
-//! The examples of the documentation, run as a reader would run them.
+//! The examples of the documentation, run as described there.
 
 use std::{
     path::Path,
@@ -13,7 +13,7 @@ use crate::{
 #[path = "../../docs/vendors/example.rs"]
 pub(crate) mod example;
 
-/// A machine for the vendor of the examples, by the file that the page shows.
+/// A machine for the vendor of the examples, with the file that the page shows.
 fn machine() -> Machine {
     let machine = Machine::new();
     machine.plug("acme0");
@@ -30,7 +30,7 @@ fn home() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Both devices are lent, and so they are again after a restart of the agent.
+/// Both devices are advertised, and again after an agent restart.
 async fn serves(machine: &Machine, mut agent: Agent) {
     for again in [true, false] {
         let expected = ["accelerator/acme0=Healthy", "accelerator/acme1=Healthy"];

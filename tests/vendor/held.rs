@@ -1,4 +1,4 @@
-//! Connections that are held open for nothing.
+//! Connections that are held open without use.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     trust::{unharmed, with_a_neighbour},
 };
 
-/// What a client of HTTP/2 says that begins a stream for this authority and sends the bytes in it.
+/// The bytes of an HTTP/2 client that opens a stream for this authority and sends `sent` in it.
 fn stream(authority: &str, sent: &[u8]) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, stream: u8, body: &[u8]| {
         let length = u32::try_from(body.len()).unwrap().to_be_bytes();
@@ -49,7 +49,7 @@ fn stream(authority: &str, sent: &[u8]) -> Vec<u8> {
     said
 }
 
-/// Of a message of 1000 bytes three come.
+/// Three bytes of a message of 1000 bytes.
 fn half_a_message() -> Vec<u8> {
     stream("agent", &[0, 0, 0, 3, 0xe8, 0x0a, 0x05, 0x0a])
 }
@@ -103,7 +103,7 @@ async fn half_a_message_and_no_message_hold_a_connection_for_ten_seconds() {
         stream.write_all(&said).await.unwrap();
         held.push(stream);
     }
-    // A fourth one still gets in.
+    // A fourth connection is still accepted.
     let (last, _) = machine
         .hello("acme", "late", &["acme.dev/x"])
         .await

@@ -1,4 +1,4 @@
-//! What the kubelet sees of a vendor.
+//! The kubelet's view of a vendor's devices.
 
 use std::time::Duration;
 
@@ -141,13 +141,13 @@ async fn the_call_before_a_start_reaches_only_who_asked_for_it_and_is_repeated_w
         let options = options.unwrap().into_inner();
         assert_eq!(options.pre_start_required, wanted, "{resource}");
     }
-    // Nobody is asked.
+    // The vendor is not asked.
     start("acme.dev/y").await.unwrap();
     let answers = async {
         let first = program.question().await;
         assert!(matches!(first.asked, Some(question::Asked::PreStart(_))));
         let second = program.question().await;
-        // The late answer is nobody's.
+        // The late answers are dropped.
         for id in [first.id, second.id] {
             program.answer(id, answer::Answer::Done(api::Done {})).await;
         }
@@ -178,7 +178,7 @@ async fn what_a_vendor_asks_for_while_it_is_being_registered_is_told_the_kubelet
     kubelet
         .until("taken", |books| books.contains_key("acme.dev/x"))
         .await;
-    // Its options are known by now, and it has not asked for the list.
+    // Its options are known by now, and it has not called ListAndWatch.
     let snapshot = api::Snapshot {
         resource: "acme.dev/x".into(),
         generation: 2,
@@ -282,7 +282,8 @@ async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks(
         .until("listed", |books| lists(books, &["acme0=Healthy"]))
         .await;
     let given = kubelet.allocate("acme.dev/x", &["acme0"]).await.unwrap();
-    // What was judged is handed over: the link may be turned before the runtime follows it.
+    // The validated path is handed over, not the link: the link may be changed before the runtime
+    // resolves it.
     assert_eq!(given.mounts[0].host_path, "/run/acme.dev/data");
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("/etc/secret", &link).unwrap();
@@ -295,7 +296,7 @@ async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks(
         "what comes from vendor acme cannot be handed out: its recipe is not used: /run/acme.dev/link leads to /etc/secret, \
          which vendor acme must not mount into containers"
     );
-    // The same while it is away.
+    // The same while the vendor is unreachable.
     drop(program);
     let refused = kubelet
         .allocate("acme.dev/x", &["acme0"])

@@ -1,4 +1,4 @@
-//! Starts, deaths and restarts: of the program, of the agent, of the vendor's file.
+//! Starts, crashes and restarts: of the program, of the agent, of the vendor's file.
 
 use machinist::vendor::api::v1::{self as api, Reason, from_agent, from_vendor::Said};
 use tonic::Code;
@@ -97,7 +97,7 @@ async fn the_grace_runs_also_for_one_that_dies_while_it_is_answered() {
             asks: None,
         };
         program.say(Said::Snapshot(snapshot)).await;
-        // Before, while and after it is looked at.
+        // Before, during and after the check of the socket.
         tokio::time::sleep(std::time::Duration::from_micros(round * 100)).await;
         drop(program);
         vendor_is(&agent, "acme", |one| {
@@ -252,7 +252,7 @@ async fn what_a_vendor_left_that_no_file_declares_goes_once_all_files_can_be_rea
     agent.stop().await;
     let file = |name: &str| machine.path("etc/machinist/vendors.d").join(name);
     std::fs::remove_file(file("acme.yaml")).unwrap();
-    // It may be the one that declares acme.
+    // The broken file may be the one that declares acme.
     std::fs::write(file("other.yaml"), "{").unwrap();
     let agent = machine.agent();
     agent
@@ -288,7 +288,7 @@ async fn a_file_that_changes_holds_for_the_next_message() {
         rejected.message
     );
     lists(&agent, &["x/acme0=Healthy", "x/acme1=Healthy"]).await;
-    // What is not allowed any more is taken back, and the program hears of it.
+    // A resource that is no longer allowed is withdrawn, and the program is notified.
     machine.vendor_of("acme", "[acme.dev/y]", "");
     let from_agent::Said::Rejected(rejected) = program.next().await.unwrap() else {
         panic!("it is not told");
@@ -375,7 +375,8 @@ async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
     drop(first);
     let gone = "x/acme0=Unhealthy (vendor acme is gone: it closed its session)";
     lists(&agent, &[gone, "y/acme1=Healthy"]).await;
-    // Back in the same task that took its devices: whatever that did to others is done.
+    // The agent task that removed the devices also serves the new session, so the effects of the
+    // removal on others are complete.
     let (mut first, _) = machine.hello("acme", "two", &["acme.dev/x"]).await.unwrap();
     first
         .offer("acme.dev/x", 1, vec![device("acme0")])
@@ -398,7 +399,7 @@ async fn a_socket_that_somebody_removes_or_replaces_is_made_again() {
     let answers = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
     std::fs::remove_file(&socket).unwrap();
     wait("a new socket", answers).await;
-    // Of somebody who has gone: nobody answers on it.
+    // The socket of a program that has ended: nothing listens on it.
     let other = socket.with_file_name("other");
     drop(std::os::unix::net::UnixListener::bind(&other).unwrap());
     std::fs::rename(&other, &socket).unwrap();

@@ -1,4 +1,4 @@
-//! A vendor's program that does what a test says.
+//! A vendor's program that is controlled by the test.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ use crate::machine::{Agent, Machine};
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One session of a vendor's program. Dropping it is the program's sudden death.
+/// One session of a vendor's program. Dropping it ends the program without a goodbye.
 pub(crate) struct Program {
     to: mpsc::Sender<FromVendor>,
     from: Streaming<FromAgent>,
 }
 
-/// How a program comes to its socket.
+/// How a program connects to its socket.
 pub(crate) struct Manner {
-    /// How many bytes it takes before it has read those.
+    /// The HTTP/2 flow-control window in bytes: how much it accepts before it has read it.
     pub(crate) window: Option<u32>,
 }
 
@@ -54,7 +54,7 @@ impl Machine {
         self.path(&format!("run/machinist/vendors/{name}/agent.sock"))
     }
 
-    /// Opens a stream and says nothing.
+    /// Opens a stream and sends nothing.
     pub(crate) async fn open(&self, name: &str, manner: Manner) -> Result<Program, Status> {
         let socket = self.vendor_socket(name);
         wait("the socket", || socket.exists()).await;
@@ -64,7 +64,7 @@ impl Machine {
         }
         let began = tokio::time::Instant::now();
         let channel = loop {
-            // Between its name and its first connection a socket refuses.
+            // Between `bind` and `listen` a socket refuses connections.
             match endpoint.connect().await {
                 Ok(channel) => break channel,
                 Err(error) => assert!(began.elapsed() < PATIENCE, "{error:?}"),
@@ -78,7 +78,7 @@ impl Machine {
         Ok(Program { to, from })
     }
 
-    /// Opens a session and says Hello.
+    /// Opens a session and sends Hello.
     pub(crate) async fn hello(
         &self,
         name: &str,
@@ -113,7 +113,7 @@ impl Program {
     }
 
     pub(crate) async fn say(&self, said: Said) {
-        // A session that has ended says so when it is listened to.
+        // The end of a session is reported by the next receive.
         let _ = self.to.send(FromVendor { said: Some(said) }).await;
     }
 
@@ -125,7 +125,7 @@ impl Program {
         }
     }
 
-    /// Offers devices, and gives the verdict.
+    /// Offers devices, and returns the verdict.
     pub(crate) async fn offer(
         &mut self,
         resource: &str,
@@ -172,7 +172,7 @@ impl Program {
     }
 }
 
-/// A healthy device whose node is called like it.
+/// A healthy device whose node has the same name.
 pub(crate) fn device(id: &str) -> api::Device {
     api::Device {
         id: id.into(),
@@ -226,7 +226,7 @@ pub(crate) async fn wait(what: &str, done: impl Fn() -> bool) {
     );
 }
 
-/// Waits until the vendor's status is as wanted.
+/// Waits until the vendor's status satisfies the condition.
 pub(crate) async fn vendor_is(agent: &Agent, name: &str, wanted: impl Fn(&VendorStatus) -> bool) {
     let vendors = agent.handle.vendors();
     let is = || {

@@ -1,4 +1,5 @@
-//! What a vendor and its machine's owner are told of mistakes, and how they are mended.
+//! How mistakes are reported to a vendor and to the machine's administrator, and how they are
+//! fixed.
 
 use machinist::vendor::api::v1::{self as api, Reason, from_vendor::Said};
 use tonic::Code;
@@ -141,7 +142,7 @@ async fn a_stream_that_does_not_begin_with_hello_is_counted_and_told() {
         one.refused == 1 && last == format!("a session is refused: {told}")
     })
     .await;
-    // Who looks whether somebody is there is nobody's mistake.
+    // A connection that only probes the socket is not reported as a mistake.
     drop(machine.open("acme", Manner { window: None }).await.unwrap());
     let (_program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     vendor_is(&agent, "acme", |one| one.sessions == 1 && one.refused == 1).await;

@@ -1,4 +1,5 @@
-//! A vendor is not trusted: whatever it sends, it is refused with a sentence, and nobody else notices.
+//! A vendor is not trusted: invalid messages are refused with an explanation, and no other vendor
+//! is affected.
 
 use std::{os::unix::net::UnixStream, time::Duration};
 
@@ -27,7 +28,7 @@ pub(crate) async fn with_a_neighbour() -> (Machine, Agent, Program) {
     (machine, agent, good)
 }
 
-/// The neighbour is as it was, and the vendor itself may come back.
+/// The neighbour is unaffected, and the vendor itself may reconnect.
 pub(crate) async fn unharmed(machine: &Machine, agent: &Agent, mut good: Program) {
     good.offer("acme.dev/good", 1, vec![device("acme0")])
         .await
@@ -263,7 +264,7 @@ async fn a_flood_ends_the_session_and_holds_no_memory() {
     let before = resident();
     for _ in 0..3 {
         let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
-        // As large as is read at all, and never accepted: the id is none.
+        // As large as the agent reads, and never accepted: the id is invalid.
         let reason = "x".repeat(500);
         let wrong = api::Device {
             reason,
@@ -290,9 +291,9 @@ async fn a_flood_ends_the_session_and_holds_no_memory() {
         assert_eq!(last.message(), "more than 20 messages in a second");
     }
     let grown = resident().saturating_sub(before);
-    // Of 60 messages with 30 MiB a handful is somewhere on the way, in the program above all.
+    // Of 60 messages with 30 MiB only a few are in transit, most of them in the program.
     eprintln!("resident memory after the floods: +{grown} KiB, the program's own included");
-    // Other tests run in this process at the same time, hence the room.
+    // Other tests run in this process at the same time, hence the margin.
     assert!(grown < 100 * 1024, "+{grown} KiB");
     unharmed(&machine, &agent, good).await;
     agent.stop().await;
@@ -306,7 +307,7 @@ fn resident() -> u64 {
     number.unwrap().parse().unwrap()
 }
 
-/// Sends pings for some seconds as fast as they are taken; gives how many answers came.
+/// Sends pings for some seconds at the highest possible rate; returns the number of answers.
 fn pings(socket: &std::path::Path) -> (usize, Duration) {
     use std::io::{Read as _, Write as _};
     let mut stream = UnixStream::connect(socket).unwrap();
@@ -331,7 +332,7 @@ fn pings(socket: &std::path::Path) -> (usize, Duration) {
     let (flood, mut at) = (ping.repeat(100), 0);
     let began = std::time::Instant::now();
     while began.elapsed() < Duration::from_secs(2) {
-        // What does not fit now goes on where it stopped.
+        // A partial write continues at its end.
         if let Ok(count) = stream.write(&flood[at..]) {
             at = (at + count) % flood.len();
         }
@@ -377,7 +378,7 @@ async fn a_program_that_never_reads_loses_its_session() {
     let (machine, agent, good) = with_a_neighbour().await;
     let manner = Manner { window: Some(1) };
     let program = machine.open("acme", manner).await;
-    // Even the Welcome does not get through, so it is not waited for.
+    // Even the Welcome is blocked, so it is not waited for.
     let program = program.unwrap();
     program
         .say(Said::Hello(api::Hello {
@@ -416,7 +417,7 @@ async fn as_much_as_a_vendor_may_offer_takes_a_few_mebibytes() {
         .unwrap();
     let long = |number: usize| {
         let mut device = device(&format!("{number:0>40}"));
-        // What is not lent need not be there.
+        // A device that is not advertised need not exist.
         device.health = api::Health::Unhealthy.into();
         device.recipe = Some(node(&format!("/dev/acme{number:0>40}")));
         device

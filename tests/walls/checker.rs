@@ -1,4 +1,4 @@
-//! Holds the paths of a file against the table.
+//! Compares the paths of a file with the table.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use crate::{
     table::{OUTSIDE, Outside, WALLS, Wall},
 };
 
-/// Everything in `file` that breaks a wall, one line each.
+/// Every violation of a layering rule in `file`, one line each.
 pub(crate) fn violations(file: &str, text: &str) -> Vec<String> {
     judged(file, text).filter_map(Result::err).collect()
 }
 
-/// Every allowance that `file` makes use of.
+/// Every allowance that `file` uses.
 pub(crate) fn uses(file: &str, text: &str) -> BTreeSet<String> {
     judged(file, text)
         .filter_map(Result::ok)
@@ -20,7 +20,7 @@ pub(crate) fn uses(file: &str, text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// For each path of the file the allowance it needs, if it needs one; or what is wrong with it.
+/// For each path of the file the allowance it needs, if it needs one, or an error.
 fn judged(file: &str, text: &str) -> impl Iterator<Item = Result<Option<String>, String>> {
     let tests = file.ends_with("tests.rs") || file.contains("/tests/");
     let module = file
@@ -67,7 +67,7 @@ fn inside(module: &str, target: &str) -> Result<Option<String>, String> {
         };
     };
     let to = wall_of(target).ok_or("the target's room is not in the table of walls")?;
-    // Rooms of one row do not import each other either, but a room is at home in itself.
+    // Modules of one row may not import each other either, but a module may import itself.
     let home = |room: &str| is_under(module, room) && is_under(target, room);
     if from.rooms == to.rooms && from.rooms().any(home) || from.may == "*" {
         return Ok(None);
@@ -100,7 +100,7 @@ fn outside(module: &str, target: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// A file that breaks a wall in each way in which code can name something.
+/// A file that violates a rule in each way in which code can name something.
 #[test]
 fn a_violation_is_caught_however_it_is_written() {
     let caught = |text: &str| violations("plan/host.rs", text);
@@ -127,7 +127,7 @@ fn a_violation_is_caught_however_it_is_written() {
     ] {
         assert!(!caught(text).is_empty(), "{text}");
     }
-    // A module brought in by name, and then its parts.
+    // A module imported by name, and then its parts.
     let text = "use std::process; fn f() { process::Command::new(\"x\"); }";
     assert_eq!(caught(text).len(), 2);
 }
@@ -152,7 +152,7 @@ fn what_is_allowed_or_only_for_tests_or_only_said_is_no_violation() {
     assert!(violations("plan/tests.rs", "use std::fs;").is_empty());
 }
 
-/// A sub-room with a row of its own stands behind its own wall.
+/// A submodule with a row of its own has its own layering rule.
 #[test]
 fn a_room_within_a_room_has_its_own_wall() {
     let from = |file: &str, text: &str| violations(file, text).len();

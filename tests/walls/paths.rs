@@ -7,11 +7,11 @@ use crate::tokens::{
     tokens,
 };
 
-/// A path as its segments, from the crate (`crate`) or from an outside crate on.
+/// A path as its segments, starting at the crate (`crate`) or at an outside crate.
 pub(crate) type FullPath = Vec<String>;
 
-/// Every path that `file` (below `src`) names: those of `use` trees, those written in full, and those
-/// that begin with a name that a `use` brought in. What is compiled for tests only is left out.
+/// Every path that `file` (below `src`) names: those of `use` trees, those written in full, and
+/// those that begin with an imported name. Code that is compiled only for tests is skipped.
 pub(crate) fn paths(file: &str, text: &str) -> Vec<FullPath> {
     let mut reader = Reader {
         tokens: without_tests(tokens(text)),
@@ -22,7 +22,7 @@ pub(crate) fn paths(file: &str, text: &str) -> Vec<FullPath> {
         names: BTreeMap::new(),
         found: Vec::new(),
     };
-    // Twice: a `use` may stand below the line that needs it.
+    // Twice: a `use` may come after the line that needs it.
     reader.read();
     (reader.at, reader.depth) = (0, 0);
     reader.found.clear();
@@ -30,7 +30,7 @@ pub(crate) fn paths(file: &str, text: &str) -> Vec<FullPath> {
     reader.found
 }
 
-/// The module that a file is.
+/// The module path of a file.
 fn home(file: &str) -> Vec<String> {
     let stem = file.trim_end_matches(".rs");
     let mut home: Vec<String> = stem.split('/').map(str::to_owned).collect();
@@ -43,7 +43,7 @@ fn home(file: &str) -> Vec<String> {
     home
 }
 
-/// Leaves out every item behind `#[cfg(test)]`.
+/// Removes every item behind `#[cfg(test)]`.
 fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
     let test = ["#", "[", "(", ")", "]"].map(Mark);
     let is_test = |window: &[Token]| {
@@ -99,7 +99,7 @@ struct Reader {
     /// Inline modules that are open, with the depth of braces they began at.
     inner: Vec<(String, usize)>,
     depth: usize,
-    /// What `use` brought in, by the name it has here.
+    /// The imports of `use`, by their local names.
     names: BTreeMap<String, FullPath>,
     found: Vec<FullPath>,
 }
@@ -140,7 +140,7 @@ impl Reader {
         }
     }
 
-    /// Whether this name goes on a path, or is a method or a field.
+    /// Whether this name continues a path, or is a method or a field.
     fn in_path(&self) -> bool {
         let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
         matches!(before, Some(Mark("::" | ".")))
@@ -183,7 +183,7 @@ impl Reader {
                     while self.peek(0).is_some_and(|token| *token != Mark("}")) {
                         let before = self.at;
                         self.tree(&path);
-                        // The comma, or what is no part of a tree (a macro's `$`).
+                        // The comma, or a token that is no part of a tree (a macro's `$`).
                         if self.peek(0) == Some(&Mark(",")) || self.at == before {
                             self.at += 1;
                         }
@@ -211,7 +211,7 @@ impl Reader {
         }
     }
 
-    /// The path from its crate on; none for one that begins with a type or module of this file.
+    /// The path from its crate on; `None` for one that begins with a type or module of this file.
     fn full(&self, path: Vec<String>) -> Option<FullPath> {
         let mut module = self.home.clone();
         module.extend(self.inner.iter().map(|(name, _)| name.clone()));
@@ -246,7 +246,7 @@ impl Reader {
     }
 }
 
-/// Whether a path that begins so leads out of the crate.
+/// Whether a path with this first segment is outside the crate.
 fn is_outside(first: &str) -> bool {
     first == "std" || first == "core" || first == "alloc" || dependencies().contains(&first)
 }

@@ -1,12 +1,13 @@
-//! The table of rooms: which may import which, and which outside crate is named where.
+//! The table of layering rules: which module may import which, and where each outside crate may be
+//! used.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
-/// One row: rooms, what they may import, and why where that is not plain.
+/// One row: modules, the modules they may import, and the reason where that is not obvious.
 pub(crate) struct Wall {
-    /// Rooms with the same wall. A room within a room has a row of its own when its wall is another.
+    /// Modules with the same rule. A submodule has a row of its own when its rule differs.
     pub(crate) rooms: &'static str,
-    /// Rooms that they may import; `*` for whatever they join.
+    /// Modules that they may import; `*` for modules that combine all others.
     pub(crate) may: &'static str,
     pub(crate) why: &'static str,
 }
@@ -136,10 +137,10 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("agent cli", "*", "they join the others"),
 ];
 
-/// An outside path, where it may be named, and why there.
+/// An outside path, where it may be named, and the reason.
 pub(crate) struct Outside {
     pub(crate) path: &'static str,
-    /// Modules and what is below them; `*` everywhere.
+    /// Modules, including their submodules; `*` for all.
     pub(crate) rooms: &'static [&'static str],
     pub(crate) why: &'static str,
 }
@@ -148,7 +149,7 @@ const fn outside(path: &'static str, rooms: &'static [&'static str], why: &'stat
     Outside { path, rooms, why }
 }
 
-/// Where things happen at the same time; the vocabulary is not among them.
+/// Modules with concurrency; the vocabulary has none.
 const DRIVERS: &[&str] = &[
     "admin",
     "authority",
@@ -181,7 +182,7 @@ const DRIVERS: &[&str] = &[
     "vendor",
 ];
 
-/// The closest row counts. What is not in `std` must have a row.
+/// The closest row applies. Everything outside `std` must have a row.
 pub(crate) const OUTSIDE: &[Outside] = &[
     // The file system.
     outside(
@@ -192,7 +193,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("tokio::fs", &[], "the file room is synchronous"),
     outside("rustix", &["root"], "file work is the file room's"),
     outside("inotify", &["root"], "others are handed a root::Watch"),
-    // The kernel otherwise.
+    // Other kernel interfaces.
     outside(
         "nix",
         &[
@@ -278,7 +279,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         "tokio's can be stopped by a test",
     ),
     outside("jiff", &["*"], "times as data"),
-    // One room each.
+    // One module each.
     outside("zbus", &["systemd"], "D-Bus is systemd's"),
     outside("sd_notify", &["systemd"], ""),
     outside(
@@ -331,7 +332,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         "YAML of our own documents",
     ),
     outside("sha2", &["digest", "machine_config", "device::name"], ""),
-    // Things that happen at the same time.
+    // Concurrency.
     outside("tokio", DRIVERS, "the vocabulary is pure"),
     outside("tokio_util", DRIVERS, "the vocabulary is pure"),
     outside("tokio_stream", DRIVERS, "the vocabulary is pure"),
@@ -372,7 +373,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("thiserror", &["*"], ""),
 ];
 
-/// Every allowance of both tables, as the checker names it when it is used.
+/// Every allowance of both tables, under the name that the checker uses.
 pub(crate) fn allowances() -> BTreeSet<String> {
     let walls = WALLS.iter().filter(|wall| wall.may != "*");
     let walls = walls.flat_map(|wall| wall.may().map(|may| format!("{} → {may}", wall.rooms)));
@@ -386,7 +387,7 @@ pub(crate) fn allowances() -> BTreeSet<String> {
     walls.chain(outside).collect()
 }
 
-/// The table as ARCHITECTURE.md shows it.
+/// The table as Markdown, for ARCHITECTURE.md.
 pub(crate) fn as_markdown() -> String {
     let code = |names: &str| {
         let names = names.split(' ').filter(|name| !name.is_empty());

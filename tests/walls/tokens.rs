@@ -1,4 +1,4 @@
-//! Rust's text as names and marks; comments, strings and numbers say nothing about walls.
+//! Rust source as names and marks; comments, strings and numbers are irrelevant to layering rules.
 
 /// A name, or one mark; `::` is one mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn string(rest: &[char]) -> usize {
     at + 1
 }
 
-/// A character, or a lifetime, which is left to be read as a name.
+/// A character, or a lifetime, whose name is then read as an ordinary name.
 fn character(rest: &[char]) -> usize {
     match rest {
         ['\'', '\\', ..] => {

@@ -1,4 +1,5 @@
-//! CDI specs, as toolkits leave them: what is accepted names a kind and devices that a container may be given.
+//! CDI specs, as toolkits write them: an accepted one names a kind and devices that a container may
+//! be given.
 use std::collections::BTreeSet;
 
 use machinist::device::cdi::{self, Kind};

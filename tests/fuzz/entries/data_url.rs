@@ -1,4 +1,4 @@
-//! Data URLs, held against another reader: what both take they take for the same bytes.
+//! Data URLs, compared with another parser: both decode an accepted URL to the same bytes.
 use machinist::machine_config::{Order, Rules, merge, parse};
 
 /// The text of a JSON string.
@@ -42,7 +42,8 @@ pub(crate) fn check(url: &str) {
     if url.is_empty() {
         return assert!(ours.is_empty());
     }
-    // A browser takes white space and controls off both ends before it looks; here they are content.
+    // A browser strips white space and control characters from both ends first; here they are
+    // content.
     if url.trim_matches(|c| c <= ' ') != url {
         return;
     }

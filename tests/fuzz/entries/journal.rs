@@ -1,9 +1,9 @@
-//! The journal: any bytes are refused or read, and what is read is written as it was.
+//! The journal: any bytes are refused or read, and a journal that was read is written unchanged.
 use machinist::{digest::Digest, update::journal::Journal};
 
 pub(crate) fn check(bytes: &[u8]) {
     let _ = Journal::decode(bytes);
-    // A body under a checksum that fits: what another version, or a person, could have written.
+    // A body with a valid checksum: another version, or an operator, could have written it.
     let header = format!(
         r#"{{"machinistJournal":1,"minReader":1,"checksum":"{}"}}"#,
         Digest::of(bytes)

@@ -1,4 +1,4 @@
-//! file_contexts(5): any text gives labels or none, and no label that is no word of it.
+//! file_contexts(5): any text gives labels or none, and every label is a word of the text.
 use machinist::plan::{Labels, ObjectKind};
 
 pub(crate) fn check(text: &str) {

@@ -1,5 +1,5 @@
-//! MachineConfig, Ignition and Butane: any text is read or refused with places that exist, and what is
-//! read survives being stored and being rendered.
+//! MachineConfig, Ignition and Butane: any text is read or refused with positions that exist, and a
+//! config that was read survives being stored and being rendered.
 use machinist::{
     machine_config::{
         Local, LocalEntry, LocalError, LocalKind, NoLocal, Order, Refusal, Rules, digest,
@@ -9,7 +9,7 @@ use machinist::{
     reason::Reason,
 };
 
-/// A directory in which every name means something.
+/// A directory in which every name exists.
 #[derive(Debug)]
 struct Anything;
 
@@ -42,7 +42,7 @@ impl Local for Anything {
 
 fn stand_in(text: &[u8], refusals: &[Refusal]) {
     assert!(!refusals.is_empty());
-    // Line breaks of YAML are CR, LF and both.
+    // YAML's line breaks are CR, LF and both.
     let breaks = text.iter().filter(|byte| matches!(byte, b'\n' | b'\r'));
     let lines = u32::try_from(breaks.count()).unwrap() + 1;
     for refusal in refusals {

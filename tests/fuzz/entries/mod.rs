@@ -1,4 +1,5 @@
-//! Entry points of the parsers: `tests/fuzz/run` feeds them mutated texts, and `cargo test` replays the seeds.
+//! Entry points of the parsers: `tests/fuzz/run` feeds them mutated texts, and `cargo test` replays
+//! the seeds.
 
 mod cdi_spec;
 mod data_url;
@@ -18,7 +19,7 @@ mod vendor_frame;
 pub(crate) struct Entry {
     /// Its name, and its directory of seeds.
     pub(crate) name: &'static str,
-    /// Panics when the parser does, or when it contradicts itself.
+    /// Panics when the parser does, or when its results are inconsistent.
     pub(crate) check: fn(&[u8]),
 }
 

@@ -1,4 +1,4 @@
-//! Lists of unmodified plugins, as they come in: read in pieces, never whole.
+//! Lists of unmodified plugins as received: read in pieces, never whole.
 use machinist::proxy::count;
 
 const MOST: usize = 8;
@@ -6,7 +6,8 @@ const MOST: usize = 8;
 pub(crate) fn check(message: &[u8]) {
     let (piece, message) = message.split_first().unwrap_or((&1, &[]));
     let whole = count(message, MOST, message.len());
-    // Wherever a message is cut, it says the same; which of two mistakes is told first may differ.
+    // The pieces of a message do not change the result; which of two errors is reported first may
+    // differ.
     let pieces = count(message, MOST, usize::from(*piece));
     assert_eq!(whole.is_ok(), pieces.is_ok());
     if let (Ok(whole), Ok(pieces)) = (whole, pieces) {

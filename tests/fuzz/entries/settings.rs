@@ -1,4 +1,4 @@
-//! Settings: a file beside an environment. Problems name the file and a line that exists.
+//! Settings: a file together with an environment. Problems name the file and a line that exists.
 use machinist::config::{Fragment, Inputs, Origin, SettingsFile, load};
 
 pub(crate) fn check(text: &str) {
@@ -19,7 +19,7 @@ pub(crate) fn check(text: &str) {
         for problem in &error.problems {
             assert!(!problem.message.is_empty());
             if let Origin::File { line, .. } = &problem.at {
-                // Line 0: the file as a whole.
+                // Line 0 means the file as a whole.
                 assert!(*line <= lines, "{problem:?}");
             }
         }

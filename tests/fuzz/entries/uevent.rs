@@ -1,4 +1,4 @@
-//! What the kernel says about devices – and what anybody may send to a netlink socket.
+//! The kernel's uevents, and arbitrary messages that any process may send to a netlink socket.
 use machinist::hardware::uevent::Uevent;
 
 pub(crate) fn check(message: &[u8]) {

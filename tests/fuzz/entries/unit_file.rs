@@ -1,4 +1,4 @@
-//! Unit files: read strictly and leniently alike, and their faults stand in lines that exist.
+//! Unit files: the strict and the lenient reader agree, and errors name lines that exist.
 use machinist::machine_config::{UnitFile, split_words};
 
 pub(crate) fn check(text: &str) {

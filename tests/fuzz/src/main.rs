@@ -1,4 +1,4 @@
-//! One program for every parser: `FUZZ_ENTRY` names the one that it feeds.
+//! One program for every parser: `FUZZ_ENTRY` names the one that is fuzzed.
 #![no_main]
 
 #[path = "../entries/mod.rs"]

@@ -1,4 +1,5 @@
-//! What a vendor's own program offers, claimed by what is in it: the example of the documentation, unchanged.
+//! Devices that a vendor's program reports, claimed by their attributes and capacity: the example
+//! of the documentation, unchanged.
 
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ pub(super) const SERVICE: &str = "[Service]\n\
     Environment=MACHINIST_VENDOR_SOCKET=/run/machinist/vendors/acme/agent.sock\n\
     ExecStart=/usr/local/bin/acme\n";
 
-/// What is asked of a card besides being one.
+/// A claim's requirement besides the device class.
 const LARGE: &str = "device.capacity['dra.machinist.dev'].memory.compareTo(quantity('16Gi')) >= 0";
 
 fn is_offered(device: &&Value) -> bool {
@@ -26,7 +27,7 @@ fn offered(stage: &Stage) -> Vec<Value> {
     devices.iter().filter(is_offered).cloned().collect()
 }
 
-/// The program's sessions, and whether it has one now.
+/// How many sessions the program has had, and whether one is open.
 fn sessions(stage: &Stage) -> (u64, bool) {
     let status = stage.machine.status().unwrap_or_default();
     let vendor = &status["vendors"][0];
@@ -36,7 +37,7 @@ fn sessions(stage: &Stage) -> (u64, bool) {
     )
 }
 
-/// How the slices were written last.
+/// The resource version of each slice: it changes with every write.
 fn versions(stage: &Stage) -> Vec<Value> {
     let slices = stage.slices();
     let version = |slice: &Value| slice["metadata"]["resourceVersion"].clone();
@@ -62,7 +63,7 @@ pub(super) fn is_claimed(stage: &Stage) {
     assert!(device.starts_with("acme"), "{taken}");
     assert_eq!(kind, "character special file\n");
 
-    // The program's restart is nothing to the pod, to the kubelet and to the scheduler.
+    // A restart of the program affects neither the pod nor the kubelet nor the scheduler.
     let (run, written) = (stage.run_of("worker"), versions(stage));
     let (registered, (before, _)) = (stage.registrations(), sessions(stage));
     machine.exec(&["systemctl", "restart", "program"]);

@@ -1,4 +1,4 @@
-//! A resource that changes sides, and one that nobody lends any more.
+//! A resource that moves between DRA and the device plugin, and one that is no longer advertised.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use super::{DECLARED, FUSE, Stage, declaration};
 use crate::devices::wait_allocatable;
 use crate::support::wait;
 
-/// From claims to a device plugin and back, without a restart: never both.
+/// Moves a resource from DRA to the device plugin and back without a restart: it is never offered
+/// by both.
 pub(super) fn both(stage: &Stage) {
     let (machine, node) = (&stage.machine, stage.node());
     machine.write(DECLARED, declaration("devicePlugin"));
@@ -17,7 +18,8 @@ pub(super) fn both(stage: &Stage) {
     wait_allocatable(&node, FUSE, "0");
 }
 
-/// What nobody lends any more stays on the Node, and that is said until somebody lends it again.
+/// A resource that no plugin serves any more stays on the Node with a count of 0. The agent reports
+/// that until the resource is served again.
 pub(super) fn neither(stage: &Stage) {
     let machine = &stage.machine;
     let told = |what: &str, zeros: &Value| {

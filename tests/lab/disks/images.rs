@@ -1,4 +1,4 @@
-//! Disks in files, and a film of what has reached them.
+//! Disks in image files, and a recording of the data that has reached them.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ pub(super) enum FileSystem {
 }
 
 impl FileSystem {
-    /// Small, so that a picture is cheap; without work that the kernel would do later by itself.
+    /// Small, so that a copy is cheap; without deferred work of the kernel (lazy initialisation).
     fn make(self, image: &Path) {
         let image = path(image);
         match self {
@@ -33,7 +33,8 @@ impl FileSystem {
             }
             Self::Xfs => {
                 let data = format!("file,name={image},size=32m");
-                // Below 300 MB its makers want to hear nothing of slow disks; ours is no such.
+                // mkfs.xfs refuses sizes below 300 MB without `--unsupported`; they are fine for
+                // these disks.
                 run("mkfs.xfs", &["-q", "-f", "--unsupported", "-d", &data]);
             }
         }
@@ -48,24 +49,24 @@ impl FileSystem {
 
     fn options(self) -> &'static str {
         match self {
-            // Commits when it is asked to, and not because the test takes its time.
+            // Commits on request only, and not because the test is slow.
             Self::Ext4 => "commit=3600",
             Self::Xfs => "defaults",
         }
     }
 }
 
-/// A machine's disks, mounted or not, in a directory that goes with them.
+/// A machine's disks, mounted or not, in a directory that is removed on drop.
 #[derive(Debug)]
 pub(super) struct Disks {
     kind: FileSystem,
     dir: PathBuf,
-    /// Loop device and place, in the order of mounting.
+    /// Loop device and mount point, in the order of mounting.
     mounted: RefCell<Vec<(String, PathBuf)>>,
 }
 
 impl Disks {
-    /// Fresh ones that hold a copy of this tree, all of it durable, and nothing under way.
+    /// Creates disks that hold a copy of this tree, all of it durable, with no writes pending.
     pub(super) fn holding(kind: FileSystem, name: &str, tree: &Path) -> Self {
         let dir = Path::new(WORK).join(format!("{name}-{}", kind.name()));
         assert!(!dir.exists(), "{} exists: an earlier run?", dir.display());
@@ -79,7 +80,7 @@ impl Disks {
         let (from, to) = (tree.join("."), disks.top());
         run("cp", &["--archive", path(&from), path(&to)]);
         for place in DISKS {
-            // ext4's own; no config is about it.
+            // ext4 creates it; no config mentions it.
             let _ = fs::remove_dir(to.join(place).join("lost+found"));
         }
         disks.unmount();
@@ -99,18 +100,19 @@ impl Disks {
         self.dir.join(format!("{disk}.img"))
     }
 
-    /// As a boot does it: each file system replays its log.
+    /// Mounts the disks as a boot does: each file system replays its log.
     pub(super) fn mount(&self) {
         for (disk, place) in DISKS.iter().enumerate() {
             let image = self.image(disk);
-            // Past the page cache of the host: in the file is what has reached the device.
+            // Direct I/O bypasses the host's page cache, so the image file holds exactly what has
+            // reached the device.
             let device = run(
                 "losetup",
                 &["--find", "--show", "--direct-io=on", path(&image)],
             );
             let device = device.trim().to_owned();
             let place = self.top().join(place);
-            // On record first, so that it is taken away if the rest fails.
+            // Recorded first, so that the device is detached if the mount fails.
             self.mounted
                 .borrow_mut()
                 .push((device.clone(), place.clone()));
@@ -123,7 +125,8 @@ impl Disks {
     pub(super) fn unmount(&self) {
         while let Some((device, place)) = self.mounted.borrow_mut().pop() {
             run("umount", &[path(&place)]);
-            // While a machine starts, its namespace may still hold what is unmounted here.
+            // A machine that is starting may still hold a mount in its namespace that is unmounted
+            // here.
             let mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap();
             assert!(
                 !mounted().contains(&format!(" {device} ")),
@@ -138,7 +141,7 @@ impl Disks {
         }
     }
 
-    /// Puts these contents onto the disks, which must not be mounted.
+    /// Writes these contents to the disks, which must not be mounted.
     pub(super) fn load(&self, contents: &[Vec<u8>]) {
         for (disk, content) in contents.iter().enumerate() {
             let file = File::create(self.image(disk)).unwrap();
@@ -161,8 +164,8 @@ impl Drop for Disks {
     }
 }
 
-/// What the kernel may do at any time: write one disk out, or commit its log and nothing else – then
-/// names are durable before the content of files is.
+/// What the kernel may do at any time: write one disk out, or commit its log and nothing else –
+/// then names are durable before the content of files is.
 pub(super) fn write_back(dice: &mut Dice, top: &Path) {
     let disk = dice.pick(DISKS.len());
     let at = File::open(top.join(DISKS[disk])).unwrap();
@@ -176,20 +179,20 @@ pub(super) fn write_back(dice: &mut Dice, top: &Path) {
     }
 }
 
-/// What was on all disks at each moment, from the first picture on.
+/// The content of all disks at each moment, from the first copy on.
 #[derive(Debug)]
 pub(super) struct Film {
     /// Image and loop device of each disk.
     disks: Vec<(PathBuf, String)>,
     start: Vec<Vec<u8>>,
-    /// What was written to each device so far, as the kernel counts it.
+    /// The write counters of each device from the kernel, at the last copy.
     written: Vec<String>,
     now: Vec<Vec<u8>>,
     cuts: Vec<Cut>,
     pub(super) pictures: usize,
 }
 
-/// A picture that differs from the one before.
+/// A copy that differs from the one before.
 #[derive(Debug)]
 struct Cut {
     what: String,
@@ -217,7 +220,7 @@ impl Film {
         }
     }
 
-    /// Copies what has changed on the disks.
+    /// Copies the blocks that have changed on the disks.
     pub(super) fn picture(&mut self, what: &str) {
         self.pictures += 1;
         let mut blocks = Vec::new();
@@ -238,12 +241,13 @@ impl Film {
         }
     }
 
-    /// How many states of the disks there are.
+    /// The number of recorded states of the disks.
     pub(super) fn states(&self) -> usize {
         self.cuts.len()
     }
 
-    /// Every state of the disks, once: which of them changed for it, and what is on them.
+    /// Calls `see` once for every state of the disks, with a description, the number of disks that
+    /// changed for it, and the content of all disks.
     pub(super) fn each(&self, mut see: impl FnMut(&str, usize, &[Vec<u8>])) {
         let mut contents = self.start.clone();
         for cut in &self.cuts {
@@ -255,7 +259,7 @@ impl Film {
         }
     }
 
-    /// The end, but for one disk that never wrote anything.
+    /// The final state, except that one disk has none of its writes.
     pub(super) fn end_without(&self, disk: usize) -> Vec<Vec<u8>> {
         let mut contents = self.now.clone();
         contents[disk].clone_from(&self.start[disk]);
@@ -263,7 +267,7 @@ impl Film {
     }
 }
 
-/// The content of an image that nobody writes into meanwhile, and what was written to it so far.
+/// The content of an image while no writer is active, and the device's write counters.
 fn at_rest((image, device): &(PathBuf, String)) -> (String, Vec<u8>) {
     wait::value("a disk to be at rest", wait::seconds(60), || {
         let before = writes(device)?;
@@ -272,11 +276,11 @@ fn at_rest((image, device): &(PathBuf, String)) -> (String, Vec<u8>) {
     })
 }
 
-/// How many writes a device has carried out, and how much they were; none while one is under way.
+/// The device's completed writes and their size, or `None` while a write is in flight.
 fn writes(device: &str) -> Option<String> {
     let name = device.trim_start_matches("/dev/");
     let counts = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
-    // Documentation/block/stat.rst: writes are fields 5 to 7, discards 12 to 14, under way 9.
+    // Documentation/block/stat.rst: writes are fields 5 to 7, discards 12 to 14, in flight 9.
     let counts: Vec<_> = counts.split_whitespace().collect();
     let written = [counts[4], counts[6], counts[11], counts[13]].join(" ");
     (counts[8] == "0").then_some(written)

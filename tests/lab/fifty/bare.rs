@@ -1,4 +1,5 @@
-//! Device plugins without an agent: all in this process, waiting for a kubelet's socket to register at once.
+//! Device plugins without an agent: all in this process, waiting for a kubelet's socket to register
+//! immediately.
 
 use std::{
     os::unix::fs::MetadataExt as _,
@@ -12,12 +13,13 @@ use tonic::transport::Channel;
 
 use crate::kubelet::plugin::{DIRECTORY, Script, Service, dialled, request};
 
-/// How often the socket is looked at.
+/// How often the socket is polled.
 const LOOK: Duration = Duration::from_micros(200);
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Plugins that register as soon as there is another socket than now. Their end is when they are dropped.
+/// Plugins that register as soon as the kubelet's socket is replaced. They stop when this is
+/// dropped.
 pub(super) struct Plugins {
     process: Runtime,
     registering: JoinHandle<SystemTime>,
@@ -50,7 +52,8 @@ impl Plugins {
         }
     }
 
-    /// When all of them were, and the kubelet had asked for all their lists; in seconds since 1970.
+    /// When all plugins were registered and the kubelet had called ListAndWatch on each; in seconds
+    /// since 1970.
     pub(super) fn registered(&mut self) -> f64 {
         let registering = &mut self.registering;
         let patience = async { tokio::time::timeout(PATIENCE, registering).await };
@@ -59,7 +62,7 @@ impl Plugins {
     }
 }
 
-/// Serves, registers, and waits to be asked for the list.
+/// Serves, registers, and waits for the ListAndWatch call.
 async fn register(root: PathBuf, kubelet: Channel, resource: String, number: usize) {
     let service = Service::new(Script::default());
     service.list(&[("one", "Healthy")]);
@@ -75,7 +78,7 @@ async fn register(root: PathBuf, kubelet: Channel, resource: String, number: usi
     }
 }
 
-/// A connection to the kubelet's socket once it is another one.
+/// Connects to the kubelet's socket once it has been replaced.
 async fn another(root: &Path, before: Option<(i64, i64)>) -> Channel {
     loop {
         if made(root) != before
@@ -87,7 +90,7 @@ async fn another(root: &Path, before: Option<(i64, i64)>) -> Channel {
     }
 }
 
-/// When the socket was made; none while there is none.
+/// When the socket was created, or `None` while there is none.
 fn made(root: &Path) -> Option<(i64, i64)> {
     let stat = std::fs::symlink_metadata(root.join(DIRECTORY).join("kubelet.sock")).ok()?;
     Some((stat.ctime(), stat.ctime_nsec()))

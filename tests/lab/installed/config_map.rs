@@ -1,4 +1,4 @@
-//! Devices of all nodes, by a ConfigMap.
+//! Declares devices for all nodes through a ConfigMap.
 
 use serde_json::json;
 
@@ -7,10 +7,10 @@ use crate::support::{Cluster, wait};
 
 const RESOURCE: &str = "acme.dev/fuse";
 
-/// The kubelet looks once a minute or so whether a pod's volumes are as they should be.
+/// The kubelet syncs a pod's ConfigMap volumes about once a minute.
 const BROUGHT: std::time::Duration = wait::seconds(180);
 
-/// Declares so many shares of a device that every machine here has.
+/// Declares this many shares of a device that every machine here has.
 pub(super) fn declares(cluster: &Cluster, replicas: u32) {
     let declaration = format!(
         "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: fuse}}\nspec:\n  \
@@ -24,7 +24,7 @@ pub(super) fn declares(cluster: &Cluster, replicas: u32) {
     cluster.apply(&map.to_string());
 }
 
-/// Every node has as many, and no pod was made anew for it.
+/// Asserts that every node advertises that count, and that no pod was recreated for it.
 pub(super) fn is_followed(cluster: &Cluster, nodes: &[&str], replicas: u32) {
     for node in nodes {
         let what = format!("{replicas} {RESOURCE} on {node}");

@@ -1,4 +1,5 @@
-//! Who may say which devices a node has: the policy `machinist-own-slices` as the API server keeps it.
+//! The policy `machinist-own-slices`, which limits the ResourceSlices that an agent may write, as
+//! the API server enforces it.
 
 use serde_json::json;
 
@@ -19,7 +20,7 @@ fn slice(name: &str, node: &str, driver: &str) -> String {
     slice.to_string()
 }
 
-/// With the token of `first`'s agent slices of `first` can be written, and no others.
+/// Asserts that the token of `first`'s agent may write slices of `first` and no others.
 pub(super) fn are_of_its_own_node(cluster: &Cluster, token: &str) {
     if lab().version.starts_with("1.33.") {
         println!(
@@ -35,11 +36,11 @@ pub(super) fn are_of_its_own_node(cluster: &Cluster, token: &str) {
     let create = |name: &str, node: &str, driver: &str| {
         may(&["create", "-f", "-"], &slice(name, node, driver))
     };
-    // Its own it may: else the refusals below would say nothing.
+    // It may write its own slices; without this check the refusals below would prove nothing.
     create("lab-own", "first", DRIVER).unwrap();
-    // Nobody watches those of a node that is not there, so that this one stays as it is.
+    // No controller watches the slices of a node that does not exist, so this one stays unchanged.
     cluster.apply(&slice("lab-other", "elsewhere", DRIVER));
-    // As the agent itself writes: it may not read single slices.
+    // Server-side apply, like the agent itself: it may not read single slices.
     let apply = |name: &str, node: &str| {
         let arguments = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
         let mine = slice(name, node, DRIVER).replace("\"lab\"", "\"mine\"");

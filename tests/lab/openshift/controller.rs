@@ -1,5 +1,5 @@
-//! OpenShift's machine-config-controller, as far as a node meets it: it answers requests for drains and gives
-//! the nodes of its pool their configs, by the rules of the real one.
+//! A double of OpenShift's machine-config-controller: it serves drain requests and assigns configs
+//! to the nodes of its pool, by the rules of the real one.
 
 use std::{
     collections::BTreeMap,
@@ -23,10 +23,11 @@ use super::{
 };
 use crate::support::{Cluster, api::condition, lab, wait};
 
-/// One attempt to drain; the real one takes 90 s. The same node is not looked at meanwhile.
+/// One drain attempt; the real one takes 90 s. The controller does nothing else for the node
+/// meanwhile.
 const ATTEMPT: &str = "--timeout=5s";
 
-/// After which it looks again at what did not succeed; the real one waits for a minute.
+/// The delay before a failed drain is retried; the real one waits for a minute.
 const REQUEUE: Duration = wait::seconds(1);
 
 /// How many nodes of the pool may be unavailable.
@@ -42,7 +43,7 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// The double; its watches and its thread end with it.
+/// The double; its watches and its thread end when it is dropped.
 pub struct Controller<'a> {
     cluster: &'a Cluster,
     shared: Arc<Shared>,
@@ -98,12 +99,13 @@ impl<'a> Controller<'a> {
         }
     }
 
-    /// Makes `config` the pool's: its nodes are given it as capacity allows.
+    /// Sets `config` as the pool's config; nodes are assigned it as `maxUnavailable` allows.
     pub fn roll_out(&self, config: &str) {
         config.clone_into(&mut lock(&self.shared.target));
     }
 
-    /// Makes `config` the pool's and gives it to a node by hand, as people do where the pool has no capacity.
+    /// Sets `config` as the pool's config and assigns it to a node directly, as administrators do
+    /// where `maxUnavailable` is exhausted.
     pub fn give(&self, node: &str, config: &str) {
         self.roll_out(config);
         let annotation = format!("{GROUP}/desiredConfig={config}");
@@ -111,12 +113,13 @@ impl<'a> Controller<'a> {
             .kubectl(&["annotate", "--overwrite", "node", node, &annotation]);
     }
 
-    /// All that was written so far.
+    /// Every version recorded so far.
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
         lock(&self.shared.seen)
     }
 
-    /// Waits until an attempt to drain has ended with pods left, and a request of this kind stands.
+    /// Waits until a drain attempt has ended with pods left while a request of this kind is
+    /// pending.
     pub fn wait_blocked(&self, request: &str) {
         let before = self.shared.blocked.load(Relaxed);
         wait::until(&format!("{request} to be blocked"), LONG, || {
@@ -128,7 +131,7 @@ impl<'a> Controller<'a> {
         });
     }
 
-    /// Waits for something the Node says, from a mark of [`Seen::mark`] on.
+    /// Waits until a version of the Node after a mark of [`Seen::mark`] satisfies the condition.
     pub fn wait_node(
         &self,
         what: &str,
@@ -160,12 +163,12 @@ impl Drop for Controller<'_> {
     }
 }
 
-/// What its one worker has.
+/// The state of the double's single worker.
 struct Work<'a> {
     cluster: &'a Cluster,
     kubeconfig: PathBuf,
     shared: Arc<Shared>,
-    /// As last seen.
+    /// The nodes as last observed.
     nodes: BTreeMap<String, Value>,
 }
 
@@ -184,7 +187,8 @@ impl Work<'_> {
         }
     }
 
-    /// Acts where the request is another than the one that was fulfilled last; reads the verb alone.
+    /// Acts when the drain request differs from the one that was completed last; only the request's
+    /// verb is read.
     fn answer(&self, node: &Value) {
         let now = NodeSight::of(node);
         let (asked, name) = (now.desired_drain.as_str(), now.name.as_str());
@@ -202,7 +206,8 @@ impl Work<'_> {
         }
     }
 
-    /// Cordons, evicts with respect for budgets, and looks again: a node that somebody uncordoned is not drained.
+    /// Cordons, evicts with respect for PodDisruptionBudgets, and checks again: a node that was
+    /// uncordoned meanwhile is not drained.
     fn drain(&self, name: &str, cordoned: bool) -> bool {
         if !cordoned {
             self.kubectl(&["cordon", name]);
@@ -222,7 +227,7 @@ impl Work<'_> {
         node.is_some_and(|node| node["spec"]["unschedulable"] == true)
     }
 
-    /// Gives the pool's config to nodes that may take it, as many as may be unavailable.
+    /// Assigns the pool's config to nodes that need it, as `maxUnavailable` allows.
     fn give(&self) {
         let target = lock(&self.shared.target).clone();
         if target.is_empty() {
@@ -258,7 +263,7 @@ impl Work<'_> {
     }
 }
 
-/// In that controller's sense: a missing condition counts as good.
+/// Ready as the real controller defines it: a missing condition counts as good.
 fn is_ready(node: &Value) -> bool {
     let is = |kind, well| condition(node, kind).is_none_or(|status| status == well);
     is("Ready", "True")

@@ -1,16 +1,16 @@
-//! Drains that the controller is asked for, or is not.
+//! Drains that the node requests from the controller, and updates that request none.
 
 use std::time::{Duration, Instant};
 
 use super::{AT_ONCE, Content, NODE, SEARCH, Story, said, seen::ProgressSight};
 use crate::support::wait;
 
-/// As the controller writes it for an ImageDigestMirrorSet: with keys that say nothing.
+/// The file as the controller writes it for an ImageDigestMirrorSet, with its empty keys.
 const MIRRORS: &str = "short-name-mode = \"\"\nadditional-layer-store-auth-helper = \"\"\n\n\
     [[registry]]\n  prefix = \"\"\n  location = \"registry.example.com/ocp\"\n\n\
     \x20 [[registry.mirror]]\n    location = \"mirror.example.com/ocp\"\n    pull-from-mirror = \"digest-only\"\n";
 
-/// Within which a node is schedulable again: an attempt of the controller's, and then some.
+/// The deadline for the node to be schedulable again: one attempt of the controller plus a margin.
 const GIVEN_BACK: Duration = wait::seconds(60);
 
 pub fn mirrors(story: &Story<'_>, content: &mut Content) {
@@ -55,7 +55,8 @@ pub fn rebooting(story: &Story<'_>, content: &mut Content) {
     });
     let seen = story.controller.seen();
     let sights = seen.progress_from(from);
-    // The spec, the versions and the conditions of the status follow one another within a moment.
+    // The spec, the versions and the conditions of the status are written shortly after one
+    // another.
     let is_new =
         |it: &ProgressSight| it.desired.iter().eq([NAME]) && it.status("Updated") != "True";
     let new = sights.iter().position(is_new).expect("the new config");
@@ -98,7 +99,7 @@ pub fn rebooting(story: &Story<'_>, content: &mut Content) {
     assert_eq!(asked, [format!("drain-{NAME}"), format!("uncordon-{NAME}")]);
 }
 
-/// A pod that a budget keeps.
+/// Creates a pod that a PodDisruptionBudget protects from eviction.
 fn guard(story: &Story<'_>) {
     story.cluster.pod("guarded", NODE, &[]);
     story
@@ -134,7 +135,8 @@ fn another(story: &Story<'_>, content: &Content, name: &str) {
     story.offer(name, &content);
 }
 
-/// The desired config is set back while the drain is blocked; as often as it takes to use all names of a request.
+/// Resets the desired config while the drain is blocked, often enough to use every name of a
+/// request.
 pub fn taken_back(story: &Story<'_>, content: &Content) {
     guard(story);
     let on = on(story);
@@ -180,8 +182,8 @@ fn print_requests(story: &Story<'_>, from: usize) {
     println!("lab: openshift: asked for {asked:?}");
 }
 
-/// Whatever the controller's last act was called: by the other name, by the plain one, and after an update that
-/// asked for nothing.
+/// An operator's cordon is kept, whichever request the controller completed last: the alternative
+/// name, the plain one, or none because the update needed no drain.
 pub fn persons_cordon(story: &Story<'_>, content: &mut Content) {
     for round in 0..3 {
         if round == 2 {
@@ -218,7 +220,7 @@ pub fn persons_cordon(story: &Story<'_>, content: &mut Content) {
     }
 }
 
-/// By a person's command, whose config stays the desired one.
+/// Cancels an update with `machinist cancel`; its config stays the desired one.
 pub fn cancelled(story: &Story<'_>, content: &Content) {
     let on = on(story);
     another(story, content, "rendered-worker-cancelled");

@@ -1,4 +1,4 @@
-//! What was written over time: to the Node and to its MachineConfigNode, each version as the API server told it.
+//! Records the Node and its MachineConfigNode over time, each version as the watch delivered it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::GROUP;
 
-/// What the controller goes by of a Node.
+/// The fields of a Node that the controller uses.
 #[derive(Clone, Debug)]
 pub struct NodeSight {
     pub at: Instant,
@@ -75,7 +75,7 @@ impl NodeSight {
         ["Degraded", "Unreconcilable"].contains(&self.state.as_str())
     }
 
-    /// All but the time.
+    /// All fields but the time, as text.
     fn says(&self) -> String {
         format!(
             "{}: {} ({}), {} of {}, asks {} of {}, cordoned {}, {:?}",
@@ -92,7 +92,7 @@ impl NodeSight {
     }
 }
 
-/// What a MachineConfigNode says.
+/// The content of a MachineConfigNode.
 #[derive(Clone, Debug)]
 pub struct ProgressSight {
     pub at: Instant,
@@ -133,7 +133,7 @@ impl ProgressSight {
     }
 }
 
-/// Everything, in the order in which it came.
+/// All versions, in the order in which they were received.
 #[derive(Debug, Default)]
 pub struct Seen {
     nodes: Vec<NodeSight>,
@@ -156,7 +156,7 @@ impl Seen {
         self.nodes.last()
     }
 
-    /// How much was seen of the Node and of the MachineConfigNode.
+    /// How many versions of the Node and of the MachineConfigNode have been recorded.
     pub fn mark(&self) -> (usize, usize) {
         (self.nodes.len(), self.progress.len())
     }
@@ -169,7 +169,7 @@ impl Seen {
         &self.progress[mark..]
     }
 
-    /// For the reader of a failure.
+    /// The recorded versions as text, for failure messages.
     pub fn told(&self) -> String {
         let nodes = self.nodes.iter().map(|it| (it.at, it.says()));
         let progress = self.progress.iter().map(|it| (it.at, it.says()));

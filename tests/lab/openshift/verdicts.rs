@@ -1,4 +1,4 @@
-//! What is refused and what is not, and when the Node says so.
+//! Configs that are refused or accepted, and when the Node reports it.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::wait;
 
 const NOTHING: &str = "Nothing to do: the machine is as the config says.";
 
-/// The daemon's node, with both ways in which sshd reads its keys.
+/// Adopts the daemon's node, with both ways in which sshd can be configured to read its keys.
 pub fn adoption(story: &Story<'_>, content: &Content) {
     story.offer("rendered-worker-0", content);
     story.annotate(&[
@@ -49,7 +49,7 @@ pub fn adoption(story: &Story<'_>, content: &Content) {
     assert_eq!(story.machine.boot_id(), boot);
 }
 
-/// Each config that cannot be had, with a word of its reason, and each time a good one after it.
+/// Offers each invalid config, checks a part of its reason, and offers a valid config after each.
 pub fn bad_and_good(story: &Story<'_>, content: &mut Content) {
     let other = format!("quay.io/openshift/os@sha256:{}", "b".repeat(64));
     let bad = [
@@ -66,7 +66,7 @@ pub fn bad_and_good(story: &Story<'_>, content: &mut Content) {
         let mut config = content.rendered(&name);
         config["spec"][field] = value;
         is_degraded_at_once(story, &config, named);
-        // The first time back to where it was, then on to something new.
+        // The first time this is the previous config, later a new one.
         let good = match n {
             0 => "rendered-worker-1".to_owned(),
             _ => {
@@ -110,7 +110,8 @@ fn is_degraded_at_once(story: &Story<'_>, config: &Value, named: &str) {
     );
 }
 
-/// The pool counts the node as failing, so that it is given another config at all.
+/// Asserts that the failure is cleared promptly. The pool counts the node as failing; otherwise the
+/// controller would not assign it another config.
 fn is_cleared_at_once(story: &Story<'_>, name: &str, content: &Content) {
     story.offer(name, content);
     let (from, _) = story.controller.seen().mark();
@@ -135,7 +136,7 @@ fn is_cleared_at_once(story: &Story<'_>, name: &str, content: &Content) {
     assert!(again.is_none(), "{again:?}");
 }
 
-/// Its requirement is missing: the plan names it, before anything is done.
+/// A unit whose requirement does not exist: the plan reports it before anything is changed.
 pub fn unit_that_cannot_start(story: &Story<'_>, content: &Content) {
     const TOLD: &str = "lab-live.service cannot start: it requires lab-missing.service";
     let dropin = json!({"name": "10-lab.conf", "contents": "[Service]\nNice=1\n"});
@@ -153,7 +154,7 @@ pub fn unit_that_cannot_start(story: &Story<'_>, content: &Content) {
     assert!(folded(&plan).contains(TOLD), "{plan}");
 }
 
-/// Lines of a page as one.
+/// Joins the lines of a page.
 fn folded(page: &str) -> String {
     page.split_whitespace().collect::<Vec<_>>().join(" ")
 }

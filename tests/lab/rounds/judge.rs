@@ -1,29 +1,30 @@
-//! What the API server's audit log says of a node's update, held against what must be true of every
-//! update. The agent's own word counts for nothing here.
+//! Checks a node's update in the API server's audit log against the properties of every update. The
+//! agent's own reports are not used.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// What somebody did to a node or its pods, and the API server took.
+/// An action on a node or its pods that the API server accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// The agent keeps new pods away.
+    /// The agent cordons the node.
     Cordon,
-    /// The agent lets them come.
+    /// The agent uncordons the node.
     Uncordon,
-    /// The agent has one of the node's pods leave.
+    /// The agent evicts one of the node's pods.
     Evict(String),
-    /// The kubelet tells of this boot.
+    /// The kubelet reports this boot.
     Reports {
-        /// Its id.
+        /// The boot id.
         boot: String,
     },
 }
 
-/// From the request's arrival to the end of its answer. Whoever watches can know of a change, and act on it,
-/// before the request that made it is over, so only of two spans that do not meet is one the earlier.
+/// From the arrival of a request to the end of its response. A watcher can observe a change and act
+/// on it before the request that made it has ended, so two actions are ordered only if their spans
+/// do not overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     begun: Timestamp,
@@ -35,32 +36,33 @@ impl Span {
         self.ended < other.begun
     }
 
-    /// From the end of an earlier one to the begin of this one.
+    /// From the end of an earlier span to the begin of this one.
     pub fn since(self, earlier: Self) -> Duration {
         let time = self.begun.duration_since(earlier.ended);
         time.try_into().unwrap_or_default()
     }
 }
 
-/// What the harness itself knows of a round.
+/// What the harness itself knows about a round.
 #[derive(Debug)]
 pub struct Known {
-    /// The boot at its begin, and at its end.
+    /// The boot ids at its begin and at its end.
     pub boots: (String, String),
-    /// When the machine went down for a reboot that it had asked for.
+    /// When the machine went down for a reboot that it had requested.
     pub reboots: Vec<Timestamp>,
-    /// The machine's power went meanwhile.
+    /// Whether the machine lost power during the round.
     pub lost_power: bool,
-    /// The API server was killed meanwhile: what it did last may be done without standing in its log.
+    /// Whether the API server was killed during the round: its last actions may be missing in its
+    /// audit log.
     pub lost_api: bool,
-    /// A person had cordoned the node before.
+    /// Whether an operator had cordoned the node before.
     pub person: bool,
-    /// Pods may be scheduled to it now.
+    /// Whether pods may be scheduled to the node now.
     pub schedulable: bool,
 }
 
-/// The deeds of the log from its line `from` on that are about a node whose pods' names begin with `pods`,
-/// and when they were done.
+/// The actions in the log from line `from` on that concern a node whose pods' names begin with
+/// `pods`, with their time spans.
 pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Span, Deed)> {
     log[from..]
         .iter()
@@ -110,7 +112,7 @@ fn deed(event: &Value, node: &str, pods: &str) -> Option<Deed> {
     }
 }
 
-/// What is wrong with a round whose update drained and rebooted; empty when all is as it must be.
+/// The violated properties of a round whose update drained and rebooted; empty when there are none.
 pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut must = |holds: bool, what: &str| {
@@ -124,7 +126,7 @@ pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
     };
     let (cordons, uncordons) = (times(&Deed::Cordon), times(&Deed::Uncordon));
     let wanted = usize::from(!known.person);
-    // What a dying API server did may be missing in its log, and is then done once more.
+    // The last action of a killed API server may be missing in its log.
     let fits = |n: usize| n == wanted || known.lost_api && n <= wanted;
     for (what, n) in [("cordons", cordons.len()), ("uncordons", uncordons.len())] {
         must(
@@ -158,8 +160,8 @@ pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
         reboots == 1 || known.lost_power,
         "nobody asked for the reboot",
     );
-    // Verified is what the agent says; that it could not have been is told by the kubelet, which had not
-    // come back from the reboot.
+    // The agent reports an update as verified; the kubelet's reports show whether the node had
+    // really come back from the reboot.
     let down = known.reboots.first();
     let came_back = |(time, deed): &(Span, Deed)| {
         matches!(deed, Deed::Reports { boot } if boot != before)
@@ -173,7 +175,8 @@ pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
     wrong
 }
 
-/// The same deeds with the uncordon moved before anything of the new boot was known: no judge may take them.
+/// The same actions with the uncordon moved before the first report of the new boot: a check must
+/// reject them.
 pub fn uncordoned_too_early(deeds: &[(Span, Deed)]) -> Option<Vec<(Span, Deed)>> {
     let cordoned = deeds.iter().find(|(_, deed)| *deed == Deed::Cordon)?.0;
     let mut moved = deeds.to_vec();

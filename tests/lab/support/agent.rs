@@ -1,4 +1,4 @@
-//! A machine with the agent on it: the configs it is given, and what it says of itself.
+//! A machine with the agent on it: how to give it configs and read its status.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::builder::Builder;
 use super::{Machine, wait};
 
-/// Where a machine by itself takes its configs from.
+/// The config directory of a standalone machine.
 const SOURCE: &str = "/etc/machinist/machine.d";
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/machine");
 
-/// An example config by its number, as the repository has it.
+/// An example config of the repository, by its number.
 ///
-/// Kernel settings are the host's but for the network's, so the example's are exchanged for two of
-/// those.
+/// Kernel settings other than the network's belong to the host, so the example's are replaced by
+/// two of the network's.
 pub fn example(number: &str) -> (String, String) {
     let entries = std::fs::read_dir(EXAMPLES).expect("the examples");
     let found = entries
@@ -66,7 +66,7 @@ pub fn file(path: &str, mode: u32, content: &str) -> Value {
     json!({"path": path, "mode": mode, "overwrite": true, "contents": {"source": data_url(content)}})
 }
 
-/// A MachineConfig with one file of a path that no policy knows: it costs a reboot.
+/// A MachineConfig with one file whose path no policy covers: it requires a reboot.
 pub fn needs_reboot(content: &str) -> String {
     let storage = json!({"files": [file("/etc/example.conf", 0o640, content)]});
     manifest("80-reboot", storage, Value::Null)
@@ -90,7 +90,7 @@ impl Builder {
 }
 
 impl Machine {
-    /// Puts a config into the source, in one step as an editor does it.
+    /// Puts a config into the source atomically, as an editor does.
     pub fn give_config(&self, name: &str, text: &str) {
         let hidden = format!("{SOURCE}/.{name}");
         self.write(&hidden, text);
@@ -101,8 +101,8 @@ impl Machine {
         self.exec(&["rm", &format!("{SOURCE}/{name}")]);
     }
 
-    /// Enables both units, as the packages do, and starts the agent; returns once it is ready in
-    /// systemd's sense.
+    /// Enables both units, as the packages do, and starts the agent; returns once systemd reports
+    /// it as active (`READY=1`).
     pub fn start_agent(&self) {
         self.exec(&[
             "systemctl",
@@ -114,7 +114,7 @@ impl Machine {
         self.exec(&["systemctl", "start", "machinist"]);
     }
 
-    /// The agent's status document; none while no agent answers.
+    /// The agent's status document, or `None` while no agent answers.
     pub fn status(&self) -> Option<Value> {
         let output = self
             .try_exec(&["/usr/bin/machinist", "status", "-o", "json"])
@@ -122,7 +122,7 @@ impl Machine {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// Asks for the status until `condition` holds for it; prints the last one when it never does.
+    /// Polls the status until `condition` holds for it; prints the last one on timeout.
     pub fn wait_status(
         &self,
         what: &str,
@@ -134,7 +134,8 @@ impl Machine {
         })
     }
 
-    /// Waits until the machine is verified on a config other than `digest`, with nothing under way.
+    /// Waits until the machine is verified on a config other than `digest`, with no update in
+    /// progress.
     pub fn wait_updated(&self, digest: &str, deadline: Duration) -> Value {
         self.wait_status("the update to be done", deadline, |status| {
             let config = &status["config"];
@@ -145,7 +146,7 @@ impl Machine {
         })
     }
 
-    /// Asks a probe; its answer's code and body.
+    /// Queries an HTTP probe; returns the response's code and body.
     pub fn probe(&self, path: &str) -> Option<(u16, String)> {
         let ask = format!(
             "exec 3<>/dev/tcp/127.0.0.1/10480 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
@@ -176,14 +177,14 @@ impl Machine {
         shown.trim_end().to_owned()
     }
 
-    /// What the agent has written to the journal, line by line, in all boots.
+    /// The agent's log lines in the journal, in all boots.
     pub fn story(&self) -> Vec<String> {
         let shown = self.exec(&["journalctl", "--quiet", "--output=cat", "_COMM=machinist"]);
         shown.lines().map(str::to_owned).collect()
     }
 }
 
-/// The digest of the config that a status document says is verified.
+/// The digest of the verified config in a status document.
 pub fn digest(status: &Value) -> String {
     status["config"]["digest"].as_str().unwrap().to_owned()
 }

@@ -1,4 +1,4 @@
-//! Asking and telling the API server, as an operator would: with kubectl.
+//! Access to the API server as an operator has it: through kubectl.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,7 +21,7 @@ impl Cluster {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("kubectl {arguments:?}: {e}"))
     }
 
-    /// Runs kubectl; its failure is the caller's to judge.
+    /// Runs kubectl; the caller decides whether a failure is an error.
     pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
         self.try_kubectl_with(arguments, "")
     }
@@ -38,7 +38,8 @@ impl Cluster {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Closed at the end of the statement; a kubectl that does not read is no error here.
+        // The pipe is closed at the end of the statement; a kubectl that does not read is no error
+        // here.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         child.wait_with_output().unwrap()
     }
@@ -49,13 +50,13 @@ impl Cluster {
         successful(&arguments, self.try_kubectl_with(&arguments, manifest))
     }
 
-    /// An object as JSON, when it exists.
+    /// An object as JSON, or `None` when it does not exist.
     pub fn object(&self, kind: &str, name: &str) -> Option<Value> {
         let output = self.try_kubectl(&["get", kind, name, "-o", "json"]);
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// Asks for an object until `condition` holds for it; panics at the deadline.
+    /// Polls an object until `condition` holds for it; panics at the deadline.
     pub fn wait_object(
         &self,
         kind: &str,
@@ -69,7 +70,7 @@ impl Cluster {
         })
     }
 
-    /// machinist beside the cluster, as a user of it who may do everything.
+    /// A machinist command outside the machines, with cluster-admin credentials for `user`.
     pub fn machinist(&self, user: &str, arguments: &[&str]) -> Command {
         let mut command = self.beside(Path::new(env!("CARGO_BIN_EXE_machinist")));
         let kubeconfig = self.kubeconfig(user, "system:masters");
@@ -77,7 +78,7 @@ impl Cluster {
         command
     }
 
-    /// Makes a pod of the lab's busybox on a node, asking for so many of each resource.
+    /// Creates a pod of the lab's busybox on a node, with these counts of resources requested.
     pub fn pod(&self, name: &str, node: &str, resources: &[(&str, u32)]) {
         let limits: serde_json::Map<_, _> = resources
             .iter()
@@ -100,7 +101,7 @@ impl Cluster {
         self.apply(&pod.to_string());
     }
 
-    /// Waits until a pod is in a phase; `Running` means with all of its containers ready.
+    /// Waits until a pod is in a phase; for `Running` all of its containers must be ready.
     pub fn wait_pod(&self, name: &str, phase: &str, deadline: Duration) -> Value {
         self.wait_object("pod", name, phase, deadline, |pod| {
             let ready = condition(pod, "Ready") == Some("True");
@@ -108,7 +109,7 @@ impl Cluster {
         })
     }
 
-    /// Asks for the eviction of a pod, as `kubectl drain` does it.
+    /// Requests the eviction of a pod, as `kubectl drain` does.
     pub fn evict(&self, pod: &str) -> Output {
         let eviction = json!({
             "apiVersion": "policy/v1", "kind": "Eviction",

@@ -57,7 +57,7 @@ impl Builder {
         self.link(&wants, &format!("/usr/lib/systemd/system/{unit}"))
     }
 
-    /// A directory or device of the host, visible at `path`.
+    /// Bind-mounts a directory or device of the host at `path`.
     pub fn bind(mut self, host: &Path, path: &str) -> Self {
         self.binds.push(format!("--bind={}:{path}", host.display()));
         self
@@ -72,7 +72,7 @@ impl Builder {
     /// Switches the machine on and waits until its manager has nothing left to start.
     pub fn boot(self) -> Machine {
         static NEXT: AtomicU8 = AtomicU8::new(0);
-        // In turn, so that an address is free for long before it is given again.
+        // In turn, so that an address is reused only after a long time.
         let address = format!(
             "10.99.0.{}",
             11 + NEXT.fetch_add(1, Ordering::Relaxed) % 240
@@ -98,7 +98,7 @@ impl Builder {
         machine.power_on();
         machine
     }
-    /// Puts everything the machine has beyond the base image into its root.
+    /// Adds everything the machine has beyond the base image to its root.
     fn furnish(&self, root: &Path, address: &str) {
         let put = |path: &str, content: &[u8], mode| {
             inside::write(root, path, content, Some(mode))
@@ -140,7 +140,7 @@ impl Builder {
             .links
             .iter()
             .map(|(path, target)| (path.clone(), target.as_str()));
-        // As packages' presets do.
+        // As the presets of the packages do.
         let recovery = self.machinist.then(|| {
             let wants = "/etc/systemd/system/sysinit.target.wants/machinist-recover.service";
             let unit = "/usr/lib/systemd/system/machinist-recover.service";
@@ -152,28 +152,28 @@ impl Builder {
     }
 }
 
-/// What every machine of the lab has beyond the base image.
+/// Files of every lab machine beyond the base image.
 const EVERY_MACHINE: &[(&str, &str)] = &[
-    // Empty, not missing: systemd then makes an id without calling it the first boot ever.
+    // Empty, not missing: systemd then creates an id without treating it as the first boot.
     ("/etc/machine-id", ""),
     // Otherwise each shutdown waits 90 s for pods that ignore SIGTERM.
     (
         "/etc/systemd/system.conf.d/10-lab.conf",
         "[Manager]\nDefaultTimeoutStopSec=5s\n",
     ),
-    // Nobody answers for names here. A server out of reach would hold chronyd, and with it each
+    // There is no name server here. An unreachable one would block chronyd, and with it each
     // shutdown, until the lookup times out.
     ("/etc/resolv.conf", "# the lab has no name server\n"),
-    // The kernel's log is the host's and full of the other machines' words.
+    // The kernel's log is the host's and is full of messages about the other machines.
     (
         "/etc/systemd/journald.conf.d/10-lab.conf",
         "[Journal]\nReadKMsg=no\n",
     ),
-    // The clock is the host's: chronyd watches it and leaves it alone.
+    // The clock is the host's: chronyd monitors it and does not adjust it.
     ("/etc/default/chrony", "DAEMON_OPTS=\"-x -F 1\"\n"),
 ];
 
-/// Not a machine's business here: packages from the network, and a login on a console nobody sees.
+/// Units a lab machine does not need: package updates from the network, and a console login.
 const MASKED: &[&str] = &[
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -204,10 +204,10 @@ pub fn machinist_files() -> Vec<Given> {
     files
 }
 
-/// A copy of the base image that shares what the machine does not change.
+/// A copy of the base image that shares unchanged data with it.
 ///
-/// An overlay costs nothing to make and to drop; where the work directory cannot carry one (an
-/// overlay itself, as in a container) the files are copied, sharing blocks if they can.
+/// An overlay costs nothing to create and to remove; where the work directory does not support one
+/// (it is an overlay itself, as in a container) the files are copied, with reflinks if possible.
 fn copy_base(dir: &Path, root: &Path) {
     assert!(
         !dir.exists(),
@@ -245,10 +245,10 @@ fn copy_base(dir: &Path, root: &Path) {
     }
 }
 
-/// Takes the copy away, once nothing of the machine runs.
+/// Removes the copy, once no process of the machine runs.
 pub fn remove_copy(dir: &Path) {
     let root = dir.join("root");
-    // The kernel drops a dead machine's own mounts a moment after its last process.
+    // The kernel releases a dead machine's own mounts a moment after its last process.
     wait::until("the machine's root to be free", wait::seconds(15), || {
         matches!(
             umount2(&root, MntFlags::UMOUNT_NOFOLLOW),

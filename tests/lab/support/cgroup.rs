@@ -6,7 +6,8 @@ use std::process::Command;
 
 use super::{lab, wait};
 
-/// A group below the slot's in every hierarchy: what is started in it cannot get lost.
+/// A group below the slot's in every hierarchy, so that no process started in it can escape the
+/// cleanup.
 #[derive(Debug, Clone)]
 pub struct Group(String);
 
@@ -17,7 +18,7 @@ impl Group {
         for hierarchy in hierarchies() {
             let dir = group.dir(&hierarchy);
             fs::create_dir_all(&dir).unwrap();
-            // Version 1 lets no process into a group without processors and memory nodes.
+            // Version 1 accepts no process in a group without CPUs and memory nodes.
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 let from = hierarchy.join(&lab().group).join(file);
                 if from.exists() && !hierarchy.join("cgroup.controllers").exists() {
@@ -28,7 +29,7 @@ impl Group {
         group
     }
 
-    /// A command that starts in this group and in the lab's network, and is otherwise `program`.
+    /// A command that runs `program` in this group and in the lab's network.
     pub fn command(&self, program: &Path) -> Command {
         let enter = "for dir in $LAB_GROUPS; do echo $$ >\"$dir/cgroup.procs\" || exit 71; done; \
                      unset LAB_GROUPS; exec nsenter --net=\"$0\" -- \"$@\"";
@@ -46,9 +47,9 @@ impl Group {
 
     /// Removes the group with everything below it, once its processes have ended.
     ///
-    /// Killed processes leave their groups a moment after they are gone, so this asks again until
-    /// the kernel agrees. A kubelet that finds the last boot's groups spends half a minute on them,
-    /// and version 2 lets nobody start in a group that has handed out its controllers.
+    /// Killed processes leave their groups a moment after their end, so this retries until the
+    /// kernel permits the removal. A kubelet that finds the last boot's groups spends half a minute
+    /// on them, and version 2 allows no process in a group that has delegated its controllers.
     pub fn remove(&self) {
         for hierarchy in hierarchies() {
             let dir = self.dir(&hierarchy);
@@ -76,7 +77,7 @@ fn hierarchies() -> Vec<PathBuf> {
     found
 }
 
-/// Removes `dir` and what is below it, deepest first; whether nothing is left.
+/// Removes `dir` and everything below it, deepest first; returns whether nothing is left.
 fn remove(dir: &Path) -> bool {
     let Ok(entries) = fs::read_dir(dir) else {
         return true;
@@ -85,7 +86,7 @@ fn remove(dir: &Path) -> bool {
         .flatten()
         .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
         .collect();
-    // All of them in every round, also after one that is still busy.
+    // Tries all of them in every round, also after one that is still busy.
     let busy = below.iter().filter(|entry| !remove(&entry.path()));
     busy.count() == 0 && fs::remove_dir(dir).is_ok()
 }

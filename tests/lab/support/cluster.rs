@@ -14,22 +14,22 @@ use super::{Machine, Node, WORK, credentials, lab, wait};
 const API: &str = "kube-apiserver";
 const CONTROLLERS: &str = "kube-controller-manager";
 
-/// Seen: 3 s on idle cores; the rest is for busy ones.
+/// Measured: 3 s on idle cores; the rest is for busy ones.
 const START: Duration = wait::seconds(90);
 
-/// A running control plane; its processes end with it.
+/// A running control plane; its processes end when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     pub(super) dir: PathBuf,
     pub(super) group: Group,
     /// In the order in which they were started.
     processes: Mutex<Vec<(String, Child)>>,
-    /// From the start of etcd to an API server that calls itself ready.
+    /// From the start of etcd to an API server that reports ready.
     pub start_time: Duration,
 }
 
 impl Cluster {
-    /// Starts a control plane of `version`, which is the one `tests/lab/run` was asked for.
+    /// Starts a control plane of `version`, the one that `tests/lab/run` was started for.
     pub fn start(version: &str) -> Self {
         let prepared = &lab().version;
         assert_eq!(
@@ -57,7 +57,7 @@ impl Cluster {
         cluster.start_time = start.elapsed();
         cluster.spawn(CONTROLLERS, &controller_manager(&cluster.dir));
         cluster.spawn("kube-scheduler", &scheduler(&cluster.dir));
-        // The admission plugin refuses pods until their namespace has its account.
+        // The admission plugin refuses pods until their namespace has its service account.
         cluster.wait_component(CONTROLLERS, || {
             let account = [
                 "get",
@@ -79,22 +79,22 @@ impl Cluster {
         Node::new(self, machine)
     }
 
-    /// The version of `resource.k8s.io` that this server has.
+    /// The version of `resource.k8s.io` that this server serves.
     pub fn claims(&self) -> &'static str {
         if claims_are_off() { CLAIMS } else { "v1" }
     }
 
-    /// A kubeconfig, complete in one file, for a user of a group: `system:masters` may everything.
+    /// A self-contained kubeconfig for a user of a group; `system:masters` has all permissions.
     pub fn kubeconfig(&self, user: &str, group: &str) -> PathBuf {
         credentials::kubeconfig(&self.dir, user, group)
     }
 
-    /// What a component has written so far.
+    /// The log of a component so far.
     pub fn log(&self, component: &str) -> String {
         fs::read_to_string(self.dir.join(format!("{component}.log"))).unwrap_or_default()
     }
 
-    /// The audit log: one event per answered request, with user, verb, object and answer.
+    /// The audit log: one event per completed request, with user, verb, object and response.
     pub fn audit(&self) -> Vec<serde_json::Value> {
         let log = fs::read(self.dir.join("audit.log")).unwrap_or_default();
         // The last line may be half written, and end within a character.
@@ -104,7 +104,8 @@ impl Cluster {
             .collect()
     }
 
-    /// A component of the one binary, in the lab's network and in the control plane's group.
+    /// A command for a component of the one binary, in the lab's network and in the control plane's
+    /// group.
     pub(super) fn component(&self, name: &str) -> Command {
         let mut command = self.group.command(&lab().kube);
         command
@@ -114,7 +115,8 @@ impl Cluster {
         command
     }
 
-    /// Any program of this host, in the lab's network, as somebody at a laptop runs it.
+    /// A command for any program of this host, in the lab's network, as an operator runs it on a
+    /// workstation.
     pub fn beside(&self, program: &Path) -> Command {
         let mut command = self.group.command(program);
         command.env("HOME", &self.dir).stdin(Stdio::null());
@@ -148,12 +150,12 @@ impl Cluster {
         processes.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the API server between two instructions, with whatever it was answering.
+    /// Kills the API server, together with the requests it was serving.
     pub fn stop_api(&self) {
         self.stop(API);
     }
 
-    /// Ends the controllers: objects stay as they are created.
+    /// Stops the controllers, so that objects stay unchanged after their creation.
     pub fn stop_controllers(&self) {
         self.stop(CONTROLLERS);
     }
@@ -166,7 +168,8 @@ impl Cluster {
         process.wait().unwrap();
     }
 
-    /// Starts the API server again, with what etcd has kept, and waits until it calls itself ready.
+    /// Starts the API server again, on the data that etcd has kept, and waits until it reports
+    /// ready.
     pub fn start_api(&self) {
         self.spawn(API, &api_server(&self.dir));
         self.wait_component(API, || {
@@ -186,7 +189,7 @@ impl Cluster {
         }
     }
 
-    /// What a failed test leaves for its reader.
+    /// Prints the logs of a failed test.
     fn last_words(&self) {
         for arguments in [
             &[
@@ -289,7 +292,8 @@ fn controller_manager(dir: &Path) -> Vec<String> {
         "--secure-port=0",
         &file("kubeconfig", "admin.kubeconfig"),
         &file("service-account-private-key-file", "accounts.key"),
-        // Self-signed: the server's file ends with the authority that pods are given.
+        // Self-signed: the server's certificate file ends with the CA certificate that pods
+        // receive.
         &file("root-ca-file", "certificates/apiserver.crt"),
     ])
     .into_iter()
@@ -304,10 +308,10 @@ fn scheduler(dir: &Path) -> Vec<String> {
     all
 }
 
-/// The version of `resource.k8s.io` whose API is switched on where none is by default.
+/// The version of `resource.k8s.io` that is enabled where none is by default.
 const CLAIMS: &str = "v1beta1";
 
-/// Whether this version has to be told to let pods claim devices: it came with 1.34.
+/// Whether DRA has to be enabled explicitly in this version: it is on by default from 1.34.
 pub(super) fn claims_are_off() -> bool {
     lab().version.starts_with("1.33.")
 }

@@ -1,4 +1,4 @@
-//! Who may talk to the API server: an authority of the cluster's own and certificates from it.
+//! Credentials for the API server: a CA of the cluster's own and certificates from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 /// The API server's address on the bridge; pods and nodes reach it without a proxy.
 const API: &str = "https://10.99.0.1:443";
 
-/// Makes the authority, and the key that signs the tokens of service accounts.
+/// Creates the CA, and the key that signs the tokens of service accounts.
 pub fn authority(dir: &Path) {
     openssl(dir, &["genrsa", "-out", "accounts.key", "2048"]);
     let request = [
@@ -52,7 +52,7 @@ pub fn kubeconfig(dir: &Path, user: &str, group: &str) -> PathBuf {
         "-CAkey",
         "authority.key",
     ];
-    // Extensions make it version 3, the only one that all TLS libraries take.
+    // Extensions make it version 3, the only version that all TLS libraries accept.
     fs::write(dir.join("client.ext"), "extendedKeyUsage=clientAuth\n").unwrap();
     let rest = [
         "-CAcreateserial",

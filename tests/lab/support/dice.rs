@@ -1,4 +1,4 @@
-//! Chance that can be repeated.
+//! Reproducible random numbers.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// Prints the seed; MACHINIST_LAB_SEED repeats a run's.
+    /// Prints the seed; MACHINIST_LAB_SEED repeats a run with its seed.
     pub fn new() -> Self {
         let given = std::env::var("MACHINIST_LAB_SEED").ok();
         let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -27,12 +27,12 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of the first `count` numbers.
+    /// A number below `count`.
     pub fn pick(&mut self, count: usize) -> usize {
         usize::try_from(self.next() % count as u64).expect("less than a usize")
     }
 
-    /// Evenly between nothing and this.
+    /// Uniformly distributed between zero and `limit`.
     pub fn below(&mut self, limit: Duration) -> Duration {
         let drawn = u32::try_from(self.next() >> 32).expect("half of the bits");
         limit.mul_f64(f64::from(drawn) / 2f64.powi(32))

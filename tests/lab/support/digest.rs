@@ -1,4 +1,4 @@
-//! What a tree of files looks like from outside: the oracle for "old or new, never a mix".
+//! A tree of files as seen from outside the machine: the oracle for "old or new, never a mix".
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 /// Path as the machine names it → kind, mode, owner, and content or link target.
 pub type Tree = BTreeMap<String, String>;
 
-/// Everything at and below `paths` under `root`, without `excludes` and what is below them.
+/// Everything at and below `paths` under `root`, without `excludes` and everything below them.
 pub fn tree(root: &Path, paths: &[&str], excludes: &[&str]) -> Tree {
     let mut found = Tree::new();
     for path in paths {
@@ -27,7 +27,7 @@ pub fn digest(tree: &Tree) -> String {
     hex(&lines.collect::<String>().into_bytes())
 }
 
-/// What differs, one line per path: for the message of a failed comparison.
+/// The differences, one line per path, for the message of a failed comparison.
 pub fn differences(before: &Tree, after: &Tree) -> Vec<String> {
     let paths: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let show = |tree: &Tree, path| tree.get(path).map_or("nothing", String::as_str).to_owned();
@@ -43,7 +43,7 @@ fn walk(root: &Path, path: &str, excludes: &[&str], found: &mut Tree) -> io::Res
         return Ok(());
     }
     match entry(root, path, excludes, found) {
-        // It may go while a running machine is looked at.
+        // A file may be removed while a running machine is read.
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }

@@ -11,7 +11,8 @@ use super::{WORK, lab};
 
 /// The reference of the image every node has; see [`busybox`].
 pub const PAUSE: &str = "localhost/pause:1";
-/// Holds a container open and ends at once on SIGTERM; as process 1 it would ignore it otherwise.
+/// Keeps a container running and ends immediately on SIGTERM, which process 1 would otherwise
+/// ignore.
 pub const WAIT_FOR_SIGTERM: &[&str] = &[
     "/bin/sh",
     "-c",

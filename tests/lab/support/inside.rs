@@ -1,7 +1,7 @@
-//! Files of a machine, reached from the host without leaving the machine's root.
+//! Access to files of a machine from the host, without leaving the machine's root.
 //!
-//! A machine's own absolute links would lead into the host's file system when followed by path, so
-//! every name is resolved by the kernel as the machine would.
+//! A machine's absolute symlinks would lead into the host's file system when followed by path, so
+//! the kernel resolves every name relative to the machine's root (`openat2`, `RESOLVE_IN_ROOT`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! machinist as an administrator brings it to a cluster: the image, and the kustomization as shipped.
+//! Installs machinist into a cluster as an administrator does: the image, and the kustomization as
+//! shipped.
 
 use std::{
     fs,
@@ -13,13 +14,13 @@ use super::{Cluster, Machine, WORK, image, wait};
 
 const HOME: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The namespace of everything that the kustomization brings.
+/// The namespace that the kustomization creates.
 pub const NAMESPACE: &str = "machinist-system";
 
-/// The copy of the program that the agent puts on its host.
+/// The copy of the binary that the agent installs on its host.
 pub const CONSOLE: &str = "/usr/local/libexec/machinist/machinist";
 
-/// Pulled, started and answered its probes; the rest is for busy cores.
+/// The image is pulled, started and its probes succeed; the rest is for busy cores.
 const ROLLED_OUT: &str = "180s";
 
 /// The image as `packaging/image/build` makes it.
@@ -30,10 +31,10 @@ pub struct Shipped {
     pub digest: String,
 }
 
-/// What an administrator's own kustomization says beside the image.
+/// The content of an administrator's own kustomization besides the image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mine<'a> {
-    /// Settings of the fleet, below those that are shipped.
+    /// Settings of the fleet, merged below those that are shipped.
     pub settings: &'a str,
     /// A pool's settings: the file's name, and its text.
     pub pool: Option<(&'a str, &'a str)>,
@@ -41,7 +42,7 @@ pub struct Mine<'a> {
     pub components: &'a [&'a str],
 }
 
-/// The static binary that ships, built once in a run. MACHINIST_LAB_BINARY names one that is there already.
+/// The static release binary, built once per run. MACHINIST_LAB_BINARY names an existing one.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -55,7 +56,7 @@ pub fn binary() -> &'static Path {
     })
 }
 
-/// The image that ships, made once in a run.
+/// The release image, built once per run.
 pub fn shipped() -> &'static Shipped {
     static SHIPPED: OnceLock<Shipped> = OnceLock::new();
     SHIPPED.get_or_init(|| {
@@ -71,7 +72,7 @@ pub fn shipped() -> &'static Shipped {
     })
 }
 
-/// What a program says when it succeeds.
+/// The standard output of a program that must succeed.
 fn said(program: &mut Command) -> String {
     let output = program.output().expect("it can be run");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -83,9 +84,9 @@ fn said(program: &mut Command) -> String {
 }
 
 impl Cluster {
-    /// Applies the overlay for clusters without OpenShift, with the image's digest named as
-    /// docs/install.md says, and waits until an agent is ready on each of the nodes. `settings` go into
-    /// the fleet's ConfigMap, below those that are shipped.
+    /// Applies the overlay for clusters without OpenShift, with the image's digest set as described
+    /// in docs/install.md, and waits until an agent is ready on each of the nodes. `settings` are
+    /// added to the fleet's ConfigMap, below those that are shipped.
     pub fn install_machinist(&self, machines: &[&Machine], settings: &str) {
         let image = shipped();
         for machine in machines {
@@ -95,7 +96,7 @@ impl Cluster {
                  /var/lib/machinist.tar >/dev/null && rm /var/lib/machinist.tar",
             );
         }
-        // kubectl looks every kind up before it applies the first object.
+        // kubectl resolves every kind before it applies the first object, so the CRDs must exist.
         let kinds = Path::new(HOME).join("packaging/kubernetes/crds");
         self.kubectl(&["apply", "-k", kinds.to_str().unwrap()]);
         let established = ["wait", "--for=condition=Established", "crd", "--all"];
@@ -108,7 +109,7 @@ impl Cluster {
         self.wait_rolled_out();
     }
 
-    /// `kubectl apply -k` of a kustomization of one's own over `packaging/kubernetes/overlays/NAME`.
+    /// Runs `kubectl apply -k` for a kustomization over `packaging/kubernetes/overlays/NAME`.
     pub fn apply_overlay(&self, name: &str, mine: &Mine<'_>) {
         let dir = self.dir.join("kustomization");
         let _ = fs::remove_dir_all(&dir);
@@ -175,7 +176,7 @@ impl Cluster {
         pods["items"].as_array()?.iter().find(alive).cloned()
     }
 
-    /// Pods of the lab's image that are made anew when they are taken away, on one node and no other.
+    /// A Deployment of the lab's image that is pinned to one node and recreates evicted pods there.
     pub fn workload(&self, name: &str, node: &str, replicas: u32) {
         let pod = serde_json::json!({
             "metadata": {"labels": {"app": name}},
@@ -198,7 +199,7 @@ impl Cluster {
 }
 
 impl Machine {
-    /// What the console copy on the host says of the agent's state; none while no agent answers.
+    /// The agent's state from the console copy on the host, or `None` while no agent answers.
     pub fn console_status(&self) -> Option<Value> {
         let output = self.try_exec(&[CONSOLE, "status", "-o", "json"]).ok()?;
         serde_json::from_slice(&output.stdout).ok()

@@ -11,19 +11,19 @@ use super::digest::{self, Tree};
 use super::supervisor::Supervisor;
 use super::{builder, inside, lab, wait};
 
-/// From power-on to a manager without jobs; seen: 1 to 2 s on two cores.
+/// From power-on to a manager without jobs; measured: 1 to 2 s on two cores.
 const BOOT: Duration = wait::seconds(60);
-/// No command a test runs inside takes longer, and a hanging one must not hang the lab.
+/// No command a test runs inside takes longer, and a hanging one must not block the lab.
 const COMMAND: &str = "180";
 
-/// A machine that is on from its boot to its drop.
+/// A machine that runs from its boot until it is dropped.
 #[derive(Debug)]
 pub struct Machine {
     pub(super) name: String,
     pub(super) address: String,
     pub(super) dir: PathBuf,
     pub(super) supervisor: Supervisor,
-    /// From power-on to ready, the last time the harness waited for it.
+    /// From power-on to ready, at the last time the harness waited for it.
     pub boot_time: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Machine {
         Self::build(name).boot()
     }
 
-    /// A fresh machine to be given files before its first boot.
+    /// A fresh machine that can be given files before its first boot.
     pub fn build(name: &str) -> Builder {
         Builder::new(name)
     }
@@ -61,7 +61,7 @@ impl Machine {
         self.boot_time = start.elapsed();
     }
 
-    /// Switches it on and returns at once, for boots that are meant to be watched.
+    /// Switches it on and returns immediately, for tests that observe the boot.
     pub fn press_power(&self) {
         self.supervisor.power_on();
     }
@@ -82,7 +82,7 @@ impl Machine {
         self.supervisor.wait_off()
     }
 
-    /// A power loss: every process ends between two instructions, and the machine stays off.
+    /// A power loss: every process is killed, and the machine stays off.
     pub fn kill(&self) {
         self.supervisor.kill();
     }
@@ -96,7 +96,8 @@ impl Machine {
         new
     }
 
-    /// Waits for a boot other than `old` to be ready, whoever asked for it; returns its boot id.
+    /// Waits for a boot other than `old` to be ready, regardless of who requested it; returns its
+    /// boot id.
     pub fn wait_new_boot(&self, old: &str, deadline: Duration) -> String {
         let what = format!("{} to boot again after {old}", self.name);
         let new = wait::value(&what, deadline, || {
@@ -124,17 +125,17 @@ impl Machine {
             .unwrap_or_else(|| panic!("{} is not running", self.name))
     }
 
-    /// The id of this boot, when it has got as far as having one.
+    /// The id of this boot, or `None` before the machine has one.
     pub fn current_boot_id(&self) -> Option<String> {
         let file = "/proc/sys/kernel/random/boot_id";
         let id = self.try_read(file)?;
         self.supervisor.init()?;
-        // Until nspawn has put the machine's own there, the host's shows.
+        // Until nspawn has mounted the machine's own, the file shows the host's.
         let host = std::fs::read(file).expect("the host's boot id");
         (id != host).then(|| String::from_utf8_lossy(&id).trim().to_owned())
     }
 
-    /// When it has gone down for a reboot that it had asked for, since it was made.
+    /// When it has gone down for a reboot that it had requested, since it was created.
     pub fn reboots(&self) -> Vec<jiff::Timestamp> {
         self.supervisor.reboots()
     }
@@ -165,7 +166,7 @@ impl Machine {
         self.command(command)?.output()
     }
 
-    /// A command that will run inside, for tests that talk to it; 180 s at most.
+    /// A command to be run inside, for tests that interact with it; it is limited to 180 s.
     pub fn command(&self, command: &[&str]) -> std::io::Result<Command> {
         let init = self
             .supervisor
@@ -184,9 +185,9 @@ impl Machine {
             ])
             .args([
                 "--",
-                // Forks into the machine and waits. nsenter would do that itself, and stop when its
-                // child is stopped, as a shutdown does with everything; nobody outside would let it go
-                // on, and the machine would not end before its child was waited for.
+                // Forks into the machine and waits. nsenter would do that itself, but it stops when
+                // its child is stopped, as a shutdown does with every process. Nothing outside
+                // would resume it, and the machine would not end before its child was reaped.
                 "sh",
                 "-c",
                 "\"$@\"; exit $?",
@@ -203,13 +204,14 @@ impl Machine {
         Ok(enter)
     }
 
-    /// Replaces a file, on or off; its parents are made and its mode is kept (0644 when new).
+    /// Replaces a file, whether the machine is on or off; its parents are created and its mode is
+    /// kept (0644 when new).
     pub fn write(&self, path: &str, content: impl AsRef<[u8]>) {
         inside::write(&self.live_root(), path, content.as_ref(), None)
             .unwrap_or_else(|e| panic!("cannot write {path} of {}: {e}", self.name));
     }
 
-    /// The content of a file, on or off.
+    /// The content of a file, whether the machine is on or off.
     pub fn read(&self, path: &str) -> Vec<u8> {
         inside::read(&self.live_root(), path)
             .unwrap_or_else(|e| panic!("cannot read {path} of {}: {e}", self.name))
@@ -220,7 +222,7 @@ impl Machine {
         inside::read(&self.live_root(), path).ok()
     }
 
-    /// Asks until `condition` holds; on failure the name of the machine is in the message.
+    /// Polls until `condition` holds; a failure message contains the name of the machine.
     pub fn wait(
         &self,
         what: &str,
@@ -230,17 +232,18 @@ impl Machine {
         wait::until(&format!("{what} ({})", self.name), deadline, condition)
     }
 
-    /// A digest of everything at and below `paths`, taken from outside.
+    /// A digest of everything at and below `paths`, read from outside.
     pub fn tree_digest(&self, paths: &[&str], excludes: &[&str]) -> String {
         digest::digest(&self.tree(paths, excludes))
     }
 
-    /// What [`Machine::tree_digest`] digests, for [`digest::differences`].
+    /// The tree that [`Machine::tree_digest`] digests, for [`digest::differences`].
     pub fn tree(&self, paths: &[&str], excludes: &[&str]) -> Tree {
         digest::tree(&self.root(), paths, excludes)
     }
 
-    /// The built binary to `/usr/bin`, the repository's units to `/usr/lib/systemd/system`.
+    /// Installs the built binary into `/usr/bin` and the repository's units into
+    /// `/usr/lib/systemd/system`.
     pub fn install_machinist(&self) {
         for (path, bytes, mode) in builder::machinist_files() {
             inside::write(&self.live_root(), &path, &bytes, Some(mode))

@@ -1,4 +1,4 @@
-//! The harness: machines and clusters for tests, waits with deadlines, and what a failure prints.
+//! The harness: machines and clusters for tests, waits with deadlines, and the output of failures.
 #![allow(
     dead_code,
     reason = "the harness offers more than the tests of one day use"
@@ -29,14 +29,15 @@ pub use dice::Dice;
 pub use machine::Machine;
 pub use node::Node;
 
-/// What `tests/lab/run` prepared, read once from its environment.
+/// The environment that `tests/lab/run` prepared, read once.
 #[derive(Debug)]
 pub struct Lab {
     /// The image every machine is a copy of.
     pub base: PathBuf,
     /// The binary that holds every Kubernetes component.
     pub kube: PathBuf,
-    /// What runs as `kube kubelet` on machines: the same, or what `MACHINIST_LAB_KUBELET` names instead.
+    /// The binary that runs as `kube kubelet` on machines: the same, or the one that
+    /// `MACHINIST_LAB_KUBELET` names.
     pub kubelet: PathBuf,
     /// The version of `kube`, without the `v`.
     pub version: String,
@@ -44,9 +45,9 @@ pub struct Lab {
     pub plugin: PathBuf,
     /// The control group of this test's slot, below each hierarchy.
     pub group: String,
-    /// Machines and clusters outlive their test.
+    /// Machines and clusters outlive their test (`--keep`).
     pub keep: bool,
-    /// The long versions were asked for.
+    /// The long versions are requested (`--long`).
     pub long: bool,
 }
 
@@ -55,7 +56,7 @@ pub const WORK: &str = "/var/lib/machinist-lab";
 /// The network namespace of the slot with the bridge `lab0`, where all of its traffic stays.
 pub const NETWORK: &str = "/run/netns/machinist-lab";
 
-/// The prepared lab; a test that was not started through `tests/lab/run` ends here.
+/// The prepared lab; panics in a test that was not started through `tests/lab/run`.
 pub fn lab() -> &'static Lab {
     static LAB: OnceLock<Lab> = OnceLock::new();
     let path = |name: &str| PathBuf::from(variable(name));
@@ -73,7 +74,7 @@ pub fn lab() -> &'static Lab {
 }
 
 impl Lab {
-    /// A program of the documentation, built beside this one.
+    /// An example program of the documentation, built next to this one.
     pub fn example(&self, name: &str) -> Vec<u8> {
         let here = std::env::current_exe().unwrap();
         let built = here.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -81,7 +82,7 @@ impl Lab {
     }
 }
 
-/// How often to repeat: `short` on every run, `long` when it was asked for with `--long`.
+/// The number of repetitions: `short` on every run, `long` with `--long`.
 pub fn rounds(short: usize, long: usize) -> usize {
     if lab().long { long } else { short }
 }

@@ -9,7 +9,7 @@ use super::cluster::claims_are_off;
 use super::image::{self, Image};
 use super::{Cluster, Machine, wait};
 
-/// Seen: 2 s after the kubelet's start; the rest is for busy cores.
+/// Measured: 2 s after the kubelet's start; the rest is for busy cores.
 const READY: Duration = wait::seconds(60);
 
 const FILES: &[(&str, &str)] = &[
@@ -35,7 +35,7 @@ const FILES: &[(&str, &str)] = &[
     ),
 ];
 
-/// A machine in its cluster.
+/// A machine and its cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
     cluster: &'a Cluster,
@@ -51,7 +51,7 @@ impl<'a> Node<'a> {
         if claims_are_off() {
             let config = "/etc/lab/kubelet.yaml";
             let text = String::from_utf8(machine.read(config)).unwrap();
-            // The second one lets it tell which container has what by claim.
+            // The second gate makes the kubelet report which container has which device by claim.
             let gates = "featureGates: {DynamicResourceAllocation: true, \
                          KubeletPodResourcesDynamicResources: true}\n";
             machine.write(config, text + gates);
@@ -91,7 +91,7 @@ impl<'a> Node<'a> {
             .sh(&format!("{import} {inside} >/dev/null && rm {inside}"));
     }
 
-    /// Waits until the API server knows this boot of the machine as Ready.
+    /// Waits until the API server reports this boot of the machine as Ready.
     pub fn wait_ready(&self, deadline: Duration) -> Value {
         let boot = self.machine.boot_id();
         self.cluster.wait_object(
@@ -100,7 +100,7 @@ impl<'a> Node<'a> {
             "Ready in this boot",
             deadline,
             |node| {
-                // The condition alone may be the last boot's.
+                // The condition alone may be from the last boot.
                 node["status"]["nodeInfo"]["bootID"] == boot.as_str()
                     && condition(node, "Ready") == Some("True")
             },

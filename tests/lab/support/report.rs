@@ -1,11 +1,11 @@
-//! What a machine has to say for itself: its journal, and its last words after a failed test.
+//! Diagnostics of a machine: its journal, and the output after a failed test.
 
 use std::process::Command;
 
 use super::Machine;
 
 impl Machine {
-    /// This boot's journal of one unit, with the host's reader when the machine is off.
+    /// This boot's journal of one unit, read with the host's journalctl when the machine is off.
     pub fn journal(&self, unit: &str) -> String {
         self.journal_with(&["--boot", "--unit", unit])
     }
@@ -34,7 +34,7 @@ impl Machine {
             .unwrap_or_default()
     }
 
-    /// What a failed test leaves for its reader.
+    /// Prints the logs of a failed test.
     pub(super) fn last_words(&self) {
         let name = &self.name;
         eprintln!(

@@ -14,17 +14,17 @@ use nix::unistd::Pid;
 use super::cgroup::Group;
 use super::{lab, wait};
 
-/// How nspawn says that the machine asked for a reboot.
+/// nspawn's exit code when the machine requested a reboot.
 const REBOOT: i32 = 133;
 
-/// No machine that came up ends so soon.
+/// A machine that has booted never ends this soon.
 const STILLBORN: Duration = Duration::from_secs(3);
 
-/// How long a machine that ends at once is switched on again: the kernel takes a dead network apart in
-/// its own time, on a busy host many seconds after its last process.
+/// How long a machine that ends immediately is started again: the kernel removes a dead network
+/// namespace asynchronously, on a busy host many seconds after its last process.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What a machine is made of, as far as nspawn needs to know.
+/// The properties of a machine that nspawn needs.
 #[derive(Debug, Clone)]
 pub struct Hardware {
     pub name: String,
@@ -33,7 +33,7 @@ pub struct Hardware {
     pub binds: Vec<String>,
 }
 
-/// The thread that starts nspawn, and starts it again at once whenever the machine reboots.
+/// The thread that starts nspawn, and restarts it whenever the machine reboots.
 #[derive(Debug)]
 pub struct Supervisor {
     shared: Arc<(Mutex<State>, Condvar)>,
@@ -67,12 +67,12 @@ impl Supervisor {
         self.shared.1.notify_all();
     }
 
-    /// The machine ends between two instructions, as at a power loss; returns when it is gone.
+    /// Kills the machine's processes, as a power loss does; returns when all have ended.
     pub fn kill(&self) {
         let mut state = self.lock();
         state.power = false;
-        // By id under the lock: the thread takes the id out before another process can have it,
-        // save for the instant between wait and lock, when the signal finds nobody.
+        // The signal is sent under the lock: the thread clears the id before another process can
+        // have it, except in the instant between wait and lock, when the id refers to no process.
         if let Some(nspawn) = state.nspawn {
             if let Some(init) = init_of(nspawn) {
                 let _ = kill(init, Signal::SIGKILL);
@@ -83,7 +83,7 @@ impl Supervisor {
         self.wait_off();
     }
 
-    /// Waits until nothing of the machine runs and returns how its last run ended.
+    /// Waits until no process of the machine runs and returns its last exit status.
     pub fn wait_off(&self) -> Option<ExitStatus> {
         wait::until("the machine to be off", wait::seconds(120), || {
             let state = self.lock();
@@ -92,22 +92,22 @@ impl Supervisor {
         self.lock().last_exit
     }
 
-    /// The machine's first process, as the host numbers it, while there is one.
+    /// The host's pid of the machine's first process, while there is one.
     pub fn init(&self) -> Option<Pid> {
         self.lock().nspawn.and_then(init_of)
     }
 
-    /// When the machine has gone down for a reboot that it had asked for.
+    /// When the machine has gone down for a reboot that it had requested.
     pub fn reboots(&self) -> Vec<jiff::Timestamp> {
         self.lock().reboots.clone()
     }
 
-    /// Lets the machine run on without anybody to restart it.
+    /// Lets the machine run on without supervision.
     pub fn abandon(&mut self) {
         drop(self.thread.take());
     }
 
-    /// Takes the machine's power for good.
+    /// Cuts the machine's power permanently.
     pub fn stop(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;
@@ -148,7 +148,7 @@ fn supervise(hardware: &Hardware, (state, changed): &(Mutex<State>, Condvar)) {
         if status.code() == Some(REBOOT) {
             now.reboots.push(jiff::Timestamp::now());
         }
-        // The link of a run that was killed may be there still; nspawn then ends at once.
+        // The link of a killed run may still exist; nspawn then exits immediately.
         let at_once = status.code() == Some(1) && begun.elapsed() < STILLBORN;
         let first = at_once.then(|| stillborn.unwrap_or(begun));
         stillborn = first;
@@ -195,13 +195,13 @@ fn nspawn(hardware: &Hardware, group: &Group) -> Command {
         .stdin(Stdio::null())
         .stdout(console(&hardware.console))
         .stderr(console(&hardware.console))
-        // ^C is for the test; what it leaves behind is stopped by group.
+        // ^C is for the test; the processes it leaves behind are stopped by group.
         .process_group(0);
     command
 }
 
-/// Takes the machine's link off the bridge: an nspawn that was killed leaves that to the kernel. Most
-/// often it is gone, and that is as well.
+/// Removes the machine's link from the bridge: an nspawn that was killed leaves that to the kernel.
+/// Usually the link has been removed already, so an error is ignored.
 fn remove_link(name: &str) {
     let _ = Command::new("nsenter")
         .arg(format!("--net={}", super::NETWORK))

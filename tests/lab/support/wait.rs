@@ -3,20 +3,21 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Short against what is waited for, long against the cost of asking: a question to a machine is several
-/// processes, and machines that are asked all the time have no time for what they are asked about.
+/// The poll interval: short against the awaited duration, long against the cost of a query, because
+/// a query of a machine starts several processes, and frequent polling slows down the machine under
+/// test.
 fn step(waited: Duration) -> Duration {
     (waited / 10).clamp(Duration::from_millis(20), Duration::from_millis(250))
 }
 
-/// Asks until `condition` holds and returns how long that took; panics at the deadline.
+/// Polls until `condition` holds and returns how long that took; panics at the deadline.
 pub fn until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     value(what, deadline, || condition().then_some(()));
     start.elapsed()
 }
 
-/// Asks until there is a value; panics at the deadline, naming `what` it waited for.
+/// Polls until there is a value; panics at the deadline, naming `what` it waited for.
 pub fn value<T>(what: &str, deadline: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -31,7 +32,7 @@ pub fn value<T>(what: &str, deadline: Duration, mut ask: impl FnMut() -> Option<
     }
 }
 
-/// Asks all the time, what costs nothing to ask, until `condition` holds; panics at the deadline.
+/// Polls without pause, for cheap conditions, until `condition` holds; panics at the deadline.
 pub fn closely(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -43,7 +44,7 @@ pub fn closely(what: &str, deadline: Duration, mut condition: impl FnMut() -> bo
     }
 }
 
-/// So many seconds, the lab's usual unit for deadlines.
+/// A duration of `n` seconds, the lab's usual unit for deadlines.
 pub const fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }

@@ -1,4 +1,4 @@
-//! What a node is left with: by a config that it cannot live with, and by machinist itself.
+//! The end of an update that breaks the kubelet, and the end of machinist itself.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use crate::support::{
     wait,
 };
 
-/// How long a budget may hold up a drain here.
+/// How long a PodDisruptionBudget may block a drain here.
 const PATIENCE: Duration = wait::seconds(10);
 
-/// Without a kubelet there is no pod of ours on the node: the guard on the host brings it back. Its drain is
-/// forced, since a budget is in the way and nobody lifts it.
+/// Without a kubelet no agent pod runs on the node, so the guard on the host rolls back. The
+/// update's drain is forced, since a PodDisruptionBudget blocks it permanently.
 pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
     let node = &fleet.first;
-    // Patience of the guard; a lab machine boots in seconds.
+    // The guard's timeout; a lab machine boots in seconds.
     node.write(
         "/etc/machinist/machinist.yaml",
         "update: {verifyTimeout: 15s}\n",
@@ -72,7 +72,7 @@ pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
     fleet.wait_done("first", "rendered-first-b");
 }
 
-/// From the cordon to the deletion, as the API server saw them.
+/// Asserts the time from the cordon to the deletion, in the API server's audit log.
 fn is_forced_in_time(fleet: &Fleet, from: usize) {
     let deeds = judge::deeds(&fleet.cluster.audit(), from, "first", USER);
     let span = |of: fn(&Deed) -> bool| deeds.iter().find(|(_, deed)| of(deed)).unwrap().0;
@@ -86,7 +86,7 @@ fn is_forced_in_time(fleet: &Fleet, from: usize) {
     );
 }
 
-/// Taken off the nodes and out of the cluster as docs/install.md says.
+/// Uninstalls machinist from the nodes and the cluster as described in docs/install.md.
 pub fn without_a_trace(fleet: &Fleet) {
     let uninstall = Mine {
         components: &["uninstall"],

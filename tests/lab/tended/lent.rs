@@ -1,4 +1,4 @@
-//! A pod with a device, on a node that is to reboot.
+//! A pod with a device, on a node that has to reboot.
 
 use std::{thread, time::Instant};
 
@@ -9,10 +9,11 @@ use super::{FUSE, Fleet, USER, said};
 use crate::rounds::judge::Deed;
 use crate::support::{image, wait};
 
-/// What a kubelet takes at most until it says what it has, on a busy machine.
+/// The longest time until a kubelet reports its resources, on a busy machine.
 const REPORT: SignedDuration = SignedDuration::from_secs(15);
 
-/// One pod with a share of the device, on the first node while that takes pods, which a budget keeps there.
+/// One pod with a share of the device, on the first node while that is schedulable; a
+/// PodDisruptionBudget protects it.
 fn workload(fleet: &Fleet) {
     let first = json!({"matchExpressions":
         [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["first"]}]});
@@ -23,7 +24,8 @@ fn workload(fleet: &Fleet) {
             "hostNetwork": true,
             "terminationGracePeriodSeconds": 2,
             "automountServiceAccountToken": false,
-            // Or the cluster itself would take the pod from a node that has long been silent.
+            // Otherwise the cluster would evict the pod from a node that has been unreachable for
+            // long.
             "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
             "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": prefers}},
             "containers": [{
@@ -49,7 +51,7 @@ fn workload(fleet: &Fleet) {
         });
 }
 
-/// A budget that lets nobody go.
+/// A PodDisruptionBudget that permits no eviction.
 pub fn keep_the_pod(fleet: &Fleet) {
     let selector = json!({"matchLabels": {"app": USER}});
     let budget = json!({
@@ -59,7 +61,7 @@ pub fn keep_the_pod(fleet: &Fleet) {
     fleet.cluster.apply(&budget.to_string());
 }
 
-/// The pod is named as the one in the way.
+/// Waits until the pod is reported as the one that blocks the drain.
 pub fn wait_blocked(fleet: &Fleet) {
     fleet.wait_node("first", "who is in the way", |node| {
         let blocked = &node["metadata"]["annotations"]["machinist.dev/blocked-by"];
@@ -83,7 +85,7 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
     );
     is_told_from_a_laptop(fleet);
 
-    // Whatever comes and goes meanwhile, the update waits where it was.
+    // Whatever is restarted meanwhile, the update stays in the same phase.
     let away = wait::seconds(5);
     fleet.cluster.stop_api();
     thread::sleep(away);
@@ -122,7 +124,7 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
     );
 }
 
-/// Alive, waiting where it was, and lending its devices.
+/// Asserts that the agent is alive, stays in the phase `Draining` and keeps its devices registered.
 pub fn lives_without_an_api_server(fleet: &Fleet) {
     let livez = fleet.first.probe("/livez");
     assert_eq!(livez, Some((200, "ok".to_owned())));
@@ -136,7 +138,7 @@ pub fn lives_without_an_api_server(fleet: &Fleet) {
     assert_eq!(lent["devices"][0]["health"], "Healthy", "{second:#}");
 }
 
-/// The node, its pool, and why, with nothing but a kubeconfig.
+/// Asserts that the node, its pool and the reason are visible with only a kubeconfig.
 fn is_told_from_a_laptop(fleet: &Fleet) {
     let node = fleet.laptop(&["status", "--node", "first"]);
     let text = said(&node);
@@ -157,21 +159,22 @@ fn is_told_from_a_laptop(fleet: &Fleet) {
     assert_eq!(computed["unavailableMachineCount"], 1, "{pool:#}");
 }
 
-/// Cancelled, the node takes pods and lends devices as before; then it is begun after all.
+/// Cancels the update: the node accepts pods and its devices are allocatable as before. Then the
+/// update is started again.
 fn is_given_back_and_begun_again(fleet: &Fleet, pod: &str) {
     let from = fleet.cluster.audit().len();
     let cancelled = fleet.laptop(&["cancel", "first"]);
     let text = said(&cancelled);
     assert!(cancelled.status.success(), "{text}");
     assert_eq!(text, "node/first update to rendered-first-b cancelled\n");
-    // The answer waits for no gate that the uncordon may have to wait for.
+    // The cancel command returns before gates that may delay the uncordon have opened.
     fleet.wait_node("first", "schedulable", |node| {
         node["spec"]["unschedulable"].is_null()
     });
     fleet.wait_lent("first", "2");
     assert_eq!(fleet.user(), Some(("first".to_owned(), pod.to_owned())));
     assert_eq!(fleet.first.read("/etc/example.conf"), b"a\n");
-    // A new agent does not begin it either.
+    // An agent restart does not start it either.
     fleet.restart_agents();
     fleet
         .first
@@ -186,8 +189,9 @@ fn is_given_back_and_begun_again(fleet: &Fleet, pod: &str) {
     assert_eq!(fleet.deeds("first", from), [Deed::Uncordon, Deed::Cordon]);
 }
 
-/// The kubelet has the device again when pods may come – the agent asks it –, and says so with its next report,
-/// which it makes every ten seconds: until then the scheduler sends nobody.
+/// The kubelet counts the device as allocatable again at the uncordon – the agent's ListAndWatch
+/// update reaches it –, and reports it in its next status update, at most ten seconds later: until
+/// then the scheduler places no pod.
 fn lent_again_with_the_uncordon(fleet: &Fleet, from: usize) {
     let log = fleet.cluster.audit();
     let of_first = |event: &&Value| {

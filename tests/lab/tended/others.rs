@@ -1,4 +1,4 @@
-//! What others do to a node in the midst of its drain.
+//! Changes by others to a node during its drain.
 
 use serde_json::{Value, json};
 
@@ -9,8 +9,9 @@ use crate::support::wait;
 const FORCE: &str = "machinist.dev/force-drain";
 const WHY: &str = "the lab cannot wait";
 
-/// Config, name, cordon and patience of the first node are changed while a budget keeps its pod; in the end
-/// the node is on the config, and cordoned, since a person wanted both.
+/// The first node's config, the config's name, the cordon and the drain limit are changed while a
+/// PodDisruptionBudget keeps its pod. In the end the node is on the config, and cordoned, since the
+/// operator requested both.
 pub fn who_change_their_minds(fleet: &Fleet) {
     assert_eq!(fleet.user().expect("the pod").0, "first");
     lent::keep_the_pod(fleet);
@@ -71,7 +72,7 @@ fn is_told_that_it_was_forced(fleet: &Fleet, pod: &str) {
     });
 }
 
-/// The pod leaves by its owner's hand, and comes back to where it would rather be.
+/// Deletes the pod; its controller creates it again on the node that it prefers.
 fn back_to_the_first(fleet: &Fleet) {
     let app = format!("app={USER}");
     fleet.cluster.kubectl(&["delete", "pods", "-l", &app]);
@@ -80,7 +81,8 @@ fn back_to_the_first(fleet: &Fleet) {
     });
 }
 
-/// The first time the agent cordons again, the second time it waits for whoever wanted that.
+/// After the first uncordon by an operator the agent cordons again; after the second it waits for
+/// the operator.
 fn lift_the_cordon_twice(fleet: &Fleet) {
     let from = fleet.cluster.audit().len();
     fleet.cluster.kubectl(&["uncordon", "first"]);
@@ -105,7 +107,7 @@ fn lift_the_cordon_twice(fleet: &Fleet) {
     });
 }
 
-/// The pod goes past its budget, and the node stays a person's to uncordon.
+/// The pod is deleted despite its PodDisruptionBudget, and the operator's cordon is kept.
 fn is_forced(fleet: &Fleet) {
     let (from, boot) = (fleet.cluster.audit().len(), fleet.first.boot_id());
     let pod = name_of_the_pod(fleet);
@@ -120,7 +122,7 @@ fn is_forced(fleet: &Fleet) {
     assert!(matches!(deeds[..], [Deed::Evict(_)]), "{deeds:?}");
 }
 
-/// The first node is on the config before, and has the pod.
+/// Asserts that the first node is on the previous config and runs the pod.
 pub fn as_before(fleet: &Fleet) {
     fleet.annotate("first", &format!("{GROUP}/desiredConfig=rendered-first-b"));
     let node = fleet.wait_done("first", "rendered-first-b");

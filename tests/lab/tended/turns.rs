@@ -1,4 +1,4 @@
-//! Turns of a node's life that are not the agent's doing.
+//! Changes of a node that the agent did not initiate.
 
 use serde_json::Value;
 
@@ -10,7 +10,8 @@ use crate::support::{
 
 const TAINT: &str = "machinist.dev/not-ready";
 
-/// A controller that cordons, drains and uncordons, played with kubectl: the agent asks and waits.
+/// A controller that cordons, drains and uncordons, acted out with kubectl: the agent requests and
+/// waits.
 pub fn by_the_hand_of_a_controller(fleet: &Fleet) {
     let by_controller = Mine {
         settings: "drain: {by: controller}\n",
@@ -59,7 +60,7 @@ pub fn by_the_hand_of_a_controller(fleet: &Fleet) {
     });
 }
 
-/// Patches of a Node by the agents that say something of our taint: whether it is there after them.
+/// For each of the agents' patches of the Node's taints: whether our taint is present after it.
 fn taints(fleet: &Fleet, node: &str, from: usize) -> Vec<bool> {
     let log = fleet.cluster.audit();
     let patches = log[from..].iter().filter_map(|event| {
@@ -78,7 +79,8 @@ fn taints(fleet: &Fleet, node: &str, from: usize) -> Vec<bool> {
     patches.collect()
 }
 
-/// A person at the console takes the node back to the config before, and lets it follow the cluster again.
+/// An operator on the node's console rolls back to the previous config, and later lets the node
+/// follow the cluster again.
 pub fn held_by_a_person(fleet: &Fleet) {
     fleet.with_settings(&Mine::default());
     let second = &fleet.second;
@@ -87,7 +89,7 @@ pub fn held_by_a_person(fleet: &Fleet) {
         ("apply", "rendered-second-b", "b\n"),
     ] {
         let boot = second.boot_id();
-        // The reboot may take the command along.
+        // The reboot may end the command, too.
         let asked = second.try_exec(&[CONSOLE, command, "--yes"]);
         second.wait_new_boot(&boot, wait::seconds(120));
         let node = fleet.wait_done("second", config);
@@ -100,7 +102,8 @@ pub fn held_by_a_person(fleet: &Fleet) {
     }
 }
 
-/// Its object deleted, and made anew by its kubelet: what is the agent's comes back, and pods only after it.
+/// The Node object is deleted and registered again by its kubelet: the agent restores its own
+/// fields, and pods are scheduled only after that.
 pub fn registered_anew(fleet: &Fleet) {
     let of_the_pool = Mine {
         pool: Some(("pool.worker.yaml", "readiness: {startupTaint: true}\n")),
@@ -129,7 +132,7 @@ pub fn registered_anew(fleet: &Fleet) {
     });
     assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
     let mut taints = taints(fleet, "second", from);
-    // That of the device comes in a request of its own.
+    // The device's taint is changed by a request of its own, which repeats the value.
     taints.dedup();
     assert_eq!(taints, [true, false]);
     assert_eq!(fleet.deeds("second", from), []);

@@ -1,4 +1,5 @@
-//! Restarts right after one another, and a power loss: who holds a device keeps it as long as the machine lives.
+//! Restarts in quick succession, and a power loss: a pod keeps its device as long as the machine
+//! runs.
 
 use serde_json::Value;
 
@@ -6,12 +7,12 @@ use super::{CARD, FOUND, OFFERED, Stage, healths};
 use crate::devices::wait_allocatable;
 use crate::support::{Dice, Node, rounds, wait};
 
-/// Everybody who has a part in lending a device.
+/// Every service that takes part in allocating a device.
 const UNITS: [&str; 4] = ["kubelet", "machinist", "acme", "containerd"];
 const HOLDERS: [&str; 3] = ["finder", "taker", "player"];
 const COUNTS: [(&str, &str); 3] = [(FOUND, "2"), (CARD, "1"), (OFFERED, "2")];
 
-/// What tells one run of a container from another.
+/// The id that differs between two runs of a container.
 fn run_of(stage: &Stage, pod: &str) -> Value {
     let pod = stage.cluster.kubectl_json(&["get", "pod", pod]);
     pod["status"]["containerStatuses"][0]["containerID"].clone()
@@ -32,7 +33,7 @@ fn wait_lent(stage: &Stage, node: &Node<'_>) {
     }
 }
 
-/// Every order of two, or some of them by lot where time is short.
+/// Every order of two restarts, or a random selection in short runs.
 pub fn every_order_of_two(stage: &Stage, node: &Node<'_>) {
     let pairs = UNITS.iter().flat_map(|first| {
         let others = UNITS.iter().filter(move |second| *second != first);
@@ -61,7 +62,7 @@ pub fn every_order_of_two(stage: &Stage, node: &Node<'_>) {
     }
 }
 
-/// Nobody promises anything to pods that ran; everything can be had again after it.
+/// Running pods may fail after a power loss; every device can be allocated again.
 pub fn a_power_loss(stage: &mut Stage) {
     stage
         .machine

@@ -1,4 +1,5 @@
-//! A vendor's pod that asks for the kubelet's directory, as it is shipped, and gets its own by the policy.
+//! A vendor's pod that mounts the kubelet's directory, deployed unmodified; an admission policy
+//! redirects it to a directory of its own.
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ const POLICY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/kubernetes/
 const THEIRS: &str = "/var/lib/kubelet/device-plugins";
 const PROGRAM: &str = "/usr/local/bin/sample-device-plugin";
 
-/// The sample plugin in a pod; with the label where the policy is to see it.
+/// The sample plugin in a pod; it has the label if the policy is to select it.
 fn plugin(name: &str, labels: &Value) -> String {
     let mounts = [("plugins", THEIRS), ("program", PROGRAM)];
     let volumes = mounts.map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}));
@@ -35,7 +36,7 @@ fn plugin(name: &str, labels: &Value) -> String {
     pod.to_string()
 }
 
-/// Where a pod's two volumes lead once the API server has taken it.
+/// The host paths of a pod's two volumes after admission.
 fn lead(stage: &Stage, pod: &str) -> Vec<String> {
     let command = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
     let made = stage.cluster.try_kubectl_with(&command, pod);
@@ -45,7 +46,7 @@ fn lead(stage: &Stage, pod: &str) -> Vec<String> {
     paths.flatten().map(str::to_owned).collect()
 }
 
-/// Registered by way of machinist, without a word changed in what its vendor wrote.
+/// The plugin is registered through machinist, with an unmodified manifest.
 pub fn by_a_policy(stage: &Stage) {
     let kinds = ["api-resources", "--api-group=admissionregistration.k8s.io"];
     let kinds = stage.cluster.kubectl(&kinds);
@@ -80,8 +81,8 @@ pub fn by_a_policy(stage: &Stage) {
     taken_back(stage);
 }
 
-/// As `docs/vendors/plugins.md` says: the file first, then the mount. The plugin is the kubelet's own again, and stays
-/// it.
+/// Follows `docs/vendors/plugins.md`: first the file is removed, then the mount. The kubelet then
+/// uses the plugin directly, and continues to.
 fn taken_back(stage: &Stage) {
     let (cluster, machine) = (&stage.cluster, &stage.machine);
     let node = cluster.node(machine);
@@ -94,7 +95,7 @@ fn taken_back(stage: &Stage) {
     cluster.apply(&plugin("again", &json!({"app": "x"})));
     cluster.wait_pod("again", "Running", wait::seconds(60));
     wait_allocatable(&node, SAMPLE, "2");
-    // Longer than an agent waits before it registers what it still offers.
+    // Longer than an agent waits before it registers the resources that it still offers.
     std::thread::sleep(std::time::Duration::from_secs(10));
     assert_eq!(allocatable(&node, SAMPLE).as_deref(), Some("2"));
     cluster.kubectl(&["delete", "pod", "again"]);

@@ -1,4 +1,4 @@
-//! Spec files by chance: mostly whole ones, some with one thing wrong, as JSON and as YAML.
+//! Random spec files: mostly valid ones, some with one defect, as JSON and as YAML.
 
 use super::{Case, tree::Tree};
 use crate::support::Dice;
@@ -169,7 +169,7 @@ fn text(dice: &mut Dice) -> String {
     text
 }
 
-/// The first ones of `from` are right, and mostly taken.
+/// The first `right` values of `from` are valid, and chosen mostly.
 fn mostly(dice: &mut Dice, from: &[&str], right: usize) -> Tree {
     match dice.one_in(12) {
         true => Tree::one(dice, from),

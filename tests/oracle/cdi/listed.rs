@@ -1,13 +1,13 @@
-//! Specs that are judged differently on purpose, and specs that once were by mistake.
+//! Specs that are intentionally judged differently, and specs that once were by mistake.
 
-/// A difference that stays.
+/// A permanent difference.
 pub(super) struct Difference {
     /// Its row in `differences.md`.
     pub(super) name: &'static str,
     pub(super) text: &'static str,
-    /// What the refusal says, by which others of its kind are known.
+    /// A part of the refusal, by which all differences of this kind are recognised.
     pub(super) told: &'static str,
-    /// machinist accepts it and the library does not; else the other way about.
+    /// Whether machinist accepts it and the library does not, or the reverse.
     pub(super) ours: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Specs of the container device interface: the same verdict and the same devices as
-//! `tags.cncf.io/container-device-interface` gives.
+//! Specs of the Container Device Interface: the same verdict and the same devices as
+//! `tags.cncf.io/container-device-interface`.
 
 mod generate;
 mod listed;
@@ -21,10 +21,10 @@ struct Case {
     dirs: [BTreeMap<String, String>; 2],
 }
 
-/// What the library makes of a case.
+/// The library's result for a case.
 #[derive(Debug, Deserialize)]
 struct Verdict {
-    /// Why each refused file is refused, by its name.
+    /// The reasons for refused files, by name.
     refused: [BTreeMap<String, String>; 2],
     /// The devices by their qualified names.
     devices: BTreeMap<String, Vec<Node>>,
@@ -43,7 +43,7 @@ impl Case {
     }
 }
 
-/// What differs between the library's verdict and ours.
+/// The differences between the library's verdict and ours.
 fn differences(case: &Case, theirs: &Verdict) -> Vec<String> {
     let (mut files, mut found) = (Vec::new(), Vec::new());
     for (priority, dir) in case.dirs.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! A spec before it is written, and how it is written as JSON and as YAML.
+//! A spec as a tree, and its output as JSON and as YAML.
 
 use crate::support::Dice;
 
-/// A value before it is written; a scalar is written as it is.
+/// A value before it is written; a scalar is written verbatim.
 #[derive(Clone)]
 pub(super) enum Tree {
     Scalar(String),
@@ -46,12 +46,12 @@ const KEYS: [&str; 8] = [
 ];
 
 impl Tree {
-    /// A scalar of these.
+    /// A random scalar of these.
     pub(super) fn one(dice: &mut Dice, from: &[&str]) -> Self {
         Self::Scalar((*dice.pick(from)).to_owned())
     }
 
-    /// Makes one thing in it another than it should be.
+    /// Introduces one defect.
     pub(super) fn spoil(&mut self, dice: &mut Dice) {
         match self {
             Self::Map(fields) if !fields.is_empty() && !dice.one_in(6) => {
@@ -74,7 +74,7 @@ impl Tree {
         }
     }
 
-    /// As JSON, or nearly: scalars are written as they are.
+    /// As JSON, or nearly: scalars are written verbatim.
     pub(super) fn flow(&self, newline: &str, indent: &str) -> String {
         let inner = format!("{newline}{indent}");
         let deeper = match newline {

@@ -1,4 +1,4 @@
-//! Where an accepted config means something else to the library than to machinist.
+//! Accepted configs that the library interprets differently from machinist.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::verdict::{Unit, Verdict};
 
-/// Both sides in one form, entry by entry: lines that only one of them has are differences.
+/// Both results in one form, entry by entry: lines that only one of them has are differences.
 pub(super) fn differences(theirs: &Verdict, ours: &MachineConfig) -> Vec<String> {
     let (theirs, ours) = (lines_of_verdict(theirs), lines_of_config(ours));
     let names = theirs.keys().chain(ours.keys());
@@ -28,7 +28,7 @@ pub(super) fn differences(theirs: &Verdict, ours: &MachineConfig) -> Vec<String>
     found
 }
 
-/// The fields of a user or group without those that say what holds anyway.
+/// The fields of a user or group without those that have their default.
 fn said(account: &BTreeMap<String, Value>) -> BTreeMap<&str, &Value> {
     let usual = |field: &str| Value::Bool(field == "shouldExist");
     let fields = account.iter().map(|(field, value)| (field.as_str(), value));
@@ -46,8 +46,8 @@ fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
         given if given == "root" => json!(0),
         given => given.clone(),
     };
-    // Ignition's documentation names mode and owner for a file that it writes. What exists keeps the
-    // ones that an entry leaves out.
+    // Ignition's documentation gives defaults of mode and owner for a file that it writes. An
+    // existing file keeps those that an entry omits.
     let or_root = |given: Value| if given.is_null() { json!(0) } else { given };
     for (path, file) in &verdict.files {
         let (user, group) = (owner(&file.user), owner(&file.group));

@@ -205,7 +205,8 @@ impl Generator<'_> {
         if self.dice.one_in(10) {
             let empty = "sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
             let mut hash = *self.dice.pick(&[empty, "sha256-00", "md5-00", "", "x"]);
-            // The same listed difference as in Ignition 3, told in words that other mistakes share.
+            // The same listed difference as in Ignition 3, with a message that other mistakes
+            // share.
             if self.is_two() && hash.is_empty() {
                 hash = "x";
             }

@@ -1,12 +1,12 @@
-//! Differences from the Ignition library that stay. Each has a row in `differences.md`.
+//! Permanent differences from the Ignition library. Each has a row in `differences.md`.
 
-/// A difference, recognised by what the comparison says.
+/// A difference, recognised by the comparison's message.
 pub(super) struct Difference {
     /// Its row in `differences.md`.
     pub(super) name: &'static str,
-    /// Configs that show it together.
+    /// Configs that together cause it.
     pub(super) texts: &'static [&'static str],
-    /// What the comparison says of it.
+    /// The comparison's message.
     pub(super) told: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Ignition: the same verdict, and the same machine, as `github.com/coreos/ignition/v2` gives.
+//! Ignition: the same verdict, and the same resulting machine, as `github.com/coreos/ignition/v2`.
 
 mod compare;
 mod generate;
@@ -86,7 +86,7 @@ fn a_later_entry_without_contents_keeps_those_of_an_earlier_one() {
     }
 }
 
-/// What differs between the library's verdict and ours.
+/// The differences between the library's verdict and ours.
 fn differences(case: &Case, theirs: &Verdict) -> Vec<String> {
     match (ours::read(case), theirs.accepted) {
         (Ok(config), true) => compare::differences(theirs, &config),

@@ -1,10 +1,11 @@
-//! What machinist makes of a case.
+//! machinist's result for a case.
 
 use machinist::machine_config::{Gathering, MachineConfig, NoLocal, Order, Refusal, Rules};
 
 use super::verdict::Case;
 
-/// Every user and group of the cases may be managed: which ones may is a setting, and not Ignition's.
+/// Every user and group of the cases may be managed: the permitted names are a setting of machinist
+/// and not part of Ignition.
 pub(super) const NAMES: [&str; 5] = ["core", "ann", "bob", "web", "ops"];
 
 pub(super) fn read(case: &Case) -> Result<MachineConfig, Vec<Refusal>> {

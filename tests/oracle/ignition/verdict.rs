@@ -1,4 +1,4 @@
-//! What goes to the Go program, and what it answers.
+//! The input of the Go program, and its output.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl Serialize for Case {
     }
 }
 
-/// What the library makes of a case. The fields are described in `verdict.go`.
+/// The library's result for a case. The fields are described in `verdict.go`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Verdict {
@@ -33,7 +33,7 @@ pub(super) struct Verdict {
     pub(super) groups: BTreeMap<String, Account>,
 }
 
-/// The fields of a user or group that are given.
+/// The fields of a user or group that are set.
 pub(super) type Account = BTreeMap<String, serde_json::Value>;
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,4 +1,4 @@
-//! What the kubelet's device manager keeps of each resource, in memory and in its checkpoint.
+//! The state of each resource in the kubelet's device manager, in memory and in its checkpoint.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,10 +8,10 @@ use std::{
 use machinist::kubelet::api::v1beta1 as api;
 use serde_json::{Value, json};
 
-/// Beside the sockets; it survives the kubelet.
+/// Next to the sockets; it survives the kubelet.
 pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
-/// What the kubelet knows of one resource.
+/// The kubelet's state of one resource.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// The socket name of the last registration.
@@ -20,35 +20,35 @@ pub(crate) struct Known {
     pub(crate) lists: Vec<Vec<String>>,
     /// Whether the stream of that registration is still open.
     pub(crate) streaming: bool,
-    /// Registrations in this life of the kubelet.
+    /// Registrations since the kubelet's start.
     pub(crate) registrations: usize,
-    /// How often its socket was dialled for the last registration until somebody answered.
+    /// How often the socket was dialled for the last registration until the plugin answered.
     pub(crate) dialled: usize,
-    /// What the plugin answered when it was asked before it was taken.
+    /// The plugin's options, requested during the registration.
     pub(crate) options: api::DevicePluginOptions,
-    /// Nobody is asked for devices any more until the next registration.
+    /// The plugin has been disconnected, and is not called until the next registration.
     pub(super) stopped: bool,
     pub(super) healthy: BTreeSet<String>,
     pub(super) unhealthy: BTreeSet<String>,
-    /// What containers have.
+    /// Devices that are allocated to containers.
     pub(super) lent: BTreeSet<String>,
 }
 
 pub(crate) type Books = BTreeMap<String, Known>;
 
 impl Known {
-    /// The latest list; empty when there was none.
+    /// The latest list; empty when none was received.
     pub(crate) fn list(&self) -> &[String] {
         self.lists.last().map_or(&[], Vec::as_slice)
     }
 
-    /// Capacity and allocatable, as the Node has them.
+    /// Capacity and allocatable count, as the Node reports them.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let healthy = self.healthy.len();
         (healthy + self.unhealthy.len(), healthy)
     }
 
-    /// Another plugin is in force. Devices stay what they are until it lists its own.
+    /// Replaces the plugin. Devices are kept until the new plugin sends its list.
     pub(super) fn register(
         &mut self,
         endpoint: String,
@@ -60,7 +60,7 @@ impl Known {
         self.lists.clear();
     }
 
-    /// A list replaces everything, whichever plugin of the resource sent it.
+    /// A list replaces the previous one, whichever plugin of the resource sent it.
     pub(super) fn take(&mut self, devices: &[api::Device]) {
         let named = |one: &api::Device| format!("{}={}", one.id, one.health);
         self.lists.push(devices.iter().map(named).collect());
@@ -70,7 +70,7 @@ impl Known {
         (self.healthy, self.unhealthy) = (ids(healthy), ids(unhealthy));
     }
 
-    /// The plugin in force is gone.
+    /// The current plugin has disconnected.
     pub(super) fn stop(&mut self) {
         (self.stopped, self.streaming) = (true, false);
         let mut healthy = std::mem::take(&mut self.healthy);
@@ -78,7 +78,8 @@ impl Known {
     }
 }
 
-/// Written after each list. What was remembered and is not registered again has no devices.
+/// Writes the checkpoint, after each list. Remembered resources that are not registered again have
+/// no devices.
 pub(super) fn write(directory: &Path, books: &Books, remembered: &BTreeSet<String>) {
     let mut resources: BTreeMap<&str, Vec<&str>> = remembered
         .iter()
@@ -95,7 +96,7 @@ pub(super) fn write(directory: &Path, books: &Books, remembered: &BTreeSet<Strin
     std::fs::rename(partial, directory.join(CHECKPOINT)).unwrap();
 }
 
-/// The resources of the kubelet before: their devices count again when they are listed again.
+/// The resources of the previous kubelet: their devices count again when they are listed again.
 pub(super) fn read(directory: &Path) -> BTreeSet<String> {
     let Ok(text) = std::fs::read_to_string(directory.join(CHECKPOINT)) else {
         return BTreeSet::new();

@@ -1,4 +1,4 @@
-//! A pod is admitted: one container of it wants devices of one resource.
+//! Admission of a pod with one container that requests devices of one resource.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use machinist::kubelet::api::v1beta1 as api;
 use super::{KubeletDouble, registration::as_go};
 
 impl KubeletDouble {
-    /// Chooses so many devices and asks for what they are; an error is what the pod fails with.
+    /// Chooses this many devices and calls `Allocate`; an error is the reason with which the pod
+    /// fails.
     pub(crate) async fn admit(
         &self,
         resource: &str,
@@ -40,7 +41,7 @@ impl KubeletDouble {
             })?;
             chosen.retain(|id| free.contains(id));
         }
-        // Advice that says too little is filled up.
+        // If the plugin prefers too few devices, others are added.
         let rest: Vec<_> = free.into_iter().filter(|id| !chosen.contains(id)).collect();
         chosen.extend(rest);
         chosen.truncate(count);

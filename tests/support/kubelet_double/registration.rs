@@ -1,4 +1,4 @@
-//! `Registration`, and what the kubelet does with a plugin from then on.
+//! The `Registration` service, and the connection to a registered plugin.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,20 +22,20 @@ use tonic::{
 
 use super::{Books, Knobs, accounts};
 
-/// A plugin's socket is dialled again and again for so long.
+/// How long dialling a plugin's socket is retried.
 const DIAL: Duration = Duration::from_secs(10);
 const DIAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// Everything that lives as long as the kubelet. Cheap to clone.
+/// The state that lives as long as the kubelet. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Service {
     pub(super) directory: PathBuf,
     pub(super) books: Arc<watch::Sender<Books>>,
     pub(super) channels: Arc<Mutex<BTreeMap<String, Channel>>>,
     pub(super) asked: Arc<watch::Sender<usize>>,
-    /// Resources that the kubelet before had.
+    /// Resources of the previous kubelet.
     pub(super) remembered: Arc<BTreeSet<String>>,
-    /// The plugin in force for each resource: a name has one, whatever its socket is.
+    /// The current plugin of each resource: a resource has one, whatever its socket is.
     clients: Arc<Mutex<BTreeMap<String, CancellationToken>>>,
     to_forget: Arc<AtomicUsize>,
     to_refuse: Arc<AtomicUsize>,
@@ -57,9 +57,9 @@ impl Service {
         }
     }
 
-    /// Takes the plugin on this socket for `resource`, and reads its list from now on.
+    /// Registers the plugin on this socket for `resource`, and starts reading its list.
     ///
-    /// The place of the plugin before is taken at once and not given back when this fails.
+    /// The previous plugin is replaced immediately, and not restored when this fails.
     pub(super) async fn connect(
         &self,
         resource: &str,
@@ -94,7 +94,7 @@ impl Service {
         Ok(())
     }
 
-    /// The connection, how often it was tried, and what the plugin says of itself.
+    /// The connection, the number of attempts, and the plugin's options.
     async fn dial(
         &self,
         socket: &Path,
@@ -128,8 +128,8 @@ impl Service {
         }
     }
 
-    /// One `ListAndWatch`, until it ends; never again. Whoever is in force then is cut off, and that
-    /// may be the next plugin: what kubelets before 1.37 do.
+    /// Runs one `ListAndWatch` until it ends, without a retry. Its end disconnects the current
+    /// plugin of the resource, which may already be the next one: kubelets before 1.37 do that.
     async fn run(&self, channel: Channel, resource: &str, serial: usize, ended: CancellationToken) {
         tokio::time::sleep(self.knobs.stream_late).await;
         tokio::select! {
@@ -158,7 +158,7 @@ impl Service {
         });
         let mut stream = answer.into_inner();
         while let Ok(Some(message)) = stream.message().await {
-            // In one go: who sees the list finds the checkpoint written.
+            // Under one lock: a test that sees the list finds the checkpoint written.
             self.books.send_modify(|books| {
                 books.get_mut(resource).unwrap().take(&message.devices);
                 accounts::write(&self.directory, books, &self.remembered);
@@ -166,7 +166,7 @@ impl Service {
         }
     }
 
-    /// The plugin in force for `resource`, if there is one, is not listened to any more.
+    /// Disconnects the current plugin of `resource`, if there is one.
     pub(super) fn disconnect(&self, resource: &str) {
         let Some(client) = self.clients.lock().unwrap().remove(resource) else {
             return;
@@ -207,13 +207,14 @@ impl Registration for Service {
     }
 }
 
-/// Whether the one version is among those.
+/// Whether the API version of the double is in the plugin's list.
 pub(super) fn speaks(versions: &[&str], refusal: impl Fn() -> String) -> Result<(), String> {
     let known = versions.contains(&"v1beta1");
     known.then_some(()).ok_or_else(refusal)
 }
 
-/// Names that a plugin may register: those of extended resources, counted with what quotas put before them.
+/// Checks that a plugin may register this name: it must be that of an extended resource, and its
+/// length includes the prefix that quotas add.
 pub(super) fn is_extended(name: &str) -> Result<(), String> {
     let part = |text: &str, also: &str| {
         let inside = |c: char| c.is_ascii_alphanumeric() || also.contains(c);
@@ -238,7 +239,7 @@ pub(super) fn is_extended(name: &str) -> Result<(), String> {
     }
 }
 
-/// An error of a call as the kubelet writes it down.
+/// A call's error in the kubelet's wording.
 pub(super) fn as_go(status: &Status) -> String {
     let (code, message) = match status.code() {
         Code::OutOfRange => (

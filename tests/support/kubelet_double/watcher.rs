@@ -1,4 +1,5 @@
-//! The plugin watcher: sockets in its directory are dialled, asked what they are, and told what became of it.
+//! The plugin watcher: it dials sockets in its directory, requests their information, and reports
+//! the result of the registration.
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +15,11 @@ use tonic::transport::Endpoint;
 
 use super::registration::{Service, is_extended, speaks};
 
-/// The real one looks ten times more rarely.
+/// The poll interval; the real one is ten times longer.
 const LOOK: Duration = Duration::from_millis(100);
 const GET_INFO: Duration = Duration::from_secs(1);
 const NOTIFY: Duration = Duration::from_secs(5);
-/// The first wait after a failure; doubled each time.
+/// The first delay after a failure; doubled each time.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Another file of the same name is another plugin.
@@ -39,7 +40,7 @@ pub(super) async fn watch(service: Service) {
     let mut found: BTreeMap<PathBuf, Found> = BTreeMap::new();
     loop {
         let there = look(&directory);
-        // Whoever is gone, or another, is let go of first.
+        // Removed and replaced sockets are handled first.
         found.retain(|path, one| {
             let stays = there.get(path) == Some(&one.identity);
             if let (false, Some(resource)) = (stays, &one.registered) {
@@ -78,7 +79,7 @@ fn look(directory: &Path) -> BTreeMap<PathBuf, Identity> {
     sockets.collect()
 }
 
-/// Gives the name of the resource that is registered now.
+/// Returns the name of the resource that has been registered.
 async fn register(service: &Service, path: &Path) -> Result<String, String> {
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
     let channel = endpoint
@@ -104,7 +105,7 @@ async fn register(service: &Service, path: &Path) -> Result<String, String> {
         )),
         (true, Err(why)) => Err(format!("plugin validation failed with err: {why}")),
         (true, Ok(())) => {
-            // The paths that plugins name are the machine's.
+            // The paths that plugins report are paths of the machine.
             let root = service.directory.ancestors().nth(4).unwrap();
             let socket = match info.endpoint.strip_prefix('/') {
                 Some(below) => root.join(below),

@@ -1,4 +1,4 @@
-//! What the pretend machine serves on its bus.
+//! The bus interfaces of the fake machine.
 
 use super::*;
 

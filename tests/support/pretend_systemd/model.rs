@@ -1,8 +1,8 @@
-//! Units, jobs and reboots of the pretend machine.
+//! Units, jobs and reboots of the fake machine.
 
 use super::*;
 
-/// One unit as the pretend PID 1 shows it.
+/// One unit as the fake PID 1 shows it.
 #[derive(Clone, Debug)]
 pub struct Unit {
     pub load: &'static str,
@@ -60,17 +60,17 @@ impl Unit {
 
 type Change = Box<dyn FnOnce(&mut Unit) + Send>;
 
-/// How the next job of a unit goes.
+/// How the next job of a unit runs.
 pub struct Job {
-    /// What `JobRemoved` says.
+    /// The result in `JobRemoved`.
     pub result: &'static str,
-    /// `JobRemoved` goes out before the answer to the request.
+    /// `JobRemoved` is sent before the answer to the request.
     pub before_reply: bool,
-    /// How long the job takes otherwise.
+    /// Otherwise, how long the job takes.
     pub takes: Duration,
-    /// What becomes of the unit when the job ends.
+    /// The unit's change at the end of the job.
     pub becomes: Change,
-    /// What becomes of the unit some time after the job has ended.
+    /// The unit's change some time after the end of the job.
     pub then: Option<(Duration, Change)>,
 }
 
@@ -124,14 +124,15 @@ pub enum Reboot {
     /// Accepted and announced.
     #[default]
     Announced,
-    /// Accepted and called off.
+    /// Accepted and cancelled.
     Cancelled,
-    /// Announced, and the answer never comes.
+    /// Announced, and the answer is never sent.
     ReplyLost,
-    /// Accepted, and nothing follows.
+    /// Accepted, without an announcement.
     Silent,
-    /// Accepted, and the bus goes away before the announcement; the property tells.
+    /// Accepted, and the bus disconnects before the announcement; only the property shows the
+    /// shutdown.
     BusRestarts,
-    /// Refused by this error.
+    /// Refused with this error.
     Refused(&'static str, &'static str),
 }

@@ -1,4 +1,4 @@
-//! Attacks that once succeeded.
+//! Attacks that succeeded in the past.
 
 use machinist::reason::Reason;
 use rustix::fs::{XattrFlags, setxattr};
@@ -10,7 +10,7 @@ fn reasons(applied: Result<(), Vec<Refusal>>) -> Vec<Reason> {
     refusals.iter().map(|refusal| refusal.reason).collect()
 }
 
-/// A directory of root's that a user may write by its access control list is that user's.
+/// A directory of root that a user may write by its access control list counts as that user's.
 #[test]
 fn a_directory_that_a_list_lets_a_user_write_is_not_roots() {
     if !plays_users() {
@@ -35,7 +35,7 @@ fn a_directory_that_a_list_lets_a_user_write_is_not_roots() {
     assert_eq!(sandbox.read("/etc/evil"), None);
 }
 
-/// The planner's recursion over it ended the agent, at each start anew.
+/// The planner's recursion over it crashed the agent, at each start again.
 #[test]
 fn a_link_through_thousands_of_components_ends_nothing() {
     if !plays_users() {
@@ -54,7 +54,7 @@ fn a_link_through_thousands_of_components_ends_nothing() {
         let leaving = apply(&sandbox, &config("nothing"));
         (again, leaving.is_ok(), sandbox.read("/etc/plain"))
     };
-    // The agent's threads have this much.
+    // The stack size of the agent's threads.
     let thread = std::thread::Builder::new().stack_size(2 << 20);
     let (again, left, plain) = thread.spawn(work).unwrap().join().unwrap();
     assert_eq!(again, [Reason::UnsafePath]);
@@ -62,7 +62,7 @@ fn a_link_through_thousands_of_components_ends_nothing() {
     assert_eq!(plain, None, "the rest of the config has left");
 }
 
-/// Names that the config has for its file do not make another file with as many names the config's.
+/// An unmanaged file with as many names as the config's file has is not treated as the config's.
 #[test]
 fn a_hard_link_to_a_file_of_roots_is_not_one_of_the_configs_names() {
     if !plays_users() {

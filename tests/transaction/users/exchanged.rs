@@ -5,7 +5,7 @@ use machinist::{reason::Reason, root::Kind};
 use super::*;
 use crate::sandbox::difference;
 
-/// What bob does with the directory of a managed file.
+/// Bob replaces the directory of a managed file with a link.
 fn exchange_for_a_link(sandbox: &Sandbox) {
     let (home, away) = (sandbox.path("/home/bob/a"), sandbox.path("/home/bob/away"));
     std::fs::rename(&home, away).unwrap();

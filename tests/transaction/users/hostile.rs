@@ -1,5 +1,6 @@
-//! A user who does anything at any time in a home that a config has entries in: nothing outside changes, every undo
-//! succeeds, and the rest of the config comes and goes as if that user were not there.
+//! A user who acts at any time in a home that a config has entries in: nothing outside changes,
+//! every rollback succeeds, and the rest of the config is applied and removed as if that user did
+//! not exist.
 
 use std::fs;
 
@@ -28,7 +29,7 @@ const LEADS: [&str; 6] = [
     "a",
 ];
 
-/// What stands at a path after an act of bob's.
+/// The objects that bob creates at a path.
 const MAKES: [fn(&Sandbox, &mut Dice, &str); 8] = [
     |_, _, _| {},
     |sandbox, dice, path| {
@@ -47,7 +48,7 @@ const MAKES: [fn(&Sandbox, &mut Dice, &str); 8] = [
     |sandbox, _, path| add(sandbox, &Hard(path, "/etc/shadow")),
 ];
 
-/// One act of bob's: he moves or removes what is at a path, and makes something else of it.
+/// One act of bob: he moves or removes the object at a path, and creates another one.
 fn act(sandbox: &Sandbox, dice: &mut Dice, story: &mut String) {
     let path = PATHS[dice.below(PATHS.len())];
     let real = sandbox.path(path);
@@ -95,7 +96,7 @@ fn wanted(dice: &mut Dice) -> Written {
     }
 }
 
-/// One update among bob's acts. Gives whether it was committed.
+/// One update among bob's acts. Returns whether it was committed.
 fn round(sandbox: &Sandbox, dice: &mut Dice, before: &Tree, story: &mut String) -> bool {
     let same = |story: &str| {
         let now = outside(sandbox);

@@ -1,5 +1,5 @@
-//! Paths in directories that users control: written where they lead nowhere else, and refused where a user could
-//! lead root elsewhere.
+//! Paths in directories that users control: written where they lead nowhere else, and refused where
+//! a user could redirect root's writes.
 
 use machinist::reason::Reason;
 

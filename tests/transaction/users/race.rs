@@ -1,4 +1,5 @@
-//! A user who exchanges a directory with a link in a loop, while updates are committed and taken back.
+//! A user who exchanges a directory with a link in a loop, while updates are committed and rolled
+//! back.
 
 use std::{
     path::PathBuf,
@@ -16,7 +17,7 @@ use crate::sandbox::{difference, from_environment, long};
 
 const FILES: u64 = 6;
 
-/// Exchanges two names as fast as it can while it is let.
+/// Exchanges two names continuously until it is stopped.
 struct Exchanger {
     names: [PathBuf; 2],
     running: Arc<AtomicBool>,
@@ -47,7 +48,8 @@ impl Exchanger {
         }
     }
 
-    /// Ends it, with the directory under the first name again. Gives how often the names were exchanged.
+    /// Stops it, with the directory under the first name again. Returns how often the names were
+    /// exchanged.
     fn stop(mut self) -> u64 {
         self.running.store(false, Ordering::Relaxed);
         let count = self.thread.take().unwrap().join().unwrap();
@@ -58,7 +60,7 @@ impl Exchanger {
     }
 }
 
-/// A config of files of bob's in one directory, and another mode for a directory there.
+/// A config of files of bob in one directory, and another mode for a directory there.
 fn raced() -> Written {
     let mut wanted = config("raced").dir("/home/bob/a/d", 0o700);
     for number in 0..FILES {
@@ -114,7 +116,7 @@ fn a_directory_exchanged_for_a_link_in_a_loop_leads_no_operation_elsewhere() {
     println!("{tried} operations, {committed} commits succeeded, {exchanged} exchanges");
 }
 
-/// Makes bob's directory what it was: what was left behind there is his to remove.
+/// Restores bob's directory; anything left behind there would be his to remove.
 fn reset(sandbox: &Sandbox) {
     let home = sandbox.path("/home/bob/a");
     std::fs::remove_dir_all(&home).unwrap();
