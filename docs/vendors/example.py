@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A complete vendor: two devices, their health, and what it does when it is asked.
+"""A complete device driver for the vendor API: two devices, their health, and answers to questions.
 
-Needs grpcio and grpcio-tools; PROTO_DIR is the directory that machinist/vendor/v1/vendor.proto lies in.
+Needs grpcio and grpcio-tools; PROTO_DIR is the directory that contains machinist/vendor/v1/vendor.proto.
 """
 
 import os
@@ -21,7 +21,7 @@ INSTANCE = f"acme-{uuid.uuid4()}"
 
 
 def devices():
-    """The devices as they are now; a real vendor asks its hardware here."""
+    """Returns the current devices; a real driver queries its hardware here."""
     return [
         api.Device(
             id=name,
@@ -38,15 +38,15 @@ def devices():
 
 
 def answer(question):
-    """What the agent wants to be done. The recipes answer all allocations, so little is left."""
+    """Answers a question of the agent. Allocations are answered by the recipes, so only two kinds arrive."""
     if question.WhichOneof("asked") in ("quiesce", "resume"):
-        # Close the nodes, park the firmware; then it is done.
+        # A real driver closes its device nodes and parks the firmware here.
         return api.Answer(id=question.id, done=api.Done())
     return api.Answer(id=question.id, error="this vendor is not asked such things")
 
 
 class Session:
-    """One session, to its end."""
+    """Runs one session until it ends."""
 
     def __init__(self):
         self.outbox = queue.Queue()
@@ -57,7 +57,7 @@ class Session:
         self.outbox.put(api.FromVendor(hello=hello))
 
     def said(self):
-        """What is to be said, and a heartbeat when there is nothing."""
+        """Yields queued messages, and a heartbeat when the queue is empty."""
         while True:
             try:
                 yield self.outbox.get(timeout=self.pause)
@@ -77,7 +77,7 @@ class Session:
 
     def welcome(self, welcome):
         self.pause = welcome.heartbeat_ms / 2000
-        # What this instance said in an earlier session counts on.
+        # Generations continue from those of earlier sessions of this instance.
         generation = max((kept.generation for kept in welcome.kept), default=0) + 1
         snapshot = api.Snapshot(resource=RESOURCE, generation=generation, devices=devices())
         self.outbox.put(api.FromVendor(snapshot=snapshot))
@@ -87,6 +87,6 @@ while True:
     try:
         Session().run()
     except grpc.RpcError as error:
-        # The agent may restart whenever it likes.
+        # The agent may restart at any time: reconnect.
         print(f"the session is over: {error.details()}", file=sys.stderr)
     time.sleep(0.5)

@@ -1,5 +1,5 @@
-//! A complete vendor: two devices, their health, and what it does when it is asked.
-//! Elsewhere `tonic_prost_build::compile_protos("vendor.proto")` makes the module `api`.
+//! A complete device driver for the vendor API: two devices, their health, and answers to questions.
+//! Outside this crate, `tonic_prost_build::compile_protos("vendor.proto")` generates the module `api`.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tonic::transport::Endpoint;
 
 const RESOURCE: &str = "acme.dev/accelerator";
 
-/// The devices as they are now; a real vendor asks its hardware here.
+/// Returns the current devices; a real driver queries its hardware here.
 fn devices() -> Vec<api::Device> {
     let device = |id: &str| {
         let mut recipe = api::Recipe::default();
@@ -32,10 +32,10 @@ fn devices() -> Vec<api::Device> {
     vec![device("acme0"), device("acme1")]
 }
 
-/// What the agent wants to be done. The recipes answer all allocations, so little is left.
+/// Answers a question of the agent. Allocations are answered by the recipes, so only two kinds arrive.
 fn answer(question: api::Question) -> api::Answer {
     let answer = Some(match question.asked {
-        // Close the nodes, park the firmware; then it is done.
+        // A real driver closes its device nodes and parks the firmware here.
         Some(Asked::Quiesce(_) | Asked::Resume(_)) => Answer::Done(api::Done {}),
         _ => Answer::Error("this vendor is not asked such things".into()),
     });
@@ -43,7 +43,7 @@ fn answer(question: api::Question) -> api::Answer {
     api::Answer { id, answer }
 }
 
-/// One session, to its end.
+/// Runs one session until it ends.
 async fn session(socket: &str, instance: &str) -> Result<(), Box<dyn std::error::Error>> {
     let channel = Endpoint::new(format!("unix:{socket}"))?.connect().await?;
     let (to, said) = mpsc::channel(8);
@@ -70,7 +70,7 @@ async fn session(socket: &str, instance: &str) -> Result<(), Box<dyn std::error:
         match message.said {
             Some(FromAgent::Welcome(welcome)) => {
                 pause = Duration::from_millis(u64::from(welcome.heartbeat_ms)) / 2;
-                // What this instance said in an earlier session counts on.
+                // Generations continue from those of earlier sessions of this instance.
                 let kept = welcome.kept.iter().map(|one| one.generation).max();
                 say(Said::Snapshot(api::Snapshot {
                     resource: RESOURCE.into(),
@@ -87,7 +87,7 @@ async fn session(socket: &str, instance: &str) -> Result<(), Box<dyn std::error:
     }
 }
 
-/// One session after the other: the agent may restart whenever it likes.
+/// Runs sessions in a loop, because the agent may restart at any time.
 pub(crate) async fn serve(socket: String) {
     let instance = format!("acme-{}", std::process::id());
     loop {

@@ -1,4 +1,4 @@
-//! Runs the example vendor.
+//! Runs the example device driver.
 #![expect(clippy::print_stderr, reason = "an example talks to whoever runs it")]
 
 mod example;
