@@ -101,7 +101,7 @@ pub enum AgentError {
     )]
     NotRoot,
     /// Another daemon manages this machine's config.
-    #[error("{0}: two must not change this machine")]
+    #[error("{0}: only one agent may manage this machine")]
     OtherDaemon(String),
     /// `owners: record` was set for a live root.
     #[error("owners: record is for offline roots; on a live machine owners are set")]
@@ -116,7 +116,7 @@ pub enum AgentError {
     #[error("cannot serve the agent's sockets")]
     Socket(#[source] RootError),
     /// The check for another daemon on this machine failed.
-    #[error("cannot look whether another daemon changes this machine")]
+    #[error("cannot check for another daemon that manages this machine")]
     Look(#[source] RootError),
     /// A basic system call failed.
     #[error("cannot {0}")]
@@ -213,7 +213,7 @@ async fn gateways() -> BTreeSet<String> {
     match gateway::answering(FOUND_LATELY, LOOKED_FOR).await {
         Ok(found) => found,
         Err(error) => {
-            tracing::debug!("cannot look for the gateways: {error}");
+            tracing::debug!("cannot look up the default gateways: {error}");
             BTreeSet::new()
         }
     }
@@ -365,7 +365,7 @@ async fn drive(
     tokio::select! {
         () = obeyed => Ok(Drive::Left),
         () = overdue => {
-            tracing::warn!("the update in flight is left for the next start to settle");
+            tracing::warn!("the update in progress is resumed at the next start");
             Ok(Drive::Stopped)
         }
         ended = driving => match ended {

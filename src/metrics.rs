@@ -89,7 +89,7 @@ impl Metrics {
         );
         let source_reads = family(
             "source_reads",
-            "Looks at the source of configs, by result",
+            "Reads of the config source, by result",
             &SourceRead::ALL.map(source_read),
         );
         Self {
@@ -161,7 +161,7 @@ fn agent(page: &mut Page<'_>, status: &Status) -> fmt::Result {
         [(version, 1)],
     )?;
     let ready = i64::from(status.ready);
-    page.single("ready", "Whether no closed gate holds", None, ready)?;
+    page.single("ready", "Whether no blocking gate is closed", None, ready)?;
     let phase = [("phase", status.phase.as_str())];
     page.gauge("phase", "The phase of the update; always 1", [(phase, 1)])?;
     page.single(
@@ -194,7 +194,7 @@ fn blockers(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     let waits = waits.into_iter();
     page.gauge(
         "blockers",
-        "What an update waits for, by reason",
+        "Blockers of the update, by reason",
         waits.map(|(reason, many)| ([("reason", reason)], count(many))),
     )
 }
@@ -214,7 +214,7 @@ fn gates(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     let gates = status.gates.iter();
     page.gauge(
         "gate_open",
-        "Whether nothing is in the way at this gate",
+        "Whether this gate is open",
         gates.map(|gate| ([("gate", gate.name.as_str())], i64::from(gate.open))),
     )
 }
@@ -232,7 +232,7 @@ fn devices(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     page.gauge("devices", "Devices by health", counted)?;
     page.gauge(
         "devices_held",
-        "Devices that a container has, as the kubelet said when it was asked last",
+        "Devices held by a container, as last reported by the kubelet",
         resources.iter().map(|resource| {
             let devices = resource.devices.iter();
             let held = devices.filter(|one| one.holder.is_some()).count();
@@ -241,7 +241,7 @@ fn devices(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )?;
     page.gauge(
         "resource_registered",
-        "Whether the kubelet knows this resource",
+        "Whether this resource is registered with the kubelet",
         resources.iter().map(|resource| {
             let labels = [("resource", resource.resource.as_str())];
             (labels, i64::from(resource.registered))
@@ -253,7 +253,7 @@ fn vendors(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     let vendors = &status.vendors;
     page.gauge(
         "vendor_connected",
-        "Whether this vendor's program has a session",
+        "Whether this vendor's device driver is connected",
         vendors.iter().map(|one| {
             let labels = [("vendor", one.vendor.as_str())];
             (labels, i64::from(one.connected))
@@ -261,7 +261,7 @@ fn vendors(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )?;
     page.counter(
         "vendor_sessions",
-        "Sessions that this vendor's program was granted",
+        "Sessions of this vendor's device driver that were accepted",
         vendors
             .iter()
             .map(|one| ([("vendor", one.vendor.as_str())], one.sessions)),

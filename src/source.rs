@@ -152,7 +152,7 @@ impl DirectorySource {
         let shown = words::few(names.iter(), MOST_SHOWN);
         (!names.is_empty()).then(|| {
             format!(
-                "{} holds what is left out, because the names do not end in {}: {shown}",
+                "files in {} are ignored, because their names do not end in {}: {shown}",
                 self.shown,
                 machine_config::ENDINGS.join(", ")
             )
@@ -183,7 +183,7 @@ impl DirectorySource {
         if entries.len() > MOST_FILES {
             return Err(self.refusal(
                 Reason::SourceUnreadable,
-                "the source holds more than 10,000 entries",
+                "the source directory contains more than 10,000 entries",
             ));
         }
         let manifests = entries.into_iter().filter(|entry| {
@@ -204,7 +204,7 @@ impl DirectorySource {
                 // The link's target may be unreachable, such as on a share; its entries must not be
                 // removed from the machine.
                 Err(error) if error.is_not_found() && self.tree.read_link(&path).is_ok() => {
-                    let message = "this is a link that leads nowhere";
+                    let message = "this is a dangling symbolic link";
                     missing.push(self.refusal(Reason::SourceUnreadable, message).file(shown));
                 }
                 // Removed between listing and reading: the watch has seen it too.
@@ -294,7 +294,7 @@ impl DirectorySource {
             Ok((Err(refused), used)) => (Desired::Refused(Arc::new(refused.refusals)), used),
             // A bug in the reader must not look like an unchanged source.
             Err(lost) => {
-                let why = format!("reading broke off: {lost}");
+                let why = format!("failed to read: {lost}");
                 let refusal = self.refusal(Reason::SourceUnreadable, &why);
                 (Desired::Refused(Arc::new(vec![refusal])), Used::default())
             }

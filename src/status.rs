@@ -382,7 +382,7 @@ impl Status {
     pub fn leftovers(&self) -> impl Iterator<Item = String> {
         let lines = self.zero_resources.iter();
         lines.map(|name| {
-            format!("{name}: the Node still counts 0 of it, and machinist does not lend it")
+            format!("{name}: not advertised by machinist; the Node still lists it with 0")
         })
     }
 
@@ -394,7 +394,10 @@ impl Status {
         if self.gates.ready() && !self.ready {
             let why = self.blockers.first().map(|it| format!(": {}", it.message));
             let why = why.unwrap_or_default();
-            return format!("not ready: {} was not read yet{why}", self.source);
+            return format!(
+                "not ready: config source {} was not read yet{why}",
+                self.source
+            );
         }
         match self.phase.as_str() {
             "Idle" => self.gates.summary(),

@@ -49,7 +49,9 @@ pub struct Environment {
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// `MACHINIST_LOG` cannot be parsed.
-    #[error("MACHINIST_LOG={given:?} is no filter such as info,machinist::device=debug")]
+    #[error(
+        "invalid filter MACHINIST_LOG={given:?}; expected for example info,machinist::device=debug"
+    )]
     Filter {
         /// Its value.
         given: String,
@@ -58,10 +60,10 @@ pub enum TelemetryError {
         source: tracing_subscriber::filter::ParseError,
     },
     /// `log.format: journald` is set, and there is no journal.
-    #[error("log.format is journald and no journal can be reached")]
+    #[error("log.format is journald, but the journal is unreachable")]
     NoJournal(#[source] io::Error),
     /// Logging was set up before.
-    #[error("logging is set up already")]
+    #[error("logging is already initialised")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
@@ -182,7 +184,7 @@ mod tests {
         let error = TelemetryError::NoJournal(io::Error::other(inner));
         assert_eq!(
             chain(&error),
-            "log.format is journald and no journal can be reached: entity not found"
+            "log.format is journald, but the journal is unreachable: entity not found"
         );
     }
 

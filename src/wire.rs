@@ -24,7 +24,7 @@ pub enum Weight {
 
 /// The bytes are not valid protobuf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is not encoded as protobuf wants it")]
+#[error("it is not valid protobuf")]
 pub struct Malformed;
 
 /// Counts the parts of the encoded message.

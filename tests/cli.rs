@@ -182,7 +182,10 @@ async fn status_asks_the_agent_below_its_root() {
         page.contains("not ready") && page.contains("/var is full"),
         "{page}"
     );
-    assert!(!page.contains('\u{1b}'), "no colours into a pipe: {page}");
+    assert!(
+        !page.contains('\u{1b}'),
+        "unexpected colours in a pipe: {page}"
+    );
 
     stop.cancel();
     serving.await.unwrap();
@@ -202,7 +205,7 @@ fn settings_that_are_no_file_or_no_text_are_wrong_settings() {
     std::fs::remove_dir(config.join("machinist.yaml")).unwrap();
     let mode = nix::sys::stat::Mode::from_bits_truncate(0o644);
     nix::unistd::mkfifo(&config.join("machinist.yaml"), mode).unwrap();
-    assert_eq!(code(settings), Some(64), "a pipe, which is not waited for");
+    assert_eq!(code(settings), Some(64), "a pipe, which must not block");
     std::fs::remove_file(config.join("machinist.yaml")).unwrap();
     std::fs::write(config.join("machinist.yaml.d"), "").unwrap();
     assert_eq!(
@@ -403,7 +406,7 @@ fn a_declaration_of_what_another_file_offers_is_told_with_that_file() {
         assert_eq!(output.status.code(), Some(0));
         String::from_utf8(output.stderr).unwrap()
     };
-    assert_eq!(check(&first), "", "a file is no rival of itself");
+    assert_eq!(check(&first), "", "a file does not conflict with itself");
     let told = check(&second);
     assert!(
         told.contains("/etc/machinist/devices.d/first.yaml"),

@@ -77,7 +77,7 @@ async fn the_watcher_finds_a_resource_and_the_next_kubelet_finds_it_where_it_is(
     assert_eq!(before.len(), 1);
     drop(kubelet);
     agent
-        .until("nobody listens", |status| {
+        .until("unregistered", |status| {
             status.devices.first().is_some_and(|it| !it.registered)
         })
         .await;
@@ -128,7 +128,7 @@ async fn a_refusal_is_told_and_ends_without_our_doing() {
     };
     let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
     let agent = machine.agent_that_is_found();
-    let why = "the kubelet does not take acme.dev/tty: RegisterPlugin error -- plugin registration \
+    let why = "the kubelet rejected acme.dev/tty: RegisterPlugin error -- plugin registration \
                failed with err: failed to get device plugin options: ";
     agent
         .until("the refusal", |status| {

@@ -238,7 +238,7 @@ fn nodes_of_one_card_are_one_device_and_the_container_gets_all_of_them() {
     let (resource, problems) = hardware.found(spec);
     assert_eq!(problems.len(), 1);
     assert!(
-        problems[0].contains("acme-none hangs on no USB port"),
+        problems[0].contains("acme-none is not on a USB port"),
         "{problems:?}"
     );
     let inventory = machinist::device::Inventory::default();
@@ -266,7 +266,7 @@ fn a_function_has_all_its_nodes_and_not_those_of_the_sticks_behind_it() {
         hardware.told("  match: [{pci: {vendor: 10de, class: \"0302\"}}]\n"),
         [
             "pci-0000-03-00.0: /dev/dri/card0 /dev/dri/renderD128",
-            "pci-0000-04-00.0:  (nothing drives 0000:04:00.0)"
+            "pci-0000-04-00.0:  (no kernel driver is bound to 0000:04:00.0)"
         ]
     );
     let (resource, _) = hardware.found("  match: [{pci: {vendor: 10de}}]\n");
@@ -311,8 +311,7 @@ fn an_iommu_group_is_given_away_whole_or_not_at_all() {
     assert_eq!(
         hardware.told(spec),
         [
-            "iommu-group-12: /dev/vfio/12 /dev/vfio/vfio (0000:05:00.1 of its IOMMU group is \
-             driven by snd_hda_intel, not by vfio-pci)",
+            "iommu-group-12: /dev/vfio/12 /dev/vfio/vfio (0000:05:00.1 of its IOMMU group is bound to snd_hda_intel, not to vfio-pci)",
             "iommu-group-13: /dev/vfio/13 /dev/vfio/vfio"
         ]
     );
@@ -332,7 +331,7 @@ fn a_probe_of_sysfs_says_what_it_read() {
         hardware.told(spec),
         [
             "a0: /dev/a0",
-            "a1: /dev/a1 (state says \"burnt\", not \"ok\")",
+            "a1: /dev/a1 (state is \"burnt\", expected \"ok\")",
             "a2: /dev/a2 (state cannot be read in /sys/devices/virtual/acme/a2)"
         ]
     );
@@ -353,7 +352,7 @@ fn two_paths_with_one_id_are_told_and_the_first_is_kept() {
         "one device found twice is one"
     );
     let (_, problems) = hardware.found(spec);
-    let told = "/dev/a/b and /dev/a-b would both be called \"a-b\"; the first is left out";
+    let told = "/dev/a/b and /dev/a-b have the same id \"a-b\"; the first is ignored";
     assert!(problems[0].contains(told), "{problems:?}");
 }
 

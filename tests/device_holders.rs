@@ -119,7 +119,7 @@ async fn a_kubelet_that_is_absent_is_a_state_and_one_that_comes_back_is_asked_an
     let agent = with_devices(&machine).await;
     agent.handle.ask_holders().await;
     let unknown =
-        |known: &Known| matches!(known, Known::Unknown(why) if why.contains("nobody answers"));
+        |known: &Known| matches!(known, Known::Unknown(why) if why.contains("no kubelet on"));
     assert!(unknown(&agent.handle.holders().borrow()));
     let told = PodResourcesDouble::default();
     told.give("reads", TTY, &["ttyA"]);
@@ -137,7 +137,9 @@ async fn a_kubelet_that_is_absent_is_a_state_and_one_that_comes_back_is_asked_an
         assert!(matches!(gone, PodResourcesError::Absent), "{gone}");
         assert!(unknown(&agent.handle.holders().borrow()));
         agent
-            .until("nobody knows", |status| holders(status)[0].is_none())
+            .until("the holders to be unknown", |status| {
+                holders(status)[0].is_none()
+            })
             .await;
     }
     agent.stop().await;
@@ -227,7 +229,7 @@ async fn an_agent_that_starts_in_the_midst_of_an_update_lends_nothing_from_its_f
     );
     agent.handle.release().await.unwrap();
     kubelet
-        .until("lent", |books| {
+        .until("allocatable again", |books| {
             books[TTY].list() == ["ttyA=Healthy", "ttyB=Healthy"]
         })
         .await;

@@ -102,7 +102,7 @@ async fn a_device_that_goes_is_unhealthy_on_the_same_stream_and_comes_back() {
         "{refused:?}"
     );
     let told = agent
-        .until("told", |status| {
+        .until("the change to be reported", |status| {
             status.devices[0].devices[1].health == "Unhealthy"
         })
         .await;
@@ -327,7 +327,9 @@ async fn a_broken_declaration_is_told_with_its_place_and_harms_no_other() {
         })
         .await;
     let status = agent
-        .until("told", |status| status.problems.len() == 2)
+        .until("the change to be reported", |status| {
+            status.problems.len() == 2
+        })
         .await;
     let told: Vec<_> = status.problems.iter().map(ToString::to_string).collect();
     assert!(

@@ -160,7 +160,7 @@ fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
     let named = found.resources.values().next_back().unwrap();
     assert_eq!(
         named.devices["by-id-shadow"].reason.as_deref(),
-        Some("/dev/by-id/shadow is a link to /etc/shadow, outside /dev, no device node")
+        Some("/dev/by-id/shadow is a link to /etc/shadow, outside /dev, not a device node")
     );
     let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
     assert!(
@@ -171,7 +171,7 @@ fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
         problems[1].contains("loose.yaml: its mode 0666 lets others write"),
         "{problems:?}"
     );
-    let told = "/dev/by-id/shadow is a link to /etc/shadow, outside /dev, no device node";
+    let told = "/dev/by-id/shadow is a link to /etc/shadow, outside /dev, not a device node";
     let told = problems.iter().filter(|one| one.contains(told));
     let told: Vec<_> = told.collect();
     assert!(
@@ -260,10 +260,13 @@ async fn files_of_a_config_map_are_read_and_change_as_a_whole() {
         told("stray.yaml: ", "0777 lets others write"),
         "{problems:?}"
     );
-    assert!(told("away.yaml: ", "leads nowhere"), "{problems:?}");
+    assert!(
+        told("away.yaml: ", "dangling symbolic link"),
+        "{problems:?}"
+    );
     fill("..2026_2", "acme.dev/two");
     agent
-        .until("read anew", |status| names(status) == ["acme.dev/two"])
+        .until("read again", |status| names(status) == ["acme.dev/two"])
         .await;
     // Files that another user could have written are ignored.
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);

@@ -182,7 +182,7 @@ async fn a_driver_is_found_by_the_watcher_and_offers_what_it_speaks() {
     };
     told("not today").await;
     stage.watcher.register(None).await;
-    told("has not been told").await;
+    told("not published in a ResourceSlice").await;
     stage
         .published
         .send_modify(|it| it.resources = Some([ResourceName::new(TTY).unwrap()].into()));
@@ -238,7 +238,7 @@ async fn a_claim_is_prepared_once_and_the_same_is_said_again() {
     stage.claims.fail(usize::MAX);
     stage.remove_spec("c");
     assert_eq!(stage.prepare("c").await.unwrap(), first);
-    assert_eq!(stage.claims.asked(), asked, "nobody was asked");
+    assert_eq!(stage.claims.asked(), asked, "no backend was called");
     assert_eq!(stage.spec("c"), Some(spec));
     assert_eq!(stage.unprepare("c").await, "");
     assert_eq!(stage.spec("c"), None);
@@ -251,17 +251,17 @@ async fn a_claim_is_prepared_once_and_the_same_is_said_again() {
 async fn what_fails_is_told_by_name_and_succeeds_later() {
     let stage = Stage::new().await;
     let why = stage.prepare("c").await.unwrap_err();
-    assert!(why.contains("no claim lab/c"), "{why}");
+    assert!(why.contains("claim lab/c not found"), "{why}");
     stage.claims.fail(1);
     stage.claims.allocate("c", &[("one", &named("ttyA"))]);
     let why = stage.prepare("c").await.unwrap_err();
-    assert!(why.contains("API server is away"), "{why}");
+    assert!(why.contains("API server unreachable"), "{why}");
     assert_eq!(stage.spec("c"), None);
     stage.prepare("c").await.unwrap();
     // A device belongs to one claim until that is released.
     stage.claims.allocate("d", &[("one", &named("ttyA"))]);
     let why = stage.prepare("d").await.unwrap_err();
-    assert!(why.contains("claim lab/c still has"), "{why}");
+    assert!(why.contains("still in use by claim lab/c"), "{why}");
     stage.unprepare("c").await;
     stage.prepare("d").await.unwrap();
     // Or until the claim no longer exists in the cluster and no container uses the device.
@@ -271,7 +271,7 @@ async fn what_fails_is_told_by_name_and_succeeds_later() {
     stage.claims.allocate("e", &[("one", &named("ttyA"))]);
     stage.claims.delete("d");
     let why = stage.prepare("e").await.unwrap_err();
-    assert!(why.contains("claim lab/d still has"), "{why}");
+    assert!(why.contains("still in use by claim lab/d"), "{why}");
     pods.take("runs-on");
     stage.prepare("e").await.unwrap();
     assert_eq!(stage.spec("d"), None);
@@ -332,7 +332,11 @@ async fn bad_words_of_kubelet_and_cluster_harm_nobody() {
     let answer = client.node_prepare_resources(request).await.unwrap();
     let claims = answer.into_inner().claims;
     assert_eq!(claims.len(), 3);
-    assert!(claims.values().all(|one| one.error.contains("is no UID")));
+    assert!(
+        claims
+            .values()
+            .all(|one| one.error.contains("is not a valid UID"))
+    );
     // A claim without devices of ours is ignored.
     stage.claims.allocate("g", &[]);
     assert_eq!(stage.prepare("g").await.unwrap(), []);

@@ -5,7 +5,7 @@
     clippy::unwrap_used,
     clippy::disallowed_methods,
     dead_code,
-    reason = "a test may panic, and plays the server and the caller"
+    reason = "test code may panic; it implements server and client"
 )]
 
 #[path = "drain/api.rs"]
@@ -82,10 +82,10 @@ async fn a_pool_is_shown_as_oc_get_mcp_shows_it_from_what_its_nodes_publish() {
         &out(&output),
         &[
             "
-worker: 1 unavailable, 1 may be
+worker: 1 unavailable, maximum 1
 ",
             "
-  its status says otherwise: MACHINECOUNT 3
+  differs in its status: MACHINECOUNT 3
 ",
             "
   worker-1  Done     1b1b1b1b             22h
@@ -135,7 +135,7 @@ async fn without_a_name_every_pool_is_shown_and_an_unknown_one_is_an_error_that_
     let output = machinist(&api, &["status", "--pool", "gpu"]).await;
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        err(&output).contains("no MachineConfigPool gpu; there are master, worker"),
+        err(&output).contains("MachineConfigPool gpu not found; existing: master, worker"),
         "{}",
         err(&output)
     );
@@ -168,7 +168,7 @@ async fn a_node_is_shown_by_what_it_publishes_without_asking_its_agent() {
             "
   step     Drained: shop/db-0: budget db needs 2 healthy pods",
             "
-  cordon   machinist's, for the update
+  cordon   by machinist, for the update
 ",
             "
   blocked  shop/db-0 (DrainBlockedByBudget)
@@ -227,7 +227,7 @@ async fn why_nothing_happens_on_a_node_is_explained_from_the_cluster() {
     let api = cluster().await;
     let output = machinist(&api, &["explain", "--node", "worker-2"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let first = "- shop/db-0 keeps the update of worker-2 back [DrainBlockedByBudget]
+    let first = "- shop/db-0 blocks the update of worker-2 [DrainBlockedByBudget]
 ";
     assert!(out(&output).starts_with(first), "{}", out(&output));
     let told = json_of(&machinist(&api, &["explain", "--node", "worker-2", "-o", "json"]).await);
@@ -299,10 +299,7 @@ async fn a_missing_kubeconfig_is_an_error_and_no_crash() {
         }
         let output = called("machinist", arguments, &[]).await;
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(
-            err(&output).contains("there is no cluster to ask"),
-            "{output:?}"
-        );
+        assert!(err(&output).contains("no cluster configured"), "{output:?}");
     }
 }
 

@@ -4,7 +4,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "a test may panic, and plays the daemon"
+    reason = "test code may panic; it plays machine-config-daemon"
 )]
 
 use std::{
@@ -205,7 +205,10 @@ fn adopted_as_it_stands_no_file_is_written_and_what_stood_before_comes_back_when
     let machine = Machine::managed();
     let before = machine.tree("");
     let page = machine.does(&["adopt", "--yes"]);
-    assert!(page.contains("Taken over: on rendered-worker-1"), "{page}");
+    assert!(
+        page.contains("Taken over, current config: rendered-worker-1"),
+        "{page}"
+    );
     assert_eq!(machine.tree(""), before, "not one file is another");
     assert_eq!(machine.journal().base.unwrap().name, "rendered-worker-1");
     machine.does(&["verify"]);
@@ -295,10 +298,7 @@ fn a_config_of_ours_is_given_back_with_what_stood_before_it_and_without_what_lef
         "found\n"
     );
     assert!(kept("noorig/etc/motd.mcdnoorig").exists());
-    assert!(
-        !kept("orig/etc/chrony.conf.mcdorig").exists(),
-        "it is back in place"
-    );
+    assert!(!kept("orig/etc/chrony.conf.mcdorig").exists(), "restored");
     assert_eq!(machine.read("etc/chrony.conf"), "as shipped\n");
     // The written journal can be read.
     machine.does(&["adopt", "--yes"]);
@@ -319,7 +319,7 @@ fn a_disk_that_differs_is_shown_and_not_taken_over_unless_a_person_insists_and_d
     let said = machine.refuses(&["adopt", "--yes"]);
     assert!(said.contains("--force"), "{said}");
     let shown = page(&["adopt", "--yes", "--force"]);
-    assert!(shown.contains("is taken over as it stands"), "{shown}");
+    assert!(shown.contains("is taken over without changes"), "{shown}");
     assert_eq!(
         machine.read("etc/motd"),
         "edited\n",
@@ -355,7 +355,7 @@ fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_wo
     let said = machine.refuses(&["adopt"]);
     assert!(said.contains("--yes"), "{said}");
     let said = machine.refuses(&["release", "--yes"]);
-    assert!(said.contains("nothing to give back"), "{said}");
+    assert!(said.contains("nothing to return"), "{said}");
     for (path, about) in [
         (
             "etc/machine-config-daemon/node-annotations.json",
@@ -365,7 +365,7 @@ fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_wo
             "etc/ignition-machine-config-encapsulated.json",
             "first boot",
         ),
-        ("run/machine-config-daemon-force", "write everything anew"),
+        ("run/machine-config-daemon-force", "full rewrite"),
         (
             "etc/machine-config-daemon/currentimage",
             "built in the cluster",
@@ -384,7 +384,7 @@ fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_wo
     machine.write("proc/41/comm", "machine-config-\n");
     machine.write("proc/41/cmdline", "/run/bin/machine-config-daemon\0start\0");
     let said = machine.refuses(&["adopt", "--yes"]);
-    assert!(said.contains("process 41"), "{said}");
+    assert!(said.contains("PID 41"), "{said}");
     let config = machine.path("config.json");
     let mut other = rendered("other", &[]);
     (other["kind"], other["apiVersion"]) = (
@@ -397,7 +397,7 @@ fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_wo
         .retain(|key, _| key == "config");
     fs::write(&config, other.to_string()).unwrap();
     let said = machine.refuses(&["apply", "--yes", config.to_str().unwrap()]);
-    assert!(said.contains("process 41"), "{said}");
+    assert!(said.contains("PID 41"), "{said}");
     fs::remove_dir_all(machine.path("proc/41")).unwrap();
     machine.current(&json!({"spec": {}}));
     let said = machine.refuses(&["adopt", "--yes"]);
@@ -408,7 +408,7 @@ fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_wo
     let machine = Machine::managed();
     machine.does(&["adopt", "--yes"]);
     let said = machine.refuses(&["adopt", "--yes"]);
-    assert!(said.contains("machinist's already"), "{said}");
+    assert!(said.contains("already managed by machinist"), "{said}");
 }
 
 #[test]

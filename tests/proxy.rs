@@ -54,7 +54,7 @@ async fn what_a_plugin_lists_reaches_the_kubelet_under_its_own_ids() {
         .await;
     assert_eq!(
         agent.reason(GPU, "u-1::0").unwrap(),
-        "its plugin says \"Unhealthy\""
+        "its plugin reports \"Unhealthy\""
     );
     let seen = plugin.seen();
     assert_eq!((seen.registered, seen.listed), (1, 1));
@@ -128,7 +128,7 @@ async fn a_list_beyond_what_the_kubelet_takes_is_cut_and_the_stream_lives() {
     drop(plugin);
     let away = format!("the plugin of {GPU} ended: ");
     stage::until(
-        "that it is away",
+        "the plugin to be reported as disconnected",
         || matches!(agent.problems().as_slice(), [one] if one.starts_with(&away)),
     )
     .await;
@@ -177,7 +177,7 @@ async fn a_vendor_that_is_none_any_more_has_nothing_and_one_whose_file_changed_g
         .until("listed", |books| has(books, GPU, &["a=Healthy"]))
         .await;
     stage.declare(&[("acme", "  grace: 7s\n")]);
-    let seen = plugin.until("listed anew", |seen| seen.listed == 2).await;
+    let seen = plugin.until("listed again", |seen| seen.listed == 2).await;
     assert_eq!(seen.registered, 1);
     let nic = "acme.dev/nic";
     let _nic = Plugin::start(&stage.directory("acme"), nic, "n.sock", &["n"], None).await;
@@ -245,7 +245,9 @@ async fn a_resource_that_a_file_declares_is_the_files_until_that_goes() {
         .until("the file's", |books| has(books, GPU, &["acme0=Healthy"]))
         .await;
     let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
-    plugin.until("heard", |seen| seen.listed == 1).await;
+    plugin
+        .until("the list to be read", |seen| seen.listed == 1)
+        .await;
     kubelet.allocate(GPU, &["acme0"]).await.unwrap();
     assert!(plugin.seen().allocated.is_empty());
     let file = stage.machine.path("etc/machinist/devices.d/gpu.yaml");

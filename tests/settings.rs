@@ -102,7 +102,7 @@ fn every_mistake_is_told_and_nothing_is_printed() {
     assert!(output.stdout.is_empty());
     let told = String::from_utf8(output.stderr).unwrap();
     for part in [
-        "machinist: the settings cannot be used, 4 problems:",
+        "machinist: invalid settings, 4 problems:",
         "/machinist.yaml:2:11: update.reboot: found \"perhaps\"; expected one of auto, ask, never",
         "/machinist.yaml:3:11: nonsense: unknown key; expected one of actions,",
         "/machinist.yaml.d/10.yaml:1:19: devices.rescan: found \"soon\"; expected a duration",
@@ -122,7 +122,7 @@ fn a_file_that_anybody_may_write_is_refused() {
     assert_eq!(output.status.code(), Some(64));
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(
-        told.contains("anybody may write the file (mode 0666)"),
+        told.contains("the file is world-writable (mode 0666)"),
         "{told}"
     );
 }

@@ -31,24 +31,22 @@ const LONGEST_ANSWER: u64 = 32 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// No process serves the socket.
-    #[error("no agent is running below {}", .0.display())]
+    #[error("no agent running for root {}", .0.display())]
     NoAgent(PathBuf),
     /// The control socket denies access to this process's user.
-    #[error(
-        "the agent's socket is closed to this user: root and the agent's own user may command it"
-    )]
+    #[error("permission denied on the agent's socket: only root and the agent's user may use it")]
     Closed(#[source] RootError),
     /// The socket cannot be reached.
     #[error("cannot reach the agent")]
     Reach(#[source] RootError),
     /// The agent did not answer.
-    #[error("the agent did not answer")]
+    #[error("no response from the agent")]
     Answer(#[source] io::Error),
     /// The agent's answer was not understood.
-    #[error("the agent's answer cannot be understood: {0}")]
+    #[error("invalid response from the agent: {0}")]
     Understand(String),
     /// The agent refused the request.
-    #[error("the agent refuses: {0}")]
+    #[error("refused by the agent: {0}")]
     Refused(String),
 }
 
@@ -74,7 +72,7 @@ pub fn ask_wanted(root: &Root) -> Result<WantedConfig, AskError> {
     let answer = ask(stream, question.as_bytes(), LARGEST as u64)?;
     let name = answer
         .name
-        .ok_or_else(|| AskError::Understand(format!("it has no {NAME}")))?;
+        .ok_or_else(|| AskError::Understand(format!("no {NAME} header")))?;
     Ok(WantedConfig {
         name,
         config: answer.body.into_bytes(),
@@ -148,7 +146,7 @@ fn exchange(mut stream: impl Read + Write, question: &[u8], longest: u64) -> io:
 fn good(answer: &str) -> Result<Good, AskError> {
     let (head, body) = answer
         .split_once("\r\n\r\n")
-        .ok_or_else(|| AskError::Understand("it has no end of headers".to_owned()))?;
+        .ok_or_else(|| AskError::Understand("incomplete headers".to_owned()))?;
     let first = head.lines().next().unwrap_or_default();
     match first.split(' ').nth(1) {
         Some("200") => {
@@ -160,7 +158,7 @@ fn good(answer: &str) -> Result<Good, AskError> {
             })
         }
         Some("404") => Err(AskError::Refused(
-            "it applies no configs (see `jobs` in its settings)".to_owned(),
+            "the agent applies no configs (see `jobs` in its settings)".to_owned(),
         )),
         Some("403" | "409" | "413" | "503") => Err(AskError::Refused(body.trim_end().to_owned())),
         _ => Err(AskError::Understand(first.to_owned())),

@@ -80,7 +80,7 @@ pub struct Control {
 pub(super) async fn elsewhere() -> Response {
     refuse(
         StatusCode::FORBIDDEN,
-        &format!("this socket takes no commands; they go to {CONTROL_SOCKET}"),
+        &format!("this socket is read-only; send commands to {CONTROL_SOCKET}"),
     )
 }
 
@@ -93,15 +93,15 @@ pub(super) async fn ask(
     if !control.hears(peer) {
         return refuse(
             StatusCode::FORBIDDEN,
-            "only root may ask the agent to change the machine",
+            "only root may request changes of the machine",
         );
     }
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let (Some(by), Some(name)) = (header(BY), header(NAME)) else {
-        return refuse(StatusCode::BAD_REQUEST, "the question names no config");
+        return refuse(StatusCode::BAD_REQUEST, "the request names no config");
     };
     let Ok(_permit) = control.body.try_acquire() else {
-        let busy = "the agent is reading another config; try again";
+        let busy = "the agent is processing another config; try again";
         return refuse(StatusCode::SERVICE_UNAVAILABLE, busy);
     };
     let config = match read(body, LARGEST).await {
@@ -133,7 +133,7 @@ pub(super) async fn wanted(
     if !control.hears(peer) {
         return refuse(
             StatusCode::FORBIDDEN,
-            "only root may read the config that the agent follows",
+            "only root may read the agent's desired config",
         );
     }
     let (reply, answer) = oneshot::channel();
@@ -149,7 +149,7 @@ pub(super) async fn wanted(
 /// Reads a request's body of at most `longest` bytes.
 async fn read(mut body: Body, longest: usize) -> Result<Vec<u8>, Response> {
     let too_large = || {
-        let why = format!("a config may have at most {longest} bytes");
+        let why = format!("config too large: at most {longest} bytes");
         refuse(StatusCode::PAYLOAD_TOO_LARGE, &why)
     };
     // Memory grows with the received bytes, which are not copied again.
@@ -191,7 +191,7 @@ impl Control {
     ) -> Result<T, Response> {
         // A full queue means that requests arrive faster than a file is written.
         if self.to.try_send(question).is_err() {
-            let busy = "the agent takes no configs now";
+            let busy = "the agent does not accept configs now";
             return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, busy));
         }
         match answer.await {

@@ -21,10 +21,10 @@ const AGAIN: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The configured address.
-    #[error("cannot listen on {0}, which admin.listen asks for")]
+    #[error("cannot listen on {0} (admin.listen)")]
     Chosen(SocketAddr, #[source] io::Error),
     /// The default port and all that are tried after it.
-    #[error("cannot listen on {0} nor on any of the {NEXT_PORTS} ports after it")]
+    #[error("cannot listen on {0} or any of the next {NEXT_PORTS} ports")]
     Default(SocketAddr, #[source] io::Error),
 }
 

@@ -145,7 +145,7 @@ async fn alive(State(served): State<Served>) -> Answer {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(silent) => {
             let seconds = silent.as_secs();
-            stuck(format!("the work loop has been silent for {seconds} s\n"))
+            stuck(format!("the main loop has not responded for {seconds} s\n"))
         }
     }
 }

@@ -127,7 +127,7 @@ async fn an_idle_loop_answers_and_a_stuck_one_does_not() {
     let (pulse, liveness) = pulse(Duration::from_secs(60));
     assert_eq!(liveness.check().await, Ok(()));
     tokio::time::advance(Duration::from_secs(3600)).await;
-    assert!(liveness.check().await.is_err(), "nobody answers");
+    assert!(liveness.check().await.is_err(), "no response");
     let idle = tokio::spawn(async move {
         loop {
             pulse.asked().await;

@@ -55,7 +55,7 @@ pub(super) fn refusals(config: &MachineConfig, policies: &AbsPath) -> Vec<Refusa
 }
 
 fn refusal(reason: Reason, message: String, file: Option<&File>) -> Refusal {
-    let message = format!("{message} – no agent would start with it");
+    let message = format!("{message} – the agent would fail to start with it");
     let refusal = Refusal::new(reason, message);
     match file {
         Some(file) => refusal.at(&file.origin),
@@ -94,7 +94,7 @@ fn not_roots(path: &AbsPath, file: &File) -> Option<Refusal> {
     let message = match (others, file.mode.unwrap_or(FILE_MODE) & 0o002) {
         (None, 0) => return None,
         (Some(user), _) => format!("{path} would belong to {user}"),
-        (None, _) => format!("{path} could be written by anybody"),
+        (None, _) => format!("{path} would be world-writable"),
     };
     Some(refusal(Reason::SourceUnreadable, message, Some(file)))
 }

@@ -11,8 +11,7 @@ use crate::{
 };
 
 /// Reported reason why there are no claims without a cluster.
-const ALONE: &str =
-    "claims come from a cluster, and this agent has none: it needs `source: cluster`";
+const ALONE: &str = "resource claims require a cluster: set `source: cluster`";
 
 /// Starts dynamic resource allocation if the agent belongs to a cluster.
 pub(super) fn start(devices: &DevicesHandle, node: Option<&OwnNode>, tasks: &Tasks) {

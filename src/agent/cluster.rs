@@ -146,7 +146,7 @@ impl Joined {
             && !beside.settings.borrow().does(Job::Config)
         {
             let withheld = withheld::follow(node.sights(), devices, tasks.token());
-            tasks.spawn("withheld devices", withheld);
+            tasks.spawn("disabled devices", withheld);
         }
         let by = beside.settings.borrow().drain.by;
         let ours = Ours {
@@ -235,7 +235,7 @@ async fn join(
     let name = node_name(settings)?;
     let cluster = Cluster::connect(access).await?;
     let node = OwnNode::new(cluster.clone(), &name);
-    tracing::info!("following the MachineConfig that Node {name} names");
+    tracing::info!("following the desired MachineConfig of Node {name}");
     tasks.spawn("node", node.clone().follow(tasks.token()));
     let (policies, told_policies) = watch::channel(None);
     let (trouble, troubles) = watch::channel(None);
@@ -295,6 +295,6 @@ pub fn node_name(settings: &Settings) -> Result<String, AgentError> {
         return Ok(name.clone());
     }
     let host = hardware::host_name();
-    let host = host.map_err(|e| AgentError::System("learn the host's name", e))?;
+    let host = host.map_err(|e| AgentError::System("read the host name", e))?;
     Ok(host.to_lowercase())
 }

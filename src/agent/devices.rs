@@ -181,7 +181,7 @@ fn say(status: &DevicesStatus, said: &mut String) {
     if !now.is_empty() && *said != now {
         tracing::info!(
             resources = status.devices.len(),
-            "{now}; devices are offered once there is one"
+            "{now}; waiting for it to register devices"
         );
     }
     *said = now;

@@ -101,7 +101,10 @@ async fn judge(
 async fn restart_a_silent_agent(root: &Root, systemd: &Systemd, settings: &Settings) {
     let asked = root.clone();
     match tokio::task::spawn_blocking(move || ask_status(&asked)).await {
-        Ok(Err(error)) => tracing::warn!("the lock is held, and {}", chain(&error)),
+        Ok(Err(error)) => tracing::warn!(
+            "the transaction lock is held and the agent does not respond: {}",
+            chain(&error)
+        ),
         _ => return,
     }
     let (limit, settle) = (settings.actions.job_timeout, Duration::ZERO);
@@ -115,8 +118,12 @@ async fn restart_a_silent_agent(root: &Root, systemd: &Systemd, settings: &Setti
             .map(|()| true)
     };
     match restarted.await {
-        Ok(true) => tracing::warn!("{AGENT} was restarted: it held the lock and was silent"),
-        Ok(false) => tracing::warn!("{AGENT} does not run; a command holds the lock"),
+        Ok(true) => {
+            tracing::warn!("restarted {AGENT}: it held the transaction lock and did not respond")
+        }
+        Ok(false) => {
+            tracing::warn!("{AGENT} is not running; another command holds the transaction lock")
+        }
         Err(error) => tracing::error!(reason = %error.reason, "{}", chain(&error)),
     }
 }

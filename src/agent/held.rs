@@ -32,7 +32,7 @@ const LOOKED_AGAIN: Duration = Duration::from_secs(60);
 /// rollback waits five seconds, and may ask because of the outage.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-const NOT_READ: &str = "the source is not read yet, or names no config; ask again";
+const NOT_READ: &str = "the desired config was not read yet, or there is none; try again";
 
 /// Inputs that can prevent an update from starting.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Holding {
             Ok(None) => Held::Nothing,
             Ok(Some(hold)) => {
                 let (config, by) = (&hold.config.name, &hold.by);
-                tracing::info!("the machine is held on {config} ({by}) until the source changes");
+                tracing::info!("machine pinned to {config} by {by} until the source changes");
                 Held::Config(hold)
             }
             Err(error) => Held::Unreadable(Arc::new(vec![unreadable(&error)])),
@@ -201,10 +201,10 @@ impl Holding {
                 tracing::error!(reason = %refusal.reason, "{refusal}");
             }
             let held = &hold.config.name;
-            tracing::warn!("the machine stays held on {held} until the source is accepted");
+            tracing::warn!("machine stays pinned to {held} until the source's config is valid");
         }
         if over {
-            tracing::info!("the source says something new: the machine follows it again");
+            tracing::info!("the source's config changed: following it again");
             if let Err(error) = self.keep(None).await {
                 tracing::warn!("{}", chain(&error));
             }
@@ -217,7 +217,7 @@ impl Holding {
         let _ = timeout(PATIENCE, self.look()).await;
         if let Some(seen) = self.other_daemon() {
             return Err(format!(
-                "{seen}: two must not change this machine; take it off this node first"
+                "{seen}: only one agent may manage this machine; remove it from this node first"
             ));
         }
         let (config, digest) = tokio::task::spawn_blocking(move || read(&name, &config))
@@ -240,9 +240,9 @@ impl Holding {
         match &hold {
             Some(hold) => {
                 let (config, by) = (&hold.config.name, &hold.by);
-                tracing::info!("held on {config} until the source changes, as asked for ({by})");
+                tracing::info!("machine pinned to {config} by {by} until the source changes");
             }
-            None => tracing::info!("a person asks for what the source says"),
+            None => tracing::info!("operator requested the source's config"),
         }
         if hold.is_none() {
             self.overrule().await?;
@@ -277,10 +277,12 @@ impl Holding {
         };
         let taken = match timeout(PATIENCE, node.answer_cancel(&config, None)).await {
             Ok(taken) => taken.map_err(|error| chain(&error)),
-            Err(_) => Err("the API server does not answer".to_owned()),
+            Err(_) => Err("API server unreachable".to_owned()),
         };
         if let Err(why) = taken {
-            return Err(format!("the update to {config} stays cancelled: {why}"));
+            return Err(format!(
+                "failed to undo the cancellation of the update to {config}: {why}"
+            ));
         }
         self.overruled = Some(config);
         Ok(())
@@ -303,9 +305,9 @@ impl Holding {
             let news = *known != seen;
             match (&seen, known.is_some()) {
                 (Some(seen), false) => {
-                    tracing::warn!("{seen}: nothing of the config is changed beside it");
+                    tracing::warn!("{seen}: machinist applies no config while it is present");
                 }
-                (None, true) => tracing::info!("machine-config-daemon is not here any more"),
+                (None, true) => tracing::info!("machine-config-daemon is no longer present"),
                 _ => {}
             }
             *known = seen;
@@ -322,7 +324,7 @@ impl Holding {
         if let Some(seen) = self.other_daemon() {
             return Some(Bar {
                 reason: Reason::OtherDaemon,
-                message: format!("{seen}; nothing is begun beside it"),
+                message: format!("{seen}; no update is started while it is present"),
             });
         }
         let held = matches!(self.held, Held::Config(_));
@@ -331,7 +333,7 @@ impl Holding {
         let meant = cancelled == config.name && self.overruled.as_ref() != Some(&cancelled);
         meant.then(|| Bar {
             reason: Reason::Cancelled,
-            message: format!("a person has cancelled the update to {cancelled}"),
+            message: format!("the update to {cancelled} was cancelled by an operator"),
         })
     }
 
@@ -407,7 +409,7 @@ fn wanted(said: &Desired) -> Result<WantedConfig, String> {
         Desired::Refused(refusals) => {
             let all: Vec<_> = refusals.iter().map(ToString::to_string).collect();
             Err(format!(
-                "what its source asks for is refused: {}",
+                "the source's config is rejected: {}",
                 all.join("; ")
             ))
         }
@@ -427,7 +429,7 @@ fn read(name: &str, config: &[u8]) -> Result<(MachineConfig, crate::digest::Dige
 
 fn unreadable(error: &HoldError) -> Refusal {
     let message = format!(
-        "{}; `machinist apply` follows the source again",
+        "{}; to follow the source again, run `machinist apply`",
         chain(error)
     );
     Refusal::new(Reason::SourceUnreadable, &message)

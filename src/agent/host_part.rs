@@ -30,14 +30,14 @@ pub use self::remove::Installed;
 pub enum InstallError {
     /// The program is dynamically linked, and the host may lack the libraries.
     #[error(
-        "the agent's own program is not statically linked, so no copy of it would run on the host: take the image that packaging/image/build makes"
+        "the agent's binary is not statically linked and cannot run on the host: use the image built by packaging/image/build"
     )]
     Dynamic,
     /// The program is not a valid ELF file.
-    #[error("the agent's own program cannot be read as an ELF file")]
+    #[error("the agent's binary is not a valid ELF file")]
     NoProgram,
     /// The path belongs to another program or to the administrator.
-    #[error("{path} was not made by machinist: {why}")]
+    #[error("{path} is not managed by machinist: {why}")]
     Foreign {
         /// The existing path.
         path: AbsPath,
@@ -45,16 +45,16 @@ pub enum InstallError {
         why: String,
     },
     /// The path is managed by the current config.
-    #[error("{0} is the config's own; take it out of the config")]
+    #[error("{0} is part of the config; remove it from the config")]
     OfTheConfig(AbsPath),
     /// An older program must not replace one that can read the journal.
-    #[error("the journal cannot be read")]
+    #[error("cannot read the journal")]
     Journal(#[source] StoreError),
     /// The state of the machine cannot be read.
     #[error(transparent)]
     Look(#[from] ObserveError),
     /// A file system call failed.
-    #[error("cannot bring the units that settle interrupted updates to the host")]
+    #[error("cannot install the recovery units on the host")]
     Root(#[from] RootError),
     /// A path could not be built.
     #[error(transparent)]

@@ -138,8 +138,8 @@ impl Ours {
             Lending::Quiesced => devices.quiesce(WITHHELD).await,
         };
         let what = match lending {
-            Lending::Open => "lend again the devices of",
-            Lending::Withheld | Lending::Quiesced => "withhold the devices of",
+            Lending::Open => "enable the devices of",
+            Lending::Withheld | Lending::Quiesced => "disable the devices of",
         };
         asked.map_err(|error| NodeError {
             source: Some(Box::new(error)),
@@ -163,7 +163,7 @@ impl Ours {
     /// The earliest start of an update, from the cluster's UpgradeConfig.
     pub(super) async fn earliest(&self) -> Result<Option<Timestamp>, NodeError> {
         let read = self.node.cluster().upgrade_config().await;
-        let read = read.map_err(|e| self.refused("learn when updates may begin on node", e))?;
+        let read = read.map_err(|e| self.refused("check whether updates may start on node", e))?;
         Ok(read.and_then(|config| config.not_before))
     }
 
@@ -202,7 +202,7 @@ impl Ours {
         let Step::Stage { .. } = step else {
             return Ok(());
         };
-        let what = "begin to change the machine of node";
+        let what = "apply changes on node";
         let cancelled = view.cancel().is_some() && view.cancel() == view.desired_config();
         if cancelled && self.held.borrow().is_none() {
             return Err(self.other(what, Reason::Cancelled, true));
@@ -223,7 +223,7 @@ impl Ours {
         &self,
         to: Option<String>,
     ) -> Result<Arc<NodeView>, NodeError> {
-        let what = "take the next step of the update on node";
+        let what = "continue the update on node";
         let view = self.live(what).await?;
         let held = self.held.borrow().as_ref().map(|held| held.config.clone());
         let wanted = to.is_none() || to == held || view.desired_config() == to.as_deref();

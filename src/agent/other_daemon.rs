@@ -49,7 +49,9 @@ pub fn on_host(root: &Root) -> Result<Option<String>, RootError> {
         let named = |name: Vec<u8>| name.starts_with(SHORT.as_bytes());
         if read("comm").is_some_and(named) && read("cmdline").is_some_and(|line| is_program(&line))
         {
-            return Ok(Some(format!("{PROGRAM} runs here as process {number}")));
+            return Ok(Some(format!(
+                "{PROGRAM} is running on this machine (PID {number})"
+            )));
         }
     }
     Ok(None)
@@ -96,7 +98,7 @@ impl Lookout {
             return Look::Absent;
         };
         match cluster.machine_config_daemon_on(node).await {
-            Ok(Some(pod)) => Look::Seen(format!("{PROGRAM} is on this node as pod {pod}")),
+            Ok(Some(pod)) => Look::Seen(format!("{PROGRAM} is running on this node (pod {pod})")),
             Ok(None) => Look::Absent,
             Err(error) if error.reason() == Reason::ApiServerForbidden => {
                 tracing::debug!("{}", chain(&error));
@@ -110,7 +112,7 @@ impl Lookout {
 #[cfg(test)]
 #[allow(
     clippy::disallowed_methods,
-    reason = "the test makes a machine's /proc"
+    reason = "test code that creates a fake /proc"
 )]
 mod tests {
     use super::*;
@@ -140,6 +142,9 @@ mod tests {
         let line = b"/run/bin/machine-config-daemon\0start\0--root-mount=/\0";
         process(dir.path(), 10, "machine-config-", line);
         let seen = on_host(&root).unwrap().unwrap();
-        assert_eq!(seen, "machine-config-daemon runs here as process 10");
+        assert_eq!(
+            seen,
+            "machine-config-daemon is running on this machine (PID 10)"
+        );
     }
 }

@@ -20,7 +20,7 @@ pub enum PoliciesError {
     #[error("cannot read the disruption policies (update.policies)")]
     Read(#[source] RootError),
     /// The file's content is invalid.
-    #[error("the disruption policies cannot be used: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("invalid disruption policies: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Refused(Vec<Refusal>),
 }
 
@@ -40,7 +40,7 @@ pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Polici
         read => read.map_err(PoliciesError::Read)?,
     };
     if (stat.uid != 0 && stat.uid != own_uid) || stat.mode & 0o002 != 0 {
-        let message = "the file is not root's alone, or anybody may write it";
+        let message = "the file is not owned by root, or it is writable by other users";
         let refusal = Refusal::new(Reason::SourceUnreadable, message);
         return Err(refused(&update.policies, vec![refusal]));
     }
@@ -51,11 +51,11 @@ pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Polici
 pub(super) fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
     let wrong = |reason, message: String| vec![Refusal::new(reason, message)];
     let text = str::from_utf8(text)
-        .map_err(|error| wrong(Reason::SyntaxInvalid, format!("this is no text: {error}")))?;
+        .map_err(|error| wrong(Reason::SyntaxInvalid, format!("not UTF-8 text: {error}")))?;
     let object: serde_json::Value = serde_saphyr::from_str(text)
         .map_err(|error| wrong(Reason::SyntaxInvalid, error.to_string()))?;
     if object["kind"] != "MachineConfiguration" {
-        let message = "this is no MachineConfiguration (operator.openshift.io/v1)".to_owned();
+        let message = "not a MachineConfiguration (operator.openshift.io/v1)".to_owned();
         return Err(wrong(Reason::ValueInvalid, message));
     }
     // The file may come from a cluster object that was created for other settings.

@@ -138,11 +138,14 @@ impl Member {
         });
         // A lost task is a defect and is logged.
         if let Err(error) = kept.await.unwrap_or(Ok(())) {
-            tracing::warn!("the next start may not know the pool: {}", chain(&error));
+            tracing::warn!(
+                "failed to store the pool name for the next start: {}",
+                chain(&error)
+            );
         }
         match &name {
-            Some(name) => tracing::info!("this node is in pool {name}"),
-            None => tracing::info!("this node is in no pool"),
+            Some(name) => tracing::info!("node is in pool {name}"),
+            None => tracing::info!("node is in no pool"),
         }
         self.pool.send_replace(name);
     }
@@ -157,7 +160,7 @@ impl Member {
             (_, true) => return SELDOM,
             (0, false) => tracing::warn!(
                 reason = %error.reason(),
-                "the pool that is known stays ({stays}): {}", chain(error)
+                "keeping the last known pool ({stays}): {}", chain(error)
             ),
             _ => tracing::debug!("{}", chain(error)),
         }

@@ -90,7 +90,7 @@ impl Follower {
                 });
             }
             // Reading is retried when the connection is re-established.
-            Err(error) => tracing::warn!("the health of devices is not known: {}", chain(&error)),
+            Err(error) => tracing::warn!("device health unknown: {}", chain(&error)),
         }
     }
 }

@@ -24,9 +24,9 @@ use crate::{
 };
 
 /// The reason passed to vendor drivers.
-const GOES_DOWN: &str = "the machine goes down";
+const GOES_DOWN: &str = "the machine is shutting down";
 /// The reason shown by `systemd-inhibit --list`.
-const WHY: &str = "units that use devices are stopped first";
+const WHY: &str = "stopping units that use devices before shutdown";
 
 /// Timeout for starting a unit.
 const START: Duration = Duration::from_secs(90);
@@ -123,7 +123,7 @@ impl Units {
     async fn quiesce(&self, within: Duration) {
         let Some(vendors) = &self.vendors else { return };
         let done = vendors.quiesce(GOES_DOWN, within).await;
-        tell_of("let go of its hardware", done);
+        tell_of("released its hardware", done);
     }
 
     /// Starts the recorded units, unless the machine is already going down.
@@ -143,7 +143,7 @@ impl Units {
         let states = match self.systemd.active_units(&names).await {
             Ok(states) => states,
             Err(error) => {
-                tracing::warn!("units that use devices are not stopped: {}", chain(&error));
+                tracing::warn!("failed to stop units that use devices: {}", chain(&error));
                 return;
             }
         };
@@ -152,24 +152,21 @@ impl Units {
         if !running.is_empty()
             && let Err(error) = self.add(running.clone()).await
         {
-            tracing::error!("units that use devices are not stopped: {}", chain(&error));
+            tracing::error!("failed to stop units that use devices: {}", chain(&error));
             return;
         }
         let mut stopping = JoinSet::new();
         for unit in running.into_iter().chain(leaving) {
             let systemd = self.systemd.clone();
             stopping.spawn(async move {
-                tracing::info!(unit, "the machine goes down: stopping {unit}");
+                tracing::info!(unit, "stopping {unit} for shutdown");
                 let ended = systemd.run_job(Verb::Stop, &unit, within).await;
                 let failed = match ended {
                     Ok(result) => result.reason().map(|reason| reason.to_string()),
                     Err(error) => Some(chain(&error)),
                 };
                 if let Some(why) = failed {
-                    tracing::error!(
-                        unit,
-                        "{unit} does not stop before the machine goes down: {why}"
-                    );
+                    tracing::error!(unit, "failed to stop {unit} before shutdown: {why}");
                 }
             });
         }
@@ -181,7 +178,7 @@ impl Units {
             Ok(record) => record,
             Err(error) => {
                 tracing::error!(
-                    "what was stopped for a shutdown is not started: {}",
+                    "failed to start units stopped for a shutdown: {}",
                     chain(&error)
                 );
                 return;
@@ -193,18 +190,18 @@ impl Units {
         for unit in std::mem::take(&mut record.units) {
             match self.systemd.run_job(Verb::Start, &unit, START).await {
                 Ok(result) if result.reason().is_none() => {
-                    tracing::info!(unit, "{unit} runs again");
+                    tracing::info!(unit, "{unit} started again");
                 }
                 Ok(result) => {
                     tracing::error!(
                         unit,
-                        "{unit} was stopped for a reboot and does not start again: {result:?}"
+                        "failed to start {unit}, stopped for a reboot: {result:?}"
                     );
                 }
                 Err(error) => {
                     tracing::error!(
                         unit,
-                        "{unit} was stopped for a reboot and does not start again: {}",
+                        "failed to start {unit}, stopped for a reboot: {}",
                         chain(&error)
                     );
                     // Retried at the next start if the error is transient.
@@ -268,21 +265,19 @@ impl Around for Units {
                 .await
                 .is_err()
             {
-                tracing::warn!("units that use devices take long to stop");
+                tracing::warn!("stopping units that use devices takes longer than expected");
             }
             self.quiesce(within - half).await;
         };
         if tokio::time::timeout(within, all).await.is_err() {
-            tracing::error!(
-                "the machine goes down before every unit that uses devices has stopped"
-            );
+            tracing::error!("shutting down before every unit that uses devices has stopped");
         }
     }
 
     async fn after(&mut self) {
-        tracing::info!("the shutdown was called off");
+        tracing::info!("the shutdown was cancelled");
         if let Some(vendors) = &self.vendors {
-            tell_of("taken its hardware up again", vendors.resume(TAKE_UP).await);
+            tell_of("resumed its hardware", vendors.resume(TAKE_UP).await);
         }
         self.start_again().await;
     }

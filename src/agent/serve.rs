@@ -36,7 +36,7 @@ use crate::{
 /// The initial status.
 pub(super) fn starting(setup: &Setup, capabilities: Capabilities) -> Status {
     if !capabilities.chown {
-        tracing::info!("owners are recorded, not set: this process may not change them");
+        tracing::info!("file owners are recorded only: this process lacks CAP_CHOWN");
     }
     let mode = match &setup.source {
         Origin::Cluster { .. } => Mode::Cluster,
@@ -125,14 +125,16 @@ fn bind_port(chosen: Admin) -> Result<(Result<TcpListener, Admin>, String), Agen
         Ok(port) => port,
         Err(error) => {
             let at = error.taken().ok_or(error)?;
-            tracing::warn!("probes and metrics wait: another program listens on {at}");
+            tracing::warn!(
+                "cannot serve probes and metrics: another program is listening on {at}; retrying"
+            );
             return Ok((Err(chosen), at.to_string()));
         }
     };
     let at = port
         .local_addr()
         .map_err(|e| AgentError::System("read the port's address", e))?;
-    tracing::info!("probes and metrics at http://{at}");
+    tracing::info!("serving probes and metrics at http://{at}");
     Ok((Ok(port), at.to_string()))
 }
 

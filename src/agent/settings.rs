@@ -56,7 +56,7 @@ pub(super) fn watch(
             tokio::select! {
                 () = stop.cancelled() => return,
                 // Cancel-safe: a request is kept.
-                () = asked.notified() => tracing::info!("the settings are read again, as asked"),
+                () = asked.notified() => tracing::info!("reloading settings on SIGHUP"),
                 // Cancel-safe: queued inotify events are read by the next call.
                 () = changed(watch.as_mut()) => {}
                 // Cancel-safe: a change stays marked as unseen. Without a cluster there is none.
@@ -104,7 +104,7 @@ fn look_at_policies(
         }
         Err(error) => {
             let why = crate::telemetry::chain(&error);
-            tracing::warn!("the last good disruption policies stay: {why}");
+            tracing::warn!("keeping the last valid disruption policies: {why}");
         }
     }
 }
@@ -148,12 +148,12 @@ fn offer(live: &mut Live, read: Result<Settings, LoadError>, to: &watch::Sender<
         Offer::Taken(keys) => {
             tracing::info!(keys = keys.join(", "), "settings changed");
             for key in keys.iter().filter(|key| AT_START.contains(key)) {
-                tracing::warn!("{key} takes effect when the agent starts next");
+                tracing::warn!("{key} takes effect after an agent restart");
             }
             to.send_replace(Arc::clone(live.settings()));
         }
         Offer::Refused(why) => {
-            tracing::warn!("the changed settings are refused and the last good ones stay: {why}");
+            tracing::warn!("invalid settings, keeping the previous ones: {why}");
         }
     }
 }

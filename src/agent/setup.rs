@@ -97,7 +97,7 @@ async fn host_part(
         }
         Err(error) => {
             let why = chain(&*error);
-            tracing::warn!(reason = %Reason::RecoveryMissing, "{why}; nothing is updated until then");
+            tracing::warn!(reason = %Reason::RecoveryMissing, "{why}; no updates until then");
         }
     }
     Ok(Some(host))
@@ -172,7 +172,7 @@ pub fn source(
         Source::CallersDirectory(given) => {
             let given = given.trim_end_matches('/');
             let whole = std::path::absolute(PathBuf::from(given))
-                .map_err(|e| AgentError::System("find the source", e))?;
+                .map_err(|e| AgentError::System("determine the config source", e))?;
             let slash = Root::open(std::path::Path::new("/")).map_err(AgentError::Socket)?;
             (slash, plain(&whole)?, given.to_owned())
         }

@@ -23,14 +23,14 @@ use crate::{
 /// Flags of `adopt`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Takes a machine over that OpenShift's machine-config-daemon has managed: the config that it left on the \
-disk becomes machinist's, with what stood there before. No managed file is written, nothing is restarted \
-and nothing rebooted. Refused while that daemon is on the node, while an update of it is pending, and, \
-without --force, where the disk is not as its config asks; the plan shows what differs. With --force that is \
-drift from then on.
+Takes over a machine that OpenShift's machine-config-daemon has managed: its current config on the disk becomes \
+machinist's, with the original files that it kept. No managed file is written, no service is restarted and the \
+machine is not rebooted. Refused while that daemon runs on the node, while one of its updates is pending, and, \
+without --force, if the disk differs from its config; the plan shows the differences. With --force they are \
+reported as drift from then on.
 
-Run on the machine itself, before its agent starts. Its own state stays where it is; machinist release gives \
-the machine back.
+Run on the machine itself, before its agent starts. The daemon's own state stays in place; machinist release \
+returns the machine to it.
 
 Examples:
   machinist adopt
@@ -74,11 +74,11 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
     let name = &adoption.found.config.name;
     if differs {
         complain(&format!(
-            "the disk is not as {name} asks: repair it, or take it over as it is with --force"
+            "the disk differs from {name}: repair it, or use --force to take it over with drift"
         ));
         return Ok(Exit::Failed);
     }
-    if confirm("Take this machine over?", args.handover.yes)? == Answer::No {
+    if confirm("Take over this machine?", args.handover.yes)? == Answer::No {
         warn("nothing was changed");
         return Ok(Exit::Failed);
     }
@@ -87,7 +87,7 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
     let adopted = adopted.and_then(|store| handover::adopt(&store, &adoption, failed));
     let base = unlocked(adopted)?;
     if args.printed.output == Format::Text {
-        print(&format!("Taken over: on {}.\n", base.name))?;
+        print(&format!("Taken over, current config: {}.\n", base.name))?;
     }
     Ok(Exit::Done)
 }
@@ -104,14 +104,14 @@ fn show(context: &Context, adoption: &Adoption, format: Format, taken: bool) -> 
         }
         let originals = adoption.originals.len();
         page.push_str(&format!(
-            "{} is taken over as it stands; what stood at {originals} of its paths before comes along.\n",
+            "{} is taken over without changes, with the original files of {originals} of its paths.\n",
             adoption.found.config.name
         ));
         page
     })?;
     for left in &adoption.left {
         warn(&format!(
-            "{left} is kept for a path that the config does not name: it stays there, and nobody brings it back"
+            "{left} belongs to a path that is not in the config: it is left in place and will not be restored"
         ));
     }
     Ok(())

@@ -41,10 +41,10 @@ use crate::{
 /// Flags of `apply`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Shows the plan and asks before it changes anything; without a terminal it needs --yes. \
-Where an agent runs it is asked to do it: now, also outside update.windows and with the reboot that \
-update.reboot: ask holds back. Files other than its source's are held until the source changes, or \
-until apply is called without files: then it is what the agent follows, in a cluster what the Node names.
+Shows the plan and asks for confirmation; --yes is required without a terminal. If an agent is running, it applies \
+the config: immediately, even outside update.windows, and with the reboot if update.reboot is ask. Files given here \
+override the agent's source until the source changes, or until apply is called without files, which applies the \
+source's config, in a cluster the Node's desired config.
 
 Examples:
   machinist apply 10-chrony.yaml
@@ -129,7 +129,7 @@ pub(super) fn once(
             // stdout is closed: the confirmation is still asked on the terminal.
             let _ = print(&plan.to_text(true));
         }
-        let agreed = matches!(confirm("Apply this?", yes), Ok(Answer::Yes));
+        let agreed = matches!(confirm("Apply this plan?", yes), Ok(Answer::Yes));
         // Record it before anything else, because a reboot may end this command.
         let held = held.as_ref().filter(|_| agreed);
         let agreed = agreed && held.is_none_or(|hold| kept(hold, &root));
@@ -190,9 +190,9 @@ fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow
                 .as_ref()
                 .map_or("no config", |on| &on.name);
             let outcome = update.outcome.map_or("", Outcome::as_str);
-            format!("{outcome}: now on {on}.\n")
+            format!("{outcome}: current config is now {on}.\n")
         }
-        (None, None) => "The machine is as the config asks.\n".to_owned(),
+        (None, None) => "The machine matches the config.\n".to_owned(),
     })?;
     Ok(if report.failure.is_some() {
         Exit::Failed

@@ -29,8 +29,8 @@ use crate::{
     version,
     propagate_version = true,
     after_help = "\
-Exit codes: 0 done or healthy; 1 failed, refused or no agent to ask; 2 changes pending or drift \
-(plan, verify); 64 wrong usage or settings."
+Exit codes: 0 done or healthy; 1 failed, refused or no agent running; 2 changes pending or drift \
+(plan, verify); 64 invalid usage or settings."
 )]
 pub struct Cli {
     /// Flags of every command.
@@ -159,12 +159,12 @@ impl Global {
 }
 
 fn open_config(dir: &Path) -> anyhow::Result<Root> {
-    Root::open(dir).context("cannot open the directory that --config names")
+    Root::open(dir).context("cannot open the directory given with --config")
 }
 
 /// A `MACHINIST_` variable is not UTF-8.
 #[derive(Debug, thiserror::Error)]
-#[error("the environment variable {0} is no UTF-8 text")]
+#[error("environment variable {0} is not valid UTF-8")]
 pub(super) struct NoText(String);
 
 /// The environment variables. Those that are not UTF-8 are skipped, except for `MACHINIST_`

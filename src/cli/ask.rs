@@ -13,7 +13,7 @@ pub enum Answer {
 
 /// There is no terminal to ask on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody can be asked, since stdin is no terminal: give --yes to go on without asking")]
+#[error("cannot ask for confirmation: stdin is not a terminal; use --yes to skip it")]
 pub struct NoTerminal;
 
 /// Whether there is a terminal to ask on.

@@ -52,7 +52,7 @@ pub(super) fn ask(
         if how.output == super::Format::Text {
             print(&plan.to_text(true))?;
         }
-        if confirm("Let the agent apply this?", how.yes)? == Answer::No {
+        if confirm("Apply this plan through the agent?", how.yes)? == Answer::No {
             super::output::warn("nothing was changed");
             return Ok(Exit::Failed);
         }
@@ -116,7 +116,9 @@ async fn follow(
                 }
             }
             Err(error) if heard.elapsed() > SILENT => {
-                return Err(error).context("the agent went away; it goes on when it starts again");
+                return Err(error).context(
+                    "lost connection to the agent; it resumes the update when it starts again",
+                );
             }
             Err(_) => restarted = true,
         }
@@ -142,22 +144,25 @@ fn finish(
         let never = context.settings.update.reboot == config::Reboot::Never;
         print_data(how.output, &update, |_| {
             match never {
-                true => "Everything is in place; it counts after the reboot, which is left to you (update.reboot: never).\n",
-                false => "Everything is in place, and the machine reboots.\n",
+                true => "All changes are in place and take effect after a manual reboot (update.reboot: never).\n",
+                false => "All changes are in place, rebooting.\n",
             }
             .to_owned()
         })?;
         return Ok(Exit::Done);
     }
     if ended.config.digest != digest {
-        bail!("the agent went on to {} meanwhile", ended.config.current);
+        bail!("the agent applied {} in the meantime", ended.config.current);
     }
     print_data(how.output, &update, |update| match update {
         Some(update) => {
             let outcome = update.outcome.map_or("", Outcome::as_str);
-            format!("{outcome}: now on {}.\n", ended.config.current)
+            format!(
+                "{outcome}: current config is now {}.\n",
+                ended.config.current
+            )
         }
-        None => "The machine is as the config asks.\n".to_owned(),
+        None => "The machine matches the config.\n".to_owned(),
     })?;
     Ok(Exit::Done)
 }

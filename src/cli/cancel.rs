@@ -25,9 +25,9 @@ const STEP: Duration = Duration::from_millis(500);
 /// Flags of `cancel`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Gives back a node whose update waits, or whose pods are asked to leave: the cordon is lifted, devices are \
-lent again, and the same config is not begun again until the node is told to have another one, or --undo. \
-From the first change of the disk on it is refused: such an update goes to its end.
+Cancels the update of a node that is waiting or being drained: the node is uncordoned, its devices are \
+allocatable again, and the same config is not started again until the node's desired config changes, or --undo. \
+Refused once the update has changed the disk.
 
 Examples:
   machinist cancel worker-1
@@ -117,9 +117,9 @@ fn page(answer: &Answer, suffix: &str) -> String {
         let what = match node.outcome {
             Outcome::Cancelled => format!("update to {config} cancelled"),
             Outcome::Asked if node.message.is_none() => {
-                format!("asked to cancel the update to {config}")
+                format!("requested cancellation of the update to {config}")
             }
-            Outcome::Undone => format!("update to {config} not cancelled any more"),
+            Outcome::Undone => format!("cancellation of the update to {config} revoked"),
             Outcome::Nothing => "has no update to cancel".to_owned(),
             Outcome::Asked | Outcome::Refused | Outcome::Failed => return None,
         };
@@ -214,10 +214,10 @@ fn answer(now: &Standing, config: &str) -> Option<(Outcome, Option<String>)> {
         return Some((Outcome::Cancelled, None));
     }
     if let Some(why) = now.refusal(config) {
-        let why = format!("the update to {config} is not cancelled: {why}");
+        let why = format!("cannot cancel the update to {config}: {why}");
         return Some((Outcome::Refused, Some(why)));
     }
-    let other = "something else was asked of the node meanwhile";
+    let other = "the request was replaced by another one";
     (now.asked.as_deref() != Some(config)).then(|| (Outcome::Refused, Some(other.to_owned())))
 }
 
@@ -226,10 +226,10 @@ fn overdue(config: &str, timeout: Duration, missed: Option<&ClusterError>) -> St
     let within = format!("within {timeout:?}");
     match missed {
         None => format!(
-            "its agent has not given the update to {config} up {within}; the question stands"
+            "the agent did not cancel the update to {config} {within}; the request remains on the Node"
         ),
         Some(error) => format!(
-            "nobody could see {within} whether its agent gives the update to {config} up; the question stands: {}",
+            "could not check {within} whether the agent cancelled the update to {config}; the request remains on the Node: {}",
             chain(error)
         ),
     }

@@ -46,7 +46,7 @@ impl Context {
         let access = agent::access(&self.root, &self.settings, &surroundings(false));
         match self.settings.source.clone().settle(access.is_some()) {
             Source::Cluster => bail!(
-                "configs come from the cluster here (`source`), and no agent runs that has read one: start it, name files, or a directory with --source dir:PATH"
+                "the config source is the cluster and no agent is running: start the agent, or give files or --source dir:PATH"
             ),
             chosen => Ok(agent::source(&self.root, &self.settings, &chosen)?),
         }
@@ -61,7 +61,7 @@ impl Context {
         ) {
             (Source::Cluster, Some(access)) => Ok(Origin::Cluster { access, pod_uid }),
             (Source::Cluster, None) => bail!(
-                "`source: cluster`, and nothing says where the cluster is: this is no pod; name a file with --kubeconfig or `cluster.kubeconfig`"
+                "`source: cluster` outside a pod requires a kubeconfig: set --kubeconfig or `cluster.kubeconfig`"
             ),
             (chosen, _) => Ok(Origin::Directory(agent::source(
                 &self.root,
@@ -117,7 +117,7 @@ impl Context {
         };
         match agent.map(|agent| agent.source) {
             Some(theirs) if theirs != format!("dir:{}", source.shown) => bail!(
-                "the agent here follows {theirs}, and the settings name dir:{}: say which with --source, or name files",
+                "the agent's source is {theirs}, but the settings select dir:{}: choose one with --source, or give files",
                 source.shown
             ),
             _ => Ok(()),
@@ -141,7 +141,7 @@ impl Context {
                     {
                         let path = path.display();
                         super::output::warn(&format!(
-                            "{shown}: others may change it: {path}: {writer}"
+                            "{shown}: writable by other users: {path}: {writer}"
                         ));
                     }
                     files.push((shown, bytes));
@@ -253,12 +253,12 @@ pub(super) fn surroundings(agent: bool) -> Surroundings {
 fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> {
     let refuse = |message: String| Refusal::new(Reason::SourceUnreadable, message);
     if slash.list(whole).is_ok() {
-        let refusal = refuse("this is a directory".to_owned());
+        let refusal = refuse("is a directory".to_owned());
         return Err(refusal.expected(format!("a file, or --source dir:{shown}")));
     }
     if !machine_config::is_config_name(shown) {
-        let refusal = refuse("this name is no config's".to_owned());
-        return Err(refusal.expected("one that ends in .yaml, .yml, .json, .ign or .bu"));
+        let refusal = refuse("not a config file name".to_owned());
+        return Err(refusal.expected("a name that ends in .yaml, .yml, .json, .ign or .bu"));
     }
     slash
         .read(whole, LARGEST)

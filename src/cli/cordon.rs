@@ -17,8 +17,8 @@ use crate::{
 /// Flags of `cordon`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The cordon is yours: no agent lifts it. A node that an update holds cordoned already is given back when \
-the update is complete, unless --keep says otherwise.
+No agent lifts this cordon. A node that is already cordoned for an update is uncordoned when the update is \
+complete, unless --keep is given.
 
 Examples:
   machinist cordon worker-1
@@ -39,7 +39,7 @@ pub struct CordonArgs {
 /// Flags of `uncordon`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Takes back what `cordon --keep` said, too. A node that an update needs cordoned is cordoned again once.
+Also reverts `cordon --keep`. A node that an update requires cordoned is cordoned again once.
 
 Example:
   machinist uncordon worker-1")]
@@ -132,10 +132,10 @@ async fn set(nodes: &Nodes, wish: Wish) -> anyhow::Result<Vec<NodeSet>> {
 fn hint(before: Before, wish: Wish) -> Option<String> {
     let hint = match wish {
         Wish::Cordon { keep: false } if before.held_by_agent && !before.kept => {
-            "an update holds it cordoned and will give it back; --keep keeps it cordoned"
+            "cordoned for an update and uncordoned when it is complete; to keep it cordoned, use --keep"
         }
         Wish::Uncordon if before.held_by_agent => {
-            "an update holds it cordoned: the agent cordons it again once, and the second time it stops its drain and waits"
+            "cordoned for an update: the agent cordons it again once; if it is uncordoned again, the agent pauses its drain"
         }
         Wish::Cordon { .. } | Wish::Uncordon => return None,
     };

@@ -18,8 +18,8 @@ const CRDS: &[&str] = &[
 /// Arguments of `crds`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For clusters without OpenShift only: OpenShift brings these kinds itself, and what applies them there \
-takes its own away.
+Only for clusters without OpenShift: OpenShift installs these CRDs itself, and applying them there would replace its \
+own.
 
 Examples:
   machinist crds | kubectl apply --server-side -f -

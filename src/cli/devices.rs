@@ -47,8 +47,8 @@ pub struct ListArgs {
 /// Flags of `devices check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exits with 0 when the declaration is good, also when nothing matches it now. Its owner and its mode are \
-judged as by an agent of the user who asks.
+Exits with 0 if the declaration is valid, even if it matches no device now. Its owner and mode are checked as by \
+an agent that runs as the current user.
 
 Example:
   machinist devices check /etc/machinist/devices.d/serial.yaml")]
@@ -95,7 +95,7 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
         names.flat_map(|name| registry::rivals(root, (&of_root(root, &file), &shown), name));
     if !registry::is_declaration(&file) {
         super::output::write_error(&format!(
-            "{shown}: an agent leaves it alone in its directory: declarations' names end in .yaml or .yml and do not begin with a dot\n"
+            "{shown}: ignored by the agent: names of declarations end in .yaml or .yml and do not start with a dot\n"
         ));
     }
     for problem in found.problems.iter().cloned().chain(rivals) {
@@ -105,7 +105,7 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     let found: Vec<_> = found.collect();
     print_data(args.printed.output, &found, |found| {
         match found.is_empty() {
-            true => format!("{shown} is good; nothing on this machine matches it now\n"),
+            true => format!("{shown} is valid; no device on this machine matches it now\n"),
             false => found.iter().map(Found::line).collect(),
         }
     })?;
@@ -297,13 +297,13 @@ mod tests {
             reason: String::new(),
             devices: vec![
                 device("fuse-0", Some("default/pod"), ""),
-                device("fuse-1", None, "/dev/fuse is gone"),
+                device("fuse-1", None, "/dev/fuse does not exist"),
             ],
         }];
         insta::assert_snapshot!(table(&resources), @r"
         RESOURCE            DEVICE  HEALTH     HOLDER       REASON
         machinist.dev/fuse  fuse-0  Healthy    default/pod
-        machinist.dev/fuse  fuse-1  Unhealthy  -            /dev/fuse is gone
+        machinist.dev/fuse  fuse-1  Unhealthy  -            /dev/fuse does not exist
         ");
     }
 }

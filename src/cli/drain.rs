@@ -35,8 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Flags of `drain`: the names are those of kubectl and oc 3.11.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Cordons the node and evicts its pods; budgets are waited for, and named. Pods that would lose something \
-stop it before anything is changed, until a flag allows it. The node stays cordoned however it ends.
+Cordons the node and evicts its pods. Waits for PodDisruptionBudgets and reports those that block it. Pods that \
+would lose data or not be recreated stop it before any change, unless a flag allows it. The node stays cordoned \
+in any case.
 
 Examples:
   machinist drain --ignore-daemonsets worker-1

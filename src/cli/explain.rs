@@ -21,8 +21,8 @@ use crate::{
 /// Flags of `explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Says why nothing is happening, or what is: from the running agent, or from the journal without one; of \
-a node, from what it publishes in the cluster.
+Explains what the machine does or waits for: from the running agent, or else from the journal; with --node, from \
+the state that the node publishes in the cluster.
 
 Examples:
   machinist explain
@@ -47,7 +47,7 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
             fleet::explain(&args.reach, name)?
         }
         None if !args.reach.is_silent() => {
-            super::output::complain("of the cluster's what: give --node NAME");
+            super::output::complain("cluster flags require --node NAME");
             return Ok(Exit::Usage);
         }
         None => here(global)?,
@@ -64,8 +64,8 @@ fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
     let mut found = Vec::new();
     if !context.settings.does(Job::Config) {
         found.push(Finding::plain(
-            "the agent applies no configs here: `jobs` in the settings leaves config out",
-            "see machinist settings",
+            "the agent applies no configs: the setting `jobs` does not include config",
+            "see: machinist settings",
         ));
     }
     match beside::agent(&context)? {
@@ -95,14 +95,17 @@ fn sentence(finding: &Finding) -> String {
 /// The findings from the state on disk.
 fn without_agent(context: &Context) -> anyhow::Result<Vec<Finding>> {
     let mut found = vec![Finding::plain(
-        format!("no agent runs below {}", context.root.display().display()),
-        "start it: systemctl start machinist, or machinist run",
+        format!(
+            "no agent running for root {}",
+            context.root.display().display()
+        ),
+        "to start it: systemctl start machinist, or machinist run",
     )];
     let journal = match store::peek(&context.root) {
         Ok(journal) => journal,
         Err(StoreError::Journal { path, source }) => {
-            let what = format!("{path} cannot be used, so nothing is changed: {source}");
-            let advice = "see machinist journal reset --help";
+            let what = format!("{path} is unusable, no changes are made: {source}");
+            let advice = "see: machinist journal reset --help";
             found.push(Finding::coded(source.reason(), what, advice));
             return Ok(found);
         }
@@ -110,12 +113,12 @@ fn without_agent(context: &Context) -> anyhow::Result<Vec<Finding>> {
     };
     for tx in &journal.transactions {
         let what = format!(
-            "the update {} to {} is open: {:?}, {:?}",
+            "update {} to {} is not finished: {:?}, {:?}",
             tx.id, tx.to.name, tx.mark, tx.direction
         );
         found.push(Finding::plain(
             what,
-            "the agent goes on with it when it starts",
+            "the agent resumes it at its next start",
         ));
     }
     if let Some(failure) = &journal.failure {
@@ -123,13 +126,17 @@ fn without_agent(context: &Context) -> anyhow::Result<Vec<Finding>> {
         found.push(Finding::coded(failure.code, what, failure.code.meaning()));
     }
     if let Some(hold) = Hold::load(&context.root)? {
-        let what = format!("the machine is held on {} ({})", hold.config.name, hold.by);
-        let advice = "an agent that starts stays there until the source changes";
+        let what = format!("machine pinned to {} ({})", hold.config.name, hold.by);
+        let advice = "the agent keeps it at start until the source changes";
         found.push(Finding::plain(what, advice));
     }
     if let Err(refused) = context.source()?.read() {
         found.extend(refused.refusals.iter().map(|refusal| {
-            Finding::coded(refusal.reason, refusal.to_string(), "correct what is named")
+            Finding::coded(
+                refusal.reason,
+                refusal.to_string(),
+                "fix the reported problem",
+            )
         }));
     }
     Ok(found)

@@ -26,9 +26,9 @@ pub(super) fn run(global: &Global, args: &GuardArgs) -> anyhow::Result<Exit> {
     let due = guard::is_due(&root)?;
     if args.dry_run {
         print(if due {
-            "this boot is to be judged\n"
+            "this boot is to be verified\n"
         } else {
-            "nothing to judge\n"
+            "no boot to verify\n"
         })?;
         return Ok(Exit::Done);
     }
@@ -38,7 +38,7 @@ pub(super) fn run(global: &Global, args: &GuardArgs) -> anyhow::Result<Exit> {
     let (settings, problem) = settings(global, &root)?;
     start_logging(settings.log)?;
     if let Some(problem) = problem {
-        tracing::warn!("the settings cannot be used, the defaults are: {problem}");
+        tracing::warn!("invalid settings, using the defaults: {problem}");
     }
     let runtime = daemon()?;
     let ended = runtime.block_on(guard::run(&root, &settings));

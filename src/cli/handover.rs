@@ -61,7 +61,7 @@ impl Handover {
             Err(error) if is_away(&error) => {
                 let name = node.name();
                 warn(&format!(
-                    "{}; what Node {name} says is neither compared nor changed",
+                    "{}; the annotations of Node {name} are neither compared nor changed",
                     chain(&error)
                 ));
                 Ok(None)
@@ -82,7 +82,7 @@ impl Told {
         let (name, standing) = (self.node.name(), &self.standing);
         match standing.desired.as_deref() {
             Some(desired) if desired != config => bail!(
-                "Node {name} is to be on {desired} and the disk is on {config}: let that update end, or set desiredConfig to {config}, first"
+                "Node {name} has desired config {desired}, but the disk has {config}: wait for that update, or set desiredConfig to {config}"
             ),
             _ => Ok(()),
         }
@@ -94,7 +94,7 @@ impl Told {
         let (name, standing) = (self.node.name(), &self.standing);
         match standing.current.as_deref() {
             Some(current) if current != config => bail!(
-                "Node {name} says that it is on {current}, and the disk is on {config}: let its daemon settle that first"
+                "Node {name} has current config {current}, but the disk has {config}: wait until machine-config-daemon has corrected it"
             ),
             _ => Ok(()),
         }
@@ -104,12 +104,12 @@ impl Told {
     pub(super) fn has_no_other_daemon(&self) -> anyhow::Result<()> {
         match self.wait(self.node.other_daemon()) {
             Ok(Some(pod)) => {
-                bail!("machine-config-daemon is on this node as pod {pod}: take it off first")
+                bail!("machine-config-daemon is running on this node (pod {pod}): remove it first")
             }
             Ok(None) => Ok(()),
             Err(error) => {
                 warn(&format!(
-                    "{}; only the processes of this machine are looked at",
+                    "{}; checking only the processes of this machine",
                     chain(&error)
                 ));
                 Ok(())
@@ -121,7 +121,7 @@ impl Told {
 /// Refuses if machine-config-daemon runs on this machine.
 pub(super) fn runs_no_other_daemon(context: &Context) -> anyhow::Result<()> {
     match agent::other_daemon(&context.root)? {
-        Some(seen) => bail!("{seen}: take it off this node first"),
+        Some(seen) => bail!("{seen}: remove it from this node first"),
         None => Ok(()),
     }
 }
@@ -130,7 +130,7 @@ pub(super) fn runs_no_other_daemon(context: &Context) -> anyhow::Result<()> {
 pub(super) fn unlocked<T>(done: Result<T, HandoverError>) -> anyhow::Result<T> {
     match done {
         Err(HandoverError::Store(error @ crate::update::store::StoreError::Locked { .. })) => {
-            let how = "stop the agent of this machine meanwhile";
+            let how = "stop the agent of this machine first";
             Err(anyhow::Error::new(error).context(how))
         }
         done => Ok(done?),

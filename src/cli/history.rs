@@ -50,7 +50,7 @@ pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     match (args.printed.output, updates.is_empty()) {
-        (Format::Text, true) => print("Nothing was updated yet.\n")?,
+        (Format::Text, true) => print("No updates yet.\n")?,
         (format, _) => print_data(format, &updates, |updates| render_history(updates))?,
     }
     Ok(Exit::Done)

@@ -45,9 +45,9 @@ pub struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For a journal that cannot be read (JournalUnreadable). Stop the agent first. The old journal is kept \
-beside the new one; the disk is looked at anew with the next update: what is as the config asks is \
-taken over as it is and stays when it leaves the config, what is not is changed. \
-What stood at a path before machinist is no longer known then; it lies below originals/.
+next to the new one. The next update compares the disk with the config again: objects that already match are \
+adopted and are not removed when they leave the config; others are changed. The original files of managed paths \
+are no longer known to machinist; they are kept below originals/.
 
 Examples:
   machinist journal reset
@@ -134,13 +134,15 @@ fn transaction(out: &mut String, tx: &Transaction) {
 
 fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
     if root.stat(&paths::journal())?.is_none() {
-        print("There is no journal; the next update begins one.\n")?;
+        print("No journal found; the next update creates one.\n")?;
         return Ok(Exit::Done);
     }
     // Hold the lock to the end, so that no update can start between the check and the new journal.
     let store = match Store::open(root) {
         Err(StoreError::Locked { .. }) => {
-            bail!("another machinist works on this root: stop it first (systemctl stop machinist)")
+            bail!(
+                "another machinist process uses this root: stop it first (systemctl stop machinist)"
+            )
         }
         store => store?,
     };
@@ -149,14 +151,14 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
         _ if args.force => {}
         Loss::Nothing => {}
         Loss::Update => bail!(
-            "{state}: what it left half done would stay so. Start the agent to let it end, or see to it by hand and give --force"
+            "{state}: its partial changes would remain. Start the agent to finish it, or repair the machine manually and use --force"
         ),
         Loss::Knowledge => bail!(
-            "{state}: a new one in place of {} would know nothing of what the machine is on and what stood there before. Give --force to begin one all the same",
+            "{state}: replacing {} loses the current config and the original files. To replace it anyway, use --force",
             paths::journal()
         ),
     }
-    let question = format!("{state}. Put the journal aside and begin a new one?");
+    let question = format!("{state}. Move the journal aside and start a new one?");
     if confirm(&question, args.yes)? == Answer::No {
         super::output::warn("nothing was changed");
         return Ok(Exit::Failed);
@@ -164,7 +166,7 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
     let kept = keep_copy(root)?;
     store.save(&Journal::default())?;
     print(&format!(
-        "The old journal is kept as {kept}. Start the agent, or call machinist apply.\n"
+        "The old journal is kept as {kept}. Start the agent, or run machinist apply.\n"
     ))?;
     Ok(Exit::Done)
 }
@@ -183,9 +185,9 @@ enum Loss {
 fn look(root: &Root) -> anyhow::Result<(String, Loss)> {
     match store::peek(root) {
         Ok(journal) => match journal.top() {
-            Some(tx) => Ok((format!("the update {} is open", tx.id), Loss::Update)),
+            Some(tx) => Ok((format!("update {} is not finished", tx.id), Loss::Update)),
             None => Ok((
-                "the journal can be read, and no update is open".to_owned(),
+                "the journal is readable, and no update is in progress".to_owned(),
                 Loss::Knowledge,
             )),
         },
@@ -193,7 +195,7 @@ fn look(root: &Root) -> anyhow::Result<(String, Loss)> {
             let staged = root.list(&paths::staging()).unwrap_or_default();
             match staged.first() {
                 Some(first) => {
-                    let state = format!("{source}, and the update {} may be open", first.name);
+                    let state = format!("{source}, and update {} may be unfinished", first.name);
                     Ok((state, Loss::Update))
                 }
                 None => Ok((source.to_string(), Loss::Nothing)),

@@ -25,7 +25,7 @@ pub(super) fn run(args: &ManArgs) -> anyhow::Result<Exit> {
         None => all,
         Some(name) => all
             .find_subcommand(name)
-            .with_context(|| format!("there is no command {name}"))?
+            .with_context(|| format!("unknown command {name}"))?
             .clone(),
     };
     let mut page = Vec::new();

@@ -123,12 +123,12 @@ impl Reach {
 
 /// There is no cluster to connect to.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no cluster to ask: give --kubeconfig or set KUBECONFIG")]
+#[error("no cluster configured: use --kubeconfig or set KUBECONFIG")]
 struct NoCluster;
 
 /// Some of several nodes are not available: none is changed.
 #[derive(Debug, thiserror::Error)]
-#[error("no node is touched: {}", .0.join("; "))]
+#[error("no node was changed: {}", .0.join("; "))]
 struct NotAll(Vec<String>);
 
 impl Nodes {

@@ -14,7 +14,7 @@ use crate::{
 /// Flags of `plan`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Changes nothing. Exits with 0 when nothing would change, 2 when something would, 1 when it is refused.
+Changes nothing. Exits with 0 if there are no changes, 2 if there are, 1 if the config is refused.
 
 Examples:
   machinist plan

@@ -46,7 +46,7 @@ pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
     if done.is_empty() {
         return Ok(Exit::Done);
     }
-    tracing::info!(?done, "settled what an interrupted update left");
+    tracing::info!(?done, "recovered from an interrupted update");
     if done.units_changed && root.is_live() {
         short()?.block_on(tell_manager(&Systemd::of(&root)))?;
     }

@@ -26,12 +26,12 @@ use crate::{
 /// Flags of `release`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Gives a machine back to OpenShift's machine-config-daemon: writes the state that it keeps on the disk, says on \
-the Node that the machine is on its config, lifts our cordon, and forgets the machine. No managed file is \
-written. Refused during an update and, without --force, where the disk is not as the config asks: that daemon \
-would call the node degraded.
+Returns a machine to OpenShift's machine-config-daemon: writes that daemon's state to the disk, sets the Node's \
+current config, uncordons it, and deletes machinist's own state. No managed file is written. Refused during an \
+update and, without --force, if the disk differs from the config, because that daemon would report the node as \
+degraded.
 
-Run on the machine itself, after its agent was stopped or told to leave configs alone (jobs).
+Run on the machine itself, after its agent was stopped or config was removed from its jobs.
 
 Example:
   machinist release --yes")]
@@ -76,13 +76,16 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
         }
         if !args.handover.force {
             complain(&format!(
-                "the disk is not as {} asks, and machine-config-daemon would call the node degraded: repair it, or give it back as it is with --force",
+                "the disk differs from {}, and machine-config-daemon would report the node as degraded: repair it, or use --force to return it anyway",
                 base.name
             ));
             return Ok(Exit::Failed);
         }
     }
-    let question = format!("Give this machine back, on {}?", base.name);
+    let question = format!(
+        "Return this machine to machine-config-daemon with config {}?",
+        base.name
+    );
     if confirm(&question, args.handover.yes)? == Answer::No {
         warn("nothing was changed");
         return Ok(Exit::Failed);
@@ -104,12 +107,12 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     };
     for (path, place) in &left {
         warn(&format!(
-            "what stood at {path} before stays at {place}: that daemon keeps nothing of this kind"
+            "the original of {path} stays at {place}: machine-config-daemon keeps no originals of this kind"
         ));
     }
     print_data(args.printed.output, &answer, |answer| {
         format!(
-            "Given back: machine-config-daemon finds it on {}.\n",
+            "Returned to machine-config-daemon with config {}.\n",
             answer.config
         )
     })?;
@@ -121,7 +124,7 @@ fn said(told: &Told, config: &str) -> Option<Vec<u8>> {
     let asked = told.wait(told.node.machine_config(config));
     asked.unwrap_or_else(|error| {
         warn(&format!(
-            "{}; its copy is written in our own words",
+            "{}; writing machinist's own rendering of the config instead",
             chain(&error)
         ));
         None
@@ -134,12 +137,12 @@ fn tell(told: &Told, config: &str) -> anyhow::Result<String> {
     let name = told.node.name().to_owned();
     match told.wait(told.node.give_back(config)) {
         Ok(Uncordon::Kept) => {
-            warn(&format!("Node {name} stays cordoned, as a person wants"));
+            warn(&format!("Node {name} stays cordoned: annotation machinist.dev/keep-cordoned is set"));
             Ok(name)
         }
         Ok(_) => Ok(name),
         Err(error) => Err(anyhow::Error::new(error).context(format!(
-            "Node {name} does not say that it is on {config}, so the machine is not given back yet; release it again"
+            "failed to set current config {config} on Node {name}; the machine is not returned yet: run machinist release again"
         ))),
     }
 }

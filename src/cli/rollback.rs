@@ -21,9 +21,9 @@ use crate::{
 /// Flags of `rollback`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Goes back to an earlier config: undoes an update under way, or applies the earlier config anew. \
-Shows the plan and asks; without a terminal it needs --yes. \
-The agent holds the machine there until its source changes or somebody calls machinist apply.
+Returns to an earlier config: rolls back an update in progress, or applies the earlier config again. \
+Shows the plan and asks for confirmation; --yes is required without a terminal. \
+The agent keeps that config until its source changes or machinist apply is run.
 
 Examples:
   machinist rollback
@@ -44,7 +44,7 @@ pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> 
     let journal = store::peek(&context.root)?;
     let earlier = chosen(&earlier(&journal), &args.to)?;
     let config = store::whole_config(&context.root, &earlier)
-        .with_context(|| format!("cannot go back to {}", earlier.name))?;
+        .with_context(|| format!("cannot roll back to {}", earlier.name))?;
     let how = How {
         by: "rollback",
         yes: args.yes,
@@ -93,10 +93,10 @@ fn chosen(earlier: &[ConfigName], to: &str) -> anyhow::Result<ConfigName> {
     };
     match (found, count) {
         (Some(config), _) => Ok(config.clone()),
-        (None, 0) => bail!("there is no earlier config to go back to"),
+        (None, 0) => bail!("no earlier config to roll back to"),
         (None, _) if to.parse::<usize>().is_ok() => {
-            bail!("there are only {count} earlier configs to go back to")
+            bail!("only {count} earlier configs exist")
         }
-        (None, _) => bail!("no earlier config is called {to}; machinist history lists them"),
+        (None, _) => bail!("no earlier config {to} found; see machinist history"),
     }
 }

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Probes and metrics: /livez, /readyz, /readyz/agent and /metrics on the port above. \
-SIGTERM and ^C end it within a second, a second one at once; SIGHUP reads the settings anew.
+SIGTERM and ^C end it within a second, a second signal at once; SIGHUP reloads the settings.
 
 Examples:
   machinist run

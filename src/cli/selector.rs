@@ -25,7 +25,7 @@ pub(super) fn labels(text: &str) -> Result<String, String> {
         // An empty selector selects everything.
         Some(_) if text.trim().is_empty() => Ok(text.to_owned()),
         Some(one) => Err(format!(
-            "{one:?} is no requirement on a label; expected such as key=value, key!=value, key, !key or 'key in (a,b)'"
+            "invalid label selector requirement {one:?}; expected for example key=value, key!=value, key, !key or 'key in (a,b)'"
         )),
         None => Ok(text.to_owned()),
     }

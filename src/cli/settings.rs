@@ -17,7 +17,7 @@ use crate::{
 Later wins, key by key: built-in defaults, machinist.yaml, machinist.yaml.d/*.yaml in name order, \
 pool.NAME.yaml of the pool that this node is in, environment (MACHINIST_UPDATE__REBOOT=ask for \
 update.reboot), flags. \
-Exits with 64 when something cannot be used, after naming all of it.
+Exits with 64 if the settings are invalid, after listing every problem.
 
 Examples:
   machinist settings
@@ -62,7 +62,7 @@ pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
 fn pool_name(text: &str) -> Result<String, &'static str> {
     match agent::pool::is_name(text) {
         true => Ok(text.to_owned()),
-        false => Err("the name of a pool has a-z, 0-9, - and . alone"),
+        false => Err("invalid pool name; expected only a-z, 0-9, '-' and '.'"),
     }
 }
 

@@ -20,9 +20,9 @@ use crate::{
 /// Flags of `status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --node or --pool it asks the agent of this machine. Those two ask the cluster, from any machine \
-with a kubeconfig; a pool's row is what its nodes say now. \
-Exits with 0 when the machine or node is ready and no pool that is shown is degraded, else with 1.
+Without --node or --pool it queries the agent of this machine. With them it queries the cluster, from any machine \
+with a kubeconfig; a pool's row is computed from the current state of its nodes. \
+Exits with 0 if the machine or node is ready and no shown pool is degraded, else with 1.
 
 Examples:
   machinist status
@@ -54,7 +54,7 @@ pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
         (Some(name), _) => return fleet::node(&args.reach, name, args.printed),
         (None, Some(name)) => return fleet::pools(&args.reach, name, args.printed),
         (None, None) if !args.reach.is_silent() => {
-            output::complain("of the cluster's what: give --node NAME, or --pool [NAME]");
+            output::complain("cluster flags require --node NAME or --pool [NAME]");
             return Ok(Exit::Usage);
         }
         (None, None) => {}
@@ -62,14 +62,14 @@ pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
     let answer = match ask_status(&global.open_root()?) {
         Err(AskError::NoAgent(root)) => {
             return Err(AskError::NoAgent(root))
-                .context("to ask the cluster instead: status --node NAME, or --pool [NAME]");
+                .context("to query the cluster instead: status --node NAME, or --pool [NAME]");
         }
         answer => answer?,
     };
     // The agent's answer is passed through: a newer agent may send fields that this version does
     // not know.
     let document: serde_json::Value =
-        serde_json::from_str(&answer).context("the agent's answer is no JSON")?;
+        serde_json::from_str(&answer).context("invalid JSON in the agent's response")?;
     let ready = document["ready"].as_bool().unwrap_or(false);
     match args.printed.output {
         Format::Text => print(&page(&answer)?)?,
@@ -87,11 +87,11 @@ fn page(answer: &str) -> anyhow::Result<String> {
 
 /// Parses the status and removes terminal control characters from its texts.
 fn parse(answer: &str) -> anyhow::Result<Status> {
-    let mut document = serde_json::from_str(answer).context("the agent's answer is no JSON")?;
+    let mut document =
+        serde_json::from_str(answer).context("invalid JSON in the agent's response")?;
     make_printable(&mut document);
-    serde_json::from_value(document).context(
-        "the agent's status has another shape than this binary knows; see it with status -o json",
-    )
+    serde_json::from_value(document)
+        .context("unsupported format of the agent's status (other version?); try status -o json")
 }
 
 fn make_printable(value: &mut Value) {

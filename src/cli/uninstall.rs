@@ -40,12 +40,11 @@ use crate::{
 /// Flags of `uninstall`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Removes the units and the program that the agent of a DaemonSet brought to the host, lifts a cordon of the \
-agent's, and takes its annotations, conditions and taints off the Node. A person's cordon stays, files and \
-units of the configs stay, and so does what a package installed. May be repeated. \
-It is refused beside a running agent, while an update is open or the node is kept free for one, and while \
-units wait to be started that the agent stopped. For all nodes of a cluster there is \
-packaging/kubernetes/uninstall.
+Removes the units and the program that the agent of a DaemonSet installed on the host, its cordon, and its \
+annotations, conditions and taints on the Node. Cordons of other clients, files and units of configs, and installed \
+packages are kept. May be repeated. Refused while an agent is running, an update is not finished, the node is \
+drained for one, or units that the agent stopped still have to be started. To uninstall from all nodes of a \
+cluster, use packaging/kubernetes/uninstall.
 
 Examples:
   machinist uninstall --dry-run
@@ -142,7 +141,7 @@ pub(super) fn run(global: &Global, args: &UninstallArgs) -> anyhow::Result<Exit>
     start_logging_beside_a_page(context.settings.log)?;
     // Hold the lock to the end, so that no agent starts an update meanwhile.
     let store = hold(&context.root)?;
-    let question = "Remove machinist's part of this host? What its configs made stays.";
+    let question = "Remove machinist from this host? Files and units of its configs are kept.";
     if !args.dry_run && confirm(question, args.yes)? == Answer::No {
         warn("nothing was changed");
         return Ok(Exit::Failed);
@@ -185,16 +184,16 @@ fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
     }
     let store = match Store::open(root) {
         Err(StoreError::Locked { .. }) => bail!(
-            "an agent runs here, or the guard judges this boot: stop the agent first (systemctl stop machinist; in a cluster replace its DaemonSet, as packaging/kubernetes/uninstall does)"
+            "an agent is running, or machinist-guard is verifying this boot: stop the agent first (systemctl stop machinist; in a cluster replace its DaemonSet, as packaging/kubernetes/uninstall does)"
         ),
         store => store?,
     };
     let journal = store.load().context(
-        "nobody can tell whether an update is open: `machinist journal reset` begins a new journal",
+        "cannot determine whether an update is in progress; to start a new journal: `machinist journal reset`",
     )?;
     if let Some(open) = journal.top() {
         bail!(
-            "the update {} to {} is open, and without machinist nobody would end it: start the agent and wait for it, or go back with `machinist rollback`",
+            "update {} to {} is not finished: start the agent and wait for it, or run `machinist rollback`",
             open.id,
             open.to.name
         );
@@ -202,18 +201,19 @@ fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
     if let Some(cordon) = &journal.cordon {
         let stopped = match cordon.stopped.is_empty() {
             true => String::new(),
-            false => format!(", nor start {} again", cordon.stopped.join(", ")),
+            false => format!("; {} stopped", cordon.stopped.join(", ")),
         };
         bail!(
-            "the node is kept free for the update to {}, and without machinist nobody would end that{stopped}: start the agent and wait for it, or give the update up with `machinist cancel NODE` while the agent runs",
+            "the node is drained for the update to {}{stopped}: start the agent and wait for it, or run `machinist cancel NODE` while the agent is running",
             cordon.to.name,
         );
     }
-    let waiting = quiesce::waiting(root).context("nobody can tell what is to be started again")?;
+    let waiting = quiesce::waiting(root)
+        .context("cannot determine which stopped units have to be started")?;
     if !waiting.is_empty() {
         let waiting: Vec<_> = waiting.into_iter().collect();
         bail!(
-            "{} was stopped for a reboot and waits to be started: start the agent, which does so, or start it by hand and remove {}",
+            "{} was stopped for a reboot and not started again: start the agent, or start it manually and remove {}",
             waiting.join(", "),
             paths::quiesced()
         );
@@ -281,7 +281,7 @@ async fn leave(context: &Context, args: &UninstallArgs) -> anyhow::Result<Option
     let settings = &context.settings;
     let Some(access) = agent::access(&context.root, settings, &surroundings(true)) else {
         if args.node.is_some() {
-            bail!("nothing says where the cluster of that node is: name a file with --kubeconfig");
+            bail!("--node requires a kubeconfig: set --kubeconfig");
         }
         return Ok(None);
     };
@@ -300,7 +300,7 @@ async fn leave(context: &Context, args: &UninstallArgs) -> anyhow::Result<Option
 async fn forget_units(root: &Root) {
     if let Err(error) = Systemd::of(root).daemon_reload().await {
         warn(&format!(
-            "the units are gone, and the service manager was not told: {}",
+            "the units were removed, but reloading the service manager failed: {}",
             chain(&error)
         ));
     }

@@ -30,9 +30,9 @@ const SOCKET: &str = "MACHINIST_VENDOR_SOCKET";
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("program").required(true)))]
 #[command(after_help = "\
-Starts COMMAND with MACHINIST_VENDOR_SOCKET set, goes through the rules of the vendor API as an agent \
-would, and says of each whether it was kept. Paths are held against the vendor's file; no hardware is \
-looked at. What the program prints goes to stderr. Exits with 0 when no rule was broken, else with 1.
+Starts COMMAND with MACHINIST_VENDOR_SOCKET set, tests it against the rules of the vendor API in place of the \
+agent, and prints a result for each rule. Paths are checked against the vendor's file; hardware is not accessed. \
+The program's output goes to stderr. Exits with 0 if no rule was broken, else with 1.
 
 Examples:
   machinist vendor-check --file acme.yaml -- ./acme-devices --verbose
@@ -68,8 +68,8 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
     };
     if vendor.connects != vendor::Connects::Program {
         let why =
-            "its plugin speaks the kubelet's device-plugin API, which is not what is checked here";
-        super::output::complain(&format!("{shown} says connects: plugin; {why}"));
+            "its plugin uses the kubelet's device-plugin API, which vendor-check does not test";
+        super::output::complain(&format!("{shown} has connects: plugin; {why}"));
         return Ok(Exit::Failed);
     }
     let found = match &args.socket {
@@ -157,14 +157,10 @@ async fn check_program(check: Check, mut program: Program) -> Vec<Finding> {
     };
     if let Some(status) = program.ended() {
         let background = match status.success() {
-            true => {
-                "; what it left in the background was checked by the socket, and nobody ends it"
-            }
+            true => "; its background process was tested through the socket and is left running",
             false => "",
         };
-        super::output::complain(&format!(
-            "the program has ended by itself: {status}{background}"
-        ));
+        super::output::complain(&format!("the program exited: {status}{background}"));
     }
     found
 }
@@ -189,7 +185,7 @@ impl Drop for Program {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a vendor's own program in a vendor's own test, where no systemd need be"
+    reason = "the driver is tested by its vendor, possibly without systemd"
 )]
 fn start(name: &str, arguments: &[String], socket: &Path) -> anyhow::Result<Program> {
     let child = Command::new(name)

@@ -12,8 +12,8 @@ use crate::{
 /// Flags of `verify`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Compares the machine with the config that was applied last, and changes nothing. \
-Exits with 0 when they agree, 2 when they do not.
+Compares the machine with the last applied config, and changes nothing. \
+Exits with 0 if they match, 2 if they differ.
 
 Examples:
   machinist verify
@@ -46,10 +46,8 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
     let known = current.is_some();
     print_data(args.printed.output, &drift, |drift| {
         match drift.is_empty() {
-            true if !known => {
-                "Nothing was applied yet, so there is nothing to compare with.\n".to_owned()
-            }
-            true => "The machine is as the config asks.\n".to_owned(),
+            true if !known => "No config was applied yet, nothing to compare.\n".to_owned(),
+            true => "The machine matches the config.\n".to_owned(),
             false => drift.iter().map(|drift| format!("{drift}\n")).collect(),
         }
     })?;

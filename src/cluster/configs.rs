@@ -116,18 +116,19 @@ impl ConfigSource {
 
     async fn read(&self, name: &str) -> Reading {
         if !names::is_object_name(name) {
-            let message =
-                format!("there is no MachineConfig {name:?}: that is no name of an object");
+            let message = format!("MachineConfig {name:?} not found: invalid object name");
             let refusal = Refusal::new(Reason::ConfigNotFound, message);
-            let expected = "small letters, digits, '-' and '.' in desiredConfig, 253 at most";
+            let expected = "lowercase letters, digits, '-' and '.' in desiredConfig, at most 253";
             return Reading::Refused(vec![refusal.expected(expected)]);
         }
         let text = match self.machine_config(name).await {
             Ok(text) => text,
             Err(error) if error.is_not_found() => {
-                let message = format!("there is no MachineConfig {name}");
+                let message = format!("MachineConfig {name} not found");
                 let refusal = Refusal::new(Reason::ConfigNotFound, message);
-                return Reading::Missing(refusal.expected("one that exists in desiredConfig"));
+                return Reading::Missing(
+                    refusal.expected("an existing MachineConfig in desiredConfig"),
+                );
             }
             Err(error) => return Reading::Unread(error),
         };
@@ -149,7 +150,7 @@ impl ConfigSource {
             }
             Ok(Err(refusals)) => Reading::Refused(refusals),
             Err(lost) => {
-                let why = format!("reading broke off: {lost}");
+                let why = format!("failed to read: {lost}");
                 Reading::Refused(vec![Refusal::new(Reason::SourceUnreadable, why)])
             }
         }

@@ -50,7 +50,7 @@ pub(super) async fn version(cluster: &Cluster) -> Result<(&'static str, Spelling
     let found = VERSIONS.into_iter().find(|(version, _)| has(version));
     found.ok_or_else(|| ClusterError {
         act: "get",
-        object: format!("a version of {GROUP} that is understood"),
+        object: format!("a supported version of {GROUP}"),
         why: Why::NotUnderstood,
     })
 }

@@ -20,10 +20,10 @@ pub enum ConnectError {
     #[error("cannot use the kubeconfig {}", shown(.0))]
     Kubeconfig(Vec<PathBuf>, #[source] Box<KubeconfigError>),
     /// The token file contains no token.
-    #[error("the token file {} holds no token; expected one line of text", .0.display())]
+    #[error("token file {} contains no token; expected one line of text", .0.display())]
     Token(PathBuf),
     /// Certificates, key or address are not valid for a client.
-    #[error("cannot make a client for {server}")]
+    #[error("cannot create a client for {server}")]
     Client {
         /// The server's address.
         server: String,
@@ -67,24 +67,24 @@ pub struct ClusterError {
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
     /// The request timed out: a hanging server, a proxy, or a network that drops packets.
-    #[error("no answer within {} s", .0.as_secs())]
+    #[error("no response within {} s", .0.as_secs())]
     TimedOut(Duration),
     /// The server, or a proxy in front of it, returned an error status. Its message names objects,
     /// never their contents.
     #[error("{}", answer(.0))]
     Answered(Box<Status>),
     /// The connection could not be established, or broke.
-    #[error("the API server cannot be reached")]
+    #[error("API server unreachable")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The credentials cannot be encoded into a request.
-    #[error("the credentials are not usable as they stand")]
+    #[error("invalid credentials")]
     Credentials(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The requested name is not a valid object name.
-    #[error("this is no name of an object; expected small letters, digits, '-' and '.'")]
+    #[error("invalid object name; expected lowercase letters, digits, '-' and '.'")]
     NoName,
     /// The response is not an object of the requested kind. Its text is dropped, because it may
     /// contain file contents of a config.
-    #[error("the answer of the API server is not understood")]
+    #[error("unexpected response from the API server")]
     NotUnderstood,
 }
 

@@ -63,7 +63,7 @@ impl Events {
             note: note.into(),
         };
         if let Err(error) = self.0.try_send(event) {
-            tracing::debug!("an event is dropped: {error}");
+            tracing::debug!("dropping an event: {error}");
         }
     }
 }

@@ -95,7 +95,7 @@ fn read<T: DeserializeOwned + Default>(
         return T::default();
     };
     T::deserialize(found).unwrap_or_else(|error| {
-        unread.push(format!("{part} is not understood, and left out: {error}"));
+        unread.push(format!("skipping {part}: cannot parse it: {error}"));
         T::default()
     })
 }

@@ -339,7 +339,7 @@ fn ready(report: &UpdateReport, gates: &Gates) -> Condition {
     let blocked = report.blockers.first().map(|it| it.reason);
     let held = holding.first().map(|it| it.reason);
     let message = match parts.is_empty() {
-        true => "every gate is open".to_owned(),
+        true => "all gates are open".to_owned(),
         false => parts.join("; "),
     };
     Condition {

@@ -118,7 +118,7 @@ impl Slices {
                 return Ok(());
             }
             tracing::info!(
-                "this API server keeps no taints of devices: those that cannot be used are left out of the slices"
+                "the API server drops device taints: unhealthy devices are omitted from the ResourceSlices"
             );
             self.taints = false;
         }
@@ -135,7 +135,7 @@ impl Slices {
             if news {
                 tracing::info!(
                     generation,
-                    "{} device(s) can be claimed",
+                    "published {} device(s) in ResourceSlices",
                     pool.devices.len()
                 );
                 *known = published;

@@ -55,7 +55,7 @@ impl Fragment {
                     at: top.at,
                     field: String::new(),
                     reason: Reason::SyntaxInvalid,
-                    message: "the settings are no mapping".to_owned(),
+                    message: "the settings are not a mapping".to_owned(),
                     expected: "keys with values, such as `update: {reboot: ask}`".to_owned(),
                 });
             }

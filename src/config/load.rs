@@ -208,13 +208,13 @@ fn fragment(file: &SettingsFile, own_uid: u32) -> Result<Fragment, Problem> {
     }
     if file.mode & 0o002 != 0 {
         let message = format!(
-            "anybody may write the file (mode {:04o})",
+            "the file is world-writable (mode {:04o})",
             file.mode & 0o7777
         );
         return Err(refused(message, "a mode such as 0644"));
     }
     let text = str::from_utf8(&file.content)
-        .map_err(|_| refused("the file is no UTF-8 text".to_owned(), "YAML"))?;
+        .map_err(|_| refused("the file is not valid UTF-8".to_owned(), "YAML"))?;
     Fragment::parse(&file.name, text)
 }
 

@@ -262,7 +262,7 @@ impl Setting for DriftRule {
                 "path" => path = Some(Setting::read(value).map_err(|m| m.below(".path"))?),
                 "policy" => policy = Some(Setting::read(value).map_err(|m| m.below(".policy"))?),
                 other => {
-                    let misfit = Misfit::new(value, "path and policy, nothing else");
+                    let misfit = Misfit::new(value, "only path and policy");
                     return Err(misfit.below(&format!(".{other}")));
                 }
             }

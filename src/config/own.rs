@@ -45,7 +45,7 @@ impl Setting for OwnGate {
                 "effect" => effect = Some(Effect::read(value).map_err(misfit)?),
                 _ => {
                     let Some(read) = asked(key, value) else {
-                        return Err(misfit(Misfit::new(value, format!("{KEYS}, nothing else"))));
+                        return Err(misfit(Misfit::new(value, format!("only {KEYS}"))));
                     };
                     if probe.replace(read.map_err(misfit)?).is_some() {
                         let expected = "only one of unit, http, file, taintAbsent";

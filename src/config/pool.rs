@@ -8,11 +8,11 @@ use crate::reason::Reason;
 
 /// Sections and keys that cannot be set per pool, and why.
 const WHOLE_FLEET: [(&str, &str); 3] = [
-    ("source", "it must be known before the pool is"),
-    ("cluster", "it must be known before the pool is"),
+    ("source", "it is needed before the pool is known"),
+    ("cluster", "it is needed before the pool is known"),
     (
         "admin.listen",
-        "the probes of the DaemonSet ask the same port on every node",
+        "the probes of the DaemonSet use the same port on every node",
     ),
 ];
 
@@ -48,7 +48,7 @@ fn refused(leaf: &Leaf, why: &str) -> Problem {
         at: leaf.node.at.clone(),
         field: leaf.key.clone(),
         reason: Reason::FeatureUnsupported,
-        message: format!("it cannot differ from pool to pool: {why}"),
+        message: format!("it cannot be set per pool: {why}"),
         expected: "it in machinist.yaml".to_owned(),
     }
 }
@@ -101,9 +101,7 @@ mod tests {
         let problems = with(text, &[]).unwrap_err().problems;
         let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 4, "{told:#?}");
-        assert!(
-            told[0].starts_with("pool.gpu.yaml:1:9: source: it cannot differ from pool to pool")
-        );
+        assert!(told[0].starts_with("pool.gpu.yaml:1:9: source: it cannot be set per pool"));
         assert!(told[0].ends_with("expected it in machinist.yaml"));
         assert!(told[1].starts_with("pool.gpu.yaml:3:9: cluster.node: "));
         assert!(told[2].starts_with("pool.gpu.yaml:4:17: admin.listen: "));

@@ -117,9 +117,9 @@ fn place(at: &Origin) -> (u8, &str, u64, u64) {
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.problems.as_slice() {
-            [only] => write!(f, "the settings cannot be used: {only}"),
+            [only] => write!(f, "invalid settings: {only}"),
             many => {
-                write!(f, "the settings cannot be used, {} problems:", many.len())?;
+                write!(f, "invalid settings, {} problems:", many.len())?;
                 many.iter().try_for_each(|one| write!(f, "\n  {one}"))
             }
         }

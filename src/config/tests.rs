@@ -187,7 +187,7 @@ fn a_wrong_value_is_named_with_its_place_and_what_was_expected() {
         ("admin: {listen: localhost}", r#"m.yaml:1:17: admin.listen: found "localhost"; expected an address and a port such as 127.0.0.1:10480"#),
         ("readiness: {gates: {Pressure: loud}}", r#"m.yaml:1:31: readiness.gates.Pressure: found "loud"; expected one of hold, warn, off"#),
         ("readiness: {diskSpace: {minFree: 101%}}", r#"m.yaml:1:34: readiness.diskSpace.minFree: found "101%"; expected a share such as 5% or a size such as 1GiB"#),
-        ("- a", "m.yaml:1:1: the settings are no mapping; expected keys"),
+        ("- a", "m.yaml:1:1: the settings are not a mapping; expected keys"),
         ("a: [1\nb: 2", "m.yaml:2:2: illegal placement of ':' indicator; expected YAML"),
         ("owners: set\nowners: auto", "m.yaml:2:1: duplicate mapping key `owners` is not allowed here; expected YAML"),
     ];

@@ -95,7 +95,7 @@ impl Setting for Window {
                     duration = Some(read);
                 }
                 _ => {
-                    let expected = "days, start and duration, nothing else";
+                    let expected = "only days, start and duration";
                     return Err(misfit(Misfit::new(value, expected)));
                 }
             }

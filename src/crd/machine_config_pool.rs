@@ -152,13 +152,13 @@ impl Requirement {
         let key = &self.key;
         match (&self.operator, self.values.is_empty()) {
             (Operator::Unknown(other), _) => Some(format!(
-                "the operator for {key} is {other:?}; expected In, NotIn, Exists or DoesNotExist"
+                "invalid operator {other:?} for {key}; expected In, NotIn, Exists or DoesNotExist"
             )),
-            (Operator::In | Operator::NotIn, true) => Some(format!(
-                "the values for {key} are none; expected one at least"
-            )),
+            (Operator::In | Operator::NotIn, true) => {
+                Some(format!("no values for {key}; expected at least one"))
+            }
             (Operator::Exists | Operator::DoesNotExist, false) => Some(format!(
-                "there are values for {key}; expected none beside this operator"
+                "unexpected values for {key}; this operator takes none"
             )),
             _ => None,
         }

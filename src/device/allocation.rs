@@ -33,7 +33,9 @@ pub enum AllocationError {
         why: String,
     },
     /// Two requested shares are of the same device, which `share.strict` forbids.
-    #[error("{first:?} and {second:?} of {resource} are shares of one device; share.strict is set")]
+    #[error(
+        "{first:?} and {second:?} of {resource} are shares of the same device, which share.strict forbids"
+    )]
     SameDevice {
         /// The requested resource.
         resource: ResourceName,
@@ -44,7 +46,7 @@ pub enum AllocationError {
     },
     /// Two devices need the same path in the container.
     #[error(
-        "device {id:?} of {resource} would be {inside} in the container, where {other} is already"
+        "device {id:?} of {resource} maps to {inside} in the container, which {other} already uses"
     )]
     SamePlace {
         /// The requested resource.

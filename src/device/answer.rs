@@ -22,7 +22,7 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// The source is unreachable.
-    #[error("{by} cannot be asked: {why}")]
+    #[error("{by} is unreachable: {why}")]
     Away {
         /// The source.
         by: Source,
@@ -30,7 +30,7 @@ pub enum AnswerError {
         why: String,
     },
     /// The answer did not arrive in time.
-    #[error("{by} has not answered within {} s", after.as_secs_f64())]
+    #[error("{by} did not respond within {} s", after.as_secs_f64())]
     TooLate {
         /// The source.
         by: Source,
@@ -38,7 +38,7 @@ pub enum AnswerError {
         after: Duration,
     },
     /// The source refused, or its answer must not be used.
-    #[error("what comes from {by} cannot be handed out: {why}")]
+    #[error("allocation from {by} rejected: {why}")]
     Refused {
         /// The source.
         by: Source,
@@ -119,7 +119,7 @@ impl Answerers {
         };
         found.ok_or_else(|| AnswerError::Away {
             by: source.clone(),
-            why: "nobody here speaks for it".to_owned(),
+            why: "no allocation backend for this source".to_owned(),
         })
     }
 }

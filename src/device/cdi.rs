@@ -33,7 +33,7 @@ pub struct Kind(String);
 
 /// The error for a text that is no kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no kind of CDI device: vendor/class is, such as nvidia.com/gpu")]
+#[error("{0:?} is not a valid CDI kind; expected vendor/class, such as nvidia.com/gpu")]
 pub struct BadKind(String);
 
 impl Kind {
@@ -127,7 +127,7 @@ pub fn offered(files: &[File], kind: &str) -> Offered {
         places.retain(|_| twice.next() == Some(true));
         let all: Vec<&str> = places.iter().map(|(file, _)| file.path.as_str()).collect();
         let message = format!(
-            "{kind}={name} is defined by {}: none is in force",
+            "{kind}={name} is defined by {}: conflict, none is used",
             all.join(" and ")
         );
         offered.contested.insert(name.to_owned(), message.clone());

@@ -40,7 +40,7 @@ fn stray(text: &str, kind: &str) -> Option<Refusal> {
     }
     let given = head.kind.filter(|given| given != kind)?;
     let (_, place) = KINDS.iter().find(|(known, _)| *known == given)?;
-    let message = format!("a {given} is read in {place}, and this is no place for one");
+    let message = format!("{given} must be in {place}, not here");
     let refusal = Refusal::new(Reason::ValueInvalid, message).field("kind");
     Some(refusal.expected(kind))
 }
@@ -114,7 +114,7 @@ impl Refusals {
             self.0.push(unsupported(given.0));
         }
         if given.1 != kind {
-            let message = format!("{:?} is no kind of file read here", given.1);
+            let message = format!("{:?} is not a supported kind", given.1);
             self.value("kind", message, kind);
         }
     }

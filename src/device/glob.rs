@@ -9,13 +9,13 @@ pub enum BadGlob {
     #[error(transparent)]
     Path(#[from] crate::path::BadPath),
     /// `**`, which would walk whole directory trees, is not supported.
-    #[error("{0:?} holds **; one * stands for a part of one component")]
+    #[error("{0:?} contains **; a * matches within one path component")]
     Deep(String),
     /// A `[` is not closed.
-    #[error("{0:?} holds a [ without its ]")]
+    #[error("{0:?} contains [ without its ]")]
     Open(String),
     /// The range is empty.
-    #[error("{given:?} holds the range {from}-{to}, which runs backwards")]
+    #[error("{given:?} contains the reversed range {from}-{to}")]
     Backwards {
         /// The whole pattern.
         given: String,
@@ -259,7 +259,7 @@ mod tests {
         assert!(matches!(Glob::new("/dev/[ab"), Err(BadGlob::Open(_))));
         assert_eq!(
             Glob::new("/dev/a[!0-9z-a]").unwrap_err().to_string(),
-            "\"/dev/a[!0-9z-a]\" holds the range z-a, which runs backwards"
+            "\"/dev/a[!0-9z-a]\" contains the reversed range z-a"
         );
         assert!(matches!(Glob::new("dev/x"), Err(BadGlob::Path(_))));
         assert!(matches!(

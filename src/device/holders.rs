@@ -173,6 +173,10 @@ mod tests {
         let names = BTreeMap::from([("fuse-1".to_owned(), (x, "fuse".to_owned()))]);
         let all = all.resolved(&names);
         assert_eq!(all.of("acme.dev/x", "fuse"), Some(&holder("p")));
-        assert_eq!(all.iter().count(), 1, "what nobody offers is nobody's");
+        assert_eq!(
+            all.iter().count(),
+            1,
+            "devices that are not offered have no holder"
+        );
     }
 }

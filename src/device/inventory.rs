@@ -257,11 +257,11 @@ impl Resource {
         let own = own.filter_map(|device| device.recipe.as_deref());
         let mut recipes = std::iter::once(&self.recipe).chain(own);
         if matches!(self.source, Source::Plugin(_)) {
-            Some("an unmodified device plugin cannot be served by claim")
+            Some("serve: dra is not supported for a proxied device plugin")
         } else if self.asks.pre_start {
-            Some("by claim nobody is told of a container's start: asks.pre_start cannot be kept")
+            Some("serve: dra has no PreStart call: asks.pre_start is not supported")
         } else if recipes.any(|recipe| !recipe.annotations.is_empty()) {
-            Some("by claim a container gets no annotations")
+            Some("annotations are not supported with serve: dra")
         } else {
             None
         }
@@ -426,7 +426,7 @@ pub(crate) mod tests {
         assert_eq!(
             inventory.verdict_for_allocation(&device("/dev/a", &[])),
             (Health::Healthy, None),
-            "whoever was admitted before gets what was promised"
+            "pods admitted before get their devices"
         );
     }
 }

@@ -421,11 +421,11 @@ fn contested(name: &ResourceName, owner: &Source, other: &Source) -> [Refusal; 2
     };
     [
         problem(
-            format!("{name} is offered by {owner} already, which is in force"),
+            format!("{name} is already offered by {owner}, which takes precedence"),
             other,
         ),
         problem(
-            format!("{name} is offered by {other} too, which is ignored"),
+            format!("{name} is also offered by {other}, which is ignored"),
             owner,
         ),
     ]
@@ -438,10 +438,10 @@ fn after_boot(device: &mut Device, source: &Source, exists: impl Fn(&AbsPath) ->
     let gone = device.nodes.iter().find(|node| !exists(&node.host));
     let why = match gone {
         // Only the live source knows the state of such a device after a reboot.
-        _ if source.is_live() => format!("{source} has not spoken since the machine started"),
-        Some(node) => format!("{} has not been seen since the machine started", node.host),
+        _ if source.is_live() => format!("{source} has not connected since the machine started"),
+        Some(node) => format!("{} not found since the machine started", node.host),
         None if device.nodes.is_empty() => {
-            format!("{source}: not seen since the machine started")
+            format!("{source}: not found since the machine started")
         }
         None => {
             (device.health, device.reason) = (Health::Healthy, None);

@@ -72,7 +72,7 @@ impl Comings {
             let mut shown = Resource::clone(offer);
             for (id, _) in waiting {
                 if let Some(device) = shown.devices.get_mut(id) {
-                    let why = format!("{id} comes and goes; it must stay for a while");
+                    let why = format!("{id} is flapping; it must stay present for a while");
                     (device.health, device.reason) = (Health::Unhealthy, Some(why));
                 }
             }
@@ -108,7 +108,7 @@ mod tests {
         let reasons = held.devices.values().map(|one| one.reason.as_deref());
         let reasons: Vec<_> = reasons.collect();
         assert_eq!(reasons.len(), 3);
-        let told = |why: &Option<&str>| why.is_some_and(|why| why.contains("comes and goes"));
+        let told = |why: &Option<&str>| why.is_some_and(|why| why.contains("flapping"));
         assert!(reasons.iter().all(told), "{reasons:?}");
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The error for a resource name that the kubelet would refuse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no resource name: {why}")]
+#[error("{given:?} is not a valid resource name: {why}")]
 pub struct BadResourceName {
     given: String,
     why: &'static str,
@@ -39,7 +39,7 @@ impl ResourceName {
             return Some("it has no slash");
         };
         if given.contains("kubernetes.io/") {
-            return Some("kubernetes.io belongs to Kubernetes itself");
+            return Some("kubernetes.io is reserved for Kubernetes");
         }
         if given.starts_with("requests.") {
             return Some("it starts with requests.");
@@ -48,14 +48,14 @@ impl ResourceName {
             return Some("the part before the slash is longer than 244 characters");
         }
         if !domain.split('.').all(is_dns_label) {
-            return Some("the part before the slash is no DNS name in lower case");
+            return Some("the part before the slash is not a DNS name in lower case");
         }
         if name.len() > Self::LONGEST_NAME {
             return Some("the part after the slash is longer than 63 characters");
         }
         if !is_label(name) {
             return Some(
-                "the part after the slash holds other than letters, digits, -, _ and ., or does \
+                "the part after the slash contains other characters than letters, digits, -, _ and ., or does \
                  not start and end with a letter or digit",
             );
         }

@@ -37,10 +37,10 @@ pub struct Quantity(String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuantity {
     /// The syntax is invalid.
-    #[error("{0:?} is no quantity")]
+    #[error("{0:?} is not a quantity")]
     Form(String),
     /// The API server would round or cap the value.
-    #[error("{0:?} is more than the API server counts to, or finer than a billionth")]
+    #[error("{0:?} is out of range: too large for the API server, or finer than a billionth")]
     Size(String),
 }
 

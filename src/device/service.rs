@@ -210,7 +210,7 @@ impl DevicesHandle {
     pub async fn quiesce(&self, reason: impl AsRef<str>) -> Result<(), AskError> {
         let reason = reason.as_ref();
         tell_of(
-            "let go of its hardware",
+            "release its hardware",
             self.vendors.quiesce(reason, LET_GO).await,
         );
         self.registry.withhold(withheld(reason, true)).await?;
@@ -227,10 +227,7 @@ impl DevicesHandle {
     /// Enables allocation again, after vendors had time to take their hardware into use again.
     pub async fn release(&self) -> Result<(), AskError> {
         if self.vendors.are_quiesced() {
-            tell_of(
-                "taken its hardware up again",
-                self.vendors.resume(TAKE_UP).await,
-            );
+            tell_of("resume its hardware", self.vendors.resume(TAKE_UP).await);
         }
         self.registry.release().await?;
         self.heeded().await;
@@ -326,7 +323,7 @@ pub fn tell_of(what: &str, vendors: BTreeMap<String, Obeyed>) {
             Obeyed::Refused(why) => why,
             Obeyed::TooLate => "no answer in time".to_owned(),
         };
-        tracing::warn!(vendor = %name, "vendor {name} has not {what}: {why}");
+        tracing::warn!(vendor = %name, "vendor {name} failed to {what}: {why}");
     }
 }
 

@@ -151,7 +151,7 @@ impl Merger<'_> {
         let reason = sighted.wrong.clone();
         let reason = reason.or_else(|| {
             let name = name_of(id, &sighted.nodes);
-            flapping.then(|| format!("{name} comes and goes; it must stay for a while"))
+            flapping.then(|| format!("{name} is flapping; it must stay present for a while"))
         });
         Device {
             nodes: sighted.nodes.clone(),

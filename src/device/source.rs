@@ -20,7 +20,7 @@ pub enum Source {
 
 /// The error for a text that is no source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no source: a path, `vendor NAME` or `plugin NAME` is")]
+#[error("{0:?} is not a source; expected a path, `vendor NAME` or `plugin NAME`")]
 pub struct BadSource(String);
 
 impl Source {

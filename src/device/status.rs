@@ -185,7 +185,7 @@ fn devices(inventory: &Inventory, resource: &Resource, holders: &Known) -> Vec<D
     all.extend(left.map(|(id, holder)| DeviceStatus {
         id: id.to_owned(),
         health: "Missing".into(),
-        reason: Some("it is offered no more, and a container still has it".to_owned()),
+        reason: Some("no longer offered, but still in use by a container".to_owned()),
         holder: Some(holder.to_string()),
     }));
     all
@@ -213,7 +213,7 @@ mod tests {
         let kubelet = KubeletPresence {
             present: false,
             since: Timestamp::UNIX_EPOCH,
-            reason: Some("no kubelet here".into()),
+            reason: Some("kubelet not found".into()),
         };
         let mut holders = Holders::default();
         let holder = Holder {
@@ -236,7 +236,7 @@ mod tests {
                     device("fuse::0", None),
                     device("fuse::1", Some("lab/reads/main")),
                     {"id": "gone", "health": "Missing", "holder": "lab/reads/main",
-                        "reason": "it is offered no more, and a container still has it"},
+                        "reason": "no longer offered, but still in use by a container"},
                 ],
             }])
         );

@@ -8,7 +8,7 @@ pub struct Template(String);
 
 /// The error for an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{{{0}}} stands for nothing here")]
+#[error("{{{0}}} is not a known placeholder")]
 pub struct UnknownPlaceholder(String);
 
 impl Template {
@@ -82,7 +82,7 @@ mod tests {
         );
         assert_eq!(
             Template::new("{serial}").unwrap_err().to_string(),
-            "{serial} stands for nothing here"
+            "{serial} is not a known placeholder"
         );
     }
 

@@ -35,7 +35,7 @@ pub(super) enum BookError {
     #[error(transparent)]
     Path(#[from] BadPath),
     /// The device is missing, or its link resolves to another node now.
-    #[error("{link} does not lead to {node} any more, the node that the claim was given")]
+    #[error("{link} no longer points to {node}, the device node prepared for the claim")]
     Moved {
         /// The link that identifies the device.
         link: AbsPath,
@@ -43,7 +43,7 @@ pub(super) enum BookError {
         node: AbsPath,
     },
     /// The checkpoint cannot be encoded.
-    #[error("the book of claims cannot be written down")]
+    #[error("failed to write the claim checkpoint")]
     Text(#[from] serde_json::Error),
 }
 
@@ -87,7 +87,7 @@ impl Store {
             // kept.
             Ok(None) if self.has_specs() => {
                 tracing::error!(
-                    "{FILE} is missing, and begins anew; specs of claims that were prepared stay until the machine starts"
+                    "{FILE} is missing, starting with an empty checkpoint; CDI specs of prepared claims stay until the machine restarts"
                 );
                 (Book::default(), false)
             }
@@ -101,7 +101,7 @@ impl Store {
             },
             Err(error) => {
                 tracing::error!(
-                    "the book of claims is not read, and begins anew: {}",
+                    "failed to read the claim checkpoint, starting with an empty one: {}",
                     chain(&error)
                 );
                 (Book::default(), false)
@@ -123,12 +123,11 @@ impl Store {
 
     fn put_aside(&self, bytes: &[u8]) {
         tracing::error!(
-            "{FILE} is damaged and begins anew; it is kept as {BROKEN}. Claims of running pods are given back by \
-             the kubelet as usual"
+            "{FILE} is damaged, starting with an empty checkpoint; the damaged file is kept as {BROKEN}. The kubelet unprepares claims of running pods as usual"
         );
         let kept = AbsPath::new(BROKEN).map(|path| self.root.replace(&path, bytes, 0o600));
         if let Ok(Err(error)) = kept {
-            tracing::warn!("it is not kept: {}", chain(&error));
+            tracing::warn!("failed to keep the damaged file: {}", chain(&error));
         }
     }
 
@@ -193,7 +192,7 @@ impl Store {
             let uid = edits::uid_of(&entry.name);
             if let Some(uid) = uid.filter(|uid| !book.claims.contains_key(*uid)) {
                 tracing::info!(
-                    "{dir}/{} is of a claim that is not prepared; it is removed",
+                    "{dir}/{} belongs to a claim that is not prepared; removing it",
                     entry.name
                 );
                 self.remove_spec(uid)?;

@@ -45,7 +45,7 @@ impl Granting {
                 return Err(PrepareError::Cannot {
                     claim: Box::new(claim.clone()),
                     request: batch.request,
-                    why: "by claim a container gets no annotations",
+                    why: "annotations are not supported with serve: dra",
                 });
             }
             parts.push((batch, grant));
@@ -102,7 +102,7 @@ impl Granting {
             Ok(Answer::Wire(_)) => Err(PrepareError::Cannot {
                 claim: Box::new(claim.clone()),
                 request: batch.request.clone(),
-                why: "its source answers in the words of device plugins",
+                why: "its source returned a device plugin response, which claims do not support",
             }),
             Err(source) => Err(unanswered(source)),
         }
@@ -201,7 +201,7 @@ mod tests {
         std::fs::remove_file(dir.path().join("dev/ttyUSB0")).unwrap();
         grant.nodes[0].host = "/dev/serial/by-id/usb-FTDI".into();
         let error = find_nodes(&root, &claim, &mut grant).unwrap_err();
-        let told = "node /dev/serial/by-id/usb-FTDI of the host does not exist";
+        let told = "host device node /dev/serial/by-id/usb-FTDI does not exist";
         assert!(error.to_string().contains(told), "{error}");
     }
 }

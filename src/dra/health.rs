@@ -110,7 +110,7 @@ pub(super) async fn feed(
         if std::mem::replace(&mut cut, left_out) != left_out {
             tracing::warn!(
                 cut,
-                "the health of {cut} devices is not told: what is told of all exceeds the kubelet's 4 MiB"
+                "health of {cut} devices not reported: the message exceeds the kubelet's limit of 4 MiB"
             );
         }
         tokio::select! {

@@ -173,7 +173,7 @@ impl Keeper {
             Err(error) => {
                 if failures == 0 {
                     tracing::warn!(
-                        "what may be claimed cannot be written down, and the cluster is not told: {}",
+                        "failed to save the devices for claims, ResourceSlices are not updated: {}",
                         chain(&error)
                     );
                 }
@@ -218,7 +218,7 @@ impl Keeper {
                     }
                     let answer = preparer.prepare(&claim, call.until, &over).await;
                     if let Err(why) = &answer {
-                        tracing::warn!(claim = %claim, "claim {claim} is not prepared: {why}");
+                        tracing::warn!(claim = %claim, "failed to prepare claim {claim}: {why}");
                     }
                     // If the caller no longer waits, the kubelet retries and gets the same answer.
                     let _ = reply.send(answer);
@@ -229,7 +229,7 @@ impl Keeper {
                 let _ = reply.send(answer);
             }
             Task::Forget(claim) => {
-                tracing::info!(claim = %claim, "claim {claim} is gone and nobody gave it back: its devices are free");
+                tracing::info!(claim = %claim, "claim {claim} was deleted and never unprepared: releasing its devices");
                 if let Err(why) = self.give_back(&claim).await {
                     tracing::warn!("claim {claim}: {why}");
                 }

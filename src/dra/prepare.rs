@@ -31,13 +31,13 @@ const TELLS: Duration = Duration::from_secs(5);
 pub(super) enum PrepareError {
     #[error(transparent)]
     Refused(Box<Refused>),
-    #[error("claim {0} cannot be asked for")]
+    #[error("failed to get claim {0}")]
     Ask(Box<ClaimName>, #[source] PortError),
-    #[error("claim {0} was not prepared in time: it is tried again")]
+    #[error("claim {0} was not prepared in time; retrying")]
     TooLate(ClaimName),
-    #[error("claim {0} was given back, or the agent ends, before it was prepared")]
+    #[error("claim {0} was unprepared, or the agent is stopping, before it was prepared")]
     Over(ClaimName),
-    #[error("claim {claim}, request {request}: it is tried again")]
+    #[error("claim {claim}, request {request}: retrying")]
     Answer {
         claim: Box<ClaimName>,
         request: String,
@@ -50,16 +50,16 @@ pub(super) enum PrepareError {
         request: String,
         why: &'static str,
     },
-    #[error("claim {claim}: node {node} of the host cannot be found: it is tried again")]
+    #[error("claim {claim}: failed to look up host device node {node}; retrying")]
     Node {
         claim: Box<ClaimName>,
         node: String,
         #[source]
         source: Box<crate::root::RootError>,
     },
-    #[error("claim {claim}: node {node} of the host does not exist: it is tried again")]
+    #[error("claim {claim}: host device node {node} does not exist; retrying")]
     Gone { claim: Box<ClaimName>, node: String },
-    #[error("the claim cannot be written down: it is tried again")]
+    #[error("failed to save the claim checkpoint; retrying")]
     Book(#[from] BookError),
 }
 

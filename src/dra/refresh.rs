@@ -98,13 +98,13 @@ impl Refresh {
         match self.shelf.again(uid).await {
             Ok(_) => {
                 if self.moved.remove(uid) {
-                    tracing::info!(claim = %name, "claim {name}: its devices are where they were; its containers may start");
+                    tracing::info!(claim = %name, "claim {name}: its device nodes are restored; its containers can start");
                 }
                 true
             }
             Err(error @ BookError::Moved { .. }) => {
                 if self.moved.insert(uid.clone()) {
-                    tracing::warn!(claim = %name, "claim {name}: no container of it starts: {}", chain(&error));
+                    tracing::warn!(claim = %name, "claim {name}: its containers cannot start: {}", chain(&error));
                 }
                 true
             }
@@ -129,12 +129,12 @@ impl Refresh {
             Ok(()) => {
                 self.moved.remove(&claim.uid);
                 if before.spec != anew.spec {
-                    tracing::info!(claim = %claim, "claim {claim}: its devices have other nodes now");
+                    tracing::info!(claim = %claim, "claim {claim}: its device nodes changed, CDI spec updated");
                 }
             }
             Err(_) if over => {}
             Err(error) => {
-                tracing::warn!(claim = %claim, "claim {claim} keeps its old nodes: {}", chain(&error));
+                tracing::warn!(claim = %claim, "claim {claim}: failed to update its device nodes: {}", chain(&error));
                 return false;
             }
         }

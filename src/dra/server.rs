@@ -59,7 +59,7 @@ impl Service {
     ) -> Result<BTreeMap<String, Answer<T>>, Status> {
         let mut answers = BTreeMap::new();
         let mut coming = Vec::new();
-        let ends = |()| Status::unavailable("the agent ends; the next one goes on");
+        let ends = |()| Status::unavailable("the agent is stopping; the next agent continues");
         for claim in asked {
             let name = ClaimName {
                 namespace: claim.namespace,
@@ -68,7 +68,7 @@ impl Service {
             };
             let uid = name.uid.clone();
             if !is_uid(&uid) {
-                let why = format!("claim {name}: {uid:?} is no UID");
+                let why = format!("claim {name}: {uid:?} is not a valid UID");
                 answers.insert(uid, Err(why));
                 continue;
             }

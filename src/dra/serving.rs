@@ -60,7 +60,7 @@ enum ServeError {
     Name(#[from] BadPath),
     #[error(transparent)]
     Bind(#[from] RootError),
-    #[error("cannot wait for connections")]
+    #[error("failed to accept connections")]
     Listen(#[from] io::Error),
 }
 
@@ -82,7 +82,7 @@ struct Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Err(error) = self.root.remove_file(&self.path) {
-            tracing::debug!(%error, "an old socket stays until the next start");
+            tracing::debug!(%error, "failed to remove an old socket; it stays until the next start");
         }
     }
 }
@@ -105,7 +105,7 @@ impl Serving {
     pub(super) async fn run(mut self, tasks: Tasks) {
         let mut failures = 0;
         loop {
-            self.board.registration(Some("nothing is offered by claim"));
+            self.board.registration(Some("no resource uses serve: dra"));
             if self.needed.wait_for(|needed| *needed).await.is_err() {
                 return;
             }
@@ -118,7 +118,7 @@ impl Serving {
                     Err(error) => {
                         let why = chain(&error);
                         if self.board.registration(Some(&why)) {
-                            tracing::warn!("claims cannot be served: {why}");
+                            tracing::warn!("failed to serve the DRA driver: {why}");
                         }
                         sleep(RETRY.wait(failures, jitter())).await;
                         failures = failures.saturating_add(1);
@@ -132,7 +132,7 @@ impl Serving {
     /// plugin directory.
     fn serve(&self, tasks: &Tasks) -> Result<Option<[Socket; 2]>, ServeError> {
         if !self.root.is_dir(&registry()?)? {
-            let why = format!("no kubelet here: there is no {REGISTRY}");
+            let why = format!("kubelet not found: missing {REGISTRY}");
             if self.board.registration(Some(&why)) {
                 tracing::debug!("{why}");
             }
@@ -151,7 +151,7 @@ impl Serving {
             .add_service(DraResourceHealthServer::new(self.service.clone()));
         let asked = self.listen(&driver, router, tasks)?;
         self.board
-            .registration(Some("the kubelet has not found it yet"));
+            .registration(Some("waiting for the kubelet to register the driver"));
         let info = PluginInfo {
             r#type: "DRAPlugin".to_owned(),
             name: DRIVER.to_owned(),
@@ -185,7 +185,7 @@ impl Serving {
         tasks.spawn("driver socket", async move {
             let serving = router.serve_with_incoming_shutdown(incoming, stop.cancelled_owned());
             if let Err(error) = serving.await {
-                tracing::warn!("a socket of the driver broke off: {error}");
+                tracing::warn!("a socket of the DRA driver failed: {error}");
             }
         });
         Ok(socket)
@@ -227,7 +227,7 @@ impl Serving {
                 () = changed(&mut watch) => {}
                 Ok(()) = state.changed() => {}
                 () = sleep_until(registered_by), if late && Instant::now() < registered_by => {
-                    tracing::warn!("the kubelet has not asked for the driver {DRIVER} within {} s: it must be 1.32 or newer, with DynamicResourceAllocation", TAKEN.as_secs());
+                    tracing::warn!("the kubelet did not register the DRA driver {DRIVER} within {} s: it must be 1.32 or newer, with DynamicResourceAllocation", TAKEN.as_secs());
                 }
             }
         }
@@ -271,10 +271,10 @@ fn told(board: &Board, became: Result<(), &str>) {
     match became {
         Ok(()) => {
             board.registration(None);
-            tracing::info!("the driver {DRIVER} is registered");
+            tracing::info!("DRA driver {DRIVER} is registered");
         }
         Err(error) => {
-            let why = format!("the kubelet does not take the driver {DRIVER}: {error}");
+            let why = format!("the kubelet rejected the DRA driver {DRIVER}: {error}");
             // The kubelet retries by itself; an unchanged error is not logged again.
             if board.registration(Some(&why)) {
                 tracing::warn!("{why}");

@@ -46,7 +46,10 @@ impl Shelf {
         }
         // If the checkpoint is lost, the owners of the files are unknown.
         if whole && let Err(error) = store.sweep(&book) {
-            tracing::warn!("specs of claims that are over stay: {}", chain(&error));
+            tracing::warn!(
+                "failed to remove CDI specs of ended claims: {}",
+                chain(&error)
+            );
         }
         Self(Arc::new(Inside {
             store,
@@ -127,7 +130,7 @@ impl Shelf {
             return Err(error);
         }
         self.0.board.holding(&book);
-        tracing::info!(claim = %claim, "claim {claim} is given back");
+        tracing::info!(claim = %claim, "claim {claim} is unprepared");
         Ok(())
     }
 

@@ -30,7 +30,10 @@ impl Sweep {
         match self.claims.get(&claim.namespace, &claim.name).await {
             Ok(found) => found.is_none_or(|found| found.uid != claim.uid),
             Err(error) => {
-                tracing::debug!("whether claim {claim} is still there: {}", chain(&error));
+                tracing::debug!(
+                    "failed to check whether claim {claim} still exists: {}",
+                    chain(&error)
+                );
                 false
             }
         }

@@ -46,10 +46,10 @@ pub struct Cause {
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The API server returned an error status.
-    #[error("the API server refused")]
+    #[error("rejected by the API server")]
     Refused(#[source] Box<Refused>),
     /// There was no response, or an invalid one.
-    #[error("the API server did not answer")]
+    #[error("no response from the API server")]
     NoAnswer(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 

@@ -126,20 +126,22 @@ impl Wait {
         match &self.what {
             What::Budget(names, counts) => match counts {
                 Some(counts) => format!(
-                    "{pod} waits for budget {}: {} of {} pods are healthy, {} must be{}",
+                    "{pod}: eviction blocked by PodDisruptionBudget {}: {} of {} pods healthy, {} required{}",
                     said(names),
                     counts.current,
                     counts.expected,
                     counts.desired,
                     advice(names),
                 ),
-                None => format!("{pod} waits for budget {}", said(names)),
+                None => format!(
+                    "{pod}: eviction blocked by PodDisruptionBudget {}",
+                    said(names)
+                ),
             },
             What::Never(names, counts) => {
                 let counts = counts.unwrap_or_default();
                 format!(
-                    "{pod} can never be evicted: budget {} asks for {} of {} pods; ask for less there, \
-                     such as maxUnavailable 1{}",
+                    "{pod} can never be evicted: PodDisruptionBudget {} requires {} of {} pods; allow a disruption, for example maxUnavailable 1{}",
                     said(names),
                     counts.desired,
                     counts.expected,
@@ -147,27 +149,26 @@ impl Wait {
                 )
             }
             What::Several(budgets) => format!(
-                "{pod} cannot be evicted: {} budgets count it ({}), and there may be one",
+                "{pod} cannot be evicted: selected by {} PodDisruptionBudgets ({}), at most one is supported",
                 budgets.len(),
                 budgets.join(", ")
             ),
-            What::Throttled => format!("{pod} waits: the API server has too much to do"),
+            What::Throttled => format!("{pod}: eviction throttled by the API server, retrying"),
             What::NamespaceEnds => {
-                format!("{pod} waits for the end of its namespace, which is being removed")
+                format!("{pod}: waiting for its namespace to terminate")
             }
-            What::Refused(words) => format!("the eviction of {pod} is refused: {words}"),
+            What::Refused(words) => format!("{pod}: eviction rejected: {words}"),
             What::Ending => self.ending(),
             What::Finalizers(names) => format!(
-                "{pod} has ended, but its object is held by {}; whoever set that must let go",
+                "{pod} has terminated, but finalizer {} keeps its object; the owner of the finalizer must remove it",
                 names.join(", ")
             ),
             What::ComesBack(owner) => format!(
-                "{pod} comes back: {owner} puts its pods on this node though it is cordoned; scale it down, or \
-                 take the node's name and the toleration of its cordon from its template"
+                "{pod} was recreated: {owner} places pods on this node although it is cordoned; scale it down, or remove nodeName and the toleration for unschedulable nodes from its template"
             ),
             What::Overdue => match self.expected_end {
-                Some(end) => format!("{pod} should have ended by {}", second(end)),
-                None => format!("{pod} should have ended by now"),
+                Some(end) => format!("{pod} did not terminate by {}", second(end)),
+                None => format!("{pod} did not terminate within its grace period"),
             },
         }
     }
@@ -176,12 +177,12 @@ impl Wait {
         let Self { pod, .. } = self;
         match (self.expected_end, self.too_late_for) {
             (Some(end), Some(limit)) => format!(
-                "{pod} may take until {}, which is after the drain's limit ({})",
+                "{pod} may terminate as late as {}, after the drain timeout ({})",
                 second(end),
                 second(limit)
             ),
-            (Some(end), None) => format!("{pod} is ending, by {} at the latest", second(end)),
-            (None, _) => format!("{pod} is ending"),
+            (Some(end), None) => format!("{pod} is terminating, by {} at the latest", second(end)),
+            (None, _) => format!("{pod} is terminating"),
         }
     }
 }
@@ -198,7 +199,7 @@ fn said(names: &Names) -> String {
 /// A hint that helps to evict unready pods.
 fn advice(names: &Names) -> &'static str {
     match names.unready {
-        true => "; the pod itself is not ready: unhealthyPodEvictionPolicy AlwaysAllow lets it go",
+        true => "; the pod is not ready: set unhealthyPodEvictionPolicy to AlwaysAllow to evict it",
         false => "",
     }
 }

@@ -166,16 +166,16 @@ impl Note {
     /// The note as text that follows the pod's name.
     pub fn sentence(&self) -> String {
         match self {
-            Self::DaemonSetPod => "is made by a DaemonSet".to_owned(),
+            Self::DaemonSetPod => "is managed by a DaemonSet".to_owned(),
             Self::DaemonSetMissing(name) => {
-                format!("is not made anew: its DaemonSet {name} is gone")
+                format!("will not be recreated: its DaemonSet {name} does not exist")
             }
-            Self::Unmanaged => "is not made anew: it has no controller".to_owned(),
+            Self::Unmanaged => "will not be recreated: it has no controller".to_owned(),
             Self::LocalData(volumes) => {
                 format!("loses its local data ({})", volumes.join(", "))
             }
-            Self::EndsTooSlowly => "should have ended long ago and is not waited for".to_owned(),
-            Self::LeftOut => "is in a namespace that is left out".to_owned(),
+            Self::EndsTooSlowly => "is overdue to terminate and is not waited for".to_owned(),
+            Self::LeftOut => "is in an excluded namespace".to_owned(),
         }
     }
 }

@@ -243,6 +243,6 @@ impl<P: Pods> Drain<P> {
 
 /// Adds a timeout to a call.
 async fn bounded<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
-    let late = || CallError::NoAnswer(format!("no answer within {} s", CALL.as_secs()).into());
+    let late = || CallError::NoAnswer(format!("no response within {} s", CALL.as_secs()).into());
     timeout(CALL, call).await.unwrap_or_else(|_| Err(late()))
 }

@@ -22,11 +22,11 @@ pub enum Grace {
 pub enum BadGrace {
     /// Zero.
     #[error(
-        "a grace period of 0 would remove pods while their containers may still run; the shortest is 1"
+        "a grace period of 0 would remove pods whose containers may still run; the minimum is 1"
     )]
     Zero,
     /// Longer than can be represented.
-    #[error("a grace period of {0} seconds is longer than any pod can have")]
+    #[error("a grace period of {0} seconds is too long")]
     TooLong(i64),
 }
 

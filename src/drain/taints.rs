@@ -65,19 +65,19 @@ pub struct Toleration {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadToleration {
     /// `Exists` takes no value.
-    #[error("a toleration with operator Exists has no value, this one has {0:?}")]
+    #[error("a toleration with operator Exists must not have a value, got {0:?}")]
     ValueWithExists(String),
     /// `Equal` requires a key.
     #[error("a toleration without a key must have the operator Exists")]
     EqualWithoutKey,
     /// An unknown operator.
-    #[error("a toleration's operator is Equal or Exists, not {0:?}")]
+    #[error("invalid toleration operator {0:?}; expected Equal or Exists")]
     Operator(String),
     /// An unknown effect.
-    #[error("a toleration's effect is NoSchedule, PreferNoSchedule or NoExecute, not {0:?}")]
+    #[error("invalid toleration effect {0:?}; expected NoSchedule, PreferNoSchedule or NoExecute")]
     Effect(String),
     /// Only an eviction can be delayed.
-    #[error("tolerationSeconds belongs to the effect NoExecute")]
+    #[error("tolerationSeconds requires the effect NoExecute")]
     SecondsWithoutNoExecute,
 }
 

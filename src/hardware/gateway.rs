@@ -303,7 +303,7 @@ fn take(socket: &OwnedFd, answer: u16, found: &mut Vec<Vec<u8>>) -> io::Result<b
         };
         match kind {
             DONE => return Ok(false),
-            ERROR => return Err(io::Error::other("the kernel refuses to list it")),
+            ERROR => return Err(io::Error::other("the kernel refuses to dump it")),
             kind if kind == answer => found.push(body.to_vec()),
             _ => {}
         }

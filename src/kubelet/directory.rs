@@ -131,7 +131,7 @@ impl Directory {
     fn fault(&self, error: &RootError) {
         let why = chain(error);
         if self.board.presence(Some(&why)) {
-            tracing::warn!("devices cannot be offered: {why}");
+            tracing::warn!("failed to serve device plugins: {why}");
         }
     }
 

@@ -85,7 +85,7 @@ async fn accept(listener: UnixListener, to: mpsc::Sender<io::Result<Guest>>) {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "a connection was not taken");
+                tracing::debug!(%error, "failed to accept a connection");
                 sleep(PAUSE).await;
             }
         }

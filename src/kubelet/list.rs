@@ -127,10 +127,10 @@ pub(super) async fn feed(
                 cut = list.cut;
                 match cut {
                     0 => {
-                        tracing::info!(resource = %name, "the list fits into the kubelet's 4 MiB again")
+                        tracing::info!(resource = %name, "device list is within the kubelet's limit of 4 MiB again")
                     }
                     _ => {
-                        tracing::warn!(resource = %name, cut, "the list exceeds the kubelet's 4 MiB; the last ids are left out")
+                        tracing::warn!(resource = %name, cut, "device list exceeds the kubelet's limit of 4 MiB; omitting the last ids")
                     }
                 }
             }
@@ -164,7 +164,7 @@ pub(super) async fn feed(
 /// Logs that the kubelet ended the stream. It opens one when it accepts a registration, and ends it
 /// when it restarts or accepts the next registration.
 fn hung_up(name: &ResourceName) {
-    tracing::debug!(resource = %name, "the kubelet has ended the stream of {name}");
+    tracing::debug!(resource = %name, "the kubelet closed the ListAndWatch stream of {name}");
 }
 
 #[cfg(test)]

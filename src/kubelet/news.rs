@@ -103,7 +103,7 @@ fn lines(news: &[Item]) -> Vec<String> {
             None if after >= LATE => format!("{names} {are} registered"),
             None => {
                 let after = after.as_millis();
-                format!("{names} {are} registered, {after} ms after the kubelet showed itself")
+                format!("{names} {are} registered, {after} ms after the kubelet's socket appeared")
             }
         }
     };
@@ -122,7 +122,7 @@ mod tests {
     fn what_becomes_of_one_is_one_line() {
         let registered = Became::Registered(Duration::from_millis(7));
         let news = [(name(1), registered.clone())];
-        let said = "acme.dev/r1 is registered, 7 ms after the kubelet showed itself";
+        let said = "acme.dev/r1 is registered, 7 ms after the kubelet's socket appeared";
         assert_eq!(lines(&news), [said]);
         let late = [(name(1), Became::Registered(LATE))];
         assert_eq!(lines(&late), ["acme.dev/r1 is registered"]);
@@ -150,7 +150,8 @@ mod tests {
             "{}",
             said[1]
         );
-        let end = "acme.dev/r20 and 10 more are registered, 45 ms after the kubelet showed itself";
+        let end =
+            "acme.dev/r20 and 10 more are registered, 45 ms after the kubelet's socket appeared";
         assert!(said[1].ends_with(end), "{}", said[1]);
         assert_eq!(said.len(), 2);
     }

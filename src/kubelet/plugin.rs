@@ -57,16 +57,16 @@ pub(super) enum RegisterError {
         #[source]
         source: ServeError,
     },
-    #[error("the kubelet does not take {resource}: {message}")]
+    #[error("the kubelet rejected {resource}: {message}")]
     Refused {
         resource: ResourceName,
         message: String,
     },
-    #[error("the kubelet does not answer")]
+    #[error("the kubelet did not respond")]
     Away,
-    #[error("the kubelet took {resource} and did not ask for its devices")]
+    #[error("the kubelet registered {resource} but did not call ListAndWatch")]
     NoStream { resource: ResourceName },
-    #[error("the kubelet's plugin watcher has not found {resource}")]
+    #[error("the kubelet's plugin watcher did not find {resource}")]
     Unfound { resource: ResourceName },
 }
 
@@ -308,10 +308,10 @@ impl Resource {
     pub(super) fn lost(&self, ended: &Ended) {
         let why = match ended {
             Ended::NewKubelet => "the kubelet was restarted",
-            Ended::Unheard => "the kubelet does not listen any more",
-            Ended::Changed => "it is about to be registered anew",
-            Ended::Withdrawn => "nobody offers it any more",
-            Ended::Stopped => "the agent stops",
+            Ended::Unheard => "the kubelet closed the ListAndWatch stream",
+            Ended::Changed => "it is about to be registered again",
+            Ended::Withdrawn => "it is no longer offered",
+            Ended::Stopped => "the agent is stopping",
         };
         self.shared.board.lost(&self.name, why);
     }

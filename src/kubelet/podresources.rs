@@ -54,18 +54,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum PodResourcesError {
     /// There is no kubelet, or it is starting.
-    #[error(
-        "the kubelet does not tell who has which device: nobody answers on {POD_RESOURCES_SOCKET}"
-    )]
+    #[error("failed to list devices in use by pods: no kubelet on {POD_RESOURCES_SOCKET}")]
     Absent,
     /// It accepted the call and did not answer.
-    #[error("the kubelet does not tell who has which device: no answer within {} s", DEADLINE.as_secs())]
+    #[error("failed to list devices in use by pods: no answer within {} s", DEADLINE.as_secs())]
     Silent,
     /// It received too many calls lately, from this or other clients.
-    #[error("the kubelet is asked too often who has which device; it is left alone for a while")]
+    #[error("failed to list devices in use by pods: rate limited by the kubelet; backing off")]
     Busy,
     /// It answered with an error.
-    #[error("the kubelet does not tell who has which device: {message} ({code:?})")]
+    #[error("failed to list devices in use by pods: {message} ({code:?})")]
     Refused {
         /// gRPC's code.
         code: Code,
@@ -76,9 +74,7 @@ pub enum PodResourcesError {
     #[error(transparent)]
     Socket(#[from] RootError),
     /// Its socket exists, but this process cannot connect.
-    #[error(
-        "the kubelet does not tell who has which device: cannot connect to {POD_RESOURCES_SOCKET}"
-    )]
+    #[error("failed to list devices in use by pods: cannot connect to {POD_RESOURCES_SOCKET}")]
     Unreached(#[source] tonic::transport::Error),
 }
 

@@ -53,7 +53,7 @@ impl Plugin {
         match inventory.resources.get(&self.resource).cloned() {
             Some(resource) => Ok((inventory, resource)),
             None => Err(Status::not_found(format!(
-                "nobody offers {} any more",
+                "{} is no longer offered",
                 self.resource
             ))),
         }
@@ -145,7 +145,7 @@ impl DevicePlugin for Plugin {
             let answer = answer.inspect_err(|status| {
                 // The kubelet shows the message in the pod's status and nowhere else.
                 let (name, why) = (&self.resource, status.message());
-                tracing::warn!(resource = %name, "an allocation of {name} is refused: {why}");
+                tracing::warn!(resource = %name, "allocation of {name} rejected: {why}");
             });
             answers.push(answer?);
         }
@@ -161,7 +161,9 @@ impl DevicePlugin for Plugin {
             // Its source was ordered to release the hardware.
             if let Some(withheld) = inventory.withheld.as_ref().filter(|it| it.refuses) {
                 let (name, why) = (&self.resource, &withheld.why);
-                return Err(Status::unavailable(format!("{name} is withheld: {why}")));
+                return Err(Status::unavailable(format!(
+                    "allocation of {name} disabled: {why}"
+                )));
             }
             let Relayed(wire) = request.into_inner();
             let asked = api::PreStartContainerRequest::decode(wire.clone()).map_err(unread)?;
@@ -191,11 +193,11 @@ impl Plugin {
                 Ok(chosen) if allocation::sensible(wish, &chosen) => return chosen,
                 Ok(_) => {
                     let (name, by) = (&self.resource, &resource.source);
-                    tracing::warn!(resource = %name, "{by} prefers devices of {name} that do not answer the question");
+                    tracing::warn!(resource = %name, "{by} returned an invalid preferred allocation for {name}");
                 }
                 Err(error) => {
                     let name = &self.resource;
-                    tracing::warn!(resource = %name, "nobody says which devices of {name} are best: {error}");
+                    tracing::warn!(resource = %name, "failed to get the preferred allocation of {name}: {error}");
                 }
             }
         }
@@ -229,7 +231,7 @@ impl Plugin {
 }
 
 fn unread(error: prost::DecodeError) -> Status {
-    Status::invalid_argument(format!("the question cannot be read: {error}"))
+    Status::invalid_argument(format!("failed to decode the request: {error}"))
 }
 
 fn unanswered(error: AnswerError) -> Status {

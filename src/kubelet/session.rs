@@ -32,7 +32,7 @@ pub(super) enum ServeError {
     #[error(transparent)]
     Bind(#[from] RootError),
     /// The runtime cannot use the socket.
-    #[error("cannot wait for connections")]
+    #[error("failed to accept connections")]
     Listen(#[from] io::Error),
 }
 
@@ -50,7 +50,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.stop.cancel();
         if let Err(error) = self.root.remove_file(&self.socket) {
-            tracing::debug!(%error, "an old socket stays until the next start");
+            tracing::debug!(%error, "failed to remove an old socket; it stays until the next start");
         }
     }
 }
@@ -145,7 +145,7 @@ fn spawn(
     let name = name.clone();
     shared.tasks.spawn("device plugin", async move {
         if let Err(error) = serving.await {
-            tracing::warn!(resource = %name, "the server of {name} broke off: {error}");
+            tracing::warn!(resource = %name, "the device plugin server of {name} failed: {error}");
         }
     });
 }

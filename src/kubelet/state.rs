@@ -172,7 +172,7 @@ impl Board {
 
     /// Records that there is no kubelet to register with.
     pub(super) fn waits(&self, resource: &ResourceName) {
-        let why = Some("there is no kubelet");
+        let why = Some("kubelet not found");
         self.state
             .send_if_modified(|state| state.note(resource, why));
     }

@@ -79,7 +79,7 @@ fn read_version(
         "fcos" => (Variant::Fcos, 1, 0..=7, "1.0.0 to 1.7.0"),
         "openshift" => (Variant::OpenShift, 4, 8..=22, "4.8.0 to 4.22.0"),
         other => {
-            let message = format!("Butane variant {other:?} is not read");
+            let message = format!("Butane variant {other:?} is not supported");
             let reason = Reason::VersionUnsupported;
             variant.refuse(problems, reason, message, Some("fcos or openshift"));
             return None;
@@ -100,7 +100,7 @@ fn read_version(
     if let Some((_, low)) = number {
         return Some((kind, kind.ignition(low)));
     }
-    let message = format!("version {text:?} of this variant is not read");
+    let message = format!("version {text:?} of this variant is not supported");
     version.refuse(
         problems,
         Reason::VersionUnsupported,

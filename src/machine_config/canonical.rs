@@ -44,7 +44,7 @@ pub enum CanonicalError {
     #[error("cannot read the stored machine config")]
     Syntax(#[source] serde_json::Error),
     /// It was written by a newer version.
-    #[error("the stored machine config has schema {0}; schema {SCHEMA} is read")]
+    #[error("the stored machine config has schema {0}; only schema {SCHEMA} is supported")]
     SchemaUnknown(u32),
     /// The content of a file is missing, or present where it does not belong.
     #[error("cannot read the stored machine config")]

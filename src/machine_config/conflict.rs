@@ -85,7 +85,7 @@ fn all(config: &MachineConfig) -> Vec<(AbsPath, Claim<'_>)> {
     }
     if let Some(origin) = first_of_accounts(config) {
         for path in DATABASES.iter().filter_map(|path| AbsPath::new(*path).ok()) {
-            let what = "what the users and groups are entries of";
+            let what = "the account databases of the users and groups";
             add(&path, what.into(), false, origin);
         }
     }

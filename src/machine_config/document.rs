@@ -129,7 +129,7 @@ pub(super) fn parse_with(
     // its entries from the machine.
     if text.trim().is_empty() {
         let refusal = Refusal::new(Reason::SourceEmpty, "the file is empty").file(origin_file);
-        let refusal = refusal.expected("a config; without the file what it brought goes");
+        let refusal = refusal.expected("a config; to remove the config, delete the file");
         return (Vec::new(), vec![refusal]);
     }
     let (roots, faults) = tree::read(text);
@@ -165,7 +165,7 @@ fn read_document(field: &Field<'_>, reading: &mut Reading<'_>) -> Vec<Document> 
         field.refuse(
             problems,
             Reason::SyntaxInvalid,
-            "this is none of the formats that are read",
+            "unknown format",
             Some("a MachineConfig (kind:), Ignition (ignition:) or Butane (variant:)"),
         );
         return Vec::new();
@@ -174,7 +174,7 @@ fn read_document(field: &Field<'_>, reading: &mut Reading<'_>) -> Vec<Document> 
         Some("MachineConfig") => vec![machine_config(object, reading)],
         Some("List" | "MachineConfigList") => list(object, reading),
         Some(other) => {
-            let message = format!("kind {other} is not machine config");
+            let message = format!("kind {other} is not a machine config");
             let expected = Some("MachineConfig or List");
             kind.refuse(problems, Reason::FeatureUnsupported, message, expected);
             Vec::new()
@@ -249,7 +249,7 @@ fn machine_config(mut object: Object<'_>, reading: &mut Reading<'_>) -> Document
             .text(&mut reading.problems)
             .is_some_and(|text| text != VERSION)
     {
-        let message = format!("{:?} is not a version that is read", version.spelling());
+        let message = format!("version {:?} is not supported", version.spelling());
         let reason = Reason::VersionUnsupported;
         version.refuse(&mut reading.problems, reason, message, Some(VERSION));
     }
@@ -309,7 +309,7 @@ fn read_metadata(metadata: &Field<'_>, reading: &mut Reading<'_>) -> Metadata {
             field.refuse(
                 problems,
                 Reason::ValueInvalid,
-                format!("{name:?} is no name of a Kubernetes object"),
+                format!("{name:?} is not a valid name of a Kubernetes object"),
                 Some("small letters, digits, - and . with a letter or digit at both ends"),
             );
         }
@@ -428,7 +428,7 @@ pub(super) fn read_kernel(
                 parts.kernel_type = Some((kind.to_owned(), origin));
             }
             Some(other) => {
-                let message = format!("{other:?} is no kernel type");
+                let message = format!("{other:?} is not a known kernel type");
                 let expected = Some("default, realtime or 64k-pages");
                 field.refuse(problems, Reason::ValueInvalid, message, expected);
             }
@@ -439,7 +439,7 @@ pub(super) fn read_kernel(
 fn read_word(field: &Field<'_>, problems: &mut Problems) -> Option<String> {
     let word = field.text(problems)?;
     if word.trim().is_empty() || word.chars().any(char::is_control) {
-        let message = "is empty or holds control characters";
+        let message = "is empty or contains control characters";
         field.refuse(problems, Reason::ValueInvalid, message, None);
         return None;
     }

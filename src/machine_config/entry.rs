@@ -334,7 +334,7 @@ pub struct UnitName(String);
 
 /// Why a text is not a unit name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no unit name: {why}")]
+#[error("{given:?} is not a valid unit name: {why}")]
 pub struct BadUnitName {
     given: String,
     why: &'static str,
@@ -376,9 +376,9 @@ impl UnitName {
                 "its type is none of service, socket, device, mount, automount, swap, target, path, timer, slice",
             )
         } else if stem.is_empty() || stem.starts_with('@') {
-            Some("nothing stands before the type")
+            Some("the name before the type is empty")
         } else if !given.chars().all(allowed) {
-            Some("it holds a character that systemd does not allow")
+            Some("it contains a character that systemd does not allow")
         } else {
             None
         }

@@ -90,10 +90,8 @@ impl Gathering<'_> {
         if read.documents.is_empty() {
             if read.refusals.is_empty() {
                 let message = match &left_out {
-                    Some(left_out) => format!("there is no config for this machine: {left_out}"),
-                    None => {
-                        "there is no config here; nothing is taken away because of it".to_owned()
-                    }
+                    Some(left_out) => format!("no config for this machine: {left_out}"),
+                    None => "no config found; nothing is removed from the machine".to_owned(),
                 };
                 let refusal = Refusal::new(Reason::SourceEmpty, message);
                 read.refusals.push(refusal.file(self.shown));
@@ -139,7 +137,7 @@ impl Read {
         for (name, bytes) in files {
             if !is_config_name(&name) {
                 let endings = ENDINGS.join(", ");
-                let warning = format!("{name} is left out: its name does not end in {endings}");
+                let warning = format!("{name} is ignored: its name does not end in {endings}");
                 read.warnings.push(warning);
                 continue;
             }
@@ -182,8 +180,8 @@ fn text_of(bytes: Vec<u8>) -> Result<String, Refusal> {
     // The first bytes of every gzip file (RFC 1952); UTF-8 text never starts with them.
     let bytes = if bytes.starts_with(&[0x1f, 0x8b]) {
         source::gunzip(&bytes, tree::LONGEST_TEXT).map_err(|_| {
-            let message = "the file begins as gzip does, but cannot be unpacked";
-            let most = format!("at most {} bytes in it", tree::LONGEST_TEXT);
+            let message = "the file has a gzip header, but cannot be decompressed";
+            let most = format!("at most {} bytes when decompressed", tree::LONGEST_TEXT);
             Refusal::new(Reason::SyntaxInvalid, message).expected(most)
         })?
     } else {
@@ -195,7 +193,7 @@ fn text_of(bytes: Vec<u8>) -> Result<String, Refusal> {
 fn not_utf8(error: &std::string::FromUtf8Error) -> Refusal {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
-    let mut refusal = Refusal::new(Reason::SyntaxInvalid, "this is no UTF-8 text");
+    let mut refusal = Refusal::new(Reason::SyntaxInvalid, "the file is not valid UTF-8");
     let start = good
         .iter()
         .rposition(|byte| *byte == b'\n')

@@ -164,7 +164,7 @@ fn read_head(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Diale
         Some((version, field)) => read_version(version, &field, reading)?,
         None => NOT_SAID,
     };
-    let why = "nothing is fetched from elsewhere";
+    let why = "machinist does not fetch remote content";
     let known = [
         Known::new("config"),
         Known::new("proxy").two(None).three(Some(1)),
@@ -208,7 +208,7 @@ fn read_version(version: &str, field: &Field<'_>, reading: &mut Reading<'_>) -> 
         .map(Dialect::Three)
         .or_else(|| minor("2.", NEWEST_OF_TWO).map(Dialect::Two));
     if dialect.is_none() {
-        let message = format!("Ignition {version:?} is not read");
+        let message = format!("Ignition version {version:?} is not supported");
         let reason = Reason::VersionUnsupported;
         field.refuse(&mut reading.problems, reason, message, Some(ACCEPTED));
     }
@@ -256,7 +256,7 @@ fn insert<K: Ord + std::fmt::Display, V>(
             place.insert(value);
         }
         Entry::Occupied(place) => {
-            let message = format!("{} is there twice in one config", place.key());
+            let message = format!("{} is defined twice in one config", place.key());
             field.refuse(&mut reading.problems, Reason::EntryDuplicate, message, None);
         }
     }

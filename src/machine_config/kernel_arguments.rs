@@ -217,9 +217,9 @@ impl fmt::Display for KernelCommandLine {
 /// Why a text cannot be passed to a kernel unchanged; none if it can.
 pub fn kernel_argument_fault(text: &str) -> Option<&'static str> {
     match text {
-        _ if text.contains('\0') => Some("holds a NUL, which ends a kernel's command line"),
-        _ if text.contains(['\n', '\r']) => Some("holds a line break"),
-        _ if text.matches('"').count() % 2 == 1 => Some("has a \" that is not closed"),
+        _ if text.contains('\0') => Some("contains a NUL, which ends the kernel command line"),
+        _ if text.contains(['\n', '\r']) => Some("contains a line break"),
+        _ if text.matches('"').count() % 2 == 1 => Some("has an unclosed \""),
         _ => None,
     }
 }

@@ -66,7 +66,7 @@ pub struct NoLocal;
 
 impl NoLocal {
     fn refusal() -> LocalError {
-        let message = "this text stands in no directory that other files could be read from";
+        let message = "local files cannot be read: this config does not come from a directory";
         LocalError::new(Reason::FeatureUnsupported, message)
     }
 }

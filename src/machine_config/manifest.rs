@@ -17,7 +17,7 @@ const IGNITION_WITH_SPECIAL_MODES: &str = "3.6.0";
 
 /// A config without the content of one of its files cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the content of {path} is not at hand")]
+#[error("the content of {path} is not available")]
 pub struct NoContent {
     /// The file.
     pub path: AbsPath,

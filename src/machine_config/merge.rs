@@ -118,9 +118,13 @@ fn covered<'a>(below: &'a Parts, above: &'a Parts) -> impl Iterator<Item = Strin
     above.files.iter().filter_map(|(path, later)| {
         let earlier = below.files.get(path)?;
         let (old, new) = (earlier.content.as_ref()?, later.content.as_ref()?);
-        let [old_place, new_place] = [earlier, later].map(|part| conflict::place(&part.node.origin));
+        let [old_place, new_place] =
+            [earlier, later].map(|part| conflict::place(&part.node.origin));
         (old != new).then(|| {
-            format!("{path} has the content of {new_place}, which comes after {old_place} and differs from it")
+            format!(
+                "{path} is defined twice with different content: {new_place} overrides \
+                 {old_place}"
+            )
         })
     })
 }
@@ -195,11 +199,13 @@ fn same_names(documents: &[Document]) -> Vec<Refusal> {
             match nameless && first.origin.file == document.origin.file {
                 // Both got the file's name.
                 true => twice(format!(
-                    "this document has no name, and neither has the one at {}",
+                    "this document has no name, nor does the one at {}",
                     bare_place()
                 ))
-                .expected("one document without a name in a file"),
-                false => twice(format!("the name {name:?} is also that of {first_place}")),
+                .expected("at most one document without a name per file"),
+                false => twice(format!(
+                    "the name {name:?} is already used by {first_place}"
+                )),
             },
         );
     }
@@ -210,7 +216,10 @@ fn same_names(documents: &[Document]) -> Vec<Refusal> {
 fn kernel_without_headers(parts: &Parts) -> Option<Refusal> {
     let (kind, origin) = parts.kernel_type.as_ref()?;
     let devel = parts.extensions.iter().any(|name| name == "kernel-devel");
-    let message = format!("the extension kernel-devel does not go with the kernel {kind}");
+    let message = format!(
+        "the extension kernel-devel cannot be combined with the kernel type \
+         {kind}"
+    );
     devel.then(|| Refusal::new(Reason::ValueInvalid, message).at(origin))
 }
 
@@ -222,8 +231,7 @@ fn appended_to_nothing(parts: &Parts, unread: &Unread) -> Vec<Refusal> {
         if let (Some(origin), None) = (&file.append_origin, &file.content)
             && !unread.may_speak_of(path.as_str())
         {
-            let message =
-                format!("append to {path}, whose contents no config gives, is not supported");
+            let message = format!("cannot append to {path}: no config defines its contents");
             let refusal = Refusal::new(Reason::FeatureUnsupported, message).at(origin);
             refusals.push(refusal.expected("contents for this path, here or in another config"));
         }
@@ -253,7 +261,7 @@ fn odd_hard_links(parts: &Parts) -> Vec<Refusal> {
             refuse(
                 Reason::ValueInvalid,
                 message,
-                "no user and no group: those of the file",
+                "neither user nor group: a hard link has those of its target",
             );
         }
     }

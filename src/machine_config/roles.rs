@@ -33,7 +33,7 @@ pub(super) fn select(
     documents.retain(is_ours);
     Ok((!others.is_empty()).then(|| {
         format!(
-            "left out, because their role is not {}: {}",
+            "ignored, because their role is not {}: {}",
             roles.join(" or "),
             words::few(others.iter(), MAX_NAMED)
         )
@@ -63,10 +63,7 @@ fn mixed(documents: &[Document]) -> Option<Refusal> {
         format!("{role} ({files})")
     });
     let each: Vec<String> = each.collect();
-    let message = format!(
-        "these are MachineConfigs of several roles: {}",
-        each.join("; ")
-    );
+    let message = format!("MachineConfigs of several roles found: {}", each.join("; "));
     let refusal = Refusal::new(Reason::RolesMixed, message);
     Some(refusal.expected("the roles of this machine in --role or in the setting source.role"))
 }

@@ -42,11 +42,11 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
     match scheme.to_ascii_lowercase().as_str() {
         "data" => {}
         "http" | "https" | "tftp" | "s3" | "gs" | "arn" => {
-            let message = format!("the source is remote ({scheme}), and nothing is fetched");
+            let message = format!("the source is remote ({scheme}); only data URLs are supported");
             return Err(bad(Reason::SourceRemote, message, Some("a data: URL")));
         }
         _ => {
-            let message = "the source is no data URL";
+            let message = "the source is not a data URL";
             return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
         }
     }
@@ -55,7 +55,7 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, BadSource> {
         return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
     };
     if header.contains(|c: char| c == '#' || c.is_control()) {
-        let message = "a line break, tab or # stands before the comma of the data URL";
+        let message = "a line break, tab or # precedes the comma of the data URL";
         return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
     }
     // Spaces are ignored there, as in `data:text/plain; base64,`.
@@ -85,11 +85,11 @@ fn percent_decode(body: &str, base64: bool) -> Result<Vec<u8>, BadSource> {
         };
         rest = tail;
         match byte {
-            b'#' => return invalid("# ends a URL; what follows it would be lost", "%23"),
+            b'#' => return invalid("# ends a URL; the text after it would be lost", "%23"),
             // Base64 may be wrapped; in plain data a line break would be lost.
             b'\n' | b'\r' | b'\t' if !base64 => {
                 return invalid(
-                    "a line break or tab stands in the data URL as it is",
+                    "the data URL contains an unescaped line break or tab",
                     "%0A for a line break, %09 for a tab",
                 );
             }
@@ -125,7 +125,7 @@ pub(super) fn gunzip(packed: &[u8], most: usize) -> Result<Vec<u8>, BadSource> {
 
 /// The refusal of content beyond [`MOST_DECODED`].
 pub(super) fn too_much() -> BadSource {
-    let message = format!("the files of this text hold more than {MOST_DECODED} bytes");
+    let message = format!("the files of this config have more than {MOST_DECODED} bytes");
     bad(Reason::ValueInvalid, message, None)
 }
 
@@ -134,15 +134,18 @@ pub(super) fn verify(bytes: &[u8], hash: &str) -> Result<(), BadSource> {
     const SHAPE: &str = "sha512- or sha256- followed by hex digits";
     let invalid = |message| Err(bad(Reason::ValueInvalid, message, Some(SHAPE)));
     let Some((kind, digits)) = hash.split_once('-') else {
-        return invalid("the hash names no kind");
+        return invalid("the hash has no algorithm");
     };
     let (have, length) = match kind {
         "sha512" => (hex(&Sha512::digest(bytes)), 128),
         "sha256" => (hex(&Sha256::digest(bytes)), 64),
-        _ => return invalid("this kind of hash is not known"),
+        _ => return invalid("unknown hash algorithm"),
     };
     if digits.len() != length || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return invalid("the hash has the wrong length or holds other than hex digits");
+        return invalid(
+            "the hash has the wrong length or contains characters other than hex \
+             digits",
+        );
     }
     if digits.eq_ignore_ascii_case(&have) {
         return Ok(());

@@ -85,7 +85,7 @@ pub(super) struct Fault {
 pub(super) fn read(text: &str) -> (Vec<Rc<Node>>, Vec<Fault>) {
     if text.len() > LONGEST_TEXT {
         let message = format!(
-            "the text has {} bytes, more than the {LONGEST_TEXT} that are read",
+            "the text has {} bytes, the limit is {LONGEST_TEXT}",
             text.len()
         );
         let place = Place { line: 1, column: 1 };
@@ -249,15 +249,12 @@ impl Builder {
 
     fn alias(&mut self, place: Place, anchor: usize) -> Result<(), TooBig> {
         let Some((node, size)) = self.anchors.get(&anchor).cloned() else {
-            self.fault(
-                place,
-                "this alias stands inside the value it repeats".into(),
-            );
+            self.fault(place, "this alias is inside the value it repeats".into());
             return Err(TooBig);
         };
         self.repeated = self.repeated.saturating_add(size.weight);
         if self.repeated > MOST_REPEATED {
-            let message = format!("aliases repeat more than {MOST_REPEATED} bytes");
+            let message = format!("aliases expand to more than {MOST_REPEATED} bytes");
             self.fault(place, message);
             return Err(TooBig);
         }
@@ -352,10 +349,13 @@ impl Contents {
             } if text == "<<" => (text.clone(), Some(MERGE_KEYS.into())),
             Value::Scalar { text, .. } if holds(entries, seen, text) => (
                 text.clone(),
-                Some(format!("the key {text:?} is there twice")),
+                Some(format!("the key {text:?} is defined twice")),
             ),
             Value::Scalar { text, .. } => (text.clone(), None),
-            _ => (String::new(), Some("a key is a list or a map".into())),
+            _ => (
+                String::new(),
+                Some("a key must be a scalar, not a list or a map".into()),
+            ),
         };
         let fault = message.map(|message| Fault { place, message });
         *key = match fault {

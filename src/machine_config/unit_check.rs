@@ -28,7 +28,7 @@ pub(super) fn check(name: &UnitName, unit: &Unit) -> Verdict {
             .then(|| service_fault(&file))
             .flatten(),
         warning: (enabled && !file.has_section("Install"))
-            .then_some("is enabled, but has no [Install] section: nothing will start it"),
+            .then_some("is enabled, but has no [Install] section: it is never started"),
     }
 }
 

@@ -66,7 +66,7 @@ impl UnitFile {
                 continue;
             };
             match &section {
-                None => fault("this assignment stands in no section"),
+                None => fault("this assignment is outside of any section"),
                 Some(_) if key.trim_matches(WHITE).is_empty() => fault("no key before ="),
                 Some(section) => file.entries.push(Entry {
                     section: section.clone(),

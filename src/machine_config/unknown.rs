@@ -63,11 +63,11 @@ impl Object<'_> {
             let meant = slip.or_else(|| self.longer(key));
             let question = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
             if field.is_hollow() || self.may_be_ignored(key, slip, problems) {
-                let message = format!("this field is not known and has no effect{question}");
+                let message = format!("unknown field, which has no effect{question}");
                 problems.warn(&origin, message);
                 continue;
             }
-            let message = format!("this field is not known{question}");
+            let message = format!("unknown field{question}");
             let mut refusal = Refusal::new(Reason::FieldUnknown, message).at(&origin);
             if meant.is_none() {
                 refusal = refusal.expected(format!("one of {}", self.known.join(", ")));

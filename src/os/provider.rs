@@ -31,12 +31,12 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Observe => "look at the deployments",
+            Self::Observe => "list the deployments",
             Self::Fetch => "fetch the OS image",
             Self::Stage => "stage a deployment",
             Self::Unlock => "unlock the staged deployment",
             Self::Discard => "discard the staged deployment",
-            Self::RollBack => "roll back to the deployment before",
+            Self::RollBack => "roll back to the previous deployment",
         })
     }
 }
@@ -64,7 +64,7 @@ pub enum OsError {
         limit: Duration,
     },
     /// No deployment with this identifier is where the step needs it.
-    #[error("cannot {step}: {id} is not there")]
+    #[error("cannot {step}: deployment {id} not found")]
     Gone {
         /// The step.
         step: Step,

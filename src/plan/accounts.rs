@@ -112,7 +112,10 @@ impl Draft<'_> {
         for database in [Database::Passwd, Database::Group] {
             if !self.now.contains_key(&database) {
                 let file = database.as_str();
-                let message = format!("users and groups need {file}, which is no file here");
+                let message = format!(
+                    "cannot manage users and groups: {file} is missing or not a \
+                     regular file"
+                );
                 self.refuse(Reason::FeatureUnsupported, message, &origin);
             }
         }

@@ -51,15 +51,15 @@ pub(super) fn taken(before: &Layout, after: &Layout, observed: &Observed) -> Vec
                 if [&named, &there].contains(&&own) || there.file_name() == own.file_name() {
                     continue;
                 }
-                format!("leads to {there}")
+                format!("points to {there}")
             }
-            None => format!("is a unit by itself ({})", wanted.asked),
+            None => format!("is a separate unit ({})", wanted.asked),
         };
         let message = format!(
-            "{unit} is to be enabled under the name {name} too (Alias=), but {name} {there} on this machine"
+            "cannot enable {unit} with the alias {name} (Alias=): {name} {there} on this machine"
         );
         let refusal = Refusal::new(Reason::SameObject, message).at(&wanted.entry.origin);
-        refusals.push(refusal.expected("a name that no other unit has"));
+        refusals.push(refusal.expected("a name that no other unit uses"));
     }
     refusals
 }
@@ -100,7 +100,7 @@ fn refuse_contradictions(
         };
         if first.enabled != unit.enabled && (new(name, unit) || new(other, first)) {
             let message = format!(
-                "{other} and {name} are names of one unit on this machine, {real}: it cannot be both \
+                "{other} and {name} are the same unit on this machine, {real}: it cannot be both \
                  enabled and disabled"
             );
             let refusal = Refusal::new(Reason::SameObject, message).at(&unit.origin);
@@ -126,7 +126,7 @@ fn mask_of_alias(
     let own = unit_path(name.as_str()).is_some_and(|path| there.at(&path).is_some());
     if own || catalogue.tree.is_started(&real) {
         let message = format!(
-            "{name} is another name of {real} on this machine: masking it would not keep {real} from \
+            "{name} is an alias of {real} on this machine: masking it does not prevent {real} from \
              starting"
         );
         let refusal = Refusal::new(Reason::SameObject, message).at(&unit.origin);
@@ -135,8 +135,8 @@ fn mask_of_alias(
             .push(refusal.expected(format!("a mask of {real}")));
     } else {
         layout.warnings.push(format!(
-            "{name} is another name of {real} on this machine: the mask concerns this name alone, and \
-             {real} can still be started"
+            "{name} is an alias of {real} on this machine: only the alias is masked, {real} can \
+             still be started"
         ));
     }
 }

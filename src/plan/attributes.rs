@@ -13,8 +13,8 @@ pub(super) fn dropped(operations: &[Operation], observed: &Observed) -> Vec<Stri
                 let facts = observed.objects.get(target)?;
                 return (facts.access_list && facts.uid != wanted.uid).then(|| {
                     format!(
-                        "{target} goes from user {} to user {}: its access control list is removed and comes \
-                         back only if this update is undone",
+                        "the owner of {target} changes from user {} to user {}: its access control \
+                         list is removed and only restored by a rollback",
                         facts.uid, wanted.uid
                     )
                 });
@@ -29,8 +29,8 @@ pub(super) fn dropped(operations: &[Operation], observed: &Observed) -> Vec<Stri
         let facts = observed.objects.get(source)?;
         (facts.attributes && facts.uid != node.uid).then(|| {
             format!(
-                "{target} is a file of user {}: its access control list and other attributes do not pass \
-                 to the new file of user {}",
+                "{target} belongs to user {}: its access control list and other extended \
+                 attributes are not copied to the new file of user {}",
                 facts.uid, node.uid
             )
         })

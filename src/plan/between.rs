@@ -191,11 +191,11 @@ fn too_large(config: &MachineConfig) -> Option<Refusal> {
     let (message, most) = match (bytes > MOST_BYTES, text > MOST_TEXT) {
         (false, false) => return None,
         (true, _) => (
-            format!("the files of the config hold {bytes} bytes together"),
+            format!("the files of the config have {bytes} bytes in total"),
             MOST_BYTES,
         ),
         (false, true) => (
-            format!("the units and paths of the config are {text} bytes together"),
+            format!("the units and paths of the config have {text} bytes in total"),
             MOST_TEXT as u64,
         ),
     };
@@ -235,7 +235,7 @@ fn warnings(
             .flat_map(|(_, needed)| needed.warnings.clone()),
     );
     if !capabilities.chown && !capabilities.live && !steps.at.is_empty() {
-        all.push("this process may not change owners (CAP_CHOWN): they are recorded, not set, and not compared".to_owned());
+        all.push("CAP_CHOWN missing: owners are recorded, but neither set nor compared".to_owned());
     }
     all.extend(reach::warnings(after, observed, capabilities.chown));
     all.extend(labels::pending(&observed.labels_pending));
@@ -299,17 +299,17 @@ fn spare_what_goes(changes: &mut [(Change, Needed)]) {
         let all = change.actions.len();
         change.actions.retain(|action| !words.contains(action));
         if change.actions.len() < all {
-            change.why = "leaves with its unit, which is stopped".to_owned();
+            change.why = "removed together with its unit, which is stopped".to_owned();
         }
     }
 }
 
-/// `file /etc/chrony.conf changes (builtin:/etc/chrony.conf)`.
+/// `file /etc/chrony.conf is changed (builtin:/etc/chrony.conf)`.
 fn reason(change: &Change) -> String {
     let verb = match change.change {
-        ChangeKind::Create => "is new",
-        ChangeKind::Modify => "changes",
-        ChangeKind::Remove => "goes",
+        ChangeKind::Create => "is created",
+        ChangeKind::Modify => "is changed",
+        ChangeKind::Remove => "is removed",
     };
     format!(
         "{} {} {verb} ({})",
@@ -333,14 +333,12 @@ fn left_out(actions: &[Action]) -> Vec<String> {
         } else {
             String::new()
         };
-        format!("{need} is left out, because no machine runs in this root: {first}{rest}")
+        format!("{need} skipped, because no system runs in this root: {first}{rest}")
     };
     let mut sentences: Vec<String> = actions.iter().map(sentence).collect();
     let cost = actions::cost(actions);
     if cost > Cost::None {
-        sentences.push(format!(
-            "On a running machine this update would cost: {cost:?}"
-        ));
+        sentences.push(format!("cost on a running machine: {cost:?}"));
     }
     sentences
 }

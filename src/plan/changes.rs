@@ -97,12 +97,12 @@ impl Builder<'_> {
         };
         let after = after.map(Box::new);
         let what = match step.change {
-            ChangeKind::Remove if self.lifts_mask(path, entry) => "lifted".to_owned(),
+            ChangeKind::Remove if self.lifts_mask(path, entry) => "mask removed".to_owned(),
             _ => kinds::replaced(path, step, self.observed).unwrap_or_else(|| describe(step)),
         };
         let what = match asked == path {
             true => what,
-            false => format!("{what}; lies at {path}"),
+            false => format!("{what}; actual path {path}"),
         };
         let diff = self.diff(path, step);
         let (change, needed) = change(entry, step.change, &step.fields, &what, verdict);
@@ -192,7 +192,7 @@ impl Builder<'_> {
         let what = match os.change {
             ChangeKind::Create => "new",
             ChangeKind::Modify => "differs",
-            ChangeKind::Remove => "leaves the config",
+            ChangeKind::Remove => "removed from the config",
         };
         change(&os.entry, os.change, &[], what, verdict)
     }
@@ -257,31 +257,29 @@ fn change(
 /// A sentence about the change of the object.
 fn describe(step: &Step) -> String {
     match (step.change, &step.act) {
-        (_, Act::Restore(_)) => "leaves the config; what stood here before comes back".to_owned(),
+        (_, Act::Restore(_)) => "removed from the config; the original is restored".to_owned(),
         (ChangeKind::Create, Act::Put(Object::Hard { target, .. })) => {
-            format!("new, another name of {target}")
+            format!("new hard link to {target}")
         }
         (_, Act::Put(Object::Hard { target, .. })) => {
-            format!("becomes another name of {target}, as it is then")
+            format!("replaced by a hard link to {target}")
         }
         (ChangeKind::Modify, Act::Put(Object::File { .. })) if step.fields == ["target"] => {
-            "becomes a file of its own, and is no hard link any more".to_owned()
+            "hard link replaced by a separate file".to_owned()
         }
         (_, Act::Copy(..)) => {
-            "its contents leave the config; what it held before comes back".to_owned()
+            "contents removed from the config; the original contents are restored".to_owned()
         }
         (ChangeKind::Create, _) => "new".to_owned(),
         (ChangeKind::Remove, Act::Metadata(_)) if step.entry.kind == EntryKind::File => {
-            format!("leaves the config; its {} back", goes(&step.fields))
+            format!(
+                "removed from the config; original {} restored",
+                step.fields.join(" and ")
+            )
         }
-        (ChangeKind::Remove, _) => "leaves the config".to_owned(),
+        (ChangeKind::Remove, _) => "removed from the config".to_owned(),
         (ChangeKind::Modify, _) => differs(&step.fields),
     }
-}
-
-fn goes(fields: &[&str]) -> String {
-    let verb = if fields.len() == 1 { "goes" } else { "go" };
-    format!("{} {verb}", fields.join(" and "))
 }
 
 fn differs(fields: &[&str]) -> String {

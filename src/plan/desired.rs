@@ -223,7 +223,7 @@ impl Layout {
                     (
                         Reason::EntryDuplicate,
                         format!(
-                            "{asked} is described twice, by {} and by {}",
+                            "{asked} is defined twice, by {} and by {}",
                             there.entry, entry
                         ),
                     )
@@ -231,7 +231,7 @@ impl Layout {
                     (
                         Reason::SameObject,
                         format!(
-                            "{asked} and {} are one object on this machine: {path}",
+                            "{asked} and {} are the same object on this machine: {path}",
                             there.asked
                         ),
                     )
@@ -258,7 +258,7 @@ impl Layout {
                 );
                 let refusal = Refusal::new(Reason::FileOwnerUnknown, message).at(&entry.origin);
                 self.refusals
-                    .push(refusal.expected(format!("a {what} of this machine, or a number")));
+                    .push(refusal.expected(format!("a {what} of this machine, or a numeric ID")));
             }
         }
         // Refuses an owner or group that is set but unknown.
@@ -282,7 +282,7 @@ impl Layout {
                 continue;
             };
             let message = format!(
-                "{} lies below {}, which is no directory in this config",
+                "{} is below {}, which is not a directory in this config",
                 wanted.asked, other.asked
             );
             let refusal = Refusal::new(Reason::PathInvalid, message);

@@ -255,16 +255,16 @@ pub(super) fn add_parents<'a>(
 
 /// A missing object may never have been created: a user's home is created with the user.
 fn missing(path: &AbsPath) -> String {
-    format!("{path} is missing: this update puts it back")
+    format!("{path} is missing: this update restores it")
 }
 
 fn drifted(path: &AbsPath, what: &str, same: bool) -> String {
     let then = if same {
-        "this update puts it back"
+        "this update restores it"
     } else {
         "this update replaces it"
     };
-    format!("{path} was changed by somebody else ({what}): {then}")
+    format!("{path} was modified outside machinist ({what}): {then}")
 }
 
 /// The name of the field that represents the whole object.

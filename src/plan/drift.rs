@@ -72,16 +72,15 @@ impl fmt::Display for Drift {
         let Self { path, kind, entry } = self;
         match (kind, entry) {
             (DriftKind::Missing, Some(entry)) => write!(f, "{path} has no entry for {entry}"),
-            (_, Some(entry)) => write!(f, "{path} has another entry for {entry}"),
+            (_, Some(entry)) => write!(f, "{path} has a different entry for {entry}"),
             (kind, None) => match kind {
                 DriftKind::Missing => write!(f, "{path} is missing"),
-                DriftKind::Unreachable => write!(f, "{path} cannot be looked at"),
-                DriftKind::Unit => write!(f, "{path} is not as the unit's enablement asks"),
-                DriftKind::Unsafe => write!(
-                    f,
-                    "{path} is not safe to look at: a user could lead it elsewhere"
-                ),
-                kind => write!(f, "{path} has another {}", kind.as_str()),
+                DriftKind::Unreachable => write!(f, "{path} cannot be examined"),
+                DriftKind::Unit => write!(f, "{path} does not match the unit's enablement"),
+                DriftKind::Unsafe => {
+                    write!(f, "{path} is not safe to read: a user could redirect it")
+                }
+                kind => write!(f, "{path} has a different {}", kind.as_str()),
             },
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
                 layout.add(place, path, entry, Object::Hard { target, inode });
             }
             _ => {
-                let message = format!("the hard link {path} leads back to itself");
+                let message = format!("the hard link {path} points to itself");
                 let refusal = Refusal::new(Reason::ValueInvalid, message).at(&link.origin);
                 layout.refusals.push(refusal.expected("the path of a file"));
             }
@@ -75,13 +75,13 @@ impl Layout {
     pub(super) fn refuse_odd_hard_links(&mut self, observed: &Observed) {
         let fault = |target: &AbsPath| {
             if host::is_state(target) {
-                return Some("which is machinist's own");
+                return Some("which belongs to machinist");
             }
             if Database::at(target).is_some() {
-                return Some("which is made anew whenever a user or group changes");
+                return Some("which is replaced whenever a user or group changes");
             }
             if self.absent.contains_key(target) {
-                return Some("which this config takes away");
+                return Some("which this config removes");
             }
             let there = || observed.objects.get(target).map(|facts| facts.kind);
             let wanted = self.objects.get(target).map(|wanted| wanted.object.kind());
@@ -105,13 +105,13 @@ fn kind_fault(kind: Option<ObjectKind>) -> Option<&'static str> {
         Some(ObjectKind::File) => None,
         Some(ObjectKind::Directory) => Some("which is a directory"),
         Some(ObjectKind::Link) => Some("which is a symbolic link"),
-        Some(ObjectKind::Other) => Some("which is no regular file"),
-        None => Some("which is neither in the config nor on this machine"),
+        Some(ObjectKind::Other) => Some("which is not a regular file"),
+        None => Some("which exists neither in the config nor on this machine"),
     }
 }
 
 fn refusal(entry: &Entry, target: &AbsPath, fault: &str) -> Refusal {
-    let message = format!("the hard link {} leads to {target}, {fault}", entry.name);
+    let message = format!("the hard link {} points to {target}, {fault}", entry.name);
     let refusal = Refusal::new(Reason::HardLinkTarget, message).at(&entry.origin);
     refusal.expected("the path of a regular file of this config or this machine")
 }
@@ -133,12 +133,11 @@ pub(super) fn refusals(steps: &Steps, observed: &Observed) -> Vec<Refusal> {
 fn fault(path: &AbsPath, target: &AbsPath, steps: &Steps, observed: &Observed) -> Option<String> {
     let facts = observed.objects.get(target);
     let (kept, stays) = match steps.at.get(target).map(|step| &step.act) {
-        Some(Act::Remove) => return Some("which leaves the config with this update".to_owned()),
+        Some(Act::Remove) => return Some("which this update removes".to_owned()),
         Some(Act::Restore(place)) => {
             let kind = observed.objects.get(place).map(|original| original.kind);
             if kind != Some(ObjectKind::File) {
-                let fault =
-                    "which gives way to what stood there before, and that is no regular file";
+                let fault = "whose original is restored by this update and is not a regular file";
                 return Some(fault.to_owned());
             }
             (None, false)
@@ -155,13 +154,13 @@ fn fault(path: &AbsPath, target: &AbsPath, steps: &Steps, observed: &Observed) -
     if here != there {
         let told = |mount: Option<&AbsPath>| mount.map_or("/", AbsPath::as_str).to_owned();
         return Some(format!(
-            "which is on {}, and a file has all its names on one mount: here {}",
+            "which is on the mount {}, but a hard link must be on the same mount: here {}",
             told(there),
             told(here)
         ));
     }
     let fixed = stays && kept.is_some_and(|facts| facts.immutable);
-    fixed.then(|| "which is immutable or append-only (lsattr) and gets no other name".to_owned())
+    fixed.then(|| "which is immutable or append-only (lsattr) and cannot be linked".to_owned())
 }
 
 impl Steps {

@@ -64,7 +64,7 @@ impl Layout {
         });
         let told = there.map(|home| {
             format!(
-                "{} is new, but {} is there already: it is left as it is",
+                "{} is new, but its home {} already exists and is not changed",
                 home.entry, home.path
             )
         });
@@ -170,7 +170,7 @@ pub(super) fn add_entries(operations: &mut Vec<Operation>, after: &Layout) -> Ve
     let claimed = first.iter().chain(&last).filter_map(|operation| {
         let wanted = after.objects.get(&operation.target)?;
         let message = format!(
-            "{} is {} and holds users and groups of this config as well",
+            "{} is {}, but machinist also writes users and groups of this config to it",
             operation.target, wanted.entry
         );
         Some(Refusal::new(Reason::SameObject, message).at(&wanted.entry.origin))

@@ -37,7 +37,7 @@ pub(super) fn refusals(
     if capabilities.live && !capabilities.chown && !operations.is_empty() {
         found.push(Refusal::new(
             Reason::PermissionMissing,
-            "this process may not change owners (CAP_CHOWN), which a running machine needs",
+            "CAP_CHOWN missing: cannot set file owners, which is required on a running machine",
         ));
     }
     if operations.len() > MOST_OPERATIONS {
@@ -54,11 +54,9 @@ pub(super) fn refusals(
             && !observed.objects.contains_key(place)
         {
             let target = &operation.target;
-            let message = format!(
-                "what stood at {target} before machinist is at {place}, which is not there"
-            );
+            let message = format!("cannot restore the original of {target}: {place} not found");
             let refusal = Refusal::new(Reason::MountMissing, message);
-            found.push(refusal.expected("its file system mounted"));
+            found.push(refusal.expected("its file system to be mounted"));
         }
         let host = Host {
             operation,
@@ -181,10 +179,10 @@ impl Host<'_> {
         }
         (!mount.staging).then(|| {
             let message = format!(
-                "{target} is on {top}, where this process can make no directory of its own for staging"
+                "{target} is on {top}, where machinist cannot create its staging directory"
             );
             self.refuse(Reason::PermissionMissing, message)
-                .expected("a file system whose top belongs to root")
+                .expected("a file system whose top directory belongs to root")
         })
     }
 
@@ -206,7 +204,7 @@ impl Host<'_> {
         let (target, state) = (&self.operation.target, AbsPath::new(STATE).ok()?);
         let near = state.is_under(target) || target.is_under(&state);
         (near && self.facts().is_some() && !self.in_place()).then(|| {
-            let message = format!("{target} holds machinist's own state");
+            let message = format!("{target} contains machinist's own state");
             self.refuse(Reason::ForeignContent, message)
         })
     }
@@ -221,8 +219,19 @@ impl Host<'_> {
             && !self.ours()
             && self.leads_to_directory()
         {
-            return Some(self.refuse(Reason::ForeignContent, format!("{target} is a link to a directory, which this config would replace by a directory of its own"))
-                .expected(format!("the path it leads to, {}", facts.target.as_deref().unwrap_or_default())));
+            return Some(
+                self.refuse(
+                    Reason::ForeignContent,
+                    format!(
+                        "{target} is a symbolic link \
+                 to a directory, which this config would replace with a directory"
+                    ),
+                )
+                .expected(format!(
+                    "the path it points to, {}",
+                    facts.target.as_deref().unwrap_or_default()
+                )),
+            );
         }
         if facts.kind != ObjectKind::Directory {
             return None;
@@ -230,7 +239,7 @@ impl Host<'_> {
         if !self.steps.empties(target, self.observed, busy) {
             return Some(self.refuse(
                 Reason::ForeignContent,
-                format!("{target} is a directory that holds files which are not of this config"),
+                format!("{target} is a directory with files that are not in this config"),
             ));
         }
         let overlay = self
@@ -257,10 +266,11 @@ impl Host<'_> {
         refused.then(|| {
             let names = facts.names.max(own.saturating_add(1));
             let message = format!(
-                "{target} is one of {names} names of a file, and the others would get its mode and owner"
+                "{target} is one of {names} hard links to a file, and the others would get its \
+                 mode and owner"
             );
             self.refuse(Reason::SameObject, message)
-                .expected("a file with one name, or contents")
+                .expected("a file with a single link, or contents")
         })
     }
 

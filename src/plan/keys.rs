@@ -69,12 +69,15 @@ fn add_user(
         .collect();
     if let Some(link) = private.iter().find(|path| is_link(place, path)) {
         // The owner of the home could redirect root's writes to any path.
-        let why = format!("{link} is a link, which is not followed below a home directory");
+        let why = format!(
+            "{link} is a symbolic link, which is not followed below a home \
+             directory"
+        );
         return Err(skipped(Reason::KeysSkipped, why));
     }
     let there = place.observed.objects.contains_key(&file);
     if !own && there && !place.observed.texts.contains_key(&file) {
-        let why = format!("{file} cannot be read as text and is left alone");
+        let why = format!("{file} is not valid UTF-8 text and is not changed");
         return Err(skipped(Reason::KeysSkipped, why));
     }
     // Includes the home, in case the user was created without one.

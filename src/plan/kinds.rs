@@ -92,15 +92,14 @@ impl<'a> Kinds<'a> {
         };
         let there = describe(target, facts, self.observed);
         let why = match layout {
-            true => "; it belongs to the operating system's layout and is never replaced",
+            true => "; it is part of the operating system's layout and is never replaced",
             false => "",
         };
         let wanted_kind = match same_kind {
-            true => "a symbolic link to another place",
+            true => "a symbolic link with another target",
             false => noun(wanted),
         };
-        let message =
-            format!("{asked}{resolved} is to be {wanted_kind}, but {there} exists there{why}");
+        let message = format!("{asked}{resolved} must be {wanted_kind}, but {there} exists{why}");
         let refusal = Refusal::new(Reason::KindDiffers, message).at(&step.entry.origin);
         let expected = match object.is_without_content() {
             true => None,
@@ -135,7 +134,7 @@ impl<'a> Kinds<'a> {
         let end = self.observed.link_ends.get(target);
         let leads = end.filter(|end| end.kind == Some(wanted));
         match (leads, wanted, facts.kind) {
-            (Some(end), ..) => Some(format!("the path it leads to, {}", end.path)),
+            (Some(end), ..) => Some(format!("the path it points to, {}", end.path)),
             (_, ObjectKind::File | ObjectKind::Link, ObjectKind::File | ObjectKind::Link)
                 if !layout =>
             {
@@ -179,7 +178,7 @@ pub(super) fn describe(path: &AbsPath, facts: &FileFacts, observed: &Observed) -
             let end = match observed.link_ends.get(path) {
                 None => String::new(),
                 Some(LinkEnd { path, kind, below }) => match kind {
-                    None => format!(" ({path}, where nothing exists)"),
+                    None => format!(" ({path}, which does not exist)"),
                     Some(ObjectKind::Directory) => format!(" ({path}, {})", directory(*below)),
                     Some(kind) => format!(" ({path}, {})", noun(*kind)),
                 },

@@ -205,7 +205,7 @@ pub(super) fn pending(paths: &BTreeSet<AbsPath>) -> Option<String> {
         more => format!(" and {more} more"),
     };
     Some(format!(
-        "{first}{more} could not be given the label of the SELinux policy ({})",
+        "failed to set the SELinux label of {first}{more} ({})",
         Reason::LabelPending
     ))
 }

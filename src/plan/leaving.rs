@@ -27,7 +27,8 @@ impl Steps {
     ) {
         if let Some((at, (_, text))) = observed.unreachable_at(path) {
             self.warnings.push(format!(
-                "{} leaves the config, but cannot be looked at: {at}: {text}; it stays as it is",
+                "{} is removed from the config, but kept on disk, because it cannot be examined: \
+                 {at}: {text}",
                 wanted.asked
             ));
             return;
@@ -52,7 +53,7 @@ impl Steps {
                 return;
             }
             self.warnings.push(format!(
-                "what stood at {} before machinist is no longer at {place}: it cannot come back",
+                "cannot restore the original of {}: {place} not found",
                 wanted.asked
             ));
         }
@@ -65,7 +66,7 @@ impl Steps {
         let since = differences(wanted, facts, owners);
         if since.contains(&"kind") {
             self.warnings.push(format!(
-                "{} leaves the config, but something else stands there now: left as it is",
+                "{} is removed from the config, but kept on disk, because its type has changed",
                 wanted.asked
             ));
         } else if facts.kind == ObjectKind::Directory {
@@ -75,7 +76,11 @@ impl Steps {
                 .iter()
                 .any(|field| !["owner", "mode", "label"].contains(field))
             {
-                self.warnings.push(format!("{} leaves the config and was changed by somebody else since: it is removed all the same", wanted.asked));
+                self.warnings.push(format!(
+                    "{} is removed from the config and from disk, although \
+                     it was modified outside machinist",
+                    wanted.asked
+                ));
             }
             self.put(
                 path,
@@ -167,7 +172,8 @@ impl Steps {
                 self.put(&path, &entry, Act::Remove, ChangeKind::Remove, vec!["kind"]);
             } else {
                 self.warnings.push(format!(
-                    "{} leaves the config but is not empty: the directory stays",
+                    "{} is removed from the config, but kept on disk, because the directory is not \
+                     empty",
                     entry.name
                 ));
             }

@@ -155,12 +155,12 @@ impl Machine<'_> {
     /// Why the unit cannot be restarted on a running machine; none if it can.
     pub(super) fn no_restart(&self, unit: &str) -> Option<&'static str> {
         if NEVER_RESTARTED.contains(&unit) {
-            return Some("the machine cannot run without it");
+            return Some("stopping it breaks the running system");
         }
         let content = self.content(unit);
         let refuses = |key| content.last("Unit", key).is_some_and(yes);
         if refuses("RefuseManualStop") || refuses("RefuseManualStart") {
-            return Some("it refuses to be stopped or started by hand");
+            return Some("it has RefuseManualStop=yes or RefuseManualStart=yes");
         }
         None
     }
@@ -175,7 +175,7 @@ impl Machine<'_> {
                 .or_else(|| content.last("Service", key))
         };
         if hint("X-RestartIfChanged").is_some_and(|value| !yes(value)) {
-            return Uptake::Nothing("its X-RestartIfChanged=false asks to leave it running");
+            return Uptake::Nothing("it is not restarted, because it has X-RestartIfChanged=false");
         }
         if hint("X-ReloadIfChanged").is_some_and(yes) {
             return Uptake::Reload;
@@ -183,7 +183,7 @@ impl Machine<'_> {
         match name::kind(unit) {
             // Restarting a target would stop and start the units that depend on it.
             "target" | "slice" | "device" => {
-                Uptake::Nothing("units of its type take up their file with the daemon-reload")
+                Uptake::Nothing("a daemon-reload applies changes of units of this type")
             }
             // A remount applies the new options without disconnecting the users of the mount.
             "mount" if !NEVER_RESTARTED.contains(&unit) => Uptake::Reload,

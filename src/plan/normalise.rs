@@ -78,7 +78,7 @@ fn add_parents(
             (Some(Act::Put(_)), _) => return Ok(()),
             _ => {
                 let message = format!(
-                    "{} needs {above} to be a directory, and something else that is not ours stands there",
+                    "{} needs the directory {above}, which exists, but is not a directory",
                     step.entry
                 );
                 return Err(Refusal::new(Reason::ForeignContent, message).at(&step.entry.origin));

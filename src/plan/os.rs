@@ -48,9 +48,9 @@ impl Part {
     const fn words(self) -> &'static str {
         match self {
             Self::Image => "the OS image",
-            Self::ExtensionsImage => "the image of OS extensions",
+            Self::ExtensionsImage => "the OS extensions image",
             Self::KernelArguments => "kernel arguments",
-            Self::KernelType => "the kernel's type",
+            Self::KernelType => "the kernel type",
             Self::Extensions => "OS extensions",
             Self::Fips => "FIPS mode",
         }

@@ -234,10 +234,15 @@ impl Steps {
         let Some(facts) = observed.objects.get(path) else {
             return;
         };
-        let left = |what: &str| format!("{} leaves the config, but {what}", wanted.asked);
+        let left = |what: &str| {
+            format!(
+                "{} is removed from the config, but kept on disk, because \
+             {what}",
+                wanted.asked
+            )
+        };
         if facts.kind != ObjectKind::File {
-            self.warnings
-                .push(left("something else stands there now: left as it is"));
+            self.warnings.push(left("its type has changed"));
             return;
         }
         let remove = |act| (act, ChangeKind::Remove, vec![first_field(wanted)]);
@@ -257,8 +262,7 @@ impl Steps {
         } else if observed.adopted.contains(path) {
             return;
         } else if facts.size > 0 {
-            self.warnings
-                .push(left("it was written since: the file stays"));
+            self.warnings.push(left("it is not empty"));
             return;
         } else if let Some(place) = observed.originals.get(path)
             && observed.objects.contains_key(place)

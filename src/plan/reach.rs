@@ -47,7 +47,8 @@ impl Reach<'_> {
             let owner = account.map_or_else(|| format!("user {uid}"), |(name, _)| name.to_owned());
             let Attributes { mode, uid, gid } = found;
             return Some(format!(
-                "{asked} belongs to {owner}, who cannot reach it: {above} has mode {mode:04o} and owner {uid}:{gid}"
+                "{asked} belongs to {owner}, who has no access: {above} has mode {mode:04o} and \
+                 owner {uid}:{gid}"
             ));
         }
         let (_, account) = account.filter(|_| keys)?;

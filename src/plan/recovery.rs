@@ -20,8 +20,8 @@ pub const COPY_DIR: &str = "/usr/local/libexec/machinist";
 /// Refuses an update on a running machine that has no working recovery.
 pub(super) fn missing(observed: &Observed) -> Option<Refusal> {
     let why = observed.recovery_missing.as_ref()?;
-    let message = format!("nothing here would settle an update that a power cut interrupts: {why}");
-    let expected = format!("{RECOVER} and {GUARD} installed, and the first one enabled");
+    let message = format!("an update interrupted by a power failure could not be recovered: {why}");
+    let expected = format!("{RECOVER} and {GUARD} to be installed, and {RECOVER} to be enabled");
     Some(Refusal::new(Reason::RecoveryMissing, message).expected(expected))
 }
 
@@ -30,7 +30,7 @@ pub(super) fn touched(steps: &Steps) -> impl Iterator<Item = Refusal> {
     let own = steps.at.iter().filter(|(path, _)| is_part(path));
     own.map(|(path, step)| {
         let message = format!(
-            "{path} belongs to what settles interrupted updates, and is not changed by one"
+            "{path} is required to recover interrupted updates and cannot be changed by a config"
         );
         Refusal::new(Reason::ForeignContent, message).at(&step.entry.origin)
     })

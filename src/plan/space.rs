@@ -100,10 +100,17 @@ fn short(
     let free = facts.free_bytes.saturating_sub(reserve.0);
     let inodes = facts.free_inodes;
     let inodes = inodes.map(|inodes| inodes.saturating_sub(reserve.1));
-    let bytes = (bytes > free)
-        .then(|| format!("{mount} has {free} bytes to spare and the update needs {bytes} bytes"));
+    let bytes = (bytes > free).then(|| {
+        format!(
+            "not enough space on {mount}: the update needs {bytes} bytes, {free} \
+             bytes are available"
+        )
+    });
     let objects = inodes.filter(|inodes| objects > *inodes).map(|inodes| {
-        format!("{mount} has {inodes} inodes to spare and the update needs {objects} inodes")
+        format!(
+            "not enough inodes on {mount}: the update needs {objects} inodes, {inodes} inodes \
+             are available"
+        )
     });
     bytes.into_iter().chain(objects).collect()
 }

@@ -53,12 +53,12 @@ impl Page {
             }
         }
         if !plan.actions.is_empty() {
-            self.heading("Then, in this order")?;
+            self.heading("Actions, in this order")?;
             for action in &plan.actions {
                 self.action(action)?;
             }
         }
-        self.list("Left out", &plan.left_out)?;
+        self.list("Skipped actions", &plan.left_out)?;
         self.list("Warnings", &plan.warnings)?;
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -247,27 +247,25 @@ fn closing(plan: &Plan) -> String {
         count => format!("{count} {what}s"),
     };
     if !plan.refusals.is_empty() {
-        let reasons = counted(plan.refusals.len(), "reason");
-        return format!("The config is refused for {reasons}. Nothing was touched.");
+        let reasons = counted(plan.refusals.len(), "error");
+        return format!("Config refused: {reasons}. Nothing was changed.");
     }
     if plan.changes.is_empty() && plan.is_empty() {
         return if plan.from == plan.to || plan.from.digest == plan.to.digest {
-            "Nothing to do: the machine is as the config says.".to_owned()
+            "No changes: the machine matches the config.".to_owned()
         } else {
-            "Nothing to do: the machine is already as the new config says.".to_owned()
+            "No changes: the machine already matches the new config.".to_owned()
         };
     }
     if !plan.left_out.is_empty() {
         let changes = counted(plan.changes.len(), "change");
-        return format!(
-            "{changes} to the files; no machine runs in this root, so nothing else happens."
-        );
+        return format!("{changes} to files; no actions, because no system runs in this root.");
     }
     let cost = match plan.cost {
-        Cost::None => "nobody notices",
-        Cost::Reload => "services read their configuration again",
+        Cost::None => "no disruption",
+        Cost::Reload => "services reload their configuration",
         Cost::Restart => "services restart",
-        Cost::Drain => "pods leave this machine",
+        Cost::Drain => "pods are evicted from this node",
         Cost::SoftReboot => "userspace restarts",
         Cost::Reboot => "the machine reboots",
     };

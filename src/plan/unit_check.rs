@@ -70,7 +70,8 @@ fn misnamed(unit: &str, file: &UnitFile) -> Option<String> {
     let expected = format!("{}.{kind}", escape(path));
     (unit != expected).then(|| {
         format!(
-            "{unit} does not match its {key}={path}: systemd does not load it; its name would be {expected}"
+            "systemd does not load {unit}: its name does not match {key}={path}; the name must be \
+             {expected}"
         )
     })
 }
@@ -143,7 +144,7 @@ fn lacks(unit: &str, catalogue: &Catalogue<'_>) -> Option<&'static str> {
     match catalogue.tree.named(&catalogue.tree.real_name(unit)) {
         Named::Masked => Some("is masked"),
         _ if loaded => None,
-        _ => Some("is not on this machine"),
+        _ => Some("does not exist on this machine"),
     }
 }
 
@@ -160,7 +161,7 @@ fn never_started(unit: &str, catalogue: &Catalogue<'_>) -> Option<String> {
     }
     let wanters: Vec<String> = wanters.into_iter().collect();
     Some(format!(
-        "nothing starts {unit}: it is enabled for {}, which is not on this machine",
+        "{unit} is never started: it is enabled for {}, which does not exist on this machine",
         wanters.join(" and ")
     ))
 }

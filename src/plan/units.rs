@@ -126,7 +126,8 @@ fn lift_masks(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, si
         });
         if let Some(directory) = elsewhere {
             layout.warnings.push(format!(
-                "{name} is masked in {directory}: mask: false lifts only what is in {UNIT_DIR}"
+                "{name} stays masked: it is masked in {directory}, but mask: false only removes \
+                 masks in {UNIT_DIR}"
             ));
         }
     }
@@ -248,20 +249,16 @@ impl Enabling<'_, '_> {
             let name = &self.catalogue.tree.real_name(name);
             let why_not = match self.catalogue.find(name) {
                 Lookup::Found(_) => None,
-                Lookup::Masked => Some("but is masked on this machine: it stays off"),
-                Lookup::Generated => {
-                    Some("but a generator makes it, so it cannot be enabled: as it is")
-                }
+                Lookup::Masked => Some("it is masked on this machine"),
+                Lookup::Generated => Some("it is created by a generator"),
                 // An alias that does not resolve.
-                Lookup::Missing | Lookup::Alias(_) => {
-                    Some("and does not exist on this machine: skipped")
-                }
+                Lookup::Missing | Lookup::Alias(_) => Some("it does not exist on this machine"),
             };
             if let Some(why_not) = why_not {
                 // A preset is not an explicit request: there may be drop-ins for a unit that is not
                 // installed.
                 if said || unit.contents.is_some() {
-                    let warning = format!("{name} is to be enabled {why_not}");
+                    let warning = format!("cannot enable {name}: {why_not}");
                     self.layout.warnings.push(warning);
                 }
                 continue;
@@ -273,7 +270,7 @@ impl Enabling<'_, '_> {
                 .retain(|path, _| !self.catalogue.is_disabled(path.file_name()));
             if said && set.links.is_empty() && set.also.is_empty() && set.complaints.is_empty() {
                 self.layout.warnings.push(format!(
-                    "{name} is to be enabled and has no [Install] section: enabling it does nothing"
+                    "{name} has no [Install] section: enabling it has no effect"
                 ));
             }
             self.layout.warnings.extend(set.complaints);

@@ -28,10 +28,10 @@ impl Steps {
             self.wanted(path, wanted, before, observed, owners);
             return;
         };
-        let message = format!("{} cannot be looked at: {at}: {text}", wanted.asked);
+        let message = format!("{} cannot be examined: {at}: {text}", wanted.asked);
         let had = before.objects.get(path);
         if had.is_some_and(|had| had.object == wanted.object) {
-            self.warnings.push(format!("{message}; it stays as it is"));
+            self.warnings.push(format!("{message}; it is not changed"));
             return;
         }
         let refusal = Refusal::new(*reason, message).at(&wanted.entry.origin);

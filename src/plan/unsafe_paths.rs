@@ -24,7 +24,8 @@ pub(super) fn take_out(
         if (wanted.is_some() || absent.is_some()) && !after.speaks_of(path) {
             let asked = wanted.map_or_else(|| path.clone(), |wanted| wanted.asked);
             after.left_behind.push(format!(
-                "{asked} leaves the config and is left as it is, because it is not safe to touch: {why}"
+                "{asked} is removed from the config, but kept on disk, because its path is not \
+                 safe: {why}"
             ));
         }
     }
@@ -55,7 +56,7 @@ pub(super) fn leave_obstructed(
         let asked = step.map_or_else(|| target.to_string(), |step| step.entry.name.to_string());
         let why = obstacle.message;
         after.left_behind.push(format!(
-            "{asked} leaves the config and is left as it is: {why}"
+            "{asked} is removed from the config, but kept on disk: {why}"
         ));
         false
     });
@@ -70,7 +71,7 @@ fn obstructed(before: &Layout, observed: &Observed) -> BTreeMap<AbsPath, String>
         let mut above = path.ancestors();
         above.find(|above| facts(above).is_some_and(|facts| facts.kind != ObjectKind::Directory))
     };
-    let why = |path: &AbsPath| Some(format!("{} is no directory any more", obstacle(path)?));
+    let why = |path: &AbsPath| Some(format!("{} is no longer a directory", obstacle(path)?));
     users
         .filter_map(|path| Some((path.clone(), why(path)?)))
         .collect()

@@ -83,7 +83,7 @@ impl Judge<'_> {
                 ..Verdict::default()
             },
             EntryKind::KernelArgument | EntryKind::OSImage | EntryKind::Extension => {
-                reboot("the operating system changes with a boot")
+                reboot("operating system changes take effect at boot")
             }
         }
     }
@@ -94,7 +94,7 @@ impl Judge<'_> {
             ..Verdict::default()
         };
         if policy.demands.is_empty() {
-            verdict.why.push("its policy asks for nothing".to_owned());
+            verdict.why.push("its policy requires no action".to_owned());
         }
         for demand in &policy.demands {
             self.add_demand(demand, subject, &mut verdict);
@@ -104,7 +104,7 @@ impl Judge<'_> {
         {
             verdict
                 .warnings
-                .push(format!("{} goes, but {note}", subject.name));
+                .push(format!("{} is removed, but {note}", subject.name));
         }
         verdict
     }
@@ -127,7 +127,7 @@ impl Judge<'_> {
                 verdict.needs.push(Need::machine(*kind));
                 verdict
                     .why
-                    .push(format!("its policy asks for a {}", word(*kind)));
+                    .push(format!("its policy requires a {}", word(*kind)));
                 return;
             }
             Demand::Unit {
@@ -147,7 +147,7 @@ impl Judge<'_> {
         let runs = |unit: &&&String| once || self.machine.active(unit) != Some(false);
         let Some(unit) = present.iter().find(runs).or(present.first()) else {
             verdict.why.push(format!(
-                "this machine has no {}, so nothing is to be done",
+                "no {} on this machine, no action needed",
                 names.join(" or ")
             ));
             return;
@@ -155,7 +155,7 @@ impl Judge<'_> {
         if self.machine.active(unit) == Some(false) && !once && !subject.starts.contains(unit) {
             verdict
                 .why
-                .push(format!("{unit} does not run, so nothing is to be done"));
+                .push(format!("{unit} is not running, no action needed"));
             return;
         }
         self.add_unit_need(kind, unit, (flexible, subject), verdict);
@@ -171,14 +171,14 @@ impl Judge<'_> {
         if kind == ActionKind::Special {
             let same = subject.path.is_some_and(|path| self.same_images(path));
             let then = match same {
-                true => "every name means the same image as before",
-                false => "images may come from elsewhere then, so pods leave first",
+                true => "every image name still resolves to the same image",
+                false => "images may be pulled from another registry, so the node is drained first",
             };
             if !same {
                 verdict.needs.push(Need::machine(ActionKind::Drain));
             }
             verdict.needs.push(Need::unit(ActionKind::Reload, unit));
-            verdict.why.push(format!("{unit} reads it again; {then}"));
+            verdict.why.push(format!("{unit} is reloaded; {then}"));
             return;
         }
         let kind = if flexible && kind == ActionKind::Reload && !self.machine.can_reload(unit) {
@@ -192,15 +192,15 @@ impl Judge<'_> {
         {
             let (need, instead) = self.unit_reboot(unit);
             verdict.needs.push(need);
-            verdict.why.push(format!(
-                "{unit} would have to be restarted, but {why}{instead}"
-            ));
+            verdict
+                .why
+                .push(format!("{unit} needs a restart, but {why}{instead}"));
             return;
         }
         verdict.needs.push(Need::unit(kind, unit));
         verdict.why.push(match kind {
-            ActionKind::Reload => format!("{unit} reads it again"),
-            _ => format!("{unit} reads it when it starts"),
+            ActionKind::Reload => format!("{unit} is reloaded"),
+            _ => format!("{unit} is restarted"),
         });
     }
 
@@ -208,24 +208,29 @@ impl Judge<'_> {
     fn reboot_for(&self, subject: Subject<'_>) -> Verdict {
         let kernel = !subject.path.is_some_and(soft::takes_path);
         let (kind, why) = match self.soft_reboot(!kernel) {
-            Soft::Never => (ActionKind::Reboot, "so a reboot makes it effective"),
+            Soft::Never => (
+                ActionKind::Reboot,
+                "no policy matches, so a reboot is required",
+            ),
             Soft::Enough => (
                 ActionKind::SoftReboot,
-                "and only userspace reads it, so a soft reboot makes it effective (update.softReboot)",
+                "no policy matches and only userspace reads it, so a soft reboot is enough \
+                 (update.softReboot)",
             ),
             Soft::NotEnough => (
                 ActionKind::Reboot,
-                "and the kernel or early boot may read it, so a full reboot makes it effective",
+                "no policy matches and the kernel or early boot may read it, so a full reboot is \
+                 required",
             ),
             Soft::NotOffered => (
                 ActionKind::Reboot,
-                "so a reboot makes it effective; this systemd offers no soft reboot",
+                "no policy matches, so a reboot is required; this systemd has no soft-reboot",
             ),
         };
         Verdict {
             policy: DEFAULT.to_owned(),
             needs: vec![Need::machine(kind)],
-            why: vec![format!("no policy names it, {why}")],
+            why: vec![why.to_owned()],
             warnings: Vec::new(),
         }
     }
@@ -238,8 +243,12 @@ impl Judge<'_> {
                 ActionKind::SoftReboot,
                 "; a soft reboot restarts it (update.softReboot)",
             ),
-            Soft::NotEnough => (ActionKind::Reboot, "; its work is the kernel's"),
-            Soft::NotOffered => (ActionKind::Reboot, "; this systemd offers no soft reboot"),
+            Soft::NotEnough => (
+                ActionKind::Reboot,
+                "; a soft reboot does not reset its kernel \
+                 state",
+            ),
+            Soft::NotOffered => (ActionKind::Reboot, "; this systemd has no soft-reboot"),
         };
         (Need::machine(kind), rest)
     }
@@ -279,16 +288,16 @@ impl Judge<'_> {
                 self.stops(unit, "masked", &mut verdict)
             }
             (EntryKind::Mask, ChangeKind::Remove) => {
-                verdict.why.push("it may run again".to_owned())
+                verdict.why.push("the unit can be started again".to_owned())
             }
             (EntryKind::Enablement, ChangeKind::Remove) => {
                 self.stops(unit, "disabled", &mut verdict)
             }
             (EntryKind::Enablement, _) => {
-                self.starts(subject, "new and enabled, so started", &mut verdict)
+                self.starts(subject, "enabled, so it is started", &mut verdict)
             }
             (EntryKind::Unit, ChangeKind::Remove) if !self.machine.has_vendor_file(unit) => {
-                self.stops(unit, "gone", &mut verdict)
+                self.stops(unit, "unit file removed", &mut verdict)
             }
             _ => self.content_changed(unit, subject, &mut verdict),
         }
@@ -301,13 +310,13 @@ impl Judge<'_> {
             // systemd does not stop templates, and `systemctl disable` or `mask` of one leaves its
             // instances alone.
             let why =
-                format!("{state}; a template does not run, and its instances are left as they are");
+                format!("{state}; a template has no process, and its instances are not changed");
             verdict.why.push(why);
         } else if self.machine.active(unit) != Some(false) {
             verdict.needs.push(Need::unit(ActionKind::Stop, unit));
-            verdict.why.push(format!("{state}, so stopped"));
+            verdict.why.push(format!("{state}, so it is stopped"));
         } else {
-            verdict.why.push(format!("{state}; it does not run"));
+            verdict.why.push(format!("{state}; it is not running"));
         }
     }
 
@@ -322,7 +331,7 @@ impl Judge<'_> {
         verdict.why.push(if any {
             why.to_owned()
         } else {
-            "enabled; there is nothing to start".to_owned()
+            "enabled; no unit to start".to_owned()
         });
     }
 
@@ -343,15 +352,15 @@ impl Judge<'_> {
         let new = subject.change == ChangeKind::Create && subject.kind == EntryKind::Unit;
         if !subject.starts.is_empty() && (new || !self.machine.runs_once(unit)) {
             let why = if new {
-                "new and enabled, so started"
+                "enabled, so it is started"
             } else {
-                "changed, enabled and not running, so started"
+                "enabled but not running, so it is started"
             };
             self.starts(subject, why, verdict);
         } else {
             verdict
                 .why
-                .push("it does not run; systemd reads its files again".to_owned());
+                .push("it is not running; systemd reloads the unit file".to_owned());
         }
     }
 
@@ -370,21 +379,21 @@ impl Judge<'_> {
                 verdict.needs.push(Need::unit(ActionKind::Restart, unit));
                 verdict
                     .why
-                    .push("it runs and is restarted with its new content".to_owned());
+                    .push("it is running, so it is restarted".to_owned());
             }
             Uptake::Reload => {
                 verdict.needs.push(Need::unit(ActionKind::Reload, unit));
                 verdict
                     .why
-                    .push("it runs and reads its new content".to_owned());
+                    .push("it is running, so it is reloaded".to_owned());
             }
             Uptake::Nothing(why) => verdict.why.push(why.to_owned()),
             Uptake::Reboot(why) => {
                 let (need, instead) = self.unit_reboot(unit);
                 verdict.needs.push(need);
-                verdict
-                    .why
-                    .push(format!("it runs and cannot be restarted: {why}{instead}"));
+                verdict.why.push(format!(
+                    "it is running and cannot be restarted: {why}{instead}"
+                ));
             }
         }
     }

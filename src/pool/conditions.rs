@@ -25,11 +25,11 @@ pub fn conditions(members: &Members<'_>, counts: &Counts) -> Vec<PoolCondition> 
     let updated = counts.all_updated();
     let (target, paused) = (pool.spec.configuration.name.as_str(), pool.spec.paused);
     let (whole, part) = match target {
-        "" => ("every node is on its config".to_owned(), "what they name"),
+        "" => ("every node is on its config".to_owned(), "these configs"),
         target => (format!("every node is on {target}"), target),
     };
     let waiting = match paused {
-        true => format!("the pool is paused; {part} waits"),
+        true => format!("the pool is paused; {part} is pending"),
         false => format!(
             "{} of {} nodes are on {part}",
             counts.updated, counts.machines
@@ -91,7 +91,7 @@ fn named(members: &Members<'_>) -> Option<String> {
     failed.sort_by(|a, b| a.name.cmp(&b.name));
     let each = failed.iter().map(|node| {
         let reason = node.annotation(crate::crd::names::protocol::REASON);
-        format!("{}: {}", node.name, reason.unwrap_or("no reason is given"))
+        format!("{}: {}", node.name, reason.unwrap_or("no reason given"))
     });
     let each = each.collect::<Vec<_>>().join("; ");
     (!each.is_empty()).then(|| cut(&each, REASON_LIMIT).to_owned())

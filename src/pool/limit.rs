@@ -27,7 +27,8 @@ pub enum BadLimit {
     },
     /// The control plane would lose its quorum.
     #[error(
-        "maxUnavailable of pool {pool} would let {given} of {machines} control plane nodes be away at once, and the quorum bears {bears}; expected 1"
+        "maxUnavailable of pool {pool} would allow {given} of {machines} control plane nodes to be \
+         unavailable at once, but etcd quorum tolerates only {bears}; expected 1"
     )]
     Quorum {
         /// The pool.
@@ -69,7 +70,8 @@ pub fn max_unavailable(pool: &PoolView, machines: usize) -> Result<Limit, BadLim
             at_most,
             warning: (kind == Kind::ControlPlane && at_most > 1).then(|| {
                 format!(
-                    "maxUnavailable of pool {} lets {at_most} control plane nodes be away at once",
+                    "maxUnavailable of pool {} allows {at_most} control plane nodes to be \
+                     unavailable at once",
                     pool.name
                 )
             }),

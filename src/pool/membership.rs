@@ -83,7 +83,7 @@ impl<'p> Membership<'p> {
         let pool = self.pool.filter(|_| !self.passed_over.is_empty())?;
         let others = self.passed_over.join(", ");
         Some(format!(
-            "node {node} is selected by several pools and counts as one of {}, not of {others}",
+            "node {node} is selected by several pools; it is counted in pool {}, not in {others}",
             pool.name
         ))
     }

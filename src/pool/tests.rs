@@ -121,9 +121,9 @@ fn a_selector_with_a_mistake_selects_nobody_and_says_field_and_what_is_expected(
     let key = format!("{ROLE}worker");
     for (operator, values, said) in [
         ("Gt", json!(["1"]), "\"Gt\"; expected In, NotIn"),
-        ("In", json!([]), "expected one at least"),
-        ("NotIn", json!([]), "expected one at least"),
-        ("Exists", json!(["x"]), "expected none"),
+        ("In", json!([]), "expected at least one"),
+        ("NotIn", json!([]), "expected at least one"),
+        ("Exists", json!(["x"]), "takes none"),
     ] {
         let expression = json!({"key": key, "operator": operator, "values": values});
         let pool = pool(
@@ -250,7 +250,7 @@ fn unavailable_is_who_takes_no_pods_or_is_on_the_way() {
         ("has not begun", node("a", "c0", "c1", "Done"), true),
         ("works", node("a", "c0", "c1", "Working"), true),
         ("works to its end", node("a", "c1", "c1", "Working"), true),
-        ("says nothing", node("a", "c1", "c1", ""), true),
+        ("has no state", node("a", "c1", "c1", ""), true),
         ("has nothing desired", node("a", "c1", "", "Done"), true),
         ("failed", node("a", "c0", "c1", "Degraded"), false),
         ("refused", node("a", "c0", "c1", "Unreconcilable"), false),

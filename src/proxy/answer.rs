@@ -172,10 +172,13 @@ fn chosen(wire: &Bytes, size: usize) -> Result<Vec<String>, String> {
     let found = parts(wire, &PREFERRED_SHAPE).map_err(|error| error.to_string())?;
     // One for the container, and one for each device.
     if found > 1 + size {
-        return Err(format!("its advice has {found} parts for {size} device(s)"));
+        return Err(format!(
+            "its preferred allocation has {found} parts for {size} device(s)"
+        ));
     }
     let answer = api::PreferredAllocationResponse::decode(wire.clone());
-    let answer = answer.map_err(|error| format!("its advice cannot be read: {error}"))?;
+    let answer =
+        answer.map_err(|error| format!("its preferred allocation cannot be decoded: {error}"))?;
     let first = answer.container_responses.into_iter().next();
     Ok(first.map(|one| one.device_i_ds).unwrap_or_default())
 }
@@ -251,7 +254,7 @@ mod tests {
         assert_eq!(advice(2).unwrap(), ["a", "a"]);
         assert_eq!(
             advice(3).unwrap_err(),
-            "its advice has 4 parts for 2 device(s)"
+            "its preferred allocation has 4 parts for 2 device(s)"
         );
         assert!(chosen(&Bytes::from_static(&[0xff]), 2).is_err());
         assert_eq!(chosen(&Bytes::new(), 2), Ok(Vec::new()));

@@ -42,7 +42,7 @@ const HEADERS: u32 = 16 * 1024;
 /// Why a plugin cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    #[error("the endpoint {0:?} is no plain file name of at most {LONGEST_NAME} bytes")]
+    #[error("endpoint {0:?} is not a plain file name of at most {LONGEST_NAME} bytes")]
     Name(String),
     #[error("failed to dial device plugin: {path} is a {}, not a socket", found.as_str())]
     NoSocket { path: AbsPath, found: Kind },
@@ -113,11 +113,11 @@ pub(super) async fn dial(
     let mut pause = FIRST_PAUSE;
     let (channel, address) = loop {
         let why = match look(root, &path, vendor)? {
-            None => "there is no such socket".to_owned(),
+            None => "socket not found".to_owned(),
             Some(address) => match timeout_at(until, connect(&address)).await {
                 Ok(Ok(channel)) => break (channel, address),
                 Ok(Err(error)) => crate::telemetry::chain(&error),
-                Err(_) => "nobody answers".to_owned(),
+                Err(_) => "connecting timed out".to_owned(),
             },
         };
         if Instant::now() + pause >= until {
@@ -180,7 +180,7 @@ pub(super) fn words(status: &Status) -> String {
     // A source means that the error was made by the gRPC library; its details do not help a reader.
     match status.source() {
         Some(_) if status.message().contains("h2 protocol error") => {
-            "its connection broke off".to_owned()
+            "its connection was lost".to_owned()
         }
         _ => plain(status.message()),
     }

@@ -85,10 +85,10 @@ impl Known {
         match root.read_nofollow(&known.file, LARGEST) {
             Ok(bytes) => match serde_json::from_slice::<Saved>(&bytes) {
                 Ok(saved) => known.take(saved),
-                Err(error) => tracing::warn!("{} is not used: {error}", known.file),
+                Err(error) => tracing::warn!("ignoring {}: {error}", known.file),
             },
             Err(error) if error.is_not_found() => {}
-            Err(error) => tracing::warn!("known plugins are not dialled: {}", chain(&error)),
+            Err(error) => tracing::warn!("not dialling known plugins: {}", chain(&error)),
         }
         Ok(known)
     }

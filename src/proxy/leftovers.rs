@@ -28,7 +28,7 @@ pub(super) fn remove(root: &Root, declared: &BTreeMap<String, Arc<Vendor>>, alon
 fn tell(removed: Result<(), DirectoryError>) {
     if let Err(error) = removed {
         tracing::warn!(
-            "what plugins' vendors left that are none any more stays: {}",
+            "failed to remove leftovers of vendors that no longer exist: {}",
             chain(&error)
         );
     }

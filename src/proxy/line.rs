@@ -148,7 +148,7 @@ impl Line {
         let last = self.last.as_ref()?;
         match self.gone {
             Some(gone) if now >= gone + grace => {
-                let why = "plugin gone: it is not registered any more";
+                let why = "plugin gone: no longer registered";
                 Some(Offer {
                     devices: Arc::new(abandoned(&last.devices, why)),
                     asks: last.asks,

@@ -55,9 +55,9 @@ pub(super) struct Reading {
 pub(super) enum NoList {
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    #[error("its device {0} cannot be read: {1}")]
+    #[error("its device {0} cannot be decoded: {1}")]
     Device(usize, String),
-    #[error("it ends within a device")]
+    #[error("it is truncated within a device")]
     Half,
 }
 
@@ -138,7 +138,7 @@ fn device(told: &api::Device) -> Device {
     let healthy = told.health == "Healthy";
     let reason = || {
         let word: String = told.health.chars().take(LONGEST_WORD).collect();
-        format!("its plugin says {word:?}")
+        format!("its plugin reports {word:?}")
     };
     let nodes = told.topology.iter().flat_map(|topology| &topology.nodes);
     // -1 means "none" in sysfs, and some plugins pass it on.
@@ -231,7 +231,10 @@ mod tests {
         assert_eq!(list.devices["GPU-1::0"].numa, [1]);
         let odd = &list.devices["b c/ä"];
         assert_eq!(odd.health, Health::Unhealthy);
-        assert_eq!(odd.reason.as_deref(), Some("its plugin says \"healthy\""));
+        assert_eq!(
+            odd.reason.as_deref(),
+            Some("its plugin reports \"healthy\"")
+        );
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Lists {
                 Some(until) => timeout_at(until, frame).await.map_err(|_| half())?,
             };
             let Some(frame) = frame else {
-                return Err(Status::unknown("its stream broke off"));
+                return Err(Status::unknown("its stream failed"));
             };
             match frame?.into_data() {
                 Ok(data) => self.came = data,
@@ -174,7 +174,7 @@ impl Lists {
     async fn begin(&mut self) -> Result<(), Status> {
         let left = length(&self.head)?;
         let turn = Arc::clone(&self.turns.0).acquire_owned().await;
-        let turn = turn.map_err(|_| Status::internal("nobody reads lists any more"))?;
+        let turn = turn.map_err(|_| Status::internal("lists are no longer read"))?;
         self.head.clear();
         self.begun = Some(Begun {
             reading: Reading::new(self.most),
@@ -206,7 +206,7 @@ fn length(head: &[u8]) -> Result<usize, Status> {
     let (compressed, length) = head.split_first().unwrap_or((&0, &[]));
     if *compressed != 0 {
         return Err(Status::unimplemented(
-            "its list is compressed, which nobody asked for",
+            "its list is compressed, which was not requested",
         ));
     }
     let bytes = length.iter();
@@ -225,9 +225,7 @@ fn unreadable(why: NoList) -> Status {
 
 fn half() -> Status {
     let within = WHOLE_WITHIN.as_secs();
-    Status::deadline_exceeded(format!(
-        "half a list came, and not the rest within {within} s"
-    ))
+    Status::deadline_exceeded(format!("only part of a list received within {within} s"))
 }
 
 #[cfg(test)]

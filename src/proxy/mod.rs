@@ -202,7 +202,7 @@ async fn alone(root: &Root) -> Lock {
     loop {
         let why = match take_lock(root) {
             Ok(Some(lock)) => return lock,
-            Ok(None) => format!("another agent serves plugins here: it holds {LOCK}"),
+            Ok(None) => format!("another agent serves plugins on this node: it holds {LOCK}"),
             Err(error) => chain(&error),
         };
         if told.as_ref() != Some(&why) {
@@ -237,7 +237,7 @@ async fn withdraw_strangers(shared: &Shared, vendors: &BTreeMap<String, Arc<Vend
 }
 
 async fn withdraw(shared: &Shared, source: Source) {
-    tracing::info!("what {source} offered is withdrawn: no file declares it any more");
+    tracing::info!("withdrawing the resources of {source}: no file declares it any more");
     // The registry ends only with the agent, and then offers are meant to stay.
     let _ = shared.registry.withdraw(source, None).await;
 }

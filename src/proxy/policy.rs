@@ -45,17 +45,17 @@ pub(super) enum Refused {
     Unreadable(String),
     #[error("the plugin's answer has {0} parts; at most {MOST_PARTS} are read")]
     TooMuch(usize),
-    #[error("the plugin's answer holds nothing for the container")]
+    #[error("the plugin's answer is empty for the container")]
     Empty,
-    #[error("{0:?} is no absolute path without ..")]
+    #[error("{0:?} is not an absolute path without ..")]
     Path(String),
     #[error("the node {path} is not among the devices of the vendor's file ({expected})")]
     Node { path: String, expected: String },
     #[error("the mount of {path} is not allowed; expected {expected}, or a prefix of spec.mounts")]
     Mount { path: String, expected: String },
-    #[error("the mount of {path} must be read-only: the host runs what lies there")]
+    #[error("the mount of {path} must be read-only: the host executes files from it")]
     Writable { path: String },
-    #[error("the annotation {0:?} is not allowed: runtimes obey it")]
+    #[error("the annotation {0:?} is not allowed: container runtimes act on it")]
     Annotation(String),
     #[error("the CDI device {name:?} is not among the kinds of the vendor's file ({expected})")]
     Cdi { name: String, expected: String },

@@ -96,7 +96,7 @@ impl Desk {
                 dial::users(&self.vendor)
             ))),
             None => Err(Status::permission_denied(
-                "the kernel does not say whose connection this is",
+                "peer credentials are not available",
             )),
         }
     }
@@ -165,7 +165,7 @@ impl Desk {
 }
 
 fn going() -> Status {
-    Status::unavailable("registrations are not taken at the moment")
+    Status::unavailable("registrations are not accepted at the moment")
 }
 
 #[tonic::async_trait]

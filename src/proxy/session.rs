@@ -102,7 +102,7 @@ pub(super) enum Over {
     Directory(#[from] DirectoryError),
     #[error(transparent)]
     Root(#[from] RootError),
-    #[error("cannot wait for connections")]
+    #[error("failed to accept connections")]
     Listen(#[from] std::io::Error),
     #[error("its directory was removed")]
     Gone,
@@ -359,7 +359,7 @@ impl Session {
             self.bind_at = None;
             let (name, path) = (&self.vendor.name, &self.directory.path);
             if self.log.take() {
-                tracing::warn!(vendor = %name, "somebody replaces kubelet.sock in {path}; it is made again");
+                tracing::warn!(vendor = %name, "kubelet.sock in {path} was replaced by another process; creating it again");
             }
             self.serve()?;
         }

@@ -20,7 +20,7 @@ pub(super) fn inodes(disks: &[FreeSpace], least: u8) -> Verdict {
         }
     }
     match (counted, short.is_empty()) {
-        (false, _) => Verdict::no_signal("no watched file system has a limit of inodes"),
+        (false, _) => Verdict::no_signal("no monitored file system has an inode limit"),
         (true, true) => Verdict::fine("enough free inodes"),
         (true, false) => Verdict::closed(Reason::InodesLow, super::verdict::few(short.iter())),
     }
@@ -28,9 +28,9 @@ pub(super) fn inodes(disks: &[FreeSpace], least: u8) -> Verdict {
 
 pub(super) fn root(read_only: Option<bool>) -> Verdict {
     match read_only {
-        Some(false) => Verdict::fine("/ can be written to"),
+        Some(false) => Verdict::fine("/ is writable"),
         Some(true) => Verdict::closed(Reason::RootReadOnly, "/ is mounted read-only"),
-        None => Verdict::no_signal("the mounts of this machine cannot be read"),
+        None => Verdict::no_signal("cannot read the mount table"),
     }
 }
 
@@ -39,10 +39,10 @@ pub(super) fn memory(inputs: &Inputs) -> Verdict {
     let kubelet =
         inputs.kubelet != Kubelet::Unneeded || inputs.device_manager == DeviceManager::Listening;
     if !kubelet {
-        return Verdict::fine("no kubelet to mind them");
+        return Verdict::fine("no kubelet: not checked");
     }
     let Some(memory) = inputs.memory else {
-        return Verdict::no_signal("the kernel's memory settings cannot be read");
+        return Verdict::no_signal("cannot read the kernel's memory settings");
     };
     let wrong: Vec<_> = [
         ("vm.overcommit_memory", memory.overcommit, 1),
@@ -50,10 +50,10 @@ pub(super) fn memory(inputs: &Inputs) -> Verdict {
     ]
     .into_iter()
     .filter(|(_, is, wanted)| is != wanted)
-    .map(|(name, is, wanted)| format!("{name} is {is}, a kubelet works with {wanted}"))
+    .map(|(name, is, wanted)| format!("{name} is {is}, the kubelet requires {wanted}"))
     .collect();
     match wrong.is_empty() {
-        true => Verdict::fine("as a kubelet works with them"),
+        true => Verdict::fine("as required by the kubelet"),
         false => Verdict::closed(Reason::KernelMemorySettings, wrong.join(", ")),
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn verdict(probe: &Probe, inputs: &Inputs) -> Verdict {
         return untainted(taint, inputs);
     }
     let Some(answer) = inputs.own.get(probe) else {
-        return Verdict::closed(Reason::OwnGateClosed, "not asked yet");
+        return Verdict::closed(Reason::OwnGateClosed, "not checked yet");
     };
     match answer.open {
         Some(true) => Verdict::fine(&*answer.message),
@@ -157,7 +157,7 @@ pub(super) fn verdict(probe: &Probe, inputs: &Inputs) -> Verdict {
 /// server is read first.
 fn untainted(taint: &str, inputs: &Inputs) -> Verdict {
     let Some(borne) = &inputs.taints else {
-        return Verdict::no_signal("the taints of the Node are not known");
+        return Verdict::no_signal("the Node's taints are unknown");
     };
     let same = |one: &String| {
         let key = one.rsplit_once(':').map_or(one.as_str(), |(key, _)| key);
@@ -165,9 +165,9 @@ fn untainted(taint: &str, inputs: &Inputs) -> Verdict {
     };
     match borne.iter().find(|one| same(one)) {
         Some(found) => {
-            let message = format!("the Node bears the taint {found}");
+            let message = format!("Node has taint {found}");
             Verdict::closed(Reason::OwnGateClosed, message)
         }
-        None => Verdict::fine(format!("the Node does not bear the taint {taint}")),
+        None => Verdict::fine(format!("Node does not have taint {taint}")),
     }
 }

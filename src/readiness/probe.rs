@@ -103,7 +103,7 @@ async fn answer(probe: &Probe, root: &Root, systemd: Option<&Systemd>) -> Answer
         Probe::Unit(name) => limited(unit(name, systemd)).await,
         Probe::Http(endpoint) => limited(get(endpoint)).await,
         Probe::File(path) => file(path.clone(), root.clone()).await,
-        Probe::TaintAbsent(_) => unknown("seen with the Node"),
+        Probe::TaintAbsent(_) => unknown("taken from the observed Node"),
     }
 }
 
@@ -114,7 +114,7 @@ async fn limited(asked: impl Future<Output = Answer>) -> Answer {
 
 /// The message is the same however long it takes, since the state does not change.
 fn silent() -> Answer {
-    closed(format!("no answer within {} s", PATIENCE.as_secs()))
+    closed(format!("no response within {} s", PATIENCE.as_secs()))
 }
 
 fn open(message: impl Into<String>) -> Answer {
@@ -140,14 +140,14 @@ fn unknown(message: impl Into<String>) -> Answer {
 
 async fn unit(name: &str, systemd: Option<&Systemd>) -> Answer {
     let Some(systemd) = systemd else {
-        return unknown("no service manager to ask");
+        return unknown("no service manager");
     };
     match systemd.unit(name).await {
         Err(error) => unknown(format!(
-            "the service manager does not say: {}",
+            "failed to query the service manager: {}",
             chain(&error)
         )),
-        Ok(unit) if unit.load == Load::NotFound => closed(format!("there is no unit {name}")),
+        Ok(unit) if unit.load == Load::NotFound => closed(format!("unit {name} not found")),
         Ok(unit) if unit.active.is_up() => open(format!("{name} is active")),
         Ok(unit) => closed(format!("{name} is {}", unit.active.as_str())),
     }
@@ -158,10 +158,10 @@ async fn file(path: AbsPath, root: Root) -> Answer {
     // stat on an unresponsive network file system may block for a long time or forever.
     let looked = tokio::task::spawn_blocking(move || root.stat(&path)).await;
     match looked {
-        Ok(Ok(Some(_))) => open(format!("{shown} is there")),
-        Ok(Ok(None)) => closed(format!("there is no {shown}")),
+        Ok(Ok(Some(_))) => open(format!("{shown} exists")),
+        Ok(Ok(None)) => closed(format!("{shown} not found")),
         Ok(Err(error)) => closed(chain(&error)),
-        Err(_) => unknown(format!("nobody looked for {shown}")),
+        Err(_) => unknown(format!("{shown} was not checked")),
     }
 }
 
@@ -170,9 +170,9 @@ async fn get(endpoint: &Endpoint) -> Answer {
     match first_line(endpoint).await {
         Err(error) => closed(format!("{shown}: {error}")),
         Ok(line) => match line.split(' ').nth(1) {
-            Some("200") if line.starts_with("HTTP/1.") => open(format!("{shown} answers 200")),
-            Some(code) if line.starts_with("HTTP/1.") => closed(format!("{shown} answers {code}")),
-            _ => closed(format!("{shown} does not speak HTTP/1")),
+            Some("200") if line.starts_with("HTTP/1.") => open(format!("{shown} returned 200")),
+            Some(code) if line.starts_with("HTTP/1.") => closed(format!("{shown} returned {code}")),
+            _ => closed(format!("{shown} did not return an HTTP/1 response")),
         },
     }
 }
@@ -232,7 +232,7 @@ mod tests {
         let ill = says(b"HTTP/1.0 503 Service Unavailable\r\n\r\n").await;
         let answer = get(&ill).await;
         assert_eq!(answer.open, Some(false));
-        assert!(answer.message.ends_with("answers 503"), "{answer:?}");
+        assert!(answer.message.ends_with("returned 503"), "{answer:?}");
         for other in [&b"SSH-2.0-OpenSSH 200\r\n"[..], b""] {
             assert_eq!(get(&says(other).await).await.open, Some(false));
         }
@@ -266,7 +266,7 @@ mod tests {
         tokio::spawn(follow(probe.clone(), root, None, to));
         let open = |known: &Answers| known.get(&probe).and_then(|answer| answer.open);
         let closed = answers.wait_for(|known| open(known) == Some(false)).await;
-        assert_eq!(closed.unwrap()[&probe].message, "no answer within 3 s");
+        assert_eq!(closed.unwrap()[&probe].message, "no response within 3 s");
         let opened = answers.wait_for(|known| open(known) == Some(true));
         // The clock is paused, so that probes take no time on it.
         timeout(Duration::from_secs(600), opened)

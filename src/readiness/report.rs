@@ -374,9 +374,13 @@ fn window(update: &UpdateReport, opens: Timestamp) -> Blocker {
         true => (
             "UpgradeConfig",
             "upgradeAt",
-            "the cluster lets updates begin",
+            "the cluster allows updates to start",
         ),
-        false => ("Window", "update.windows", "the next window opens"),
+        false => (
+            "Window",
+            "update.windows",
+            "the next maintenance window opens",
+        ),
     };
     Blocker {
         kind: kind.to_owned(),

@@ -69,7 +69,7 @@ fn config(state: &ConfigState) -> Verdict {
         return Verdict::closed(Reason::UpdateFailed, message);
     }
     if let Some(name) = &state.unverified {
-        let message = format!("{name} is applied and not verified yet");
+        let message = format!("{name} is applied, not verified yet");
         return Verdict::closed(Reason::UpdateInProgress, message);
     }
     if !state.drifted.is_empty() {
@@ -81,24 +81,24 @@ fn config(state: &ConfigState) -> Verdict {
     }
     match &state.refused {
         Some(refused) => {
-            let message = format!("the last good config stays: {}", refused.message);
+            let message = format!("keeping the last valid config: {}", refused.message);
             let reason = match refused.reason {
                 Reason::RolesMixed => Reason::RolesMixed,
                 _ => Reason::ConfigRefused,
             };
             Verdict::note(reason, message)
         }
-        None => Verdict::fine("nothing is half applied"),
+        None => Verdict::fine("no partially applied update"),
     }
 }
 
 fn boot(boot: &Boot) -> Verdict {
     match (&boot.ordered_at, &boot.current) {
-        (None, _) => Verdict::fine("no reboot is under way"),
-        (Some(_), None) => Verdict::no_signal("the boot id cannot be read"),
+        (None, _) => Verdict::fine("no reboot pending"),
+        (Some(_), None) => Verdict::no_signal("cannot read the boot ID"),
         (Some(before), Some(now)) if before == now => Verdict::closed(
             Reason::RebootPending,
-            "the ordered reboot has not happened yet",
+            "a reboot was requested and has not happened yet",
         ),
         (Some(_), Some(_)) => Verdict::closed(
             Reason::BootUnverified,
@@ -113,10 +113,8 @@ fn kubelet(state: &Kubelet) -> Verdict {
     let closed = |message: &str| Verdict::closed(Reason::KubeletDown, message);
     match state {
         Kubelet::Unneeded => Verdict::fine("not a node of a cluster"),
-        Kubelet::Unknown => Verdict::no_signal("the API server does not answer"),
-        Kubelet::NoNode => {
-            closed("there is no Node of this name: the kubelet has not registered it")
-        }
+        Kubelet::Unknown => Verdict::no_signal("API server unreachable"),
+        Kubelet::NoNode => closed("Node not found: the kubelet has not registered it"),
         Kubelet::OldBoot => closed("the kubelet has not reported since this boot"),
         Kubelet::NotReady(why) => closed(&format!("the kubelet is not ready: {why}")),
         Kubelet::Ready => Verdict::fine("the kubelet is ready"),
@@ -125,29 +123,29 @@ fn kubelet(state: &Kubelet) -> Verdict {
 
 fn other_daemon(seen: Option<&str>) -> Verdict {
     match seen {
-        None => Verdict::fine("nobody else changes this machine's config"),
+        None => Verdict::fine("no other daemon manages this machine"),
         Some(seen) => Verdict::closed(
             Reason::OtherDaemon,
-            format!("{seen}; nothing of the config is changed beside it"),
+            format!("{seen}; machinist applies no config while it is present"),
         ),
     }
 }
 
 fn device_manager(state: &DeviceManager, now: Timestamp) -> Verdict {
     match state {
-        DeviceManager::Unneeded => Verdict::fine("no devices to lend"),
-        DeviceManager::Listening => Verdict::fine("the kubelet listens"),
+        DeviceManager::Unneeded => Verdict::fine("no devices to advertise"),
+        DeviceManager::Listening => Verdict::fine("the kubelet accepts device plugins"),
         DeviceManager::Absent(since) if lasted(*since, now, SOCKET_GRACE) => Verdict::closed(
             Reason::KubeletDown,
             "no kubelet socket: the device manager is off or the kubelet is down",
         ),
-        DeviceManager::Absent(_) => Verdict::fine("the kubelet's socket is waited for"),
+        DeviceManager::Absent(_) => Verdict::fine("waiting for the kubelet socket"),
     }
 }
 
 fn devices(wait: Option<&DevicesReturn>, limit: Duration, now: Timestamp) -> Verdict {
     let Some(wait) = wait else {
-        return Verdict::fine("no devices are waited for");
+        return Verdict::fine("not waiting for any device");
     };
     let short: Vec<_> = wait
         .before
@@ -158,27 +156,30 @@ fn devices(wait: Option<&DevicesReturn>, limit: Duration, now: Timestamp) -> Ver
         })
         .collect();
     if short.is_empty() {
-        return Verdict::fine("every device is back");
+        return Verdict::fine("all devices are allocatable again");
     }
     let short = few(short.iter());
     match lasted(wait.since, now, limit) {
         true => Verdict::note(
             Reason::DevicesMissing,
-            format!("no longer waited for after {} s: {short}", limit.as_secs()),
+            format!("gave up waiting after {} s: {short}", limit.as_secs()),
         ),
-        false => Verdict::closed(Reason::DevicesMissing, format!("not back yet: {short}")),
+        false => Verdict::closed(
+            Reason::DevicesMissing,
+            format!("not allocatable again yet: {short}"),
+        ),
     }
 }
 
 fn failed_units(units: Option<&FailedUnits>) -> Verdict {
     let Some(units) = units else {
-        return Verdict::no_signal("no service manager to ask");
+        return Verdict::no_signal("no service manager");
     };
     let new: Vec<_> = units.now.difference(&units.before).collect();
     match (new.is_empty(), units.now.is_empty()) {
         (true, true) => Verdict::fine("no unit has failed"),
         (true, false) => Verdict::fine(format!(
-            "only units that had failed before: {}",
+            "only units that failed before the update: {}",
             few(units.now.iter())
         )),
         (false, _) => Verdict::closed(
@@ -190,7 +191,7 @@ fn failed_units(units: Option<&FailedUnits>) -> Verdict {
 
 fn pressure(stall: Option<Pressure>, policy: &Policy) -> Verdict {
     let Some(stall) = stall else {
-        return Verdict::no_signal("this kernel gives no pressure information");
+        return Verdict::no_signal("the kernel provides no pressure information");
     };
     let above: Vec<_> = [
         ("cpu", stall.cpu, policy.cpu_pressure),
@@ -214,7 +215,7 @@ fn disk_space(disks: &[FreeSpace], min: MinFree) -> Verdict {
         .map(|disk| format!("{} has {} free", disk.path, share(disk)))
         .collect();
     match (disks.is_empty(), short.is_empty()) {
-        (true, _) => Verdict::no_signal("no file system is watched"),
+        (true, _) => Verdict::no_signal("no file system is monitored"),
         (false, true) => Verdict::fine("enough free space"),
         (false, false) => Verdict::closed(Reason::DiskSpaceLow, few(short.iter())),
     }
@@ -244,7 +245,7 @@ fn time_sync(synchronised: Option<bool>) -> Verdict {
     match synchronised {
         Some(true) => Verdict::fine("the clock is synchronised"),
         Some(false) => Verdict::closed(Reason::TimeUnsynchronised, "the clock is not synchronised"),
-        None => Verdict::no_signal("the kernel does not say whether the clock is synchronised"),
+        None => Verdict::no_signal("cannot determine whether the clock is synchronised"),
     }
 }
 

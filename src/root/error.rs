@@ -73,7 +73,7 @@ pub enum RootError {
         path: PathBuf,
     },
     /// Users other than root may change something that only root should control.
-    #[error("{} is not obeyed: {writer}, and a machine obeys what root alone may write", path.display())]
+    #[error("{} is not trusted: {writer}; only root may have write access", path.display())]
     Untrusted {
         /// The object, which may be a directory or a link on the way.
         path: PathBuf,
@@ -89,7 +89,7 @@ pub enum RootError {
         why: String,
     },
     /// A process answers on the socket that was to be bound.
-    #[error("cannot bind {}: somebody serves it already", path.display())]
+    #[error("cannot bind {}: another process is listening on it", path.display())]
     SocketServed {
         /// The socket.
         path: PathBuf,

@@ -69,7 +69,7 @@ impl Root {
     pub fn bind_unix_private(&self, p: &AbsPath, mode: u32) -> Result<UnixListener, RootError> {
         let dir = p.parent().unwrap_or_else(AbsPath::root);
         self.make_dirs(&dir, PRIVATE)?;
-        let failed = |error| self.failed("keep for this user alone", &dir, error);
+        let failed = |error| self.failed("restrict to this user", &dir, error);
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let opened = self.open_raw(dir.relative(), flags, 0).map_err(failed)?;
         let found = walk::statx_of(&opened).map_err(failed)?;

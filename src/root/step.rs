@@ -106,7 +106,7 @@ impl Root {
     pub(super) fn not_let_in(&self, at: &AbsPath, error: io::Error) -> RootError {
         let kept_out = [Errno::ACCESS, Errno::NOTCONN].map(|errno| Some(errno.raw_os_error()));
         match kept_out.contains(&error.raw_os_error()) && rustix::process::geteuid().is_root() {
-            true => refused(at, format!("the file system of {at} does not let root in")),
+            true => refused(at, format!("the file system of {at} denies access to root")),
             false => self.failed("look at", at, error),
         }
     }
@@ -131,7 +131,7 @@ impl Root {
                         what: "the link target",
                         path: self.host_path(at),
                     },
-                    _ => refused(format!("the link {at} leads to a path that is no text")),
+                    _ => refused(format!("the link {at} leads to a path that is not UTF-8")),
                 })?;
                 Step::Link(Followed { target, bound })
             }

@@ -79,7 +79,7 @@ impl Root {
             }
             Ok(())
         };
-        keep().map_err(|error| self.failed("keep room for", p, error))
+        keep().map_err(|error| self.failed("reserve space for", p, error))
     }
 
     /// Exchanges the spare and the file. If the file does not exist yet, or names cannot be

@@ -79,14 +79,17 @@ impl LocalFiles {
         let shown = path.relative();
         let dir = self.dirs.get(text).ok_or_else(|| {
             let message =
-                format!("{shown} cannot be read: the directory of this text is not known");
+                format!("{shown} cannot be read: the directory of this config is not known");
             LocalError::new(Reason::SourceUnreadable, message)
         })?;
         let lost = |lost: Lost| {
             let message = match lost {
-                Lost::Circle => format!("{shown} leads in a circle"),
+                Lost::Circle => format!("{shown} is a symbolic link loop"),
                 Lost::Outside(link) => {
-                    format!("{shown} leads out of the directory of this text by the link {link}")
+                    format!(
+                        "{shown} points outside the directory of this config through the \
+                         symbolic link {link}"
+                    )
                 }
             };
             LocalError::new(Reason::PathInvalid, message)
@@ -110,7 +113,7 @@ impl LocalFiles {
                 stat.kind.as_str(),
                 kind.as_str()
             ),
-            None => format!("{shown} is not there"),
+            None => format!("{shown} not found"),
         };
         Err(LocalError::new(Reason::SourceUnreadable, message))
     }
@@ -125,7 +128,7 @@ impl LocalFiles {
         self.used.borrow_mut().directories.insert(dir.clone());
         let listing = self.tree.listing(dir).map_err(|e| failed(shown, &e))?;
         if listing.unreadable_names > 0 {
-            let message = format!("{shown} holds names that are not UTF-8");
+            let message = format!("{shown} contains names that are not valid UTF-8");
             return Err(LocalError::new(Reason::PathInvalid, message));
         }
         for entry in listing.entries {
@@ -155,7 +158,7 @@ impl LocalFiles {
                 kind,
             });
             if found.len() > MOST_FILES {
-                let message = format!("{shown} holds more than {MOST_FILES} files");
+                let message = format!("{shown} contains more than {MOST_FILES} files");
                 return Err(LocalError::new(Reason::ValueInvalid, message));
             }
         }
@@ -186,7 +189,7 @@ fn failed(shown: &str, error: &RootError) -> LocalError {
     let message = match error {
         RootError::TooLarge { limit, .. } => format!("{shown} has more than {limit} bytes"),
         // Removed between two reads; the watch has seen it too.
-        gone if gone.is_not_found() => format!("{shown} is not there"),
+        gone if gone.is_not_found() => format!("{shown} not found"),
         other => format!("{shown}: {}", crate::telemetry::chain(other)),
     };
     LocalError::new(Reason::SourceUnreadable, message)

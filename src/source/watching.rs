@@ -158,5 +158,5 @@ fn told(watched: Result<WatchId, RootError>) {
 }
 
 fn complain(error: &RootError) {
-    tracing::warn!("changes of the source may not be noticed: {}", chain(error));
+    tracing::warn!("changes of the source may be missed: {}", chain(error));
 }

@@ -27,7 +27,7 @@ pub(super) fn config_rows(out: &mut String, config: &ConfigStatus) -> fmt::Resul
     }
     match config.warnings.len().saturating_sub(MAX_WARNINGS) {
         0 => Ok(()),
-        more => writeln!(out, "{head}and {more} more: machinist plan shows all"),
+        more => writeln!(out, "{head}and {more} more: run machinist plan for all"),
     }
 }
 

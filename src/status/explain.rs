@@ -50,10 +50,10 @@ pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
     found.extend(status.held.as_ref().map(|held| {
         Finding::plain(
             format!(
-                "the machine is held on {} ({}): its source is not followed",
+                "machine pinned to {} ({}): its source is not followed",
                 held.config, held.by
             ),
-            "change the source, or call machinist apply to follow it as it is",
+            "to follow the source again, change it or run machinist apply",
         )
     }));
     found.extend(source(status));
@@ -63,7 +63,7 @@ pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
         .iter()
         .filter(|gate| !gate.open && gate.effect == Effect::Hold);
     found.extend(closed.map(|gate| {
-        let what = format!("the gate {} holds readiness: {}", gate.name, gate.message);
+        let what = format!("gate {} is closed: {}", gate.name, gate.message);
         Finding::coded(gate.reason, what, "")
     }));
     found
@@ -76,25 +76,25 @@ pub fn what_to_do(reason: Reason, node: &str) -> String {
         | Reason::DrainBudgetNeverAllows
         | Reason::DrainSeveralBudgets
         | Reason::DrainEvictionRefused => format!(
-            "make the application whole or change its budget; to force this one drain: kubectl annotate node {node} machinist.dev/force-drain=REASON"
+            "restore the application's healthy pods or relax its PodDisruptionBudget; to force this drain: kubectl annotate node {node} machinist.dev/force-drain=REASON"
         ),
         Reason::DrainHeldByFinalizer => {
-            "ask whoever set the finalizer to let go; a pod that has ended holds up nothing else"
-                .to_owned()
+            "fix the controller that owns the finalizer, or remove the finalizer".to_owned()
         }
-        Reason::DrainPodOverdue => format!("look at the kubelet and the runtime of {node}"),
+        Reason::DrainPodOverdue => format!("check the kubelet and the container runtime of {node}"),
         Reason::DrainPodEnding | Reason::DrainThrottled => "wait".to_owned(),
         Reason::DrainComesBack => {
-            "keep its owner from making it here again, such as by a toleration less".to_owned()
+            "stop its owner from scheduling it on this node, for example by removing a toleration"
+                .to_owned()
         }
         Reason::NodeUncordoned => format!(
-            "kubectl cordon {node} lets the drain go on, machinist cancel {node} gives the update up"
+            "to resume the drain: kubectl cordon {node}; to cancel the update: machinist cancel {node}"
         ),
         Reason::ForceNotExplained => {
             format!("kubectl annotate --overwrite node {node} machinist.dev/force-drain=REASON")
         }
-        Reason::Cancelled => format!("machinist cancel --undo {node} begins it after all"),
-        Reason::OutsideWindow => "wait for the window".to_owned(),
+        Reason::Cancelled => format!("to start it anyway: machinist cancel --undo {node}"),
+        Reason::OutsideWindow => "wait for the maintenance window".to_owned(),
         _ => String::new(),
     }
 }
@@ -106,10 +106,9 @@ fn failures(status: &Status) -> Vec<Finding> {
         return Vec::new();
     };
     let advice = match (failure.again, status.phase.as_str()) {
-        (true, _) => "nothing: it is tried again by itself, and at once by machinist apply",
+        (true, _) => "no action needed, it is retried automatically; to retry now: machinist apply",
         (false, _) => {
-            "put right what is named; the same is not tried again until the source changes or \
-             machinist apply asks for it"
+            "fix the reported problem; there is no retry until the source changes or you run machinist apply"
         }
     };
     let told = sentences(&failure.message);
@@ -126,23 +125,23 @@ fn phase(status: &Status, reboot: &str) -> Option<Finding> {
     let to = &status.config.desired;
     let (message, advice) = match (status.phase.as_str(), reboot) {
         ("RebootPending", "auto") => (
-            format!("{to} is in place and the reboot is ordered"),
-            "see who holds it up: systemd-inhibit --list",
+            format!("{to} is in place, reboot requested"),
+            "to see what delays it: systemd-inhibit --list",
         ),
         ("RebootPending", "ask") => (
-            format!("{to} is in place and counts after a reboot, which is left to you"),
-            "call machinist apply, or reboot",
+            format!("{to} is in place and takes effect after a manual reboot"),
+            "run machinist apply, or reboot",
         ),
         ("RebootPending", _) => (
-            format!("{to} is in place and counts after a reboot, which is left to you"),
+            format!("{to} is in place and takes effect after a manual reboot"),
             "reboot",
         ),
         ("Waiting", _) => (
-            format!("{to} is planned and waits for its time"),
-            "wait, or call machinist apply to begin now",
+            format!("update to {to} is waiting for its start time"),
+            "wait; to start now: machinist apply",
         ),
         ("Idle" | "Failed", _) => return None,
-        (phase, _) => (format!("an update to {to} is under way: {phase}"), "wait"),
+        (phase, _) => (format!("update to {to} in progress: {phase}"), "wait"),
     };
     Some(Finding::plain(message, advice))
 }
@@ -154,12 +153,12 @@ fn source(status: &Status) -> Option<Finding> {
         let waits = status.failure.is_some() || !status.blockers.is_empty();
         return (!waits).then(|| match source.starts_with("dir:") {
             true => Finding::plain(
-                format!("{source} was not read yet, or holds no config"),
-                format!("put configs into {source}"),
+                format!("{source} was not read yet, or contains no config"),
+                format!("add configs to {source}"),
             ),
             false => Finding::plain(
-                "no config is followed: the Node names none, or `jobs` leaves configs to another daemon",
-                "where machinist has that job, name one in machineconfiguration.openshift.io/desiredConfig",
+                "no desired config: the Node has none, or `jobs` does not include config",
+                "set the Node annotation machineconfiguration.openshift.io/desiredConfig, if `jobs` includes config",
             ),
         });
     }
@@ -167,7 +166,7 @@ fn source(status: &Status) -> Option<Finding> {
     let settled = same && status.phase == "Idle" && status.held.is_none();
     settled.then(|| {
         Finding::plain(
-            format!("the machine is on {}, as {source} asks", config.current),
+            format!("machine is up to date: {} from {source}", config.current),
             "",
         )
     })
@@ -186,6 +185,6 @@ fn drift(status: &Status) -> Option<Finding> {
         first.kind.as_str()
     );
     let advice =
-        "machinist apply puts it back; drift.paths in the settings can say repair or ignore";
+        "to repair it: machinist apply; to repair or ignore it always: drift.paths in the settings";
     Some(Finding::coded(Reason::Drifted, what, advice))
 }

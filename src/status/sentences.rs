@@ -17,7 +17,7 @@ pub fn in_short(message: &str) -> String {
         None => message.to_owned(),
         Some((first, rest)) => {
             let more = rest.split(END).count();
-            format!("{first}] and {more} more, which machinist status lists")
+            format!("{first}] and {more} more, see machinist status")
         }
     }
 }

@@ -21,7 +21,7 @@ fn gates() -> Gates {
         GateName::TimeSync,
         true,
         Reason::SignalMissing,
-        "nobody to ask",
+        "no responder",
     );
     time.effect = Effect::Off;
     [
@@ -29,7 +29,7 @@ fn gates() -> Gates {
             GateName::Config,
             false,
             Reason::UpdateInProgress,
-            "machine-2 is applied and not verified yet",
+            "machine-2 is applied, not verified yet",
         ),
         gate(
             GateName::DiskSpace,
@@ -74,7 +74,7 @@ fn devices() -> Vec<ResourceStatus> {
             DeviceStatus {
                 id: "fuse-1".to_owned(),
                 health: "Unhealthy".into(),
-                reason: "/dev/fuse is gone".to_owned(),
+                reason: "/dev/fuse does not exist".to_owned(),
                 holder: None,
                 ..DeviceStatus::default()
             },
@@ -214,7 +214,7 @@ fn what_is_written_can_be_read_back() {
 fn the_summary_names_the_phase_while_there_is_one() {
     assert_eq!(
         full().summary(),
-        "Acting; not ready: Config (machine-2 is applied and not verified yet)"
+        "Acting; not ready: Config (machine-2 is applied, not verified yet)"
     );
 }
 
@@ -238,7 +238,7 @@ fn every_reason_of_a_refused_config_has_a_line() {
         "           a.yaml:2:1: this is bad [ValueInvalid]"
     );
     assert!(
-        page.contains("\n           and 2 more: machinist plan tells all\n"),
+        page.contains("\n           and 2 more: run machinist plan for all\n"),
         "{page}"
     );
     let found = super::explain(&status, "auto");
@@ -253,6 +253,6 @@ fn every_reason_of_a_refused_config_has_a_line() {
     );
     assert_eq!(
         short,
-        "the config is refused: a.yaml:1:1: this is bad [ValueInvalid] and 9 more, which machinist status lists"
+        "the config is refused: a.yaml:1:1: this is bad [ValueInvalid] and 9 more, see machinist status"
     );
 }

@@ -65,7 +65,7 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     if let Some(held) = &status.held {
         let since = ago(held.since, now);
         let text = format!(
-            "{DOUBT}{}{DOUBT:#}, for {since}, until the source changes or somebody applies it",
+            "{DOUBT}{}{DOUBT:#}, for {since}, until the source changes or machinist apply",
             held.by
         );
         rows.push(("held by", text));
@@ -96,12 +96,12 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
 
 /// The failure of the last update: one row per reason.
 fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
-    let again = if failure.again { "; trying again" } else { "" };
+    let again = if failure.again { "; retrying" } else { "" };
     let mut told = sentences(&printable(&failure.message));
     let more = told.len().saturating_sub(REFUSALS_SHOWN);
     told.truncate(REFUSALS_SHOWN);
     if more > 0 {
-        told.push(format!("and {more} more: machinist plan tells all"));
+        told.push(format!("and {more} more: run machinist plan for all"));
     }
     let mut told = told.into_iter();
     let first = told.next().unwrap_or_default();

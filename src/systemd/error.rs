@@ -27,13 +27,13 @@ pub enum Trouble {
     #[error("the connection to the service manager broke before it answered")]
     ConnectionLost(#[source] Cause),
     /// No answer arrived. After a reboot request it means that the machine is shutting down.
-    #[error("the service manager gave no answer")]
+    #[error("the service manager did not reply")]
     NoReply,
     /// This process is not authorised for the request.
     #[error("not allowed: {0}")]
     NotAuthorized(String),
     /// A `block` inhibitor lock prevents the shutdown. Empty if logind does not report the holder.
-    #[error("held off by {}", names(.holders))]
+    #[error("blocked by inhibitor {}", names(.holders))]
     BlockedByInhibitor {
         /// The holders of the locks and their reasons.
         holders: Vec<Inhibitor>,
@@ -51,22 +51,22 @@ pub enum Trouble {
         within: Duration,
     },
     /// There is no unit of that name.
-    #[error("there is no such unit")]
+    #[error("unit not found")]
     NoSuchUnit,
     /// The unit is masked.
     #[error("the unit is masked")]
     UnitMasked,
     /// The text is not a valid unit name.
-    #[error("no valid unit name or argument: {0}")]
+    #[error("invalid unit name or argument: {0}")]
     Invalid(String),
     /// The unit file cannot be loaded.
-    #[error("the unit does not load: {0}")]
+    #[error("the unit failed to load: {0}")]
     BadUnit(String),
     /// The unit does not support this job, such as a reload without `ExecReload=`.
     #[error("the unit does not support this kind of job")]
     JobTypeNotApplicable,
     /// The job conflicts with one that must not be replaced: usually, a shutdown is queued.
-    #[error("it would undo a job that must not be undone, such as a shutdown")]
+    #[error("it conflicts with a job that must not be replaced, such as a shutdown")]
     TransactionIsDestructive,
     /// The jobs it needs contradict one another.
     #[error("the jobs it needs contradict one another: {0}")]
@@ -81,10 +81,10 @@ pub enum Trouble {
     #[error("a unit of that name exists already")]
     UnitExists,
     /// Too many requests in a row; newer systemd limits the rate of reloads.
-    #[error("the service manager asks for fewer requests: {0}")]
+    #[error("the service manager limits the request rate: {0}")]
     Busy(String),
     /// The service does not have this method or property: it is older than the request.
-    #[error("the service manager does not know the request: {0}")]
+    #[error("the service manager does not support the request: {0}")]
     Unsupported(String),
     /// The job was accepted and had not ended within our own limit; systemd continues it.
     #[error("the job had not ended after {after:?}")]
@@ -101,7 +101,7 @@ pub enum Trouble {
         text: String,
     },
     /// The service sent a message that does not match its interface.
-    #[error("the answer is not what the interface says")]
+    #[error("the reply does not match the interface")]
     Protocol(#[source] Cause),
 }
 

@@ -166,7 +166,7 @@ impl Link {
                 for way in ways {
                     self.slot(*way).stood.store(false, Ordering::Relaxed);
                 }
-                let nobody = || Trouble::NoManager("no socket leads to it".into());
+                let nobody = || Trouble::NoManager("no socket found".into());
                 return Err(fault.unwrap_or_else(nobody));
             }
             tokio::time::sleep(pause).await;
@@ -214,7 +214,7 @@ async fn open(way: Way, dial: &dyn Dial) -> Result<Live, Trouble> {
             Way::Private => private::connect(stream).await,
         }
     });
-    let silent = |_| Trouble::NoManager("it accepted the connection and stayed silent".into());
+    let silent = |_| Trouble::NoManager("it accepted the connection but did not reply".into());
     let connection = greeted.await.map_err(silent)?.map_err(no_manager)?;
     Ok(Live {
         connection,

@@ -81,9 +81,9 @@ impl Login {
     /// All held locks.
     pub async fn inhibitors(&self) -> Result<Vec<Inhibitor>, SystemdError> {
         let list = async { within(self.proxy().await?.list_inhibitors()).await };
-        let rows = list.await.map_err(SystemdError::during(
-            "list who holds locks against a shutdown",
-        ))?;
+        let rows = list
+            .await
+            .map_err(SystemdError::during("list inhibitor locks"))?;
         let locks = rows
             .into_iter()
             .map(|(what, who, why, mode, uid, pid)| Inhibitor {
@@ -149,7 +149,7 @@ impl Login {
     /// Whether a shutdown has been announced and not cancelled.
     pub async fn preparing_for_shutdown(&self) -> Result<bool, SystemdError> {
         let ask = async { within(self.proxy().await?.preparing_for_shutdown()).await };
-        let failed = SystemdError::during("ask whether the machine goes down");
+        let failed = SystemdError::during("check for a pending shutdown");
         ask.await.map_err(failed)
     }
 

@@ -178,7 +178,7 @@ impl Systemd {
                 soft_reboots,
             })
         };
-        let failed = SystemdError::during("ask which userspace runs");
+        let failed = SystemdError::during("read which userspace runs");
         ask.await.map_err(failed)
     }
 

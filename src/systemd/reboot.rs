@@ -105,7 +105,7 @@ impl Systemd {
             let live = self.link.to_manager().await?;
             Ok(has_job(&live, FULL.target).await? || has_job(&live, SOFT.target).await?)
         };
-        let failed = SystemdError::during("ask whether the machine goes down");
+        let failed = SystemdError::during("check for a pending shutdown");
         if ask.await.map_err(failed)? {
             return Ok(true);
         }

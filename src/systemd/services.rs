@@ -90,7 +90,7 @@ struct Ended {
 
 /// The reboot was announced and did not happen.
 #[derive(Debug, thiserror::Error)]
-#[error("the reboot was announced and has not happened")]
+#[error("the reboot was announced but did not happen")]
 struct Overdue;
 
 impl Services for Systemd {

@@ -54,7 +54,7 @@ pub async fn around_shutdowns(
             Err(error) => {
                 if failures == 0 {
                     tracing::warn!(
-                        "a shutdown cannot be made to wait for the units that use devices: {}",
+                        "failed to delay shutdowns for the units that use devices: {}",
                         crate::telemetry::chain(&error)
                     );
                 }

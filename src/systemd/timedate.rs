@@ -33,7 +33,7 @@ impl TimeDate {
         match ask.await {
             Ok(synchronized) => Ok(Some(synchronized)),
             Err(Trouble::NoManager(_) | Trouble::Unsupported(_)) => Ok(None),
-            Err(trouble) => Err(SystemdError::new("ask for the clock's state", trouble)),
+            Err(trouble) => Err(SystemdError::new("read the clock's state", trouble)),
         }
     }
 }

@@ -33,7 +33,7 @@ pub const NODE_SERVICES: [&str; 11] = [
 /// Health of the machine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Startup state of the system; `None` if the service manager does not answer.
+    /// Startup state of the system; `None` if service manager does not respond.
     pub startup: Option<Startup>,
     /// Units that have failed.
     pub failed_units: BTreeSet<String>,
@@ -71,17 +71,22 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ManagerSilent => f.write_str("the service manager does not answer"),
-            Self::Starting => f.write_str("the boot is not over"),
+            Self::ManagerSilent => f.write_str("service manager does not respond"),
+            Self::Starting => f.write_str("the boot is not finished"),
             Self::Maintenance => f.write_str("the machine is in rescue or emergency mode"),
-            Self::Stopping => f.write_str("the machine goes down"),
+            Self::Stopping => f.write_str("the machine is shutting down"),
             Self::UnitFailed(unit) => write!(f, "{unit} failed"),
-            Self::ServiceDown(unit, state) => write!(f, "{unit} is {state} and ran before"),
-            Self::Restarts(unit) => write!(f, "{unit} does not stay up"),
-            Self::GatewaySilent(gateway) => {
-                write!(f, "the gateway {gateway} does not answer and did before")
+            Self::ServiceDown(unit, state) => {
+                write!(f, "{unit} is {state}, but was running before")
             }
-            Self::ArgumentMissing(argument) => write!(f, "the kernel runs without {argument}"),
+            Self::Restarts(unit) => write!(f, "{unit} keeps restarting"),
+            Self::GatewaySilent(gateway) => {
+                write!(
+                    f,
+                    "gateway {gateway} is unreachable, but was reachable before"
+                )
+            }
+            Self::ArgumentMissing(argument) => write!(f, "kernel argument {argument} is missing"),
         }
     }
 }
@@ -189,10 +194,10 @@ mod tests {
         type Change = fn(&mut Evidence);
         let table: [(Change, &str); 8] = [
             (|_| {}, ""),
-            (|e| e.startup = None, "the service manager does not answer"),
+            (|e| e.startup = None, "service manager does not respond"),
             (
                 |e| e.startup = Some(Startup::Starting),
-                "the boot is not over",
+                "the boot is not finished",
             ),
             (
                 |e| e.startup = Some(Startup::Maintenance),
@@ -200,7 +205,7 @@ mod tests {
             ),
             (
                 |e| e.startup = Some(Startup::Stopping),
-                "the machine goes down",
+                "the machine is shutting down",
             ),
             (
                 |e| e.failed_units.extend(["new.service".to_owned()]),
@@ -209,7 +214,7 @@ mod tests {
             (|e| e.failed_units.clear(), ""),
             (
                 |e| e.missing_arguments = vec!["quiet".to_owned()],
-                "the kernel runs without quiet",
+                "kernel argument quiet is missing",
             ),
         ];
         for (change, words) in table {
@@ -226,8 +231,8 @@ mod tests {
                     .extend([("kubelet.service".into(), state.into())])
             })
         };
-        let down = |state| format!("kubelet.service is {state} and ran before");
-        let silent = || "the gateway 192.0.2.1 does not answer and did before".to_owned();
+        let down = |state| format!("kubelet.service is {state}, but was running before");
+        let silent = || "gateway 192.0.2.1 is unreachable, but was reachable before".to_owned();
         let other = || "192.0.2.9".to_owned();
         let unknown = with(|e| e.services.retain(|unit, _| unit != "kubelet.service"));
         let table = [

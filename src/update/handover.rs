@@ -30,10 +30,10 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The daemon has not managed this machine, or its state is missing.
-    #[error("there is no {0}: machine-config-daemon keeps there the config that the machine is on")]
+    #[error("{0} not found: machine-config-daemon stores the machine's current config there")]
     NotManaged(AbsPath),
     /// The daemon has unfinished work.
-    #[error("{path} is there: {what}")]
+    #[error("{path} exists: {what}")]
     Unfinished {
         /// The file that indicates it.
         path: AbsPath,
@@ -44,13 +44,13 @@ pub enum HandoverError {
     #[error("its config is refused: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Refused(Vec<Refusal>),
     /// machinist already owns this machine.
-    #[error("this machine is machinist's already, on {0}")]
+    #[error("this machine is already managed by machinist, current config {0}")]
     Owned(String),
     /// An update is in progress, or waits for a retry.
-    #[error("an update is under way ({0}): let it end, or cancel it, first")]
+    #[error("an update is in progress ({0}): wait for it, or cancel it")]
     Open(String),
     /// machinist does not own this machine.
-    #[error("this machine is not on a config of machinist's: there is nothing to give back")]
+    #[error("this machine is not managed by machinist: nothing to return")]
     NotOwned,
     /// Accessing the state directory failed.
     #[error(transparent)]
@@ -65,7 +65,7 @@ pub enum HandoverError {
     #[error("cannot compare the machine with its config")]
     Observe(#[from] ObserveError),
     /// An original could not be copied.
-    #[error("cannot keep what stood at {path} before")]
+    #[error("cannot keep the original of {path}")]
     Original {
         /// The path.
         path: AbsPath,

@@ -43,7 +43,7 @@ pub enum HoldError {
     #[error(transparent)]
     Root(#[from] RootError),
     /// The file was not written by machinist.
-    #[error("{path} is not what machinist wrote there")]
+    #[error("{path} is not a valid file of machinist")]
     Garbled {
         /// The file.
         path: AbsPath,
@@ -114,7 +114,7 @@ impl Hold {
         let config = rest.strip_prefix(b"\n").unwrap_or_default();
         let mut config = machine_config::from_portable_json(config).map_err(garbled)?;
         if machine_config::digest(&config) != head.digest {
-            return Err(garbled("its config has another digest"));
+            return Err(garbled("the digest of its config does not match"));
         }
         config.name = head.name;
         Ok(Some(Self {
@@ -193,7 +193,7 @@ mod tests {
         assert!(hold.desired(&source("newest")).is_none());
         assert!(
             hold.desired(&source("earlier")).is_none(),
-            "both say the same: nothing is to be held"
+            "both are equal: nothing to pin"
         );
     }
 

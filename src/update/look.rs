@@ -28,10 +28,10 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
     /// Reading the tree failed.
-    #[error("cannot look at the machine")]
+    #[error("cannot scan the machine")]
     Observe(#[source] ObserveError),
     /// Reading the config that was applied last failed.
-    #[error("cannot read the config the machine is on")]
+    #[error("cannot read the machine's current config")]
     Store(#[source] StoreError),
     /// Querying the units failed.
     #[error("cannot read the state of the units")]

@@ -44,7 +44,7 @@ const FIPS: &str = "/proc/sys/crypto/fips_enabled";
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// The tree could not be read.
-    #[error("cannot look at the machine")]
+    #[error("cannot scan the machine")]
     Root(#[from] RootError),
 }
 

@@ -10,7 +10,7 @@ use crate::{
 
 /// Describes why the service manager failed to carry out a request.
 #[derive(Debug, thiserror::Error)]
-#[error("the service manager did not do what it was asked")]
+#[error("request to the service manager failed")]
 pub struct ServiceError {
     /// The stable reason code.
     pub reason: Reason,

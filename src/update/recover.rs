@@ -189,7 +189,7 @@ fn reverse(
 /// Logs which files of other writers were moved away.
 fn kept_aside(drifted: &[AbsPath]) {
     for path in drifted {
-        tracing::warn!(%path, "somebody had changed this file; their version is kept below drifted/");
+        tracing::warn!(%path, "modified by another process; its version is kept below drifted/");
     }
 }
 

@@ -59,12 +59,12 @@ pub async fn know<S: Services>(root: &Root, services: &S) -> bool {
         Ok(Some(seen)) => note(root, seen),
         Ok(None) => return false,
         Err(error) => {
-            tracing::debug!("nobody tells which userspace runs: {}", chain(&error));
+            tracing::debug!("cannot determine the running userspace: {}", chain(&error));
             return false;
         }
     };
     if let Err(error) = &noted {
-        tracing::warn!("cannot note which userspace runs: {}", chain(error));
+        tracing::warn!("cannot record the running userspace: {}", chain(error));
     }
     noted.is_ok()
 }

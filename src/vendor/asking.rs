@@ -29,7 +29,7 @@ const LONGEST_WORDS: usize = 1024;
 /// How long to wait for a vendor's manager to exist; after the agent starts this takes
 /// milliseconds.
 const DESK_WAIT: Duration = Duration::from_secs(2);
-const BUSY: &str = "too many questions wait for its answers already";
+const BUSY: &str = "too many requests are pending";
 
 /// The outcome of an order to one vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Obeyed {
         match answer {
             Ok(answer::Answer::Done(_)) => Self::Done,
             Ok(answer::Answer::Error(why)) => Self::Refused(words(&why)),
-            Ok(_) => Self::Refused("it answered another question".to_owned()),
+            Ok(_) => Self::Refused("its answer is for another request".to_owned()),
             Err(Unasked::Away(_)) => Self::Away,
             Err(Unasked::Busy) => Self::Refused(BUSY.to_owned()),
         }
@@ -172,7 +172,7 @@ impl Asking<'_> {
     }
 
     fn another(&self) -> AnswerError {
-        self.refused("it answered another question")
+        self.refused("its answer is for another request")
     }
 
     async fn ask(
@@ -229,7 +229,7 @@ impl Asking<'_> {
         let name = resource.name.clone();
         let look = move || Bounds::new(Some(&root), &vendor, name.domain()).granted(grant);
         let seen = self.look(look).await?;
-        seen.map_err(|why| self.refused(format!("its recipe is not used: {why}")))
+        seen.map_err(|why| self.refused(format!("its recipe was rejected: {why}")))
     }
 
     /// Asks the vendor for the allocation and checks its answer by the same rules as its device
@@ -255,7 +255,7 @@ impl Asking<'_> {
         };
         match self.look(check).await? {
             Ok(checked) => Ok(Answer::Grant(checked.into_grant())),
-            Err((_, why)) => Err(self.refused(format!("its answer is not used: {why}"))),
+            Err((_, why)) => Err(self.refused(format!("its answer was rejected: {why}"))),
         }
     }
 }

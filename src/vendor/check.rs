@@ -74,7 +74,7 @@ pub struct Ended {
 
 /// The check could not create its socket.
 #[derive(Debug, thiserror::Error)]
-#[error("the agent's socket for the check cannot be served")]
+#[error("failed to serve the agent's socket for the check")]
 pub struct CheckError(#[source] ServeError);
 
 /// A socket that waits for a vendor's program.

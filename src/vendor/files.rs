@@ -35,7 +35,10 @@ pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
     let mut reader = Reader {
         watch: DirWatch::new(&root)
             .inspect_err(|error| {
-                tracing::warn!("changes of vendors' files are found late: {}", chain(error));
+                tracing::warn!(
+                    "vendor file watch failed, changes may be noticed late: {}",
+                    chain(error)
+                );
             })
             .ok(),
         root,
@@ -80,7 +83,7 @@ impl Reader {
                 self.saved = good.clone();
                 self.book.restore(good);
             }
-            Err(why) => tracing::warn!("what vendors' files said before is not known: {why}"),
+            Err(why) => tracing::warn!("failed to read the saved vendor files: {why}"),
         }
     }
 
@@ -98,9 +101,9 @@ impl Reader {
                 return true;
             }
             Ok(Err(error)) => {
-                tracing::warn!("what vendors' files say is not kept: {}", chain(&error));
+                tracing::warn!("failed to save the vendor files: {}", chain(&error));
             }
-            Err(error) => tracing::error!(%error, "keeping what vendors' files say broke off"),
+            Err(error) => tracing::error!(%error, "saving the vendor files was aborted"),
         }
         false
     }
@@ -142,7 +145,7 @@ impl Reader {
             let files = match tokio::task::spawn_blocking(move || files(&root)).await {
                 Ok(files) => files,
                 Err(error) => {
-                    tracing::error!(%error, "reading the vendors' files broke off");
+                    tracing::error!(%error, "reading the vendor files was aborted");
                     continue;
                 }
             };
@@ -160,7 +163,7 @@ impl Reader {
     async fn changed(&mut self) {
         if let Err(error) = changed_or_late(&mut self.watch, WITHOUT_WATCH).await {
             tracing::warn!(
-                "changes of vendors' files are found late: {}",
+                "vendor file watch failed, changes may be noticed late: {}",
                 chain(&error)
             );
         }

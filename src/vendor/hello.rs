@@ -25,14 +25,14 @@ pub(super) fn check(vendor: &Vendor, hello: &api::Hello) -> Result<(), Status> {
     let versions = &hello.api_versions;
     if versions.len() > MOST_VERSIONS || !versions.iter().any(|version| version == VERSION) {
         return Err(Status::invalid_argument(format!(
-            "none of the api versions is {VERSION}, the only one that is spoken here"
+            "none of the API versions is {VERSION}, the only supported one"
         )));
     }
     let (instance, printable) = (&hello.instance, |byte: u8| (0x20..0x7f).contains(&byte));
     let good = (1..=LONGEST_INSTANCE).contains(&instance.len());
     if !good || !instance.bytes().all(printable) {
         return Err(Status::invalid_argument(format!(
-            "the instance is not named by 1 to {LONGEST_INSTANCE} printable ASCII characters"
+            "the instance name is not 1 to {LONGEST_INSTANCE} printable ASCII characters"
         )));
     }
     let (count, most) = (hello.resources.len(), vendor.limits.resources);

@@ -167,11 +167,11 @@ pub(super) async fn keep(surroundings: Surroundings) {
             () = until(lapse) => Woken::Lapsed,
         };
         match woken {
-            Woken::Stop => return keeper.end(Status::unavailable("the agent stops")),
+            Woken::Stop => return keeper.end(Status::unavailable("the agent is stopping")),
             Woken::Gone => {
                 let name = keeper.name();
                 let message =
-                    format!("no file declares vendor {name} with a program of its own any more");
+                    format!("no file declares vendor {name} with connects: program any more");
                 keeper.end(Status::unavailable(message));
                 keeper.withdraw(None).await;
                 return;
@@ -297,7 +297,7 @@ impl Keeper {
             // The session may have ended already.
             let _ = end.send(status);
         }
-        self.questions.forget("its session is over");
+        self.questions.forget("its session ended");
     }
 
     /// Handles a session that ended by itself or because of the vendor.
@@ -307,10 +307,10 @@ impl Keeper {
         }
         let (name, grace) = (self.name(), self.grace());
         if self.lines.take() {
-            tracing::warn!(vendor = %name, "the session of vendor {name} is over: {why}; its devices stay for {} s", grace.as_secs());
+            tracing::warn!(vendor = %name, "the session of vendor {name} ended: {why}; its devices keep their health for {} s", grace.as_secs());
         }
         self.live = None;
-        self.last = Some(format!("the session of vendor {name} is over: {why}"));
+        self.last = Some(format!("the session of vendor {name} ended: {why}"));
         self.questions.forget(why);
         self.lapse_later(why);
     }
@@ -351,7 +351,7 @@ impl Keeper {
         } else {
             return;
         };
-        tracing::info!(vendor = %name, "the session of vendor {name} is ended: {why}");
+        tracing::info!(vendor = %name, "ending the session of vendor {name}: {why}");
         self.end(Status::aborted(why.clone()));
         self.lapse_later(&why);
     }

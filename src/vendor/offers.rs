@@ -94,7 +94,7 @@ impl Offers {
         let last = known.and_then(|offer| offer.generation);
         let same = || known.is_some_and(|offer| *offer.resource == *resource);
         let why = match last {
-            _ if generation == 0 => "generations begin with 1".to_owned(),
+            _ if generation == 0 => "generations start at 1".to_owned(),
             Some(last) if generation < last => {
                 format!("generation {generation} is older than {last}, which was accepted")
             }

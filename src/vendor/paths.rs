@@ -139,7 +139,7 @@ impl<'a> Bounds<'a> {
         }
         let vendor = &self.vendor.name;
         Err(format!(
-            "{device:?} is no CDI device that vendor {vendor} may name"
+            "{device:?} is not a CDI device that vendor {vendor} may use"
         ))
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn check(
     let mut seen = BTreeSet::new();
     for place in places {
         if !seen.insert(place) {
-            return Err(invalid(format!("{place} is there twice in the container")));
+            return Err(invalid(format!("{place} is used twice in the container")));
         }
     }
     checked.env = check_texts(given.env, rules::is_variable, fill)?;
@@ -141,13 +141,16 @@ fn check_node(
         inside => path_without_braces(filled(inside, texts, host.as_str())?)?,
     };
     if inside == AbsPath::root() {
-        return Err(forbidden("/ is no place for a node".to_owned()));
+        return Err(forbidden(
+            "/ cannot be the path of a device node".to_owned(),
+        ));
     }
     let permissions = match given.permissions.as_str() {
         "" => "rw".to_owned(),
         given if rules::are_permissions(given) => given.to_owned(),
         given => {
-            let message = format!("{given:?} are no permissions: any of r, w and m, each once");
+            let message =
+                format!("{given:?} are not valid permissions: any of r, w and m, each once");
             return Err(invalid(message));
         }
     };
@@ -166,7 +169,7 @@ fn check_mount(
     }
     let to = path(fill(&given.to)?)?;
     if to == AbsPath::root() {
-        return Err(forbidden("/ is no place to mount on".to_owned()));
+        return Err(forbidden("/ cannot be a mount target".to_owned()));
     }
     let mount = MountRecipe {
         from,

@@ -88,7 +88,7 @@ impl Room {
     ) -> Self {
         let watch = DirWatch::new(&root).inspect_err(|error| {
             tracing::warn!(
-                "vendors' sockets that are removed are found late: {}",
+                "vendor socket watch failed, removed sockets may be noticed late: {}",
                 chain(error)
             );
         });
@@ -134,7 +134,7 @@ impl Room {
     fn make_again(&mut self) {
         for (name, kept) in &mut self.kept {
             if kept.socket.as_ref().is_some_and(|socket| !socket.is_open()) {
-                tracing::warn!(vendor = %name, "the socket of vendor {name} is gone; it is made again");
+                tracing::warn!(vendor = %name, "the socket of vendor {name} was removed; creating it again");
                 kept.socket = None;
                 kept.again = Some((Instant::now() + AGAIN.wait(0, jitter()), 0));
             }
@@ -169,7 +169,7 @@ impl Room {
             if !declared
                 && let Err(error) = self.registry.withdraw(resource.source.clone(), None).await
             {
-                tracing::warn!("what vendor {name} left is still offered: {error}");
+                tracing::warn!("failed to withdraw the resources of vendor {name}: {error}");
             }
         }
     }
@@ -222,7 +222,7 @@ impl Room {
             kept.gone.cancel();
             // A task that ended by itself is done as well.
             let _ = kept.done.await;
-            tracing::info!(vendor = %name, "vendor {name} is no longer declared; what it offered is withdrawn");
+            tracing::info!(vendor = %name, "vendor {name} is no longer declared; withdrawing its resources");
         }
     }
 
@@ -299,7 +299,7 @@ impl Room {
                     let failures = kept.again.map_or(0, |(_, failures)| failures + 1);
                     let why = chain(&error);
                     if kept.problem.borrow().as_ref() != Some(&why) {
-                        tracing::warn!(vendor = %name, "vendor {name} has no socket: {why}");
+                        tracing::warn!(vendor = %name, "failed to serve the socket of vendor {name}: {why}");
                     }
                     kept.problem.send_replace(Some(why));
                     kept.again = Some((now + AGAIN.wait(failures, jitter()), failures));
@@ -317,7 +317,7 @@ fn is_ours(vendor: &Vendor) -> bool {
 async fn changed(watch: &mut Option<DirWatch>) {
     if let Err(error) = changed_or_late(watch, WITHOUT_WATCH).await {
         tracing::warn!(
-            "vendors' sockets that are removed are found late: {}",
+            "vendor socket watch failed, removed sockets may be noticed late: {}",
             chain(&error)
         );
     }

@@ -49,7 +49,7 @@ pub(super) enum ServeError {
     #[error(transparent)]
     Make(#[from] RootError),
     /// The runtime cannot use the socket.
-    #[error("cannot wait for connections")]
+    #[error("failed to accept connections")]
     Listen(#[from] io::Error),
 }
 
@@ -71,7 +71,7 @@ impl Drop for Socket {
         if self.is_ours()
             && let Err(error) = self.root.remove_file(&self.path)
         {
-            tracing::debug!(%error, "a vendor's old socket stays until the next start");
+            tracing::debug!(%error, "failed to remove a vendor's old socket; it stays until the next start");
         }
     }
 }
@@ -157,7 +157,7 @@ impl Socket {
                 () = stop.cancelled() => {}
                 served = server => if !stop.is_cancelled() {
                     let why = served.map_or_else(|error| chain(&error), |()| "it ended".to_owned());
-                    tracing::warn!(vendor = %name, "the socket of vendor {name} broke off: {why}");
+                    tracing::warn!(vendor = %name, "the socket of vendor {name} failed: {why}");
                     broken.cancel();
                     broke.notify_one();
                 }
@@ -257,21 +257,23 @@ impl vendor_server::Vendor for Door {
         request: Request<Streaming<FromVendor>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let Some(peer) = request.extensions().get::<Peer>().cloned() else {
-            return Err(Status::internal("nobody knows who is there"));
+            return Err(Status::internal("peer credentials are not available"));
         };
         let vendor = self.vendor.borrow().clone();
         if !vendor.may_connect(peer.user) {
             let (name, user) = (&vendor.name, peer.user);
-            let message = format!("user {user} may not speak for vendor {name}");
-            tracing::debug!(vendor = %name, process = peer.process, "a connection is refused: {message}");
+            let message = format!("user {user} may not connect as vendor {name}");
+            tracing::debug!(vendor = %name, process = peer.process, "connection rejected: {message}");
             // If the task's queue is full, this refusal need not be reported.
-            let told = format!("a connection is refused: {message}");
+            let told = format!("connection rejected: {message}");
             let _ = self.events.try_send(Event::Refused(told));
             peer.stage.over.cancel();
             return Err(Status::permission_denied(message));
         }
         if !peer.stage.claim() {
-            return Err(Status::resource_exhausted("a connection has one session"));
+            return Err(Status::resource_exhausted(
+                "only one session is allowed per connection",
+            ));
         }
         let (to, from) = mpsc::channel(UNREAD);
         let session = Session {

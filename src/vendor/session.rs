@@ -52,7 +52,7 @@ impl Session {
             // Safe to drop: the vendor sends messages that were not handled again after it
             // reconnects.
             last = self.talk() => last,
-            () = stop.cancelled() => Status::unavailable("the agent stops"),
+            () = stop.cancelled() => Status::unavailable("the agent is stopping"),
         };
         // A full queue means a vendor that does not read, so the status may be dropped.
         let _ = self.to.try_send(Err(last));
@@ -91,7 +91,7 @@ impl Session {
             // A client that disconnects before its Hello made no mistake; and if the task's queue
             // is full, the event may be dropped.
             if !matches!(why.code(), Code::Ok | Code::Cancelled) {
-                let told = format!("a session is refused: {}", why.message());
+                let told = format!("session rejected: {}", why.message());
                 let _ = self.events.try_send(Event::Refused(told));
             }
         })?;
@@ -103,7 +103,7 @@ impl Session {
             to: self.to.clone(),
             reply,
         };
-        let gone = || Status::unavailable("nobody keeps this vendor any more");
+        let gone = || Status::unavailable("this vendor is no longer declared");
         let asked = self.events.send(Event::Opened(opening)).await;
         asked.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
@@ -161,7 +161,7 @@ impl Session {
         heard.unwrap_or_else(|_| {
             let silence = SILENCE.as_secs();
             Err(Status::deadline_exceeded(format!(
-                "it said nothing for {silence} s"
+                "no message received for {silence} s"
             )))
         })
     }
@@ -176,7 +176,7 @@ impl Session {
             )),
             // The transport has several codes for this; only that the vendor disconnected matters.
             Err(status) if matches!(status.code(), Code::Cancelled | Code::Unknown) => {
-                Err(Status::cancelled("its connection broke off"))
+                Err(Status::cancelled("its connection was lost"))
             }
             Err(status) => Err(Status::new(status.code(), status.message())),
         }
@@ -226,15 +226,15 @@ impl Hearing {
             Some(heard::Said::Answer(answer)) => Said::Answer(answer),
             Some(heard::Said::Heartbeat(beat)) => Said::Heartbeat(beat),
             Some(heard::Said::Hello(_)) => {
-                return Err(Status::invalid_argument("Hello is said once in a session"));
-            }
-            None => {
                 return Err(Status::invalid_argument(
-                    "the message says nothing that is known",
+                    "Hello may be sent only once in a session",
                 ));
             }
+            None => {
+                return Err(Status::invalid_argument("unknown message type"));
+            }
         };
-        let gone = || Status::unavailable("nobody keeps this vendor any more");
+        let gone = || Status::unavailable("this vendor is no longer declared");
         let (done, dealt_with) = oneshot::channel();
         let told = self.events.send(Event::Said(self.number, said, done)).await;
         told.map_err(|_| gone())?;

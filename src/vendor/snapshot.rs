@@ -88,7 +88,7 @@ pub(super) fn read(
     }
     match resource.unfit_for_claims() {
         Some(why) if resource.serve == Serve::Dra => {
-            let message = format!("{why}, and {} says serve: dra", vendor.name);
+            let message = format!("{why}, and {} sets serve: dra", vendor.name);
             Err(whole((Reason::RecipeInvalid, message)))
         }
         _ => Ok(resource),
@@ -110,7 +110,7 @@ fn devices(
     for (at, encoded) in given.iter().enumerate() {
         let given = heard::device(encoded).map_err(|error| {
             let which = format!("device {} of the snapshot", at + 1);
-            let why = format!("{which} is not encoded as protobuf wants it: {error}");
+            let why = format!("{which} is not valid protobuf: {error}");
             refused("", invalid(why))
         })?;
         // Only the beginning of an overlong id is repeated.
@@ -122,7 +122,7 @@ fn devices(
     }
     devices.sort_by(|one, other| one.0.cmp(&other.0));
     if let Some([(id, _), _]) = devices.array_windows().find(|[one, two]| one.0 == two.0) {
-        let why = format!("device {id:?}: there are two of that id");
+        let why = format!("device {id:?}: duplicate id");
         return Err(refused(id, invalid(why)));
     }
     // Collected from a list: a tree filled in sorted order, entry by entry, is left half empty.
@@ -162,21 +162,21 @@ fn invalid(message: String) -> Fault {
 fn device(bounds: &mut Bounds<'_>, given: api::Device, asks: Asks) -> Result<Device, Fault> {
     if !rules::is_device_id(&given.id) {
         let expected = "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first";
-        return Err(invalid(format!("this is no id: {expected}")));
+        return Err(invalid(format!("invalid id; expected {expected}")));
     }
     let health = match api::Health::try_from(given.health) {
         Ok(api::Health::Healthy) => Health::Healthy,
         Ok(api::Health::Unhealthy) => Health::Unhealthy,
-        _ => return Err(invalid("its health is not said".to_owned())),
+        _ => return Err(invalid("its health is not set".to_owned())),
     };
     let healthy = health == Health::Healthy;
     let reason = match given.reason {
         _ if healthy => None,
-        text if text.is_empty() => Some("the vendor says so".to_owned()),
+        text if text.is_empty() => Some("reported by the vendor".to_owned()),
         text if is_plain(&text) => Some(text),
         _ => {
             return Err(invalid(format!(
-                "its reason is no text of {LONGEST_TEXT} bytes"
+                "its reason is not text of at most {LONGEST_TEXT} bytes"
             )));
         }
     };
@@ -224,8 +224,9 @@ fn attributes(given: BTreeMap<String, String>) -> Result<Pairs<String>, Fault> {
     for (key, value) in &given {
         if !rules::is_device_id(key) || !is_plain(value) {
             let key: String = key.chars().take(64).collect();
-            let message =
-                format!("{key:?} is no attribute, or its value is no text of {LONGEST_TEXT} bytes");
+            let message = format!(
+                "{key:?} is not an attribute name, or its value is not text of at most {LONGEST_TEXT} bytes"
+            );
             return Err(invalid(message));
         }
     }
@@ -243,7 +244,7 @@ fn capacity(given: BTreeMap<String, String>) -> Result<Pairs<Quantity>, Fault> {
     for (name, amount) in given {
         if !pool::is_name(&name) {
             let name: String = name.chars().take(64).collect();
-            return Err(invalid(format!("{name:?} is no name of a capacity")));
+            return Err(invalid(format!("{name:?} is not a valid capacity name")));
         }
         let amount = Quantity::new(&amount);
         let amount = amount.map_err(|error| invalid(format!("capacity {name}: {error}")))?;

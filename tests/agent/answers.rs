@@ -24,10 +24,10 @@ fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {
         "+ unit example-greeting.service",
         "+ mask of apt-daily-upgrade.timer",
         // … its reason …
-        "new and enabled, so started (builtin:units)",
+        "enabled, so it is started (builtin:units)",
         // … and its cost.
-        "On a running machine this update would cost: Restart",
-        "8 changes to the files; no machine runs in this root, so nothing else happens.",
+        "cost on a running machine: Restart",
+        "8 changes to files; no actions, because no system runs in this root.",
     ] {
         assert!(plan.contains(said), "{said:?} in\n{plan}");
     }
@@ -68,7 +68,7 @@ fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {
     let ours = objects.iter().filter(|path| path.starts_with("etc"));
     assert_eq!(ours.count(), 17, "{objects:#?}");
 
-    agent.says("no kubelet here");
+    agent.says("kubelet not found");
     assert_eq!(agent.lines("kubelet").len(), 1);
     assert_eq!(agent.lines("UserMissing").len(), 1);
 }
@@ -224,10 +224,10 @@ fn a_resource_is_explained_and_one_that_nobody_offers_is_an_error() {
     assert_eq!((code(&asked), err(&asked).as_str()), (0, ""));
     let told = out(&asked);
     for said in [
-        "machinist.dev/fuse comes from /etc/machinist/devices.d/",
-        "the kubelet does not have it: ",
+        "machinist.dev/fuse is provided by /etc/machinist/devices.d/",
+        "not registered with the kubelet: ",
         "fuse::0 is ",
-        "nobody knows who has them: ",
+        "device holders unknown: ",
     ] {
         assert!(told.contains(said), "{said} in {told}");
     }
@@ -237,5 +237,5 @@ fn a_resource_is_explained_and_one_that_nobody_offers_is_an_error() {
     assert!(told["devices"][0]["since"].is_string(), "{told}");
     let asked = place.machinist(&["devices", "explain", "acme.dev/none"]);
     assert_eq!(code(&asked), 1);
-    assert!(err(&asked).contains("nobody offers acme.dev/none here"));
+    assert!(err(&asked).contains("acme.dev/none is not provided on this machine"));
 }

@@ -40,12 +40,12 @@ fn apply_beside_an_agent_is_done_by_the_agent_and_held_until_the_source_changes(
     let other = other.to_str().unwrap();
     let asked = place.machinist(&["apply", other]);
     assert_eq!(code(&asked), 1);
-    assert!(err(&asked).contains("give --yes"), "{}", err(&asked));
+    assert!(err(&asked).contains("use --yes"), "{}", err(&asked));
 
     let done = place.machinist(&["apply", "--yes", other]);
     assert_eq!(code(&done), 0, "{}", err(&done));
     assert!(out(&done).contains("+ file /etc/other"), "{}", out(&done));
-    assert!(out(&done).contains("AppliedOffline: now on rendered-machine-"));
+    assert!(out(&done).contains("AppliedOffline: current config is now rendered-machine-"));
     assert_eq!(place.read("/etc/other").as_deref(), Some("x"));
     assert!(place.read("/etc/one").is_none());
     let held = agent.status()["held"].clone();
@@ -62,7 +62,7 @@ fn apply_beside_an_agent_is_done_by_the_agent_and_held_until_the_source_changes(
     let again = place.with_source(&["apply", "--yes"]);
     assert_eq!(
         (code(&again), out(&again).as_str()),
-        (0, "The machine is as the config asks.\n")
+        (0, "The machine matches the config.\n")
     );
 }
 
@@ -103,10 +103,10 @@ fn rollback_beside_an_agent_stays_also_after_a_restart_until_the_source_says_som
     assert_eq!(agent.status()["held"]["by"], "rollback");
 
     file(&place, "third");
-    until("the source's new word", || {
+    until("the new config of the source", || {
         place.read("/etc/one").as_deref() == Some("third")
     });
-    until("nothing is held", || agent.status()["held"].is_null());
+    until("no override left", || agent.status()["held"].is_null());
     assert!(!place.at("/var/lib/machinist/held").exists());
 }
 
@@ -116,11 +116,11 @@ fn rollback_without_an_agent_leaves_word_for_the_one_that_starts() {
     drop(agent);
     assert_eq!(code(&place.machinist(&["rollback", "--yes"])), 0);
     let agent = place.start();
-    agent.says("the machine is held on rendered-machine-");
+    agent.says("machine pinned to rendered-machine-");
     agent.rests();
     assert_eq!(place.read("/etc/one").as_deref(), Some("first"));
     file(&place, "third");
-    until("the source's new word", || {
+    until("the new config of the source", || {
         place.read("/etc/one").as_deref() == Some("third")
     });
 }
@@ -135,8 +135,8 @@ fn rollback_goes_back_as_far_as_it_is_told() {
     agent.rests();
     for (to, exit, said) in [
         ("0", 64, "1 is the config before"),
-        ("3", 1, "only 2 earlier configs"),
-        ("nonsense", 1, "no earlier config is called nonsense"),
+        ("3", 1, "only 2 earlier configs exist"),
+        ("nonsense", 1, "no earlier config nonsense found"),
     ] {
         let refused = place.machinist(&["rollback", "--yes", "--to", to]);
         assert_eq!(code(&refused), exit);
@@ -201,7 +201,7 @@ fn the_status_socket_takes_no_commands_and_their_size_costs_no_memory() {
     assert!(growth < 16 << 20, "grew by {growth} bytes");
     for answer in answers {
         // An agent that was stopped for the next one of the same user does not answer.
-        let refused = answer.contains(" 403 ") && answer.contains("takes no commands");
+        let refused = answer.contains(" 403 ") && answer.contains("is read-only");
         assert!(answer.is_empty() || refused, "{answer}");
     }
     assert_eq!(place.read("/etc/one").as_deref(), Some("zero"));
@@ -267,7 +267,7 @@ fn an_update_waits_for_its_window_and_begins_when_a_person_says_so() {
     file(&place, "one");
     until("the new plan", || {
         agent.status()["phase"] == "Waiting"
-            && agent.lines("waits until updates may begin").len() == 2
+            && agent.lines("is waiting for its start time").len() == 2
     });
     let now = place.with_source(&["apply", "--yes"]);
     assert_eq!(code(&now), 0, "{}", err(&now));

@@ -34,7 +34,7 @@ fn plan_says_by_its_exit_code_whether_something_would_change_and_changes_nothing
     assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
     let nothing = place.with_source(&["plan"]);
     assert_eq!(code(&nothing), 0);
-    assert!(out(&nothing).contains("Nothing to do: the machine is as the config says."));
+    assert!(out(&nothing).contains("No changes: the machine matches the config."));
     let document = json(&place.with_source(&["plan", "-o", "json"]));
     assert_eq!(document["changes"], serde_json::json!([]));
     assert_eq!(document["from"], document["to"]);
@@ -122,12 +122,12 @@ fn apply_does_it_once_and_the_second_time_there_is_nothing_to_do() {
     let place = Place::with_examples();
     let asked = place.with_source(&["apply"]);
     assert_eq!(code(&asked), 1);
-    assert!(err(&asked).contains("give --yes"), "{}", err(&asked));
+    assert!(err(&asked).contains("use --yes"), "{}", err(&asked));
     assert!(!place.at("/etc").exists());
 
     let first = place.with_source(&["apply", "--yes"]);
     assert_eq!(code(&first), 0, "{}", err(&first));
-    assert!(out(&first).contains("AppliedOffline: now on rendered-machine-"));
+    assert!(out(&first).contains("AppliedOffline: current config is now rendered-machine-"));
     let tree = place.tree();
     let inode = |path: &str| {
         use std::os::unix::fs::MetadataExt as _;
@@ -137,7 +137,7 @@ fn apply_does_it_once_and_the_second_time_there_is_nothing_to_do() {
     let again = place.with_source(&["apply", "--yes"]);
     assert_eq!(code(&again), 0, "{}", err(&again));
     assert!(
-        out(&again).contains("The machine is as the config asks."),
+        out(&again).contains("The machine matches the config."),
         "{}",
         out(&again)
     );
@@ -164,7 +164,7 @@ fn verify_exits_with_0_or_2() {
     let good = place.machinist(&["verify"]);
     assert_eq!(
         (code(&good), out(&good).as_str()),
-        (0, "The machine is as the config asks.\n")
+        (0, "The machine matches the config.\n")
     );
     assert_eq!(
         json(&place.machinist(&["verify", "-o", "json"])),
@@ -248,7 +248,7 @@ fn told_by_history(place: &Place) {
     let names: Vec<_> = (0..3).map(|at| told[at]["to"].as_str().unwrap()).collect();
     assert_eq!(
         names[0], names[2],
-        "the newest first, and it went back: {told:#}"
+        "newest first, and the last entry is the rollback: {told:#}"
     );
     assert_ne!(names[0], names[1]);
     assert!(told[2]["from"].is_null(), "{told:#}");
@@ -291,11 +291,15 @@ fn a_journal_that_cannot_be_read_is_put_aside_and_the_machine_is_taken_over_as_i
     fs::create_dir(&staged).unwrap();
     let refused = place.machinist(&["journal", "reset", "--yes"]);
     assert_eq!(code(&refused), 1);
-    assert!(err(&refused).contains("may be open"), "{}", err(&refused));
+    assert!(
+        err(&refused).contains("may be unfinished"),
+        "{}",
+        err(&refused)
+    );
     fs::remove_dir(&staged).unwrap();
     let asked = place.machinist(&["journal", "reset"]);
     assert_eq!(code(&asked), 1);
-    assert!(err(&asked).contains("give --yes"), "{}", err(&asked));
+    assert!(err(&asked).contains("use --yes"), "{}", err(&asked));
     assert_eq!(fs::read(&journal).unwrap(), text, "nothing was changed");
 
     let reset = place.machinist(&["journal", "reset", "--yes"]);
@@ -310,7 +314,7 @@ fn a_journal_that_cannot_be_read_is_put_aside_and_the_machine_is_taken_over_as_i
         text
     );
     let again = place.with_source(&["apply", "--yes"]);
-    assert_eq!(out(&again), "The machine is as the config asks.\n");
+    assert_eq!(out(&again), "The machine matches the config.\n");
     assert_eq!(code(&place.machinist(&["verify"])), 0);
 }
 
@@ -324,7 +328,7 @@ fn a_journal_that_can_be_read_is_not_put_aside_in_passing_and_none_that_was_is_l
     assert_eq!(code(&refused), 1);
     let why = err(&refused);
     assert!(
-        why.contains("can be read") && why.contains("--force"),
+        why.contains("is readable") && why.contains("--force"),
         "{why}"
     );
     assert_eq!(fs::read(&journal).unwrap(), text, "nothing was changed");
@@ -339,11 +343,7 @@ fn a_journal_that_can_be_read_is_not_put_aside_in_passing_and_none_that_was_is_l
     }
     assert_eq!(kept.len(), 3, "{kept:?}");
     let same = |name: &&String| fs::read(place.at(name)).unwrap() == text;
-    assert_eq!(
-        kept.iter().filter(same).count(),
-        1,
-        "the first is there still"
-    );
+    assert_eq!(kept.iter().filter(same).count(), 1, "the first is kept");
 }
 
 #[test]
@@ -356,11 +356,11 @@ fn explain_says_why_nothing_is_happening() {
         let said = out(&said);
         said.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    assert!(explain().contains("no agent runs below"));
+    assert!(explain().contains("no agent running for root"));
     let agent = place.settled();
     let said = explain();
     assert!(
-        said.contains("the machine is on rendered-machine-"),
+        said.contains("machine is up to date: rendered-machine-"),
         "{said}"
     );
 
@@ -380,7 +380,7 @@ fn explain_says_why_nothing_is_happening() {
     assert_eq!(code(&place.machinist(&["rollback", "--yes"])), 0);
     let said = explain();
     assert!(
-        said.contains("is held on rendered-machine-") && said.contains("machinist apply"),
+        said.contains("machine pinned to rendered-machine-") && said.contains("machinist apply"),
         "{said}"
     );
 }
@@ -466,7 +466,7 @@ fn the_users_policies_replace_the_built_in_ones_and_bad_ones_are_wrong_settings(
     assert_eq!(policy(), "user:/etc/chrony.conf");
     let agent = place.settled();
     fs::write(&policies, text.replace("files:", "file:")).unwrap();
-    agent.says("the last good disruption policies stay");
+    agent.says("keeping the last valid disruption policies");
     drop(agent);
     for command in ["plan", "apply"] {
         let yes = if command == "apply" { "--yes" } else { "-v" };

@@ -68,12 +68,16 @@ fn every_way_to_drift_is_reported_within_500_ms_and_cleared_when_it_ends() {
     judge("drift", PROMISE, LIMIT, &times);
 
     // The log has each path once, and the end of its drift.
-    for said in ["has another content", "has another mode", "is missing"] {
+    for said in [
+        "has a different content",
+        "has a different mode",
+        "is missing",
+    ] {
         let line = agent.says(&format!("{SYSCTL} {said}"));
         assert!(line.contains("WARN") && line.contains("Drifted"), "{line}");
     }
     assert_eq!(agent.lines(&format!("{SYSCTL} is missing")).len(), 1);
-    agent.says_again("is as the config asks again", 4);
+    agent.says_again("matches the config again", 4);
 }
 
 #[test]
@@ -250,7 +254,7 @@ fn what_is_to_be_repaired_is_put_back_alone_and_what_is_ignored_is_not_shown() {
         drift(&agent) == reported && agent.status()["phase"] == "Idle"
     });
     fs::write(place.at(SYSCTL), "x = 3\n").unwrap();
-    agent.says("is changed again and again, and left alone for now");
+    agent.says("changes repeatedly, repair is suspended for now");
     assert_eq!(read(SYSCTL), "x = 3\n");
 }
 
@@ -262,7 +266,7 @@ fn what_stood_as_asked_already_is_watched_like_what_was_written() {
     fs::write(&found, "asked").unwrap();
     fs::set_permissions(&found, fs::Permissions::from_mode(0o644)).unwrap();
     let agent = place.start();
-    agent.says("the machine already is what");
+    agent.says("the machine already matches");
     let drifted = json!([{"path": "/etc/found", "kind": "content"}]);
     report(&agent, &drifted, || fs::write(&found, "edited").unwrap());
     report(&agent, &json!([]), || fs::write(&found, "asked").unwrap());

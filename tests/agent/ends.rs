@@ -42,11 +42,11 @@ fn settings_are_taken_over_while_it_runs_and_bad_ones_change_nothing() {
     let said = agent.says("settings changed");
     assert!(said.contains("drift.fullPass"), "{said}");
     fs::write(&file, "drift:\n  fullPass: soon\n").unwrap();
-    let said = agent.says("the last good ones stay");
+    let said = agent.says("keeping the previous ones");
     assert!(said.contains("machinist.yaml"), "{said}");
     // SIGHUP also reloads the settings, and does not stop the agent.
     agent.signal(SIGHUP);
-    agent.says_again("the last good ones stay", 2);
+    agent.says_again("keeping the previous ones", 2);
     assert_eq!(agent.get("/livez").0, 200);
 }
 
@@ -103,8 +103,9 @@ fn a_second_agent_on_the_same_root_is_refused_by_name() {
     assert!(start.elapsed() < DEADLINE);
     assert_eq!(code(&second), 1);
     assert!(
-        err(&second)
-            .contains("another machinist works on this root: /var/lib/machinist/lock is held"),
+        err(&second).contains(
+            "another machinist process uses this root: /var/lib/machinist/lock is locked"
+        ),
         "{}",
         err(&second)
     );

@@ -73,7 +73,7 @@ fn a_chosen_port_that_another_program_has_is_waited_for() {
     let address = taken.local_addr().unwrap().to_string();
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.start_with(&["--admin", &address]);
-    agent.says(&format!("another program listens on {address}"));
+    agent.says(&format!("another program is listening on {address}"));
     // The agent works all the same.
     until("the config", || {
         place.read("/etc/one").as_deref() == Some("zero")

@@ -34,7 +34,7 @@ pub(crate) fn value<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> (T, Du
         }
         assert!(
             start.elapsed() < DEADLINE,
-            "waited {DEADLINE:?} in vain for {what}"
+            "timed out after {DEADLINE:?} waiting for {what}"
         );
         thread::sleep(STEP);
     }
@@ -281,7 +281,7 @@ impl Agent {
 
     /// The address of probes and metrics.
     pub(crate) fn address(&self) -> String {
-        let line = self.says("probes and metrics at http://");
+        let line = self.says("serving probes and metrics at http://");
         line.rsplit("http://").next().unwrap().to_owned()
     }
 

@@ -54,7 +54,7 @@ fn settings_that_would_keep_the_next_agent_from_starting_are_refused_where_they_
     assert_eq!(
         code(&place.with_source(&["plan"])),
         0,
-        "the next one starts"
+        "the next agent starts"
     );
 }
 
@@ -68,7 +68,7 @@ fn what_others_may_write_or_own_of_the_settings_is_refused() {
         fs::write(place.source().join("10-one.yaml"), text).unwrap();
         place
     };
-    refused(&written("mode: 0666"), &["could be written by anybody"]);
+    refused(&written("mode: 0666"), &["would be world-writable"]);
     refused(&written("user: {id: 65534}"), &["would belong to 65534"]);
     refused(
         &written("user: {name: nobody}"),
@@ -101,7 +101,7 @@ fn policies_that_would_keep_the_next_agent_from_starting_are_refused_where_they_
     assert_eq!(
         code(&place.with_source(&["plan"])),
         0,
-        "the next one starts"
+        "the next agent starts"
     );
 }
 

@@ -67,7 +67,7 @@ fn as_nobody(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
     }
     let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].map(PathBuf::from);
     let Some(setpriv) = setpriv.iter().find(|path| path.exists()) else {
-        eprintln!("skipped: {test}: run by root, and there is no setpriv to become nobody");
+        eprintln!("skipped: {test}: run by root, and setpriv is not installed");
         return None;
     };
     // The build directory may not be accessible to others.

@@ -138,7 +138,7 @@ fn nothing_that_is_said_holds_the_token_that_the_cluster_refuses() {
     let agent = Agent::spawn(command, place.root());
     agent.says("401");
     ask_for_everything(&place, &agent);
-    assert!(serving.join().unwrap(), "nobody has come with the token");
+    assert!(serving.join().unwrap(), "no request with the token");
     is_silent(&agent);
 }
 

@@ -27,7 +27,10 @@ pub(crate) fn check(name: &str, document: &Value, unseen: &[&str]) {
         .difference(&check.seen)
         .filter(|at| !unseen.iter().any(|prefix| at.starts_with(prefix)))
         .collect();
-    assert!(missed.is_empty(), "never seen: {missed:?} in {document:#}");
+    assert!(
+        missed.is_empty(),
+        "not observed: {missed:?} in {document:#}"
+    );
 }
 
 #[derive(Default)]

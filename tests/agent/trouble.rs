@@ -72,7 +72,7 @@ fn a_full_state_directory_fails_the_update_and_nothing_else() {
     )
     .is_err()
     {
-        println!("skipped: nothing can be mounted here");
+        println!("skipped: mounting is not permitted");
         return;
     }
     let state = State(dir);

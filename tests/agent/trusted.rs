@@ -113,7 +113,7 @@ fn the_volume_of_a_config_map_is_judged_at_its_mount() {
     // As in the pod: a read-only mount.
     let may = Command::new("unshare").args(["--mount", "true"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no mount namespace may be made here");
+        eprintln!("skipped: mount namespaces are not permitted");
         return;
     }
     let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
@@ -143,7 +143,7 @@ fn a_source_that_others_may_write_is_refused_and_a_named_file_is_warned_about() 
 
     let named = place.machinist(&["render", &file.display().to_string()]);
     assert_eq!(code(&named), 0, "{}", err(&named));
-    let warned = format!("warning: {}: others may change it", file.display());
+    let warned = format!("warning: {}: writable by other users", file.display());
     assert!(err(&named).contains(&warned), "{}", err(&named));
     assert!(err(&named).contains(why), "{}", err(&named));
 }
@@ -203,7 +203,7 @@ fn a_fuse_mount_that_never_answers_delays_no_plan() {
     fs::write(&file, text).unwrap();
     let may = Command::new("unshare").args(["--mount", "true"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no mount namespace may be made here");
+        eprintln!("skipped: mount namespaces are not permitted");
         return;
     }
     // The shell keeps the server's end open and never reads from it.

@@ -92,17 +92,14 @@ fn the_hosts_part_goes_and_everything_else_stays() {
     assert_eq!(again.status.code(), Some(0));
     assert_eq!(
         text(&again).0,
-        "/var/lib/machinist stays; --purge removes it\n"
+        "/var/lib/machinist kept; use --purge to remove it\n"
     );
     let purged = place.machinist(&["uninstall", "--yes", "--purge"]);
     assert_eq!(text(&purged).0, "/var/lib/machinist removed\n");
     assert!(!place.at("/var/lib/machinist").exists());
     assert!(place.at("/etc/managed").exists());
     let nothing = place.machinist(&["uninstall", "--yes"]);
-    assert_eq!(
-        text(&nothing).0,
-        "There is nothing of machinist's to remove.\n"
-    );
+    assert_eq!(text(&nothing).0, "Nothing to remove.\n");
 }
 
 #[test]
@@ -121,7 +118,7 @@ fn an_open_update_a_spoilt_journal_and_a_running_agent_refuse_it() {
     refused("stop the agent first");
     held.save(&open()).unwrap();
     drop(held);
-    refused("is open");
+    refused("is not finished");
 }
 
 #[test]
@@ -179,7 +176,7 @@ fn open() -> Journal {
 fn what_is_kept_on_other_mounts_goes_with_the_state_and_is_named() {
     let place = installed();
     let (target, kept) = ("/boot/loader.conf", "/boot/.machinist/originals/1-0");
-    write(&place, kept, "as it was before\n");
+    write(&place, kept, "original content\n");
     write(&place, "/boot/others", "not ours\n");
     let path = |path: &str| machinist::path::AbsPath::new(path).unwrap();
     let mut journal = Journal::default();

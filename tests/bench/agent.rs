@@ -75,7 +75,7 @@ impl Agent {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left);
-            let (when, line) = line.unwrap_or_else(|_| panic!("it never said {words:?}"));
+            let (when, line) = line.unwrap_or_else(|_| panic!("log message not found: {words:?}"));
             if words.iter().all(|word| line.contains(word)) {
                 return when;
             }

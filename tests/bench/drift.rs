@@ -40,7 +40,7 @@ pub(crate) fn measure() {
         }
         if round < rounds(20) {
             fs::write(&target, content(0, FILES / 2, SIZE)).unwrap();
-            agent.says(&["is as the config asks again", &edited]);
+            agent.says(&["matches the config again", &edited]);
         }
     }
     let deadline = Instant::now() + Duration::from_secs(10);

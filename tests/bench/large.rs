@@ -50,7 +50,7 @@ pub(crate) fn one_of_many() {
     }
     let times = ratio(&all, &one);
     println!(
-        "one changed: {:.1} ms; all written anew, fsync each: {:.1} ms",
+        "one changed: {:.1} ms; all rewritten, fsync each: {:.1} ms",
         milliseconds(median(&one)),
         milliseconds(median(&all))
     );

@@ -68,7 +68,7 @@ async fn a_file_that_holds_no_token_is_a_mistake_that_is_named_and_no_outage() {
             "{error}"
         );
         assert!(
-            error.to_string().contains("/token holds no token"),
+            error.to_string().contains("/token contains no token"),
             "{error}"
         );
     }
@@ -81,7 +81,11 @@ async fn a_refusal_that_stays_is_told_and_ends_when_the_token_comes() {
     let error = get(&cluster).await.unwrap_err();
     assert_eq!(error.reason(), Reason::ApiServerUnauthorized);
     assert!(error.again() && error.is_unauthorised());
-    assert_eq!(server.heard().len(), 2, "no third try by itself");
+    assert_eq!(
+        server.heard().len(),
+        2,
+        "no third attempt without a new token"
+    );
     server.write_token("second");
     get(&cluster).await.unwrap();
 }
@@ -104,25 +108,25 @@ async fn what_goes_wrong_has_a_code_and_one_line() {
             Trouble::Code(403, "Forbidden"),
             Reason::ApiServerForbidden,
             true,
-            "cannot get Node a: as the script wants it (403 Forbidden)",
+            "cannot get Node a: scripted error (403 Forbidden)",
         ),
         (
             Trouble::Code(404, "NotFound"),
             Reason::ApiServerRefused,
             true,
-            "cannot get Node a: as the script wants it (404 NotFound)",
+            "cannot get Node a: scripted error (404 NotFound)",
         ),
         (
             Trouble::Code(422, "Invalid"),
             Reason::ApiServerRefused,
             false,
-            "cannot get Node a: as the script wants it (422 Invalid)",
+            "cannot get Node a: scripted error (422 Invalid)",
         ),
         (
             Trouble::Code(429, "TooManyRequests"),
             Reason::ApiServerUnreachable,
             true,
-            "cannot get Node a: as the script wants it (429 TooManyRequests)",
+            "cannot get Node a: scripted error (429 TooManyRequests)",
         ),
         (
             Trouble::Proxy(503),
@@ -134,7 +138,7 @@ async fn what_goes_wrong_has_a_code_and_one_line() {
             Trouble::Cut,
             Reason::ApiServerUnreachable,
             true,
-            "cannot get Node a: the API server cannot be reached: ",
+            "cannot get Node a: API server unreachable: ",
         ),
     ];
     let (server, cluster) = with_node().await;
@@ -173,7 +177,7 @@ async fn a_server_that_hangs_is_given_up() {
     tokio::time::pause();
     let error = get(&cluster).await.unwrap_err();
     assert_eq!(error.reason(), Reason::ApiServerUnreachable);
-    assert_eq!(chain(&error), "cannot get Node a: no answer within 30 s");
+    assert_eq!(chain(&error), "cannot get Node a: no response within 30 s");
 }
 
 #[tokio::test]

@@ -104,7 +104,7 @@ impl Reading {
         let waiting = self.desired.wait_for(holds);
         let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
         let Ok(said) = waited else {
-            panic!("never said; heard {:#?}", self.server.heard())
+            panic!("not published; requests: {:#?}", self.server.heard())
         };
         said.unwrap().clone()
     }
@@ -140,7 +140,11 @@ async fn the_named_config_is_read_once_under_its_own_name() {
         .map(|it| it.what.rsplit('/').next().unwrap())
         .collect();
     assert_eq!(asked, ["rendered-worker-1", "rendered-worker-2"]);
-    assert_eq!(*reading.policies.borrow(), None, "this cluster has none");
+    assert_eq!(
+        *reading.policies.borrow(),
+        None,
+        "not found in this cluster"
+    );
     assert_eq!(server.writes().len(), 0);
 }
 
@@ -238,7 +242,7 @@ async fn a_config_that_does_not_exist_is_said_and_read_when_it_does() {
     let mut reading = Reading::of(server.clone(), own).await;
     let said = reading.until_refused(Reason::ConfigNotFound).await;
     assert!(
-        said.contains("there is no MachineConfig rendered-worker-1"),
+        said.contains("MachineConfig rendered-worker-1 not found"),
         "{said}"
     );
     add(&server, "rendered-worker-1", &json!(420));

@@ -91,7 +91,7 @@ async fn a_flood_of_different_events_is_cut_off() {
     events.tell(
         Subject::Node,
         EventReason::NodeDone,
-        "another thing has its own measure",
+        "other objects have their own rate limit",
     );
     server
         .until("the node's", |it| {
@@ -107,12 +107,12 @@ async fn an_outage_delays_an_event_and_a_refusal_ends_it() {
     server.trouble("POST", Trouble::Code(503, "ServiceUnavailable"));
     events.tell(Subject::Node, EventReason::Reboot, "boot-1 ends");
     server
-        .until("the second try", |it| it.writes().len() == 2)
+        .until("the second attempt", |it| it.writes().len() == 2)
         .await;
     let writes = server.writes();
     assert_eq!(
         writes[0].body, writes[1].body,
-        "under one name, so never twice"
+        "same event name, so no duplicate"
     );
 
     server.trouble("POST", Trouble::Code(403, "Forbidden"));

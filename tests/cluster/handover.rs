@@ -160,19 +160,25 @@ async fn what_the_node_says_is_compared_before_a_hand_over_and_changed_after_it(
         &server,
         &root,
         "adopt",
-        "pod openshift-machine-config-operator/mcd-1",
+        "(pod openshift-machine-config-operator/mcd-1",
     )
     .await;
     server.put(PODS, pods(json!([])));
     annotate("desiredConfig", "rendered-worker-2");
-    refuses(&server, &root, "adopt", "is to be on rendered-worker-2").await;
+    refuses(
+        &server,
+        &root,
+        "adopt",
+        "has desired config rendered-worker-2",
+    )
+    .await;
     annotate("desiredConfig", "rendered-worker-1");
     annotate("currentConfig", "rendered-worker-0");
     refuses(
         &server,
         &root,
         "adopt",
-        "says that it is on rendered-worker-0",
+        "has current config rendered-worker-0",
     )
     .await;
     annotate("currentConfig", "rendered-worker-1");
@@ -180,7 +186,13 @@ async fn what_the_node_says_is_compared_before_a_hand_over_and_changed_after_it(
     assert_eq!(code, Some(0), "{said}");
     // An update that is requested meanwhile is not handed back half way.
     annotate("desiredConfig", "rendered-worker-2");
-    refuses(&server, &root, "release", "is to be on rendered-worker-2").await;
+    refuses(
+        &server,
+        &root,
+        "release",
+        "has desired config rendered-worker-2",
+    )
+    .await;
     annotate("desiredConfig", "rendered-worker-1");
     annotate("state", "Working");
     server.edit(NODE, |node| {
@@ -190,10 +202,7 @@ async fn what_the_node_says_is_compared_before_a_hand_over_and_changed_after_it(
     let (code, said) = machinist(&server, &root, "release").await;
     assert_eq!(code, Some(0), "{said}");
     let node = server.object(NODE);
-    assert!(
-        node["spec"]["unschedulable"].is_null(),
-        "our cordon is lifted"
-    );
+    assert!(node["spec"]["unschedulable"].is_null(), "uncordoned");
     let state = &node["metadata"]["annotations"]["machineconfiguration.openshift.io/state"];
     assert_eq!(state, "Done");
     // An unreachable API server does not prevent it.

@@ -45,7 +45,7 @@ async fn what_is_ours_goes_and_nobody_elses() {
     let (server, own) = with_node().await;
     server.put(NODE, marked());
     let looked = own.leave(true).await.unwrap().unwrap();
-    assert_eq!(server.writes().len(), 0, "only looked");
+    assert_eq!(server.writes().len(), 0, "dry run: no write");
     let left = own.leave(false).await.unwrap().unwrap();
     assert_eq!(looked, left);
     assert!(left.uncordoned && !left.kept_cordoned);
@@ -57,7 +57,7 @@ async fn what_is_ours_goes_and_nobody_elses() {
     assert_eq!(
         server.writes().len(),
         writes,
-        "the same again writes nothing"
+        "a repeated call writes nothing"
     );
 }
 

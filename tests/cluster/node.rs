@@ -63,7 +63,7 @@ async fn until_desired(own: &OwnNode, config: &str) {
         node.and_then(|node| node.desired_config()) == Some(config)
     });
     let waited = tokio::time::timeout(std::time::Duration::from_secs(20), seen);
-    assert!(waited.await.is_ok(), "{config} is not seen");
+    assert!(waited.await.is_ok(), "{config} was not observed");
 }
 
 fn desire(server: &Server, config: &str) {
@@ -85,7 +85,11 @@ async fn the_node_is_listed_once_and_then_watched_alone() {
     assert_eq!(seen.last_applied_drain(), Some(undone));
     assert!(!seen.is_cordoned() && !seen.has_our_mark());
     assert!(seen.is_ready_in("boot-1") && !seen.is_ready_in("boot-2"));
-    assert_eq!(seen.annotations.len(), 3, "what others note is not kept");
+    assert_eq!(
+        seen.annotations.len(),
+        3,
+        "annotations of other clients are not stored"
+    );
 
     server.until_watched().await;
     desire(&server, "rendered-worker-2");

@@ -184,13 +184,13 @@ async fn what_vanishes_comes_back_and_so_it_does_on_a_node_registered_anew() {
         node["metadata"]["labels"] = json!({});
         node["status"]["conditions"] = json!([]);
     });
-    server.until("it is back", written).await;
+    server.until("restored", written).await;
 
     server.remove(NODE);
     let mut again = node();
     again["metadata"]["uid"] = json!("second");
     server.put(NODE, again);
-    server.until("it is on the new one", written).await;
+    server.until("written to the new Node", written).await;
     let last = server.writes().pop().unwrap();
     assert!(last.what.starts_with("PATCH"), "nothing creates a Node");
 }
@@ -204,12 +204,12 @@ async fn the_latest_wish_wins_over_an_outage() {
     }
     let kept = keeping(server, own, notice("Working", false), QUICK);
     kept.server
-        .until("two tries failed", |it| it.writes().len() >= 2)
+        .until("two attempts failed", |it| it.writes().len() >= 2)
         .await;
     kept.notices.send_replace(Some(notice("Done", true)));
     kept.server.heals();
     let done = |server: &Server| says(server, "Done", "True");
-    kept.server.until("the last wish", done).await;
+    kept.server.until("the last desired state", done).await;
     let tried = kept.server.writes();
     let first = tried[0].body.pointer("/metadata/annotations").unwrap();
     assert_eq!(first[STATE], "Working");
@@ -317,7 +317,7 @@ async fn whom_a_condition_names_is_told_at_once_and_numbers_wait() {
         condition(&server.object(NODE), "machinist.dev/Ready")["message"] == message
     };
     let first = |server: &Server| says(server, "a waits, 1 of 3");
-    server.until("whom it names", first).await;
+    server.until("which pod it names", first).await;
     kept.notices
         .send_replace(Some(named("a", "a waits, 2 of 3")));
     kept.notices.send_replace(Some(named("b", "b waits")));
@@ -325,7 +325,8 @@ async fn whom_a_condition_names_is_told_at_once_and_numbers_wait() {
         .until("another name", |server| says(server, "b waits"))
         .await;
     let before = server.writes().len();
-    kept.notices.send_replace(Some(named("b", "b waits still")));
+    kept.notices
+        .send_replace(Some(named("b", "b is still waiting")));
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(server.writes().len(), before, "{:#?}", server.writes());
 }

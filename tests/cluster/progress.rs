@@ -70,7 +70,9 @@ async fn it_is_made_for_the_node_and_written_on_change_alone() {
     let (server, own) = with_node().await;
     let (told, _tasks) = keeping(&server, &own).await;
     told.send_replace(Some(status(Progress::False, EARLY)));
-    server.until("the first words", |it| is(it, "False")).await;
+    server
+        .until("the first conditions", |it| is(it, "False"))
+        .await;
     let object = server.object(OURS);
     let made = server.heard_of(SPEC)[0].body.clone();
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "first");

@@ -241,7 +241,7 @@ impl Server {
             }
         };
         if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
-            panic!("never: {what}; heard {:#?}", self.heard());
+            panic!("timed out: {what}; requests: {:#?}", self.heard());
         }
     }
 
@@ -327,7 +327,7 @@ async fn answer(State(server): State<Server>, request: Request) -> Result<Respon
         other => other,
     };
     Ok(match trouble {
-        Some(Trouble::Code(code, reason)) => status(code, reason, "as the script wants it"),
+        Some(Trouble::Code(code, reason)) => status(code, reason, "scripted error"),
         Some(Trouble::Proxy(code)) => reply(code, "bad day"),
         Some(Trouble::Cut) => cut(),
         Some(Trouble::Hang | Trouble::Meanwhile(_)) => std::future::pending().await,

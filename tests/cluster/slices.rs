@@ -131,7 +131,7 @@ async fn slices_are_written_on_change_only_and_grow_by_a_generation() {
     assert_eq!(
         stage.server.heard_of("GET /apis").len(),
         0,
-        "nothing wished, nothing asked"
+        "no slices desired, no request"
     );
     stage.wish.send_replace(pool(130));
     stage.until_told(130, 2, 7).await;
@@ -271,7 +271,7 @@ async fn an_api_server_that_is_away_or_older_is_no_end() {
     stage
         .until_published(|it| {
             let why = it.problem.as_deref().unwrap_or_default();
-            why.contains("no resource.k8s.io") && it.resources == Some(BTreeSet::new())
+            why.contains("does not serve resource.k8s.io") && it.resources == Some(BTreeSet::new())
         })
         .await;
 }
@@ -285,7 +285,7 @@ async fn a_version_that_goes_is_no_cluster_without_the_kind() {
     stage.wish.send_replace(pool(1));
     stage.until_published(|it| it.problem.is_some()).await;
     let told = stage.published.borrow().clone();
-    assert_eq!(told.resources, None, "slices may be there: {told:?}");
+    assert_eq!(told.resources, None, "slices may exist: {told:?}");
     stage.until_told(1, 1, 1).await;
 }
 
@@ -317,7 +317,7 @@ async fn a_node_that_machinist_leaves_has_no_slices() {
     let server = stage.server.clone();
     drop(stage);
     assert_eq!(slices::remove(&cluster, "a", true).await.unwrap(), 1);
-    assert_eq!(server.below(SLICES).len(), 1, "only looked");
+    assert_eq!(server.below(SLICES).len(), 1, "dry run: no write");
     assert_eq!(slices::remove(&cluster, "a", false).await.unwrap(), 1);
     assert_eq!(slices::remove(&cluster, "a", false).await.unwrap(), 0);
     server.trouble(&format!("GET {SLICES}"), Trouble::Code(403, "Forbidden"));

@@ -88,7 +88,7 @@ impl Order {
 fn die(script: &Script) -> ! {
     tell(script);
     nix::sys::signal::raise(nix::sys::signal::SIGKILL).unwrap();
-    unreachable!("nobody survives SIGKILL")
+    unreachable!("a process does not survive SIGKILL")
 }
 
 /// One write per line, not captured by the test harness.

@@ -232,7 +232,7 @@ pub(crate) fn must_have_drained_once(sandbox: &Sandbox, what: &str) {
     assert_eq!(
         sandbox.journal().cordon,
         None,
-        "{what}: nothing is left withheld or stopped"
+        "{what}: a device is still disabled or a unit still stopped"
     );
 }
 

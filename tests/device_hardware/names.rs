@@ -29,7 +29,7 @@ fn one_device_under_several_names_is_lent_once() {
     assert_eq!(hardware.told(spec), ["acme-one: /dev/acme/one"]);
     let (_, problems) = hardware.found(spec);
     let told = |name: &str| {
-        let told = format!("{name} is acme-one by another name; {name} is left out");
+        let told = format!("{name} is another name of acme-one; ignoring {name}");
         problems.iter().any(|one| one.contains(&told))
     };
     assert!(told("acme-two") && told("a0"), "{problems:?}");
@@ -57,7 +57,7 @@ async fn of_several_names_the_one_that_is_lent_already_counts() {
     hardware.by_id("acme", "one", "../a0");
     let first =
         |status: &DevicesStatus| status.problems.len() == 1 && ids(status) == ["acme-two=Healthy"];
-    agent.until("told", first).await;
+    agent.until("the refusal to be reported", first).await;
     agent.stop().await;
     let agent = hardware.machine.agent();
     agent.until("the next agent", first).await;

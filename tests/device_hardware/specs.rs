@@ -74,7 +74,7 @@ fn devices_of_two_kinds_with_one_name_are_told_and_the_first_is_kept() {
     }
     let spec = "  match: [{cdi: {kind: acme.dev/a}}, {cdi: {kind: acme.dev/b}}]\n";
     assert_eq!(hardware.told(spec), ["g0: "]);
-    let told = "acme.dev/b=g0 and acme.dev/a=g0 would both be called \"g0\"; the first is left out";
+    let told = "acme.dev/b=g0 and acme.dev/a=g0 have the same id \"g0\"; the first is ignored";
     let (_, problems) = hardware.found(spec);
     assert!(problems[0].contains(told), "{problems:?}");
 }
@@ -125,14 +125,14 @@ fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
             "g1",
             "/etc/cdi/acme.yaml: acme.dev/gpu=g1: containerEdits.hooks[0] (poststop /opt/x)",
         ),
-        ("g2", "acme.dev/gpu=g2: /dev/gpu1 has the major number"),
+        ("g2", "acme.dev/gpu=g2: /dev/gpu1 has major number"),
         (
             "g3",
             "/opt/none, which acme.dev/gpu=g3 mounts, does not exist",
         ),
         (
             "g4",
-            "/usr/lib/acme of acme.dev/gpu=g4 is a directory, no device node",
+            "/usr/lib/acme of acme.dev/gpu=g4 is a directory, not a device node",
         ),
     ] {
         assert!(why(id).contains(told), "{}", why(id));
@@ -151,7 +151,7 @@ fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
     let claimed = format!("  serve: dra\n  capacity: {{memory: 16Gi, cores: 8}}\n{declared}");
     let (claimed, _) = hardware.found_where(&claimed, &allowances);
     let recipe = claimed.devices["g1"].recipe.as_ref().unwrap();
-    assert_eq!(recipe.cdi.len(), 1, "by claim it is always the name");
+    assert_eq!(recipe.cdi.len(), 1, "with serve: dra it is always the name");
     let capacity = &claimed.devices["g1"].capacity;
     assert_eq!(capacity[&"memory".to_owned()].as_str(), "16Gi");
     assert_eq!(capacity[&"cores".to_owned()].as_str(), "8");

@@ -70,7 +70,7 @@ async fn without_a_kubelet_the_agent_says_so_and_registers_when_one_comes() {
                     .kubelet
                     .reason
                     .as_deref()
-                    .is_some_and(|why| why.starts_with("no kubelet here"))
+                    .is_some_and(|why| why.starts_with("kubelet not found"))
         })
         .await;
     assert!(!status.kubelet.present);
@@ -203,7 +203,7 @@ async fn a_kubelet_that_removes_our_lock_too_is_registered_with_again() {
             .await;
         assert_eq!(kubelet.sockets().len(), 1, "life {life}");
         // While this kubelet runs: its end also ends the registration.
-        agent.until("it is told", registered).await;
+        agent.until("it is reported", registered).await;
     }
     agent.stop().await;
 }

@@ -57,7 +57,7 @@ fn expected(row: &Row, units: &[String]) -> BTreeSet<String> {
             "daemon-reload" => drop(actions.insert("DaemonReload".to_owned())),
             "reload" => actions.extend(units.iter().map(|unit| format!("Reload {unit}"))),
             "restart" => actions.extend(units.iter().map(|unit| format!("Restart {unit}"))),
-            other => panic!("{}: {other:?} is no action", row.path),
+            other => panic!("{}: {other:?} is not a known action", row.path),
         }
     }
     actions

@@ -16,8 +16,8 @@ const PAGE: &str = "docs/machine-config.md";
 
 /// A message that only users other than root see.
 const OWNERS: &str = "\nWarnings
-  this process may not change owners (CAP_CHOWN): they are recorded, not set,
-    and not compared
+  CAP_CHOWN missing: owners are recorded, but neither set nor \
+     compared
 ";
 
 /// One command and the lines below it.

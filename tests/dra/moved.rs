@@ -57,7 +57,7 @@ async fn a_device_that_went_is_given_to_nobody_and_is_found_under_its_new_node()
     std::fs::remove_file(link(&stage.machine, "one")).unwrap();
     gives(&stage, None).await;
     let why = stage.prepare("c").await.unwrap_err();
-    let told = "/dev/by-id/usb-one does not lead to /dev/ttyA any more";
+    let told = "/dev/by-id/usb-one no longer points to /dev/ttyA";
     assert!(why.contains(told), "{why}");
     stage.machine.plug("ttyC");
     lead(&stage.machine, "one", "ttyC");

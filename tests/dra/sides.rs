@@ -35,7 +35,7 @@ async fn a_resource_is_on_one_side_at_a_time() {
     stage.until_wished(0).await;
     let waits = |status: &machinist::device::status::DevicesStatus| {
         status.devices[0].reason.as_deref()
-            == Some("claims still have its devices, or may be given them")
+            == Some("its devices are allocated to claims, or may be")
     };
     stage.agent.until("it waits", waits).await;
     stage

@@ -59,7 +59,12 @@ async fn a_blocker_is_named_within_a_second_with_its_budget_and_since_when() {
     let wait = &progress.waits[0];
     assert_eq!(wait.what.reason(), Reason::DrainBlockedByBudget);
     let told = wait.sentence();
-    for part in ["shop/web", "budget web", "maxUnavailable 1", "2 of 3"] {
+    for part in [
+        "shop/web",
+        "PodDisruptionBudget web",
+        "maxUnavailable 1",
+        "2 of 3",
+    ] {
         assert!(told.contains(part), "{told}");
     }
     pass(seconds(120)).await;
@@ -97,7 +102,7 @@ async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
         asked.writes()
     });
     let progress = running.until(|now| now.begun).await;
-    assert_eq!(asked.await.unwrap(), 0, "nobody was asked to go yet");
+    assert_eq!(asked.await.unwrap(), 0, "no pod was evicted yet");
     let reasons: Vec<_> = progress
         .waits
         .iter()
@@ -254,7 +259,7 @@ async fn an_outage_is_survived_and_does_not_count_for_the_force_but_for_the_time
     assert_eq!(
         server.writes(),
         asked,
-        "nothing is asked of a server that is away"
+        "no request to an unreachable server"
     );
     server.comes_back();
     running.until(|now| now.away_since.is_none()).await;
@@ -300,7 +305,10 @@ async fn a_time_limit_that_is_over_during_a_pause_ends_the_drain_at_once() {
     };
     let error = drained(&server, options).await.unwrap_err();
     assert_eq!(error.reason(), Reason::DrainTimedOut);
-    assert!(error.to_string().contains("budget web"), "{error}");
+    assert!(
+        error.to_string().contains("PodDisruptionBudget web"),
+        "{error}"
+    );
     assert_eq!(server.elapsed().as_secs(), 61);
 }
 
@@ -432,7 +440,7 @@ async fn a_grace_period_that_ends_after_the_limit_is_told_at_once() {
     assert!(
         progress.waits[0]
             .sentence()
-            .contains("after the drain's limit")
+            .contains("after the drain timeout")
     );
 }
 

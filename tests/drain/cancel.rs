@@ -71,7 +71,7 @@ async fn the_agents_answer_is_waited_for_and_the_same_again_asks_nothing() {
         "{err}"
     );
     let patch = &api.heard("PATCH")[0].body["metadata"];
-    assert_eq!(patch["resourceVersion"], "7", "about what was seen");
+    assert_eq!(patch["resourceVersion"], "7", "from the observed state");
     assert_eq!(
         patch["annotations"],
         json!({
@@ -90,7 +90,7 @@ async fn the_agents_answer_is_waited_for_and_the_same_again_asks_nothing() {
     let output = cancel(&api, &["--undo", "a"]).await;
     assert_eq!(
         said(&output).1,
-        "node/a update to new not cancelled any more\n"
+        "node/a cancellation of the update to new revoked\n"
     );
     assert_eq!(asked(&api), Value::Null);
 }
@@ -99,7 +99,8 @@ async fn the_agents_answer_is_waited_for_and_the_same_again_asks_nothing() {
 async fn too_late_is_told_with_what_stands_in_the_way() {
     let api = api(json!({})).await;
     answering(&api, |annotations| {
-        annotations["machinist.dev/cancel-refused"] = json!("new: it changes the machine already");
+        annotations["machinist.dev/cancel-refused"] =
+            json!("new: its changes are already being applied");
         annotations
             .as_object_mut()
             .unwrap()
@@ -109,7 +110,7 @@ async fn too_late_is_told_with_what_stands_in_the_way() {
     let (code, out, err) = said(&output);
     assert_eq!((code, out.as_str()), (Some(1), ""));
     assert!(
-        err.contains("not cancelled: it changes the machine already"),
+        err.contains("cannot cancel the update to new: its changes are already being applied"),
         "{err}"
     );
 }
@@ -120,14 +121,14 @@ async fn an_agent_that_does_not_answer_is_not_waited_for_longer_than_asked() {
     let output = cancel(&api, &["--timeout", "1s", "a"]).await;
     let (code, _, err) = said(&output);
     assert_eq!(code, Some(1));
-    assert!(err.contains("the question stands"), "{err}");
+    assert!(err.contains("the request remains on the Node"), "{err}");
     assert_eq!(asked(&api), "new");
     let output = cancel(&api, &["--no-wait", "a"]).await;
     assert_eq!(
         said(&output),
         (
             Some(0),
-            "node/a asked to cancel the update to new\n".to_owned(),
+            "node/a requested cancellation of the update to new\n".to_owned(),
             String::new()
         )
     );
@@ -140,7 +141,7 @@ async fn what_was_answered_before_is_not_taken_for_the_answer_to_the_same_questi
     let output = cancel(&api, &["--timeout", "1s", "a"]).await;
     let (code, _, err) = said(&output);
     assert_eq!(code, Some(1), "{err}");
-    assert!(err.contains("the question stands"), "{err}");
+    assert!(err.contains("the request remains on the Node"), "{err}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,7 +169,7 @@ async fn a_server_that_is_away_for_a_while_does_not_end_the_wait() {
     let output = cancel(&lost, &["--timeout", "2s", "a"]).await;
     let (code, _, err) = said(&output);
     assert_eq!(code, Some(1));
-    assert!(err.contains("the question stands"), "{err}");
+    assert!(err.contains("the request remains on the Node"), "{err}");
     assert!(err.contains("not now"), "{err}");
 }
 

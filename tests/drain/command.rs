@@ -77,9 +77,9 @@ async fn drain_cordons_evicts_and_says_so_and_takes_kubectls_flags() {
     );
     assert_eq!(api.heard("POST").len(), 2);
     let text = machinist(&api, &["drain", "a", "--ignore-daemonsets"]).await;
-    assert_eq!(out(&text), "node/a drained: 0 pods gone\n");
+    assert_eq!(out(&text), "node/a drained: 0 pods removed\n");
     assert!(
-        err(&text).contains("shop/proxy is made by a DaemonSet"),
+        err(&text).contains("shop/proxy is managed by a DaemonSet"),
         "{}",
         err(&text)
     );
@@ -108,7 +108,7 @@ async fn what_speaks_against_a_drain_is_told_before_the_node_is_touched() {
         "shop/lone",
         "scratch",
         "no controller",
-        "shop/proxy is made by a DaemonSet",
+        "shop/proxy is managed by a DaemonSet",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -179,10 +179,10 @@ async fn a_drain_that_gives_up_names_the_budget_and_leaves_the_cordon() {
     assert_eq!(output.status.code(), Some(1));
     let told = err(&output);
     assert!(
-        told.contains("can never be evicted: budget web (maxUnavailable 0)"),
+        told.contains("can never be evicted: PodDisruptionBudget web (maxUnavailable 0)"),
         "{told}"
     );
-    assert!(told.contains("did not end within 1 s"), "{told}");
+    assert!(told.contains("did not finish within 1 s"), "{told}");
     assert_eq!(api.object(node())["spec"]["unschedulable"], true);
 }
 

@@ -395,7 +395,7 @@ async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
         .filter_map(|(_, call)| how(call))
         .collect();
     assert_eq!(asked, [true, true, true]);
-    assert!(server.elapsed() < seconds(1), "nothing is waited for");
+    assert!(server.elapsed() < seconds(1), "no waits");
     // Both reports contain the blocking pods, and nothing is evicted.
     let plan = drain(&strict()).rehearse(true).await.unwrap();
     assert_eq!(plan.refuse.len(), 1);

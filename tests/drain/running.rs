@@ -75,7 +75,7 @@ impl Running {
     /// Waits until the progress satisfies the condition.
     pub(crate) async fn until(&mut self, fits: impl Fn(&Progress) -> bool) -> Progress {
         let found = timeout(seconds(7200), self.progress.wait_for(|now| fits(now))).await;
-        found.expect("it never fits").unwrap().clone()
+        found.expect("condition never reached").unwrap().clone()
     }
 
     pub(crate) fn now(&self) -> Progress {

@@ -28,7 +28,7 @@ fn a_budget_is_named_with_its_rule_and_its_numbers() {
     assert_eq!(wait.what.reason(), Reason::DrainBlockedByBudget);
     assert_eq!(
         wait.sentence(),
-        "shop/web-1 waits for budget web (maxUnavailable 1): 2 of 3 pods are healthy, 2 must be"
+        "shop/web-1: eviction blocked by PodDisruptionBudget web (maxUnavailable 1): 2 of 3 pods healthy, 2 required"
     );
     assert!(wait.blocks());
 }
@@ -58,14 +58,14 @@ fn a_long_grace_period_is_told_with_its_end_and_with_a_limit_that_comes_before_i
     let mut wait = wait(&pod, what);
     assert_eq!(
         wait.sentence(),
-        "shop/slow is ending, by 2027-01-15T09:00:00Z at the latest"
+        "shop/slow is terminating, by 2027-01-15T09:00:00Z at the latest"
     );
     assert!(!wait.blocks());
     wait.too_late_for = Some(at(600));
     assert!(wait.blocks());
     assert!(
         wait.sentence()
-            .contains("after the drain's limit (2027-01-15T08:10:00Z)")
+            .contains("after the drain timeout (2027-01-15T08:10:00Z)")
     );
 }
 

@@ -50,7 +50,7 @@ fn another_config_waits_until_the_lost_one_was_given_once_more() {
             let failure = report.failure.clone().unwrap();
             assert_eq!(failure.code, Reason::StoredConfigLost);
             assert!(
-                failure.message.contains("give the machine one once more"),
+                failure.message.contains("provide one again"),
                 "{}",
                 failure.message
             );

@@ -33,7 +33,7 @@ fn node(name: &str, current: &str, desired: &str, state: &str) -> Value {
             "conditions": [
                 {"type": "Ready", "status": "True"},
                 {"type": "machinist.dev/Ready", "status": "True", "reason": "Ok",
-                    "message": "every gate is open", "lastHeartbeatTime": ago(0, 2),
+                    "message": "all gates are open", "lastHeartbeatTime": ago(0, 2),
                     "lastTransitionTime": ago(22, 0)},
             ],
             "capacity": {"cpu": "4", "acme.dev/fpga": "2", "hugepages-2Mi": "0"},
@@ -105,7 +105,7 @@ pub(crate) async fn cluster() -> Api {
         "kind": "MachineConfigNode", "apiVersion": version, "metadata": {"name": "worker-2"},
         "status": {"configVersion": {"current": OLD, "desired": NEW}, "conditions": [
             step("UpdatePrepared", "True", "done", ago(0, 30)),
-            step("UpdateExecuted", "Unknown", "under way", ago(0, 29)),
+            step("UpdateExecuted", "Unknown", "in progress", ago(0, 29)),
             step("Cordoned", "True", "done", ago(0, 29)),
             step("Drained", "Unknown", "shop/db-0: budget db needs 2 healthy pods and has 2", ago(0, 28)),
             step("Updated", "False", "", ago(0, 30)),

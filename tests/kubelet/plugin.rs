@@ -312,6 +312,6 @@ impl DevicePlugin for Service {
         &self,
         _: Request<api::PreStartContainerRequest>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
-        Err(Status::internal("nobody asked for this"))
+        Err(Status::internal("unexpected request"))
     }
 }

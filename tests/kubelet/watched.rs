@@ -32,7 +32,7 @@ pub(crate) async fn a_socket_that_the_watcher_finds_is_registered_until_it_is_go
     let hidden = shown(kubelet, "acme.dev/hidden", ".hidden.sock");
     let plugin = shown(kubelet, X, "found.sock");
     until_counted(kubelet, X, (2, 2)).await;
-    until("the word that it is taken", async || {
+    until("the registration to be confirmed", async || {
         plugin.told() == [Ok(())]
     })
     .await;
@@ -82,7 +82,7 @@ pub(crate) async fn the_watcher_says_why_it_takes_a_plugin_not(kubelet: &mut imp
         info("acme.dev/options"),
     );
     if kubelet.tries_again() {
-        until("a second word", async || plugin.told().len() > 1).await;
+        until("a second confirmation", async || plugin.told().len() > 1).await;
     } else {
         until("a word", async || !plugin.told().is_empty()).await;
         settle(kubelet, "options").await;

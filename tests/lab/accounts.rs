@@ -69,7 +69,7 @@ fn a_user_of_a_config_logs_in_with_her_key_and_goes_with_it_and_nobody_else_is_t
     };
     let done = login("id; stat -c '%a %U:%G' . .profile; echo $SHELL");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    println!("lab: ann says {said}");
+    println!("lab: output of ann: {said}");
     assert!(done.status.success(), "{done:?}");
     for wanted in ["(ann)", "(sudo)", "700 ann:ann\n644 ann:ann\n/bin/bash\n"] {
         assert!(said.contains(wanted), "{wanted}: {said}");

@@ -155,7 +155,7 @@ impl Stage {
 
     /// How often the kubelet has registered the driver so far.
     fn registrations(&self) -> usize {
-        let line = format!("the driver {DRIVER} is registered");
+        let line = format!("DRA driver {DRIVER} is registered");
         let story = self.machine.story();
         story.iter().filter(|said| said.starts_with(&line)).count()
     }
@@ -269,7 +269,7 @@ fn restarts(stage: &Stage) {
     stage
         .cluster
         .kubectl(&["delete", "resourceslices", "--all"]);
-    stage.wait_devices("slices that somebody deleted", 2, false);
+    stage.wait_devices("slices that were deleted externally", 2, false);
     assert_eq!(pods.map(|pod| stage.run_of(pod)), runs, "no pod noticed");
     // The claim is released while the agent is stopped: the kubelet retries until the agent runs
     // again.

@@ -182,7 +182,7 @@ impl Crashing {
 
     /// Waits until the machine is verified on the desired config.
     fn run_to_the_end(&mut self) -> Value {
-        let what = "the update to come to its end";
+        let what = "the update to finish";
         let status = self.machine.wait_status(what, wait::seconds(90), |status| {
             let config = &status["config"];
             // PID 1 is killed a moment before the agent, which may have recorded that failure and
@@ -221,7 +221,7 @@ impl Crashing {
     fn is_whole(&mut self, what: &str) {
         self.run_to_the_end();
         let kept = self.machine.root().join("var/lib/machinist/drifted");
-        assert!(!kept.exists(), "{what}: nobody else changed anything");
+        assert!(!kept.exists(), "{what}: nothing else changed");
         let different = differences(&self.looks[self.letter], &self.look());
         assert_eq!(
             different, [""; 0],

@@ -175,7 +175,7 @@ fn two_hundred_and_fifty_pods_are_drained_with_a_fraction_of_kubectls_requests()
         String::from_utf8_lossy(&output.stderr)
     );
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, format!("node/bare drained: {PODS} pods gone\n"));
+    assert_eq!(said, format!("node/bare drained: {PODS} pods removed\n"));
     assert_eq!(cluster.kubectl_json(&["get", "pods"])["items"], json!([]));
 
     let asked = |user: &str| requests(&cluster, user).len();
@@ -268,7 +268,8 @@ fn a_budget_that_blocks_is_named_and_lifted_lets_the_drain_go_on() {
         output.status.success() && lifted.load(Ordering::Relaxed),
         "{told}"
     );
-    let never = "can never be evicted: budget guard (minAvailable 2) asks for 2 of 2 pods";
+    let never =
+        "can never be evicted: PodDisruptionBudget guard (minAvailable 2) requires 2 of 2 pods";
     assert!(told.contains(never), "{told}");
     println!("lab: figure: a drain with a budget that was lifted ended after {took:.1?}");
     let codes = requests(&cluster, "by-machinist");

@@ -314,7 +314,10 @@ fn a_pod_that_returns_under_its_name_on_another_node_is_not_waited_for() {
         String::from_utf8_lossy(&drained.stderr),
     );
     assert!(drained.status.success(), "{out}{error}");
-    assert!(out.contains("node/old drained: 1 pod gone"), "{out}{error}");
+    assert!(
+        out.contains("node/old drained: 1 pod removed"),
+        "{out}{error}"
+    );
     let returned = cluster.object("pod", "db-0").unwrap();
     assert_eq!(returned["spec"]["nodeName"], "new");
     assert!(returned["metadata"]["deletionTimestamp"].is_null());

@@ -37,12 +37,14 @@ fn an_update_that_loses_the_gateway_of_ipv6_is_taken_back() {
                [Install]\nWantedBy=multi-user.target\n";
     let units = json!({"units": [{"name": "cut.service", "contents": cut, "enabled": true}]});
     machine.give_config("90-cut.yaml", &manifest("90-cut", Value::Null, units));
-    let status = machine.wait_status("the update to be taken back", wait::seconds(90), |status| {
-        status["phase"] == "Failed" && status["updates"][0]["outcome"] == "RolledBack"
-    });
+    let status = machine.wait_status(
+        "the update to be rolled back",
+        wait::seconds(90),
+        |status| status["phase"] == "Failed" && status["updates"][0]["outcome"] == "RolledBack",
+    );
     println!("{}", machine.story().join("\n"));
     let message = status["failure"]["message"].as_str().unwrap();
-    let silent = "the gateway fe80::1%way6 does not answer and did before";
+    let silent = "gateway fe80::1%way6 is unreachable, but was reachable before";
     assert!(message.contains(silent), "{message}");
     assert!(
         machine

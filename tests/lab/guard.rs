@@ -79,7 +79,7 @@ impl Guarded {
     }
 
     fn wait_back(&self) -> Value {
-        let what = "the machine to be back";
+        let what = "the machine to be up again";
         self.machine.wait_status(what, BACK, |status| {
             status["phase"] == "Failed" && status["updates"][0]["id"] != self.update["id"]
         })
@@ -105,9 +105,10 @@ impl Guarded {
         // Neither an agent restart nor a reboot tries the config again.
         let boot = machine.boot_id();
         machine.exec(&["systemctl", "restart", "machinist"]);
-        let again = machine.wait_status("the failure to be known", wait::seconds(20), |status| {
-            status["config"]["desired"] != "" && !status["failure"].is_null()
-        });
+        let again =
+            machine.wait_status("the failure to be reported", wait::seconds(20), |status| {
+                status["config"]["desired"] != "" && !status["failure"].is_null()
+            });
         assert_eq!(again["updates"][0]["id"], status["updates"][0]["id"]);
         assert_eq!(machine.boot_id(), boot);
     }
@@ -125,7 +126,10 @@ fn a_config_that_masks_containerd_is_taken_back_after_two_boots_without_help() {
     );
     // Two boots with the bad config and one after the rollback.
     assert_eq!(boots(&guarded.machine).len(), known + 3);
-    guarded.is_back(&status, "containerd.service is inactive and ran before");
+    guarded.is_back(
+        &status,
+        "containerd.service is inactive, but was running before",
+    );
 }
 
 #[test]
@@ -150,7 +154,7 @@ fn a_config_that_loses_the_gateway_is_taken_back_after_two_boots_without_help() 
     let status = guarded.give_and_wait(&config(Value::Null, vec![network]));
     guarded.is_back(
         &status,
-        "the gateway 10.99.0.1 does not answer and did before",
+        "gateway 10.99.0.1 is unreachable, but was reachable before",
     );
 }
 
@@ -170,7 +174,7 @@ fn whatever_becomes_of_guard_agent_socket_and_power_the_machine_comes_back() {
     // The guard is killed and another process takes the lock before the guard is restarted. The
     // agent is killed as well, and its sockets are removed.
     machine.exec(&["kill", "-KILL", &pid("machinist-guard")]);
-    machine.wait("the guard to be back", wait::seconds(10), || {
+    machine.wait("the guard to be restored", wait::seconds(10), || {
         pid("machinist-guard") != "0"
     });
     let control = "/var/lib/machinist/control/agent.sock";
@@ -187,6 +191,9 @@ fn whatever_becomes_of_guard_agent_socket_and_power_the_machine_comes_back() {
     machine.press_power();
     let third = machine.wait_new_boot(&second, wait::seconds(60));
     let status = guarded.wait_back();
-    guarded.is_back(&status, "containerd.service is inactive and ran before");
+    guarded.is_back(
+        &status,
+        "containerd.service is inactive, but was running before",
+    );
     assert_ne!(third, first);
 }

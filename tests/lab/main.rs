@@ -8,7 +8,7 @@
     clippy::print_stdout,
     clippy::print_stderr,
     unreachable_pub,
-    reason = "a test ends at the first surprise and says so; the crate's walls are not the lab's"
+    reason = "a test panics at the first failure; the crate's layering rules do not apply to the lab"
 )]
 
 mod accounts;

@@ -132,13 +132,17 @@ fn a_node_drains_reboots_once_and_comes_back_on_the_config_that_it_names() {
     let before = machine.tree_digest(&["/etc"], &[]);
     let asked = Instant::now();
     wants(&cluster, "worker", "rendered-worker-b");
-    machine.wait_status("who is in the way", wait::seconds(20), |status| {
-        let blockers = status["blockers"].as_array().unwrap();
-        blockers.iter().any(|blocker| {
-            let message = blocker["message"].as_str().unwrap_or_default();
-            blocker["name"] == "guarded" && message.contains("guard")
-        })
-    });
+    machine.wait_status(
+        "the blocking pod to be named",
+        wait::seconds(20),
+        |status| {
+            let blockers = status["blockers"].as_array().unwrap();
+            blockers.iter().any(|blocker| {
+                let message = blocker["message"].as_str().unwrap_or_default();
+                blocker["name"] == "guarded" && message.contains("guard")
+            })
+        },
+    );
     println!(
         "lab: figure: the budget in the way is named {:.1?} after the annotation",
         asked.elapsed()

@@ -208,13 +208,13 @@ fn a_node_of_openshift_is_adopted_and_kept_by_the_rules_of_its_controller() {
         step("a bad config is named, and a good one clears it", || {
             verdicts::bad_and_good(&story, &mut content);
         });
-        step("mirrors for digests drain nobody", || {
+        step("mirrors for digests cause no drain", || {
             drains::mirrors(&story, &mut content);
         });
         step("an update with a reboot, condition by condition", || {
             drains::rebooting(&story, &mut content);
         });
-        step("a drain that is blocked is taken back", || {
+        step("a blocked drain is cancelled", || {
             drains::taken_back(&story, &content);
         });
         step("a person's cordon stays", || {

@@ -56,25 +56,21 @@ fn example_machine(name: &str) -> Machine {
 
 /// Kind, name, and the text of the reason.
 const CHANGES: &[(&str, &str, &str)] = &[
-    (
-        "File",
-        "/etc/chrony.conf",
-        "chronyd.service reads it when it starts",
-    ),
+    ("File", "/etc/chrony.conf", "chronyd.service is restarted"),
     (
         "File",
         "/etc/containerd/certs.d/example/hosts.toml",
-        "its policy asks for nothing",
+        "its policy requires no action",
     ),
     (
         "File",
         "/etc/machinist/devices.d/fuse.yaml",
-        "its policy asks for nothing",
+        "its policy requires no action",
     ),
     (
         "File",
         "/etc/sysctl.d/90-inotify.conf",
-        "systemd-sysctl.service reads it when it starts",
+        "systemd-sysctl.service is restarted",
     ),
     (
         "File",
@@ -84,26 +80,30 @@ const CHANGES: &[(&str, &str, &str)] = &[
     (
         "Unit",
         "example-greeting.service",
-        "new and enabled, so started",
+        "enabled, so it is started",
     ),
     (
         "DropIn",
         "changed.service/10-env.conf",
-        "it runs and is restarted with its new content",
+        "it is running, so it is restarted",
     ),
     (
         "DropIn",
         "example-greeting.service/10-after-network.conf",
-        "systemd reads its files again",
+        "systemd reloads the unit file",
     ),
     (
         "Enablement",
         "example-greeting.service",
-        "new and enabled, so started",
+        "enabled, so it is started",
     ),
-    ("Mask", "apt-daily-upgrade.timer", "masked, so stopped"),
-    ("Mask", "masked.service", "masked, so stopped"),
-    ("SSHKey", "core", "its policy asks for nothing"),
+    (
+        "Mask",
+        "apt-daily-upgrade.timer",
+        "masked, so it is stopped",
+    ),
+    ("Mask", "masked.service", "masked, so it is stopped"),
+    ("SSHKey", "core", "its policy requires no action"),
 ];
 
 /// The expected actions, in this order.
@@ -339,10 +339,7 @@ fn in_place(machine: &Machine) {
         "1\n"
     );
     let stale = machine.exec(&["systemctl", "show", "*", "--property=NeedDaemonReload"]);
-    assert!(
-        !stale.contains("yes"),
-        "units that are not as their files say"
-    );
+    assert!(!stale.contains("yes"), "units that differ from their files");
 }
 
 #[test]
@@ -377,7 +374,7 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
 
     let story = &machine.story()[told..];
     println!("{}", story.join("\n"));
-    assert!(story.len() <= 14, "a dozen lines tell it");
+    assert!(story.len() <= 14, "a dozen log lines");
     let heard = String::from_utf8(machine.read("/var/log/ear")).unwrap();
     let count = |member: &str, payload: &str| {
         let lines = heard.lines().filter(|line| {
@@ -475,7 +472,7 @@ fn an_action_that_somebody_cancels_is_done_again_and_the_update_goes_on() {
     assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
     assert_eq!(
         status["updates"][1]["id"], first["updates"][0]["id"],
-        "nothing was taken back"
+        "nothing was rolled back"
     );
     assert_eq!(machine.property("slow.service", "ActiveState"), "active");
     assert_eq!(machine.property("slow.service", "Environment"), "GIVEN=yes");

@@ -223,7 +223,7 @@ fn of_the_object(token: &Token<'_>) -> Vec<Refused> {
             "not list these taints: example.com/more",
         ),
         (
-            "a taint that a declaration asks for and nobody listed",
+            "a taint of a declaration that is not listed",
             taints(json!({"op": "add", "path": "/spec/taints/-", "value": unlisted})),
             "not list these taints: acme.dev/serial",
         ),

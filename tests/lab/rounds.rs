@@ -261,7 +261,7 @@ impl Struck<'_> {
             let evicted = deeds.iter().any(|(_, deed)| matches!(deed, Deed::Evict(_)));
             assert!(
                 evicted || known.lost_api || known.lost_power,
-                "{what}: nobody was moved: {deeds:#?}"
+                "{what}: no pod was moved: {deeds:#?}"
             );
         }
         self.pods_are_back();
@@ -273,7 +273,7 @@ impl Struck<'_> {
     fn pods_are_back(&self) {
         let app = format!("app=work-{}", self.name());
         let query = ["get", "pods", "-l", &app, "-o", "json"];
-        wait::until("pods that are back", wait::seconds(240), || {
+        wait::until("the pods to run again", wait::seconds(240), || {
             let told = self.cluster.try_kubectl(&query);
             let pods: Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
             let is_ready = |pod: &&Value| {

@@ -102,7 +102,11 @@ fn readyz_is_503_while_a_gate_holds_and_names_it_in_the_same_words_as_status_and
     machine.wait_status("the reboot to be pending", wait::seconds(20), |status| {
         status["phase"] == "RebootPending"
     });
-    holds(&machine, "BootProven", "reboot has not happened");
+    holds(
+        &machine,
+        "BootProven",
+        "a reboot was requested and has not happened",
+    );
     assert_eq!(machine.read("/etc/example.conf"), b"later\n");
     assert_eq!(machine.boot_id(), old);
     machine.reboot();
@@ -174,7 +178,7 @@ fn bad_input_is_refused_by_file_line_and_field_and_the_last_good_config_stays() 
             config["message"]
                 .as_str()
                 .unwrap()
-                .contains("the last good config stays")
+                .contains("keeping the last valid config")
         );
         assert_eq!(machine.probe("/readyz").unwrap().0, 200, "{what}");
         assert_eq!(
@@ -236,7 +240,7 @@ fn the_service_stops_within_a_second_stands_alone_and_idles_quietly() {
     let told = String::from_utf8(second.stderr).unwrap();
     assert_eq!(second.status.code(), Some(1), "{told}");
     assert!(
-        told.contains("another machinist works on this root"),
+        told.contains("another machinist process uses this root"),
         "{told}"
     );
 
@@ -332,7 +336,7 @@ fn a_watchdog_of_any_length_is_fed_while_the_loop_turns_and_ends_an_agent_that_h
     assert_eq!(
         machine.property("machinist", "MainPID"),
         agent,
-        "nobody ended it"
+        "it was not killed"
     );
 
     machine.exec(&["kill", "-STOP", &agent]);

@@ -34,7 +34,7 @@ fn userspace(machine: &Machine) -> Option<String> {
 
 /// Waits until a userspace other than `old` has finished starting.
 fn wait_soft(machine: &Machine, old: &str) -> String {
-    let new = wait::value("userspace to start anew", wait::seconds(90), || {
+    let new = wait::value("userspace to restart", wait::seconds(90), || {
         userspace(machine).filter(|now| now != old)
     });
     machine.wait_ready(wait::seconds(60));
@@ -131,8 +131,8 @@ fn a_config_that_is_not_well_after_a_soft_reboot_is_rebooted_once_more_and_taken
     assert_ne!(machine.boot_id(), boot);
     let story = machine.story();
     let orders = |what: &str| story.iter().filter(|line| line.contains(what)).count();
-    assert_eq!(orders("ordering the soft reboot"), 1);
-    assert_eq!(orders("ordering the reboot"), 2);
+    assert_eq!(orders("requesting soft reboot"), 1);
+    assert_eq!(orders("requesting reboot"), 2);
 }
 
 #[test]
@@ -159,6 +159,6 @@ fn a_soft_reboot_by_somebody_else_in_the_middle_of_an_update_is_noticed_and_surv
     assert!(phases.contains("Booted"), "it was a boot: {phases}");
     assert_eq!(machine.property("slow", "ActiveState"), "active");
     let story = machine.story();
-    let ordered = story.iter().filter(|line| line.contains("ordering the"));
+    let ordered = story.iter().filter(|line| line.contains("requesting "));
     assert_eq!(ordered.count(), 0, "{story:#?}");
 }

@@ -46,7 +46,7 @@ fn an_update_whose_service_dies_after_its_restart_is_taken_back_and_not_tried_ag
     // The same config is not retried automatically, not even after an agent restart; once it is
     // removed, the failure is cleared.
     machine.exec(&["systemctl", "restart", "machinist"]);
-    let again = machine.wait_status("the failure to be known", wait::seconds(10), |status| {
+    let again = machine.wait_status("the failure to be reported", wait::seconds(10), |status| {
         status["config"]["desired"] != "" && !status["failure"].is_null()
     });
     assert_eq!(

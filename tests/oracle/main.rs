@@ -7,7 +7,7 @@
     clippy::disallowed_types,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test ends at the first surprise and says so; it is not part of the crate's rooms"
+    reason = "a test panics on the first unexpected result; it is not part of the crate"
 )]
 
 mod cdi;

@@ -409,7 +409,7 @@ async fn a_rollback_to_what_is_absent_is_refused<H: Host>(s: Scene<H>) -> Seen {
     let nobody = DeploymentId::new(format!("{}-nobody", s.first.booted.id));
     let refused = s.agent.roll_back(&nobody).await;
     let error = refused.err().ok_or("it was accepted")?;
-    is("whether it may succeed later", &error.again(), &false)?;
+    is("whether a retry may succeed", &error.again(), &false)?;
     s.host.reboot();
     s.stands().await
 }
@@ -433,12 +433,14 @@ async fn an_image_is_fetched_with_its_version_or_refused_by_name<H: Host>(s: Sce
     let nowhere = s.agent.fetch(&image("nowhere"), STEP_LIMIT).await;
     let error = nowhere
         .err()
-        .ok_or("an image was fetched that is nowhere")?;
-    is("whether it may come later", &error.again(), &false)?;
+        .ok_or("fetched an image that does not exist")?;
+    is("whether a retry may succeed", &error.again(), &false)?;
     s.host.fails_next(Step::Fetch);
     let down = s.agent.fetch(&image("new"), STEP_LIMIT).await;
-    let error = down.err().ok_or("an image was fetched from nowhere")?;
-    is("whether it may come later", &error.again(), &true)?;
+    let error = down
+        .err()
+        .ok_or("fetched an image from an unreachable registry")?;
+    is("whether a retry may succeed", &error.again(), &true)?;
     let named = error.to_string().contains(&image("new").to_string());
     is("whether the image is named", &named, &true)
 }
@@ -448,19 +450,25 @@ async fn a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later<H: Host
 ) -> Seen {
     s.host.fails_next(Step::Stage);
     let failed = s.agent.stage(&append("nosmt"), STEP_LIMIT).await;
-    failed.err().ok_or("staging said that it was done")?;
+    failed.err().ok_or("staging reported success")?;
     s.stands().await?;
     s.host.reboot();
     s.stands().await?;
     let id = s.stage(&append("nosmt")).await?;
     s.host.fails_next(Step::Discard);
-    s.discard().await.err().ok_or("discarding said so, too")?;
+    s.discard()
+        .await
+        .err()
+        .ok_or("discarding reported success")?;
     s.host.fails_next(Step::Unlock);
-    s.unlock(&id).await.err().ok_or("unlocking said so, too")?;
+    s.unlock(&id)
+        .await
+        .err()
+        .ok_or("unlocking reported success")?;
     let fallback = s.fallback()?.id;
     s.host.fails_next(Step::RollBack);
     let failed = s.roll_back(&fallback).await;
-    failed.err().ok_or("rolling back said so, too")?;
+    failed.err().ok_or("rolling back reported success")?;
     s.stands().await?;
     s.unlock(&id).await?;
     s.host.reboot();
@@ -475,12 +483,12 @@ async fn a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind<H:
     let wanted = append("nosmt");
     let late = s.agent.stage(&wanted, STEP_LIMIT).await;
     let took = begun.elapsed();
-    let error = late.err().ok_or("nobody broke it off")?;
-    is("whether it may succeed later", &error.again(), &true)?;
+    let error = late.err().ok_or("it was not cancelled")?;
+    is("whether a retry may succeed", &error.again(), &true)?;
     let fetched = s.agent.fetch(&image("new"), STEP_LIMIT).await;
-    fetched.err().ok_or("nobody broke the fetching off")?;
+    fetched.err().ok_or("fetching was not cancelled")?;
     let on_time = took <= STEP_LIMIT + Duration::from_secs(60);
-    is("whether it was broken off in time", &on_time, &true)?;
+    is("whether it was cancelled in time", &on_time, &true)?;
     s.host.takes(Duration::ZERO);
     s.stands().await?;
     s.host.reboot();

@@ -146,12 +146,12 @@ async fn every_broken_host_is_caught_by_its_fact_and_every_fact_catches_one() {
     for (breaks, fact) in SEEN_BY {
         let broken = every_provider_keeps(|| host(Some(*breaks))).await;
         let facts: BTreeSet<_> = broken.iter().map(|(fact, _)| *fact).collect();
-        assert!(facts.contains(fact), "{breaks:?} was seen by {facts:?}");
+        assert!(facts.contains(fact), "{breaks:?} was detected by {facts:?}");
         caught_by.extend(facts);
     }
     let idle: Vec<_> = contract::names::<Machine>()
         .difference(&caught_by)
         .copied()
         .collect();
-    assert!(idle.is_empty(), "facts that caught nobody: {idle:?}");
+    assert!(idle.is_empty(), "facts that detected no mutant: {idle:?}");
 }

@@ -93,8 +93,10 @@ fn what_a_provider_cannot_change_is_refused_by_name_beside_what_it_can() {
     assert_eq!(
         messages,
         [
-            "kernel argument fips=1: this is a bootc host, whose provider cannot change FIPS mode",
-            "kernel argument nosmt: this is a bootc host, whose provider cannot change kernel arguments",
+            "kernel argument fips=1: cannot change FIPS mode on a bootc host: not supported by its \
+             provider",
+            "kernel argument nosmt: cannot change kernel arguments on a bootc host: not supported by its \
+             provider",
         ]
     );
 }

@@ -73,7 +73,9 @@ fn a_config_that_could_not_be_kept_is_refused_before_anything_is_touched() {
 fn what_the_host_cannot_do_is_refused_by_name() {
     assert_eq!(reasons(|_| {}), []);
     assert_eq!(
-        reasons(|seen| seen.recovery_missing = Some("nobody is there".to_owned())),
+        reasons(
+            |seen| seen.recovery_missing = Some("machinist-recover.service not found".to_owned())
+        ),
         [Reason::RecoveryMissing]
     );
     assert_eq!(
@@ -274,7 +276,7 @@ fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
     let plan = plan().unwrap();
     assert_eq!(plan.operations[0].kind, plan::OperationKind::Remove);
     assert!(
-        plan.warnings[0].contains("it cannot come back"),
+        plan.warnings[0].contains("cannot restore the original"),
         "{:?}",
         plan.warnings
     );

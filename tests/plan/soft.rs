@@ -88,7 +88,11 @@ fn a_reboot_is_soft_where_only_userspace_reads_what_changed_and_the_plan_says_wh
             K::SoftReboot,
             "a soft reboot restarts it",
         ),
-        (dropin("-.mount"), K::Reboot, "its work is the kernel's"),
+        (
+            dropin("-.mount"),
+            K::Reboot,
+            "a soft reboot does not reset its kernel state",
+        ),
         (
             file("/etc/fstab"),
             K::Reboot,
@@ -109,14 +113,11 @@ fn without_the_setting_or_a_systemd_that_offers_it_every_reboot_is_a_full_one() 
     let to = file("/etc/app.conf");
     let (kind, why) = reboot(&plan(&to, &Policies::default(), "loaded"));
     assert_eq!(kind, ActionKind::Reboot);
-    assert_eq!(
-        why,
-        "new; no policy names it, so a reboot makes it effective"
-    );
+    assert_eq!(why, "new; no policy matches, so a reboot is required");
     for target in ["not-found", "masked"] {
         let (kind, why) = reboot(&plan(&to, &allowed(), target));
         assert_eq!(kind, ActionKind::Reboot, "{target}");
-        assert!(why.contains("this systemd offers no soft reboot"), "{why}");
+        assert!(why.contains("this systemd has no soft-reboot"), "{why}");
     }
     let (tree, nothing) = (Tree::new(), MachineConfig::default());
     let observed = tree.observed(&nothing, &to, Known::default());

@@ -44,7 +44,7 @@ fn what_cannot_be_looked_at_stops_no_plan_of_other_paths() {
     let told = plan.warnings.iter();
     assert!(
         told.clone()
-            .any(|told| told.contains("/srv/u/a cannot be looked at")),
+            .any(|told| told.contains("/srv/u/a cannot be examined")),
         "{told:?}"
     );
     // Its entry is removed from the config: nothing can be done there now, and the other entries

@@ -87,7 +87,7 @@ async fn an_answer_that_the_vendors_file_does_not_allow_is_refused_by_path() {
         let refused = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
         let told = refused.message();
         assert!(
-            told.starts_with("what comes from plugin acme cannot be") && told.contains(named),
+            told.starts_with("allocation from plugin acme rejected") && told.contains(named),
             "{told}"
         );
     }
@@ -109,9 +109,11 @@ async fn a_plugin_that_fails_or_never_answers_is_told_of_by_name_and_in_time() {
     plugin.script(|script| script.allocate = Does::Hangs);
     let began = Instant::now();
     let late = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
-    assert_eq!(late.message(), "plugin acme has not answered within 1 s");
+    assert_eq!(late.message(), "plugin acme did not respond within 1 s");
     assert!(began.elapsed() < Duration::from_secs(3));
-    plugin.until("taken back", |seen| seen.cancelled == 1).await;
+    plugin
+        .until("the cancellation", |seen| seen.cancelled == 1)
+        .await;
     agent.stop().await;
 }
 
@@ -218,7 +220,7 @@ async fn an_allocation_that_a_plugin_cancels_as_it_is_stopped_is_asked_of_the_ne
     // A plugin that answers with this status and stays connected has answered.
     plugin.script(|script| script.allocate = Does::Leaves);
     let said = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
-    let told = "cannot be handed out: Cancelling all calls (Unavailable)";
+    let told = "rejected: Cancelling all calls (Unavailable)";
     assert!(said.message().contains(told), "{said:?}");
     agent.stop().await;
 }
@@ -243,7 +245,7 @@ async fn an_allocation_waits_a_moment_for_a_plugin_that_restarts_and_then_says_w
     let away = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
     assert_eq!(
         away.message(),
-        "plugin acme cannot be asked: no plugin is registered for acme.dev/gpu"
+        "plugin acme is unreachable: no plugin is registered for acme.dev/gpu"
     );
     agent.stop().await;
 }

@@ -51,7 +51,7 @@ async fn versions_and_names_are_refused_in_the_kubelets_words_and_foreign_resour
     );
     let told = "a plugin of acme may not register \"nvidia.com/gpu\": ";
     until(
-        "it is told",
+        "it is reported",
         || matches!(agent.problems().as_slice(), [one] if one.starts_with(told)),
     )
     .await;
@@ -72,10 +72,10 @@ async fn an_endpoint_is_a_socket_of_the_vendors_in_its_own_directory() {
     std::fs::write(directory.join("file.sock"), "").unwrap();
     std::os::unix::fs::symlink(outside.join("x.sock"), directory.join("link.sock")).unwrap();
     for (endpoint, told) in [
-        ("../../../../../run/x.sock", "no plain file name"),
-        ("/run/x.sock", "no plain file name"),
-        ("", "no plain file name"),
-        ("kubelet.sock", "no plain file name"),
+        ("../../../../../run/x.sock", "not a plain file name"),
+        ("/run/x.sock", "not a plain file name"),
+        ("", "not a plain file name"),
+        ("kubelet.sock", "not a plain file name"),
         ("file.sock", "is a regular file, not a socket"),
         ("link.sock", "is a symbolic link, not a socket"),
     ] {
@@ -155,7 +155,7 @@ async fn devices_beyond_the_limit_come_back_when_another_resource_has_fewer() {
         .await;
     let told = "1 devices of acme.dev/nic are beyond spec.limits.devices (3)";
     until(
-        "it is told",
+        "it is reported",
         || matches!(agent.problems().as_slice(), [one] if one.contains(told)),
     )
     .await;
@@ -235,7 +235,7 @@ async fn a_registration_of_a_megabyte_is_not_even_read() {
     let long = request(GPU, &"x".repeat(32 * 1024));
     let refused = register(&directory, long).await.unwrap_err();
     assert!(
-        refused.message().contains("no plain file name"),
+        refused.message().contains("not a plain file name"),
         "{refused:?}"
     );
     agent.stop().await;

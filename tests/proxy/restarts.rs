@@ -63,10 +63,10 @@ async fn after_a_restart_of_the_agent_pollers_notice_nothing_and_watchers_regist
         agent.stop().await;
         agent = stage.ready().await;
         polling
-            .until("listed anew", |seen| seen.listed == round)
+            .until("listed again", |seen| seen.listed == round)
             .await;
         watching
-            .until("registered anew", |seen| seen.registered == round)
+            .until("registered again", |seen| seen.registered == round)
             .await;
         listed(&kubelet).await;
         never_lost(&kubelet);

@@ -40,7 +40,7 @@ pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>
     };
     match tokio::time::timeout(PATIENCE, waiting).await {
         Ok(found) => found,
-        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
+        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
     }
 }
 
@@ -173,7 +173,7 @@ impl Claims for ClaimsDouble {
             let hangs = it.hangs.clone().filter(|(slow, _)| slow == name);
             if it.fails > 0 {
                 it.fails -= 1;
-                let away = PortError::Away("the API server is away".to_owned());
+                let away = PortError::Away("API server unreachable".to_owned());
                 return (Err(away), hangs);
             }
             (Ok(it.claims.get(name).cloned()), hangs)

@@ -135,7 +135,7 @@ impl KubeletDouble {
         let waiting = books.wait_for(|books| wanted(books));
         match tokio::time::timeout(Duration::from_secs(5), waiting).await {
             Ok(books) => books.unwrap().clone(),
-            Err(_) => panic!("not within 5 s: {what}; the books say {:#?}", self.books()),
+            Err(_) => panic!("not within 5 s: {what}; state: {:#?}", self.books()),
         }
     }
 

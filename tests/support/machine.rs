@@ -41,7 +41,7 @@ impl Machine {
                 return machine;
             }
         }
-        panic!("no file system here on which device nodes can be made");
+        panic!("no file system allows device nodes");
     }
 
     pub(crate) fn root(&self) -> &Path {

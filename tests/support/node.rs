@@ -219,10 +219,7 @@ impl Node for NodeDouble {
     fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
         Box::pin(async move {
             self.may("drain")?;
-            assert!(
-                self.is_cordoned(),
-                "nobody is asked to leave before the cordon"
-            );
+            assert!(self.is_cordoned(), "no eviction before the cordon");
             self.with(|knobs| knobs.spent.push(order.spent));
             let begun = tokio::time::Instant::now();
             loop {
@@ -282,7 +279,7 @@ impl Node for NodeDouble {
                 refilled
             });
             if refilled {
-                self.note("uncordon by somebody");
+                self.note("uncordon by another client");
             }
             match drained && !self.is_cordoned() {
                 true => Ok(Permit::Refilled),

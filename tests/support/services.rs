@@ -99,7 +99,7 @@ impl Script {
                 return;
             }
             let patience = begun.elapsed() < Duration::from_secs(120);
-            assert!(patience, "{what} was never asked, but {asked:?}");
+            assert!(patience, "{what} was not requested, but {asked:?}");
             let _ = tokio::time::timeout(Duration::from_secs(1), next).await;
         }
     }
@@ -179,7 +179,7 @@ fn error(reason: Reason, again: bool) -> ServiceError {
     ServiceError {
         reason,
         again,
-        source: "as the test says".into(),
+        source: "requested by the test".into(),
     }
 }
 
@@ -261,7 +261,7 @@ impl Services for Script {
         _: &str,
     ) -> Result<(), ServiceError> {
         // From systemd 257 on our own lock would block the reboot.
-        assert_eq!(self.locks_held(), 0, "our own lock against shutdowns");
+        assert_eq!(self.locks_held(), 0, "machinist's own inhibitor lock");
         self.ask(match kind {
             RebootKind::Full => format!("reboot {method:?}"),
             RebootKind::Soft => format!("soft reboot {method:?}"),

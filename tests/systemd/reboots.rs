@@ -67,7 +67,7 @@ async fn a_block_lock_of_somebody_else_stops_every_way_and_is_named() {
         let refused = refused.unwrap_err();
         assert_eq!(refused.reason(), Reason::RebootInhibited);
         let trouble = refused.trouble().to_string();
-        assert_eq!(trouble, "held off by backup (tape is running)");
+        assert_eq!(trouble, "blocked by inhibitor backup (tape is running)");
     }
     assert_eq!(machine.heard(), [] as [&str; 0], "nothing was asked for");
 }

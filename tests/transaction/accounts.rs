@@ -193,8 +193,8 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
     assert_eq!(
         told,
         [
-            "/etc/group has another entry for ann",
-            "/etc/passwd has another entry for ann"
+            "/etc/group has a different entry for ann",
+            "/etc/passwd has a different entry for ann"
         ]
     );
     let only = [crate::sandbox::at("/etc/group")].into();

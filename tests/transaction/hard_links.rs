@@ -77,8 +77,8 @@ fn a_file_on_another_mount_cannot_have_a_name_here() {
         assert_eq!(refusals.len(), 1);
         assert_eq!(refusals[0].reason, Reason::HardLinkTarget);
         let message = format!(
-            "the hard link /etc/link leads to {target}, which is on /data, and a file has all its \
-             names on one mount: here /"
+            "the hard link /etc/link points to {target}, which is on the mount /data, but a hard \
+             link must be on the same mount: here /"
         );
         assert_eq!(*refusals[0].message, *message);
     }

@@ -136,6 +136,6 @@ fn one_failing_operation_fails_the_update_and_nothing_else() {
             must_reach_new(&case, &sandbox, &what);
         }
     }
-    println!("{length} operations: {failed} updates failed and said so, {ended} ended the agent");
+    println!("{length} operations: {failed} updates reported a failure, {ended} ended the agent");
     assert!(failed > 50);
 }

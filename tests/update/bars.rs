@@ -87,7 +87,7 @@ async fn an_update_before_staging_is_given_up_in_every_phase_and_the_node_given_
                 .await;
             node.fails(request, 0, true);
             driver.bars(&one(), reason);
-            let report = driver.until("given back", rests).await;
+            let report = driver.until("released", rests).await;
             assert!(!node.is_cordoned(), "{request}: {:?}", node.log());
             assert!(report.failure.is_none() && report.blockers.is_empty());
             // Before allocation is first disabled there is nothing to enable again.
@@ -120,7 +120,7 @@ async fn an_agent_that_starts_in_the_midst_of_a_drain_gives_back_what_was_cancel
     driver.stop().await;
     assert!(node.is_cordoned() && sandbox.journal().cordon.is_some());
     let mut driver = start(&sandbox, &script, &node, barred(&one(), Reason::Cancelled));
-    driver.until("given back", rests).await;
+    driver.until("released", rests).await;
     assert!(!node.is_cordoned());
     driver.stop().await;
 }

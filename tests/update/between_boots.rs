@@ -250,7 +250,7 @@ async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
     let pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
-    driver.until("the reboot is left", pending).await;
+    driver.until("no reboot requested", pending).await;
     assert_eq!(reboots(&script), 0);
     driver.word();
     script.until_asked("reboot Logind").await;
@@ -261,17 +261,19 @@ async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
     let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
     driver.until_on(&one()).await;
     driver.wants(&two());
-    driver.until("the next reboot is left", pending).await;
+    driver
+        .until("the next reboot is not requested", pending)
+        .await;
     assert_eq!(reboots(&script), 1);
     driver.stop().await;
 
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = start(&sandbox, &script, &one(), RebootConduct::Never);
-    driver.until("the reboot is left", pending).await;
+    driver.until("no reboot requested", pending).await;
     driver.word();
     driver
-        .until("the word is heard", |report| report.asked == 1)
+        .until("request received", |report| report.asked == 1)
         .await;
-    assert_eq!(reboots(&script), 0, "never is never");
+    assert_eq!(reboots(&script), 0, "no reboot with reboot: never");
     driver.stop().await;
 }

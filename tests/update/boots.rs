@@ -66,7 +66,7 @@ async fn a_boot_that_is_never_well_is_tried_once_more_then_undone_and_the_config
     assert_eq!(failure.code, Reason::MachineUnwell);
     assert_eq!(
         failure.message,
-        "the machine is not as well as before: kubelet.service is activating and ran before"
+        "the machine's health is worse than before: kubelet.service is activating, but was running before"
     );
     assert_eq!((failure.again, failure.digest), (false, digest(&one())));
     assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
@@ -98,7 +98,7 @@ async fn a_boot_that_becomes_well_is_verified_and_its_first_look_is_not_believed
             report.phase == Phase::Verifying && failure.is_some_and(|f| f.message == words)
         }
     };
-    let both = "the boot is not over, late.service failed";
+    let both = "the boot is not finished, late.service failed";
     driver.until(both, said(both)).await;
     script.is_at(Startup::Finished);
     let one_left = "late.service failed";
@@ -135,7 +135,7 @@ async fn a_service_that_is_started_again_and_again_is_not_well_though_each_look_
     script.until_asked_times("reboot Logind", 2).await;
     crashing.abort();
     let failure = driver.reports.borrow().failure.clone().unwrap();
-    let words = "the machine is not as well as before: kubelet.service does not stay up";
+    let words = "the machine's health is worse than before: kubelet.service keeps restarting";
     assert_eq!(failure.message, words);
     driver.stop().await;
 }
@@ -160,7 +160,7 @@ async fn without_a_reboot_only_services_and_gateways_count() {
     assert_eq!(failure.code, Reason::MachineUnwell);
     assert_eq!(
         failure.message,
-        "the machine is not as well as before: containerd.service is inactive and ran before"
+        "the machine's health is worse than before: containerd.service is inactive, but was running before"
     );
     assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
     script.unit_is("containerd.service", "active");
@@ -182,7 +182,7 @@ async fn a_boot_that_nobody_may_order_again_is_undone_and_left_to_a_person() {
     let mut driver = Driver::conducted(&sandbox, &script, one().desired(), conduct);
     driver.patience = std::time::Duration::from_secs(3600);
     driver
-        .until("the files to be back", |report| {
+        .until("the files to be restored", |report| {
             report.phase == Phase::RebootPending
         })
         .await;

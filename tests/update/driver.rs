@@ -57,7 +57,7 @@ pub(crate) fn barred(config: &Written, reason: machinist::reason::Reason) -> Des
     };
     let bar = Bar {
         reason,
-        message: "as the test says".to_owned(),
+        message: "requested by the test".to_owned(),
     };
     Desired::Barred(config, digest, Arc::new(bar))
 }
@@ -210,11 +210,11 @@ impl Driver {
         let waiting = reports.wait_for(|report| wanted(report));
         match tokio::time::timeout(self.patience, waiting).await {
             Ok(Ok(report)) => Arc::clone(&report),
-            Ok(Err(_)) => panic!("the driver ended: {what}"),
+            Ok(Err(_)) => panic!("the reconciler ended: {what}"),
             Err(_) => {
                 let report = self.reports.borrow();
                 panic!(
-                    "never: {what}; {:?} {:?} {:?}",
+                    "timed out: {what}; {:?} {:?} {:?}",
                     report.phase, report.failure, report.drift
                 )
             }
@@ -239,7 +239,7 @@ impl Driver {
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let ended = tokio::time::timeout(Duration::from_secs(30), self.task).await;
-        assert!(ended.is_ok(), "the driver does not stop");
+        assert!(ended.is_ok(), "the reconciler does not stop");
         ended.unwrap().unwrap().unwrap();
     }
 }

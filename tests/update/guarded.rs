@@ -139,13 +139,13 @@ async fn while_the_guard_judges_the_agent_shows_it_and_changes_nothing_and_goes_
     let two = config("two").file("/etc/other", "two\n", 0o644);
     let mut driver = beside(&sandbox, &script, two.desired()).await;
     let report = driver
-        .until("what the guard says", |report| report.failure.is_some())
+        .until("the guard's report", |report| report.failure.is_some())
         .await;
     assert_eq!((report.phase, report.unverified), (Phase::Verifying, true));
     let failure = report.failure.as_ref().unwrap();
     assert_eq!(
         failure.message,
-        "kubelet.service is activating and ran before"
+        "kubelet.service is activating, but was running before"
     );
     assert_eq!(report.config.desired.as_ref().unwrap().name, "two");
     assert_eq!(sandbox.read("/etc/other"), None);

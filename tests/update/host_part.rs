@@ -134,7 +134,10 @@ fn another_version_takes_the_place_of_the_one_before_and_a_change_is_put_right()
     assert!(part.install().unwrap());
     assert_eq!(host.read(GUARD), good);
     std::fs::write(host.path(PROGRAM), "spoilt").unwrap();
-    assert!(part.install().unwrap(), "though it was known to be good");
+    assert!(
+        part.install().unwrap(),
+        "although it was recorded as complete"
+    );
     assert!(is_whole(&host, "two"));
 }
 
@@ -158,11 +161,11 @@ fn what_cannot_run_on_the_host_or_is_in_the_way_is_refused_before_anything_is_wr
         (|_, pod| pod.becomes(b"#!/bin/sh\n"), "ELF"),
         (
             |host, _| std::os::unix::fs::symlink("/dev/null", host.path(RECOVER)).unwrap(),
-            "machinist-recover.service was not made by machinist: /etc/systemd/system/machinist-recover.service is masked",
+            "machinist-recover.service is not managed by machinist: /etc/systemd/system/machinist-recover.service is masked",
         ),
         (
             |host, _| host.write(GUARD, "[Service]\nExecStart=/bin/true\n"),
-            "machinist-guard.service was not made by machinist",
+            "machinist-guard.service is not managed by machinist",
         ),
         (
             |host, _| {
@@ -170,15 +173,15 @@ fn what_cannot_run_on_the_host_or_is_in_the_way_is_refused_before_anything_is_wr
                 journal.owned.insert(at(PROGRAM), None);
                 Store::open(&host.root()).unwrap().save(&journal).unwrap();
             },
-            "machinist is the config's own",
+            "machinist is part of the config",
         ),
         (
             |host, _| host.write("/var/lib/machinist/journal", "spoilt"),
-            "the journal cannot be read",
+            "cannot read the journal",
         ),
         (
             |host, _| host.write("/usr/local/libexec", "no directory"),
-            "cannot bring",
+            "cannot install",
         ),
     ];
     for (prepare, said) in cases {
@@ -287,7 +290,11 @@ async fn the_driver_brings_it_before_the_first_cordon_and_says_why_it_cannot() {
     driver
         .until("the update", |report| report.phase == Phase::RebootPending)
         .await;
-    assert_eq!(script.asked()[0], "daemon-reload", "PID 1 knows the units");
+    assert_eq!(
+        script.asked()[0],
+        "daemon-reload",
+        "the units are loaded by PID 1"
+    );
     assert_eq!(recovery_missing(&host.root()).unwrap(), None);
     assert!(is_whole(&host, "one"));
     driver.stop().await;

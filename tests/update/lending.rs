@@ -47,7 +47,7 @@ async fn nothing_changes_while_a_pod_that_leaves_has_a_device_and_who_has_it_is_
     let before = tree(&sandbox);
     let mut driver = start(&sandbox, &script, &node);
     let report = driver
-        .until("who has it", |report| !report.blockers.is_empty())
+        .until("the holder", |report| !report.blockers.is_empty())
         .await;
     assert_eq!(report.phase, Phase::Drained);
     assert_eq!(report.blockers[0].reason, Reason::DeviceHeld);
@@ -85,13 +85,13 @@ async fn exactly_what_was_stopped_is_started_after_the_reboot_before_pods_may_co
         .until("uncordoning", |report| report.phase == Phase::Uncordoning)
         .await;
     let lendings = [Lending::Withheld, Lending::Quiesced, Lending::Open];
-    assert_eq!(node.lendings(), lendings, "before pods may come");
+    assert_eq!(node.lendings(), lendings, "before the uncordon");
     assert!(
         script
             .asked()
             .contains(&"Restart monitor.service".to_owned())
     );
-    assert!(since() > before, "they are waited for from then on");
+    assert!(since() > before, "they are awaited from then on");
     node.fails("uncordon", 1, true);
     driver.until_on(&one()).await;
     let asked = script.asked();
@@ -144,7 +144,7 @@ async fn a_config_that_is_undone_ends_the_withholding_too() {
     let (root, desired) = (sandbox.root(), one().desired());
     let mut driver = Driver::on_node(&root, &script, &node, desired, draining(UNIT));
     let report = driver
-        .until("the node given back", |report| {
+        .until("the node released", |report| {
             report.phase == Phase::Failed && report.cordoned.is_none()
         })
         .await;
@@ -163,7 +163,7 @@ async fn a_unit_that_does_not_stop_ends_the_update_before_anything_has_changed()
     let before = tree(&sandbox);
     let mut driver = start(&sandbox, &script, &node);
     let report = driver
-        .until("the node given back", |report| {
+        .until("the node released", |report| {
             report.phase == Phase::Failed && report.cordoned.is_none()
         })
         .await;
@@ -215,7 +215,7 @@ async fn a_restart_in_the_midst_begins_withheld_and_starts_what_the_life_before_
     assert_eq!(driver.reports.borrow().lending, recorded.lending);
     assert_eq!(recorded.lending, Lending::Withheld);
     driver
-        .until("who has it", |report| {
+        .until("the holder", |report| {
             report
                 .blockers
                 .iter()
@@ -255,7 +255,7 @@ async fn a_unit_that_stops_already_is_waited_for_and_started_again_only_where_it
     script.until_asked_times("Stop monitor.service", 2).await;
     assert_eq!(node.lendings().last(), Some(&Lending::Withheld));
     let stopped = sandbox.journal().cordon.unwrap().stopped;
-    assert_eq!(stopped, ["monitor.service"], "as it was found first");
+    assert_eq!(stopped, ["monitor.service"], "as observed first");
     script.heals("Stop monitor.service");
     script.until_reboot().await;
     assert_eq!(node.lendings().last(), Some(&Lending::Quiesced));

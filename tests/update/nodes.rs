@@ -61,12 +61,12 @@ async fn cordon_drain_write_reboot_uncordon_and_nothing_in_another_order() {
     assert_eq!(
         tree(&sandbox),
         before,
-        "not a byte before the drain has ended"
+        "no file changed before the drain has ended"
     );
     assert_eq!(script.asked(), [""; 0]);
     node.blocks(false);
     let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
-    assert!(node.is_cordoned(), "the boot is not proven yet");
+    assert!(node.is_cordoned(), "the boot is not verified yet");
     let report = driver.until_on(&one()).await;
     assert_eq!(node.log(), ["cordon one", "drain", "uncordon one"]);
     assert_eq!(
@@ -138,20 +138,20 @@ async fn a_name_without_a_config_in_a_drain_is_told_while_it_stands_and_not_afte
     driver
         .until("draining", |report| !report.blockers.is_empty())
         .await;
-    let refusal = Refusal::new(Reason::ConfigNotFound, "there is no MachineConfig nosuch");
+    let refusal = Refusal::new(Reason::ConfigNotFound, "MachineConfig nosuch not found");
     let refused = Desired::Refused(Arc::new(vec![refusal]));
     driver.desired.send_replace(refused);
     let told = |report: &UpdateReport| {
         report.hindrance().map(|it| it.code) == Some(Reason::ConfigNotFound)
     };
-    let report = driver.until("told", told).await;
+    let report = driver.until("reported", told).await;
     assert_eq!(
         (report.phase, report.failure.clone()),
         (Phase::Draining, None)
     );
     driver.wants(&one());
     let content = |report: &UpdateReport| report.hindrance().is_none();
-    let report = driver.until("nothing to tell", content).await;
+    let report = driver.until("nothing to report", content).await;
     assert_eq!(report.phase, Phase::Draining);
     node.blocks(false);
     let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
@@ -220,7 +220,9 @@ async fn a_start_that_cannot_learn_what_is_desired_shows_the_drain_that_the_jour
     let (root, unknown) = (sandbox.root(), Desired::Unknown);
     let mut driver = Driver::on_node(&root, &script, &node, unknown, conduct(true));
     let report = driver
-        .until("what the journal says", |report| report.cordoned.is_some())
+        .until("the cordon of the journal", |report| {
+            report.cordoned.is_some()
+        })
         .await;
     assert_eq!((report.phase, report.since), (Phase::Draining, begun));
     // The other config was only planned, not begun: the desired config decides.
@@ -249,7 +251,7 @@ async fn an_api_server_that_is_away_is_waited_for_in_every_step_and_nothing_is_d
                 .any(|blocker| blocker.reason == Reason::ManagerUnreachable)
         };
         if request != "uncordon" {
-            driver.until("what is waited for", told).await;
+            driver.until("the blocker", told).await;
         }
         let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
         driver.patience = Duration::from_secs(24 * 3600);
@@ -271,16 +273,16 @@ async fn pods_that_came_back_before_the_first_change_are_asked_to_leave_again() 
     let before = tree(&sandbox);
     let mut driver = start(&sandbox, &script, &node, &one());
     driver
-        .until("the pods that came", |report| !report.blockers.is_empty())
+        .until("the new pods", |report| !report.blockers.is_empty())
         .await;
-    assert_eq!(tree(&sandbox), before, "not a byte while they are there");
+    assert_eq!(tree(&sandbox), before, "no file changed while they exist");
     node.blocks(false);
     let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
     driver.until_on(&one()).await;
     let expected = [
         "cordon one",
         "drain",
-        "uncordon by somebody",
+        "uncordon by another client",
         "cordon one",
         "drain",
         "uncordon one",
@@ -305,7 +307,7 @@ async fn a_reboot_waits_ten_minutes_for_an_api_server_that_is_away_and_not_at_al
             false => script.until_reboot().await,
             true => {
                 driver
-                    .until("it is taken back", |report| {
+                    .until("rolled back", |report| {
                         report.phase == Phase::Idle || report.phase == Phase::Failed
                     })
                     .await;
@@ -398,7 +400,7 @@ async fn a_start_after_the_verification_gives_the_node_back_without_what_is_desi
     let root = sandbox.root();
     let mut driver = Driver::on_node(&root, &script, &node, unknown, conduct(true));
     driver
-        .until("the node given back", |report| report.cordoned.is_none())
+        .until("the node released", |report| report.cordoned.is_none())
         .await;
     assert!(!node.is_cordoned());
     driver.stop().await;
@@ -462,7 +464,7 @@ async fn nothing_begins_before_the_time_that_the_cluster_names_and_what_it_names
     node.not_before(minutes(10));
     let mut driver = start(&sandbox, &script, &node, &one());
     let waits = |report: &UpdateReport| report.opens.is_some();
-    let report = driver.until("it waits", waits).await;
+    let report = driver.until("waiting", waits).await;
     assert!(report.opens_for_the_cluster && report.phase == Phase::Waiting);
     assert!(node.log().is_empty(), "{:?}", node.log());
     node.not_before(minutes(-15));

@@ -69,18 +69,18 @@ fn cases() -> [Case; 12] {
         ),
         (
             |m| link(m, "/gone", "/etc/systemd/system/machinist-recover.service"),
-            Some("/etc/systemd/system/machinist-recover.service leads nowhere"),
+            Some("/etc/systemd/system/machinist-recover.service is a dangling symbolic link"),
         ),
         (
             |m| remove(m, "/usr/bin/machinist"),
-            Some("runs /usr/bin/machinist, which is not there or not executable"),
+            Some("runs /usr/bin/machinist, which does not exist or is not executable"),
         ),
         (
             |m| {
                 remove(m, "/usr/bin/machinist");
                 m.write("/usr/bin/machinist", "no program");
             },
-            Some("runs /usr/bin/machinist, which is not there or not executable"),
+            Some("runs /usr/bin/machinist, which does not exist or is not executable"),
         ),
         (
             |m| m.write("/etc/systemd/system/machinist-recover.service", "[Unit]\n"),
@@ -136,13 +136,13 @@ async fn without_recovery_nothing_is_cordoned_or_written_until_it_is_there() {
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
     assert_eq!(failure.code, Reason::RecoveryMissing);
-    assert!(failure.again, "it is tried again");
+    assert!(failure.again, "retried");
     assert!(
         failure
             .message
             .contains("machinist-recover.service is not enabled")
     );
-    assert_eq!(node.log(), [""; 0], "nothing is cordoned");
+    assert_eq!(node.log(), [""; 0], "no cordon");
     assert_eq!(script.asked(), [""; 0]);
     assert_eq!(tree(&sandbox), before);
     assert_eq!(sandbox.journal().transactions, []);

@@ -135,7 +135,7 @@ async fn a_new_name_on_a_machine_that_is_on_it_changes_nothing_but_the_name() {
     boot(&sandbox, "boot-2");
     let root = sandbox.root();
     let mut driver = Driver::on_node(&root, &script, &node, Desired::Unknown, conduct(true));
-    driver.until("the third name still", on("third")).await;
+    driver.until("still the third name", on("third")).await;
     driver.stop().await;
     assert_eq!(node.log(), [""; 0]);
     assert_eq!(script.asked(), [""; 0]);

@@ -184,7 +184,7 @@ async fn a_soft_reboot_by_others_is_not_the_full_one_that_an_update_waits_for() 
     driver.stop().await;
     script.userspace_is(200, None);
     let mut driver = start(&sandbox, &script, &one(), ask).await;
-    let report = driver.until("pending still", pending).await;
+    let report = driver.until("still pending", pending).await;
     // The gate reports a pending reboot, not a boot that is being judged.
     assert_eq!(report.reboot_needed_in, report.boot);
     assert_eq!(report.boot.as_deref(), Some("boot-1+1"));

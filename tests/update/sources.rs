@@ -112,7 +112,7 @@ async fn a_passing_failure_is_tried_again_after_a_while_that_grows() {
     let mut waits = Vec::new();
     for round in 1..=5_usize {
         driver
-            .until("another round", |report| {
+            .until("another attempt", |report| {
                 report.phase == Phase::Failed && report.updates.len() == round
             })
             .await;
@@ -322,7 +322,7 @@ async fn a_persons_word_puts_back_what_drifted_and_tries_again_what_failed() {
         .await;
     driver.word();
     driver
-        .until("it is put back", |report| {
+        .until("repaired", |report| {
             report.asked == 1 && report.updates.len() == 2 && report.phase == Phase::Idle
         })
         .await;

@@ -122,10 +122,10 @@ async fn every_broken_rule_is_told_with_what_was_seen() {
     let broken = broken(&check(sloppy).await);
     let expected = [
         "/dev/sda is not among the nodes that vendor acme may hand out",
-        "it says something within three heartbeats",
+        "it sends a message within three heartbeats",
         "it answers Quiesce: no answer in time",
         "it answers Resume: no answer in time",
-        "it connects again when the session ends: not within 3 s",
+        "it reconnects when the session ends: not within 3 s",
     ];
     assert_eq!(broken.len(), expected.len(), "{broken:#?}");
     for (found, expected) in broken.iter().zip(expected) {
@@ -149,7 +149,7 @@ fn a_program_that_has_ended_is_not_waited_for() {
     assert_eq!(command.status.code(), Some(1));
     let told = String::from_utf8(command.stdout).unwrap();
     assert!(
-        told.contains("the program has ended: exit status: 7"),
+        told.contains("the program exited: exit status: 7"),
         "{told}"
     );
     assert!(took < Patience::default().step, "{took:?}");
@@ -189,7 +189,7 @@ async fn a_program_that_goes_into_the_background_is_judged_by_the_socket() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_follows_the_first_snapshot_is_judged_too() {
-    let rule = "a later snapshot replaces the one before, and no generation goes back";
+    let rule = "a later snapshot replaces the previous one, and generations never decrease";
     let healthy = |generation| snapshot(generation, "acme0");
     for (generations, expected) in [
         (&[7, 3][..], Verdict::Broken),

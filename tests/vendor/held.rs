@@ -138,7 +138,7 @@ async fn a_program_that_says_nothing_for_three_heartbeats_loses_its_session() {
     tokio::time::resume();
     let last = program.last_word().await;
     assert_eq!(last.code(), Code::DeadlineExceeded);
-    assert_eq!(last.message(), "it said nothing for 30 s");
+    assert_eq!(last.message(), "no message received for 30 s");
     unharmed(&machine, &agent, good).await;
     agent.stop().await;
 }

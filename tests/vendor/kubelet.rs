@@ -96,7 +96,7 @@ async fn containers_get_what_the_recipe_or_the_vendor_says() {
     let ((), refused) = tokio::join!(answers, asking);
     assert_eq!(
         refused.message(),
-        "what comes from vendor acme cannot be handed out: it is too hot"
+        "allocation from vendor acme rejected: it is too hot"
     );
     agent.stop().await;
 }
@@ -154,7 +154,7 @@ async fn the_call_before_a_start_reaches_only_who_asked_for_it_and_is_repeated_w
     };
     let starts = async {
         let late = start("acme.dev/x").await.unwrap_err();
-        assert_eq!(late.message(), "vendor acme has not answered within 1 s");
+        assert_eq!(late.message(), "vendor acme did not respond within 1 s");
         start("acme.dev/x").await.unwrap();
     };
     tokio::join!(answers, starts);
@@ -190,7 +190,7 @@ async fn what_a_vendor_asks_for_while_it_is_being_registered_is_told_the_kubelet
     };
     program.snapshot(snapshot).await.unwrap();
     kubelet
-        .until("told", |books| {
+        .until("the change to be reported", |books| {
             let known = &books["acme.dev/x"];
             known.streaming && known.options.pre_start_required
         })
@@ -228,7 +228,10 @@ async fn no_container_starts_with_what_a_vendor_has_let_go_of() {
     };
     let mut plugin = kubelet.plugin("acme.dev/x");
     let refused = plugin.pre_start_container(request).await.unwrap_err();
-    assert_eq!(refused.message(), "acme.dev/x is withheld: a reboot");
+    assert_eq!(
+        refused.message(),
+        "allocation of acme.dev/x disabled: a reboot"
+    );
     agent.stop().await;
 }
 
@@ -293,7 +296,7 @@ async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks(
         .unwrap_err();
     assert_eq!(
         refused.message(),
-        "what comes from vendor acme cannot be handed out: its recipe is not used: /run/acme.dev/link leads to /etc/secret, \
+        "allocation from vendor acme rejected: its recipe was rejected: /run/acme.dev/link leads to /etc/secret, \
          which vendor acme must not mount into containers"
     );
     // The same while the vendor is unreachable.

@@ -65,7 +65,7 @@ async fn a_session_that_is_lost_leaves_the_devices_for_the_grace_and_a_resume_br
         .await;
     let shown = &listed(&status)[0];
     assert!(
-        shown.contains("vendor acme is gone: it closed its session"),
+        shown.contains("vendor acme is disconnected: it closed its session"),
         "{shown}"
     );
     let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -126,7 +126,7 @@ async fn another_instance_waits_for_the_first_one_and_then_begins_anew() {
     assert!(
         refused
             .message()
-            .contains("instance \"one\" of vendor acme has the session"),
+            .contains("instance \"one\" of vendor acme already has a session"),
         "{refused}"
     );
     let (mut again, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -172,7 +172,7 @@ async fn an_instance_that_never_says_its_devices_again_loses_them_after_the_grac
     vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     let (_second, _) = machine.hello("acme", "two", &["acme.dev/x"]).await.unwrap();
     lists(&agent, &["x/acme0=Healthy"]).await;
-    let expected = "x/acme0=Unhealthy (vendor acme has not offered it again since it came back)";
+    let expected = "x/acme0=Unhealthy (vendor acme has not offered it again since it reconnected)";
     lists(&agent, &[expected]).await;
     agent.stop().await;
 }
@@ -197,7 +197,7 @@ async fn an_agent_that_starts_again_has_the_devices_at_once_and_waits_for_the_ve
         })
         .await;
     let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
-    assert_eq!(welcome.kept, [], "another agent heard the generations");
+    assert_eq!(welcome.kept, [], "another agent received the generations");
     program
         .offer("acme.dev/x", 7, vec![device("acme0")])
         .await
@@ -256,7 +256,9 @@ async fn what_a_vendor_left_that_no_file_declares_goes_once_all_files_can_be_rea
     std::fs::write(file("other.yaml"), "{").unwrap();
     let agent = machine.agent();
     agent
-        .until("told", |status| !status.problems.is_empty())
+        .until("the change to be reported", |status| {
+            !status.problems.is_empty()
+        })
         .await;
     lists(&agent, &["x/acme0=Healthy"]).await;
     std::fs::remove_file(file("other.yaml")).unwrap();
@@ -279,7 +281,7 @@ async fn a_file_that_changes_holds_for_the_next_message() {
             Ok(()) => generation += 1,
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        assert!(generation < 50, "the file is not heeded");
+        assert!(generation < 50, "the file is not applied");
     };
     assert_eq!(rejected.reason(), Reason::Limit);
     assert!(
@@ -291,7 +293,7 @@ async fn a_file_that_changes_holds_for_the_next_message() {
     // A resource that is no longer allowed is withdrawn, and the program is notified.
     machine.vendor_of("acme", "[acme.dev/y]", "");
     let from_agent::Said::Rejected(rejected) = program.next().await.unwrap() else {
-        panic!("it is not told");
+        panic!("it is not notified");
     };
     assert_eq!(rejected.reason(), Reason::ResourceForbidden);
     assert_eq!(
@@ -325,7 +327,7 @@ async fn a_second_claimant_is_refused_and_comes_into_force_when_the_first_one_go
     assert_eq!(taken.reason(), Reason::ResourceTaken);
     assert_eq!(
         taken.message,
-        "acme.dev/x belongs to vendor acme, which keeps it"
+        "acme.dev/x is already offered by vendor acme"
     );
     lists(&agent, &["x/acme0=Healthy"]).await;
     std::fs::remove_file(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
@@ -373,7 +375,7 @@ async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
         .await
         .unwrap();
     drop(first);
-    let gone = "x/acme0=Unhealthy (vendor acme is gone: it closed its session)";
+    let gone = "x/acme0=Unhealthy (vendor acme is disconnected: it closed its session)";
     lists(&agent, &[gone, "y/acme1=Healthy"]).await;
     // The agent task that removed the devices also serves the new session, so the effects of the
     // removal on others are complete.

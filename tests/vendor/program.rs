@@ -108,7 +108,7 @@ impl Program {
         .await;
         match self.next().await? {
             from_agent::Said::Welcome(welcome) => Ok(welcome),
-            other => panic!("no Welcome but {other:?}"),
+            other => panic!("expected Welcome, got {other:?}"),
         }
     }
 
@@ -119,7 +119,7 @@ impl Program {
 
     pub(crate) async fn next(&mut self) -> Result<from_agent::Said, Status> {
         let next = timeout(PATIENCE, self.from.message()).await;
-        match next.expect("the agent says nothing")? {
+        match next.expect("no message from the agent")? {
             Some(said) => Ok(said.said.unwrap()),
             None => Err(Status::ok("the agent closed the session")),
         }
@@ -146,14 +146,14 @@ impl Program {
         match self.next().await.unwrap() {
             from_agent::Said::Accepted(_) => Ok(()),
             from_agent::Said::Rejected(rejected) => Err(rejected),
-            other => panic!("no verdict but {other:?}"),
+            other => panic!("expected Accepted or Rejected, got {other:?}"),
         }
     }
 
     pub(crate) async fn question(&mut self) -> api::Question {
         match self.next().await.unwrap() {
             from_agent::Said::Question(question) => question,
-            other => panic!("no question but {other:?}"),
+            other => panic!("expected a request, got {other:?}"),
         }
     }
 

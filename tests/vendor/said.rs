@@ -26,17 +26,18 @@ async fn devices_that_are_offered_in_vain_say_so_until_they_are_accepted() {
     let offered = program.offer("acme.dev/x", 1, vec![device("acme0")]).await;
     offered.unwrap();
     drop(program);
-    let lapsed = "x/acme0=Unhealthy (vendor acme is gone: it closed its session)";
+    let lapsed = "x/acme0=Unhealthy (vendor acme is disconnected: it closed its session)";
     lists(&agent, &[lapsed]).await;
     let broke_off = |one: &machinist::vendor::VendorStatus| {
-        one.lapsing.as_deref() == Some("vendor acme is gone: it closed its session")
+        one.lapsing.as_deref() == Some("vendor acme is disconnected: it closed its session")
     };
     vendor_is(&agent, "acme", broke_off).await;
     let (mut program, _) = machine.hello("acme", "two", &["acme.dev/x"]).await.unwrap();
     let away = vec![device("acme0"), device("acme7")];
     let rejected = program.offer("acme.dev/x", 1, away.clone()).await;
     assert_eq!(rejected.unwrap_err().device, "acme7");
-    let why = "vendor acme offers acme.dev/x in vain: device \"acme7\": /dev/acme7 does not exist";
+    let why =
+        "vendor acme: offer of acme.dev/x rejected: device \"acme7\": /dev/acme7 does not exist";
     lists(&agent, &[&format!("x/acme0=Unhealthy ({why})")]).await;
     vendor_is(&agent, "acme", |one| one.vain["acme.dev/x"] == why).await;
     machine.plug("acme7");
@@ -57,7 +58,7 @@ async fn a_file_that_allows_again_what_it_forbade_lets_the_vendor_say_it_again()
     machine.vendor_of("acme", "[acme.dev/y]", "");
     match program.next().await.unwrap() {
         api::from_agent::Said::Rejected(why) => assert_eq!(why.reason(), Reason::ResourceForbidden),
-        other => panic!("no Rejected but {other:?}"),
+        other => panic!("expected Rejected, got {other:?}"),
     }
     lists(&agent, &[]).await;
     machine.vendor("acme", "");
@@ -88,10 +89,10 @@ async fn what_no_claim_can_keep_is_said_again_when_the_file_wants_no_claims_any_
     };
     program.snapshot(snapshot(1)).await.unwrap();
     machine.vendor("acme", "  serve: dra\n");
-    let why = "by claim nobody is told of a container's start: asks.pre_start cannot be kept";
+    let why = "serve: dra has no PreStart call: asks.pre_start is not supported";
     match program.next().await.unwrap() {
         api::from_agent::Said::Rejected(rejected) => assert_eq!(rejected.message, why),
-        other => panic!("no Rejected but {other:?}"),
+        other => panic!("expected Rejected, got {other:?}"),
     }
     lists(&agent, &[]).await;
     vendor_is(&agent, "acme", |one| one.vain["acme.dev/x"] == why).await;
@@ -139,7 +140,7 @@ async fn a_stream_that_does_not_begin_with_hello_is_counted_and_told() {
     assert_eq!(program.last_word().await.message(), told);
     vendor_is(&agent, "acme", |one| {
         let last = one.last_reason.as_deref().unwrap_or_default();
-        one.refused == 1 && last == format!("a session is refused: {told}")
+        one.refused == 1 && last == format!("session rejected: {told}")
     })
     .await;
     // A connection that only probes the socket is not reported as a mistake.

@@ -53,7 +53,7 @@ async fn a_user_who_is_not_in_the_file_is_refused_by_name() {
         .unwrap();
     assert_eq!(refused.code(), Code::PermissionDenied);
     let expected = format!(
-        "user {} may not speak for vendor strict",
+        "user {} may not connect as vendor strict",
         nix::unistd::geteuid()
     );
     assert_eq!(refused.message(), expected);
@@ -96,15 +96,15 @@ async fn a_hello_that_claims_too_much_is_refused_with_a_sentence() {
             &["acme.dev/x"][..],
             "this is the socket of vendor acme",
         ),
-        ("acme", "", &["acme.dev/x"], "the instance is not named"),
-        ("acme", &long, &["acme.dev/x"], "the instance is not named"),
+        ("acme", "", &["acme.dev/x"], "the instance name is not"),
+        ("acme", &long, &["acme.dev/x"], "the instance name is not"),
         (
             "acme",
             "one",
             &["other.dev/x"],
             "vendor acme may not offer other.dev/x",
         ),
-        ("acme", "one", &["../x"], "is no resource name"),
+        ("acme", "one", &["../x"], "is not a valid resource name"),
         ("acme", "one", &[], "0 resources are named"),
         (
             "acme",
@@ -397,7 +397,7 @@ async fn a_program_that_never_reads_loses_its_session() {
         let status = agent.handle.vendors().status();
         let acme = status.iter().find(|one| one.vendor == "acme").unwrap();
         if let Some(why) = &acme.lapsing {
-            assert_eq!(why, "it does not read what it is sent");
+            assert_eq!(why, "it does not read its messages");
             break;
         }
         assert!(number < 199, "it still has its session");
@@ -434,7 +434,7 @@ async fn as_much_as_a_vendor_may_offer_takes_a_few_mebibytes() {
         .await;
     let grown = resident().saturating_sub(before);
     eprintln!(
-        "2000 devices of one vendor: +{grown} KiB, with what the kubelet and people are told, and the program's own"
+        "2000 devices of one vendor: +{grown} KiB, including the lists for kubelet and status, and the program's own memory"
     );
     good.offer("acme.dev/good", 2, vec![device("acme0")])
         .await

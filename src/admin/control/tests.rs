@@ -67,7 +67,7 @@ async fn only_root_and_the_agents_own_user_may_ask_for_a_config() {
     assert_eq!(
         passed,
         [config.clone(), wanted.clone(), config, wanted],
-        "others are not passed on"
+        "others are not forwarded"
     );
 }
 
@@ -80,12 +80,12 @@ async fn one_config_is_read_at_a_time_and_its_limit_is_named() {
         async move { post(&control, Some(0), body(100).0).await }
     });
     let Some(Question::Take(ask)) = asks.recv().await else {
-        panic!("no config was passed on");
+        panic!("no config was forwarded");
     };
     let (second, taken) = body(100);
     let (code, why) = post(&control, Some(0), second).await;
     assert_eq!(code, 503);
-    assert!(why.contains("reading another config"), "{why}");
+    assert!(why.contains("processing another config"), "{why}");
     assert_eq!(taken.load(Ordering::Relaxed), 0);
     ask.reply.send(Ok(Taken { asked: 1 })).unwrap();
     assert_eq!(first.await.unwrap().0, 200);

@@ -57,8 +57,9 @@ async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>
         let asked = asked(&sights.borrow_and_update());
         let cancelled = publish::cancelled(&report).map(str::to_owned);
         if cancelled.is_some() && cancelled != told {
-            let note = "nothing of the machine was changed; its cordon is lifted as soon as the gates allow it";
-            let note = format!("{} is cancelled: {note}", report_name(&report));
+            let note =
+                "the machine was not changed; it is uncordoned as soon as its gates are open";
+            let note = format!("update to {} cancelled: {note}", report_name(&report));
             events.tell(Subject::Node, EventReason::UpdateCancelled, note);
         }
         told = cancelled.or(told.filter(|_| asked.is_some()));
@@ -73,7 +74,7 @@ async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>
             match node.answer_cancel(&config, why).await {
                 Ok(()) => {
                     if let Some(why) = why {
-                        let note = format!("{config} is not cancelled: {why}");
+                        let note = format!("cannot cancel the update to {config}: {why}");
                         events.tell(Subject::Node, EventReason::CancelRefused, note);
                     }
                 }
@@ -102,7 +103,7 @@ fn asked(sight: &Sight) -> Option<(String, Option<String>)> {
 
 fn report_name(report: &UpdateReport) -> &str {
     let desired = report.config.desired.as_ref();
-    desired.map_or("the update", |config| config.name.as_str())
+    desired.map_or("unknown config", |config| config.name.as_str())
 }
 
 /// None while the request is pending, or while the reconciler has not processed it yet.
@@ -122,13 +123,13 @@ fn judge(config: &str, desired: Option<&str>, report: &UpdateReport) -> Option<A
     let current = report.config.current.as_ref();
     let on_it = current.is_some_and(|current| current.name == config);
     Some(Answer::Refused(match report.phase {
-        _ if on_it => "the machine is on it already".to_owned(),
+        _ if on_it => "it is already applied".to_owned(),
         Phase::RebootPending => {
-            "it is on the disk, and the machine reboots for it; machinist rollback takes it back"
+            "its files are in place and a reboot is pending; to revert it, run machinist rollback"
                 .to_owned()
         }
         phase => format!(
-            "it changes the machine already ({}), and goes to its end; machinist rollback takes it back",
+            "its changes are already being applied ({}); to revert them, run machinist rollback",
             phase.name()
         ),
     }))
@@ -176,8 +177,8 @@ mod tests {
         assert_eq!(judge("new", Some("newer"), &waits), Some(Answer::Over));
         assert_eq!(judge("new", None, &waits), Some(Answer::Over));
         assert!(refused(&report(false, "old", Phase::Acting)).contains("(Acting)"));
-        assert!(refused(&report(false, "old", Phase::RebootPending)).contains("reboots"));
-        assert!(refused(&report(false, "new", Phase::Idle)).contains("on it already"));
+        assert!(refused(&report(false, "old", Phase::RebootPending)).contains("reboot is pending"));
+        assert!(refused(&report(false, "new", Phase::Idle)).contains("already applied"));
         let unseen = UpdateReport {
             barred: None,
             ..waits
@@ -188,6 +189,6 @@ mod tests {
             phase: Phase::RebootPending,
             ..unseen
         };
-        assert!(refused(&reboots).contains("reboots"));
+        assert!(refused(&reboots).contains("reboot is pending"));
     }
 }

@@ -48,7 +48,7 @@ fn returned(first: &UpdateReport) -> Option<String> {
         .reboot_needed_in
         .as_ref()
         .filter(|_| first.unverified)?;
-    (first.boot.as_ref() != Some(needed)).then(|| "booted for an update".to_owned())
+    (first.boot.as_ref() != Some(needed)).then(|| "rebooted for an update".to_owned())
 }
 
 /// The events for the difference of two reports.
@@ -59,8 +59,8 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
     let desired = desired.map_or("a config", |name| name.name.as_str());
     if entered(Phase::RebootPending) {
         let note = match before.phase {
-            Phase::Undoing => "a reboot takes the update back".to_owned(),
-            _ => format!("a reboot makes {desired} effective"),
+            Phase::Undoing => "rebooting to roll back the update".to_owned(),
+            _ => format!("rebooting to apply {desired}"),
         };
         news.push((EventReason::Reboot, note));
     }
@@ -132,13 +132,13 @@ fn ended(update: &UpdateRecord) -> Vec<(EventReason, String)> {
     let rebooted = update.actions.iter().any(|action| reboots(action.kind));
     match update.outcome {
         Outcome::Done if !rebooted => {
-            let note = format!("{} is in effect without a reboot", update.to);
+            let note = format!("{} applied without a reboot", update.to);
             vec![(EventReason::SkipReboot, note)]
         }
         Outcome::RolledBack => {
             let why = update.reason.map_or("", Reason::as_str);
             let note = format!(
-                "back on {}, since {} did not work: {why}",
+                "rolled back to {}: {} failed: {why}",
                 update.from, update.to
             );
             let failed = update.actions.iter().filter(|action| began(&action.state));

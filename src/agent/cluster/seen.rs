@@ -110,15 +110,15 @@ fn zeros(sight: &Sight) -> Vec<String> {
 fn away(sight: &Sight) -> Option<Trouble> {
     let reason = sight.refused.unwrap_or(Reason::ApiServerUnreachable);
     let what = match reason {
-        Reason::ApiServerUnauthorized => "the API server does not accept our credentials",
-        Reason::ApiServerForbidden => "the API server does not let us see the Node",
-        Reason::ApiServerRefused => "the API server refuses to show the Node",
-        Reason::ClusterAccessInvalid => "our credentials cannot be used",
-        _ => "the API server does not answer",
+        Reason::ApiServerUnauthorized => "API server rejected the agent's credentials",
+        Reason::ApiServerForbidden => "not permitted to get the Node",
+        Reason::ApiServerRefused => "API server rejected the request for the Node",
+        Reason::ClusterAccessInvalid => "the agent's credentials are unusable",
+        _ => "API server unreachable",
     };
     sight.away.map(|_| Trouble {
         reason,
-        message: format!("{what}; what the Node asks for is not known"),
+        message: format!("{what}; the desired config is unknown"),
     })
 }
 
@@ -153,7 +153,7 @@ mod tests {
             kind: condition::KUBELET_READY.to_owned(),
             status: ready.to_owned(),
             reason: String::new(),
-            message: "what the kubelet says".to_owned(),
+            message: "the kubelet's message".to_owned(),
             last_heartbeat_time: None,
             last_transition_time: None,
         });
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(kubelet(&sight("new", "True"), "new"), Kubelet::Ready);
         assert_eq!(kubelet(&sight("old", "True"), "new"), Kubelet::OldBoot);
         let ill = kubelet(&sight("new", "False"), "new");
-        assert_eq!(ill, Kubelet::NotReady("what the kubelet says".to_owned()));
+        assert_eq!(ill, Kubelet::NotReady("the kubelet's message".to_owned()));
         let mut away = sight("new", "True");
         away.away = Some(Instant::now());
         assert_eq!(kubelet(&away, "new"), Kubelet::Unknown);
@@ -192,7 +192,7 @@ mod tests {
         let refused = super::away(&away).unwrap();
         assert_eq!(refused.reason, Reason::ApiServerUnauthorized);
         assert!(
-            !refused.message.contains("does not answer"),
+            !refused.message.contains("unreachable"),
             "{}",
             refused.message
         );

@@ -70,7 +70,7 @@ pub(super) fn tell(
         labels: BTreeSet::new(),
         startup_taint,
     };
-    tasks.spawn("node words", more.add(to, tasks.token()));
+    tasks.spawn("node annotations", more.add(to, tasks.token()));
     let (pace, stop) = (Pace::default(), tasks.token());
     let keeping = node::keep(node.clone(), whole, events, clock, pace, stop);
     tasks.spawn("node notice", keeping);

@@ -46,7 +46,8 @@ impl HostPart {
         if missing.is_none() && !own.contains(&Standing::Ours) {
             return Ok(false);
         }
-        let why = missing.unwrap_or_else(|| "another unit of the two is machinist's".to_owned());
+        let why =
+            missing.unwrap_or_else(|| "the other recovery unit is managed by machinist".to_owned());
         for (standing, path) in own.iter().zip([&places.recover, &places.guard]) {
             if *standing == Standing::Foreign {
                 return Err(foreign(path, &why));
@@ -65,7 +66,7 @@ impl HostPart {
         }
         written |= self.enable(&places)?;
         if written {
-            tracing::info!("recovery before ordinary services is installed on the host");
+            tracing::info!("recovery units installed on the host");
         }
         Ok(written)
     }
@@ -132,7 +133,7 @@ impl HostPart {
     fn enable(&self, places: &Places) -> Result<bool, InstallError> {
         match self.root.stat(&places.link)? {
             Some(stat) if stat.kind == Kind::Link => return Ok(false),
-            Some(_) => return Err(foreign(&places.link, "it is no link")),
+            Some(_) => return Err(foreign(&places.link, "not a symbolic link")),
             None => {}
         }
         self.root.make_dirs(&places.wants, 0o755)?;

@@ -27,8 +27,8 @@ pub(super) fn is_ours(text: &str) -> bool {
 
 /// Replaces the package's program path by that of the copy.
 fn rewritten(text: &str) -> String {
-    let head = "# Written by the agent in this node's pod, which writes it again where it is changed;\n\
-                # `machinist uninstall` takes it away.\n\n";
+    let head = "# Written by the agent in this node's pod; local changes are overwritten.\n\
+                # To remove it, run `machinist uninstall`.\n\n";
     let lines = text.lines().map(|line| match line.split_once('=') {
         Some((key @ ("ExecStart" | "ConditionFileIsExecutable"), value)) => {
             let rest = value.strip_prefix(PACKAGED).unwrap_or(value);

@@ -90,7 +90,8 @@ impl<P: Pods> ByAgent<P> {
                 true => EventReason::Recordoned,
                 false => EventReason::Cordon,
             };
-            self.ours.tell(reason, format!("cordoned for {to}"));
+            self.ours
+                .tell(reason, format!("cordoned for update to {to}"));
         }
         Ok(())
     }
@@ -98,7 +99,7 @@ impl<P: Pods> ByAgent<P> {
     /// A second uncordon by another client is respected.
     async fn lifted_again(&self, view: &NodeView) -> NodeError {
         self.disown_cordon(view).await;
-        let what = "go on without the cordon that somebody has lifted twice on node";
+        let what = "override the second uncordon of node";
         self.ours.other(what, Reason::NodeUncordoned, true)
     }
 
@@ -155,7 +156,7 @@ impl<P: Pods> ByAgent<P> {
         if !self.seen().is_some_and(|node| stands(&node)) {
             return Ok(());
         }
-        let what = "take the word that forces a drain away from node";
+        let what = "remove the force-drain annotation from node";
         match self.ours.node.forget(annotation::FORCE_DRAIN).await {
             Err(error) if !error.is_not_found() => Err(self.ours.refused(what, error)),
             _ => {
@@ -179,7 +180,7 @@ impl<P: Pods> ByAgent<P> {
     fn not_drained(&self, error: DrainError) -> NodeError {
         // The drain error is the source and describes the details.
         NodeError {
-            what: format!("empty node {}", self.ours.name()),
+            what: format!("drain node {}", self.ours.name()),
             node: self.ours.name().to_owned(),
             reason: error.reason(),
             // A blocking pod may disappear later.
@@ -234,19 +235,19 @@ impl<P: Pods> Node for ByAgent<P> {
             {
                 Uncordon::NoNode => {}
                 Uncordon::Lifted => {
-                    let but = |missing| format!(", though the Node counts only {missing}");
+                    let but = |missing| format!("; the Node reports only {missing}");
                     let but = missing.map(but).unwrap_or_default();
-                    let note = format!("pods may come again{but}");
+                    let note = format!("uncordoned{but}");
                     self.ours.tell(EventReason::Uncordon, note);
                 }
                 Uncordon::Kept => self.ours.tell(
                     EventReason::UncordonSkipped,
-                    "a person wants the node to stay cordoned",
+                    "not uncordoned: annotation machinist.dev/keep-cordoned is set",
                 ),
                 Uncordon::NotOurs if !self.is_cordoned() => {}
                 Uncordon::NotOurs => self.ours.tell(
                     EventReason::UncordonSkipped,
-                    "the cordon is somebody else's",
+                    "not uncordoned: cordoned by another client",
                 ),
             }
             *locked(&self.cordoned) = cordon::Remembered::default();

@@ -56,13 +56,16 @@ impl<P: Pods> Chosen<P> {
 
     async fn look(&self) -> Result<bool, NodeError> {
         let found = self.cluster.has_openshift_controllers().await;
-        let found = found.map_err(|error| self.ours().refused("choose who drains", error))?;
+        let found = found.map_err(|error| {
+            self.ours()
+                .refused("choose the drain implementation for", error)
+        })?;
         let by = if found {
             "machine-config-controller"
         } else {
             "the agent"
         };
-        tracing::info!("pods of this node are taken away by {by} (drain.by: auto)");
+        tracing::info!("this node is drained by {by} (drain.by: auto)");
         Ok(found)
     }
 

@@ -154,7 +154,7 @@ impl ByController {
                 name: self.ours.name().to_owned(),
                 reason: Reason::DrainByController,
                 message: format!(
-                    "machine-config-controller is asked to drain for {}; its log and events say what it waits for",
+                    "waiting for machine-config-controller to drain the node for {}; see its log and events",
                     order.to
                 ),
                 since,

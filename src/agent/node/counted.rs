@@ -27,7 +27,7 @@ impl Ours {
                 changed = sights.changed() => if changed.is_err() { return None },
                 () = sleep_until(until) => {
                     let missing = missing.join(", ");
-                    tracing::warn!("the Node does not count every device yet: {missing}");
+                    tracing::warn!("Node reports fewer allocatable devices than advertised: {missing}");
                     return Some(missing);
                 }
             }

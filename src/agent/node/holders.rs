@@ -89,7 +89,7 @@ impl Ours {
             return Ok(Vec::new());
         }
         if devices.is_giving() {
-            let message = "the kubelet is being given devices for a pod that it admitted before";
+            let message = "a device allocation is in progress for an admitted pod";
             return Err(vec![self.blocker(Reason::DeviceHeld, message.to_owned())]);
         }
         match devices.holders_now().await {
@@ -105,7 +105,7 @@ impl Ours {
                     return Err(vec![self.blocker(Reason::HoldersUnknown, message)]);
                 }
                 tracing::warn!(
-                    "{message}; the pods have left, so devices are taken to be free after {} s",
+                    "{message}; node is drained: assuming that the devices are free after {} s",
                     UNTOLD.as_secs()
                 );
                 waiting.with(|memory| memory.untold = None);
@@ -135,7 +135,7 @@ impl Ours {
             if memory.named != stays && !stays.is_empty() {
                 let names: Vec<_> = stays.iter().map(ToString::to_string).collect();
                 tracing::info!(
-                    "the drain leaves pods that keep their devices: {}",
+                    "pods exempt from the drain still hold devices: {}",
                     names.join(", ")
                 );
             }
@@ -146,7 +146,7 @@ impl Ours {
             namespace: holder.namespace,
             name: holder.pod,
             reason: Reason::DeviceHeld,
-            message: format!("its container {} still has a device", holder.container),
+            message: format!("container {} still holds a device", holder.container),
             since: Clock::system().now(),
         };
         goes.into_iter().map(blocker).collect()
@@ -229,7 +229,7 @@ pub(super) async fn offered(devices: &DevicesHandle) {
         }
         sleep(LOOK_AGAIN).await;
     }
-    tracing::warn!("the kubelet does not count every device yet that is lent again");
+    tracing::warn!("the kubelet does not report every re-enabled device as allocatable yet");
 }
 
 #[cfg(test)]

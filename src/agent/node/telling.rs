@@ -42,7 +42,7 @@ impl Told {
                 let why = progress
                     .ordered
                     .as_deref()
-                    .map(|why| format!(", as asked: {why}"));
+                    .map(|why| format!(", requested: {why}"));
                 let kept = progress.overridden.contains(pod);
                 let note = forced(pod, kept, &why.unwrap_or_default());
                 ours.tell(EventReason::DrainForced, note);
@@ -54,8 +54,8 @@ impl Told {
 /// Without a disruption budget in the way, the message mentions none.
 fn forced(pod: &PodId, kept: bool, why: &str) -> String {
     match kept {
-        true => format!("{pod} is deleted past the budget that kept it{why}"),
-        false => format!("{pod} is deleted, not evicted: the drain is forced{why}"),
+        true => format!("{pod} deleted despite its PodDisruptionBudget{why}"),
+        false => format!("{pod} deleted without eviction: forced drain{why}"),
     }
 }
 
@@ -78,9 +78,11 @@ mod tests {
             name: "dns".to_owned(),
             uid: "1".to_owned(),
         };
-        let told = |kept| forced(&pod, kept, ", as asked: the rack burns");
-        assert!(told(true).contains("past the budget that kept it"));
+        let told = |kept| forced(&pod, kept, ", requested: the rack burns");
+        assert!(told(true).contains("despite its PodDisruptionBudget"));
         let free = told(false);
-        assert!(!free.contains("kept") && free.ends_with("as asked: the rack burns"));
+        assert!(
+            !free.contains("PodDisruptionBudget") && free.ends_with("requested: the rack burns")
+        );
     }
 }

@@ -27,7 +27,7 @@ pub enum RecordError {
     #[error(transparent)]
     Root(#[from] RootError),
     /// The record cannot be parsed.
-    #[error("cannot read from {path} which units were stopped for a shutdown")]
+    #[error("cannot read the list of units stopped for shutdown: {path}")]
     Garbled {
         /// The record.
         path: AbsPath,
@@ -77,7 +77,7 @@ pub(super) fn read_to_add(root: &Root) -> Result<Stopped, RecordError> {
             let kept = aside(root, &paths::quiesced(), Clock::system().now())?;
             root.move_new(&paths::quiesced(), &kept)?;
             tracing::error!(
-                "{}; it is kept as {kept}, and what it named is not started again",
+                "{}; the file is kept as {kept}, and its units are not started",
                 crate::telemetry::chain(&error)
             );
             Ok(Stopped::default())

@@ -12,7 +12,7 @@ use crate::status::{DeviceStatus, ResourceStatus, Status, VendorStatus};
 /// Arguments of `devices explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exits with 0 when the running agent knows the resource, and with 1 when nobody offers it.
+Exits with 0 if the running agent advertises the resource, else with 1.
 
 Example:
   machinist devices explain acme.dev/serial")]
@@ -75,11 +75,11 @@ fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> Explained<
 /// may be intended to provide it.
 fn nobody(status: &Status, resource: &str) -> String {
     let mut text = format!(
-        "nobody offers {resource} here: no declaration that is in force, no vendor and no plugin\n"
+        "{resource} is not provided on this machine: no valid declaration, vendor or plugin\n"
     );
     if status.zero_resources.iter().any(|name| name == resource) {
         text.push_str(
-            "the Node still counts 0 of it: the kubelet has known it and leaves the entry there\n",
+            "the Node still lists it with 0: the kubelet keeps the entry of a removed resource\n",
         );
     }
     for problem in &status.device_problems {
@@ -91,21 +91,21 @@ fn nobody(status: &Status, resource: &str) -> String {
 
 fn text(explained: &Explained<'_>) -> String {
     let resource = explained.resource;
-    let mut text = format!("{} comes from {}\n", resource.resource, resource.source);
+    let mut text = format!("{} is provided by {}\n", resource.resource, resource.source);
     let known = match (resource.registered, resource.reason.as_str()) {
-        (true, _) => "the kubelet has it".to_owned(),
-        (false, "") => "the kubelet does not have it".to_owned(),
-        (false, why) => format!("the kubelet does not have it: {why}"),
+        (true, _) => "registered with the kubelet".to_owned(),
+        (false, "") => "not registered with the kubelet".to_owned(),
+        (false, why) => format!("not registered with the kubelet: {why}"),
     };
     let _ = writeln!(text, "{known}{}", since(resource.since));
     if resource.devices.is_empty() {
-        text.push_str("it has no device\n");
+        text.push_str("no devices\n");
     }
     for device in &resource.devices {
         text.push_str(&line(device, explained.holders_unknown.is_none()));
     }
     if let Some(why) = explained.holders_unknown {
-        let _ = writeln!(text, "nobody knows who has them: {why}");
+        let _ = writeln!(text, "device holders unknown: {why}");
     }
     if let Some(vendor) = explained.vendor {
         text.push_str(&of_vendor(vendor));
@@ -122,8 +122,8 @@ fn line(device: &DeviceStatus, holders_known: bool) -> String {
         why => format!(": {why}"),
     };
     let held = match &device.holder {
-        Some(holder) => format!("; {holder} has it{}", since(device.held_since)),
-        None if holders_known => "; nobody has it".to_owned(),
+        Some(holder) => format!("; held by {holder}{}", since(device.held_since)),
+        None if holders_known => "; free".to_owned(),
         None => String::new(),
     };
     let since = since(device.since);
@@ -206,10 +206,10 @@ mod tests {
         let told = text(&explained(&status, &status.devices[0]));
         assert_eq!(
             told,
-            "acme.dev/x comes from vendor acme\n\
-             the kubelet has it since 2027-01-15 08:00:00Z\n  \
-             a is Healthy since 2027-01-15 08:00:00Z; lab/reads/main has it since 2027-01-15 08:00:00Z\n  \
-             b is Unhealthy since 2027-01-15 08:00:00Z: 92 °C; nobody has it\n\
+            "acme.dev/x is provided by vendor acme\n\
+             registered with the kubelet since 2027-01-15 08:00:00Z\n  \
+             a is Healthy since 2027-01-15 08:00:00Z; held by lab/reads/main since 2027-01-15 08:00:00Z\n  \
+             b is Unhealthy since 2027-01-15 08:00:00Z: 92 °C; free\n\
              vendor acme is connected as \"one\"; 2 session(s), 1 refusal(s) since the agent started\n  \
              last: generation 1 is older than 2\n\
              /etc/a.yaml: acme.dev/x is offered by vendor acme already\n"
@@ -223,12 +223,15 @@ mod tests {
     #[test]
     fn what_nobody_offers_is_said_with_what_is_wrong_with_files() {
         let told = nobody(&status(), "acme.dev/y");
-        assert!(told.starts_with("nobody offers acme.dev/y here"), "{told}");
+        assert!(
+            told.starts_with("acme.dev/y is not provided on this machine"),
+            "{told}"
+        );
         assert!(told.contains("/etc/a.yaml"), "{told}");
-        assert!(!told.contains("counts 0"), "{told}");
+        assert!(!told.contains("lists it with 0"), "{told}");
         let mut left = status();
         left.zero_resources = vec!["acme.dev/y".to_owned()];
         let told = nobody(&left, "acme.dev/y");
-        assert!(told.contains("still counts 0 of it"), "{told}");
+        assert!(told.contains("still lists it with 0"), "{told}");
     }
 }

@@ -185,7 +185,7 @@ impl Report {
         match self.outcome {
             "Drained" => {
                 let pods = if self.gone == 1 { "pod" } else { "pods" };
-                let _ = writeln!(text, "node/{node} drained: {} {pods} gone", self.gone);
+                let _ = writeln!(text, "node/{node} drained: {} {pods} removed", self.gone);
                 for pod in &self.left_behind {
                     let _ = writeln!(text, "pod/{pod} was not waited for");
                 }

@@ -71,11 +71,11 @@ impl Teller {
 
     fn line(&self, progress: &Progress) -> String {
         let away = match progress.away_since {
-            Some(_) => ", the API server is away",
+            Some(_) => ", API server unreachable",
             None => "",
         };
         let line = format!(
-            "{}: {} to go, {} ending, {} gone{away} …",
+            "{}: {} to evict, {} terminating, {} removed{away} …",
             self.node, progress.to_go, progress.leaving, progress.gone
         );
         line.chars().take(WIDTH).collect()

@@ -16,7 +16,7 @@ pub(super) fn findings(report: &NodeReport, now: Timestamp) -> Vec<Finding> {
     found.extend(agent(report, now));
     found.extend(failed(report));
     found.extend(report.blocked_by.iter().map(|one| {
-        let what = format!("{} keeps the update of {} back", one.name, report.node);
+        let what = format!("{} blocks the update of {}", one.name, report.node);
         match one.reason {
             Some(reason) => Finding::coded(reason, what, advice(reason, report)),
             None => Finding::plain(what, ""),
@@ -39,11 +39,11 @@ fn agent(report: &NodeReport, now: Timestamp) -> Option<Finding> {
         "kubectl -n machinist-system get pods -o wide --field-selector spec.nodeName={node}; on the node: systemctl status machinist"
     );
     if report.ready.is_none() {
-        let what = format!("no agent of machinist has spoken for {node}");
+        let what = format!("no machinist agent has reported for {node}");
         return Some(Finding::plain(what, see));
     }
     let silent = silent(report, now)?;
-    let what = format!("the agent of {node} was not heard of for {silent}");
+    let what = format!("the agent of {node} has not reported for {silent}");
     Some(Finding::plain(what, see))
 }
 
@@ -51,14 +51,14 @@ fn failed(report: &NodeReport) -> Option<Finding> {
     let state = report.state.as_deref().and_then(State::parse)?;
     let advice = match state {
         State::Degraded => {
-            "put right what is named: it is tried again by itself where that may help"
+            "fix the reported problem; it is retried automatically if a retry may help"
         }
         State::Unreconcilable => {
-            "give the node a config that this machine can have: nothing was changed"
+            "set a desired config that this machine supports; nothing was changed"
         }
         State::Working | State::Done => return None,
     };
-    let reason = report.reason.as_deref().unwrap_or("no reason is given");
+    let reason = report.reason.as_deref().unwrap_or("no reason given");
     let what = format!("{} is {state}: {reason}", report.node);
     Some(match words::leading(reason) {
         Some(code) => Finding::coded(code, what, advice),
@@ -82,7 +82,7 @@ fn held_up(report: &NodeReport) -> Option<Finding> {
     let code = words::leading(reason)?;
     let known = what_to_do(code, &report.node);
     let advice = match known.is_empty() {
-        true => "put right what is named".to_owned(),
+        true => "fix the reported problem".to_owned(),
         false => known,
     };
     let what = format!("{}: {reason}", report.node);
@@ -96,7 +96,7 @@ fn update(report: &NodeReport) -> Option<Finding> {
         return None;
     }
     if let Some(step) = &report.step {
-        let what = format!("an update to {desired} is under way: {}", step.name);
+        let what = format!("update to {desired} in progress: {}", step.name);
         return Some(Finding::plain(what, "wait"));
     }
     let same = report.config.current.as_deref() == Some(desired);
@@ -104,11 +104,14 @@ fn update(report: &NodeReport) -> Option<Finding> {
         (true, Some(State::Done)) => None,
         (_, Some(State::Working)) if let Some(held_up) = held_up(report) => Some(held_up),
         (_, Some(State::Working)) => Some(Finding::plain(
-            format!("an update to {desired} is under way"),
-            "wait; machinist status on the node says which phase it is in",
+            format!("update to {desired} in progress"),
+            "wait; for its phase, run machinist status on the node",
         )),
         _ => Some(Finding::plain(
-            format!("{} has not taken {desired} up yet", report.node),
+            format!(
+                "{} has not started the update to {desired} yet",
+                report.node
+            ),
             "",
         )),
     }
@@ -118,12 +121,12 @@ fn cordon(report: &NodeReport) -> Option<Finding> {
     let cordon = report.cordon;
     let (what, advice) = match (cordon.by, cordon.kept) {
         (Some("other"), _) => (
-            "is cordoned, and not by machinist: it stays so after an update, too",
+            "was cordoned by another client and stays cordoned after an update",
             format!("machinist uncordon {}", report.node),
         ),
         (Some(_), true) => (
-            "stays cordoned after the update, as machinist.dev/keep-cordoned asks",
-            format!("machinist uncordon {} when it is over", report.node),
+            "stays cordoned after the update: annotation machinist.dev/keep-cordoned is set",
+            format!("after the update: machinist uncordon {}", report.node),
         ),
         _ => return None,
     };
@@ -134,15 +137,15 @@ fn cordon(report: &NodeReport) -> Option<Finding> {
 fn pool(report: &NodeReport) -> Option<Finding> {
     let node = &report.node;
     let Some(desired) = report.config.desired.as_deref() else {
-        let what = format!("{node} names no config: nothing is asked of it");
+        let what = format!("{node} has no desired config");
         let advice = match &report.pool {
             Some(pool) => format!(
-                "whoever rolls pool {} out sets {}",
+                "the controller that rolls out pool {} sets {}",
                 pool.name,
                 protocol::DESIRED_CONFIG
             ),
             None => format!(
-                "no pool selects it: label it, or set {}",
+                "no pool selects the node: label it, or set {}",
                 protocol::DESIRED_CONFIG
             ),
         };
@@ -152,7 +155,7 @@ fn pool(report: &NodeReport) -> Option<Finding> {
     let target = pool.target.as_deref().filter(|target| *target != desired)?;
     let finding = match pool.paused {
         true => Finding::plain(
-            format!("pool {} is paused, and {target} waits", pool.name),
+            format!("pool {} is paused; {target} is not rolled out", pool.name),
             format!(
                 "kubectl patch mcp {} --type merge -p '{{\"spec\":{{\"paused\":false}}}}'",
                 pool.name
@@ -160,10 +163,13 @@ fn pool(report: &NodeReport) -> Option<Finding> {
         ),
         false => Finding::plain(
             format!(
-                "pool {} goes to {target}, and it is not the turn of {node} yet",
+                "pool {} is rolling out {target}; {node} is not updated yet",
                 pool.name
             ),
-            format!("machinist status --pool {} shows whose it is", pool.name),
+            format!(
+                "to see which node is being updated: machinist status --pool {}",
+                pool.name
+            ),
         ),
     };
     Some(finding)
@@ -184,6 +190,6 @@ fn gates(report: &NodeReport) -> Option<Finding> {
 
 fn settled(report: &NodeReport) -> Finding {
     let config = report.config.current.as_deref().unwrap_or("no config");
-    let what = format!("{} is on {config}, as it is asked", report.node);
+    let what = format!("{} is up to date: {config}", report.node);
     Finding::plain(what, "")
 }

@@ -33,7 +33,7 @@ const EVENTS: usize = 8;
 
 /// There is no pool of that name.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no MachineConfigPool {name}; there {}", those(.others))]
+#[error("MachineConfigPool {name} not found; {}", those(.others))]
 struct NoPool {
     name: String,
     others: Vec<String>,
@@ -41,8 +41,8 @@ struct NoPool {
 
 fn those(others: &[String]) -> String {
     match others {
-        [] => "is none at all".to_owned(),
-        others => format!("are {}", others.join(", ")),
+        [] => "no pools exist".to_owned(),
+        others => format!("existing: {}", others.join(", ")),
     }
 }
 

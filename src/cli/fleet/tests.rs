@@ -33,7 +33,7 @@ fn facts(said: &[(&str, &str)]) -> Facts {
     };
     view.status.conditions = serde_json::from_value(json!([{
         "type": condition::READY, "status": "True", "reason": "Ok",
-        "message": "every gate is open", "lastHeartbeatTime": heard,
+        "message": "all gates are open", "lastHeartbeatTime": heard,
         "lastTransitionTime": heard,
     }]))
     .unwrap();
@@ -76,7 +76,7 @@ fn told(facts: Facts) -> String {
 fn a_settled_node_has_nothing_to_explain_but_that() {
     assert_eq!(
         told(facts(&ON_NEW)),
-        "None worker-1 is on new, as it is asked → \n"
+        "None worker-1 is up to date: new → \n"
     );
 }
 
@@ -102,20 +102,29 @@ const ON_OLD: [(&str, &str); 3] = [
 fn what_a_pool_keeps_a_node_from_is_named_with_what_to_do() {
     all_in(
         facts(&ON_OLD),
-        &["pool worker goes to new", "not the turn of worker-1"],
+        &[
+            "pool worker is rolling out new",
+            "worker-1 is not updated yet",
+        ],
     );
     let paused = changed(facts(&ON_OLD), |it| it.pools[0].spec.paused = true);
     all_in(
         paused,
         &[
-            "pool worker is paused, and new waits",
+            "pool worker is paused; new is not rolled out",
             "kubectl patch mcp worker",
         ],
     );
-    let asked = &["names no config", "whoever rolls pool worker out"];
+    let asked = &[
+        "has no desired config",
+        "the controller that rolls out pool worker",
+    ];
     all_in(facts(&[]), asked);
     let poolless = changed(facts(&[]), |it| it.pools.clear());
-    all_in(poolless, &["names no config", "no pool selects it"]);
+    all_in(
+        poolless,
+        &["has no desired config", "no pool selects the node"],
+    );
 }
 
 #[test]
@@ -129,25 +138,25 @@ fn an_update_that_goes_on_stands_still_or_failed_says_so() {
     ];
     let failed = &[
         "Some(JobFailed) worker-1 is Degraded",
-        "put right what is named",
+        "fix the reported problem",
     ];
     all_in(facts(&degraded), failed);
     let by = "shop/db-0 (DrainBlockedByBudget), shop/web-1 (DrainPodEnding)";
     let blocked = [&ON_THE_WAY[..], &[(annotation::BLOCKED_BY, by)]].concat();
     let named = &[
-        "Some(DrainBlockedByBudget) shop/db-0 keeps the update",
+        "Some(DrainBlockedByBudget) shop/db-0 blocks the update",
         "machinist.dev/force-drain=REASON",
         "Some(DrainPodEnding) shop/web-1",
     ];
     all_in(facts(&blocked), named);
-    all_in(facts(&ON_THE_WAY), &["an update to new is under way"]);
+    all_in(facts(&ON_THE_WAY), &["update to new in progress"]);
     for (why, advice) in [
         (
-            "ConfigNotFound: there is no MachineConfig new",
-            "put right what is named",
+            "ConfigNotFound: MachineConfig new not found",
+            "fix the reported problem",
         ),
         (
-            "Cancelled: a person has cancelled the update to new",
+            "Cancelled: the update to new was cancelled by an operator",
             "machinist cancel --undo worker-1",
         ),
     ] {
@@ -157,7 +166,7 @@ fn an_update_that_goes_on_stands_still_or_failed_says_so() {
             held_up.contains(why) && held_up.contains(advice),
             "{held_up}"
         );
-        assert!(!held_up.contains("under way"), "{held_up}");
+        assert!(!held_up.contains("in progress"), "{held_up}");
     }
 }
 
@@ -167,7 +176,7 @@ fn a_cordon_and_an_agent_that_does_not_speak_are_named() {
         it.node.spec.unschedulable = true;
     });
     let named = &[
-        "is cordoned, and not by machinist",
+        "was cordoned by another client",
         "machinist uncordon worker-1",
     ];
     all_in(cordoned, named);
@@ -175,10 +184,10 @@ fn a_cordon_and_an_agent_that_does_not_speak_are_named() {
         let long_ago = now() - SignedDuration::from_mins(22);
         it.node.status.conditions[0].last_heartbeat_time = Some(long_ago);
     });
-    let named = &["was not heard of for 22m", "spec.nodeName=worker-1"];
+    let named = &["has not reported for 22m", "spec.nodeName=worker-1"];
     all_in(silent, named);
     let unspoken = changed(facts(&ON_NEW), |it| it.node.status.conditions.clear());
-    all_in(unspoken, &["no agent of machinist has spoken for worker-1"]);
+    all_in(unspoken, &["no machinist agent has reported for worker-1"]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub(super) fn node(report: &NodeReport, now: Timestamp) -> String {
     let ready = match report.ready {
         Some(true) => "ready",
         Some(false) => "not ready",
-        None => "no agent has spoken for it",
+        None => "no agent has reported",
     };
     let pool = report.pool.as_ref();
     let pool = pool.map_or("in no pool".to_owned(), |pool| {
@@ -83,7 +83,7 @@ fn rows(report: &NodeReport, now: Timestamp) -> Vec<(&'static str, String)> {
         rows.extend(report.ready_message.clone().map(|text| ("gates", text)));
     }
     if let Some(silent) = silent(report, now) {
-        rows.push(("agent", format!("not heard of for {silent}")));
+        rows.push(("agent", format!("not reported for {silent}")));
     }
     rows
 }
@@ -97,10 +97,10 @@ pub(super) fn silent(report: &NodeReport, now: Timestamp) -> Option<String> {
 fn cordon(cordon: CordonPart) -> Option<&'static str> {
     match (cordon.by, cordon.kept) {
         (None, false) => None,
-        (None, true) => Some("none now; the next one stays (machinist.dev/keep-cordoned)"),
-        (Some("machinist"), false) => Some("machinist's, for the update"),
-        (Some("machinist"), true) => Some("machinist's, and stays after the update"),
-        (Some(_), _) => Some("somebody's: machinist does not lift it"),
+        (None, true) => Some("none; the next one is kept (machinist.dev/keep-cordoned)"),
+        (Some("machinist"), false) => Some("by machinist, for the update"),
+        (Some("machinist"), true) => Some("by machinist, kept after the update"),
+        (Some(_), _) => Some("by another client; not lifted by machinist"),
     }
 }
 
@@ -126,7 +126,7 @@ fn steps(report: &NodeReport, now: Timestamp) -> String {
     for step in begun {
         let word = match step.status {
             Progress::True => "done",
-            _ => "under way",
+            _ => "in progress",
         };
         let line = format!("  {:<24}  {word:<9}  {}", step.kind, age(step.since, now));
         text += line.trim_end();
@@ -175,7 +175,7 @@ pub(super) fn pools(report: &PoolsReport, now: Timestamp) -> String {
         .map(|pool| pool.computed.clone())
         .collect();
     let mut text = match rows.is_empty() {
-        true => "there is no MachineConfigPool\n".to_owned(),
+        true => "no MachineConfigPools found\n".to_owned(),
         false => printable_lines(&table(&rows, now)),
     };
     for pool in &report.pools {
@@ -200,7 +200,7 @@ fn one(pool: &PoolReport, now: Timestamp) -> String {
     let limit = pool
         .max_unavailable
         .map_or("no valid limit".to_owned(), |limit| {
-            format!("{limit} may be")
+            format!("maximum {limit}")
         });
     let paused = if pool.paused { ", paused" } else { "" };
     let head = format!("{}: {away} unavailable, {limit}{paused}", pool.name);
@@ -238,7 +238,7 @@ fn differs(computed: &Row, written: &Row) -> Option<String> {
             theirs => format!("{name} {theirs}"),
         })
         .collect();
-    (!other.is_empty()).then(|| format!("its status says otherwise: {}", other.join(", ")))
+    (!other.is_empty()).then(|| format!("differs in its status: {}", other.join(", ")))
 }
 
 fn cells(node: &NodePart, now: Timestamp) -> [String; 4] {

@@ -25,10 +25,14 @@ pub(super) fn page(removed: &Removed) -> String {
         let _ = writeln!(page, "{} removed{done}", paths::state_dir());
     }
     if removed.state_kept {
-        let _ = writeln!(page, "{} stays; --purge removes it", paths::state_dir());
+        let _ = writeln!(
+            page,
+            "{} kept; use --purge to remove it",
+            paths::state_dir()
+        );
     }
     if page.is_empty() {
-        page.push_str("There is nothing of machinist's to remove.\n");
+        page.push_str("Nothing to remove.\n");
     }
     page
 }
@@ -36,13 +40,16 @@ pub(super) fn page(removed: &Removed) -> String {
 fn on_node(page: &mut String, node: &OnNode, done: &str) {
     let name = &node.name;
     if !node.found {
-        let _ = writeln!(page, "node/{name} is not there");
+        let _ = writeln!(page, "node/{name} not found");
     }
     if node.uncordoned {
         let _ = writeln!(page, "node/{name} uncordoned{done}");
     }
     if node.kept_cordoned {
-        let _ = writeln!(page, "node/{name} stays cordoned, as a person asked");
+        let _ = writeln!(
+            page,
+            "node/{name} stays cordoned (machinist.dev/keep-cordoned)"
+        );
     }
     for (what, names) in [
         ("annotation", &node.annotations),

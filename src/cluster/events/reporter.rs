@@ -97,7 +97,7 @@ impl Reporter {
     pub(super) fn tell_left_out(&mut self) {
         self.untold = None;
         for (subject, count) in &self.left_out {
-            tracing::warn!("{count} events of {} were left out", self.shown(subject));
+            tracing::warn!("{count} events about {} omitted", self.shown(subject));
         }
     }
 
@@ -123,7 +123,7 @@ impl Reporter {
             }
         }
         if !self.allow(&event.subject, now) {
-            tracing::debug!("too many events of {:?}; one is dropped", event.subject);
+            tracing::debug!("too many events about {:?}; dropping one", event.subject);
             *self.left_out.entry(event.subject).or_default() += 1;
             self.untold = Some(now);
             return;

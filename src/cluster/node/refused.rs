@@ -50,7 +50,7 @@ impl RefusedTaints {
             tracing::debug!(taint, "{}", chain(error));
             return;
         }
-        let note = format!("the API server refuses the taint {taint}: {}", error.why);
+        let note = format!("API server rejected taint {taint}: {}", error.why);
         tracing::warn!(reason = %error.reason(), "{note}");
         self.events
             .tell(Subject::Node, EventReason::TaintRefused, note);

@@ -184,7 +184,7 @@ impl OwnNode {
         });
         if let Some(since) = away {
             tracing::info!(
-                "the API server answers again after {} s",
+                "API server reachable again after {} s",
                 since.elapsed().as_secs()
             );
         }

@@ -14,14 +14,14 @@ use crate::{
 /// condition to exist.
 pub(super) fn lifecycle(report: &UpdateReport) -> Vec<Condition> {
     let to = report.config.desired.as_ref();
-    let to = to.map_or("another config", |name| name.name.as_str());
+    let to = to.map_or("an unknown config", |name| name.name.as_str());
     let one = |kind, is: Option<bool>, yes: (&str, String), no: (&str, &str)| {
         let (status, (reason, message)) = match is {
             Some(true) => ("True", yes),
             Some(false) => ("False", (no.0, no.1.to_owned())),
             None => (
                 "Unknown",
-                ("StateUnknown", "the journal cannot be read".to_owned()),
+                ("StateUnknown", "cannot read the journal".to_owned()),
             ),
         };
         Condition {
@@ -37,26 +37,20 @@ pub(super) fn lifecycle(report: &UpdateReport) -> Vec<Condition> {
         one(
             MAINTENANCE,
             known(stands_back(report)),
-            ("UpdateInProgress", format!("an update to {to}")),
-            ("NoMaintenance", "no update disturbs this node"),
+            ("UpdateInProgress", format!("update to {to} in progress")),
+            ("NoMaintenance", "no update in progress that affects pods"),
         ),
         one(
             DRAIN,
             known(report.phase == Phase::Draining),
-            (
-                "UpdateInProgress",
-                format!("pods are asked to leave for {to}"),
-            ),
-            ("NoDrain", "no pod is asked to leave"),
+            ("UpdateInProgress", format!("draining for update to {to}")),
+            ("NoDrain", "not draining"),
         ),
         one(
             DRAINED,
             known(is_drained(report)),
-            (
-                "DrainCompleted",
-                format!("every pod has left that must for {to}"),
-            ),
-            ("NotDrained", "pods may be here"),
+            ("DrainCompleted", format!("drained for update to {to}")),
+            ("NotDrained", "not drained"),
         ),
     ]
 }

@@ -99,7 +99,7 @@ fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>, proven: bool) 
 
 fn words(kind: Kind, status: Progress, report: &UpdateReport, degraded: Option<&str>) -> String {
     if kind == Kind::NodeDegraded {
-        let said = degraded.unwrap_or("the last update did not fail");
+        let said = degraded.unwrap_or("no update failure");
         return cut(said, REASON_LIMIT).to_owned();
     }
     if kind == Kind::Drained && status == Progress::Unknown && !report.blockers.is_empty() {
@@ -112,7 +112,7 @@ fn words(kind: Kind, status: Progress, report: &UpdateReport, degraded: Option<&
     let to = desired.map_or("", |it| it.name.as_str());
     match status {
         Progress::True => format!("{to}: done"),
-        Progress::Unknown => format!("{to}: under way"),
-        Progress::False => "not in this update yet".to_owned(),
+        Progress::Unknown => format!("{to}: in progress"),
+        Progress::False => "not started in this update".to_owned(),
     }
 }

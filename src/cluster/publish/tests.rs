@@ -44,7 +44,7 @@ fn report(phase: Phase, current: &str, desired: &str) -> UpdateReport {
 fn failure(code: Reason, again: bool) -> Option<Failure> {
     Some(Failure {
         code,
-        message: "what happened".to_owned(),
+        message: "the cause".to_owned(),
         again,
         digest: None,
     })
@@ -295,7 +295,7 @@ fn the_conditions_of_the_lifecycle_say_what_is_so_in_each_phase() {
     }
     let mut rebooting = report(RebootPending, "a", "b");
     rebooting.reboot_needed_in = rebooting.boot.clone();
-    assert_eq!(lifecycle(&rebooting), [yes, no, no], "nobody was drained");
+    assert_eq!(lifecycle(&rebooting), [yes, no, no], "no node was drained");
     // An aborted drain leaves pods; a drain whose update was withdrawn later does not.
     let mut failed = report(Failed, "a", "b");
     failed.cordoned = Some(NOW);

@@ -187,9 +187,8 @@ impl Slices {
 
     fn complain(&self, error: &ClusterError, first: bool) {
         let why = match self.absent {
-            true => {
-                "the cluster has no resource.k8s.io: devices cannot be claimed in it".to_owned()
-            }
+            true => "the API server does not serve resource.k8s.io: no devices can be claimed"
+                .to_owned(),
             false => chain(error),
         };
         match first {

@@ -131,7 +131,7 @@ fn two_devices_never_get_one_path_in_the_container() {
     let error = grant(&Inventory::default(), &two, &ids(&["a", "b"])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "device \"b\" of acme.dev/x would be /dev/serial0 in the container, where /dev/a is already"
+        "device \"b\" of acme.dev/x maps to /dev/serial0 in the container, which /dev/a already uses"
     );
 }
 

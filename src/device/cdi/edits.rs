@@ -142,7 +142,7 @@ impl Edits {
         let no_place =
             |mount: &Mount| mount.host_path.is_empty() || mount.container_path.is_empty();
         if self.mounts.iter().any(no_place) {
-            return Err("a mount has no hostPath or no containerPath".to_owned());
+            return Err("mount requires hostPath and containerPath".to_owned());
         }
         if let Some(rdt) = &self.intel_rdt {
             rdt.check()?;
@@ -158,7 +158,7 @@ impl Edits {
         };
         match self.net_devices.iter().all(is_free) {
             true => Ok(()),
-            false => Err("a network device has no name, or that of another one".to_owned()),
+            false => Err("network device name is missing or a duplicate".to_owned()),
         }
     }
 }
@@ -166,7 +166,9 @@ impl Edits {
 fn check_env(env: &[String]) -> Result<(), String> {
     let wrong = env.iter().find(|text| text.find('=').unwrap_or(0) == 0);
     wrong.map_or(Ok(()), |text| {
-        Err(format!("{text:?} sets no variable: NAME=VALUE does"))
+        Err(format!(
+            "{text:?} is not an environment variable; expected NAME=VALUE"
+        ))
     })
 }
 
@@ -174,19 +176,19 @@ impl Node {
     fn check(&self) -> Result<(), String> {
         let path = &self.path;
         if path.is_empty() {
-            return Err("a device node has no path".to_owned());
+            return Err("device node requires a path".to_owned());
         }
         if let Some(kind) = &self.kind
             && !["b", "c", "u", "p"].contains(&kind.as_str())
         {
             return Err(format!(
-                "the device node {path:?} has the type {kind:?}: b, c, u or p may be"
+                "device node {path:?}: unknown type {kind:?}; expected b, c, u or p"
             ));
         }
         match self.permissions.as_deref() {
             Some(other) if other != "none" && !other.chars().all(|c| "rwm".contains(c)) => {
                 Err(format!(
-                    "the device node {path:?} has the permissions {other:?}: letters of rwm, or none, may be"
+                    "device node {path:?}: invalid permissions {other:?}; expected letters of rwm, or none"
                 ))
             }
             _ => Ok(()),
@@ -199,12 +201,12 @@ impl Hook {
         let name = &self.hook_name;
         if !HOOKS.contains(&name.as_str()) {
             return Err(format!(
-                "{name:?} is no name of a hook: {} are",
+                "{name:?} is not a hook name; expected one of {}",
                 HOOKS.join(", ")
             ));
         }
         if self.path.is_empty() {
-            return Err(format!("the hook {name} has no path"));
+            return Err(format!("hook {name} requires a path"));
         }
         check_env(&self.env)
     }
@@ -217,7 +219,7 @@ impl Rdt {
         let id = self.clos_id.as_str();
         let wrong = id.len() >= 4096 || matches!(id, "." | "..") || id.contains(['/', '\n']);
         match id != "/" && wrong {
-            true => Err(format!("{id:?} is no closID")),
+            true => Err(format!("{id:?} is not a valid closID")),
             false => Ok(()),
         }
     }

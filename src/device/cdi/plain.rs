@@ -68,7 +68,7 @@ impl SpecDevice {
             plain.add(edits).map_err(|(edit, why)| {
                 let place = &self.place;
                 format!(
-                    "{place}: containerEdits.{edit}{of}: {why}; with devices.cdi: names the runtime applies it"
+                    "{place}: containerEdits.{edit}{of}: {why}; with devices.cdi: names the container runtime applies it"
                 )
             })?;
         }
@@ -137,7 +137,7 @@ impl Plain {
 /// Refuses edits that only a runtime can apply.
 fn runtimes_alone(edits: &Edits) -> Result<(), Fault> {
     let fault = |edit: String, what: &str| {
-        let why = format!("a device plugin cannot hand out {what}");
+        let why = format!("a device plugin cannot pass {what}");
         Err((edit, why))
     };
     if let Some(hook) = edits.hooks.first() {
@@ -149,10 +149,7 @@ fn runtimes_alone(edits: &Edits) -> Result<(), Fault> {
         return fault(edit, "network interfaces");
     }
     if edits.intel_rdt.is_some() {
-        return fault(
-            "intelRdt".to_owned(),
-            "a class of cache and memory bandwidth",
-        );
+        return fault("intelRdt".to_owned(), "an Intel RDT class");
     }
     if !edits.additional_gids.is_empty() {
         return fault("additionalGids".to_owned(), "groups");
@@ -165,13 +162,13 @@ fn path(given: &str) -> Result<AbsPath, String> {
     let path = AbsPath::new(given).map_err(|error| error.to_string())?;
     match Template::literal(path.as_str()) {
         Some(_) => Ok(path),
-        None => Err(format!("{given:?} holds what a declaration fills in")),
+        None => Err(format!("{given:?} contains a placeholder of a declaration")),
     }
 }
 
 fn inside(given: &str) -> Result<AbsPath, String> {
     path(given).and_then(|path| match path == AbsPath::root() {
-        true => Err("/ is no place in a container for it".to_owned()),
+        true => Err("/ cannot be its path in the container".to_owned()),
         false => Ok(path),
     })
 }
@@ -182,13 +179,15 @@ impl PlainNode {
         let permissions = given.unwrap_or(ALL_PERMISSIONS);
         if !rules::are_permissions(permissions) {
             return Err(format!(
-                "a device plugin cannot hand out a node with the permissions {permissions:?}"
+                "a device plugin cannot pass a device node with permissions {permissions:?}"
             ));
         }
         if let Some(kind) = node.kind.as_deref()
             && !matches!(kind, "" | "b" | "c" | "u")
         {
-            return Err(format!("a device plugin cannot hand out a {kind:?}"));
+            return Err(format!(
+                "a device plugin cannot pass a device node of type {kind:?}"
+            ));
         }
         Ok(Self {
             host: path(node.host_path.as_ref().unwrap_or(&node.path))?,
@@ -204,22 +203,25 @@ impl PlainNode {
         let differs = |what: &str, is: i64, said: Option<i64>| {
             said.filter(|said| *said != is).map(|said| {
                 format!(
-                    "{} has the {what} {is} and the spec says {said}, which a device plugin cannot change",
+                    "{} has {what} {is}, the spec requires {said}, which a device plugin cannot set",
                     self.host
                 )
             })
         };
         let kind = match wanted.kind.as_deref() {
-            Some("b") if !found.block => Some("no block device"),
-            Some("c" | "u") if found.block => Some("no character device"),
+            Some("b") if !found.block => Some("not a block device"),
+            Some("c" | "u") if found.block => Some("not a character device"),
             _ => None,
         };
         if let Some(kind) = kind {
-            return Some(format!("{} is {kind}, as the spec says it is", self.host));
+            return Some(format!(
+                "{} is {kind}, but the spec requires one",
+                self.host
+            ));
         }
         if let Some(said) = wanted.file_mode.filter(|said| said & 0o7777 != found.mode) {
             return Some(format!(
-                "{} has the mode {:03o} and the spec says {:03o}, which a device plugin cannot change",
+                "{} has mode {:03o}, the spec requires {:03o}, which a device plugin cannot set",
                 self.host,
                 found.mode,
                 said & 0o7777
@@ -248,12 +250,13 @@ fn bound(mount: &Mount) -> Result<MountRecipe, String> {
             "ro" => read_only = true,
             "rw" => read_only = false,
             "private" | "rprivate" => {}
-            other => return Err(format!("a device plugin cannot mount with {other}")),
+            other => return Err(format!("a device plugin cannot mount with option {other}")),
         }
     }
     if !is_bound {
         return Err(
-            "a device plugin can only bind, and neither type nor options say so".to_owned(),
+            "a device plugin supports only bind mounts, and neither type nor options contain bind"
+                .to_owned(),
         );
     }
     Ok(MountRecipe {
@@ -267,14 +270,14 @@ fn variable(text: &str) -> Result<(String, Template), String> {
     let (key, value) = text
         .split_once('=')
         .filter(|(key, _)| rules::is_variable(key))
-        .ok_or_else(|| format!("{text:?} sets no variable"))?;
+        .ok_or_else(|| format!("{text:?} is not an environment variable"))?;
     if value.len() > LONGEST_VALUE || value.contains('\0') {
         return Err(format!(
             "{key} has more than {LONGEST_VALUE} bytes, or a NUL byte"
         ));
     }
     let value = Template::literal(value);
-    let value = value.ok_or_else(|| format!("{key} holds what a declaration fills in"))?;
+    let value = value.ok_or_else(|| format!("{key} contains a placeholder of a declaration"))?;
     Ok((key.to_owned(), value))
 }
 

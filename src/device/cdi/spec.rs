@@ -69,7 +69,7 @@ pub fn parse(file: &str, text: &str) -> Result<Spec, Refusal> {
     let refused = |message: String| Refusal::new(Reason::ValueInvalid, message).file(file);
     if text.len() > LARGEST {
         return Err(refused(format!(
-            "the spec has {} bytes, {LARGEST} at most",
+            "the spec has {} bytes, limit {LARGEST}",
             text.len()
         )));
     }
@@ -85,12 +85,14 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
     let version = written.cdi_version.as_str();
     let Some(said) = place(version.strip_prefix('v').unwrap_or(version)) else {
         let (given, known) = (&written.cdi_version, VERSIONS.join(", "));
-        return Err(format!("cdiVersion {given:?} is not known: {known} are"));
+        return Err(format!(
+            "cdiVersion {given:?} is not supported; expected one of {known}"
+        ));
     };
     if place(needs).is_some_and(|needs| needs > said) {
         let given = &written.cdi_version;
         return Err(format!(
-            "it uses what came with cdiVersion {needs} and says {given}"
+            "it uses fields of cdiVersion {needs}, but declares {given}"
         ));
     }
     if written.devices.is_empty() {
@@ -102,10 +104,10 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
     for device in written.devices {
         let name = device.name;
         if !is_word(&name, &['-', '_', '.', ':']) {
-            return Err(format!("{name:?} is no name of a device"));
+            return Err(format!("{name:?} is not a valid device name"));
         }
         if devices.iter().any(|known| known.name == name) {
-            return Err(format!("{name:?} is there twice"));
+            return Err(format!("duplicate device name {name:?}"));
         }
         if device.container_edits.is_empty() {
             return Err(format!("{name:?} has no containerEdits"));
@@ -189,15 +191,15 @@ containerEdits:
                 "permission: rw",
                 "unknown field `permission`",
             ),
-            ("\"0.6.0\"", "\"0.5.0\"", "came with cdiVersion 0.6.0"),
-            ("\"0.6.0\"", "\"0.9.9\"", "\"0.9.9\" is not known"),
+            ("\"0.6.0\"", "\"0.5.0\"", "fields of cdiVersion 0.6.0"),
+            ("\"0.6.0\"", "\"0.9.9\"", "\"0.9.9\" is not supported"),
             (
                 "env: [ACME=1]",
                 "additionalGids: [5]",
-                "came with cdiVersion 0.7.0",
+                "fields of cdiVersion 0.7.0",
             ),
-            ("name: \"0\"", "name: \"-\"", "no name of a device"),
-            ("acme.dev/gpu", "gpu", "no kind of CDI device"),
+            ("name: \"0\"", "name: \"-\"", "not a valid device name"),
+            ("acme.dev/gpu", "gpu", "not a valid CDI kind"),
         ] {
             assert!(GPU.contains(from), "{from}");
             let refusal = parse("gpu.yaml", &GPU.replacen(from, to, 1)).unwrap_err();

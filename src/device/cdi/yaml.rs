@@ -116,10 +116,10 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.end()?,
             Event::Alias(anchor) => {
                 let node = self.anchors.get(&anchor).cloned();
-                let node = node.ok_or("an alias names a value that it is part of")?;
+                let node = node.ok_or("an alias refers to a value that contains it")?;
                 self.repeated = self.repeated.saturating_add(node.weight);
                 if self.repeated > MOST_REPEATED {
-                    return Err(format!("aliases repeat more than {MOST_REPEATED} bytes"));
+                    return Err(format!("aliases expand to more than {MOST_REPEATED} bytes"));
                 }
                 self.attach(node);
             }
@@ -191,7 +191,7 @@ fn entries(items: Vec<Rc<Node>>) -> Result<Vec<Entry>, String> {
         if let Value::Scalar(scalar) = &key.value
             && !seen.insert(scalar.text.clone())
         {
-            return Err(format!("the key {:?} is there twice", scalar.text));
+            return Err(format!("the key {:?} is defined twice", scalar.text));
         }
         entries.push((key, value));
     }

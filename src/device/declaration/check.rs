@@ -90,7 +90,11 @@ impl Check<'_> {
             |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         if name.is_empty() || name.len() > 253 || !name.chars().all(plain) {
             let expected = "1 to 253 lower-case letters, digits, - and .";
-            self.value("metadata.name", format!("{name:?} is no name"), expected);
+            self.value(
+                "metadata.name",
+                format!("{name:?} is not a valid name"),
+                expected,
+            );
         }
         name.clone()
     }
@@ -135,7 +139,7 @@ impl Check<'_> {
             self.refuse(
                 Reason::FeatureUnsupported,
                 "spec.container.annotations",
-                "with serve: dra a container gets what a CDI spec can say, and that has no annotations",
+                "with serve: dra a container is set up by a CDI spec, which cannot contain annotations",
                 "no annotations, or serve: devicePlugin",
             );
         }
@@ -157,7 +161,7 @@ impl Check<'_> {
                 if nodes.is_empty() || nodes.iter().any(|node| *node > HIGHEST_NUMA) {
                     self.value(
                         "spec.numa",
-                        format!("{nodes:?} are no NUMA nodes"),
+                        format!("{nodes:?} are not valid NUMA nodes"),
                         expected,
                     );
                 }

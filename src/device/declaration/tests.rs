@@ -89,14 +89,14 @@ fn capacities_are_quantities_and_for_claims() {
     assert_eq!(
         problems(&claimed("    memory: 40GB\n    co-res: 8\n")),
         [
-            "x.yaml:10:13: spec.capacity.co-res: \"co-res\" is no name of a capacity; expected letters, digits and _, at most 32, with or without a domain [ValueInvalid]",
-            "x.yaml:9:13: spec.capacity.memory: \"40GB\" is no quantity; expected such as 40Gi, 8 or 500m [ValueInvalid]",
+            "x.yaml:10:13: spec.capacity.co-res: \"co-res\" is not a valid capacity name; expected letters, digits and _, at most 32, with or without a domain [ValueInvalid]",
+            "x.yaml:9:13: spec.capacity.memory: \"40GB\" is not a quantity; expected a quantity such as 40Gi, 8 or 500m [ValueInvalid]",
         ]
     );
     let counted = text.replace("serve: dra", "serve: devicePlugin");
     let told = problems(&counted).join("\n");
     assert!(
-        told.contains("spec.capacity: the kubelet counts devices"),
+        told.contains("spec.capacity: device plugins have no capacity"),
         "{told}"
     );
 }
@@ -117,13 +117,13 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "resource: acme.dev/serial",
         "resource: serial",
-        "x.yaml:5:13: spec.resource: \"serial\" is no resource name: it has no slash; \
+        "x.yaml:5:13: spec.resource: \"serial\" is not a valid resource name: it has no slash; \
              expected vendor domain/name [ValueInvalid]",
     ),
     (
         "- path: /dev/ttyACM0",
         "- pth: /dev/ttyACM0",
-        "x.yaml:8:5: spec.match[1].pth: there is no such field; expected one of path, usb, \
+        "x.yaml:8:5: spec.match[1].pth: unknown field; expected one of path, usb, \
              pci, subsystem, cdi [FieldUnknown]",
     ),
     (
@@ -157,13 +157,13 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "rwm",
         "rwx",
-        "x.yaml:11:61: spec.container.nodes[0].permissions: \"rwx\" are no permissions; \
+        "x.yaml:11:61: spec.container.nodes[0].permissions: \"rwx\" are not valid permissions; \
              expected any of r, w and m, each once [ValueInvalid]",
     ),
     (
         "\"{id}\"",
         "\"{serial}\"",
-        "x.yaml:13:24: spec.container.env.ACME_DEVICE: {serial} stands for nothing here; \
+        "x.yaml:13:24: spec.container.env.ACME_DEVICE: {serial} is not a known placeholder; \
              expected {id}, {node} or {name} [ValueInvalid]",
     ),
     (
@@ -204,12 +204,12 @@ const HARDWARE_MISTAKES: &[[&str; 3]] = &[
     [
         "path: /dev/ttyACM0",
         "usb: {vendor: \"0x403\"}",
-        "x.yaml:8:19: spec.match[1].usb.vendor: \"0x403\" is no number; expected four hexadecimal digits",
+        "x.yaml:8:19: spec.match[1].usb.vendor: \"0x403\" is not a hexadecimal ID; expected four hexadecimal digits",
     ],
     [
         "path: /dev/ttyACM0",
         "usb: {}",
-        "x.yaml:8:10: spec.match[1].usb: nothing is asked of the device",
+        "x.yaml:8:10: spec.match[1].usb: no condition on the device",
     ],
     [
         "path: /dev/ttyACM0",
@@ -219,27 +219,27 @@ const HARDWARE_MISTAKES: &[[&str; 3]] = &[
     [
         "path: /dev/ttyACM0",
         "pci: {class: VGA}",
-        "x.yaml:8:18: spec.match[1].pci.class: \"vga\" is no class",
+        "x.yaml:8:18: spec.match[1].pci.class: \"vga\" is not a PCI class",
     ],
     [
         "path: /dev/ttyACM0",
         "subsystem: {name: tty, attributes: {../../secret: x}}",
-        "x.yaml:8:55: spec.match[1].subsystem.attributes.../../secret: \"../../secret\" is no such file",
+        "x.yaml:8:55: spec.match[1].subsystem.attributes.../../secret: \"../../secret\" is not an attribute file",
     ],
     [
         "path: /dev/ttyACM0",
         "cdi: {kind: gpu}",
-        "x.yaml:8:17: spec.match[1].cdi.kind: \"gpu\" is no kind of CDI device",
+        "x.yaml:8:17: spec.match[1].cdi.kind: \"gpu\" is not a valid CDI kind",
     ],
     [
         "path: /dev/ttyACM0",
         "{cdi: {kind: a.b/c}, path: /dev/x}",
-        "x.yaml:8:5: spec.match[1]: cdi stands beside other words",
+        "x.yaml:8:5: spec.match[1]: cdi cannot be combined with other keys",
     ],
     [
         "[exists]",
         "[{sysfs: {file: /etc/shadow, equals: b}}]",
-        "x.yaml:16:27: spec.health[0].sysfs.file: \"/etc/shadow\" is no such file",
+        "x.yaml:16:27: spec.health[0].sysfs.file: \"/etc/shadow\" is not an attribute file",
     ],
     [
         "[exists]",
@@ -254,17 +254,17 @@ const HARDWARE_MISTAKES: &[[&str; 3]] = &[
     [
         "  numa",
         "  taint: {key: acme.dev/x, effect: NoExecute}\n  numa",
-        "x.yaml:15:36: spec.taint.effect: NoExecute would evict pods, which no declaration does; expected NoSchedule",
+        "x.yaml:15:36: spec.taint.effect: NoExecute is not supported: it would evict pods; expected NoSchedule",
     ],
     [
         "  numa",
         "  taint: {key: node.kubernetes.io/x, effect: NoSchedule}\n  numa",
-        "x.yaml:15:16: spec.taint.key: \"node.kubernetes.io/x\" is no key of a taint: kubernetes.io belongs",
+        "x.yaml:15:16: spec.taint.key: \"node.kubernetes.io/x\" is not a valid taint key: kubernetes.io is reserved",
     ],
     [
         "  numa",
         "  taint: {key: acme.dev/x, value: -y, effect: NoSchedule}\n  numa",
-        "x.yaml:15:35: spec.taint.value: \"-y\" is no value of a taint",
+        "x.yaml:15:35: spec.taint.value: \"-y\" is not a valid taint value",
     ],
 ];
 
@@ -318,12 +318,12 @@ fn units_to_stop_are_whole_names_and_never_what_keeps_the_machine_a_node() {
         ("[acme]", "it has no type"),
         (
             "[multi-user.target]",
-            "multi-user.target is not stopped for a device",
+            "multi-user.target cannot be stopped for a device",
         ),
-        ("[kubelet.service]", "keeps this machine a node"),
-        ("[containerd.service]", "keeps this machine a node"),
-        ("[machinist-guard.service]", "keeps this machine a node"),
-        ("[systemd-udevd.service]", "keeps this machine a node"),
+        ("[kubelet.service]", "is required by the node"),
+        ("[containerd.service]", "is required by the node"),
+        ("[machinist-guard.service]", "is required by the node"),
+        ("[systemd-udevd.service]", "is required by the node"),
     ];
     for (units, why) in cases {
         let told = problems(&quiesce(units));
@@ -388,8 +388,7 @@ fn a_vendors_file_among_declarations_is_told_where_it_belongs() {
         spec: {connects: program, resources: [acme.dev/*]}\n";
     let told = problems(text);
     assert_eq!(told.len(), 1, "{told:#?}");
-    let begins =
-        "x.yaml:2:7: kind: a DeviceVendor is read in vendors.d, and this is no place for one";
+    let begins = "x.yaml:2:7: kind: DeviceVendor must be in vendors.d, not here";
     assert!(told[0].starts_with(begins), "{told:#?}");
 }
 
@@ -473,15 +472,15 @@ fn values_of_another_kind_are_told_in_words_of_whoever_wrote_them() {
         ),
         (
             "  container: {env: {A: }}\n",
-            "x.yaml:7:22: spec.container.env.A: there is no value; expected a text",
+            "x.yaml:7:22: spec.container.env.A: value is missing; expected a text",
         ),
         (
             "  health: [{exists: true}]\n",
-            "x.yaml:7:21: spec.health[0].exists: the word has a value; expected the word alone",
+            "x.yaml:7:21: spec.health[0].exists: the keyword takes no value; expected the keyword without a value",
         ),
         (
             "---\nkind: DeviceDeclaration\n",
-            "x.yaml:8:1: a second document begins here; expected one document in each file",
+            "x.yaml:8:1: a second YAML document starts here; expected one document in each file",
         ),
     ] {
         let told = format!("{told} [ValueInvalid]");

@@ -164,7 +164,7 @@ fn as_read(entries: &[Entry], place: Option<Location>, error: &Error) -> Refusal
                 Some(path) if path.ends_with(name.as_str()) => path.clone(),
                 _ => inside(name),
             };
-            Refusal::new(Reason::FieldUnknown, "there is no such field")
+            Refusal::new(Reason::FieldUnknown, "unknown field")
                 .field(written)
                 .expected(list_of(expected))
         }

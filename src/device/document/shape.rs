@@ -55,15 +55,15 @@ pub(super) fn value(error: &Error) -> Refusal {
     let invalid = |message: String| Refusal::new(Reason::ValueInvalid, message);
     match error {
         Error::MultipleDocuments { .. } => {
-            let refusal = invalid("a second document begins here".to_owned());
+            let refusal = invalid("a second YAML document starts here".to_owned());
             refusal.expected("one document in each file")
         }
-        Error::NullIntoString { .. } => invalid("there is no value".to_owned()).expected(TEXT),
+        Error::NullIntoString { .. } => invalid("value is missing".to_owned()).expected(TEXT),
         Error::InvalidBooleanStrict { .. } => {
             invalid("the value has the wrong type".to_owned()).expected(BOOLEAN)
         }
         Error::UnexpectedValueForUnitEnumVariant { .. } => {
-            invalid("the word has a value".to_owned()).expected("the word alone")
+            invalid("the keyword takes no value".to_owned()).expected("the keyword without a value")
         }
         Error::SerdeUnknownVariant {
             variant, expected, ..
@@ -83,7 +83,7 @@ pub(super) fn value(error: &Error) -> Refusal {
         }
         Error::DuplicateMappingKey { key, .. } => {
             let name = key.as_deref().unwrap_or("a key");
-            Refusal::new(Reason::EntryDuplicate, format!("{name} is there twice"))
+            Refusal::new(Reason::EntryDuplicate, format!("{name} is defined twice"))
         }
         other => Refusal::new(Reason::SyntaxInvalid, one_line(other)),
     }

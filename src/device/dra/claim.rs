@@ -80,7 +80,7 @@ pub struct Claim {
 
 /// The error for an API server response that is no valid claim.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the API server's claim is not understood: {0}")]
+#[error("failed to parse the ResourceClaim: {0}")]
 pub struct BadClaim(String);
 
 #[derive(Deserialize)]

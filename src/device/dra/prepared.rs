@@ -113,13 +113,15 @@ impl Book {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The claim does not exist any more.
-    #[error("there is no claim {0} any more: delete the pod, which gets another")]
+    #[error("claim {0} not found: delete the pod, so that it gets a new claim")]
     Gone(ClaimName),
     /// There is another claim with the same name.
-    #[error("claim {0} is another one now: delete the pod, which waits for the one before")]
+    #[error(
+        "claim {0} was deleted and created again with another UID: delete the pod, which waits for the old claim"
+    )]
     Other(ClaimName),
     /// The claim is not allocated.
-    #[error("claim {0} has been given no device yet: that is the scheduler's to do")]
+    #[error("claim {0} has no device allocated yet: waiting for the scheduler")]
     Unallocated(ClaimName),
     /// The claim has parameters for this driver.
     #[error(
@@ -142,7 +144,7 @@ pub enum Refused {
     },
     /// The device does not exist.
     #[error(
-        "claim {claim} has device {device}, which this node does not offer by claim any more: bring it back, or delete the pod and the claim"
+        "claim {claim} has device {device}, which this node no longer publishes: restore it, or delete the pod and the claim"
     )]
     Unknown {
         /// The claim.
@@ -152,7 +154,7 @@ pub enum Refused {
     },
     /// The device cannot be used.
     #[error(
-        "claim {claim} has device {device} ({id} of {resource}), which is unhealthy: {why}; it is tried again, or delete the pod and the claim"
+        "claim {claim} has device {device} ({id} of {resource}), which is unhealthy: {why}; retrying, or delete the pod and the claim"
     )]
     Unhealthy {
         /// The claim.
@@ -168,7 +170,7 @@ pub enum Refused {
     },
     /// Another holder still has the device.
     #[error(
-        "claim {claim} has device {device} ({id} of {resource}), which {by} still has: it is prepared when that is over"
+        "claim {claim} has device {device} ({id} of {resource}), still in use by {by}: waiting until it is released"
     )]
     Held {
         /// The claim.
@@ -305,7 +307,7 @@ fn is_free(claim: &ClaimName, one: &Chosen, others: &Book, plain: &Holders) -> R
         .map(|other| format!("claim {}", other.claim));
     let plainly = || {
         let holder = plain.of(one.resource.name.as_str(), &one.share)?;
-        Some(format!("container {holder} by a device plugin"))
+        Some(format!("container {holder} (device plugin)"))
     };
     match other.or_else(plainly) {
         None => Ok(()),

@@ -136,10 +136,8 @@ fn one_file_owns_a_resource_and_both_sides_are_told() {
         told(&ledger),
         [
             "acme.dev/x b Healthy",
-            "/etc/a.yaml: spec.resource: acme.dev/x is offered by /run/b.yaml already, which is \
-             in force [EntryDuplicate]",
-            "/run/b.yaml: spec.resource: acme.dev/x is offered by /etc/a.yaml too, which is \
-             ignored [EntryDuplicate]",
+            "/etc/a.yaml: spec.resource: acme.dev/x is already offered by /run/b.yaml, which takes precedence [EntryDuplicate]",
+            "/run/b.yaml: spec.resource: acme.dev/x is also offered by /etc/a.yaml, which is ignored [EntryDuplicate]",
         ]
     );
     ledger.files(files(&[("/etc/a.yaml", &first)]));
@@ -216,7 +214,7 @@ fn the_first_owner_keeps_a_name_and_the_next_takes_over_when_it_goes() {
     );
     let inventory = ledger.inventory();
     assert_eq!(inventory.resources[&name].source, acme);
-    assert_eq!(inventory.problems.len(), 2, "both learn of it");
+    assert_eq!(inventory.problems.len(), 2, "reported for both");
     ledger.withdraw(&acme, None);
     assert_eq!(ledger.inventory().resources[&name].source, other);
     ledger.withdraw(&other, Some(&name));
@@ -295,7 +293,10 @@ fn a_device_of_a_live_source_whose_health_comes_and_goes_is_held_back() {
     };
     let (health, why) = device(&ledger);
     assert_eq!(health, Health::Unhealthy);
-    assert_eq!(why.unwrap(), "a comes and goes; it must stay for a while");
+    assert_eq!(
+        why.unwrap(),
+        "a is flapping; it must stay present for a while"
+    );
     assert_eq!(ledger.settle(Duration::from_secs(105)), None);
     assert_eq!(device(&ledger), (Health::Healthy, None));
     assert_eq!(ledger.save("boot").resources.len(), 1);

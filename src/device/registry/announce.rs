@@ -43,7 +43,7 @@ impl Announcer {
         }
         for (name, before) in &old.resources {
             if !new.resources.contains_key(name) && self.rate(&before.source).take() {
-                tracing::info!(resource = %name, "{name} is gone: nobody declares it any more");
+                tracing::info!(resource = %name, "{name} was removed: it is no longer declared");
             }
         }
         let all = || old.resources.values().chain(new.resources.values());
@@ -69,8 +69,8 @@ fn whole(old: &Inventory, new: &Inventory) {
     let why = |inventory: &Inventory| inventory.withheld.as_ref().map(|one| one.why.clone());
     if why(old) != why(new) {
         match &new.withheld {
-            Some(withheld) => tracing::info!("devices are withheld: {}", withheld.why),
-            None => tracing::info!("devices are lent again"),
+            Some(withheld) => tracing::info!("allocation of devices disabled: {}", withheld.why),
+            None => tracing::info!("allocation of devices enabled again"),
         }
     }
 }
@@ -102,7 +102,7 @@ fn changed(before: &Resource, now: &Resource, rate: &mut Rate) {
 }
 
 fn why(device: &Device) -> &str {
-    device.reason.as_deref().unwrap_or("it is back")
+    device.reason.as_deref().unwrap_or("available again")
 }
 
 /// Logs devices that are not listed any more; the removal of a whole resource is logged separately.
@@ -114,7 +114,7 @@ fn vanished(before: &Resource, now: &Resource, rate: &mut Rate) {
     }
     let (name, count) = (&now.name, gone.len());
     let shown = words::few(gone.into_iter(), words::IN_A_LINE);
-    tracing::info!(resource = %name, "{count} device(s) of {name} are offered no more: {shown}");
+    tracing::info!(resource = %name, "{count} device(s) of {name} are no longer offered: {shown}");
 }
 
 #[cfg(test)]

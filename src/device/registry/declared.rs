@@ -95,7 +95,7 @@ fn look(
 fn is_not_asked<'a, T: Send + 'a>(resource: &Resource) -> Asked<'a, T> {
     let away = AnswerError::Away {
         by: resource.source.clone(),
-        why: "a declaration answers by its recipe alone".to_owned(),
+        why: "a declaration has no allocation backend".to_owned(),
     };
     Box::pin(std::future::ready(Err(away)))
 }
@@ -176,9 +176,7 @@ mod tests {
                 permissions: "rw".to_owned(),
             });
             let refused = declared.vouch(&resource, grant).await.unwrap_err();
-            let whole = format!(
-                "what comes from /etc/machinist/devices.d/x.yaml cannot be handed out: {why}"
-            );
+            let whole = format!("allocation from /etc/machinist/devices.d/x.yaml rejected: {why}");
             assert_eq!(refused.to_string(), whole);
         }
     }

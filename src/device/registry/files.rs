@@ -125,7 +125,7 @@ fn of_volume(root: &Root, link: &AbsPath, user: u32) -> Result<(AbsPath, Stat), 
             .to_owned()
     };
     let found = follow(root, link).map_err(|error| chain(&error))?;
-    let (target, stat) = found.ok_or_else(|| "it is a link that leads nowhere".to_owned())?;
+    let (target, stat) = found.ok_or_else(|| "it is a dangling symbolic link".to_owned())?;
     let parents = (target.parent(), link.parent());
     let (Some(within), Some(volume)) = parents else {
         return Err(refused());

@@ -166,7 +166,7 @@ impl Looking {
         if self.late().is_some_and(|late| late <= Instant::now()) {
             self.complained = true;
             tracing::warn!(
-                "looking for devices takes longer than {} s: a file system hangs; what was known stays",
+                "device scan takes longer than {} s: a file system hangs; keeping the last device list",
                 LATE.as_secs()
             );
         }

@@ -14,13 +14,13 @@ const AT_ONCE: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoLook {
     /// The file system does not respond.
-    #[error("looking at its paths took more than {} s", WITHIN.as_secs())]
+    #[error("path lookup took more than {} s", WITHIN.as_secs())]
     TooLong,
     /// Other lookups of the source hang.
-    #[error("{AT_ONCE} looks at its paths are under way already")]
+    #[error("{AT_ONCE} path lookups are already in progress")]
     TooMany,
     /// The agent is shutting down.
-    #[error("looking at its paths broke off")]
+    #[error("path lookup aborted")]
     BrokeOff,
 }
 

@@ -30,7 +30,7 @@ pub fn text_of(root: &Root, file: &AbsPath, shown: &str) -> Result<String, Refus
     let user = nix::unistd::geteuid().as_raw();
     match read_file(root, file, user) {
         Ok(Some(text)) => Ok(text),
-        Ok(None) => Err(refused("it is not there")),
+        Ok(None) => Err(refused("not found")),
         Err(why) => Err(refused(&why)),
     }
 }
@@ -94,7 +94,7 @@ pub fn rivals(
         let read = declaration::parse(other.as_str(), text, &Allowances::default());
         if read.is_ok_and(|other| other.resource == *resource) {
             rival(format!(
-                "{resource} is declared in {other} already; whichever came first keeps it"
+                "{resource} is already declared in {other}; the first declaration takes precedence"
             ));
         }
     }
@@ -108,7 +108,7 @@ pub fn rivals(
         {
             let name = vendor.name;
             rival(format!(
-                "vendor {name} may offer {resource}, too, by {other}; whoever comes first keeps it"
+                "vendor {name} may also offer {resource} ({other}); the first offer takes precedence"
             ));
         }
     }

@@ -75,7 +75,7 @@ impl Keeper {
             Ok(bytes) => bytes,
             Err(error) if error.is_not_found() => return None,
             Err(error) => {
-                tracing::warn!("the saved device list is not used: {}", chain(&error));
+                tracing::warn!("ignoring the saved device list: {}", chain(&error));
                 return None;
             }
         };
@@ -86,7 +86,7 @@ impl Keeper {
                 Some(saved)
             }
             Err(error) => {
-                tracing::warn!(file = FILE, %error, "the saved device list is not used");
+                tracing::warn!(file = FILE, %error, "ignoring the saved device list");
                 None
             }
         }
@@ -138,11 +138,11 @@ impl Keeper {
             Ok(Ok(digest)) => (self.last, self.failed) = (digest, false),
             Ok(Err(error)) => {
                 if !self.failed {
-                    tracing::warn!("the device list is not saved: {}", chain(&error));
+                    tracing::warn!("failed to save the device list: {}", chain(&error));
                 }
                 self.failed = true;
             }
-            Err(error) => tracing::error!(%error, "saving the device list broke off"),
+            Err(error) => tracing::error!(%error, "saving the device list was aborted"),
         }
         went_well
     }

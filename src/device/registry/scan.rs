@@ -215,7 +215,7 @@ fn names(root: &Root, dir: &AbsPath) -> Result<Vec<String>, ()> {
         Ok(entries) => Ok(entries.into_iter().map(|entry| entry.name).collect()),
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         Err(error) => {
-            tracing::warn!("cannot look for devices: {}", chain(&error));
+            tracing::warn!("device scan failed: {}", chain(&error));
             Err(())
         }
     }

@@ -90,7 +90,7 @@ impl Prefixes {
         let (real, stat) = match follow(root, path) {
             Ok(Some(found)) => found,
             Ok(None) => return Err(format!("{path} does not exist")),
-            Err(error) => return Err(format!("{path} cannot be looked at: {}", chain(&error))),
+            Err(error) => return Err(format!("{path} cannot be examined: {}", chain(&error))),
         };
         if !matches!(stat.kind, Kind::Directory | Kind::File | Kind::Socket) {
             return Err(format!("{path} is a {}", stat.kind.as_str()));

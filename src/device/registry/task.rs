@@ -184,7 +184,7 @@ impl Task {
         // State without pending changes is on the disk already, or being written.
         let save = self.keeper.save(&self.ledger, self.due.save.is_some());
         if timeout(LAST_SAVE, save).await.is_err() {
-            tracing::warn!("the disk is slow: the next start may find an older list of devices");
+            tracing::warn!("saving devices timed out: the next start may use an older list");
         }
     }
 
@@ -207,7 +207,7 @@ impl Task {
             }
             Woken::Kernel(Err(error)) => {
                 tracing::warn!(
-                    "hot plug is found by watching /dev instead: {}",
+                    "no kernel device events; detecting hot plug by watching /dev instead: {}",
                     chain(&error)
                 );
                 self.uevents = None;
@@ -417,7 +417,7 @@ impl Task {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "looking for devices broke off");
+                tracing::error!(%error, "device scan aborted");
                 self.looking.broke(self.root.clone());
                 self.publish();
                 self.looking.told();
@@ -458,7 +458,7 @@ fn watcher(root: &Root) -> Option<DirWatch> {
     DirWatch::new(root)
         .inspect_err(|error| {
             tracing::warn!(
-                "no directory watch; devices are found by rescan: {}",
+                "directory watch unavailable, falling back to rescans: {}",
                 chain(error)
             )
         })
@@ -469,7 +469,7 @@ fn listen() -> Option<Uevents> {
     Uevents::listen()
         .inspect_err(|error| {
             tracing::info!(
-                "hot plug is found by watching /dev instead: {}",
+                "no kernel device events; detecting hot plug by watching /dev instead: {}",
                 chain(error)
             )
         })
@@ -482,7 +482,7 @@ async fn changed(watch: &mut Option<DirWatch>) -> Change {
     };
     watching.changed().await.unwrap_or_else(|error| {
         tracing::warn!(
-            "a directory watch failed; devices are found by rescan: {}",
+            "directory watch failed, falling back to rescans: {}",
             chain(&error)
         );
         *watch = None;

@@ -90,7 +90,10 @@ impl DirWatch {
                     self.partial = true;
                     // Every scan calls this, so a failure is logged only once.
                     if !std::mem::replace(&mut self.complained, true) {
-                        tracing::warn!("changes may be noticed late: {}", chain(&error));
+                        tracing::warn!(
+                            "directory watch failed, changes may be noticed late: {}",
+                            chain(&error)
+                        );
                     }
                 }
             }
@@ -215,10 +218,10 @@ mod tests {
         let mut watch = Some(DirWatch::new(&root).unwrap());
         watch.as_mut().unwrap().set(&all(MOST_DIRS + 1));
         changed_or_late(&mut watch, late).await.unwrap();
-        assert!(watch.is_some(), "what is told is told at once all the same");
+        assert!(watch.is_some(), "events are reported at once");
         watch.as_mut().unwrap().set(&all(MOST_DIRS));
         let quiet = timeout(late * 10, changed_or_late(&mut watch, late)).await;
-        assert!(quiet.is_err(), "and where all is told nobody looks");
+        assert!(quiet.is_err(), "recursive watches need no polling");
         changed_or_late(&mut None, late).await.unwrap();
     }
 }

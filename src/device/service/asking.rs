@@ -128,7 +128,7 @@ impl Asking {
                 for (id, holder) in
                     held.filter(|(id, _)| left.is_none_or(|it| it.behind(id).is_none()))
                 {
-                    tracing::warn!(resource = %name, "{id} of {name} is offered no more while {holder} has it");
+                    tracing::warn!(resource = %name, "{id} of {name} is no longer offered, but still in use by {holder}");
                 }
             }
         }

@@ -98,7 +98,7 @@ impl Joined {
 /// The registration of a device plugin that has to wait until claims end.
 fn held_back(driver: &DriverState, resource: &Resource) -> Option<Registration> {
     driver.holding.contains(&resource.name).then(|| {
-        let why = "claims still have its devices, or may be given them";
+        let why = "its devices are allocated to claims, or may be";
         unregistered(driver, why)
     })
 }
@@ -122,11 +122,11 @@ fn by_claim(driver: &DriverState, resource: &Resource, plugin: bool) -> Registra
     } else if resource.listed().next().is_none() {
         "it has no device yet"
     } else if plugin {
-        "the kubelet still has a device plugin of it"
+        "it is still registered as a device plugin"
     } else if let Some(why) = driver.reason.as_deref().or(told.problem.as_deref()) {
         why
     } else if !offered {
-        "the cluster has not been told of it yet"
+        "it is not published in a ResourceSlice yet"
     } else {
         return Registration {
             registered: true,

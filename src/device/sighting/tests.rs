@@ -34,7 +34,7 @@ fn seen(looks: &[(&str, Look)]) -> Sightings {
             }
             Look::Absent => drop(seen.absent.insert(node, format!("{path} does not exist"))),
             Look::Other(kind) => {
-                let why = format!("{path} is {kind}, no device node");
+                let why = format!("{path} is {kind}, not a device node");
                 seen.absent.insert(node, why);
             }
         }
@@ -74,7 +74,7 @@ fn a_declaration_that_keeps_topology_out_is_heeded() {
         let merged = merge(None, &declared, &seen, &mut Presences::new(), (NOW, false));
         merged.devices["fuse"].numa.clone()
     };
-    assert_eq!(numa(None), [1], "as sysfs says");
+    assert_eq!(numa(None), [1], "as in sysfs");
     assert_eq!(numa(Some("auto")), [1]);
     assert_eq!(numa(Some("[0, 2]")), [0, 2]);
     assert_eq!(numa(Some("none")), [0; 0]);
@@ -174,7 +174,7 @@ fn a_flapping_device_is_held_back_and_looked_at_again() {
     }
     assert_eq!(
         told(&known),
-        ["fuse Unhealthy /dev/fuse comes and goes; it must stay for a while"]
+        ["fuse Unhealthy /dev/fuse is flapping; it must stay present for a while"]
     );
     let wait = known.again_in.unwrap();
     let after = (NOW + wait, false);
@@ -222,7 +222,7 @@ fn a_device_that_two_now_define_says_so_and_not_that_it_is_gone() {
     seen.found.insert("1".to_owned(), Sighted::default());
     let first = look(None, &seen);
     seen.found.clear();
-    let why = "acme.dev/gpu=1 is defined by a and b: none is in force".to_owned();
+    let why = "acme.dev/gpu=1 is defined by a and b: conflict, none is used".to_owned();
     seen.contested.insert("1".to_owned(), why.clone());
     let next = look(Some(&first.devices), &seen);
     assert_eq!(told(&next), [format!("1 Unhealthy {why}")]);

@@ -77,7 +77,8 @@ impl Book {
             };
             if let Some(owner) = owners.get(vendor.name.as_str()) {
                 let name = &vendor.name;
-                let message = format!("{name} is declared by {owner} already, which is in force");
+                let message =
+                    format!("{name} is already declared by {owner}, which takes precedence");
                 let problem = Refusal::new(Reason::EntryDuplicate, message);
                 all.problems
                     .push(problem.field("metadata.name").file(file.as_str()));

@@ -68,8 +68,7 @@ struct Check(Refusals);
 impl Check {
     fn name(&mut self, name: String, connects: Connects) -> String {
         if (name.as_str(), connects) == (TAKEN, Connects::Plugin) {
-            let message =
-                format!("{name:?} is machinist's own name among the plugins' directories");
+            let message = format!("{name:?} is a reserved directory name of machinist");
             self.0.value("metadata.name", message, "another name");
         }
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -81,8 +80,11 @@ impl Check {
         {
             let expected =
                 "1 to 63 lower-case letters, digits and -, with a letter or digit at both ends";
-            self.0
-                .value("metadata.name", format!("{name:?} is no name"), expected);
+            self.0.value(
+                "metadata.name",
+                format!("{name:?} is not a valid name"),
+                expected,
+            );
         }
         name
     }
@@ -91,7 +93,7 @@ impl Check {
     /// passed on unchanged.
     fn serve(&mut self, serve: Serve, connects: Connects) -> Serve {
         if (serve, connects) == (Serve::Dra, Connects::Plugin) {
-            let message = "an unmodified device plugin cannot be served by claim";
+            let message = "serve: dra is not supported for a proxied device plugin";
             let expected = "serve: devicePlugin, or connects: program";
             let reason = Reason::FeatureUnsupported;
             self.0.refuse(reason, "spec.serve", message, expected);
@@ -120,7 +122,7 @@ impl Check {
         if given == u32::MAX {
             let expected = format!("0 to {}", u32::MAX - 1);
             self.0
-                .value(field, format!("{given} is nobody's number"), &expected);
+                .value(field, format!("{given} is not a valid ID"), &expected);
         }
     }
 
@@ -171,7 +173,7 @@ impl Check {
         let mut mounts = Vec::new();
         for (at, text) in given.into_iter().enumerate() {
             let fault = match AbsPath::new(text) {
-                Ok(path) if path == AbsPath::root() => "/ is everything there is".to_owned(),
+                Ok(path) if path == AbsPath::root() => "/ is too broad".to_owned(),
                 Ok(path) => {
                     mounts.push(path);
                     continue;
@@ -212,7 +214,7 @@ impl Check {
             Some(time) if (Duration::from_secs(1)..=longest).contains(&time) => time,
             _ => {
                 let expected = format!("1s to {}s, such as 30s", longest.as_secs());
-                let message = format!("{text:?} is no such time");
+                let message = format!("{text:?} is not a valid duration");
                 self.0.value(field, message, &expected);
                 default
             }
@@ -230,7 +232,7 @@ impl Check {
             ("spec.limits.resources", limits.resources, MOST_RESOURCES),
         ] {
             if !(1..=most).contains(&value) {
-                let message = format!("{value} is no such limit");
+                let message = format!("{value} is not a valid limit");
                 self.0.value(field, message, &format!("1 to {most}"));
             }
         }

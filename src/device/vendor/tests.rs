@@ -71,7 +71,11 @@ spec: {connects: plugin, resources: [a.b/c]}
 fn every_fault_is_told_with_its_place() {
     for (from, to, expected) in [
         ("{name: acme}", "{name: Acme}", "acme.yaml:3:18"),
-        ("{name: acme}", "{name: ../acme}", "\"../acme\" is no name"),
+        (
+            "{name: acme}",
+            "{name: ../acme}",
+            "\"../acme\" is not a valid name",
+        ),
         ("machinist.dev/v1\n", "machinist.dev/v2\n", "acme.yaml:1:13"),
         ("DeviceVendor", "DeviceDeclaration", "acme.yaml:2:7"),
         (
@@ -82,7 +86,7 @@ fn every_fault_is_told_with_its_place() {
         (
             "connects: program",
             "connects: plugin\n  serve: dra",
-            "an unmodified device plugin cannot be served by claim",
+            "serve: dra is not supported for a proxied device plugin",
         ),
         (
             "connects: program",
@@ -92,18 +96,22 @@ fn every_fault_is_told_with_its_place() {
         ("[0, 1000]", "[]", "1 to 64 entries"),
         ("acme.dev/*,", "'*',", "domain/name"),
         ("acme.dev/*,", "acme*,", "it has no slash"),
-        ("acme.dev/*,", "kubernetes.io/*,", "belongs to Kubernetes"),
+        (
+            "acme.dev/*,",
+            "kubernetes.io/*,",
+            "is reserved for Kubernetes",
+        ),
         ("'/dev/acme*'", "/etc/*", "\"/etc/*\" is not below /dev"),
         ("'/dev/acme*'", "/dev/../etc/shadow", "it holds . or .."),
-        ("/srv/acme", "/", "/ is everything there is"),
+        ("/srv/acme", "/", "/ is too broad"),
         ("/srv/acme", "srv", "it does not start with /"),
-        ("acme.dev/gpu]", "gpu]", "is no kind of CDI device"),
+        ("acme.dev/gpu]", "gpu]", "is not a valid CDI kind"),
         ("45s", "0s", "spec.grace"),
         ("45s", "for ever", "1s to 3600s"),
         ("5m", "2h", "1s to 600s"),
         ("devices: 10,", "devices: 10000,", "1 to 2000"),
         ("resources: 2}", "resources: 0}", "1 to 64"),
-        ("grace:", "graze:", "there is no such field"),
+        ("grace:", "graze:", "unknown field"),
     ] {
         let text = FULL.replacen(from, to, 1);
         assert_ne!(text, FULL, "{from}");
@@ -118,7 +126,7 @@ fn every_fault_is_told_with_its_place() {
         );
     }
     let twice = FULL.replace("45s", "never").replace("/srv/acme", "srv");
-    assert_eq!(refused(&twice).len(), 2, "everything wrong is said at once");
+    assert_eq!(refused(&twice).len(), 2, "all errors are reported at once");
 }
 
 #[test]
@@ -148,7 +156,7 @@ fn the_first_file_owns_a_name_and_a_broken_file_leaves_the_good_one_in_force() {
     next.restore(book.good());
     let vendors = next.read(both("spec: ["));
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
-    assert!(!vendors.blind, "what it said is known");
+    assert!(!vendors.blind, "its content is known");
     assert!(
         Book::default()
             .read([(etc.clone(), Ok("spec: [".to_owned()))].into())
@@ -182,10 +190,7 @@ fn what_stands_for_nobody_and_what_is_machinists_own_is_refused() {
         ),
     ] {
         let why = file("acme", "program", &spec).unwrap_err();
-        let whole = format!(
-            "{told}{most} is nobody's number; expected 0 to {}",
-            most - 1
-        );
+        let whole = format!("{told}{most} is not a valid ID; expected 0 to {}", most - 1);
         assert!(why.starts_with(&whole), "{why}");
     }
     assert_eq!(file("lock", "program", ""), Ok(()));

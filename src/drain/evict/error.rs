@@ -41,10 +41,10 @@ pub enum DrainError {
         source: CallError,
     },
     /// The server does not support evictions, and deletion was not allowed.
-    #[error("the API server serves no evictions")]
+    #[error("the API server does not serve the eviction API")]
     NotServed,
     /// The API server was unreachable for too long.
-    #[error("the API server gave no answer of use for {} s", .patience.as_secs())]
+    #[error("API server unreachable for {} s", .patience.as_secs())]
     Unreachable {
         /// How long the drain waited.
         patience: Duration,
@@ -53,7 +53,7 @@ pub enum DrainError {
         source: CallError,
     },
     /// The time limit of the drain was exceeded.
-    #[error("the drain did not end within {} s: {}", .limit.as_secs(), sentences(.waits))]
+    #[error("the drain did not finish within {} s: {}", .limit.as_secs(), sentences(.waits))]
     TimedOut {
         /// The limit.
         limit: Duration,
@@ -61,7 +61,7 @@ pub enum DrainError {
         waits: Vec<Wait>,
     },
     /// It was stopped by the caller.
-    #[error("the drain was called off")]
+    #[error("the drain was cancelled")]
     Stopped,
 }
 
@@ -102,7 +102,7 @@ fn list(refusals: &[Refusal]) -> String {
 fn sentences(waits: &[Wait]) -> String {
     let all: Vec<_> = waits.iter().map(Wait::sentence).collect();
     match all.is_empty() {
-        true => "its pods were not asked yet".to_owned(),
+        true => "no pod was evicted yet".to_owned(),
         false => all.join("; "),
     }
 }

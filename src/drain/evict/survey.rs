@@ -65,12 +65,15 @@ pub(super) async fn survey<P: Pods>(
         match bounded(pods.budgets(namespace)).await {
             Ok(budgets) => drop(found.budgets.insert(namespace.clone(), budgets)),
             Err(error) if error.is_outage() => {
-                return Err((format!("list the budgets of {namespace}"), error));
+                return Err((
+                    format!("list the PodDisruptionBudgets of {namespace}"),
+                    error,
+                ));
             }
             // The API server applies them even if they cannot be read here.
             Err(error) => tracing::warn!(
                 namespace,
-                "budgets are not named: {}",
+                "PodDisruptionBudgets are not named: {}",
                 crate::telemetry::chain(&error)
             ),
         }

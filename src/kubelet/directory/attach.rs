@@ -32,7 +32,7 @@ impl Directory {
         };
         let mut watch = self.root.watch()?;
         if !self.root.is_dir(&directory)? {
-            self.absent(&format!("no kubelet here: there is no {DIRECTORY}"));
+            self.absent(&format!("kubelet not found: missing {DIRECTORY}"));
             self.wait_for(&directory, &mut watch).await?;
             return Ok(Attached::Again);
         }
@@ -47,7 +47,7 @@ impl Directory {
         match self.root.lock(&lock)? {
             Some(held) => Ok(Attached::Ours(watch, held)),
             None => {
-                let why = format!("another agent serves devices here: it holds {lock}");
+                let why = format!("another agent serves devices on this node: it holds {lock}");
                 if self.board.presence(Some(&why)) {
                     tracing::warn!("{why}");
                 }
@@ -69,7 +69,9 @@ impl Directory {
             return Ok(());
         }
         let (kind, user) = (stat.kind.as_str(), stat.uid);
-        tracing::warn!("{lock} is a {kind} of user {user}, not our lock: it is removed");
+        tracing::warn!(
+            "{lock} is a {kind} owned by user {user}, not machinist's lock: removing it"
+        );
         if stat.kind != Kind::Directory {
             return self.root.remove_file(lock);
         }

@@ -61,7 +61,7 @@ impl Directory {
             self.redial = Redial::default();
             self.kubelet.send_replace(None);
             self.absent(&format!(
-                "no kubelet here: there is no {DIRECTORY}/{KUBELET_SOCKET}"
+                "kubelet not found: missing {DIRECTORY}/{KUBELET_SOCKET}"
             ));
             return;
         };
@@ -93,7 +93,7 @@ impl Directory {
     /// causes no event.
     fn away(&mut self) {
         self.kubelet.send_replace(None);
-        self.absent("no kubelet here: nobody answers on its socket");
+        self.absent("kubelet not running: no server on its socket");
         let Redial { failures, .. } = self.redial;
         self.redial = Redial {
             at: Some(Instant::now() + REDIAL.wait(failures, jitter())),
@@ -135,7 +135,7 @@ impl Directory {
             match endpoint.connect().await {
                 Ok(channel) => return Some(channel),
                 Err(error) if Instant::now() >= deadline => {
-                    tracing::debug!(%error, "the kubelet's socket does not answer");
+                    tracing::debug!(%error, "the kubelet's socket does not respond");
                     return None;
                 }
                 Err(_) => sleep(pause).await,

@@ -62,7 +62,7 @@ impl<'n> Fields<'_, '_, 'n, '_> {
         match AbsPath::new(text) {
             Ok(path) if is_plain(text) => Some(path),
             _ => {
-                let message = format!("{text:?} is no path that the database can hold");
+                let message = format!("{text:?} is not a valid path for the account database");
                 let expected = "an absolute path without : and control characters";
                 self.refuse(&field, Reason::PathInvalid, message, expected)
             }
@@ -76,7 +76,7 @@ impl<'n> Fields<'_, '_, 'n, '_> {
         if fits && text.chars().all(good) {
             return Some(text.to_owned());
         }
-        let message = format!("{text:?} is no name of a group");
+        let message = format!("{text:?} is not a valid group name");
         let expected = "letters, digits, -, _ and ., at most 32";
         self.refuse(field, Reason::ValueInvalid, message, expected)
     }
@@ -102,7 +102,8 @@ impl<'n> Fields<'_, '_, 'n, '_> {
         if is_plain(text) {
             return Some(text.to_owned());
         }
-        let message = "it holds : or a control character, which the database cannot hold";
+        let message = "it contains : or a control character, which the account database cannot \
+             store";
         let reason = Reason::ValueInvalid;
         field.refuse(&mut self.reading.problems, reason, message, None);
         None
@@ -116,7 +117,7 @@ impl<'n> Fields<'_, '_, 'n, '_> {
         match u32::try_from(number) {
             Ok(id) if ![0, 0xffff, u32::MAX].contains(&id) => Some(id),
             _ => {
-                let message = format!("{number} is no number for a user or group of a config");
+                let message = format!("{number} is not a valid uid or gid in a config");
                 let expected = "1 to 4294967294, but not 65535";
                 self.refuse(&field, Reason::ValueInvalid, message, expected)
             }
@@ -128,7 +129,7 @@ impl<'n> Fields<'_, '_, 'n, '_> {
         let field = self.get(known)?;
         let hash = PasswordHash::new(field.spelling());
         if hash.is_none() {
-            let message = "this is no password hash (it is not shown here)".to_owned();
+            let message = "not a password hash (value hidden)".to_owned();
             return self.refuse(
                 &field,
                 Reason::ValueInvalid,

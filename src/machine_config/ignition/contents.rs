@@ -20,7 +20,7 @@ pub(super) fn read(
     dialect: Dialect,
     reading: &mut Reading<'_>,
 ) -> Option<Content> {
-    let why = "nothing is fetched";
+    let why = "machinist does not fetch remote content";
     refuse_known(&mut contents, &[HEADERS], dialect, why, reading);
     let given = read_given(&mut contents, dialect, reading);
     let gzip = read_compression(&mut contents, reading);
@@ -36,7 +36,7 @@ pub(super) fn read(
     let hash = hash.filter(|(wanted, _)| !wanted.is_empty());
     let Some(given) = given else {
         if let Some((_, hash)) = hash {
-            let message = "there are no contents to verify";
+            let message = "no contents to verify";
             hash.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
         }
         return None;

@@ -147,7 +147,7 @@ pub(super) fn read(
 ) {
     if !matches!(dialect, Dialect::Three(_)) {
         let known = SECTIONS.map(|section| section.known);
-        let why = "disks are laid out when a machine is installed";
+        let why = "the disk layout is set when a machine is installed";
         refuse_known(storage, &known, dialect, why, reading);
         return;
     }

@@ -9,7 +9,7 @@ use crate::{path::AbsPath, reason::Reason};
 
 /// The path in a field, relative to the text's directory.
 pub(super) fn path(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<AbsPath> {
-    const EXPECTED: &str = "a path below the directory of this text, such as files/motd";
+    const EXPECTED: &str = "a path below the directory of this config, such as files/motd";
     let written = field.text(&mut reading.problems)?;
     let mut plain = written;
     while let Some(rest) = plain.strip_prefix("./") {
@@ -17,15 +17,15 @@ pub(super) fn path(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<AbsPa
     }
     let plain = plain.strip_suffix('/').unwrap_or(plain);
     let message = if plain.is_empty() || plain == "." {
-        format!("{written:?} names no file")
+        format!("{written:?} is not the path of a file")
     } else if written.starts_with('/') {
-        format!("{written:?} does not begin in the directory of this text")
+        format!("{written:?} is not relative to the directory of this config")
     } else if plain.split('/').any(|part| part == "..") {
-        format!("{written:?} leads out of the directory of this text")
+        format!("{written:?} points outside the directory of this config")
     } else {
         match AbsPath::new(format!("/{plain}")) {
             Ok(path) => return Some(path),
-            Err(_) => format!("{written:?} is no plain path"),
+            Err(_) => format!("{written:?} is not a plain path"),
         }
     };
     let reason = Reason::PathInvalid;
@@ -72,7 +72,7 @@ pub(super) fn text(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<Strin
     let bytes = bytes_at(field, &path, reading)?;
     let text = String::from_utf8(bytes).ok();
     if text.is_none() {
-        let message = format!("{} is no UTF-8 text", field.spelling());
+        let message = format!("{} is not valid UTF-8", field.spelling());
         field.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
     }
     text

@@ -43,7 +43,7 @@ pub(super) fn read(
     }
     let Some(mode) = mode else {
         return refuse(
-            format!("{digits} is no mode"),
+            format!("{digits} is not a valid mode"),
             "0 to 4095 (07777 in octal)".to_owned(),
         );
     };

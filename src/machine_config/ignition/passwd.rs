@@ -49,7 +49,7 @@ fn read_one_group(
 ) -> Option<(String, Group)> {
     let mut object = field.object(&mut reading.problems)?;
     let rules = reading.rules;
-    let what = "groups that a config may make (setting groups.allowed)";
+    let what = "groups that a config may create (setting groups.allowed)";
     let name = read_name(&mut object, &rules.groups, what, "no group", reading);
     let group = read_group(field, &mut object, dialect, reading);
     object.finish(&mut reading.problems);
@@ -70,7 +70,7 @@ fn read_user(
         _ => of_others(&mut object, dialect, reading),
     };
     if dialect.is_butane() {
-        let why = "a hash is written into the config, not into a file beside it";
+        let why = "a password hash must be in the config, not in a local file";
         let known = [Known::new("passwordHashLocal")];
         refuse_known(&mut object, &known, dialect, why, reading);
     }
@@ -123,7 +123,7 @@ fn of_core(
         .filter(|known| known.name != "passwordHash")
         .chain([Known::new("create").three(None)])
         .collect();
-    let why = "of core only the keys and the password are managed";
+    let why = "only SSH keys and the password are managed for user core";
     refuse_known(object, &rest, dialect, why, reading);
     password
 }
@@ -187,7 +187,7 @@ fn read_keys(field: &Field<'_>, text: &str, reading: &mut Reading<'_>) -> Vec<St
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<String> = lines.map(str::to_owned).collect();
     if lines.iter().any(|line| line.chars().any(char::is_control)) {
-        let message = "the key holds control characters";
+        let message = "the key contains control characters";
         field.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
         return Vec::new();
     }

@@ -17,12 +17,12 @@ use crate::{path::AbsPath, reason::Reason};
 /// system and is lost at every boot, and machinist's own state must not be a target of its own
 /// transactions.
 const FORBIDDEN: [(&str, &str); 6] = [
-    ("/proc", "the kernel makes what is there"),
-    ("/sys", "the kernel makes what is there"),
-    ("/dev", "udev makes what is there"),
-    ("/run", "it is empty after a boot"),
-    ("/var/run", "it is /run, which is empty after a boot"),
-    ("/var/lib/machinist", "machinist keeps its own state there"),
+    ("/proc", "its contents are created by the kernel"),
+    ("/sys", "its contents are created by the kernel"),
+    ("/dev", "its contents are created by udev"),
+    ("/run", "it is emptied at boot"),
+    ("/var/run", "it is /run, which is emptied at boot"),
+    ("/var/lib/machinist", "it contains machinist's own state"),
 ];
 
 /// The name of the staging directory on each mount.
@@ -119,7 +119,7 @@ fn read_file(
     if dialect.is_two() {
         file.content.get_or_insert_with(|| Content::new(Vec::new()));
     } else if file.content.is_none() && overwrites {
-        let message = "overwrite is true, and there are no contents to replace what exists";
+        let message = "overwrite is true, but no contents are given";
         let expected = Some("contents, or overwrite: false");
         let reason = Reason::ValueInvalid;
         field.refuse(&mut reading.problems, reason, message, expected);
@@ -204,7 +204,7 @@ fn read_target(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<String> {
     if !text.is_empty() && text.len() < 4096 && !text.contains('\0') {
         return Some(text.to_owned());
     }
-    let message = "the target is empty, too long or holds a NUL byte";
+    let message = "the target is empty, too long or contains a NUL byte";
     field.refuse(&mut reading.problems, Reason::PathInvalid, message, None);
     None
 }
@@ -234,7 +234,7 @@ pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
     }
     if path.components().any(|part| part == STAGING) {
         return Err(format!(
-            "{path}: {STAGING} is where machinist stages changes"
+            "{path}: {STAGING} is reserved for machinist's staging directory"
         ));
     }
     let below = |above: &str| {
@@ -242,7 +242,7 @@ pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     match FORBIDDEN.iter().find(|(above, _)| below(above)) {
-        Some((above, why)) => Err(format!("{path} lies in {above}, and {why}")),
+        Some((above, why)) => Err(format!("{path} is below {above}: {why}")),
         None => Ok(path),
     }
 }
@@ -295,7 +295,7 @@ fn read_owner(
         // chown interprets the maximum number as "unchanged".
         let id = u32::try_from(number).ok().filter(|id| *id != u32::MAX);
         if id.is_none() {
-            let message = format!("{number} is no user or group id");
+            let message = format!("{number} is not a valid uid or gid");
             field.refuse(
                 problems,
                 Reason::ValueInvalid,
@@ -308,7 +308,7 @@ fn read_owner(
     let name = name.and_then(|field| {
         let name = field.text(problems)?;
         if name.contains([':', '/', '\0', '\n']) {
-            let message = format!("{name:?} is no name of a user or group");
+            let message = format!("{name:?} is not a valid user or group name");
             field.refuse(problems, Reason::ValueInvalid, message, None);
         }
         match name {

@@ -116,7 +116,7 @@ fn read_drop_in(
             if is_drop_in_name(name) {
                 return Some(name.to_owned());
             }
-            let message = format!("{name:?} is no drop-in that systemd reads");
+            let message = format!("{name:?} is not a valid drop-in name");
             let expected = Some("a file name that ends in .conf");
             field.refuse(
                 &mut reading.problems,
@@ -175,11 +175,11 @@ fn read_text(
 fn check_text(field: &Field<'_>, text: &str, what: &str, reading: &mut Reading<'_>) {
     let reason = Reason::UnitInvalid;
     if text.contains('\0') {
-        let message = format!("{what} holds a NUL byte");
+        let message = format!("{what} contains a NUL byte");
         field.refuse(&mut reading.problems, reason, message, None);
     }
     if text.contains("\r\n") {
-        let message = format!("the lines of {what} end in CR LF; systemd reads them all the same");
+        let message = format!("the lines of {what} end in CR LF; systemd accepts them");
         field.warn(&mut reading.problems, message);
     }
     for fault in UnitFile::read(text).1 {

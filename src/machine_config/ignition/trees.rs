@@ -97,7 +97,7 @@ fn add(
         }
     };
     if !added {
-        let message = format!("{path} is there twice in one config");
+        let message = format!("{path} is defined twice in one config");
         field.refuse(&mut reading.problems, Reason::EntryDuplicate, message, None);
     }
 }

@@ -27,8 +27,10 @@ impl Draft<'_> {
     /// Refuses to change an entry below /usr: it belongs to the OS image, and every new image
     /// contains it again.
     pub(super) fn refuse_vendors(&mut self, what: &str, name: &str, file: &str, origin: &Origin) {
-        let message =
-            format!("{what} {name} is in {file}, whose entries are the vendor's and stay");
+        let message = format!(
+            "{what} {name} is defined in {file}, which belongs to the operating system and \
+                 is not changed"
+        );
         self.refuse(Reason::ForeignContent, message, origin);
     }
 
@@ -41,7 +43,7 @@ impl Draft<'_> {
             self.refuse_open_password(name, Database::Gshadow, &group.origin);
         }
         self.put_group(name, gid, password);
-        let what = format!("new, number {gid}");
+        let what = format!("new, gid {gid}");
         let mut fields = vec!["gid"];
         fields.extend(password.map(|_| "password"));
         let entry = group_entry(name, &group.origin);
@@ -52,11 +54,11 @@ impl Draft<'_> {
         let found = match group.gid {
             Some(gid) => match self.whose_gid(gid) {
                 None => return Some(gid),
-                Some(other) => format!("number {gid} for group {name} is that of {other}"),
+                Some(other) => format!("gid {gid} of group {name} is already used by {other}"),
             },
             None => match self.numbers.group(None, group.system == Some(true)) {
                 Some(gid) => return Some(gid),
-                None => format!("no number is free for group {name}"),
+                None => format!("no free gid for group {name}"),
             },
         };
         self.refuse(Reason::ValueInvalid, found, &group.origin);
@@ -95,7 +97,10 @@ impl Draft<'_> {
             return self.refuse(Reason::ForeignContent, message, origin);
         };
         if let Some(asked) = group.gid.filter(|asked| *asked != gid) {
-            let message = format!("group {name} has number {gid}, which does not become {asked}");
+            let message = format!(
+                "the gid of group {name} cannot be changed from {gid} to \
+                 {asked}"
+            );
             self.refuse(Reason::ValueInvalid, message, origin);
         }
         let Some(hash) = &group.password_hash else {
@@ -106,7 +111,7 @@ impl Draft<'_> {
             Some(false) => {}
             Some(true) => {
                 let entry = group_entry(name, origin);
-                let what = "its password differs".to_owned();
+                let what = "password differs".to_owned();
                 self.tell(entry, ChangeKind::Modify, vec!["password"], what);
             }
         }
@@ -124,14 +129,15 @@ impl Draft<'_> {
             let gid = self.id(Database::Group, name);
             if gid.is_none_or(|gid| gid == 0 || self.is_primary(gid)) {
                 let message = format!(
-                    "group {name} cannot go: it is root's, or the primary group of a user who stays"
+                    "group {name} cannot be removed: it is root's group or the primary group of a \
+                     remaining user"
                 );
                 self.refuse(Reason::ForeignContent, message, &group.origin);
                 continue;
             }
             self.remove_group(name);
             let entry = group_entry(name, &group.origin);
-            let what = "the config does not want it".to_owned();
+            let what = "absent in the config".to_owned();
             self.tell(entry, ChangeKind::Remove, vec!["gid"], what);
         }
     }

@@ -54,12 +54,11 @@ impl Draft<'_> {
         }
         if self.field(Database::Passwd, name, field::ID).as_deref() != part(line, field::ID) {
             return self.warn(format!(
-                "user {name} leaves the config, but has another number than machinist gave: left \
-                 as it is"
+                "user {name} is removed from the config, but kept, because its uid has changed"
             ));
         }
         if self.remove_user(name, &origin) {
-            let what = "leaves the config".to_owned();
+            let what = "removed from the config".to_owned();
             let entry = user_entry(name, &origin);
             self.tell(entry, ChangeKind::Remove, vec!["uid"], what);
         }
@@ -77,16 +76,16 @@ impl Draft<'_> {
         let now = self.now.get(&Database::Group);
         let members = now.and_then(|now| now.members(name)).unwrap_or_default();
         let why = if part(line, field::ID) != Some(gid.to_string().as_str()) {
-            "has another number than machinist gave"
+            "its gid has changed"
         } else if self.is_primary(gid) || !members.is_empty() {
-            "users are in it"
+            "it has members"
         } else {
             self.remove_group(name);
-            let what = "leaves the config".to_owned();
+            let what = "removed from the config".to_owned();
             return self.tell(entry, ChangeKind::Remove, vec!["gid"], what);
         };
         self.warn(format!(
-            "group {name} leaves the config, but {why}: it stays"
+            "group {name} is removed from the config, but kept, because {why}"
         ));
     }
 
@@ -107,12 +106,11 @@ impl Draft<'_> {
         let now = self.now.get(&database);
         if now.is_some_and(|now| now.rows(database).any(|row| same(&row))) {
             return self.warn(format!(
-                "{entry} is not unwanted any more, but its number is somebody else's: it does not \
-                 come back"
+                "cannot restore {entry}: its ID is used by another entry"
             ));
         }
         self.put(back);
-        let what = "is not unwanted any more and comes back".to_owned();
+        let what = "no longer absent in the config; restored".to_owned();
         self.tell(entry, ChangeKind::Create, vec!["uid"], what);
     }
 
@@ -162,8 +160,8 @@ impl Draft<'_> {
             }
             (Standing::After, _) => {}
             (Standing::Foreign, _) => self.warn(format!(
-                "{told} of {entry} leaves the config, but was changed by somebody else: left as \
-                 it is"
+                "{told} of {entry} is removed from the config, but kept, because it was modified \
+                 outside machinist"
             )),
         }
     }
@@ -177,7 +175,7 @@ impl Draft<'_> {
             Some(change) if change.fields.contains(&told) => {}
             Some(change) => change.fields.push(told),
             None => {
-                let what = "leaves the config; what was there before comes back".to_owned();
+                let what = "removed from the config; the original is restored".to_owned();
                 self.tell(entry, ChangeKind::Modify, vec![told], what);
             }
         }

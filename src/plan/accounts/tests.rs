@@ -154,7 +154,7 @@ fn a_new_user_has_an_entry_everywhere_and_what_is_there_stays() {
     let left = accounts(&MachineConfig::default(), &there);
     assert_eq!(
         left.warnings,
-        ["user ann goes; what is in the home directory /home/ann stays"]
+        ["user ann is removed; its home directory /home/ann is kept"]
     );
     for (database, text) in after(&there, &left.edits) {
         let found = observed.accounts.databases[&database].bytes();
@@ -196,7 +196,10 @@ fn what_was_changed_of_a_user_goes_back_unless_somebody_changed_it_since() {
     };
     by_bob.apply(there.accounts.databases.get_mut(&Database::Passwd).unwrap());
     let left = accounts(&MachineConfig::default(), &there);
-    assert!(left.warnings[0].starts_with("shell of user bob leaves the config, but was changed"));
+    assert!(left.warnings[0].starts_with(
+        "shell of user bob is removed from the config, but kept \
+         on disk, because was changed"
+    ));
     let texts = after(&there, &left.edits);
     assert!(texts[&Database::Passwd].contains(":/bin/fish\n"));
     assert_eq!(texts[&Database::Shadow], SHADOW);
@@ -281,21 +284,21 @@ fn what_would_take_a_user_from_what_is_theirs_is_refused() {
     };
     let (text, home) = (|| Some("x".to_owned()), || "/elsewhere".parse().ok());
     for (name, account, wanted) in [
+        ("bob", asked(&|a| a.uid = Some(1234)), "to 1234"),
         (
             "bob",
-            asked(&|a| a.uid = Some(1234)),
-            "does not become 1234",
+            asked(&|a| a.home_dir = home()),
+            "cannot be changed from",
         ),
-        ("bob", asked(&|a| a.home_dir = home()), "does not move to"),
-        ("root", asked(&|a| a.gecos = text()), "has number 0"),
+        ("root", asked(&|a| a.gecos = text()), "has uid 0"),
         (
             "root",
             asked(&|a| a.should_exist = Some(false)),
             "it is root",
         ),
-        ("ann", asked(&|a| a.uid = Some(1000)), "is that of bob"),
+        ("ann", asked(&|a| a.uid = Some(1000)), "already used by bob"),
         ("ann", asked(&|a| a.groups.extend(text())), "no group \"x\""),
-        ("sudo", asked(&|a| a.gecos = text()), "name a primaryGroup"),
+        ("sudo", asked(&|a| a.gecos = text()), "set primaryGroup"),
     ] {
         let told = refusals(&user(name, account), &observed);
         assert!(told.contains(wanted) && told.lines().count() == 1, "{told}");
@@ -358,7 +361,7 @@ fn somebody_elses_user_of_the_same_name_is_not_taken_for_ours() {
     there.accounts.databases.insert(Database::Passwd, entries);
     let left = accounts(&MachineConfig::default(), &there);
     assert!(
-        left.warnings[0].contains("another number than machinist gave"),
+        left.warnings[0].contains("its uid has changed"),
         "{:?}",
         left.warnings
     );

@@ -51,7 +51,7 @@ impl Draft<'_> {
                 (false, true) => {
                     let entry = user_entry(name, origin);
                     if self.remove_user(name, origin) {
-                        let what = "the config does not want it".to_owned();
+                        let what = "absent in the config".to_owned();
                         self.tell(entry, ChangeKind::Remove, vec!["uid"], what);
                     }
                 }
@@ -94,7 +94,7 @@ impl Draft<'_> {
             });
         }
         self.done.users.insert(name.to_owned(), account);
-        let what = format!("new, number {uid}, group {group} ({gid}), home {home}");
+        let what = format!("new, uid {uid}, group {group} ({gid}), home {home}");
         self.tell(entry, ChangeKind::Create, fields, what);
     }
 
@@ -102,11 +102,11 @@ impl Draft<'_> {
         let found = match asked.uid {
             Some(uid) => match self.whose_uid(uid) {
                 None => return Some(uid),
-                Some(other) => format!("number {uid} for user {name} is that of {other}"),
+                Some(other) => format!("uid {uid} of user {name} is already used by {other}"),
             },
             None => match self.numbers.user(asked.system == Some(true)) {
                 Some(uid) => return Some(uid),
-                None => format!("no number is free for user {name}"),
+                None => format!("no free uid for user {name}"),
             },
         };
         self.refuse(Reason::ValueInvalid, found, origin);
@@ -140,14 +140,14 @@ impl Draft<'_> {
                 return Some((gid, name.to_owned()));
             }
             let message = format!(
-                "user {name} cannot get a group of its own: there is a group {name} of the system; \
-                 name a primaryGroup"
+                "cannot create a group for user {name}: a system group {name} exists; set \
+                 primaryGroup"
             );
             self.refuse(Reason::ForeignContent, message, origin);
             return None;
         }
         let Some(gid) = self.numbers.group(Some(uid), system) else {
-            let message = format!("no number is free for the group of user {name}");
+            let message = format!("no free gid for the group of user {name}");
             self.refuse(Reason::ValueInvalid, message, origin);
             return None;
         };
@@ -207,7 +207,7 @@ impl Draft<'_> {
         } else {
             let file = database.as_str();
             self.warn(format!(
-                "{file} has no range left for {name}, who gets none"
+                "{file} has no free range for {name}, which gets no subordinate IDs"
             ));
         }
     }
@@ -234,7 +234,7 @@ impl Draft<'_> {
             return self.refuse(Reason::ForeignContent, message, origin);
         };
         if uid == 0 {
-            let message = format!("user {name} has number 0; of root only the keys are managed");
+            let message = format!("user {name} has uid 0; only SSH keys are managed for root");
             return self.refuse(Reason::FeatureUnsupported, message, origin);
         }
         self.refuse_moves(name, asked, uid, origin);
@@ -293,14 +293,17 @@ impl Draft<'_> {
     /// Refuses to change the number or home of a user, who would lose access to their files.
     fn refuse_moves(&mut self, name: &str, asked: &UserAccount, uid: u32, origin: &Origin) {
         if let Some(wanted) = asked.uid.filter(|wanted| *wanted != uid) {
-            let message = format!("user {name} has number {uid}, which does not become {wanted}");
+            let message = format!(
+                "the uid of user {name} cannot be changed from {uid} to \
+                 {wanted}"
+            );
             self.refuse(Reason::ValueInvalid, message, origin);
         }
         let home = self.field(Database::Passwd, name, field::HOME);
         let home = home.unwrap_or_default();
         if let Some(wanted) = asked.home_dir.as_ref().filter(|path| path.as_str() != home) {
             let message =
-                format!("the home of user {name} is {home} and does not move to {wanted}");
+                format!("the home of user {name} cannot be changed from {home} to {wanted}");
             self.refuse(Reason::ValueInvalid, message, origin);
         }
     }
@@ -309,7 +312,10 @@ impl Draft<'_> {
     /// false if that is refused.
     pub(super) fn remove_user(&mut self, name: &str, origin: &Origin) -> bool {
         if self.id(Database::Passwd, name).is_none_or(|uid| uid == 0) {
-            let message = format!("user {name} cannot go: it is root, or its entry cannot be read");
+            let message = format!(
+                "user {name} cannot be removed: it is root, or its entry cannot \
+                 be read"
+            );
             self.refuse(Reason::ForeignContent, message, origin);
             return false;
         }
@@ -343,7 +349,7 @@ impl Draft<'_> {
         let home = home.and_then(|home| AbsPath::new(home).ok());
         if let Some(home) = home.filter(|home| *home != AbsPath::root()) {
             self.warn(format!(
-                "user {name} goes; what is in the home directory {home} stays"
+                "user {name} is removed; its home directory {home} is kept"
             ));
         }
         true

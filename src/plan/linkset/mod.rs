@@ -147,7 +147,8 @@ fn links_of(
             // systemctl also leaves an existing link in place.
             Ok(Some(path)) if links.get(&path).is_some_and(|first| *first != source.path) => {
                 complaints.push(format!(
-                    "{unit} cannot have the alias {alias:?}, which another unit that is enabled with it has"
+                    "{unit} cannot have the alias {alias:?}: it belongs to another unit that is \
+                     enabled with it"
                 ));
             }
             Ok(Some(path)) => {
@@ -175,7 +176,7 @@ fn links_of(
                     if name::shape(target).is_some() {
                         "a template without a default instance has no instance to enable"
                     } else {
-                        "that is no unit name"
+                        "not a valid unit name"
                     }
                 )),
             }

@@ -66,7 +66,8 @@ pub(super) fn impossible(
         refuse(
             &last,
             format!(
-                "with these kernel arguments, those of the boot loader included, the command line has more than {longest} bytes, where kernels cut it off"
+                "the kernel command line, including arguments of the boot loader, has more than \
+                 {longest} bytes and would be truncated by the kernel"
             ),
         );
     }

@@ -23,7 +23,7 @@ pub enum HostKind {
 impl fmt::Display for HostKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unknown => "a host of an unknown kind",
+            Self::Unknown => "a host of unknown type",
             Self::Packages => "a package-based host",
             Self::RpmOstree => "an rpm-ostree host",
             Self::Bootc => "a bootc host",
@@ -69,10 +69,11 @@ impl OsCapabilities {
     pub(super) fn missing(self, what: &str) -> String {
         match (self.host, self.has_provider()) {
             (HostKind::Unknown, false) => format!("no provider on this host can change {what}"),
-            (host, false) => format!(
-                "this is {host}, and no provider for it is built in that could change {what}"
+            (host, false) => format!("cannot change {what} on {host}: no built-in provider"),
+            (host, true) => format!(
+                "cannot change {what} on {host}: not supported by its \
+                 provider"
             ),
-            (host, true) => format!("this is {host}, whose provider cannot change {what}"),
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Image {
 
 /// Why a text is not an image reference with a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} does not name an image by its digest")]
+#[error("{given:?} is not an image reference with a digest")]
 pub struct NotByDigest {
     given: String,
 }

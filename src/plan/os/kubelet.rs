@@ -41,13 +41,16 @@ pub(super) fn refusals(
     };
     let named = after.objects.iter().filter(|(path, _)| theirs(path));
     let named = named.map(|(path, wanted)| {
-        let message = format!("{path} is the kubelet of this host's packages and left to them");
+        let message = format!("{path} is managed by the kubelet package of this host");
         refuse(message, &wanted.entry.origin)
     });
     let mut refusals: Vec<Refusal> = named.collect();
     let packages = to.extensions.iter();
     for name in packages.filter(|name| PACKAGES.contains(&name.as_str())) {
-        let message = format!("{name} brings the kubelet, which is left to this host's packages");
+        let message = format!(
+            "{name} contains the kubelet, which is managed by the packages of \
+             this host"
+        );
         refusals.push(refuse(message, &origin(to, EntryKind::Extension, name)));
     }
     refusals
@@ -56,5 +59,5 @@ pub(super) fn refusals(
 fn refuse(message: String, origin: &Origin) -> Refusal {
     Refusal::new(Reason::KubeletNotManaged, message)
         .at(origin)
-        .expected("settings and drop-ins below /etc alone")
+        .expected("only settings and drop-ins below /etc")
 }

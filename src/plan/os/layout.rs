@@ -18,11 +18,11 @@ pub(super) fn refusals(from: &MachineConfig, to: &MachineConfig, base: &Base) ->
         let message = match base.has_disk_layout() {
             true if wanted == from.disk_layout.get(section) => continue,
             true => format!(
-                "{section} differ from those of the config that this machine is on, and disks are laid out when a machine is installed"
+                "{section} cannot be changed: the disk layout is set when a machine is installed"
             ),
             false if wanted.is_none() || is_on_node(to) => continue,
             false => format!(
-                "{section} are not supported: disks are laid out when a machine is installed"
+                "{section} are not supported: the disk layout is set when a machine is installed"
             ),
         };
         let refusal = Refusal::new(Reason::FeatureUnsupported, message);
@@ -38,7 +38,7 @@ pub(super) fn warning(to: &MachineConfig, base: &Base) -> Option<String> {
     }
     let sections: Vec<&str> = to.disk_layout.keys().map(String::as_str).collect();
     Some(format!(
-        "{}: whether this node has the {} of the config is unknown; disks are laid out when a machine is installed",
+        "{}: cannot compare {} with this node; the disk layout is set when a machine is installed",
         Reason::NotChecked,
         sections.join(", ")
     ))

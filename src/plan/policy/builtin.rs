@@ -108,7 +108,7 @@ const CA_TRUST: &[&str] = &["coreos-update-ca-trust.service", "update-ca-trust.s
 const CA_CERTIFICATES: &[&str] = &["update-ca-certificates.service", "ca-certificates.service"];
 
 /// The value stays in the running kernel after the file is removed; so does a module.
-const STAYS: &str = "what it set in the running kernel stays until the next boot";
+const STAYS: &str = "its values remain set in the running kernel until the next boot";
 
 /// The smallest action that makes each kind of file effective on ordinary distributions.
 ///

@@ -69,7 +69,7 @@ impl Reader {
     /// reboot.
     fn known(&mut self, value: &Value, field: &str, names: &[&str]) {
         let Some(fields) = value.as_object() else {
-            let message = "there are no policies".to_owned();
+            let message = "no policies found".to_owned();
             return self.refuse(Reason::ValueInvalid, field, message, &names.join(", "));
         };
         for name in fields.keys().filter(|name| !names.contains(&name.as_str())) {
@@ -95,12 +95,7 @@ impl Reader {
                 .collect(),
             _ => {
                 let expected = format!("a list of at most {most}");
-                self.refuse(
-                    Reason::ValueInvalid,
-                    field,
-                    "this is no such list".into(),
-                    &expected,
-                );
+                self.refuse(Reason::ValueInvalid, field, "not a list".into(), &expected);
                 Vec::new()
             }
         }
@@ -132,7 +127,7 @@ impl Reader {
                 .units
                 .insert(given.to_owned(), user(given, demands));
         } else {
-            let message = format!("{given:?} is no unit name");
+            let message = format!("{given:?} is not a valid unit name");
             self.refuse(
                 Reason::UnitNameInvalid,
                 &format!("{field}.name"),
@@ -149,7 +144,7 @@ impl Reader {
             self.refuse(
                 Reason::ValueInvalid,
                 &field,
-                "there is no action".into(),
+                "no action given".into(),
                 "at least one action, such as type: None",
             );
         }
@@ -158,8 +153,8 @@ impl Reader {
             self.refuse(
                 Reason::ValueInvalid,
                 &field,
-                "Reboot and None stand alone".into(),
-                "one action, or none of these two",
+                "Reboot and None cannot be combined with other actions".into(),
+                "one action, or neither of the two",
             );
         }
         entries
@@ -178,7 +173,7 @@ impl Reader {
             "Reload" => self.service(field, ActionKind::Reload, "reload", entry),
             "Restart" => self.service(field, ActionKind::Restart, "restart", entry),
             other => {
-                let message = format!("{other:?} is no action");
+                let message = format!("{other:?} is not a known action");
                 let expected = "Reboot, Drain, Reload, Restart, DaemonReload or None";
                 self.refuse(
                     Reason::ValueInvalid,
@@ -200,7 +195,7 @@ impl Reader {
     ) -> Option<Demand> {
         let given = entry[key]["serviceName"].as_str().unwrap_or_default();
         if name::shape(given).is_none() {
-            let message = format!("{given:?} is no unit name");
+            let message = format!("{given:?} is not a valid unit name");
             let field = format!("{field}.{key}.serviceName");
             self.refuse(
                 Reason::UnitNameInvalid,

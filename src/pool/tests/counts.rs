@@ -50,7 +50,7 @@ fn situations() -> Vec<Situation> {
         ("no node", vec![], [0, 0, 0, 0, 0], (t, f, f)),
         ("all done", done_and(done("b")), [2, 2, 2, 0, 0], (t, f, f)),
         (
-            "nobody began",
+            "no node has started",
             vec![old("a"), old("b")],
             [2, 0, 0, 0, 0],
             (f, t, f),
@@ -86,7 +86,12 @@ fn situations() -> Vec<Situation> {
             (f, t, f),
         ),
         ("one is down", done_and(down()), [2, 1, 2, 1, 0], (f, t, f)),
-        ("nobody's", done_and(unmanaged), [1, 1, 1, 0, 0], (t, f, f)),
+        (
+            "not in any pool",
+            done_and(unmanaged),
+            [1, 1, 1, 0, 0],
+            (t, f, f),
+        ),
     ]
 }
 

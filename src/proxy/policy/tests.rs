@@ -182,7 +182,10 @@ fn annotations_that_runtimes_obey_are_refused() {
         "a\nb",
     ] {
         let told = with(key);
-        assert!(told.contains("is not allowed: runtimes obey it"), "{told}");
+        assert!(
+            told.contains("is not allowed: container runtimes act on it"),
+            "{told}"
+        );
     }
 }
 

@@ -35,7 +35,7 @@ impl Session {
             } => self.lost(&resource, &endpoint, was, &why),
             Event::Closed { why } => {
                 let vendor = &self.vendor.name;
-                tracing::warn!(vendor = %vendor, "registrations of {vendor} broke off: {why}");
+                tracing::warn!(vendor = %vendor, "the registration server of {vendor} failed: {why}");
                 self.bind_later();
             }
             Event::Refused { name, why } => self.refused(&name, &why),
@@ -136,7 +136,7 @@ impl Session {
             return;
         }
         let (name, endpoint) = (&self.vendor.name, &connection.endpoint);
-        tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} is still there on {endpoint}");
+        tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} is still running on {endpoint}");
         self.follow(resource, connection);
     }
 
@@ -152,7 +152,7 @@ impl Session {
         if self.lines.values().any(|line| line.has(endpoint)) {
             return;
         }
-        tracing::info!(vendor = %self.vendor.name, resource = %resource, "the plugin of {resource} that was known is not there: {why}");
+        tracing::info!(vendor = %self.vendor.name, resource = %resource, "the known plugin of {resource} is unreachable: {why}");
         self.known.remove(resource, endpoint);
         self.save_soon();
         let Some((_open, was)) = was else {
@@ -194,7 +194,7 @@ impl Session {
         let before = self.told.cut.insert(resource.clone(), (cut, refused));
         let most = self.vendor.limits.devices;
         let told = format!(
-            "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty, too long or no plain text; they are left out"
+            "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty, too long or not plain text; ignoring them"
         );
         let vendor = &self.vendor.name;
         if cut + refused > 0
@@ -247,7 +247,7 @@ impl Session {
         } else if line.connection().is_none() {
             let grace = self.vendor.grace.as_secs();
             let why = format!(
-                "the plugin of {resource} ended: {why}; without it its devices are well for {grace} s"
+                "the plugin of {resource} ended: {why}; its devices keep their health for {grace} s"
             );
             let problem = Some(Problem::Away(why));
             self.shared.board.set(name, Some(resource), problem);

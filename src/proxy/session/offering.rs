@@ -48,7 +48,7 @@ impl Session {
                 let news = self.told.taken.get(name) != Some(&by);
                 if news {
                     let vendor = &self.vendor.name;
-                    tracing::warn!(vendor = %vendor, resource = %name, "{name} is offered by {by} already; the plugin of {vendor} has it when that goes");
+                    tracing::warn!(vendor = %vendor, resource = %name, "{name} is already offered by {by}; the plugin of {vendor} takes over when that offer is withdrawn");
                     self.told.taken.insert(name.clone(), by);
                 }
             }

@@ -99,7 +99,7 @@ impl Session {
         };
         if let Some(why) = why {
             if !std::mem::replace(&mut self.saving.failed, true) {
-                tracing::warn!(vendor = %name, "the next agent will not know the plugins of {name}: {why}");
+                tracing::warn!(vendor = %name, "failed to save the plugins of {name}: {why}");
             }
             let again = || Instant::now() + SAVE_AGAIN;
             self.saving.at.get_or_insert_with(again);

@@ -14,7 +14,7 @@ async fn sees(watch: &mut Watch, wanted: &[(&AbsPath, Option<&str>, WatchKind)])
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(10), wait).await;
-    assert!(waited.is_ok(), "never told: {missing:?}");
+    assert!(waited.is_ok(), "not notified: {missing:?}");
 }
 
 #[tokio::test]

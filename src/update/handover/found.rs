@@ -55,23 +55,23 @@ pub(super) fn stamp_of(path: &AbsPath) -> Result<AbsPath, HandoverError> {
 const UNFINISHED: [(&str, &str); 5] = [
     (
         "/etc/machine-config-daemon/node-annotations.json",
-        "to that daemon the first boot is not over",
+        "machine-config-daemon has not finished the first boot",
     ),
     (
         "/etc/ignition-machine-config-encapsulated.json",
-        "the first boot is not over",
+        "the first boot is not finished",
     ),
     (
         "/run/machine-config-daemon-force",
-        "somebody has asked that daemon to write everything anew; remove it first",
+        "a full rewrite by machine-config-daemon is requested; remove the file first",
     ),
     (
         "/etc/mco/machineconfig-revert.json",
-        "that daemon is to take an OS image back at the next boot",
+        "machine-config-daemon has an OS image rollback pending for the next boot",
     ),
     (
         "/etc/machine-config-daemon/currentimage",
-        "the OS image of this node is built in the cluster, and machinist could not change it",
+        "the OS image of this node is built in the cluster; machinist cannot change it",
     ),
 ];
 
@@ -118,7 +118,7 @@ pub fn parse(text: &[u8], shown: &str, rules: &Rules) -> Result<Found, HandoverE
     let mut object: Value =
         serde_json::from_slice(text).map_err(|error| refuse(error.to_string()))?;
     let Some(fields) = object.as_object_mut() else {
-        return Err(refuse("this is no object".to_owned()));
+        return Err(refuse("not an object".to_owned()));
     };
     for (field, value) in [
         ("kind", "MachineConfig"),

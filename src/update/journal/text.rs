@@ -18,7 +18,7 @@ const MIN_READER: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadJournal {
     /// It is truncated, edited, or not a journal.
-    #[error("the journal is unreadable: {0}; machinist journal reset puts it aside")]
+    #[error("the journal is unreadable: {0}; to start a new one: machinist journal reset")]
     Unreadable(String),
     /// It was written by a newer, incompatible version.
     #[error("the journal needs a reader of schema {needed}; this version reads up to {SCHEMA}")]
@@ -76,10 +76,9 @@ impl Journal {
     pub fn decode(text: &[u8]) -> Result<Self, BadJournal> {
         let unreadable = |why: String| BadJournal::Unreadable(why);
         let split = text.iter().position(|byte| *byte == b'\n');
-        let (header, rest) =
-            text.split_at(split.ok_or_else(|| unreadable("it has no header".into()))?);
+        let (header, rest) = text.split_at(split.ok_or_else(|| unreadable("no header".into()))?);
         let header: Header = serde_json::from_slice(header)
-            .map_err(|error| unreadable(format!("its header: {error}")))?;
+            .map_err(|error| unreadable(format!("header: {error}")))?;
         if header.min_reader > SCHEMA {
             return Err(BadJournal::TooNew {
                 needed: header.min_reader,
@@ -90,9 +89,9 @@ impl Journal {
             .and_then(|rest| rest.strip_suffix(b"\n"))
             .unwrap_or_default();
         if Digest::of(body) != header.checksum {
-            return Err(unreadable("its checksum does not match".into()));
+            return Err(unreadable("checksum mismatch".into()));
         }
-        serde_json::from_slice(body).map_err(|error| unreadable(format!("its body: {error}")))
+        serde_json::from_slice(body).map_err(|error| unreadable(format!("body: {error}")))
     }
 }
 

@@ -75,7 +75,7 @@ fn directory(
         };
         let kind = match stat.kind {
             _ if *left == 0 || depth == 0 => {
-                tracing::warn!(path = %at, "too much in the skeleton: left out of new homes");
+                tracing::warn!(path = %at, "skeleton directory too large: not copied to new home directories");
                 continue;
             }
             Kind::File => NodeKind::File(Content::new(root.read_nofollow(&at, LONGEST)?)),

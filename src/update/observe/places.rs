@@ -282,7 +282,7 @@ impl<'a> Places<'a> {
             };
             if passed.components().count() > DEEPEST_DIRECTORIES {
                 return Ok(Err(format!(
-                    "a link leads to a path of more than {DEEPEST_DIRECTORIES} directories"
+                    "a symbolic link leads to a path deeper than {DEEPEST_DIRECTORIES} directories"
                 )));
             }
             // A link on the way is checked itself, not only its target.

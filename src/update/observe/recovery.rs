@@ -46,15 +46,19 @@ fn of_unit(root: &Root, unit: &str) -> Result<Option<String>, RootError> {
         }
         let text = match root.read_text(&path, LONGEST_TEXT) {
             Ok(text) => text,
-            Err(error) if error.is_not_found() => return Ok(Some(format!("{path} leads nowhere"))),
-            Err(error) if error.is_wrong_kind() => return Ok(Some(format!("{path} is no file"))),
+            Err(error) if error.is_not_found() => {
+                return Ok(Some(format!("{path} is a dangling symbolic link")));
+            }
+            Err(error) if error.is_wrong_kind() => {
+                return Ok(Some(format!("{path} is not a file")));
+            }
             Err(error) => return Err(error),
         };
         return Ok(match program(&text) {
             None => Some(format!("{path} has no ExecStart=")),
             Some(program) if is_executable(root, &program)? => None,
             Some(program) => Some(format!(
-                "{path} runs {program}, which is not there or not executable"
+                "{path} runs {program}, which does not exist or is not executable"
             )),
         });
     }

@@ -76,7 +76,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             };
             match self.act_one(index, &action, boot).await? {
                 Err(error) if error.again && attempt < PATIENCE => {
-                    tracing::warn!(reason = %error.reason, "trying again: {}", chain(&error));
+                    tracing::warn!(reason = %error.reason, "retrying: {}", chain(&error));
                     let wait = RETRY.wait(attempt, jitter());
                     self.while_turning(tokio::time::sleep(wait)).await;
                 }
@@ -163,7 +163,7 @@ async fn has_failed<S: Services>(services: &S, unit: &str) -> Result<bool, Servi
 /// Returns the log message for an action.
 fn said(kind: ActionKind, unit: &str) -> String {
     match kind {
-        ActionKind::DaemonReload => "systemd has read its unit files again".to_owned(),
+        ActionKind::DaemonReload => "systemd reloaded its unit files".to_owned(),
         ActionKind::Stop => format!("{unit} stopped"),
         ActionKind::Restart => format!("{unit} restarted"),
         _ => format!("{unit} reloaded"),

@@ -93,7 +93,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     return Ok(Some(Some(Event::Withdrawn)));
                 }
                 false if waited >= OUTAGE => {
-                    tracing::warn!("no API server for {waited:.0?}: rebooting without it");
+                    tracing::warn!("API server unreachable for {waited:.0?}: rebooting without it");
                     return Ok(None);
                 }
                 _ => {}
@@ -114,7 +114,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         to: &str,
         stop: &CancellationToken,
     ) -> Result<Option<Option<Event>>, UpdateError> {
-        tracing::warn!("pods may have come back before the reboot; asking them to leave again");
+        tracing::warn!("pods may have been scheduled before the reboot; draining again");
         if let Err(error) = self.while_turning(node.cordon(to.to_owned())).await {
             self.note_refusal(&error);
             return self.pause(RETRY.wait(0, jitter()), stop).await;
@@ -128,7 +128,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     /// Publishes the error as a blocker, like a pod that cannot be evicted.
     pub(super) fn note_refusal(&mut self, error: &NodeError) {
         let message = crate::telemetry::chain(error);
-        tracing::warn!(reason = %error.reason, "trying again: {message}");
+        tracing::warn!(reason = %error.reason, "retrying: {message}");
         let known = self.draining.blockers.first();
         let since = known.map_or_else(Timestamp::now, |blocker| blocker.since);
         self.draining.blockers = vec![Blocker {

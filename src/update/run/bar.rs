@@ -42,7 +42,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return None;
         }
         if self.journal.failure.take().is_some() || self.planned.take().is_some() {
-            tracing::info!(reason = %bar.reason, "nothing is begun: {}", bar.message);
+            tracing::info!(reason = %bar.reason, "update not started: {}", bar.message);
         }
         self.repair = None;
         Some(Event::Withdrawn)

@@ -205,7 +205,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 let owned: Vec<_> = named.into_iter().chain(self.directories().await?).collect();
                 if let Err(error) = self.drift.arm(&self.root, &owned) {
                     tracing::warn!(
-                        "cannot watch all managed files; the slow pass finds the other drift: {}",
+                        "cannot watch all managed files; other drift is found by the periodic scan: {}",
                         crate::telemetry::chain(&error)
                     );
                 }
@@ -280,7 +280,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
         }
         for path in before.keys().filter(|path| !now.contains_key(path)) {
-            tracing::info!(%path, "is as the config asks again");
+            tracing::info!(%path, "matches the config again");
         }
         self.drift.found = now;
         self.publish();

@@ -82,7 +82,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if !self.is_beside_the_guard() {
             return Ok(true);
         }
-        tracing::info!("machinist-guard judges this boot; nothing is changed until then");
+        tracing::info!("waiting for machinist-guard to verify this boot; no changes until then");
         let mut idle = 0;
         while self.is_beside_the_guard() {
             let root = self.root.clone();
@@ -158,7 +158,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     }
                 },
                 Some(Effect::Reboot) if self.conduct.reboot != RebootConduct::Auto => {
-                    tracing::warn!("a reboot is needed; it is left to a person (update.reboot)");
+                    tracing::warn!("reboot required; reboot manually (update.reboot)");
                     break;
                 }
                 Some(effect) => {

@@ -129,7 +129,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 self.failed(&fault, reason, false);
                 return Ok(Some(Some(Event::StepFailed)));
             }
-            tracing::warn!(%reason, "trying again: {message}");
+            tracing::warn!(%reason, "retrying: {message}");
             self.note_blockers(vec![Blocker {
                 kind: "Unit".to_owned(),
                 namespace: String::new(),
@@ -176,7 +176,10 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 cordon.stopped.push(unit.clone());
                 self.save().await?;
             }
-            tracing::info!(unit, "stopping {unit}: it uses a device that is taken back");
+            tracing::info!(
+                unit,
+                "stopping {unit}: it uses a device that the update needs"
+            );
             let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
             let stopping = services.act(ActionKind::Stop, unit, limit, settle);
             let stopped = tokio::select! {
@@ -243,12 +246,12 @@ impl<S: Services, A: Audience> Updater<S, A> {
             started.await.map(|()| true)
         };
         match started.await {
-            Ok(true) => tracing::info!(unit, "{unit} runs again"),
-            Ok(false) => tracing::info!(unit, "{unit} is not there any more"),
+            Ok(true) => tracing::info!(unit, "{unit} started again"),
+            Ok(false) => tracing::info!(unit, "{unit} no longer exists"),
             Err(error) => tracing::error!(
                 unit,
                 reason = %error.reason,
-                "{unit} was stopped for this update and does not start again: {}",
+                "failed to start {unit}, stopped for this update: {}",
                 chain(&error)
             ),
         }
@@ -285,7 +288,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot stop {unit}, which uses a device that is taken back")]
+#[error("cannot stop {unit}, which uses a device that the update needs")]
 struct NotStopped {
     unit: String,
     #[source]

@@ -65,7 +65,7 @@ pub enum UpdateError {
     #[error("the state directory is not open")]
     NoState,
     /// A task with blocking work panicked or was cancelled.
-    #[error("a task of the update was lost")]
+    #[error("a task of the update panicked")]
     Lost(#[source] tokio::task::JoinError),
 }
 

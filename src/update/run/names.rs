@@ -29,7 +29,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let open = open.filter(|tx| tx.direction == Direction::Forward);
         for known in cordon.into_iter().chain(open.map(|tx| &mut tx.to)) {
             if known.digest == digest && known.name != config.name {
-                tracing::info!("{} is called {} by now", known.name, config.name);
+                tracing::info!("{} was renamed to {}", known.name, config.name);
                 known.name.clone_from(&config.name);
             }
         }
@@ -46,7 +46,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let Some(base) = base.filter(|base| base.digest == digest && **base != name) else {
             return Ok(());
         };
-        tracing::info!("{} is called {} by now", base.name, name.name);
+        tracing::info!("{} was renamed to {}", base.name, name.name);
         *base = name;
         self.save().await?;
         self.publish();

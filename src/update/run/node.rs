@@ -278,7 +278,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             });
         }
         self.save().await?;
-        tracing::info!("pods may come again");
+        tracing::info!("node released after the update");
         Ok(())
     }
 }

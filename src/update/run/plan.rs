@@ -65,7 +65,7 @@ fn unsafe_alone(refusals: &[Refusal]) -> bool {
 
 /// The desired config disappeared between two reads.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no desired config to plan for")]
+#[error("no desired config to plan for")]
 struct NothingDesired;
 
 /// Makes the config the base without changing the tree. Paths that it does not name are not owned any more.
@@ -156,7 +156,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if self.repair.is_some() && unsafe_alone(&refusals) {
             let reason = Reason::LeftBehind;
             for refusal in refusals {
-                tracing::warn!(%reason, "is not put back: {refusal}");
+                tracing::warn!(%reason, "not repaired: {refusal}");
             }
             self.repair = None;
             return Event::Withdrawn;
@@ -238,7 +238,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.failures = 0;
         if !known {
             let config = self.config_name();
-            tracing::info!("the machine already is what {config} asks for");
+            tracing::info!("the machine already matches {config}");
         }
         Ok(Event::PlanEmpty)
     }
@@ -255,8 +255,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         if let Some(opens) = self.closed_until() {
             let to = self.desired_name();
             match self.earliest.is_some() && self.earliest == known {
-                true => tracing::debug!("{to} still waits until {opens}"),
-                false => tracing::info!("{to} waits until updates may begin, at {opens}"),
+                true => tracing::debug!("{to} is still waiting until {opens}"),
+                false => tracing::info!("{to} is waiting for its start time {opens}"),
             }
             self.publish();
             return self.wait(stop).await;
@@ -340,7 +340,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                     return Some(Event::Withdrawn);
                 }
                 if self.journal.failure.take().is_some() {
-                    tracing::info!("the source holds the config of this machine again");
+                    tracing::info!("the source contains the machine's config again");
                 }
                 // The node is still cordoned for a config that is no longer desired.
                 (self.phase == Phase::Idle && self.is_to_be_lifted()).then_some(Event::Withdrawn)
@@ -383,9 +383,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
             tracing::error!(reason = %refusal.reason, "{refusal}");
         }
         match look::current(&self.journal) {
-            Some(current) => tracing::warn!("the last good config stays: {}", current.name),
+            Some(current) => tracing::warn!("keeping the last valid config: {}", current.name),
             None => {
-                tracing::warn!("nothing is done until the source holds a config that is accepted")
+                tracing::warn!("no changes until the source contains a valid config")
             }
         }
         self.publish();

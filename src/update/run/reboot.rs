@@ -33,15 +33,15 @@ const CALLED_OFF: Duration = Duration::from_secs(60);
 const NEXT_ROOT: &str = "/run/nextroot";
 
 #[derive(Debug, thiserror::Error)]
-#[error("the reboot was asked for three times and did not happen")]
+#[error("the reboot was requested three times and did not happen")]
 struct StillHere;
 
 #[derive(Debug, thiserror::Error)]
-#[error("there is no boot id below the root, so that nothing could prove a reboot")]
+#[error("no boot ID below the root: a reboot could not be verified")]
 struct NoBootId;
 
 #[derive(Debug, thiserror::Error)]
-#[error("there is no service manager to order the reboot from")]
+#[error("no service manager to request the reboot from")]
 struct NoServices;
 
 /// A failed attempt.
@@ -76,7 +76,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Ok(Some(Event::StepFailed));
         };
         if !self.may_reboot() {
-            tracing::warn!("a reboot is needed; it is left to a person (update.reboot)");
+            tracing::warn!("reboot required; reboot manually (update.reboot)");
             return self.wait(stop).await;
         }
         if let Some(ended) = self.permit_reboot(stop).await? {
@@ -98,7 +98,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 self.failed(&NoServices, Reason::ManagerUnreachable, false);
                 return Ok(Some(Event::StepFailed));
             };
-            tracing::info!("ordering the {kind}: {method:?}, attempt {}", before + 1);
+            tracing::info!("requesting {kind}: {method:?}, attempt {}", before + 1);
             let Some((error, accepted)) = self.ask_for(&*services, kind, method, stop).await else {
                 return Ok(None);
             };
@@ -128,7 +128,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         method: RebootMethod,
         stop: &CancellationToken,
     ) -> Option<(ServiceError, bool)> {
-        let why = format!("machinist applies {}", self.config_name());
+        let why = format!("machinist is applying {}", self.config_name());
         tokio::select! {
             // The request is in the journal: the next start repeats it or detects a new boot.
             () = stop.cancelled() => return None,
@@ -138,7 +138,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 }
             }
         }
-        tracing::info!("the {kind} is accepted");
+        tracing::info!("{kind} accepted");
         tokio::select! {
             // Expected: systemd stops this process during the shutdown.
             () = stop.cancelled() => None,

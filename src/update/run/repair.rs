@@ -76,13 +76,13 @@ impl<S: Services, A: Audience> Updater<S, A> {
             match self.repairs.due(&path, now) {
                 None => {
                     self.repairs.count(&path, now);
-                    tracing::info!(%path, "is put back, as drift.paths or drift.default asks");
+                    tracing::info!(%path, "repairing drift (drift.paths or drift.default)");
                     self.repair = Some(path);
                     return Some(Event::Desired);
                 }
                 Some(due) => {
                     let reason = Reason::Drifted;
-                    tracing::warn!(%path, %reason, "is changed again and again, and left alone for now");
+                    tracing::warn!(%path, %reason, "changes repeatedly, repair is suspended for now");
                     self.drift.look_again_at(due);
                 }
             }

@@ -50,7 +50,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         self.enter(phase);
         self.span().in_scope(|| match phase {
             Phase::Booted => tracing::info!("the machine has booted into {to}"),
-            phase => tracing::info!("going on with the update to {to}: {}", phase.name()),
+            phase => tracing::info!("resuming the update to {to}: {}", phase.name()),
         });
         effect
     }

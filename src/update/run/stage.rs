@@ -83,7 +83,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 Ok(Event::Staged)
             }
             Err(TransactionError::Stopped) => {
-                tracing::info!("stopped before anything was changed; the next start begins anew");
+                tracing::info!("stopped before any change; the next start begins the update again");
                 Ok(Event::StepFailed)
             }
             Err(error) => {
@@ -133,7 +133,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     fn restless(&mut self) -> Event {
         self.replans += 1;
         if self.replans < REPLANS {
-            tracing::info!("the machine changed since it was looked at; planning anew");
+            tracing::info!("the machine changed since it was scanned; planning again");
             return Event::Replan;
         }
         self.replans = 0;
@@ -186,7 +186,7 @@ fn stage(
     tracing::info!(
         transaction = tx.id,
         phase = Phase::Staging.name(),
-        "update to {to} begins: {changes} change(s), cost: {cost:?}"
+        "starting update to {to}: {changes} change(s), cost: {cost:?}"
     );
     // A failure of another config no longer concerns the machine.
     let failure = &mut journal.failure;

@@ -54,7 +54,7 @@ pub(super) fn open(root: &Root, store: Option<Arc<Store>>) -> Result<Opened, Sto
     Ok(match recover::recover(&store) {
         Ok((journal, recovered)) => {
             if !recovered.is_empty() {
-                tracing::info!(?recovered, "settled what an interrupted update left");
+                tracing::info!(?recovered, "recovered from an interrupted update");
             }
             let (store, trouble) = (Some(store), None);
             Opened {
@@ -82,7 +82,7 @@ impl Opened {
 impl Trouble {
     fn of(error: &RecoverError, unknown: bool) -> Self {
         let (code, message) = (error.reason(), chain(error));
-        tracing::error!(reason = %code, "{message}; nothing is changed on this machine meanwhile");
+        tracing::error!(reason = %code, "{message}; no changes on this machine until it is fixed");
         let failure = Failure {
             code,
             message: super::super::bounded(message),
@@ -136,7 +136,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.publish();
             return Ok(Regained::At(None));
         }
-        tracing::info!("the state can be read and written again");
+        tracing::info!("the state directory is usable again");
         let next = self.resume();
         self.publish();
         Ok(Regained::At(next))

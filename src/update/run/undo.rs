@@ -24,7 +24,7 @@ use crate::{
 const PATIENCE: u32 = 7;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the config before could not be brought back; a person must look")]
+#[error("the rollback failed; manual repair required")]
 struct Stuck {
     #[source]
     source: TransactionError,
@@ -52,7 +52,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
         });
         let reason = self.undo_reason();
         let code = reason.code;
-        tracing::warn!(reason = %code, "{code}: bringing the config before back");
+        tracing::warn!(reason = %code, "{code}: rolling back to the previous config");
         let held = self.hold_off_shutdown().await;
         let reverted = self
             .blocking(move |store, journal| {
@@ -100,7 +100,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     fn undo_reason(&self) -> Failure {
         let withdrawn = || Failure {
             code: Reason::Withdrawn,
-            message: "the config was taken back before it was in force".to_owned(),
+            message: "the config was withdrawn before it was applied".to_owned(),
             again: false,
             digest: None,
         };
@@ -162,7 +162,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             .await??;
         self.planned = None;
         let config = self.config_name();
-        tracing::info!("the config before is back: {config}");
+        tracing::info!("rolled back to {config}");
         Ok(Event::Undone {
             reboot: false,
             withdrawn,

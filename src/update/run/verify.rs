@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[derive(Debug, thiserror::Error)]
-#[error("the disk is not as the config asks: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+#[error("the disk does not match the config: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
 struct NotAsAsked(Vec<Drift>);
 
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ struct NotAsAsked(Vec<Drift>);
 struct OldBoot;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the machine is not as well as before: {}", guard::sentence(.0))]
+#[error("the machine's health is worse than before: {}", guard::sentence(.0))]
 struct Unwell(Vec<Fault>);
 
 impl<S: Services, A: Audience> Updater<S, A> {
@@ -65,7 +65,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             return Event::StepFailed;
         }
         let message = crate::update::bounded(error.to_string());
-        tracing::error!(reason = %Reason::MachineUnwell, boots, "{message}; booting once more");
+        tracing::error!(reason = %Reason::MachineUnwell, boots, "{message}; rebooting once more");
         self.journal.failure = Some(Failure {
             code: Reason::MachineUnwell,
             message,

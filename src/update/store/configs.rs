@@ -134,7 +134,7 @@ fn config_text(root: &Root, name: &ConfigName) -> Result<Vec<u8>, StoreError> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{}/{} holds something else", paths::configs(), .0.hex())]
+#[error("{}/{} has other content", paths::configs(), .0.hex())]
 struct OtherContent(Digest);
 
 fn lost(name: &ConfigName, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {

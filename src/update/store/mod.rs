@@ -47,7 +47,7 @@ pub struct Store {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has locked this root.
-    #[error("another machinist works on this root: {lock} is held")]
+    #[error("another machinist process uses this root: {lock} is locked")]
     Locked {
         /// The lock file.
         lock: AbsPath,
@@ -62,9 +62,7 @@ pub enum StoreError {
         source: BadJournal,
     },
     /// A stored config is missing or does not match its digest.
-    #[error(
-        "the stored copy of config {name} cannot be used: give the machine {name} once more, unchanged"
-    )]
+    #[error("the stored copy of config {name} is unusable: provide {name} again, unchanged")]
     Config {
         /// The config's name.
         name: String,

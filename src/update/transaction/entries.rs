@@ -80,7 +80,7 @@ pub(super) fn backward(
     let work = Work { root, target, slot };
     let _locked = lock(root)?;
     let Some(found) = read(root, target)? else {
-        tracing::warn!(path = %target, "the file is gone; its entries stay as they are");
+        tracing::warn!(path = %target, "the file no longer exists; its entries are not changed");
         return Ok(());
     };
     let mut there = found.clone();
@@ -91,7 +91,7 @@ pub(super) fn backward(
             Standing::Foreign if is_orphan(root, &edit)? => edit.apply(&mut there),
             Standing::Foreign => {
                 let entry = edit.name();
-                tracing::warn!(path = %target, entry, "changed by somebody else; left as it is");
+                tracing::warn!(path = %target, entry, "changed by another process; left unchanged");
             }
         }
     }

@@ -60,7 +60,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum TransactionError {
     /// The objects at the target and in the slot match neither the state before nor the state after.
-    #[error("{target} was changed by somebody else during the update")]
+    #[error("{target} was changed by another process during the update")]
     Changed {
         /// The target.
         target: AbsPath,
@@ -69,25 +69,25 @@ pub enum TransactionError {
     #[error("stopped before the commit")]
     Stopped,
     /// The file system of the target is not mounted.
-    #[error("the file system of {target} is not mounted, or what was staged there was removed")]
+    #[error("the file system of {target} is not mounted, or its staged content was removed")]
     MountMissing {
         /// The target.
         target: AbsPath,
     },
     /// Another process holds the lock on the user databases.
-    #[error("{path} is locked by somebody else who changes users or groups")]
+    #[error("{path} is locked by another process that changes users or groups")]
     Locked {
         /// The lock.
         path: AbsPath,
     },
     /// The list of operations does not match the plan; this is a defect.
-    #[error("the operation at {target} is not the planned one")]
+    #[error("the operation at {target} differs from the plan")]
     NotThePlan {
         /// The target.
         target: AbsPath,
     },
     /// The config was read without the contents of its files; this is a defect.
-    #[error("the config is at hand without the content {digest}")]
+    #[error("content {digest} of the config is missing")]
     NoContent {
         /// The missing content.
         digest: Digest,

@@ -113,7 +113,7 @@ fn staging_way(root: &Root, dir: &AbsPath) -> Result<Option<Way>, TransactionErr
         Err(Barred::Error(TransactionError::Root(error))) if error.is_unsafe() => {
             let reason = Reason::LeftBehind;
             let why = crate::telemetry::chain(&error);
-            tracing::warn!(path = %dir, %reason, "is left as it is: {why}");
+            tracing::warn!(path = %dir, %reason, "left unchanged: {why}");
             Ok(None)
         }
         Err(barred) => Err(barred.into_error(dir)),
@@ -125,13 +125,13 @@ fn staging_way(root: &Root, dir: &AbsPath) -> Result<Option<Way>, TransactionErr
 pub(super) fn reach_to_tidy(root: &Root, path: &AbsPath) -> Result<Option<Root>, TransactionError> {
     let why = match root.walk(path) {
         Ok(way) if way.links.is_empty() => return Ok(Some(root.pinned(&[&way]))),
-        Ok(_) => "a link is on its way".to_owned(),
+        Ok(_) => "its path contains a symbolic link".to_owned(),
         Err(error) if error.is_absent() => return Ok(Some(root.clone())),
         Err(error) if is_machines(&error) => return Err(error.into()),
         Err(error) => crate::telemetry::chain(&error),
     };
     let reason = Reason::LeftBehind;
-    tracing::warn!(%path, %reason, "is left as it is: {why}");
+    tracing::warn!(%path, %reason, "left unchanged: {why}");
     Ok(None)
 }
 

@@ -260,7 +260,7 @@ impl Work<'_> {
         }
         if let Some((path, label)) = self.labels.pending.first_key_value() {
             let (reason, count) = (Reason::LabelPending, self.labels.pending.len());
-            tracing::warn!(%path, label, count, %reason, "cannot be labelled here");
+            tracing::warn!(%path, label, count, %reason, "cannot set the SELinux label");
         }
         Ok(self.labels)
     }

@@ -70,7 +70,7 @@ pub(super) fn copy_file(
     let bytes = root.read_nofollow(from, LARGEST)?;
     root.build_file(to, &bytes, meta)?;
     for (name, error) in root.copy_meta_extras(from, to)?.left {
-        tracing::warn!(path = %to, "attribute {name} is not kept: {error}");
+        tracing::warn!(path = %to, "attribute {name} was not kept: {error}");
     }
     Ok(())
 }

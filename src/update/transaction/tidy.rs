@@ -93,7 +93,7 @@ fn if_it_answers<T>(
         Err(TransactionError::Root(error)) if error.is_unreachable() => {
             let reason = Reason::LeftBehind;
             let why = crate::telemetry::chain(&error);
-            tracing::warn!(%path, %reason, "is left as it is: {why}");
+            tracing::warn!(%path, %reason, "left unchanged: {why}");
             Ok(left)
         }
         tidied => tidied,

@@ -39,19 +39,17 @@ impl Undone {
     /// Returns one line for each path that was left behind, for the journal.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let left = self.left_behind.iter();
-        left.map(|LeftBehind { path, why }| {
-            format!("{path} could not be brought back safely: {why}")
-        })
+        left.map(|LeftBehind { path, why }| format!("{path} could not be restored safely: {why}"))
     }
 
     /// Logs the paths that were moved away or left behind.
     pub fn log(&self) {
         for path in &self.kept {
-            tracing::warn!(%path, "somebody had changed this file; their version is kept below drifted/");
+            tracing::warn!(%path, "modified by another process; its version is kept below drifted/");
         }
         for LeftBehind { path, why } in &self.left_behind {
             let reason = Reason::LeftBehind;
-            tracing::warn!(%path, %reason, "could not be brought back safely and is left as it is: {why}");
+            tracing::warn!(%path, %reason, "could not be restored safely and is left unchanged: {why}");
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) async fn run(stage: &mut Stage, patience: Patience) -> Vec<Finding> {
     coming_back(stage, patience, &mut found).await;
     let why = stage.ended.join("; ");
     found.say(
-        "no session ends by what the program does",
+        "the program causes no session to end",
         stage.ended.is_empty(),
         why,
     );
@@ -62,11 +62,11 @@ impl Findings {
     }
 }
 
-const AWAY: &str = "there is no session";
+const AWAY: &str = "no session";
 const REJECTED: &str = "a snapshot was rejected";
 
 async fn hello(stage: &mut Stage, patience: Patience, found: &mut Findings) {
-    let rule = "it connects and says Hello first, as the contract wants it";
+    let rule = "it connects and sends a valid Hello first";
     let came = stage
         .until(patience.step, |stage| {
             stage.is_open() || !stage.refused.is_empty()
@@ -81,8 +81,8 @@ async fn hello(stage: &mut Stage, patience: Patience, found: &mut Findings) {
 }
 
 async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) {
-    let all = "it offers every resource that Hello names";
-    let good = "its snapshots are as the contract and its file want them";
+    let all = "it offers every resource named in Hello";
+    let good = "its snapshots conform to the contract and its file";
     if !stage.is_open() {
         found.skip(all, AWAY);
         return found.skip(good, AWAY);
@@ -106,17 +106,17 @@ async fn snapshots(stage: &mut Stage, patience: Patience, found: &mut Findings) 
 
 /// Judges the snapshots received since the first ones.
 fn replacing(stage: &Stage, found: &mut Findings) {
-    let rule = "a later snapshot replaces the one before, and no generation goes back";
+    let rule = "a later snapshot replaces the previous one, and generations never decrease";
     match stage.rejected.first() {
         Some(why) => found.say(rule, false, why.message.clone()),
         None if stage.hellos.is_empty() => found.skip(rule, AWAY),
-        None if stage.replaced == 0 => found.skip(rule, "no second snapshot came"),
+        None if stage.replaced == 0 => found.skip(rule, "no second snapshot received"),
         None => found.say(rule, true, ""),
     }
 }
 
 async fn heartbeats(stage: &mut Stage, patience: Patience, found: &mut Findings) {
-    let rule = "it says something within three heartbeats";
+    let rule = "it sends a message within three heartbeats";
     if !stage.is_open() {
         return found.skip(rule, AWAY);
     }
@@ -130,7 +130,7 @@ async fn heartbeats(stage: &mut Stage, patience: Patience, found: &mut Findings)
         rule,
         stage.silence <= 3 * HEARTBEAT,
         format!(
-            "{silent:.1} s without a word; {} ms were agreed",
+            "no message for {silent:.1} s; the heartbeat is {} ms",
             HEARTBEAT.as_millis()
         ),
     );
@@ -156,7 +156,7 @@ async fn allocate(
     found: &mut Findings,
 ) {
     let rule = "it answers Allocate with a recipe that its file allows";
-    let unknown = "it answers Allocate for a device it does not have with an error";
+    let unknown = "it answers Allocate for an unknown device with an error";
     let Some(one) = resource.filter(|_| stage.is_open()) else {
         let why = if stage.is_open() {
             "its recipes answer"
@@ -178,7 +178,7 @@ async fn allocate(
     found.say(unknown, kept, shown(answer.as_ref()));
 }
 
-const NOT_ASKED: &str = "it does not ask for it";
+const NOT_ASKED: &str = "its snapshot does not request it";
 
 async fn pre_start(
     stage: &mut Stage,
@@ -204,7 +204,7 @@ async fn preferred(
     time: Duration,
     found: &mut Findings,
 ) {
-    let rule = "it answers Preferred with as many of the free devices as are wanted";
+    let rule = "it answers Preferred with the requested number of available devices";
     match resource {
         _ if !stage.is_open() => found.skip(rule, AWAY),
         None => found.skip(rule, NOT_ASKED),
@@ -252,7 +252,7 @@ fn shown(answer: Option<&answer::Answer>) -> String {
         None => "no answer in time".to_owned(),
         Some(answer::Answer::Error(why)) => format!("the answer is the error {why:?}"),
         Some(answer::Answer::Recipe(_)) => "the answer is a recipe".to_owned(),
-        Some(_) => "the answer is of another question".to_owned(),
+        Some(_) => "the answer is for another request".to_owned(),
     }
 }
 
@@ -276,10 +276,10 @@ async fn letting_go(stage: &mut Stage, patience: Patience, found: &mut Findings)
 
 async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings) {
     let (back, same) = (
-        "it connects again when the session ends",
-        "it comes back as the same instance",
+        "it reconnects when the session ends",
+        "it reconnects as the same instance",
     );
-    let rise = "its generations do not go back over reconnects";
+    let rise = "its generations never decrease across reconnects";
     if !stage.is_open() {
         for rule in [back, same, rise] {
             found.skip(rule, AWAY);
@@ -306,7 +306,7 @@ async fn coming_back(stage: &mut Stage, patience: Patience, found: &mut Findings
     match stage.rejected.iter().find(old) {
         Some(old) => found.say(rise, false, old.message.clone()),
         None if !stage.rejected.is_empty() => found.skip(rise, REJECTED),
-        None if stage.accepted == 0 => found.skip(rise, "it had nothing to say again"),
+        None if stage.accepted == 0 => found.skip(rise, "it sent no snapshot again"),
         None => found.say(rise, true, ""),
     }
 }

@@ -97,9 +97,9 @@ impl Stage {
     /// Explains why the awaited event did not happen.
     pub(super) fn missed(&self, what: &str, waited: Duration) -> String {
         match self.program_ended() {
-            Some(Ended { how, well: false }) => format!("the program has ended: {how}"),
+            Some(Ended { how, well: false }) => format!("the program exited: {how}"),
             Some(Ended { how, well: true }) => format!(
-                "the program has ended ({how}), and nothing of it in the background came within {} s",
+                "the program exited ({how}), and no background process of it connected within {} s",
                 waited.as_secs()
             ),
             None => format!("{what} {} s", waited.as_secs()),
@@ -258,7 +258,7 @@ impl Stage {
     pub(super) fn hang_up(&mut self) {
         if let Some(end) = self.live.take().and_then(|live| live.end) {
             // The session may have ended already.
-            let _ = end.send(Status::unavailable("the agent stops"));
+            let _ = end.send(Status::unavailable("the agent is stopping"));
         }
     }
 }

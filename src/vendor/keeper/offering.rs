@@ -52,7 +52,7 @@ impl Keeper {
                 Some(accepted(&name, generation))
             }
             Ok(Standing::Taken { by }) => {
-                let message = format!("{name} belongs to {by}, which keeps it");
+                let message = format!("{name} is already offered by {by}");
                 self.offers.accept(resource, generation, bytes, Some(by));
                 let why = whole(Reason::ResourceTaken, message);
                 Some(self.refused(&name, generation, why))
@@ -69,7 +69,7 @@ impl Keeper {
             _ => {
                 let shown: String = given.resource.chars().take(320).collect();
                 let message = format!("{shown:?} was not named in Hello");
-                self.complain(format!("a snapshot is refused: {message}"));
+                self.complain(format!("snapshot rejected: {message}"));
                 let why = whole(Reason::ResourceUnknown, message);
                 return Err(rejected(&shown, given.generation, why).into());
             }
@@ -99,11 +99,11 @@ impl Keeper {
                 continue;
             }
             let resource = match offer.lapsed {
-                true => offers::lapsed(&offer.resource, "the vendor is away").into(),
+                true => offers::lapsed(&offer.resource, "the vendor is disconnected").into(),
                 false => Arc::clone(&offer.resource),
             };
             if let Err(error) = self.registry.offer(resource).await {
-                tracing::warn!("{name} is served as before: {error}");
+                tracing::warn!("failed to change how {name} is served: {error}");
             }
         }
         for (name, generation, why) in unfit {
@@ -132,7 +132,7 @@ impl Keeper {
 
     fn refused(&mut self, name: &ResourceName, generation: u64, why: Refused) -> FromAgent {
         let vain = format!(
-            "vendor {} offers {name} in vain: {}",
+            "vendor {}: offer of {name} rejected: {}",
             self.name(),
             why.message
         );
@@ -189,11 +189,11 @@ impl Keeper {
             .map(|offer| offer.resource.clone())
             .collect();
         let why = match connected {
-            true => format!("vendor {vendor} has not offered it again since it came back"),
-            false => format!("vendor {vendor} is gone: {}", lapse.why),
+            true => format!("vendor {vendor} has not offered it again since it reconnected"),
+            false => format!("vendor {vendor} is disconnected: {}", lapse.why),
         };
         if !gone.is_empty() {
-            tracing::warn!(vendor = %vendor, "{why}; its devices are not lent");
+            tracing::warn!(vendor = %vendor, "{why}; its devices are unhealthy");
             self.lapsed = Some(why.clone());
         }
         for resource in gone {

@@ -18,14 +18,14 @@ impl Keeper {
     pub(super) async fn open(&mut self, opening: Opening) {
         if let Err(status) = self.may_open(&opening.hello) {
             let (name, why) = (self.name(), status.message());
-            self.complain(format!("a session of vendor {name} is refused: {why}"));
+            self.complain(format!("session of vendor {name} rejected: {why}"));
             // The caller may have stopped waiting.
             let _ = opening.reply.send(Err(status));
             return;
         }
         let instance = opening.hello.instance.clone();
         if self.live.is_some() {
-            self.end(Status::aborted("its vendor has connected again"));
+            self.end(Status::aborted("the vendor has reconnected"));
         }
         let resumed = self.offers.is_of(&instance);
         (self.vain, self.forbidden) = (BTreeMap::new(), BTreeSet::new());
@@ -45,7 +45,10 @@ impl Keeper {
             end: ended,
         };
         if opening.reply.send(Ok(granted)).is_err() {
-            return self.over(self.sessions, "it left before its session was granted");
+            return self.over(
+                self.sessions,
+                "it disconnected before its session was established",
+            );
         }
         let (name, process) = (self.name(), opening.process);
         let word = if resumed { "resumes" } else { "begins" };
@@ -62,7 +65,7 @@ impl Keeper {
         if !self.offers.has_unconfirmed() {
             self.lapse = None;
         } else if self.lapse.is_none() {
-            self.lapse_later("it came back and has not offered everything again yet");
+            self.lapse_later("it reconnected and has not offered all resources again yet");
         }
         self.catch_up();
     }
@@ -92,7 +95,7 @@ impl Keeper {
             // Its stream has ended; the event for that is under way.
             Some(live) if live.to.is_closed() => Ok(()),
             Some(live) if live.instance != hello.instance => Err(Status::already_exists(format!(
-                "instance {:?} of vendor {} has the session",
+                "instance {:?} of vendor {} already has a session",
                 live.instance, vendor.name
             ))),
             _ => Ok(()),
@@ -117,14 +120,14 @@ impl Keeper {
 
     fn does_not_read(&mut self) {
         if let Some(live) = self.live.as_ref().filter(|live| live.to.is_closed()) {
-            return self.over(live.number, "it has left");
+            return self.over(live.number, "it disconnected");
         }
-        let why = "it does not read what it is sent";
+        let why = "it does not read its messages";
         self.end(Status::resource_exhausted(why));
         self.lapse_later(why);
         let name = self.name();
         if self.lines.take() {
-            tracing::warn!(vendor = %name, "the session of vendor {name} is ended: {why}");
+            tracing::warn!(vendor = %name, "ending the session of vendor {name}: {why}");
         }
     }
 
@@ -148,7 +151,7 @@ impl Keeper {
                 if self.resuming == Some(id) && matches!(answer, Some(answer::Answer::Done(_))) {
                     (self.owes_resume, self.resuming) = (false, None);
                 }
-                let nothing = || Unasked::Away("its answer says nothing".to_owned());
+                let nothing = || Unasked::Away("its answer is empty".to_owned());
                 self.questions.answer(id, answer.ok_or_else(nothing));
             }
         }
@@ -159,7 +162,7 @@ impl Keeper {
         let is_order = ask.is_order();
         let why = match &self.live {
             None => self.why_away(),
-            Some(live) if live.to.is_closed() => "its session is over".to_owned(),
+            Some(live) if live.to.is_closed() => "its session ended".to_owned(),
             Some(_) => match self.questions.open(ask.reply, is_order) {
                 Ok(id) => {
                     match ask.asked {

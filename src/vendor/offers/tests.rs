@@ -67,9 +67,9 @@ fn devices_that_lapse_keep_a_reason_of_their_own() {
     let mut whole = Resource::clone(&resource(&["a", "b"]));
     let b = whole.devices.get_mut("b").unwrap();
     (b.health, b.reason) = (Health::Unhealthy, Some("hot".into()));
-    let lapsed = lapsed(&whole, "vendor acme is gone");
+    let lapsed = lapsed(&whole, "vendor acme is disconnected");
     let reason = |id: &str| lapsed.devices[id].reason.as_deref();
-    assert_eq!(reason("a"), Some("vendor acme is gone"));
+    assert_eq!(reason("a"), Some("vendor acme is disconnected"));
     assert_eq!(reason("b"), Some("hot"));
     assert!(
         lapsed

@@ -99,7 +99,7 @@ fn paths_that_lead_elsewhere_are_refused_with_a_sentence() {
         (node("/dev/fifo"), "not a device"),
         (node("/dev/acme-file"), "not a device"),
         (node("/dev/acme0"), "/dev/acme0 does not exist"),
-        (node("/dev/acme{word}"), "{word} stands for nothing here"),
+        (node("/dev/acme{word}"), "{word} is not a known placeholder"),
         (mount("/etc"), "must not be mounted"),
         (mount("/opt/acme/../../etc"), "it holds . or .."),
         (
@@ -133,7 +133,7 @@ fn what_the_file_allows_is_taken_and_texts_are_filled_in() {
     given.recipe.as_mut().unwrap().nodes = node("/dev/acme-{id}").nodes;
     let read = read_in(&root, vec![given]).unwrap();
     let device = &read.devices["a"];
-    assert_eq!(device.reason.as_deref(), Some("the vendor says so"));
+    assert_eq!(device.reason.as_deref(), Some("reported by the vendor"));
     assert_eq!(
         device.nodes[0].host.as_str(),
         "/dev/acme-a",
@@ -172,32 +172,32 @@ fn devices_that_are_not_as_the_contract_says_are_named() {
     use Reason::DeviceInvalid as Invalid;
     let good = || device(api::Recipe::default());
     all_refused(vec![
-        (with(|one| one.id = "../x".into()), Invalid, "no id"),
-        (with(|one| one.id = "x".repeat(64)), Invalid, "no id"),
-        (with(|one| one.health = 0), Invalid, "health is not said"),
-        (with(|one| one.health = 9), Invalid, "health is not said"),
+        (with(|one| one.id = "../x".into()), Invalid, "invalid id"),
+        (with(|one| one.id = "x".repeat(64)), Invalid, "invalid id"),
+        (with(|one| one.health = 0), Invalid, "health is not set"),
+        (with(|one| one.health = 9), Invalid, "health is not set"),
         (with(|one| one.numa = vec![1024]), Invalid, "NUMA"),
         (
             with(|one| one.attributes = [("a\n".to_owned(), String::new())].into()),
             Invalid,
-            "no attribute",
+            "is not an attribute name",
         ),
         (
             with(|one| one.capacity = [("memory".to_owned(), "40GB".to_owned())].into()),
             Invalid,
-            "device \"a\": capacity memory: \"40GB\" is no quantity",
+            "device \"a\": capacity memory: \"40GB\" is not a quantity",
         ),
         (
             with(|one| one.capacity = [("me-mory".to_owned(), "1".to_owned())].into()),
             Invalid,
-            "\"me-mory\" is no name of a capacity",
+            "\"me-mory\" is not a valid capacity name",
         ),
         (
             with(|one| one.capacity = (0..17).map(|n| (format!("c{n}"), "1".to_owned())).collect()),
             Reason::Limit,
             "17 capacities are more than 16",
         ),
-        (vec![good(), good()], Invalid, "two of that id"),
+        (vec![good(), good()], Invalid, "duplicate id"),
         (
             vec![good(); 4],
             Reason::Limit,
@@ -217,7 +217,7 @@ fn recipes_that_are_not_as_the_contract_says_are_named() {
         (
             with_recipe(|one| one.cdi = vec!["other.dev/gpu=0".into()]),
             Reason::PathForbidden,
-            "no CDI device that vendor acme may name",
+            "not a CDI device that vendor acme may use",
         ),
         (
             with_recipe(|one| {
@@ -271,6 +271,6 @@ fn a_device_that_cannot_be_decoded_is_named_by_its_place() {
     snapshot.devices.push(Bytes::from_static(&[0x0a, 1, 0xff]));
     let refused = super::read(None, &vendor, &name, (snapshot, 1), Besides::default()).unwrap_err();
     assert_eq!(refused.reason, Reason::DeviceInvalid);
-    let told = "device 2 of the snapshot is not encoded as protobuf wants it";
+    let told = "device 2 of the snapshot is not valid protobuf";
     assert!(refused.message.starts_with(told), "{}", refused.message);
 }

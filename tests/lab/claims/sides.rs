@@ -27,15 +27,15 @@ pub(super) fn neither(stage: &Stage) {
             status["zeroResources"] == *zeros
         });
     };
-    told("what is lent is no leftover", &json!([]));
+    told("devices in use are not leftovers", &json!([]));
     machine.sh(&format!("rm {DECLARED}"));
     told("the leftover", &json!([FUSE]));
-    let line = format!("{FUSE}: the Node still counts 0 of it");
+    let line = format!("{FUSE}: not advertised by machinist; the Node still lists it with 0");
     for command in [&["devices", "list"][..], &["status"]] {
         let shown = machine.exec(&[&["/usr/bin/machinist"], command].concat());
         assert!(shown.contains(&line), "{shown}");
     }
     machine.write(DECLARED, declaration("dra"));
-    stage.wait_devices("what is lent again", 2, false);
+    stage.wait_devices("devices allocatable again", 2, false);
     told("the end of it", &json!([]));
 }

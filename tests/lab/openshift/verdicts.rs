@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{AT_ONCE, Content, SSHD, SSHD_WITH_HELPER, Story, said, seen::ProgressSight};
 use crate::support::wait;
 
-const NOTHING: &str = "Nothing to do: the machine is as the config says.";
+const NOTHING: &str = "No changes: the machine matches the config.";
 
 /// Adopts the daemon's node, with both ways in which sshd can be configured to read its keys.
 pub fn adoption(story: &Story<'_>, content: &Content) {
@@ -56,7 +56,7 @@ pub fn bad_and_good(story: &Story<'_>, content: &mut Content) {
         (
             "baseOSExtensionsContainerImage",
             json!(other),
-            "image of OS extensions",
+            "OS extensions image",
         ),
         ("osImageURL", json!(other), "OS image"),
         ("config", json!({"ignition": {"version": "9.9.0"}}), "9.9.0"),

@@ -158,7 +158,7 @@ pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
     );
     must(
         reboots == 1 || known.lost_power,
-        "nobody asked for the reboot",
+        "the reboot was not requested",
     );
     // The agent reports an update as verified; the kubelet's reports show whether the node had
     // really come back from the reboot.

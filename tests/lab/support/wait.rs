@@ -26,7 +26,7 @@ pub fn value<T>(what: &str, deadline: Duration, mut ask: impl FnMut() -> Option<
         }
         assert!(
             start.elapsed() < deadline,
-            "waited {deadline:?} in vain for {what}"
+            "timed out after {deadline:?} waiting for {what}"
         );
         thread::sleep(step(start.elapsed()));
     }
@@ -38,7 +38,7 @@ pub fn closely(what: &str, deadline: Duration, mut condition: impl FnMut() -> bo
     while !condition() {
         assert!(
             start.elapsed() < deadline,
-            "waited {deadline:?} in vain for {what}"
+            "timed out after {deadline:?} waiting for {what}"
         );
         thread::sleep(Duration::from_millis(2));
     }

@@ -48,7 +48,7 @@ pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
         },
     );
     println!(
-        "lab: figure: a kubelet that a config broke is back {:.0?} after the config was asked for, {} boots",
+        "lab: figure: a kubelet broken by a config runs again {:.0?} after the config was requested, {} boots",
         asked.elapsed(),
         node.reboots().len() - reboots
     );

@@ -63,7 +63,7 @@ pub fn keep_the_pod(fleet: &Fleet) {
 
 /// Waits until the pod is reported as the one that blocks the drain.
 pub fn wait_blocked(fleet: &Fleet) {
-    fleet.wait_node("first", "who is in the way", |node| {
+    fleet.wait_node("first", "the blocking pod to be named", |node| {
         let blocked = &node["metadata"]["annotations"]["machinist.dev/blocked-by"];
         blocked.as_str().is_some_and(|by| by.contains(USER))
     });
@@ -210,11 +210,11 @@ fn lent_again_with_the_uncordon(fleet: &Fleet, from: usize) {
         let body = event["requestObject"].to_string();
         event["objectRef"]["subresource"].is_null() && body.contains("\"/spec/unschedulable\"")
     });
-    assert!(back <= lent, "back {back}, lent {lent}");
+    assert!(back <= lent, "booted {back}, allocatable {lent}");
     let late = lent.duration_since(uncordon);
     println!(
         "lab: figure: the Node counts the device {} ms after the uncordon; less than 0: before it",
         late.as_millis()
     );
-    assert!(late < REPORT, "lent {lent}, uncordon {uncordon}");
+    assert!(late < REPORT, "allocatable {lent}, uncordoned {uncordon}");
 }

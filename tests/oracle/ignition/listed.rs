@@ -60,7 +60,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         r#""storage":{"files":[{"filesystem":"root","path":"/etc/without-owner","mode":420,"contents":{"source":"data:,x"}}]}"#
     ),
     difference!(
-        "contents that are not packed as they say",
+        "contents whose compression differs from the declared one",
         "compression is gzip, but the data is not",
         "3.4.0",
         r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x","compression":"gzip"}}]}"#,
@@ -74,13 +74,13 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     difference!(
         "a drop-in twice in one unit of Ignition 2",
-        "10-a.conf is there twice in one config [EntryDuplicate]",
+        "10-a.conf is defined twice in one config [EntryDuplicate]",
         "2.2.0",
         r#""systemd":{"units":[{"name":"a.service","dropins":[{"name":"10-a.conf","contents":""},{"name":"10-a.conf","contents":""}]}]}"#
     ),
     difference!(
         "a password hash of no known form",
-        "this is no password hash",
+        "not a password hash",
         "3.4.0",
         r#""passwd":{"users":[{"name":"ann","passwordHash":"text"}]}"#
     ),
@@ -130,7 +130,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     difference!(
         "`append` to a file whose contents no config gives",
-        "whose contents no config gives, is not supported",
+        "no config defines its contents",
         "3.4.0",
         r#""storage":{"files":[{"path":"/etc/a","append":[{"source":"data:,x"}]}]}"#
     ),
@@ -190,7 +190,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     difference!(
         "a home directory or shell that is no absolute path",
-        "is no path that the database can hold",
+        "is not a valid path for the account database",
         "3.4.0",
         r#""passwd":{"users":[{"name":"ann","shell":"text"}]}"#
     ),

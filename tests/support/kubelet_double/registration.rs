@@ -116,7 +116,7 @@ impl Service {
             .map_err(|_| "failed to dial device plugin: context deadline exceeded".to_owned())?;
         let mut client = DevicePluginClient::new(channel.clone());
         let options = match take_one(&self.to_refuse) {
-            true => Err(Status::unknown("told to refuse")),
+            true => Err(Status::unknown("rejected by the test")),
             false => client.get_device_plugin_options(api::Empty {}).await,
         };
         match options {

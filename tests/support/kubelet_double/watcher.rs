@@ -88,7 +88,7 @@ async fn register(service: &Service, path: &Path) -> Result<String, String> {
         .map_err(|error| error.to_string())?;
     let mut client = RegistrationClient::new(channel);
     let asking = tokio::time::timeout(GET_INFO, client.get_info(InfoRequest {})).await;
-    let answer = asking.map_err(|_| "it says nothing".to_owned())?;
+    let answer = asking.map_err(|_| "no response".to_owned())?;
     let info = answer.map_err(|status| status.to_string())?.into_inner();
     let name = info.name;
     let versions: Vec<_> = info.supported_versions.iter().map(String::as_str).collect();
@@ -126,7 +126,7 @@ async fn register(service: &Service, path: &Path) -> Result<String, String> {
     let told = tokio::time::timeout(NOTIFY, telling).await;
     if became.is_ok() && !told.is_ok_and(|told| told.is_ok()) {
         service.disconnect(&name);
-        return Err("it does not listen".to_owned());
+        return Err("it is not listening".to_owned());
     }
     became.map(|()| name)
 }

@@ -36,7 +36,7 @@ impl<P: Pods> ByAgent<P> {
     pub(super) async fn drain_now(&self, mut order: DrainOrder) -> Result<Emptied, NodeError> {
         self.ours.tell(
             EventReason::Drain,
-            format!("pods are asked to leave for {}", order.to),
+            format!("draining node for update to {}", order.to),
         );
         let mut told = Told::default();
         loop {
@@ -178,8 +178,7 @@ impl<P: Pods> ByAgent<P> {
     fn after(&self, ended: Result<Drained, DrainError>) -> Result<Emptied, NodeError> {
         match ended {
             Ok(_) => {
-                self.ours
-                    .tell(EventReason::Drained, "every pod has left that must");
+                self.ours.tell(EventReason::Drained, "node drained");
                 Ok(Emptied::Wholly)
             }
             Err(DrainError::Stopped) => Ok(Emptied::Stopped),
@@ -193,12 +192,11 @@ impl<P: Pods> ByAgent<P> {
 
 fn unexplained_note() -> String {
     let name = annotation::FORCE_DRAIN;
-    format!("{name} does not say why, and forces nothing; write {name}=<why>")
+    format!("annotation {name} has no reason and is ignored; set {name}=REASON")
 }
 
 fn lifted_note() -> String {
-    "somebody has made the node schedulable a second time; the drain goes on when it is cordoned"
-        .to_owned()
+    "drain paused: the node was uncordoned a second time; cordon it to resume".to_owned()
 }
 
 fn progress(told: &Progress, node: &str, of_node: &OfTheNode) -> DrainProgress {
@@ -211,7 +209,7 @@ fn progress(told: &Progress, node: &str, of_node: &OfTheNode) -> DrainProgress {
         since,
     };
     let away = told.away_since.map(|since| {
-        let message = "the API server does not answer; the drain goes on when it does".to_owned();
+        let message = "drain paused: API server unreachable".to_owned();
         of_the_node(Reason::ApiServerUnreachable, message, since)
     });
     let lifted = of_node.lifted;

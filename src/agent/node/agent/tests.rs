@@ -114,7 +114,7 @@ async fn the_controller_is_asked_to_let_pods_come_only_when_no_gate_holds_any_mo
     tell.send_replace(gates(true));
     let request = crate::crd::DrainRequest::Uncordon("one".to_owned());
     tokio::select! {
-        _ = given => panic!("nobody has done it"),
+        _ = given => panic!("not drained"),
         found = asked.wait_for(|asks| asks.as_ref() == Some(&request)) => drop(found.unwrap()),
     }
 }

@@ -110,7 +110,7 @@ impl Double {
         let asked = timeout(LONG, self.asks.wait_for(is)).await;
         assert!(
             asked.is_ok(),
-            "{request} is not asked for: {:?}",
+            "{request} is not requested: {:?}",
             self.requests
         );
     }

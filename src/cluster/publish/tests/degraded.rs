@@ -90,7 +90,7 @@ fn another_config_clears_a_failure_at_once() {
     ]);
     use State::{Degraded, Done, Working};
     assert_eq!(states(&all), [(0, Degraded), (5, Working), (6, Done)]);
-    assert_eq!(all[1].2, "", "the words are of the config before");
+    assert_eq!(all[1].2, "", "the message refers to the previous config");
     // A config that could not be read is withdrawn; the previous one is on the disk all the time.
     let mut unread = report(Phase::Idle, "a", "a");
     unread.refused = refused(Reason::FieldUnknown);

@@ -133,10 +133,13 @@ fn what_a_device_plugin_cannot_say_is_refused_by_file_device_and_edit() {
         (net, "netDevices[0] (eth7)"),
         (json!({"intelRdt": {"closID": "x"}}), "intelRdt"),
         (json!({"additionalGids": [44]}), "additionalGids"),
-        (json!({"env": ["A.B=1"]}), "\"A.B=1\" sets no variable"),
+        (
+            json!({"env": ["A.B=1"]}),
+            "\"A.B=1\" is not an environment variable",
+        ),
         (
             json!({"env": ["A={node}"]}),
-            "A holds what a declaration fills in",
+            "A contains a placeholder of a declaration",
         ),
         (json!({"env": [long]}), "A has more than 4096 bytes"),
         (
@@ -154,28 +157,34 @@ fn nodes_and_mounts_that_a_device_plugin_cannot_make_are_refused() {
     all_refused([
         (
             mount(&json!({"options": ["bind", "nosuid"]})),
-            &why("mount with nosuid"),
+            &why("mount with option nosuid"),
         ),
         (
             mount(&json!({"options": ["bind", "rshared"]})),
-            &why("mount with rshared"),
+            &why("mount with option rshared"),
         ),
         (
             mount(&json!({"options": []})),
-            "a device plugin can only bind",
+            "a device plugin supports only bind mounts",
         ),
         (mount(&json!({"type": "tmpfs"})), &why("mount a tmpfs")),
-        (mount(&json!({"containerPath": "/"})), "/ is no place"),
+        (
+            mount(&json!({"containerPath": "/"})),
+            "/ cannot be its path",
+        ),
         (mount(&json!({"hostPath": "/opt/../etc"})), "mounts[0] (/a)"),
         (
             mount(&json!({"hostPath": "/opt/{id}"})),
-            "holds what a declaration fills in",
+            "contains a placeholder of a declaration",
         ),
         (
             node(&json!({"permissions": "none"})),
-            "with the permissions \"none\"",
+            "with permissions \"none\"",
         ),
-        (node(&json!({"type": "p"})), &why("hand out a \"p\"")),
+        (
+            node(&json!({"type": "p"})),
+            &why("pass a device node of type \"p\""),
+        ),
     ]);
 }
 
@@ -203,18 +212,18 @@ fn a_node_is_handed_out_as_it_is_or_not_at_all() {
         assert_eq!(said(as_it_is), None);
     }
     for (more, told) in [
-        (json!({"type": "b"}), "/dev/gpu0 is no block device"),
+        (json!({"type": "b"}), "/dev/gpu0 is not a block device"),
         (
             json!({"major": 1}),
-            "has the major number 195 and the spec says 1",
+            "has major number 195, the spec requires 1",
         ),
-        (json!({"major": 195, "minor": 1}), "has the minor number 0"),
+        (json!({"major": 195, "minor": 1}), "has minor number 0"),
         (
             json!({"fileMode": 0o666}),
-            "has the mode 660 and the spec says 666",
+            "has mode 660, the spec requires 666",
         ),
-        (json!({"uid": 1000}), "has the owner 0"),
-        (json!({"gid": 39}), "has the group 44 and the spec says 39"),
+        (json!({"uid": 1000}), "has owner 0"),
+        (json!({"gid": 39}), "has group 44, the spec requires 39"),
     ] {
         let why = said(more).unwrap();
         assert!(why.contains(told), "{why}");

@@ -23,7 +23,7 @@ impl Decoder<'_> {
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a map".to_owned(),
         };
-        at(self.0, &format!("{found} stands where {wanted} is wanted"))
+        at(self.0, &format!("{found} found where {wanted} is expected"))
     }
 
     fn integer<T: TryFrom<i128>>(&self) -> Result<T, Error> {
@@ -32,7 +32,7 @@ impl Decoder<'_> {
             _ => None,
         };
         let number = number.and_then(|number| T::try_from(number).ok());
-        number.ok_or_else(|| self.other("an integer of the field's size"))
+        number.ok_or_else(|| self.other("an integer in the field's range"))
     }
 }
 
@@ -56,7 +56,7 @@ fn collect<'n>(
     let mut merged = None;
     for (key, value) in map {
         let Value::Scalar(name) = &key.value else {
-            return Err(at(key, "a key is a list or a map"));
+            return Err(at(key, "a key must be a scalar, not a list or a map"));
         };
         match name.meaning {
             Meaning::Merge => merged = Some(value),
@@ -68,7 +68,7 @@ fn collect<'n>(
     let Some(merged) = merged else {
         return Ok(());
     };
-    let no_map = || at(merged, "<< merges maps, and this is none");
+    let no_map = || at(merged, "merge key << requires a map");
     match &merged.value {
         Value::Map(map) => collect(map, seen, fields),
         Value::List(maps) => maps.iter().try_for_each(|one| match &one.value {

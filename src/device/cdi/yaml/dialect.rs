@@ -28,7 +28,7 @@ impl<'t> Dialect<'t> {
         is_key: bool,
     ) -> Result<(), String> {
         if is_key && span.start.line() != span.end.line() {
-            return Err("a key goes over several lines".to_owned());
+            return Err("a key spans several lines".to_owned());
         }
         let offset = |mark: granit_parser::Marker| mark.byte_offset().unwrap_or_default();
         let (start, end) = (offset(span.start), offset(span.end));
@@ -36,7 +36,9 @@ impl<'t> Dialect<'t> {
         let is_value = match event {
             Event::DocumentStart(_, Some(version)) if (version.major, version.minor) != (1, 1) => {
                 let (major, minor) = (version.major, version.minor);
-                return Err(format!("%YAML {major}.{minor} is not supported: 1.1 is"));
+                return Err(format!(
+                    "%YAML {major}.{minor} is not supported; expected 1.1"
+                ));
             }
             Event::DocumentStart(is_written, _) => {
                 if *is_written {
@@ -79,7 +81,7 @@ impl<'t> Dialect<'t> {
         };
         let between = self.text.get(before..start).unwrap_or_default();
         match is_value && !in_flow && has_tab(between, before == 0) {
-            true => Err("a tab cannot indent a value".to_owned()),
+            true => Err("a tab cannot be used for indentation".to_owned()),
             false => Ok(()),
         }
     }
@@ -90,14 +92,14 @@ impl<'t> Dialect<'t> {
         let before = self.text.get(self.end..key.0).unwrap_or_default();
         let same_line = before.rsplit('\n').next().unwrap_or_default();
         if same_line.matches(['!', '&']).count() < properties {
-            return Err("a key and its tag or anchor stand on different lines".to_owned());
+            return Err("a key and its tag or anchor are on different lines".to_owned());
         }
         let explicit = before.trim_end().ends_with('?');
         let after = self.text.get(key.1..).unwrap_or_default();
         let colon = after.trim_start();
         let blank = &after[..after.len() - colon.len()];
         match !explicit && colon.starts_with(':') && blank.contains('\n') {
-            true => Err("a key and its colon stand on different lines".to_owned()),
+            true => Err("a key and its colon are on different lines".to_owned()),
             false => Ok(()),
         }
     }
@@ -144,7 +146,7 @@ fn check_escapes(written: &str) -> Result<(), String> {
         }
         if code.is_some_and(|code| (0xd800..0xe000).contains(&code)) {
             return Err(
-                "a character is escaped as two halves: \\U and 8 digits are one".to_owned(),
+                "a character is escaped as a surrogate pair; use \\U and 8 digits".to_owned(),
             );
         }
         let mut after = escape.chars();

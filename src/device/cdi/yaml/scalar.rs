@@ -62,7 +62,7 @@ fn tagged(text: &str, tag: &str) -> Result<Meaning, String> {
         | ("!!bool", Meaning::Flag(_))
         | ("!!int", Meaning::Integer(_))
         | ("!!float", Meaning::Float(_) | Meaning::Integer(_)) => Ok(meaning),
-        _ => Err(format!("{text:?} is no value of the type {tag}")),
+        _ => Err(format!("{text:?} is not a value of type {tag}")),
     }
 }
 

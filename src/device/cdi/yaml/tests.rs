@@ -61,12 +61,12 @@ fn what_cannot_be_is_told_with_its_line() {
     for (text, why) in [
         (
             "text: a\ntext: b",
-            "line 2: the key \"text\" is there twice",
+            "line 2: the key \"text\" is defined twice",
         ),
         ("text: a\nother: ~", "line 2: unknown field `other`"),
-        ("number: '5'", "line 1: \"5\" stands where an integer"),
-        ("list: [-1]", "line 1: \"-1\" stands where an integer"),
-        ("list: a", "line 1: \"a\" stands where a list"),
+        ("number: '5'", "line 1: \"5\" found where an integer"),
+        ("list: [-1]", "line 1: \"-1\" found where an integer"),
+        ("list: a", "line 1: \"a\" found where a list"),
         ("text: [", "line 1: "),
         ("", "it is empty"),
     ] {
@@ -109,5 +109,5 @@ fn aliases_that_repeat_too_much_are_refused() {
         text += &format!("x{level}: &l{level} [{alias}]\n");
     }
     let told = read::<Shape>(&text).unwrap_err();
-    assert!(told.contains("aliases repeat more than"), "{told}");
+    assert!(told.contains("aliases expand to more than"), "{told}");
 }

@@ -19,7 +19,7 @@ impl Check<'_> {
             self.refuse(
                 Reason::FeatureUnsupported,
                 "spec.capacity",
-                "the kubelet counts devices and knows nothing of what is in them",
+                "device plugins have no capacity: the kubelet only counts devices",
                 "serve: dra, or no capacity",
             );
         }
@@ -34,7 +34,7 @@ impl Check<'_> {
                 let expected = "letters, digits and _, at most 32, with or without a domain";
                 self.value(
                     &field,
-                    format!("{name:?} is no name of a capacity"),
+                    format!("{name:?} is not a valid capacity name"),
                     expected,
                 );
                 continue;
@@ -43,7 +43,11 @@ impl Check<'_> {
                 Ok(amount) => {
                     read.insert(name, amount);
                 }
-                Err(error) => self.value(&field, error.to_string(), "such as 40Gi, 8 or 500m"),
+                Err(error) => self.value(
+                    &field,
+                    error.to_string(),
+                    "a quantity such as 40Gi, 8 or 500m",
+                ),
             }
         }
         read

@@ -60,7 +60,7 @@ impl Check<'_> {
         let inside = inside.map(|to| self.path_template(&format!("{field}.as"), to, false));
         let given = &node.permissions;
         if !rules::are_permissions(given) {
-            let message = format!("{given:?} are no permissions");
+            let message = format!("{given:?} are not valid permissions");
             self.value(
                 &format!("{field}.permissions"),
                 message,
@@ -145,7 +145,7 @@ impl Check<'_> {
             self.refuse(
                 Reason::PathInvalid,
                 &format!("{field}.to"),
-                "/ is no place to mount on",
+                "/ cannot be a mount target",
                 "",
             );
             return None;

@@ -37,7 +37,7 @@ impl Check<'_> {
                     Ok(_) => probes.push(Probe::Unit(unit)),
                     Err(error) => {
                         let (field, message) = (format!("{field}.unit"), error.to_string());
-                        let expected = "the whole name of a unit";
+                        let expected = "the full name of a unit";
                         self.refuse(Reason::UnitNameInvalid, &field, message, expected);
                     }
                 },

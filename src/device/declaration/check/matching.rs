@@ -23,7 +23,7 @@ impl Check<'_> {
     pub(super) fn matches(&mut self, given: Vec<written::Match>) -> Vec<Entry> {
         if given.is_empty() || given.len() > MOST_MATCHES {
             let message = match given.len() {
-                0 => "nothing is matched".to_owned(),
+                0 => "no device is matched".to_owned(),
                 count => format!("{count} entries"),
             };
             self.value("spec.match", message, "1 to 64 entries");
@@ -43,8 +43,8 @@ impl Check<'_> {
             if !alone {
                 self.value(
                     field,
-                    "cdi stands beside other words",
-                    "an entry of its own for cdi",
+                    "cdi cannot be combined with other keys",
+                    "a separate entry for cdi",
                 );
             }
             let kind = cdi::Kind::new(&cdi.kind).map_err(|error| {
@@ -107,7 +107,7 @@ impl Check<'_> {
         if given.vendor.is_none() && given.product.is_none() && given.serial.is_none() {
             self.value(
                 field,
-                "nothing is asked of the device",
+                "no condition on the device",
                 "vendor, product or serial",
             );
         }
@@ -126,7 +126,7 @@ impl Check<'_> {
         if empty {
             self.value(
                 field,
-                "nothing is asked of the function",
+                "no condition on the PCI function",
                 "vendor, device, class or driver",
             );
         }
@@ -134,7 +134,7 @@ impl Check<'_> {
         if let Some(class) = &class
             && !(matches!(class.len(), 2 | 4 | 6) && class.bytes().all(|c| c.is_ascii_hexdigit()))
         {
-            let message = format!("{class:?} is no class");
+            let message = format!("{class:?} is not a PCI class");
             self.value(
                 &format!("{field}.class"),
                 message,
@@ -177,7 +177,7 @@ impl Check<'_> {
             self.refuse(
                 Reason::PathInvalid,
                 field,
-                format!("{file:?} is no such file"),
+                format!("{file:?} is not an attribute file"),
                 expected,
             );
         }
@@ -190,7 +190,11 @@ impl Check<'_> {
         let digits = given.bytes().all(|c| c.is_ascii_hexdigit());
         if !(wild || given.len() == 4 && digits) {
             let expected = "four hexadecimal digits in quotes, without 0x, such as \"0403\"";
-            self.value(field, format!("{given:?} is no number"), expected);
+            self.value(
+                field,
+                format!("{given:?} is not a hexadecimal ID"),
+                expected,
+            );
         }
         self.word(field, Some(given))
     }
@@ -200,7 +204,7 @@ impl Check<'_> {
         let closed = Glob::new(&format!("/{}", given.replace('/', "_"))).is_ok();
         if given.is_empty() || given.len() > LONGEST_WORD || !closed {
             let expected = "1 to 256 characters, with *, ? or [a-z]";
-            self.value(field, format!("{given:?} is no pattern"), expected);
+            self.value(field, format!("{given:?} is not a valid pattern"), expected);
             return None;
         }
         Some(Word(given))

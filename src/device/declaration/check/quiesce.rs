@@ -26,17 +26,17 @@ impl Check<'_> {
         let mut units = Vec::new();
         for (at, unit) in given.stop_units.into_iter().enumerate() {
             let field = format!("{field}[{at}]");
-            let expected = "the whole name of a .service, .socket, .timer or .path";
+            let expected = "the full name of a .service, .socket, .timer or .path";
             if let Err(error) = UnitName::new(unit.as_str()) {
                 self.refuse(Reason::UnitNameInvalid, &field, error.to_string(), expected);
             } else if !KINDS.iter().any(|kind| unit.ends_with(kind)) {
                 self.value(
                     &field,
-                    format!("{unit} is not stopped for a device"),
+                    format!("{unit} cannot be stopped for a device"),
                     expected,
                 );
             } else if is_kept(&unit) {
-                let message = format!("{unit} keeps this machine a node and is never stopped");
+                let message = format!("{unit} is required by the node and is never stopped");
                 self.value(&field, message, "a unit that uses the device");
             } else if !units.contains(&unit) {
                 units.push(unit);

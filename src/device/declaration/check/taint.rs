@@ -16,19 +16,19 @@ impl Check<'_> {
         // The key must have a domain, like a resource name; keys without a domain may collide with
         // others.
         if let Err(error) = ResourceName::new(given.key.as_str()) {
-            let message = error.to_string().replace("resource name", "key of a taint");
+            let message = error.to_string().replace("resource name", "taint key");
             self.value("spec.taint.key", message, "vendor domain/name");
         }
         let value = given.value.as_str();
         if !value.is_empty() && (value.len() > LONGEST_VALUE || !is_label(value)) {
-            let message = format!("{value:?} is no value of a taint");
+            let message = format!("{value:?} is not a valid taint value");
             let expected = "at most 63 letters, digits, -, _ and .";
             self.value("spec.taint.value", message, expected);
         }
         let Some(effect) = Effect::named(&given.effect) else {
             let message = match given.effect.as_str() {
-                "NoExecute" => "NoExecute would evict pods, which no declaration does".to_owned(),
-                other => format!("{other:?} is no effect"),
+                "NoExecute" => "NoExecute is not supported: it would evict pods".to_owned(),
+                other => format!("{other:?} is not a taint effect"),
             };
             self.value(
                 "spec.taint.effect",

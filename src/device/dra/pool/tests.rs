@@ -115,7 +115,11 @@ fn what_must_not_be_used_is_tainted_and_only_what_is_served_by_claim_is_there() 
         one.devices.get_mut("b").unwrap().health = Health::Missing;
     });
     let pool = Pool::of(&inventory);
-    assert_eq!(pool.devices.len(), 1, "what was never here is not told");
+    assert_eq!(
+        pool.devices.len(),
+        1,
+        "a device that never existed is not published"
+    );
     assert!(!pool.devices[0].attributes.contains_key("numaNode"));
     assert_eq!(pool.devices[0].taints, BTreeSet::from([UNHEALTHY]));
     assert_eq!(

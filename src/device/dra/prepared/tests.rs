@@ -72,8 +72,8 @@ fn devices_of_a_claim_are_found_and_every_refusal_names_claim_device_and_what_to
         say(&claim)
     };
     for (told, part) in [
-        (of(|it| it.uid = "other".into()), "another one now"),
-        (of(|it| it.allocated = None), "given no device yet"),
+        (of(|it| it.uid = "other".into()), "with another UID"),
+        (of(|it| it.allocated = None), "no device allocated yet"),
         (of(|it| it.parameters = true), "takes none"),
     ] {
         assert!(told.contains(part) && told.contains("lab/c"), "{told}");
@@ -86,7 +86,7 @@ fn devices_of_a_claim_are_found_and_every_refusal_names_claim_device_and_what_to
         "{told}"
     );
     let told = say(&claim("c", vec![given("one", "z")]));
-    assert!(told.contains("does not offer"), "{told}");
+    assert!(told.contains("no longer publishes"), "{told}");
     sick(&mut inventory, "b");
     let told = judged(&inventory, &good, &none, &nobody);
     assert!(
@@ -148,7 +148,7 @@ fn a_device_is_one_claims_alone_and_no_containers_besides() {
     let mut wanted = claim("c", vec![given("one", "a")]);
     let say = |claim: &Claim, book: &Book| judged(&inventory, claim, book, &nobody);
     let told = say(&wanted, &book(prepared("other", false)));
-    assert!(told.contains("claim lab/other still has"), "{told}");
+    assert!(told.contains("still in use by claim lab/other"), "{told}");
     assert_eq!(say(&wanted, &book(prepared("other", true))), "a");
     assert_eq!(say(&wanted, &book(prepared("c", false))), "a", "its own");
     let mut plain = Holders::default();

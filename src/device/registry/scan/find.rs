@@ -177,7 +177,7 @@ impl<'a> Finder<'a> {
     fn path(&mut self, path: AbsPath) {
         let absent = match follow(&self.scanner.root, &path) {
             Ok(Some((target, _))) if !target.as_str().starts_with("/dev/") => {
-                let why = format!("{path} is a link to {target}, outside /dev, no device node");
+                let why = format!("{path} is a link to {target}, outside /dev, not a device node");
                 // Other files that match a pattern are ignored; a link was probably meant to lead to
                 // a device.
                 if !self.declaration.names(&path) {
@@ -190,10 +190,13 @@ impl<'a> Finder<'a> {
                 (kind @ (Kind::CharDevice | Kind::BlockDevice), Some(number)) => {
                     return self.node(path, kind, number);
                 }
-                (kind, _) => format!("{path} is a {}, no device node", kind.as_str()),
+                (kind, _) => format!("{path} is a {}, not a device node", kind.as_str()),
             },
             Ok(None) => format!("{path} does not exist"),
-            Err(error) => format!("{path} is unreadable ({}), no device node", chain(&error)),
+            Err(error) => format!(
+                "{path} is unreadable ({}), not a device node",
+                chain(&error)
+            ),
         };
         self.seen.absent.insert(path, absent);
     }
@@ -225,11 +228,11 @@ impl<'a> Finder<'a> {
         let mut groups: BTreeMap<String, Candidate> = BTreeMap::new();
         for one in std::mem::take(&mut self.candidates) {
             let (key, id, what) = match by {
-                GroupBy::UsbPath => (&one.port, "usb", "hangs on no USB port"),
-                GroupBy::PciAddress => (&one.address, "pci", "belongs to no PCI function"),
+                GroupBy::UsbPath => (&one.port, "usb", "is not on a USB port"),
+                GroupBy::PciAddress => (&one.address, "pci", "is not part of a PCI function"),
             };
             let Some(key) = key else {
-                let message = format!("{} {what}; it is left out", one.id);
+                let message = format!("{} {what}; ignoring it", one.id);
                 let problem = Refusal::new(Reason::ValueInvalid, message).field("spec.group");
                 self.seen.problems.push(problem);
                 continue;
@@ -279,7 +282,7 @@ impl<'a> Finder<'a> {
         if (&known.nodes, &known.recipe) != (&new.nodes, &new.recipe) {
             let (one, two, id) = (named(new), named(known), &candidate.id);
             self.double(format!(
-                "{one} and {two} would both be called {id:?}; the first is left out"
+                "{one} and {two} have the same id {id:?}; the first is ignored"
             ));
         }
         true
@@ -295,9 +298,9 @@ impl<'a> Finder<'a> {
         let message = if let Some((node, other)) =
             nodes.find_map(|node| self.nodes.get_key_value(&node.host))
         {
-            format!("{node} of {id} is part of {other} already; {id} is left out")
+            format!("{node} of {id} is already part of {other}; ignoring {id}")
         } else if let Some(other) = places.find_map(|place| self.places.get(place)) {
-            format!("{id} is {other} by another name; {id} is left out")
+            format!("{id} is another name of {other}; ignoring {id}")
         } else {
             return false;
         };
@@ -329,11 +332,11 @@ impl<'a> Finder<'a> {
                 }
                 Probe::Sysfs { file, equals } => {
                     let Some(dir) = &candidate.sysfs else {
-                        return Some(format!("it has no directory in sysfs to read {file} from"));
+                        return Some(format!("no sysfs directory to read {file} from"));
                     };
                     match attribute(root, dir, file) {
                         Some(is) if is == *equals => None,
-                        Some(is) => Some(format!("{file} says {is:?}, not {equals:?}")),
+                        Some(is) => Some(format!("{file} is {is:?}, expected {equals:?}")),
                         None => Some(format!("{file} cannot be read in {dir}")),
                     }
                 }

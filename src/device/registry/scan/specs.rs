@@ -56,8 +56,7 @@ impl Specs {
                 if specs.files.len() >= MOST_FILES {
                     specs.unread = true;
                     let message = format!(
-                        "there are more than {MOST_FILES} specs: not all are read, and devices of kinds that are \
-                         lent stay as they are"
+                        "there are more than {MOST_FILES} specs: not all are read; devices of kinds in use are kept unchanged"
                     );
                     specs.refuse(&dir, message);
                     return specs;
@@ -154,7 +153,7 @@ mod tests {
             put(&root, &format!("/etc/cdi/other-{other}.json"), "acme.dev/x");
         }
         let specs = Specs::read(&root, &mut BTreeMap::new());
-        assert!(specs.unread, "a spec that was left out is not gone");
+        assert!(specs.unread, "an ignored spec does not count as removed");
         let told = specs.problems[0].to_string();
         assert!(told.contains("more than 1024 specs"), "{told}");
     }

@@ -30,7 +30,7 @@ impl<P: Pods> Task<'_, P> {
         if self.away.is_none() {
             tracing::warn!(
                 act,
-                "the API server is away: {}",
+                "API server unreachable: {}",
                 crate::telemetry::chain(&source)
             );
             self.spent.stop(since);
@@ -150,7 +150,7 @@ impl<P: Pods> Task<'_, P> {
         }
         if let Some(away) = self.away.take() {
             let seconds = now.saturating_duration_since(away.since).as_secs();
-            tracing::info!(seconds, "the API server is back");
+            tracing::info!(seconds, "API server reachable again");
         }
         self.spent.since.get_or_insert(now);
         self.version.clone_from(&found.version);

@@ -24,11 +24,11 @@ impl<P: Pods> Task<'_, P> {
         if request.forced {
             let pod = &request.pod;
             let past = if request.kept {
-                " past the budget that kept it"
+                " despite its PodDisruptionBudget"
             } else {
                 ""
             };
-            tracing::warn!(%pod, "forced: deleted{past}, with its own grace period");
+            tracing::warn!(%pod, "forced drain: pod deleted{past}, with its own grace period");
         }
         self.asks.spawn(async move {
             let answer = match evict {

@@ -83,7 +83,7 @@ fn only_what_cannot_change_an_image_is_safe() {
     }
     assert!(
         !same_images("no = = toml", OLD),
-        "nobody knows what it meant"
+        "the earlier meaning is unknown"
     );
 }
 

@@ -188,7 +188,7 @@ fn packs_of_which_little_is_needed_become_one() {
     assert_eq!(place.read(three).unwrap(), ["common", "only 3"]);
     assert_eq!(place.read(seven).unwrap(), ["common", "only 7"]);
     assert_eq!(place.read(&big).unwrap(), [large]);
-    assert!(place.read(&configs[4]).is_err(), "nobody wanted it");
+    assert!(place.read(&configs[4]).is_err(), "not referenced");
     // A repetition changes nothing.
     let before = place.packs();
     let contents = Contents::open(&place.root).unwrap();

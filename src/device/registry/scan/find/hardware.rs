@@ -125,8 +125,10 @@ impl Finder<'_> {
             id: format!("pci-{}", address.replace(':', "-")),
             sighted: Sighted {
                 wrong: nodes.is_empty().then(|| match &facts.driver {
-                    Some(driver) => format!("{driver} makes no device node for {address}"),
-                    None => format!("nothing drives {address}"),
+                    Some(driver) => {
+                        format!(kernel driver "{driver} creates no device node for {address}")
+                    }
+                    None => format!("no kernel driver is bound to {address}"),
                 }),
                 nodes,
                 numa: facts.numa.clone(),
@@ -175,7 +177,7 @@ impl Finder<'_> {
                 wrong: foreign.map(|one| {
                     let driver = one.driver.as_deref().unwrap_or("nothing");
                     format!(
-                        "{} of its IOMMU group is driven by {driver}, not by {VFIO}",
+                        "{} of its IOMMU group is bound to {driver}, not to {VFIO}",
                         one.address
                     )
                 }),

@@ -98,7 +98,7 @@ impl Finder<'_> {
             let (true, Some(number)) = (is_node(stat.kind), stat.rdev) else {
                 let kind = stat.kind.as_str();
                 return Err(format!(
-                    "{} of {named} is a {kind}, no device node",
+                    "{} of {named} is a {kind}, not a device node",
                     node.host
                 ));
             };
