@@ -38,8 +38,13 @@ impl<'a> Catalogue<'a> {
 
     /// Takes down the names that these units get by being enabled, and then what the config says of which unit.
     pub(super) fn name_units(&mut self, enabled: impl Iterator<Item = String>) {
+        let units = &self.config.units;
+        let says = |other: &str| {
+            let unit = UnitName::new(other).ok().and_then(|name| units.get(&name));
+            unit.is_some_and(|unit| !unit.mask && unit.enabled.is_some())
+        };
         for unit in enabled {
-            let set = linkset::enable(&unit, &|other| self.find(other), &|_| false);
+            let set = linkset::enable(&unit, &|other| self.find(other), &says);
             self.aliases.extend(set.names);
         }
         let units = self.config.units.iter().filter(|(_, unit)| !unit.mask);
@@ -64,17 +69,18 @@ impl<'a> Catalogue<'a> {
     }
 
     /// The unit that an entry of the config concerns: the one behind its name, unless the entry brings a file
-    /// of that name. An alias that disabling its unit took away is still known from the originals.
+    /// of that name. A name that an enabled unit gets is that unit's whatever has it today: a link of the config
+    /// before is replaced, and one of others refuses the plan (`aliases::taken`). An alias that disabling its unit
+    /// took away is still known from the originals.
     pub(super) fn real_name(&self, name: &UnitName, unit: &Unit) -> String {
         let name = name.as_str();
         if unit.contents.is_some() || unit.mask {
             return name.to_owned();
         }
-        let missing = self.tree.named(name) == Named::Missing;
-        if let Some(real) = self.aliases.get(name).filter(|_| missing) {
+        if let Some(real) = self.aliases.get(name) {
             return real.clone();
         }
-        if missing
+        if self.tree.named(name) == Named::Missing
             && let Some(path) = unit_path(name)
             && let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path)
         {
