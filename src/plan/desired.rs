@@ -82,10 +82,14 @@ pub(super) struct Layout {
     pub(super) parents: BTreeMap<AbsPath, Object>,
     /// Units that being enabled would start at boot, by the unit whose enablement it is.
     pub(super) starts: BTreeMap<String, BTreeSet<String>>,
+    /// The units that are enabled because the presets enable them.
+    pub(super) preset: BTreeSet<String>,
     /// Entries of users and groups.
     pub(super) accounts: Accounts,
     /// What the config or this host does not allow.
     pub(super) refusals: Vec<Refusal>,
+    /// Keys that no file is written for, with the reason; each is a warning as well.
+    pub(super) skipped: Vec<String>,
     /// What the operator should know.
     pub(super) warnings: Vec<String>,
     /// Paths of the config before that are left as a user made them.
