@@ -93,7 +93,10 @@ fn chosen(earlier: &[ConfigName], to: &str) -> anyhow::Result<ConfigName> {
     };
     match (found, count) {
         (Some(config), _) => Ok(config.clone()),
-        (None, 0) => bail!("there is no earlier config to go back to"),
+        (None, 0) => bail!(
+            "there is no earlier config to go back to; to remove everything that this one brought, apply a config \
+             without entries, such as {{\"ignition\": {{\"version\": \"3.5.0\"}}}} in a file NAME.ign"
+        ),
         (None, _) if to.parse::<usize>().is_ok() => {
             bail!("there are only {count} earlier configs to go back to")
         }
