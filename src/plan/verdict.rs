@@ -303,7 +303,8 @@ impl Judge<'_> {
             verdict.why.push(why);
         } else if self.machine.active(unit) != Some(false) {
             verdict.needs.push(Need::unit(ActionKind::Stop, unit));
-            verdict.why.push(format!("{state}, so stopped"));
+            let why = format!("{state}, so stopped");
+            verdict.why.push(self.as_it_runs(&why, state));
         } else {
             verdict.why.push(format!("{state}; it does not run"));
         }
@@ -318,7 +319,13 @@ impl Judge<'_> {
             any = true;
         }
         verdict.why.push(if any {
-            why.to_owned()
+            let new = why.starts_with("new");
+            let otherwise = if new {
+                "new and enabled"
+            } else {
+                "changed and enabled"
+            };
+            self.as_it_runs(why, otherwise)
         } else {
             "enabled; there is nothing to start".to_owned()
         });
@@ -347,10 +354,18 @@ impl Judge<'_> {
             };
             self.starts(subject, why, verdict);
         } else {
-            verdict
-                .why
-                .push("it does not run; systemd reads its files again".to_owned());
+            let why = self.as_it_runs(
+                "it does not run; systemd reads its files again",
+                "systemd reads its files at the next boot",
+            );
+            verdict.why.push(why);
         }
+    }
+
+    /// What is claimed of a machine that runs, or `otherwise`, where none runs in this root.
+    fn as_it_runs(&self, why: &str, otherwise: &str) -> String {
+        let live = self.machine.live;
+        (if live { why } else { otherwise }).to_owned()
     }
 
     fn takes_up(&self, unit: &str, verdict: &mut Verdict) {
@@ -366,23 +381,26 @@ impl Judge<'_> {
                         .push(Need::unit(ActionKind::Restart, &service));
                 }
                 verdict.needs.push(Need::unit(ActionKind::Restart, unit));
-                verdict
-                    .why
-                    .push("it runs and is restarted with its new content".to_owned());
+                verdict.why.push(self.as_it_runs(
+                    "it runs and is restarted with its new content",
+                    "a machine that runs would restart it with its new content",
+                ));
             }
             Uptake::Reload => {
                 verdict.needs.push(Need::unit(ActionKind::Reload, unit));
-                verdict
-                    .why
-                    .push("it runs and reads its new content".to_owned());
+                verdict.why.push(self.as_it_runs(
+                    "it runs and reads its new content",
+                    "a machine that runs would have it read its new content",
+                ));
             }
             Uptake::Nothing(why) => verdict.why.push(why.to_owned()),
             Uptake::Reboot(why) => {
                 let (need, instead) = self.unit_reboot(unit);
                 verdict.needs.push(need);
+                let what = self.as_it_runs("it runs and cannot", "where it runs, it cannot");
                 verdict
                     .why
-                    .push(format!("it runs and cannot be restarted: {why}{instead}"));
+                    .push(format!("{what} be restarted: {why}{instead}"));
             }
         }
     }
