@@ -11,6 +11,9 @@ use crate::{
 
 const BOB: u32 = 61_234;
 
+/// What bob does, by a name.
+type UserAct = (&'static str, fn(&Sandbox));
+
 fn wanted() -> Written {
     config("one")
         .file("/etc/found", "one\n", 0o644)
@@ -32,7 +35,7 @@ async fn what_a_user_does_before_the_verification_fails_no_update() {
         println!("skipped: this needs root, to make objects of other users");
         return;
     }
-    let acts: [(&str, fn(&Sandbox)); 3] = [
+    let acts: [UserAct; 3] = [
         ("other content", |sandbox| {
             sandbox.write("/home/bob/app.conf", "mine\n")
         }),
