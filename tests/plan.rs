@@ -16,6 +16,8 @@ mod golden;
 mod kinds;
 #[path = "plan/machine.rs"]
 mod machine;
+#[path = "plan/names.rs"]
+mod names;
 #[path = "plan/oracle.rs"]
 mod oracle;
 #[path = "plan/os.rs"]

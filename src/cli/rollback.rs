@@ -93,7 +93,10 @@ fn chosen(earlier: &[ConfigName], to: &str) -> anyhow::Result<ConfigName> {
     };
     match (found, count) {
         (Some(config), _) => Ok(config.clone()),
-        (None, 0) => bail!("no earlier config to roll back to"),
+        (None, 0) => bail!(
+            "no earlier config to roll back to; to remove everything that this config added, apply a config without \
+             entries, such as {{\"ignition\": {{\"version\": \"3.5.0\"}}}} in a file NAME.ign"
+        ),
         (None, _) if to.parse::<usize>().is_ok() => {
             bail!("only {count} earlier configs exist")
         }

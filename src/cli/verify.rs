@@ -2,11 +2,12 @@
 
 use clap::Args;
 
-use super::{Exit, Global, Printed, config::Context, print_data};
+use super::{Exit, Global, Printed, config::Context, output::warn, print_data};
 use crate::{
     agent,
     config::Fragment,
-    update::{journal::Direction, look, remembered::Remembered, store},
+    plan::Verified,
+    update::{journal::Direction, look, store},
 };
 
 /// Flags of `verify`.
@@ -36,13 +37,10 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
         true => journal.base.as_ref(),
         false => look::current(&journal),
     };
-    let drift = look::drift(
-        &context.root,
-        current,
-        None,
-        capabilities,
-        &Remembered::default(),
-    )?;
+    let Verified { drift, skipped } = look::verify(&context.root, current, capabilities)?;
+    for why in skipped {
+        warn(&why);
+    }
     let known = current.is_some();
     print_data(args.printed.output, &drift, |drift| {
         match drift.is_empty() {

@@ -9,10 +9,11 @@ use super::{
     desired::{Layout, Object, Side},
     linkset::{self, Links, UNIT_DIR},
     observed::UnitEntry,
-    unit_tree::{Named, UnitTree, unit_path},
+    unit_tree::{Named, UNIT_DIRECTORIES, UnitTree, unit_path},
 };
 use crate::{
     machine_config::{EntryKind, Refusal, Unit, UnitName},
+    path::AbsPath,
     reason::Reason,
 };
 
@@ -48,7 +49,9 @@ pub(super) fn taken(before: &Layout, after: &Layout, observed: &Observed) -> Vec
                 let own = linkset::resolve(&wanted.asked, target);
                 let named = linkset::resolve(&wanted.asked, text);
                 let there = linkset::follow(&wanted.asked, text, &links);
-                if [&named, &there].contains(&&own) || there.file_name() == own.file_name() {
+                // A file of the same name is the same unit where systemd looks for units, and nowhere else.
+                let same = there.file_name() == own.file_name() && is_unit_path(&there);
+                if [&named, &there].contains(&&own) || same {
                     continue;
                 }
                 format!("points to {there}")
@@ -62,6 +65,11 @@ pub(super) fn taken(before: &Layout, after: &Layout, observed: &Observed) -> Vec
         refusals.push(refusal.expected("a name that no other unit uses"));
     }
     refusals
+}
+
+fn is_unit_path(path: &AbsPath) -> bool {
+    let mut directories = UNIT_DIRECTORIES.iter();
+    directories.any(|directory| path.directory().starts_with(directory))
 }
 
 /// Refuses entries that would not have their effect, unless the base config has the same entry.

@@ -38,8 +38,13 @@ impl<'a> Catalogue<'a> {
 
     /// Records the aliases of these enabled units, and then the enablement settings of the config.
     pub(super) fn name_units(&mut self, enabled: impl Iterator<Item = String>) {
+        let units = &self.config.units;
+        let says = |other: &str| {
+            let unit = UnitName::new(other).ok().and_then(|name| units.get(&name));
+            unit.is_some_and(|unit| !unit.mask && unit.enabled.is_some())
+        };
         for unit in enabled {
-            let set = linkset::enable(&unit, &|other| self.find(other), &|_| false);
+            let set = linkset::enable(&unit, &|other| self.find(other), &says);
             self.aliases.extend(set.names);
         }
         let units = self.config.units.iter().filter(|(_, unit)| !unit.mask);
@@ -64,19 +69,19 @@ impl<'a> Catalogue<'a> {
         self.said.get(name) == Some(&false)
     }
 
-    /// The unit that an entry of the config concerns: the unit behind its name, unless the entry
-    /// contains a file of that name. An alias that was removed when its unit was disabled is still
-    /// known from the originals.
+    /// The unit that an entry of the config concerns: the unit behind its name, unless the entry contains a file of
+    /// that name. A name that an enabled unit gets belongs to that unit even if another unit has it today: a link of
+    /// the base config is replaced, and a link of others refuses the plan (`aliases::taken`). An alias that was
+    /// removed when its unit was disabled is still known from the originals.
     pub(super) fn real_name(&self, name: &UnitName, unit: &Unit) -> String {
         let name = name.as_str();
         if unit.contents.is_some() || unit.mask {
             return name.to_owned();
         }
-        let missing = self.tree.named(name) == Named::Missing;
-        if let Some(real) = self.aliases.get(name).filter(|_| missing) {
+        if let Some(real) = self.aliases.get(name) {
             return real.clone();
         }
-        if missing
+        if self.tree.named(name) == Named::Missing
             && let Some(path) = unit_path(name)
             && let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path)
         {

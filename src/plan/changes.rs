@@ -149,7 +149,13 @@ impl Builder<'_> {
             .iter()
             .map(|(path, step)| format!("{}{}", if put(step) { '+' } else { '-' }, short(path)))
             .collect();
-        let what = format!("links {}", names.join(" "));
+        let preset = self.after.preset.contains(unit) && kind != ChangeKind::Remove;
+        let what = format!(
+            "links {}{}",
+            names.join(" "),
+            // Nothing in the config reads as an order to enable it.
+            if preset { ", by the presets" } else { "" }
+        );
         let entry = links.first().map_or_else(
             || Entry::new(EntryKind::Enablement, unit, &Origin::default()),
             |(_, step)| step.entry.clone(),

@@ -84,10 +84,14 @@ pub(super) struct Layout {
     /// Units that would start at boot if they were enabled, by the unit whose enablement starts
     /// them.
     pub(super) starts: BTreeMap<String, BTreeSet<String>>,
+    /// The units that are enabled because the presets enable them.
+    pub(super) preset: BTreeSet<String>,
     /// Entries of users and groups.
     pub(super) accounts: Accounts,
     /// What the config or this host does not allow.
     pub(super) refusals: Vec<Refusal>,
+    /// SSH keys that are not written to any file, with the reason; each is also a warning.
+    pub(super) skipped: Vec<String>,
     /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
     /// Paths of the base config that are left in the state that a user gave them.

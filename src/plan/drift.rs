@@ -27,6 +27,18 @@ pub struct Drift {
     /// The users or groups whose entries differ in an account database; none for everything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
+    /// Whether a local user may have caused it: the user controls the directory or owns the object.
+    #[serde(skip)]
+    pub by_user: bool,
+}
+
+/// A machine compared with the config that it is on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// What differs.
+    pub drift: Vec<Drift>,
+    /// What the config asks for and the machine does not allow, so that nothing is compared: one sentence each.
+    pub skipped: Vec<String>,
 }
 
 /// The kinds of drift.
@@ -69,7 +81,9 @@ impl DriftKind {
 
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, kind, entry } = self;
+        let Self {
+            path, kind, entry, ..
+        } = self;
         match (kind, entry) {
             (DriftKind::Missing, Some(entry)) => write!(f, "{path} has no entry for {entry}"),
             (_, Some(entry)) => write!(f, "{path} has a different entry for {entry}"),
@@ -91,6 +105,11 @@ impl fmt::Display for Drift {
 /// `observed` is collected with `config` as both base and desired config; owners are compared only
 /// if `owners` is true, which means that they can be set here.
 pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<Drift> {
+    verify(config, observed, owners).drift
+}
+
+/// Compares as [`drift`] does, and names what cannot be compared.
+pub fn verify(config: &MachineConfig, observed: &Observed, owners: bool) -> Verified {
     let layout = Layout::of(config, observed, Side::After(config));
     let mut drifts: Vec<Drift> = Vec::new();
     for (path, wanted) in &layout.objects {
@@ -102,10 +121,15 @@ pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<D
         };
         if let Some(field) = fields.first() {
             let kind = kind(wanted.entry.kind, field);
+            // The owner of an object may change its content and mode wherever it is.
+            let owned = wanted.object.uid().is_some_and(|uid| uid != 0)
+                && matches!(kind, DriftKind::Content | DriftKind::Mode);
+            let controlled = observed.users_directories.contains_key(path);
             drifts.push(Drift {
                 path: wanted.asked.clone(),
                 kind,
                 entry: None,
+                by_user: kind == DriftKind::Unsafe || owned || controlled,
             });
         }
     }
@@ -117,10 +141,14 @@ pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<D
         path: path.clone(),
         kind: DriftKind::Unit,
         entry: None,
+        by_user: false,
     }));
     drifts.extend(of_accounts(&layout.accounts.edits));
     drifts.sort();
-    drifts
+    Verified {
+        drift: drifts,
+        skipped: layout.skipped,
+    }
 }
 
 /// One drift for each database, with the names of all entries that differ in it.
@@ -144,6 +172,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<Drift> {
         path: database.path(),
         kind,
         entry: Some(names.into_iter().collect::<Vec<_>>().join(", ")),
+        by_user: false,
     };
     names.into_iter().map(drift).collect()
 }

@@ -34,7 +34,11 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
         }
         match add_user(layout, place, name, user) {
             Ok(()) => {}
-            Err((code, why)) => layout.warnings.push(format!("{code}: {why}")),
+            Err((code, why)) => {
+                let why = format!("{code}: {why}");
+                layout.warnings.push(why.clone());
+                layout.skipped.push(why);
+            }
         }
     }
 }

@@ -53,7 +53,7 @@ pub use asked::{Asked, also, asked};
 pub use between::{MOST_BYTES, between, only};
 pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
 pub use document::PlanDocument;
-pub use drift::{Drift, DriftKind, drift};
+pub use drift::{Drift, DriftKind, Verified, drift, verify};
 pub use kinds::{LinkEnd, is_layout};
 pub use linkset::{UNIT_DIR, resolve};
 

@@ -51,7 +51,7 @@ impl Reach<'_> {
                  owner {uid}:{gid}"
             ));
         }
-        let (_, account) = account.filter(|_| keys)?;
+        let account = self.user(&wanted.entry.name).filter(|_| keys)?;
         if let Some(elsewhere) = &self.observed.sshd_keys_elsewhere {
             return Some(format!(
                 "sshd does not read {asked}: its AuthorizedKeysFile is {elsewhere}"
@@ -93,18 +93,23 @@ impl Reach<'_> {
         let home = account.home.as_ref()?;
         let home = self.observed.canonical.get(home).unwrap_or(home);
         let above = file.ancestors().take_while(|above| above.is_under(home));
-        let found = above.filter_map(|above| Some((self.attributes(&above)?, above)));
+        let found = above.filter_map(|above| Some((self.found(&above, true)?, above)));
         let mut found = found.map(|(attributes, above)| (above, attributes));
         found.find(|(_, found)| {
             let owners = [0, account.uid];
-            !owners.contains(&found.uid) || found.mode & OTHERS_WRITE != 0
+            (self.owners && !owners.contains(&found.uid)) || found.mode & OTHERS_WRITE != 0
         })
     }
 
     /// The planned mode and owner of a directory; none if it does not exist yet.
     fn attributes(&self, directory: &AbsPath) -> Option<Attributes> {
+        self.found(directory, self.owners)
+    }
+
+    /// The same; what exists counts only where `existing` says so.
+    fn found(&self, directory: &AbsPath, existing: bool) -> Option<Attributes> {
         let facts = self.observed.objects.get(directory);
-        let facts = facts.filter(|facts| self.owners && facts.kind == ObjectKind::Directory);
+        let facts = facts.filter(|facts| existing && facts.kind == ObjectKind::Directory);
         let now = facts.map(|facts| facts.attributes());
         match self.layout.objects.get(directory) {
             Some(wanted) => wanted.object.attributes_from(now),
@@ -116,5 +121,10 @@ impl Reach<'_> {
         let planned = self.layout.accounts.users.iter();
         let mut all = planned.chain(&self.observed.users);
         all.find(|(_, account)| account.uid == uid)
+    }
+
+    fn user(&self, name: &str) -> Option<&Account> {
+        let planned = self.layout.accounts.users.get(name);
+        planned.or_else(|| self.observed.users.get(name))
     }
 }

@@ -229,7 +229,10 @@ impl Enabling<'_, '_> {
         let entry = Entry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
         match wish {
             Wish::Enabled => self.enable(&entry, unit, &[real], true),
-            Wish::Preset(Preset::Enable(names)) => self.enable(&entry, unit, &names, false),
+            Wish::Preset(Preset::Enable(names)) => {
+                self.layout.preset.insert(real);
+                self.enable(&entry, unit, &names, false);
+            }
             Wish::Disabled => {
                 let newly = self.newly_said(name, unit);
                 self.disable(&entry, &real, newly);

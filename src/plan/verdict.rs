@@ -314,7 +314,8 @@ impl Judge<'_> {
             verdict.why.push(why);
         } else if self.machine.active(unit) != Some(false) {
             verdict.needs.push(Need::unit(ActionKind::Stop, unit));
-            verdict.why.push(format!("{state}, so it is stopped"));
+            let why = format!("{state}, so it is stopped");
+            verdict.why.push(self.as_it_runs(&why, state));
         } else {
             verdict.why.push(format!("{state}; it is not running"));
         }
@@ -329,7 +330,13 @@ impl Judge<'_> {
             any = true;
         }
         verdict.why.push(if any {
-            why.to_owned()
+            let new = why.starts_with("new");
+            let otherwise = if new {
+                "new and enabled"
+            } else {
+                "changed and enabled"
+            };
+            self.as_it_runs(why, otherwise)
         } else {
             "enabled; no unit to start".to_owned()
         });
@@ -358,10 +365,18 @@ impl Judge<'_> {
             };
             self.starts(subject, why, verdict);
         } else {
-            verdict
-                .why
-                .push("it is not running; systemd reloads the unit file".to_owned());
+            let why = self.as_it_runs(
+                "it is not running; systemd reloads the unit file",
+                "systemd reads the unit file at the next boot",
+            );
+            verdict.why.push(why);
         }
+    }
+
+    /// Returns `why` on a live root, and `otherwise` on an offline root, where no unit runs.
+    fn as_it_runs(&self, why: &str, otherwise: &str) -> String {
+        let live = self.machine.live;
+        (if live { why } else { otherwise }).to_owned()
     }
 
     fn takes_up(&self, unit: &str, verdict: &mut Verdict) {
@@ -377,23 +392,26 @@ impl Judge<'_> {
                         .push(Need::unit(ActionKind::Restart, &service));
                 }
                 verdict.needs.push(Need::unit(ActionKind::Restart, unit));
-                verdict
-                    .why
-                    .push("it is running, so it is restarted".to_owned());
+                verdict.why.push(self.as_it_runs(
+                    "it is running, so it is restarted",
+                    "it would be restarted on a running machine",
+                ));
             }
             Uptake::Reload => {
                 verdict.needs.push(Need::unit(ActionKind::Reload, unit));
-                verdict
-                    .why
-                    .push("it is running, so it is reloaded".to_owned());
+                verdict.why.push(self.as_it_runs(
+                    "it is running, so it is reloaded",
+                    "it would be reloaded on a running machine",
+                ));
             }
             Uptake::Nothing(why) => verdict.why.push(why.to_owned()),
             Uptake::Reboot(why) => {
                 let (need, instead) = self.unit_reboot(unit);
                 verdict.needs.push(need);
-                verdict.why.push(format!(
-                    "it is running and cannot be restarted: {why}{instead}"
-                ));
+                let what = self.as_it_runs("it is running and", "if it is running, it");
+                verdict
+                    .why
+                    .push(format!("{what} cannot be restarted: {why}{instead}"));
             }
         }
     }

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     machine_config::{self, MachineConfig, Refusal},
     path::AbsPath,
-    plan::{self, Capabilities, Drift, OsFacts, Plan, Policies, UnitFacts},
+    plan::{self, Capabilities, Drift, OsFacts, Plan, Policies, UnitFacts, Verified},
     reason::Reason,
     root::Root,
 };
@@ -294,6 +294,21 @@ pub fn drift(
         ..Known::default()
     };
     observe::drift(root, &config, only, capabilities.chown, known).map_err(LookError::Observe)
+}
+
+/// Works like [`drift`] for all paths, reads every file, and also returns what cannot be compared. Blocks.
+pub fn verify(
+    root: &Root,
+    name: Option<&ConfigName>,
+    capabilities: Capabilities,
+) -> Result<Verified, LookError> {
+    let remembered = Remembered::default();
+    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let known = Known {
+        labels: given_labels(root)?,
+        ..Known::default()
+    };
+    observe::verify(root, &config, capabilities.chown, known).map_err(LookError::Observe)
 }
 
 /// Returns the labels that the journal records; empty if the root has no SELinux policy.

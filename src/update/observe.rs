@@ -21,7 +21,7 @@ use crate::{
     path::AbsPath,
     plan::{
         self, Attributes, Base, Database, Drift, Edit, Labels, Observed, OsFacts, Policies,
-        UnitFacts,
+        UnitFacts, Verified,
     },
     reason::Reason,
     root::{Entry, Root, RootError},
@@ -180,10 +180,23 @@ pub fn drift(
 ) -> Result<Vec<Drift>, ObserveError> {
     let part = only.map(|paths| concerning(config, paths));
     let config = part.as_ref().unwrap_or(config);
-    let seen = observe_sides(root, None, config, &Policies::none(), known)?;
-    let mut drifts = plan::drift(config, &seen, owners);
+    let mut drifts = verify(root, config, owners, known)?.drift;
     drifts.retain(|drift| only.is_none_or(|paths| paths.contains(&drift.path)));
     Ok(drifts)
+}
+
+/// Works like [`drift`] without `only`, and also returns what cannot be compared.
+///
+/// # Errors
+/// The tree cannot be read.
+pub fn verify(
+    root: &Root,
+    config: &MachineConfig,
+    owners: bool,
+    known: Known<'_>,
+) -> Result<Verified, ObserveError> {
+    let seen = observe_sides(root, None, config, &Policies::none(), known)?;
+    Ok(plan::verify(config, &seen, owners))
 }
 
 /// Returns the labelling rules of the root's SELinux policy; empty if it has no policy.

@@ -183,6 +183,27 @@ fn verify_exits_with_0_or_2() {
 }
 
 #[test]
+fn verify_names_keys_that_no_file_is_written_for() {
+    let place = Place::new();
+    fs::create_dir_all(place.at("/etc")).unwrap();
+    let user = "core:x:1000:1000::/home/core:/bin/sh\n";
+    fs::write(place.at("/etc/passwd"), user).unwrap();
+    fs::create_dir_all(place.at("/home/core/.ssh/authorized_keys")).unwrap();
+    let config = place.source().join("10-keys.ign");
+    let text = r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [
+        {"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 AAAA core"]}]}}"#;
+    fs::write(&config, text).unwrap();
+    let applied = place.machinist(&["apply", "--yes", config.to_str().unwrap()]);
+    assert_eq!(code(&applied), 0, "{}", err(&applied));
+    for arguments in [&["verify"][..], &["verify", "-o", "json"]] {
+        let verified = place.machinist(arguments);
+        assert_eq!(code(&verified), 0);
+        let warned = err(&verified);
+        assert!(warned.contains("warning: KeysSkipped: "), "{warned}");
+    }
+}
+
+#[test]
 fn rollback_goes_back_and_history_tells_it() {
     let place = Place::with_file("/etc/one", "first");
     let none = place.machinist(&["rollback", "--yes"]);
@@ -194,6 +215,7 @@ fn rollback_goes_back_and_history_tells_it() {
     let none = place.machinist(&["rollback", "--yes"]);
     assert_eq!(code(&none), 1);
     assert!(err(&none).contains("no earlier config"), "{}", err(&none));
+    assert!(err(&none).contains("without entries"), "{}", err(&none));
 
     let first = place.tree();
     fs::write(

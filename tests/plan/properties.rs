@@ -161,7 +161,8 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
     let seed = from_environment("PLAN_SEED", 1);
     let (mut done, mut refused) = (0, 0);
     let first = from_environment("PLAN_FIRST", 0);
-    for round in first..first + from_environment("PLAN_ROUNDS", 150) {
+    let rounds = from_environment("PLAN_ROUNDS", 150);
+    for round in first..first + rounds {
         let mut dice = Dice(seed.wrapping_mul(7_919).wrapping_add(round));
         let tree = Tree::new();
         let mut from = MachineConfig::default();
@@ -203,8 +204,9 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
             from = to;
         }
     }
+    // A single round, to look at, may be refused as a whole.
     assert!(
-        done > refused,
+        done > refused || rounds < 20,
         "{done} plans were carried out, {refused} refused"
     );
 }

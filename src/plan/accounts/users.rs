@@ -94,7 +94,14 @@ impl Draft<'_> {
             });
         }
         self.done.users.insert(name.to_owned(), account);
-        let what = format!("new, uid {uid}, group {group} ({gid}), home {home}");
+        let shell = asked.shell.as_ref().map(AbsPath::as_str);
+        let shell = shell.unwrap_or(&self.observed.accounts.shell);
+        let more = match asked.groups.as_slice() {
+            [] => String::new(),
+            groups => format!(", also in {}", groups.join(", ")),
+        };
+        let what =
+            format!("new, uid {uid}, group {group} ({gid}){more}, home {home}, shell {shell}");
         self.tell(entry, ChangeKind::Create, fields, what);
     }
 

@@ -92,8 +92,14 @@ impl<S: Services, A: Audience> Updater<S, A> {
             })
             .await?
         {
-            // Paths below a mount that does not respond are not evidence against this update.
-            Ok(drift) if drift.iter().all(|one| one.kind == DriftKind::Unreachable) => {
+            // Paths below a mount that does not respond are not evidence against this update. What a user does with
+            // objects of that user must not stop it.
+            Ok(drift)
+                if drift
+                    .iter()
+                    .all(|one| one.by_user || one.kind == DriftKind::Unreachable) =>
+            {
+                self.leave_to_users(&drift);
                 self.close().await
             }
             Ok(drift) => {
@@ -103,6 +109,22 @@ impl<S: Services, A: Audience> Updater<S, A> {
             Err(error) => {
                 self.failed(&error, error.reason(), error.again());
                 Ok(Event::StepFailed)
+            }
+        }
+    }
+
+    /// Records the paths that a user changed between the commit and the verification. They stay reported as drift.
+    fn leave_to_users(&mut self, drift: &[Drift]) {
+        let Some(top) = self.journal.top_mut() else {
+            return;
+        };
+        for one in drift.iter().filter(|one| one.by_user) {
+            let reason = Reason::LeftBehind;
+            tracing::warn!(path = %one.path, %reason, "a user changed it during the update, and it is left as it is: {one}");
+            let line =
+                format!("{one}: a user changed it during the update, and it is left as it is");
+            if !top.left_behind.contains(&line) {
+                top.left_behind.push(line);
             }
         }
     }

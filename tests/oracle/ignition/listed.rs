@@ -111,6 +111,12 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,x"}}]}"#
     ),
     difference!(
+        "a data URL with characters that must be escaped there, such as a space",
+        "invalid data character",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:,a b"}}]}"#
+    ),
+    difference!(
         "a file twice in one Ignition 2 config, the second time to append",
         "file /etc/twice: Ignition (Some(420), (Null, Null), None)",
         "2.2.0",

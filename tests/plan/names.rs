@@ -1,0 +1,130 @@
+//! Units with several names, where a name changes hands with the config.
+
+use machinist::{
+    machine_config::{MachineConfig, Unit},
+    plan::{self, Policies},
+    reason::Reason,
+    update::observe::Known,
+};
+
+use super::support::{OFFLINE, Tree, path, unit};
+
+const UNIT: &str = "[Service]\nExecStart=/x\n[Install]\nWantedBy=m.target\n";
+
+fn contents(text: String, enabled: bool) -> Unit {
+    Unit {
+        contents: Some(text),
+        enabled: Some(enabled),
+        ..Unit::default()
+    }
+}
+
+fn reasons(tree: &Tree, from: &MachineConfig, to: &MachineConfig) -> Vec<Reason> {
+    let observed = tree.observed(from, to, Known::default());
+    let plan = plan::between(from, to, &observed, &Policies::default(), OFFLINE);
+    let refusals = plan.err().unwrap_or_default();
+    refusals.iter().map(|refusal| refusal.reason).collect()
+}
+
+#[test]
+fn a_name_that_one_unit_hands_to_another_is_the_new_units_in_the_plan() {
+    let tree = Tree::new();
+    let alias = format!("{UNIT}Alias=g.service\n");
+    let mut from = MachineConfig::default();
+    unit(&mut from, "h.service", contents(alias.clone(), true));
+    tree.apply(&tree.plan(&MachineConfig::default(), &from));
+    let mut to = MachineConfig::default();
+    unit(&mut to, "e.service", contents(alias, true));
+    let off = Unit {
+        enabled: Some(false),
+        ..Unit::default()
+    };
+    unit(&mut to, "g.service", off);
+    assert_eq!(reasons(&tree, &from, &to), [Reason::SameObject]);
+    to.units.retain(|name, _| name.as_str() == "e.service");
+    assert_eq!(reasons(&tree, &from, &to), []);
+}
+
+#[test]
+fn an_alias_is_free_where_it_leads_to_the_same_unit_and_not_where_the_file_name_alone_is_the_same()
+{
+    let mut to = MachineConfig::default();
+    let alias = format!("{UNIT}Alias=g.service\n");
+    unit(&mut to, "e.service", contents(alias, true));
+    for (there, expected) in [
+        ("/usr/lib/systemd/system/e.service", &[][..]),
+        ("/srv/e.service", &[Reason::SameObject]),
+        ("/usr/lib/systemd/user/e.service", &[Reason::SameObject]),
+    ] {
+        let tree = Tree::new();
+        tree.link("/etc/systemd/system/g.service", there);
+        let reasons = reasons(&tree, &MachineConfig::default(), &to);
+        assert_eq!(reasons, expected, "{there}");
+    }
+}
+
+#[test]
+fn a_mask_takes_the_place_of_a_link_to_a_unit_elsewhere() {
+    const LINK: &str = "/etc/systemd/system/k.service";
+    let tree = Tree::new();
+    tree.write("/opt/k.service", UNIT);
+    tree.link(LINK, "/opt/k.service");
+    let nothing = MachineConfig::default();
+    let mut to = MachineConfig::default();
+    let mask = Unit {
+        mask: true,
+        ..Unit::default()
+    };
+    unit(&mut to, "k.service", mask);
+    tree.apply(&tree.plan(&nothing, &to));
+    let there = std::fs::read_link(tree.at(LINK)).unwrap();
+    assert_eq!(there.to_str(), Some("/dev/null"));
+}
+
+#[test]
+fn links_that_the_presets_ask_for_are_marked_as_such() {
+    let tree = Tree::new();
+    let mut to = MachineConfig::default();
+    let silent = Unit {
+        enabled: None,
+        ..contents(UNIT.to_owned(), true)
+    };
+    unit(&mut to, "e.service", silent);
+    let mark = "by the presets";
+    let text = tree.plan(&MachineConfig::default(), &to).to_text(false);
+    assert!(text.contains(mark), "{text}");
+    assert!(!text.contains("so started"), "no machine runs here: {text}");
+    unit(&mut to, "e.service", contents(UNIT.to_owned(), true));
+    let text = tree.plan(&MachineConfig::default(), &to).to_text(false);
+    assert!(!text.contains(mark), "{text}");
+}
+
+#[test]
+fn keys_in_a_directory_that_others_may_write_are_named_where_owners_cannot_be_set_too() {
+    use machinist::machine_config::User;
+    use std::os::unix::fs::PermissionsExt;
+    let tree = Tree::new();
+    tree.write("/etc/passwd", "ann:x:1000:1000::/home/ann:/bin/sh\n");
+    std::fs::create_dir_all(tree.at("/home/ann/.ssh")).unwrap();
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(tree.at("/home/ann/.ssh"), open).unwrap();
+    let mut to = MachineConfig::default();
+    let keys = User {
+        ssh_authorized_keys: vec!["ssh-ed25519 AAAA ann".to_owned()],
+        ..User::default()
+    };
+    to.users.insert("ann".to_owned(), keys);
+    let mut observed = tree.observed(&MachineConfig::default(), &to, Known::default());
+    // Nothing there is judged by its owner.
+    observed.unsafe_after.clear();
+    assert!(observed.objects.contains_key(&path("/home/ann/.ssh")));
+    let capabilities = plan::Capabilities {
+        chown: false,
+        ..OFFLINE
+    };
+    let nothing = MachineConfig::default();
+    let plan = plan::between(&nothing, &to, &observed, &Policies::default(), capabilities);
+    let warnings = plan.unwrap().warnings;
+    let strict = |warning: &String| warning.contains("StrictModes");
+    assert!(warnings.iter().any(strict), "{warnings:?}");
+}

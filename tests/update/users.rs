@@ -1,0 +1,77 @@
+//! What local users do between a commit and its verification.
+
+use machinist::update::{journal::Outcome, run::RebootConduct};
+
+use crate::{
+    driver::{Driver, boot, machine},
+    reboots::start,
+    sandbox::{Sandbox, Written, config},
+    services::Script,
+};
+
+const BOB: u32 = 61_234;
+
+/// What bob does, by a name.
+type UserAct = (&'static str, fn(&Sandbox));
+
+fn wanted() -> Written {
+    config("one")
+        .file("/etc/found", "one\n", 0o644)
+        .file("/home/bob/app.conf", "one\n", 0o644)
+}
+
+async fn committed(sandbox: &Sandbox, script: &Script) {
+    let mut driver: Driver = start(sandbox, script, &wanted(), RebootConduct::Auto);
+    driver.patience = std::time::Duration::from_secs(60);
+    script.until_asked("reboot Logind").await;
+    driver.stop().await;
+    assert_eq!(sandbox.read("/home/bob/app.conf").unwrap(), "one\n");
+    boot(sandbox, "boot-2");
+}
+
+#[tokio::test]
+async fn what_a_user_does_before_the_verification_fails_no_update() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let acts: [UserAct; 3] = [
+        ("other content", |sandbox| {
+            sandbox.write("/home/bob/app.conf", "mine\n")
+        }),
+        ("gone", |sandbox| {
+            std::fs::remove_file(sandbox.path("/home/bob/app.conf")).unwrap()
+        }),
+        ("led elsewhere", |sandbox| {
+            let file = sandbox.path("/home/bob/app.conf");
+            std::fs::remove_file(&file).unwrap();
+            std::os::unix::fs::symlink("/etc/hostname", &file).unwrap();
+            std::os::unix::fs::lchown(&file, Some(BOB), Some(BOB)).unwrap();
+        }),
+    ];
+    for (what, act) in acts {
+        let (sandbox, script) = (machine(), Script::new());
+        std::fs::create_dir_all(sandbox.path("/home/bob")).unwrap();
+        let home = sandbox.path("/home/bob");
+        std::os::unix::fs::chown(home, Some(BOB), Some(BOB)).unwrap();
+        committed(&sandbox, &script).await;
+        act(&sandbox);
+        let mut driver = start(&sandbox, &script, &wanted(), RebootConduct::Auto);
+        let report = driver.until_on(&wanted()).await;
+        assert_eq!(report.updates[0].outcome, Outcome::Done, "{what}");
+        let left = sandbox.journal().history[0].left_behind.join("; ");
+        assert!(left.contains("/home/bob/app.conf"), "{what}: {left}");
+        driver.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_changed_where_root_alone_writes_still_fails_the_update() {
+    let (sandbox, script) = (machine(), Script::new());
+    committed(&sandbox, &script).await;
+    sandbox.write("/etc/found", "other\n");
+    let mut driver = start(&sandbox, &script, &wanted(), RebootConduct::Auto);
+    let failed = |report: &machinist::update::run::UpdateReport| report.failure.is_some();
+    driver.until("a failure", failed).await;
+    driver.stop().await;
+}
