@@ -122,6 +122,9 @@ pub struct ConfigStatus {
     /// What is odd in the desired config and does not keep it from being accepted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// What the plan of the pending update warns of on this machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan_warnings: Vec<String>,
     /// What is not as the verified config says.
     pub drift: Vec<DriftStatus>,
     /// Files in place whose SELinux labels could not be set ([`Reason::LabelPending`]).

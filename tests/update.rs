@@ -43,3 +43,5 @@ mod services;
 mod soft;
 #[path = "update/sources.rs"]
 mod sources;
+#[path = "update/warned.rs"]
+mod warned;

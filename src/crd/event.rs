@@ -55,7 +55,7 @@ impl Weight {
 reasons! {
     /// The config cannot be had on this machine; nothing was touched.
     FailedToReconcile: Warning, "Plan";
-    /// The config is accepted, and something in it has no effect or looks like a mistake.
+    /// The config is accepted, and something in it has no effect or looks like a mistake, or its plan warns of this machine.
     ConfigWarning: Warning, "Plan";
     /// The node was made unschedulable for an update.
     Cordon: Normal, "Cordon";
