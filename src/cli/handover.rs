@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::{config::Context, output::warn, short};
 use crate::{
     agent::{self, HandedNode},
-    cluster::{ClusterError, Surroundings, cancel::Standing},
+    cluster::{Access, ClusterError, Surroundings, cancel::Standing},
     reason::Reason,
     telemetry::chain,
     update::handover::HandoverError,
@@ -18,7 +18,7 @@ use crate::{
 /// The cluster of the machine, and whether a person is asked.
 #[derive(Debug, Args)]
 pub struct Handover {
-    /// The machine's cluster [default: the settings, KUBECONFIG, the pod; none: only this machine is asked]
+    /// Reaches the machine's cluster [default: cluster.kubeconfig of the settings, KUBECONFIG, the pod; none: only this machine is asked]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Go on though the disk is not as the config asks
@@ -45,7 +45,12 @@ impl Handover {
             flag: self.kubeconfig.clone(),
             ..super::config::surroundings(true)
         };
-        let Some(access) = agent::access(&context.root, &context.settings, &surroundings) else {
+        // The flag precedes the settings, as everywhere.
+        let access = match &self.kubeconfig {
+            Some(_) => Access::of_agent(&surroundings),
+            None => agent::access(&context.root, &context.settings, &surroundings),
+        };
+        let Some(access) = access else {
             return Ok(None);
         };
         let runtime = short()?;
