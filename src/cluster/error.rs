@@ -85,6 +85,9 @@ pub enum Why {
     /// hold what a config's files hold.
     #[error("the answer of the API server is not understood")]
     NotUnderstood,
+    /// The group is served, and in no version that is understood. Counts as a kind that does not exist (404).
+    #[error("the API server serves none of {0}")]
+    NoVersion(String),
 }
 
 /// `nodes "a" not found (404 NotFound)`; a proxy may give a number alone.
@@ -152,7 +155,10 @@ impl ClusterError {
 
     /// The HTTP code of the answer; 0 where there was none.
     pub fn code(&self) -> u16 {
-        self.status().map_or(0, |status| status.code)
+        match &self.why {
+            Why::NoVersion(_) => 404,
+            _ => self.status().map_or(0, |status| status.code),
+        }
     }
 
     /// How long the server asks to be left alone.

@@ -183,11 +183,14 @@ impl Slices {
     }
 
     fn complain(&self, error: &ClusterError, first: bool) {
-        let why = match self.absent {
-            true => {
+        let why = match (self.absent, &error.why) {
+            (true, Why::NoVersion(known)) => format!(
+                "the cluster has no resource.k8s.io in a version that is understood ({known}): devices cannot be claimed in it"
+            ),
+            (true, _) => {
                 "the cluster has no resource.k8s.io: devices cannot be claimed in it".to_owned()
             }
-            false => chain(error),
+            (false, _) => chain(error),
         };
         match first {
             true => tracing::warn!(reason = %error.reason(), "{why}"),
