@@ -66,12 +66,18 @@ pub(super) struct Seen {
     pub(super) leads_to: AbsPath,
     /// It is a link that udev makes.
     pub(super) is_stable: bool,
+    /// The path to hand out for a node.
+    pub(super) handed_out: AbsPath,
 }
 
-/// The sources of mounts that lead elsewhere, and where.
-pub(super) type Links = BTreeMap<String, AbsPath>;
+/// The paths of an answer that are links to something else, and what the kubelet gets in place of each.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Links {
+    nodes: BTreeMap<String, AbsPath>,
+    mounts: BTreeMap<String, AbsPath>,
+}
 
-/// Says where the answer's mounts lead, when it may be passed on. `look` looks at a path of the host.
+/// Says where the answer's paths lead, when it may be passed on. `look` looks at a path of the host.
 pub(super) fn judge(
     answer: &Bytes,
     vendor: &Vendor,
@@ -88,17 +94,19 @@ pub(super) fn judge(
     if copy.container_responses.is_empty() {
         return Err(Refused::Empty);
     }
-    let mut links = Links::new();
+    let mut links = Links::default();
     for container in &copy.container_responses {
         for node in &container.devices {
-            judge_node(&node.host_path, vendor, &look)?;
+            if let Some(leads_to) = judge_node(&node.host_path, vendor, &look)? {
+                links.nodes.insert(node.host_path.clone(), leads_to);
+            }
         }
         for mount in &container.mounts {
             let path = clean(&mount.host_path)?;
             let seen = look(&path);
             judge_mount(mount, (&path, &seen), vendor, resource)?;
             if seen.leads_to != path {
-                links.insert(mount.host_path.clone(), seen.leads_to);
+                links.mounts.insert(mount.host_path.clone(), seen.leads_to);
             }
         }
         judge_annotations(container.annotations.keys())?;
@@ -150,14 +158,16 @@ fn is_lent(path: &AbsPath, seen: &Seen, vendor: &Vendor) -> bool {
     is_node(path) && is_node(&seen.leads_to) && named
 }
 
+/// What the kubelet gets in place of the node; none where that is the node itself.
 fn judge_node(
     given: &str,
     vendor: &Vendor,
     look: impl Fn(&AbsPath) -> Seen,
-) -> Result<(), Refused> {
+) -> Result<Option<AbsPath>, Refused> {
     let path = clean(given)?;
-    if is_lent(&path, &look(&path), vendor) {
-        return Ok(());
+    let seen = look(&path);
+    if is_lent(&path, &seen, vendor) {
+        return Ok((seen.handed_out != path).then_some(seen.handed_out));
     }
     let globs: Vec<_> = vendor.devices.iter().map(|glob| glob.as_str()).collect();
     let expected = match globs.as_slice() {
@@ -211,21 +221,26 @@ fn judge_cdi(name: &str, vendor: &Vendor, resource: &ResourceName) -> Result<(),
     Err(Refused::Cdi { name, expected })
 }
 
-/// Where a mount of an answer has its source: a container response, its mount, and the path on the host.
-const SOURCES: [u32; 3] = [1, 2, 2];
+/// Where an answer has the path on the host of a mount, and of a node: a container response, its part, the path.
+const MOUNTS: [u32; 3] = [1, 2, 2];
+const NODES: [u32; 3] = [1, 3, 2];
 
-/// The answer with the sources of its mounts as they were judged: a link may be turned before the runtime follows it.
-/// All else stays byte for byte.
+/// The answer with paths as they were judged: a link may be replaced before the runtime follows it. All else stays byte
+/// for byte.
 pub(super) fn resolved(answer: &[u8], links: &Links) -> Vec<u8> {
-    let leads_to = |source: &[u8]| {
-        let source = std::str::from_utf8(source).ok()?;
-        Some(links.get(source)?.as_str().as_bytes().to_vec())
-    };
-    match links.is_empty() {
-        true => answer.to_vec(),
+    let mut answer = answer.to_vec();
+    for (place, links) in [(MOUNTS, &links.mounts), (NODES, &links.nodes)] {
+        if links.is_empty() {
+            continue;
+        }
+        let leads_to = |source: &[u8]| {
+            let source = std::str::from_utf8(source).ok()?;
+            Some(links.get(source)?.as_str().as_bytes().to_vec())
+        };
         // What was read as a message before is one.
-        false => replaced(answer, &SOURCES, &leads_to).unwrap_or_default(),
+        answer = replaced(&answer, &place, &leads_to).unwrap_or_default();
     }
+    answer
 }
 
 #[cfg(test)]

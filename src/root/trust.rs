@@ -25,12 +25,18 @@ impl Root {
         if self.0.shown != Path::new("/")
             && let Ok(above) = AbsPath::new(self.0.shown.display().to_string())
         {
-            Self::open(Path::new("/"))?.check_way(&above)?;
+            Self::open(Path::new("/"))?.check_way(&above, true)?;
         }
-        self.check_way(p)
+        self.check_way(p, true)
     }
 
-    fn check_way(&self, p: &AbsPath) -> Result<(), RootError> {
+    /// Whether only root and this process's own user decide what `p` leads to: the directories and links on the way
+    /// are theirs. Who may write the file or device at its end does not count. Nothing there counts as theirs.
+    pub fn is_lasting_name(&self, p: &AbsPath) -> bool {
+        self.check_way(p, false).is_ok()
+    }
+
+    fn check_way(&self, p: &AbsPath, end: bool) -> Result<(), RootError> {
         let failed = |at: &AbsPath, error| self.failed("look at", at, error);
         let mut todo: Vec<String> = p.relative().split('/').rev().map(str::to_owned).collect();
         // The root itself comes first.
@@ -50,6 +56,9 @@ impl Root {
             };
             let stat = walk::statx_of(&found).map_err(|error| failed(&next, error))?;
             let stat = Stat::of(&stat);
+            if !end && !matches!(stat.kind, Kind::Directory | Kind::Link) {
+                return Ok(());
+            }
             if let Some(writer) = writer(&found, &stat).map_err(|error| failed(&next, error))? {
                 return Err(RootError::Untrusted {
                     path: self.host_path(&next),

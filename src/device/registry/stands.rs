@@ -45,8 +45,19 @@ impl Node {
     }
 }
 
-/// Whether `path` is a link that udev makes, such as `/dev/serial/by-id/usb-FTDI`: root decides alone where it leads,
-/// so that its name says which device it is.
+/// The path that is handed out for a device node at `path`, which leads to `real`: a link that only root decides about
+/// by its own name, which follows the device over a replug; any other link as what was judged, since its owner may
+/// replace it before the runtime opens it.
+pub fn handed_out<'a>(root: &Root, path: &'a AbsPath, real: &'a AbsPath) -> &'a AbsPath {
+    match path == real || root.is_lasting_name(path) {
+        true => path,
+        false => real,
+    }
+}
+
+/// Whether `path` is a link that udev makes, such as `/dev/serial/by-id/usb-FTDI`: only root decides where it leads, or,
+/// below a root directory of an agent that is not root, the agent's own user, whom it trusts as it trusts root. Its name
+/// then identifies the device.
 pub fn is_stable_name(root: &Root, path: &AbsPath) -> bool {
     let Some(dir) = path.parent() else {
         return false;
@@ -138,6 +149,49 @@ mod tests {
         ] {
             let path = AbsPath::new(path).unwrap();
             assert_eq!(is_stable_name(&root, &path), expected, "{path}");
+        }
+        // Another user's link may lead elsewhere the next moment.
+        if nix::unistd::geteuid().is_root() {
+            let link = dir.path().join("dev/serial/by-id/link");
+            std::os::unix::fs::lchown(link, Some(65534), None).unwrap();
+            let path = AbsPath::new("/dev/serial/by-id/link").unwrap();
+            assert!(!is_stable_name(&root, &path));
+        }
+    }
+
+    #[test]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "plays the outside world that makes links"
+    )]
+    fn a_link_that_a_user_may_turn_is_handed_out_as_what_was_judged() {
+        use std::{
+            fs::Permissions,
+            os::unix::fs::{PermissionsExt as _, symlink},
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        for (made, mode) in [("dev/roots", 0o755), ("dev/users", 0o777)] {
+            let made = dir.path().join(made);
+            std::fs::create_dir_all(&made).unwrap();
+            symlink("/dev/acme0", made.join("link")).unwrap();
+            symlink("../users/link", made.join("chain")).unwrap();
+            std::fs::set_permissions(made, Permissions::from_mode(mode)).unwrap();
+        }
+        // That many may use a device does not let them turn its name.
+        let node = dir.path().join("dev/acme0");
+        std::fs::write(&node, "").unwrap();
+        std::fs::set_permissions(node, Permissions::from_mode(0o666)).unwrap();
+        let real = AbsPath::new("/dev/acme0").unwrap();
+        for (path, kept) in [
+            ("/dev/acme0", true),
+            ("/dev/roots/link", true),
+            ("/dev/roots/chain", false),
+            ("/dev/users/link", false),
+        ] {
+            let path = AbsPath::new(path).unwrap();
+            let expected = if kept { &path } else { &real };
+            assert_eq!(handed_out(&root, &path, &real), expected, "{path}");
         }
     }
 }
