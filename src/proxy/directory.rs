@@ -14,6 +14,10 @@ use crate::{
 /// What the kubelet gives its own directory, so that containers may use it.
 const LABEL: &str = "system_u:object_r:container_file_t:s0";
 
+/// Names in a vendor's directory that are looked at; a plugin has a few. One that fills its directory must not hold up
+/// others.
+const MOST_NAMES: usize = 1000;
+
 /// Why a directory is of no use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DirectoryError {
@@ -80,7 +84,8 @@ impl Directory {
     /// What a starting kubelet does with the sockets in its directory: a plugin that watches its own
     /// registers again. Those that are known are left alone; their plugins are dialled.
     pub(super) fn wipe(&self, known: &Known) -> Result<(), RootError> {
-        for entry in self.root.list(&self.path)? {
+        let listing = self.root.listing_up_to(&self.path, MOST_NAMES)?;
+        for entry in listing.entries {
             let mut all = known.all().iter();
             let ours = entry.name == KUBELET_SOCKET;
             if entry.kind == Kind::Socket
