@@ -34,6 +34,8 @@ pub(super) const FEW: usize = 16;
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 50;
 /// Connections at a time.
 pub(super) const CONNECTIONS: usize = 4;
+/// Connections at a time of users who may not connect, besides.
+pub(super) const REFUSED_CONNECTIONS: usize = 1;
 /// How long a connection may be without a session, and a session without a Hello.
 pub(super) const HELLO_WAIT: Duration = Duration::from_secs(10);
 /// How often a vendor says something.
