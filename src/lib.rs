@@ -23,6 +23,7 @@ pub mod machine_config;
 pub mod metrics;
 pub mod os;
 pub mod path;
+pub mod places;
 pub mod plan;
 pub mod pool;
 pub mod proxy;

@@ -123,6 +123,9 @@ pub struct ConfigStatus {
     /// Warnings about the desired config, which do not prevent its acceptance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Warnings of the pending update's plan about this machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan_warnings: Vec<String>,
     /// Differences between the machine and the verified config.
     pub drift: Vec<DriftStatus>,
     /// Files in place whose SELinux labels could not be set ([`Reason::LabelPending`]).

@@ -82,8 +82,14 @@ pub fn start(log: Log, environment: &Environment) -> Result<(), TelemetryError> 
 const QUIET: &str = "kube_client=off,h2=error";
 
 fn filter(log: Log, given: Option<&str>) -> Result<EnvFilter, TelemetryError> {
+    let is_loud = |given: &str| {
+        let mut parts = given.split(',').map(|part| part.trim().to_lowercase());
+        parts.any(|part| matches!(part.as_str(), "debug" | "trace"))
+    };
     let directives = match (given, log.level) {
-        (Some(given), _) => given.to_owned(),
+        (Some(given), _) if is_loud(given) => given.to_owned(),
+        // A given directive for the same module replaces this.
+        (Some(given), _) => format!("{QUIET},{given}"),
         (None, LogLevel::Debug | LogLevel::Trace) => log.level.as_str().to_owned(),
         (None, level) => format!("{},{QUIET}", level.as_str()),
     };
@@ -235,6 +241,13 @@ mod tests {
         let given = "info,machinist::device=debug";
         let shown = filter(log, Some(given)).unwrap().to_string();
         assert!(shown.contains("machinist::device=debug"), "{shown}");
+        assert!(shown.contains("h2=error"), "{shown}");
+        let shown = filter(log, Some("info,h2=warn")).unwrap().to_string();
+        assert!(
+            shown.contains("h2=warn") && !shown.contains("h2=error"),
+            "{shown}"
+        );
+        assert_eq!(filter(log, Some("debug")).unwrap().to_string(), "debug");
         assert!(filter(log, Some("machinist=loud")).is_err());
     }
 }

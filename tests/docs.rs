@@ -241,6 +241,9 @@ fn codes_that_a_config_may_be_refused_with_exist() {
     }
 }
 
+/// Feature gates of Kubernetes that the pages mention.
+const KUBERNETES_GATES: [&str; 2] = ["DRADeviceTaints", "KubeletPodResourcesDynamicResources"];
+
 #[test]
 fn gates_and_phases_are_those_of_the_code() {
     let gates: Vec<_> = rows(&page("docs/operations.md"))
@@ -260,6 +263,16 @@ fn gates_and_phases_are_those_of_the_code() {
         })
         .collect();
     assert_eq!(gates, known);
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for rest in words.split("the gate `").skip(1) {
+            let name = rest.split('`').next().unwrap();
+            let mut known = GateName::ALL.iter().map(|gate| gate.as_str());
+            let is_known = known.any(|gate| gate == name) || KUBERNETES_GATES.contains(&name);
+            assert!(is_known, "{}: no gate {name}", page.display());
+        }
+    }
     let interface = rows(&page("docs/interface.md"));
     let phases = interface.iter().find(|cells| cells[0] == "phase").unwrap();
     assert_eq!(phases[1], Phase::ALL.map(Phase::name).join(", "));

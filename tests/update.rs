@@ -45,3 +45,5 @@ mod soft;
 mod sources;
 #[path = "update/users.rs"]
 mod users;
+#[path = "update/warned.rs"]
+mod warned;

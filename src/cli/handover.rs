@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use super::{config::Context, output::warn, short};
 use crate::{
     agent::{self, HandedNode},
-    cluster::{ClusterError, Surroundings, cancel::Standing},
+    cluster::{Access, ClusterError, Surroundings, cancel::Standing},
     reason::Reason,
     telemetry::chain,
     update::handover::HandoverError,
@@ -19,8 +19,8 @@ use crate::{
 /// The cluster of the machine, and whether the user is asked for confirmation.
 #[derive(Debug, Args)]
 pub struct Handover {
-    /// Kubeconfig of the machine's cluster [default: the settings, KUBECONFIG, the pod; without any
-    /// only this machine is checked]
+    /// Kubeconfig of the machine's cluster [default: cluster.kubeconfig of the settings, KUBECONFIG,
+    /// the pod; without any only this machine is checked]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Continue although the disk differs from the config
@@ -47,7 +47,12 @@ impl Handover {
             flag: self.kubeconfig.clone(),
             ..super::config::surroundings(true)
         };
-        let Some(access) = agent::access(&context.root, &context.settings, &surroundings) else {
+        // The flag takes precedence over the settings, as everywhere.
+        let access = match &self.kubeconfig {
+            Some(_) => Access::of_agent(&surroundings),
+            None => agent::access(&context.root, &context.settings, &surroundings),
+        };
+        let Some(access) = access else {
             return Ok(None);
         };
         let runtime = short()?;

@@ -50,8 +50,8 @@ pub(super) async fn version(cluster: &Cluster) -> Result<(&'static str, Spelling
     let found = VERSIONS.into_iter().find(|(version, _)| has(version));
     found.ok_or_else(|| ClusterError {
         act: "get",
-        object: format!("a supported version of {GROUP}"),
-        why: Why::NotUnderstood,
+        object: format!("the API {GROUP}"),
+        why: Why::NoVersion(VERSIONS.map(|(version, _)| version).join(", ")),
     })
 }
 

@@ -86,6 +86,10 @@ pub enum Why {
     /// contain file contents of a config.
     #[error("unexpected response from the API server")]
     NotUnderstood,
+    /// The group is served, but in no supported version. Treated like a kind that does not exist
+    /// (404).
+    #[error("the API server serves none of {0}")]
+    NoVersion(String),
 }
 
 /// Formats a status as `nodes "a" not found (404 NotFound)`; a proxy may send only a number.
@@ -154,7 +158,10 @@ impl ClusterError {
 
     /// HTTP status code of the response; 0 if no response was received.
     pub fn code(&self) -> u16 {
-        self.status().map_or(0, |status| status.code)
+        match &self.why {
+            Why::NoVersion(_) => 404,
+            _ => self.status().map_or(0, |status| status.code),
+        }
     }
 
     /// The delay that the server requests in `retryAfterSeconds`.

@@ -1,6 +1,8 @@
 //! Maintains the MachineConfigNode of the agent's Node: creates it if the kind exists, and writes
 //! it when its content changes.
 
+mod conditions;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use kube::{
@@ -11,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
+use self::conditions::{for_the_desired, is_updated, keep_times};
 use super::{
     Cluster, ClusterError,
     node::{OwnNode, Sight},
@@ -18,6 +21,7 @@ use super::{
 };
 use crate::{
     backoff::{Backoff, jitter},
+    clock::Clock,
     crd::{MachineConfigNodeStatus, NodeView, names},
     reason::Reason,
     telemetry::chain,
@@ -48,6 +52,7 @@ pub async fn keep(
     node: OwnNode,
     mut pool: watch::Receiver<Option<String>>,
     mut told: watch::Receiver<Option<MachineConfigNodeStatus>>,
+    clock: Clock,
     stop: CancellationToken,
 ) {
     let mut sights = node.sights();
@@ -56,6 +61,8 @@ pub async fn keep(
     loop {
         let status = told.borrow_and_update().clone();
         let view = sights.borrow_and_update().node.clone();
+        let desired = view.as_deref().and_then(NodeView::desired_config);
+        let status = status.map(|status| for_the_desired(status, desired, &clock));
         let member = pool.borrow_and_update().clone();
         let speaks = status.is_some();
         let wait = match (view, status) {
@@ -119,7 +126,7 @@ impl Written {
         cluster: &Cluster,
         view: &NodeView,
         pool: Option<&str>,
-        mut status: MachineConfigNodeStatus,
+        status: MachineConfigNodeStatus,
     ) -> Result<(), ClusterError> {
         if view.uid != self.uid {
             *self = Self {
@@ -128,12 +135,7 @@ impl Written {
                 ..Self::default()
             };
         }
-        // The report names the desired config only after it is read, so take the name from the
-        // Node.
         self.desired = view.desired_config().map(str::to_owned);
-        if let (Some(version), Some(desired)) = (&mut status.config_version, &self.desired) {
-            version.desired.clone_from(desired);
-        }
         let version = status.config_version.as_ref();
         let desired = version.map_or("", |version| version.desired.as_str());
         let spec = json!({
@@ -142,6 +144,15 @@ impl Written {
             "configVersion": {"desired": desired},
         });
         if self.spec.as_ref() != Some(&spec) {
+            // Spec and status are two writes: a spec that names a new config must not appear
+            // together with `Updated` of the previous one.
+            if self.status.as_ref().is_some_and(is_updated) && !is_updated(&status) {
+                match self.say_status(cluster, &view.name, status.clone()).await {
+                    // The object was deleted in the meantime and is created again with its spec.
+                    Err(error) if error.is_not_found() => self.status = None,
+                    written => written?,
+                }
+            }
             let object = json!({
                 "apiVersion": api().api_version, "kind": KIND,
                 "metadata": {"name": view.name, "ownerReferences": [
@@ -153,31 +164,27 @@ impl Written {
             self.generation = applied.metadata.generation;
             self.spec = Some(spec);
         }
+        self.say_status(cluster, &view.name, status).await
+    }
+
+    /// Writes the status if it differs from the last one.
+    async fn say_status(
+        &mut self,
+        cluster: &Cluster,
+        name: &str,
+        mut status: MachineConfigNodeStatus,
+    ) -> Result<(), ClusterError> {
         status.observed_generation = self.generation.map(|generation| generation + 1);
         keep_times(&mut status, self.status.as_ref());
         if self.status.as_ref() != Some(&status) {
             let object = json!({
                 "apiVersion": api().api_version, "kind": KIND,
-                "metadata": {"name": view.name}, "status": status,
+                "metadata": {"name": name}, "status": status,
             });
-            apply(cluster, &view.name, &object, true).await?;
+            apply(cluster, name, &object, true).await?;
             self.status = Some(status);
         }
         Ok(())
-    }
-}
-
-/// Keeps `lastTransitionTime` of conditions whose status is unchanged, also across restarts of the
-/// agent.
-fn keep_times(status: &mut MachineConfigNodeStatus, known: Option<&MachineConfigNodeStatus>) {
-    let known = known.map_or(&[][..], |known| &known.conditions);
-    for condition in &mut status.conditions {
-        let same = known
-            .iter()
-            .find(|it| it.kind == condition.kind && it.status == condition.status);
-        if let Some(same) = same {
-            condition.last_transition_time = same.last_transition_time;
-        }
     }
 }
 

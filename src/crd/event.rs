@@ -56,7 +56,8 @@ impl Weight {
 reasons! {
     /// The config cannot be applied on this machine; nothing was changed.
     FailedToReconcile: Warning, "Plan";
-    /// The config is accepted, but a part of it has no effect or looks like a mistake.
+    /// The config is accepted, but a part of it has no effect or looks like a mistake, or its plan
+    /// has a warning about this machine.
     ConfigWarning: Warning, "Plan";
     /// The node was cordoned for an update.
     Cordon: Normal, "Cordon";

@@ -28,7 +28,7 @@ pub use self::{
     preview::{check, list, rivals, text_of},
     saved::boot_id,
     scan::{UnitStates, follow},
-    stands::{Node, Prefixes, is_stable_name},
+    stands::{Node, Prefixes, handed_out, is_stable_name},
     watching::{Depth, DirWatch, changed_or_late, watch_for},
 };
 use super::{

@@ -181,7 +181,12 @@ impl Serving {
             _stop: stop.clone().drop_guard(),
         };
         listener.set_nonblocking(true)?;
-        let incoming = guests(UnixListener::from_std(listener)?, tasks, stop.clone());
+        let incoming = guests(
+            UnixListener::from_std(listener)?,
+            tasks,
+            stop.clone(),
+            |_| true,
+        );
         tasks.spawn("driver socket", async move {
             let serving = router.serve_with_incoming_shutdown(incoming, stop.cancelled_owned());
             if let Err(error) = serving.await {

@@ -5,7 +5,6 @@
 use std::{
     io,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -13,7 +12,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{OwnedSemaphorePermit, mpsc},
     time::sleep,
 };
 use tokio_stream::{
@@ -23,10 +22,15 @@ use tokio_stream::{
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
-use crate::{authority::Unaddressed, shutdown::Tasks};
+use crate::{authority::Unaddressed, places::Places, rate::Rate, shutdown::Tasks};
 
 /// Concurrent connections to one socket. A plugin needs one, briefly; the kubelet has one or two.
 pub const MOST: usize = 32;
+/// Average number of accepted connections per second, which limits the load from a program that
+/// opens and closes connections in a loop.
+const PER_SECOND: u32 = 100;
+/// Additional concurrent connections of users who may not connect.
+const MOST_REFUSED: usize = 4;
 /// Maximum age of a connection, longer than any registration takes; plugins that never close theirs
 /// would use up all places.
 pub const LONGEST: Duration = Duration::from_secs(60);
@@ -42,18 +46,19 @@ pub struct Guest {
     _place: OwnedSemaphorePermit,
 }
 
-/// Accepts connections until it is stopped.
+/// Accepts connections until it is stopped. Users whom `admits` rejects have a few separate places.
 pub fn guests(
     listener: UnixListener,
     tasks: &Tasks,
     stop: CancellationToken,
+    admits: impl Fn(u32) -> bool + Send + Sync + 'static,
 ) -> ReceiverStream<io::Result<Guest>> {
     let (to, from) = mpsc::channel(1);
     tasks.spawn("connections", async move {
         tokio::select! {
             // Safe to drop: a connection that was not handed on is closed.
             () = stop.cancelled() => {}
-            () = accept(listener, to) => {}
+            () = accept(listener, to, admits) => {}
         }
     });
     ReceiverStream::new(from)
@@ -70,12 +75,21 @@ pub(super) fn connections(listener: UnixListener) -> impl Stream<Item = io::Resu
     })
 }
 
-async fn accept(listener: UnixListener, to: mpsc::Sender<io::Result<Guest>>) {
-    let places = Arc::new(Semaphore::new(MOST));
-    // The semaphore is never closed.
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+async fn accept(
+    listener: UnixListener,
+    to: mpsc::Sender<io::Result<Guest>>,
+    admits: impl Fn(u32) -> bool,
+) {
+    let places = Places::new(MOST, MOST_REFUSED);
+    let mut rate = Rate::new(PER_SECOND);
+    loop {
+        rate.wait().await;
         match listener.accept().await {
             Ok((stream, _)) => {
+                let user = stream.peer_cred().map(|who| who.uid());
+                let Some(place) = places.take(user.is_ok_and(&admits)).await else {
+                    continue;
+                };
                 let guest = Guest {
                     stream: Unaddressed::new(stream),
                     _place: place,
@@ -155,5 +169,42 @@ mod tests {
             assert!(taken.next().await.unwrap().is_err());
         }
         assert_eq!(start.elapsed(), PAUSE * 10);
+    }
+
+    /// Connections that are closed at once, as fast as a program can open them.
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_connections_is_taken_at_a_measured_pace() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let tasks = Tasks::new();
+        let mut taken = guests(listener, &tasks, tasks.token(), |_| true);
+        let start = Instant::now();
+        for _ in 0..500 {
+            drop(UnixStream::connect(&path).await.unwrap());
+            taken.next().await.unwrap().unwrap();
+        }
+        let took = start.elapsed();
+        assert!(took >= Duration::from_secs(3), "{took:?}");
+        assert!(took < Duration::from_secs(6), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_may_not_connect_are_answered_a_few_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let tasks = Tasks::new();
+        let mut taken = guests(listener, &tasks, tasks.token(), |_| false);
+        let mut ours = Vec::new();
+        for _ in 0..MOST {
+            ours.push(UnixStream::connect(&path).await.unwrap());
+        }
+        let mut kept = Vec::new();
+        let wait = Duration::from_secs(1);
+        while let Ok(Some(guest)) = tokio::time::timeout(wait, taken.next()).await {
+            kept.push(guest.unwrap());
+        }
+        assert_eq!(kept.len(), MOST_REFUSED);
     }
 }

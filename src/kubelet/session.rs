@@ -95,7 +95,7 @@ impl Session {
             refused.send_replace(told.err().map(str::to_owned));
         });
         // The watcher sends the socket's path where HTTP/2 has a host.
-        let incoming = guests(listener, &shared.tasks, session.stop.clone());
+        let incoming = guests(listener, &shared.tasks, session.stop.clone(), |_| true);
         let server = Server::builder().add_service(plugin).add_service(registrar);
         let until = session.stop.clone().cancelled_owned();
         let serving = server.serve_with_incoming_shutdown(incoming, until);

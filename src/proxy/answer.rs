@@ -12,7 +12,7 @@ use crate::{
         Resource,
         allocation::Wish,
         answer::{Answer, AnswerError, Answerer, Asked, Wanted},
-        registry::is_stable_name,
+        registry::{handed_out, is_stable_name},
         source::Source,
     },
     kubelet::{api::v1beta1 as api, relayed::Relayed},
@@ -146,9 +146,13 @@ impl Proxy {
     ) -> Result<Answer, AnswerError> {
         let (root, name, bytes) = (self.root.clone(), resource.name.clone(), answer.clone());
         let Route { vendor, looks, .. } = route;
-        let look = move |path: &AbsPath| policy::Seen {
-            leads_to: real(&root, path),
-            is_stable: is_stable_name(&root, path),
+        let look = move |path: &AbsPath| {
+            let leads_to = real(&root, path);
+            policy::Seen {
+                is_stable: is_stable_name(&root, path),
+                handed_out: handed_out(&root, path, &leads_to).clone(),
+                leads_to,
+            }
         };
         let judge = move || policy::judge(&bytes, &vendor, &name, look);
         let judged = looks.look(judge).await;

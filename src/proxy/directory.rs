@@ -14,6 +14,10 @@ use crate::{
 /// The label of the kubelet's own directory, which lets containers use it.
 const LABEL: &str = "system_u:object_r:container_file_t:s0";
 
+/// Maximum number of names that are read in a vendor's directory; a plugin needs a few. A plugin that
+/// fills its directory must not delay others.
+const MOST_NAMES: usize = 1000;
+
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DirectoryError {
@@ -80,7 +84,8 @@ impl Directory {
     /// Removes sockets as a starting kubelet does, so that a plugin that watches its own socket
     /// registers again. Sockets of known plugins are left alone; those plugins are dialled.
     pub(super) fn wipe(&self, known: &Known) -> Result<(), RootError> {
-        for entry in self.root.list(&self.path)? {
+        let listing = self.root.listing_up_to(&self.path, MOST_NAMES)?;
+        for entry in listing.entries {
             let mut all = known.all().iter();
             let ours = entry.name == KUBELET_SOCKET;
             if entry.kind == Kind::Socket

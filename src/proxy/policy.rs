@@ -68,13 +68,18 @@ pub(super) struct Seen {
     pub(super) leads_to: AbsPath,
     /// Whether it is a link that udev creates.
     pub(super) is_stable: bool,
+    /// The path to hand out for a node.
+    pub(super) handed_out: AbsPath,
 }
 
-/// Mount sources that are links, with their targets.
-pub(super) type Links = BTreeMap<String, AbsPath>;
+/// The paths of an answer that are links, with the path that the kubelet receives instead of each.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Links {
+    nodes: BTreeMap<String, AbsPath>,
+    mounts: BTreeMap<String, AbsPath>,
+}
 
-/// Returns the targets of the answer's mounts if the answer is allowed. `look` examines a host
-/// path.
+/// Returns the targets of the answer's paths if the answer is allowed. `look` examines a host path.
 pub(super) fn judge(
     answer: &Bytes,
     vendor: &Vendor,
@@ -91,17 +96,19 @@ pub(super) fn judge(
     if copy.container_responses.is_empty() {
         return Err(Refused::Empty);
     }
-    let mut links = Links::new();
+    let mut links = Links::default();
     for container in &copy.container_responses {
         for node in &container.devices {
-            judge_node(&node.host_path, vendor, &look)?;
+            if let Some(leads_to) = judge_node(&node.host_path, vendor, &look)? {
+                links.nodes.insert(node.host_path.clone(), leads_to);
+            }
         }
         for mount in &container.mounts {
             let path = clean(&mount.host_path)?;
             let seen = look(&path);
             judge_mount(mount, (&path, &seen), vendor, resource)?;
             if seen.leads_to != path {
-                links.insert(mount.host_path.clone(), seen.leads_to);
+                links.mounts.insert(mount.host_path.clone(), seen.leads_to);
             }
         }
         judge_annotations(container.annotations.keys())?;
@@ -155,14 +162,16 @@ fn is_lent(path: &AbsPath, seen: &Seen, vendor: &Vendor) -> bool {
     is_node(path) && is_node(&seen.leads_to) && named
 }
 
+/// Returns the path that the kubelet receives instead of the node; none if the node's path is kept.
 fn judge_node(
     given: &str,
     vendor: &Vendor,
     look: impl Fn(&AbsPath) -> Seen,
-) -> Result<(), Refused> {
+) -> Result<Option<AbsPath>, Refused> {
     let path = clean(given)?;
-    if is_lent(&path, &look(&path), vendor) {
-        return Ok(());
+    let seen = look(&path);
+    if is_lent(&path, &seen, vendor) {
+        return Ok((seen.handed_out != path).then_some(seen.handed_out));
     }
     let globs: Vec<_> = vendor.devices.iter().map(|glob| glob.as_str()).collect();
     let expected = match globs.as_slice() {
@@ -217,21 +226,27 @@ fn judge_cdi(name: &str, vendor: &Vendor, resource: &ResourceName) -> Result<(),
     Err(Refused::Cdi { name, expected })
 }
 
-/// The field numbers that lead to a mount source: container response, mount, host path.
-const SOURCES: [u32; 3] = [1, 2, 2];
+/// The field numbers that lead to the host path of a mount and of a node: container response, mount
+/// or node, host path.
+const MOUNTS: [u32; 3] = [1, 2, 2];
+const NODES: [u32; 3] = [1, 3, 2];
 
-/// The answer with its mount sources replaced by their resolved targets, since a link may be
-/// changed before the runtime follows it. Everything else stays byte for byte.
+/// The answer with the paths that were checked, since a link may be replaced before the runtime
+/// follows it. Everything else stays byte for byte.
 pub(super) fn resolved(answer: &[u8], links: &Links) -> Vec<u8> {
-    let leads_to = |source: &[u8]| {
-        let source = std::str::from_utf8(source).ok()?;
-        Some(links.get(source)?.as_str().as_bytes().to_vec())
-    };
-    match links.is_empty() {
-        true => answer.to_vec(),
+    let mut answer = answer.to_vec();
+    for (place, links) in [(MOUNTS, &links.mounts), (NODES, &links.nodes)] {
+        if links.is_empty() {
+            continue;
+        }
+        let leads_to = |source: &[u8]| {
+            let source = std::str::from_utf8(source).ok()?;
+            Some(links.get(source)?.as_str().as_bytes().to_vec())
+        };
         // These bytes were decoded as a message before, so this cannot fail.
-        false => replaced(answer, &SOURCES, &leads_to).unwrap_or_default(),
+        answer = replaced(&answer, &place, &leads_to).unwrap_or_default();
     }
+    answer
 }
 
 #[cfg(test)]

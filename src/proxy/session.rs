@@ -242,7 +242,9 @@ impl Session {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let stop = self.stop.child_token();
-        let incoming = guests(listener, &self.shared.tasks, stop.clone());
+        let vendor = Arc::clone(&self.vendor);
+        let admits = move |user| vendor.may_connect(user);
+        let incoming = guests(listener, &self.shared.tasks, stop.clone(), admits);
         let desk = self.desk(stop.clone());
         let service = RegistrationServer::new(desk).max_decoding_message_size(LARGEST_REQUEST);
         let server = Server::builder()

@@ -252,6 +252,7 @@ fn config(update: &UpdateReport) -> ConfigStatus {
             .map(|config| config.digest.to_string())
             .unwrap_or_default(),
         warnings: update.warnings.clone(),
+        plan_warnings: update.plan_warnings.clone(),
         drift: update.drift.iter().map(DriftStatus::from).collect(),
         labels_pending: update
             .labels_pending

@@ -27,12 +27,19 @@ impl Root {
         if self.0.shown != Path::new("/")
             && let Ok(above) = AbsPath::new(self.0.shown.display().to_string())
         {
-            Self::open(Path::new("/"))?.check_way(&above)?;
+            Self::open(Path::new("/"))?.check_way(&above, true)?;
         }
-        self.check_way(p)
+        self.check_way(p, true)
     }
 
-    fn check_way(&self, p: &AbsPath) -> Result<(), RootError> {
+    /// Whether only root and this process's own user can change the target of `p`, that is, own the
+    /// directories and links on the path. Write access to the file or device at the end is not
+    /// considered. A path that does not exist counts as theirs.
+    pub fn is_lasting_name(&self, p: &AbsPath) -> bool {
+        self.check_way(p, false).is_ok()
+    }
+
+    fn check_way(&self, p: &AbsPath, end: bool) -> Result<(), RootError> {
         let failed = |at: &AbsPath, error| self.failed("look at", at, error);
         let mut todo: Vec<String> = p.relative().split('/').rev().map(str::to_owned).collect();
         // Start with the root itself.
@@ -52,6 +59,9 @@ impl Root {
             };
             let stat = walk::statx_of(&found).map_err(|error| failed(&next, error))?;
             let stat = Stat::of(&stat);
+            if !end && !matches!(stat.kind, Kind::Directory | Kind::Link) {
+                return Ok(());
+            }
             if let Some(writer) = writer(&found, &stat).map_err(|error| failed(&next, error))? {
                 return Err(RootError::Untrusted {
                     path: self.host_path(&next),

@@ -22,10 +22,12 @@ pub(super) fn config_rows(out: &mut String, config: &ConfigStatus) -> fmt::Resul
         writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({reason})", "label")?;
     }
     let head = format!("  {DOUBT}{:<8}{DOUBT:#} ", "warning");
-    for warning in config.warnings.iter().take(MAX_WARNINGS) {
+    // Warnings about this machine first: a unit that cannot start fails the update.
+    let warnings = || config.plan_warnings.iter().chain(&config.warnings);
+    for warning in warnings().take(MAX_WARNINGS) {
         folded(out, &head, &printable(warning))?;
     }
-    match config.warnings.len().saturating_sub(MAX_WARNINGS) {
+    match warnings().count().saturating_sub(MAX_WARNINGS) {
         0 => Ok(()),
         more => writeln!(out, "{head}and {more} more: run machinist plan for all"),
     }

@@ -130,6 +130,9 @@ fn full() -> Status {
         desired: "machine-2".to_owned(),
         digest: "sha256:00ff".to_owned(),
         warnings: vec!["a.yaml:9:5: filesystem has no effect in 3.5.0".to_owned()],
+        plan_warnings: vec![
+            "a.service cannot start: it requires b.service, which is masked".to_owned(),
+        ],
         drift: vec![DriftStatus {
             path: "/etc/chrony.conf".to_owned(),
             kind: DriftKind::Content,

@@ -37,6 +37,8 @@ pub(super) const FEW: usize = 16;
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 50;
 /// Concurrent connections.
 pub(super) const CONNECTIONS: usize = 4;
+/// Additional concurrent connections of users who may not connect.
+pub(super) const REFUSED_CONNECTIONS: usize = 1;
 /// How long a connection may be without a session, and a session without a Hello.
 pub(super) const HELLO_WAIT: Duration = Duration::from_secs(10);
 /// The interval at which a vendor has to send something.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use crate::{
     device::{
         allocation::Grant,
-        registry::{Node, Prefixes, is_stable_name},
+        registry::{Node, Prefixes, handed_out, is_stable_name},
         rules,
         vendor::Vendor,
     },
@@ -40,9 +40,9 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Checks whether a container may get the device node; the error is a sentence. `present`
-    /// requires that it exists.
-    pub(super) fn node(&mut self, path: &AbsPath, present: bool) -> Result<(), String> {
+    /// Returns the path to hand out for the device node if a container may get it; the error is a
+    /// sentence. `present` requires that it exists.
+    pub(super) fn node(&mut self, path: &AbsPath, present: bool) -> Result<AbsPath, String> {
         if !path.as_str().starts_with("/dev/") || !self.vendor.may_lend(path) {
             let name = &self.vendor.name;
             return Err(format!(
@@ -54,7 +54,11 @@ impl<'a> Bounds<'a> {
             self.nodes.insert(path.clone(), found);
         }
         let found = self.nodes.get(path);
-        found.map_or(Ok(()), |found| found.verdict(path, present))
+        found.map_or(Ok(()), |found| found.verdict(path, present))?;
+        Ok(match (found, self.root) {
+            (Some(Node::Device(real)), Some(root)) => handed_out(root, path, real).clone(),
+            _ => path.clone(),
+        })
     }
 
     fn look_at_node(&self, path: &AbsPath) -> Node {
@@ -111,12 +115,12 @@ impl<'a> Bounds<'a> {
         prefixes.look_at(root, path, &format!("vendor {name}"))
     }
 
-    /// Checks a whole allocation against the machine's current state and resolves its mount
-    /// sources; the error is a sentence.
+    /// Checks a whole allocation against the machine's current state and replaces its paths by the
+    /// checked ones; the error is a sentence.
     pub(super) fn granted(&mut self, mut grant: Grant) -> Result<Grant, String> {
         let path = |given: &str| AbsPath::new(given).map_err(|error| error.to_string());
-        for node in &grant.nodes {
-            self.node(&path(&node.host)?, true)?;
+        for node in &mut grant.nodes {
+            node.host = self.node(&path(&node.host)?, true)?.to_string();
         }
         for mount in &mut grant.mounts {
             let from = path(&mount.host)?;

@@ -34,7 +34,8 @@ pub(super) enum Texts<'a> {
 /// A device spec whose paths have been checked and whose texts are final.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
-    nodes: Vec<(DeviceNode, String)>,
+    /// Each with its permissions and the path to hand out.
+    nodes: Vec<(DeviceNode, String, AbsPath)>,
     /// Each with its source path after links are resolved.
     mounts: Vec<(MountRecipe, AbsPath)>,
     env: BTreeMap<String, String>,
@@ -68,12 +69,12 @@ pub(super) fn check(
             .push(check_node(bounds, node, texts, present)?);
     }
     let first = checked.nodes.first();
-    let first = first.map_or_else(String::new, |(node, _)| node.host.to_string());
+    let first = first.map_or_else(String::new, |(node, ..)| node.host.to_string());
     let fill = |text: &str| filled(text, texts, &first);
     for mount in given.mounts {
         checked.mounts.push(check_mount(bounds, &mount, fill)?);
     }
-    let places = checked.nodes.iter().map(|(node, _)| &node.inside);
+    let places = checked.nodes.iter().map(|(node, ..)| &node.inside);
     let places = places.chain(checked.mounts.iter().map(|(mount, _)| &mount.to));
     let mut seen = BTreeSet::new();
     for place in places {
@@ -133,9 +134,9 @@ fn check_node(
     given: api::Node,
     texts: Texts<'_>,
     present: bool,
-) -> Result<(DeviceNode, String), Fault> {
+) -> Result<(DeviceNode, String, AbsPath), Fault> {
     let host = path_without_braces(filled(&given.path, texts, "")?)?;
-    bounds.node(&host, present).map_err(forbidden)?;
+    let handed = bounds.node(&host, present).map_err(forbidden)?;
     let inside = match given.inside.as_str() {
         "" => host.clone(),
         inside => path_without_braces(filled(inside, texts, host.as_str())?)?,
@@ -154,7 +155,7 @@ fn check_node(
             return Err(invalid(message));
         }
     };
-    Ok((DeviceNode { host, inside }, permissions))
+    Ok((DeviceNode { host, inside }, permissions, handed))
 }
 
 fn check_mount(
@@ -208,7 +209,7 @@ impl Checked {
         };
         let mut nodes = Vec::with_capacity(self.nodes.len());
         let mut recipes = Vec::with_capacity(self.nodes.len());
-        for (node, permissions) in self.nodes {
+        for (node, permissions, _) in self.nodes {
             let elsewhere = (node.inside != node.host).then(|| template(node.inside.as_str()));
             recipes.push(NodeRecipe {
                 path: template(node.host.as_str())?,
@@ -233,8 +234,8 @@ impl Checked {
 
     /// Converts it to one container's allocation.
     pub(super) fn into_grant(self) -> Grant {
-        let node = |(node, permissions): (DeviceNode, String)| NodeGrant {
-            host: node.host.to_string(),
+        let node = |(node, permissions, handed): (DeviceNode, String, AbsPath)| NodeGrant {
+            host: handed.to_string(),
             inside: node.inside.to_string(),
             permissions,
         };

@@ -4,7 +4,7 @@ use std::{io, pin::Pin, sync::Arc};
 
 use tokio::{
     net::UnixListener,
-    sync::{Notify, Semaphore, mpsc, watch},
+    sync::{Notify, mpsc, watch},
 };
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
@@ -14,13 +14,14 @@ use super::{
     api::v1::{FromAgent, agent::vendor_server},
     connection::{Connection, Peer},
     heard::FromVendor,
-    limits::{CONNECTIONS, CONNECTIONS_PER_SECOND, MESSAGE_BYTES, UNREAD},
+    limits::{CONNECTIONS, CONNECTIONS_PER_SECOND, MESSAGE_BYTES, REFUSED_CONNECTIONS, UNREAD},
     messages::Event,
     session::Session,
 };
 use crate::{
     device::vendor::Vendor,
     path::{AbsPath, BadPath},
+    places::Places,
     rate::{Complaints, Rate},
     root::{Identity, Meta, Root, RootError},
     shutdown::Tasks,
@@ -137,7 +138,7 @@ impl Socket {
             stop: socket.stop.clone(),
         };
         let listener = UnixListener::from_std(listener)?;
-        let incoming = incoming(name.clone(), listener, socket.stop.clone(), tasks);
+        let incoming = incoming(vendor.clone(), listener, socket.stop.clone(), tasks);
         let service =
             vendor_server::VendorServer::new(door).max_decoding_message_size(MESSAGE_BYTES);
         let server = Server::builder()
@@ -188,7 +189,7 @@ impl Socket {
 /// The accepted connections, limited in number and in rate. The others wait in the kernel's queue,
 /// which is bounded itself.
 fn incoming(
-    vendor: String,
+    vendor: watch::Receiver<Arc<Vendor>>,
     listener: UnixListener,
     stop: CancellationToken,
     tasks: &Tasks,
@@ -205,21 +206,28 @@ fn incoming(
 }
 
 async fn accept(
-    vendor: &str,
+    vendor: &watch::Receiver<Arc<Vendor>>,
     listener: &UnixListener,
     let_in: &mpsc::Sender<io::Result<Connection>>,
     stop: &CancellationToken,
 ) {
-    let few = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Places::new(CONNECTIONS, REFUSED_CONNECTIONS);
     let mut rate = Rate::new(CONNECTIONS_PER_SECOND);
     let mut complaints = Complaints::default();
     loop {
         rate.wait().await;
-        let Ok(one) = Arc::clone(&few).acquire_owned().await else {
-            return;
+        let connection = async {
+            let (stream, _) = listener.accept().await?;
+            let user = stream.peer_cred()?.uid();
+            let may_connect = vendor.borrow().may_connect(user);
+            let place = places.take(may_connect).await;
+            let connection = place.map(|place| Connection::new(stream, place, stop.clone()));
+            connection.transpose()
         };
-        let connection = match listener.accept().await {
-            Ok((stream, _)) => Connection::new(stream, one, stop.clone()),
+        let connection = match connection.await {
+            // Another refused connection is being answered.
+            Ok(None) => continue,
+            Ok(Some(connection)) => Ok(connection),
             Err(error) => Err(error),
         };
         match connection {
@@ -232,6 +240,7 @@ async fn accept(
             // A persistent error such as too many open files would return at once.
             Err(error) => {
                 if complaints.take(&error.to_string()).is_some() {
+                    let vendor = vendor.borrow().name.clone();
                     tracing::warn!(vendor = %vendor, %error, "a connection of vendor {vendor} is lost");
                 }
             }

@@ -126,6 +126,8 @@ async fn machinist(
     process
         .env_clear()
         .env("MACHINIST_CLUSTER__NODE", "a")
+        // The flag takes precedence over the settings.
+        .env("MACHINIST_CLUSTER__KUBECONFIG", "/etc/another-cluster")
         .args([command, "--yes", "--root"])
         .arg(root.path())
         .arg("--kubeconfig")

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use machinist::{
+    clock::Clock,
     cluster::machine_config_node,
     crd::{ConfigVersion, MachineConfigNodeStatus, NodeCondition, Progress},
 };
@@ -56,6 +57,7 @@ async fn keeping(
         own.clone(),
         watch::channel(None).1,
         heard,
+        Clock::system(),
         stop.clone(),
     ));
     (told, [following(own), stop.drop_guard()])
@@ -141,6 +143,50 @@ async fn the_desired_config_is_the_nodes_before_the_agent_has_read_it() {
             .contains(r#""desired":"rendered-worker-0""#)
     };
     assert!(!server.writes().iter().any(old));
+}
+
+/// Independent of whether the Node or the report is known first.
+#[tokio::test]
+async fn a_new_desired_config_is_never_seen_as_updated() {
+    for by_report in [false, true] {
+        let (server, own) = with_node().await;
+        let (told, _tasks) = keeping(&server, &own).await;
+        told.send_replace(Some(status(Progress::True, EARLY)));
+        server
+            .until("it is on the first", |it| is(it, "True"))
+            .await;
+        let known = server.writes().len();
+        if by_report {
+            let mut next = status(Progress::False, LATE);
+            next.config_version.as_mut().unwrap().desired = "rendered-worker-2".to_owned();
+            told.send_replace(Some(next));
+        }
+        server.edit(NODE, |node| {
+            node["metadata"]["annotations"]["machineconfiguration.openshift.io/desiredConfig"] =
+                json!("rendered-worker-2");
+        });
+        let is_new = |it: &Server| {
+            let object = it.object(OURS);
+            let at = |part: &str| object[part]["configVersion"]["desired"] == "rendered-worker-2";
+            at("spec") && at("status")
+        };
+        server.until("the second", is_new).await;
+        assert!(is(&server, "False"));
+        let late = server.object(OURS)["status"]["conditions"][1]["lastTransitionTime"].clone();
+        assert_ne!(late, EARLY);
+        // The object is never left with the new name and the old condition.
+        let mut updated = json!("True");
+        for write in &server.writes()[known..] {
+            let is_status = write.body["status"].is_object();
+            if is_status {
+                updated = write.body["status"]["conditions"][1]["status"].clone();
+            }
+            let part = if is_status { "status" } else { "spec" };
+            if write.body[part]["configVersion"]["desired"] == "rendered-worker-2" {
+                assert_eq!(updated, "False", "{by_report}: {}", write.body);
+            }
+        }
+    }
 }
 
 #[tokio::test]

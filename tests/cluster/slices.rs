@@ -277,6 +277,19 @@ async fn an_api_server_that_is_away_or_older_is_no_end() {
 }
 
 #[tokio::test]
+async fn a_cluster_without_a_version_that_is_understood_is_one_without_the_kind() {
+    for versions in [&["v1alpha3"][..], &[]] {
+        let stage = Stage::new(versions, 0).await;
+        stage.wish.send_replace(pool(1));
+        stage.until_published(|it| it.problem.is_some()).await;
+        let told = stage.published.borrow().clone();
+        let why = told.problem.unwrap_or_default();
+        assert!(why.contains("does not serve resource.k8s.io"), "{why}");
+        assert_eq!(told.resources, Some(BTreeSet::new()));
+    }
+}
+
+#[tokio::test]
 async fn a_version_that_goes_is_no_cluster_without_the_kind() {
     let stage = Stage::new(&["v1"], 0).await;
     stage

@@ -199,7 +199,7 @@ impl Service {
         tokio::spawn(async move {
             // The watcher sends a path as the HTTP/2 authority, which servers in Rust refuse.
             let tasks = Tasks::new();
-            let incoming = guests(listener, &tasks, tasks.token());
+            let incoming = guests(listener, &tasks, tasks.token(), |_| true);
             let serving = Server::builder()
                 .add_service(DevicePluginServer::new(served))
                 .add_optional_service(registrar)

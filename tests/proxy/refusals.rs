@@ -358,3 +358,21 @@ async fn a_flood_of_registrations_is_slowed_down_and_the_other_vendor_registers(
     );
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_a_plugin_has_filled_is_looked_at_as_far_as_a_thousand_names() {
+    let stage = Stage::new("");
+    let directory = stage.directory("acme");
+    std::fs::create_dir_all(&directory).unwrap();
+    for number in 0..2500 {
+        let socket = directory.join(format!("s{number}"));
+        drop(std::os::unix::net::UnixListener::bind(socket).unwrap());
+    }
+    let agent = stage.ready().await;
+    let left = std::fs::read_dir(&directory).unwrap().count();
+    assert!((1500..=1600).contains(&left), "{left}");
+    let refused = register(&directory, request("gpu", "a.sock")).await;
+    let refused = refused.unwrap_err();
+    assert!(refused.message().contains("is invalid"), "{refused:?}");
+    agent.stop().await;
+}

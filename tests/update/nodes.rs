@@ -9,7 +9,7 @@ use machinist::{
         journal::Outcome,
         node::Lending,
         phase::Phase,
-        run::{Desired, RebootConduct, UpdateReport},
+        run::{Conduct, Desired, RebootConduct, UpdateReport},
     },
 };
 
@@ -423,17 +423,8 @@ async fn what_a_person_reboots_waits_cordoned() {
     driver.stop().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_restart_in_it() {
-    let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
-    node.blocks(true);
-    let mut driver = start(&sandbox, &script, &node, &one());
-    driver
-        .until("draining", |report| !report.blockers.is_empty())
-        .await;
-    driver.stop().await;
-    // A maintenance window half a day from now, for an hour: closed, whenever this runs.
+/// A maintenance window half a day from now, for an hour: closed, whenever this runs.
+pub(crate) fn closed() -> Conduct {
     let later = jiff::Zoned::now().with_time_zone(jiff::tz::TimeZone::UTC);
     let later = later
         .time()
@@ -444,8 +435,21 @@ async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_r
         start: later,
         duration: Duration::from_secs(3600),
     }];
+    closed
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_restart_in_it() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    let mut driver = start(&sandbox, &script, &node, &one());
+    driver
+        .until("draining", |report| !report.blockers.is_empty())
+        .await;
+    driver.stop().await;
     let (root, desired) = (sandbox.root(), one().desired());
-    let mut driver = Driver::on_node(&root, &script, &node, desired, closed);
+    let mut driver = Driver::on_node(&root, &script, &node, desired, closed());
     driver
         .until("draining on", |report| !report.blockers.is_empty())
         .await;

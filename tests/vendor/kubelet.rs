@@ -311,3 +311,58 @@ async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks(
     );
     agent.stop().await;
 }
+
+/// One node through a link that any user can change, and one through a link that only root can
+/// change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_behind_a_link_that_a_user_may_turn_is_handed_out_as_the_node() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.vendor("acme", "");
+    let file = machine.path("etc/machinist/vendors.d/acme.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(
+        file,
+        text.replace("'/dev/acme*'", "'/dev/acme*', '/dev/shm/*'"),
+    )
+    .unwrap();
+    std::fs::create_dir_all(machine.path("dev/shm")).unwrap();
+    let users = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(machine.path("dev/shm"), users).unwrap();
+    for link in ["dev/shm/acme-link", "dev/acme-link"] {
+        std::os::unix::fs::symlink("/dev/acme0", machine.path(link)).unwrap();
+    }
+    machine.declare("x.yaml", "lab.example/x", "/dev/shm/acme-link", 1);
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let by = |id: &str, path: &str| api::Device {
+        recipe: Some(node(path)),
+        ..device(id)
+    };
+    let both = vec![
+        by("users", "/dev/shm/acme-link"),
+        by("roots", "/dev/acme-link"),
+    ];
+    program.offer("acme.dev/x", 1, both).await.unwrap();
+    for (resource, expected) in [
+        ("acme.dev/x", &["/dev/acme-link", "/dev/acme0"][..]),
+        ("lab.example/x", &["/dev/acme0"]),
+    ] {
+        let is_listed = |books: &Books| {
+            let known = books.get(resource);
+            known.is_some_and(|known| known.list().len() == expected.len())
+        };
+        let books = kubelet.until("listed", is_listed).await;
+        let mut given = Vec::new();
+        for id in books.get(resource).unwrap().list() {
+            let id = id.trim_end_matches("=Healthy");
+            let mut answer = kubelet.allocate(resource, &[id]).await.unwrap();
+            given.push(answer.devices.remove(0).host_path);
+        }
+        given.sort();
+        assert_eq!(given, expected, "{resource}");
+    }
+    agent.stop().await;
+}

@@ -28,7 +28,7 @@ const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall
 
 pub(crate) const WALLS: &[Wall] = &[
     wall(
-        "reason path digest authority clock backoff rate shutdown window wire words crd",
+        "reason path digest authority places clock backoff rate shutdown window wire words crd",
         "",
         "",
     ),
@@ -68,7 +68,7 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("hardware", "path", ""),
     wall(
         "kubelet",
-        "authority backoff device path rate root shutdown telemetry words",
+        "authority backoff device path places rate root shutdown telemetry words",
         "what is lent",
     ),
     wall(
@@ -78,7 +78,7 @@ pub(crate) const WALLS: &[Wall] = &[
     ),
     wall(
         "vendor",
-        "authority backoff device device::registry path rate root shutdown telemetry wire words",
+        "authority backoff device device::registry path places rate root shutdown telemetry wire words",
         "what is offered, and what is asked of whoever offers it",
     ),
     wall(
@@ -153,6 +153,7 @@ const fn outside(path: &'static str, rooms: &'static [&'static str], why: &'stat
 const DRIVERS: &[&str] = &[
     "admin",
     "authority",
+    "places",
     "agent",
     "cli::beside",
     "cli::cancel",

@@ -117,14 +117,19 @@ fn refusal(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, St
     of_the_plan.then(|| (EventReason::FailedToReconcile, failure.message.clone()))
 }
 
-/// One event for a new desired config with warnings.
+/// One event for the warnings of a new desired config, and one for those of its plan.
 fn warnings(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, String)> {
     let digest = |config: &Option<ConfigName>| config.as_ref().map(|config| config.digest);
     let desired = digest(&now.config.desired);
-    let known = [&before.config.desired, &now.config.current];
-    let news = !known.into_iter().any(|config| digest(config) == desired);
-    (news && !now.warnings.is_empty())
-        .then(|| (EventReason::ConfigWarning, now.warnings.join("; ")))
+    if desired == digest(&now.config.current) {
+        return None;
+    }
+    let is_known = desired == digest(&before.config.desired);
+    let noted = || before.plan_warnings.iter().chain(&before.warnings);
+    let all = now.plan_warnings.iter().chain(&now.warnings);
+    let news = all.filter(|warning| !is_known || !noted().any(|noted| noted == *warning));
+    let news: Vec<&str> = news.map(String::as_str).collect();
+    (!news.is_empty()).then(|| (EventReason::ConfigWarning, news.join("; ")))
 }
 
 fn ended(update: &UpdateRecord) -> Vec<(EventReason, String)> {
@@ -254,6 +259,13 @@ mod tests {
         let event = (EventReason::ConfigWarning, "a; b".to_owned());
         assert_eq!(news(&before, &now), [event]);
         assert_eq!(news(&now, &now), []);
+        // The plan comes later and can be repeated.
+        let mut planned = now.clone();
+        planned.phase = Phase::Waiting;
+        planned.plan_warnings = vec!["c".to_owned()];
+        let event = (EventReason::ConfigWarning, "c".to_owned());
+        assert_eq!(news(&now, &planned), [event]);
+        assert_eq!(news(&planned, &planned), []);
         // A restart reads the current config again.
         now.config.current = Some(config("c"));
         assert_eq!(news(&before, &now), []);

@@ -72,10 +72,10 @@ pub(super) fn tell(
     };
     tasks.spawn("node annotations", more.add(to, tasks.token()));
     let (pace, stop) = (Pace::default(), tasks.token());
-    let keeping = node::keep(node.clone(), whole, events, clock, pace, stop);
+    let keeping = node::keep(node.clone(), whole, events, clock.clone(), pace, stop);
     tasks.spawn("node notice", keeping);
     let (cluster, node, stop) = (cluster.clone(), node.clone(), tasks.token());
-    let keeping = machine_config_node::keep(cluster, node, pool, progressed, stop);
+    let keeping = machine_config_node::keep(cluster, node, pool, progressed, clock, stop);
     tasks.spawn("machine config node", keeping);
 }
 

@@ -186,10 +186,13 @@ impl Slices {
     }
 
     fn complain(&self, error: &ClusterError, first: bool) {
-        let why = match self.absent {
-            true => "the API server does not serve resource.k8s.io: no devices can be claimed"
+        let why = match (self.absent, &error.why) {
+            (true, Why::NoVersion(known)) => format!(
+                "the API server does not serve resource.k8s.io in a supported version ({known}): no devices can be claimed"
+            ),
+            (true, _) => "the API server does not serve resource.k8s.io: no devices can be claimed"
                 .to_owned(),
-            false => chain(error),
+            (false, _) => chain(error),
         };
         match first {
             true => tracing::warn!(reason = %error.reason(), "{why}"),

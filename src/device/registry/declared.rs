@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::{Looks, Node, Prefixes};
+use super::{Looks, Node, Prefixes, handed_out};
 use crate::{
     device::{
         allocation::{Grant, Wish},
@@ -68,27 +68,37 @@ fn hosts(recipe: &Recipe) -> impl Iterator<Item = String> {
     nodes.chain(recipe.mounts.iter().map(|mount| mount.from.to_string()))
 }
 
-/// The resolved host path of each mount; an error, as text, if a path must not be passed to a
-/// container.
+/// The paths to hand out for nodes and for mounts, by the paths that the declaration names.
+type HandedOut = [BTreeMap<String, String>; 2];
+
+/// The paths to hand out for the nodes and mounts; an error, as text, if a path must not be passed
+/// to a container.
 fn look(
     root: &Root,
     prefixes: impl FnOnce() -> Prefixes,
     (nodes, mounts): (Vec<String>, Vec<String>),
-) -> Result<BTreeMap<String, String>, String> {
-    let path = |given: String| AbsPath::new(given).map_err(|error| error.to_string());
-    for node in nodes {
-        let node = path(node)?;
-        Node::at(root, &node).verdict(&node, true)?;
-    }
+) -> Result<HandedOut, String> {
+    let path = |given: &str| AbsPath::new(given).map_err(|error| error.to_string());
+    let nodes = nodes.into_iter().map(|given| {
+        let node = path(&given)?;
+        let found = Node::at(root, &node);
+        found.verdict(&node, true)?;
+        let handed = match &found {
+            Node::Device(real) => handed_out(root, &node, real).to_string(),
+            Node::Absent | Node::Other(_) => given.clone(),
+        };
+        Ok((given, handed))
+    });
+    let nodes = nodes.collect::<Result<_, String>>()?;
     if mounts.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok([nodes, BTreeMap::new()]);
     }
     let prefixes = prefixes();
-    let found = mounts.into_iter().map(|mount| {
-        let real = prefixes.look_at(root, &path(mount.clone())?, "a declaration")?;
+    let mounts = mounts.into_iter().map(|mount| {
+        let real = prefixes.look_at(root, &path(&mount)?, "a declaration")?;
         Ok((mount, real.to_string()))
     });
-    found.collect()
+    Ok([nodes, mounts.collect::<Result<_, String>>()?])
 }
 
 /// The answer to all other calls, which device specs answer instead.
@@ -115,12 +125,17 @@ impl Answerer for Declared {
             };
             let seen = self.looks(&resource.name).look(looking).await;
             let seen = seen.unwrap_or_else(|no_look| Err(no_look.to_string()));
-            let real = seen.map_err(|why| AnswerError::Refused {
+            let [nodes, mounts] = seen.map_err(|why| AnswerError::Refused {
                 by: resource.source.clone(),
                 why,
             })?;
+            for node in &mut grant.nodes {
+                if let Some(handed) = nodes.get(&node.host) {
+                    node.host.clone_from(handed);
+                }
+            }
             for mount in &mut grant.mounts {
-                if let Some(real) = real.get(&mount.host) {
+                if let Some(real) = mounts.get(&mount.host) {
                     mount.host.clone_from(real);
                 }
             }

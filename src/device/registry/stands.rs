@@ -47,8 +47,19 @@ impl Node {
     }
 }
 
+/// The path to hand out for a device node at `path`, which resolves to `real`. A link that only root
+/// can change is handed out by its own name, which follows the device when it is plugged in again;
+/// any other link as its checked target, since its owner may replace it before the runtime opens it.
+pub fn handed_out<'a>(root: &Root, path: &'a AbsPath, real: &'a AbsPath) -> &'a AbsPath {
+    match path == real || root.is_lasting_name(path) {
+        true => path,
+        false => real,
+    }
+}
+
 /// Whether `path` is a link made by udev, such as `/dev/serial/by-id/usb-FTDI`. Only root can change
-/// such links, so the name reliably identifies a device.
+/// such links, so the name reliably identifies a device. Below a root directory of an agent that is
+/// not root, the agent's own user is trusted like root.
 pub fn is_stable_name(root: &Root, path: &AbsPath) -> bool {
     let Some(dir) = path.parent() else {
         return false;
@@ -141,6 +152,49 @@ mod tests {
         ] {
             let path = AbsPath::new(path).unwrap();
             assert_eq!(is_stable_name(&root, &path), expected, "{path}");
+        }
+        // Another user can change the target of their link at any time.
+        if nix::unistd::geteuid().is_root() {
+            let link = dir.path().join("dev/serial/by-id/link");
+            std::os::unix::fs::lchown(link, Some(65534), None).unwrap();
+            let path = AbsPath::new("/dev/serial/by-id/link").unwrap();
+            assert!(!is_stable_name(&root, &path));
+        }
+    }
+
+    #[test]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "plays the outside world that makes links"
+    )]
+    fn a_link_that_a_user_may_turn_is_handed_out_as_what_was_judged() {
+        use std::{
+            fs::Permissions,
+            os::unix::fs::{PermissionsExt as _, symlink},
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        for (made, mode) in [("dev/roots", 0o755), ("dev/users", 0o777)] {
+            let made = dir.path().join(made);
+            std::fs::create_dir_all(&made).unwrap();
+            symlink("/dev/acme0", made.join("link")).unwrap();
+            symlink("../users/link", made.join("chain")).unwrap();
+            std::fs::set_permissions(made, Permissions::from_mode(mode)).unwrap();
+        }
+        // Write access to the device does not include changing the link.
+        let node = dir.path().join("dev/acme0");
+        std::fs::write(&node, "").unwrap();
+        std::fs::set_permissions(node, Permissions::from_mode(0o666)).unwrap();
+        let real = AbsPath::new("/dev/acme0").unwrap();
+        for (path, kept) in [
+            ("/dev/acme0", true),
+            ("/dev/roots/link", true),
+            ("/dev/roots/chain", false),
+            ("/dev/users/link", false),
+        ] {
+            let path = AbsPath::new(path).unwrap();
+            let expected = if kept { &path } else { &real };
+            assert_eq!(handed_out(&root, &path, &real), expected, "{path}");
         }
     }
 }

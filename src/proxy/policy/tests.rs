@@ -32,11 +32,15 @@ fn look(path: &AbsPath) -> Seen {
         "/dev/acme-disk" => "/dev/sda",
         "/dev/serial/by-id/acme" => "/dev/ttyUSB0",
         "/lib/acme" => "/usr/lib/acme",
+        "/dev/shm/acme" => "/dev/acme0",
         other => other,
     };
+    let leads_to: AbsPath = leads_to.parse().unwrap();
+    let is_users = path.as_str().starts_with("/dev/shm/");
     Seen {
-        leads_to: leads_to.parse().unwrap(),
         is_stable: path.as_str().starts_with("/dev/serial/by-id/"),
+        handed_out: if is_users { &leads_to } else { path }.clone(),
+        leads_to,
     }
 }
 
@@ -164,7 +168,7 @@ fn a_mount_through_a_link_is_handed_over_as_what_was_judged() {
     let bytes = answer.encode_to_vec().into();
     let links = judge(&bytes, &vendor(&[], &[], &[]), &name, look).unwrap();
     let real = "/usr/lib/acme".parse().unwrap();
-    assert_eq!(links, [("/lib/acme".to_owned(), real)].into());
+    assert_eq!(links.mounts, [("/lib/acme".to_owned(), real)].into());
 }
 
 #[test]
@@ -240,15 +244,21 @@ fn an_answer_of_nothing_but_small_parts_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn sources_of_mounts_are_replaced_and_unknown_fields_stay() {
+fn links_are_replaced_by_what_was_judged_and_unknown_fields_stay() {
     let mount = |host_path: &str| api::Mount {
         host_path: host_path.to_owned(),
         container_path: "/opt/link".to_owned(),
         read_only: true,
     };
-    let answer = |first: &str| {
+    let node = |host_path: &str| api::DeviceSpec {
+        host_path: host_path.to_owned(),
+        container_path: "/dev/shm/acme".to_owned(),
+        permissions: "rw".to_owned(),
+    };
+    let answer = |source: &str, device: &str| {
         let one = api::ContainerAllocateResponse {
-            mounts: vec![mount(first), mount("/opt/b")],
+            mounts: vec![mount(source), mount("/opt/b")],
+            devices: vec![node(device), node("/dev/serial/by-id/acme")],
             ..Default::default()
         };
         let mut bytes = api::AllocateResponse {
@@ -258,13 +268,12 @@ fn sources_of_mounts_are_replaced_and_unknown_fields_stay() {
         bytes.extend_from_slice(&[0x78, 0x2a]);
         bytes
     };
-    let links = [(
-        "/opt/link".to_owned(),
-        AbsPath::new("/usr/lib/acme").unwrap(),
-    )]
-    .into();
+    let some = vendor(&["/dev/acme*", "/dev/serial/by-id/*"], &[], &[]);
+    let name = ResourceName::new("acme.dev/gpu").unwrap();
+    let given = answer("/lib/acme", "/dev/shm/acme");
+    let links = judge(&given.clone().into(), &some, &name, look).unwrap();
     assert_eq!(
-        resolved(&answer("/opt/link"), &links),
-        answer("/usr/lib/acme")
+        resolved(&given, &links),
+        answer("/usr/lib/acme", "/dev/acme0")
     );
 }

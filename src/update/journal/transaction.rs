@@ -77,6 +77,9 @@ pub struct Transaction {
     pub booted_into: bool,
     /// The config was applied to an offline root, where no service manager runs.
     pub offline: bool,
+    /// Warnings of the plan, for the status of a process that starts before the update has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// When each phase began and ended.
     pub phases: Vec<PhaseRecord>,
 }

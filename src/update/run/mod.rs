@@ -108,6 +108,8 @@ pub struct Updater<S, A> {
     kept: Option<Digest>,
     /// The plan in progress, with its config.
     planned: Option<plan::Planned>,
+    /// The warnings of the last plan, with the digest of its config.
+    cautions: Option<(Digest, Vec<String>)>,
     replans: u32,
     /// Consecutive failures, for the back-off.
     failures: u32,
@@ -152,6 +154,8 @@ impl<S: Services, A: Audience> Updater<S, A> {
         desired: watch::Receiver<Desired>,
     ) -> (Self, watch::Receiver<Arc<UpdateReport>>) {
         let (report, reports) = watch::channel(Arc::new(UpdateReport::default()));
+        let open = opened.journal.top();
+        let cautions = open.map(|tx| (tx.to.digest, tx.warnings.clone()));
         let mut updater = Self {
             root: root.clone(),
             store: opened.store,
@@ -175,6 +179,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             since: Timestamp::now(),
             kept: None,
             planned: None,
+            cautions,
             replans: 0,
             failures: 0,
             drift: drift::DriftWatch::default(),

@@ -24,6 +24,9 @@ use crate::{
     },
 };
 
+/// Maximum number of a plan's warnings that the status and the journal keep; `machinist plan` prints all.
+const MAX_WARNINGS: usize = 64;
+
 /// A plan with its input.
 #[derive(Debug)]
 pub(super) struct Planned {
@@ -55,6 +58,11 @@ fn passes(reason: Reason) -> bool {
             | Reason::RecoveryMissing
             | Reason::UnsafePath
     )
+}
+
+/// Returns as many warnings as the status and the journal keep.
+pub(super) fn few(warnings: &[String]) -> Vec<String> {
+    warnings.iter().take(MAX_WARNINGS).cloned().collect()
 }
 
 /// Returns whether unsafe paths are the only reasons.
@@ -143,6 +151,9 @@ impl<S: Services, A: Audience> Updater<S, A> {
         }
         for warning in &planned.plan.warnings {
             tracing::warn!("{warning}");
+        }
+        if self.repair.is_none() {
+            self.cautions = Some((digest, few(&planned.plan.warnings)));
         }
         if planned.plan.is_empty() && self.journal.transactions.is_empty() {
             return self.adopt(planned).await;

@@ -35,6 +35,8 @@ pub struct UpdateReport {
     pub refused: Arc<Vec<Refusal>>,
     /// Warnings about the desired config that do not prevent its use.
     pub warnings: Vec<String>,
+    /// Warnings of the plan for the desired config, until the machine is on it.
+    pub plan_warnings: Vec<String>,
     /// Drift from the config.
     pub drift: Vec<Drift>,
     /// Paths whose labels could not be set.
@@ -127,6 +129,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 .config()
                 .map(|(config, _)| config.notes.0.clone())
                 .unwrap_or_default(),
+            plan_warnings: self.plan_warnings(&desired),
             barred: desired.bar().map(|bar| Barred {
                 bar: Arc::clone(bar),
                 stands: self.bar_stands(),
@@ -175,6 +178,20 @@ impl<S: Services, A: Audience> Updater<S, A> {
         let last = open.and_then(|cordon| cordon.phases.last());
         let named = last.and_then(|last| Some((Phase::named(&last.name)?, last.started)));
         named.unwrap_or((self.phase, self.since))
+    }
+
+    /// Returns the warnings of the pending update's plan. They end with the update; `machinist plan`
+    /// shows those that still apply to a verified config.
+    fn plan_warnings(&self, desired: &Desired) -> Vec<String> {
+        let Some((config, digest)) = desired.config() else {
+            return Vec::new();
+        };
+        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let is_done = base == Some(digest) && self.journal.transactions.is_empty();
+        let of_this = self.cautions.as_ref().filter(|(of, _)| *of == digest);
+        let all = of_this.filter(|_| !is_done).map(|(_, all)| all);
+        let known = |warning: &&String| !config.notes.0.contains(warning);
+        all.into_iter().flatten().filter(known).cloned().collect()
     }
 
     /// Returns why no work proceeds, or why the last update failed.

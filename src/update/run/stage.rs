@@ -5,7 +5,10 @@ use std::sync::{Arc, atomic::Ordering};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Audience, UpdateError, Updater, plan::Planned};
+use super::{
+    Audience, UpdateError, Updater,
+    plan::{Planned, few},
+};
 use crate::{
     digest::Digest,
     machine_config::{MachineConfig, UnitName},
@@ -181,6 +184,7 @@ fn stage(
     if let Some(cordon) = &mut journal.cordon {
         tx.phases = std::mem::take(&mut cordon.phases);
     }
+    tx.warnings = few(&planned.plan.warnings);
     tx.enter(Phase::Staging.name(), tx.started);
     let (to, changes, cost) = (&tx.to.name, planned.changes, planned.plan.cost);
     tracing::info!(

@@ -106,6 +106,7 @@ pub fn begin(
         reverted: false,
         booted_into: false,
         offline: from.offline,
+        warnings: Vec::new(),
         phases: Vec::new(),
     })
 }
