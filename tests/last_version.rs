@@ -1,5 +1,5 @@
-//! What the last version left behind is read by this one: every file of the state directory, the marks on a Node, and
-//! the state of a handover.
+//! What the last version left behind is read by this one: every file of the state directory, the marks on a Node, the
+//! units on a host, and the state of a handover.
 //!
 //! The fixtures in `tests/last_version/data` were written by the last version. `UPDATE_STATE_FIXTURES=1` adds missing
 //! ones with the version under test; remove a fixture and do that only with the version before a format changes.
@@ -24,6 +24,8 @@ mod fixture;
 mod handover;
 #[path = "agent/harness.rs"]
 mod harness;
+#[path = "last_version/host_units.rs"]
+mod host_units;
 #[path = "last_version/journal.rs"]
 mod journal;
 #[path = "support/kubelet_double.rs"]

@@ -23,7 +23,7 @@ use crate::{
     kubelet_double::Books,
     machine::Machine,
     plugin::Plugin,
-    program::{listed, wait},
+    program::{device, listed, wait},
     state_writer::{self, LATEST, LISTED, PLUGIN, STATE, Stage, claimed, command, plugins},
 };
 
@@ -169,5 +169,27 @@ async fn devices_are_served_at_once_and_claims_and_plugins_are_known() {
     stage.claims.allocate("d", &[("one", &claimed())]);
     let why = stage.prepare("d").await.unwrap_err();
     assert!(why.contains("claim lab/c still has"), "{why}");
+    // The spec is the one that the last version wrote, and goes with its claim.
+    let spec = machine.path("var/run/cdi/dra.machinist.dev-c-uid.json");
+    assert!(spec.exists());
+    assert_eq!(stage.unprepare("c").await, "");
+    assert!(!spec.exists());
+    stage.prepare("d").await.unwrap();
     stage.agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vendor_whose_file_is_broken_now_is_known_by_its_last_valid_text() {
+    let machine = machine().await;
+    let file = machine.path("etc/machinist/vendors.d/acme.yaml");
+    fs::write(file, "spec: [").unwrap();
+    let agent = machine.agent();
+    let resources = ["acme.dev/program"];
+    let (mut program, _) = machine.hello("acme", "two", &resources).await.unwrap();
+    let offered = vec![device("acme0")];
+    program.offer(resources[0], 1, offered).await.unwrap();
+    let known = agent.handle.vendors().status();
+    let known: Vec<_> = known.iter().map(|one| one.vendor.as_str()).collect();
+    assert!(known.contains(&"acme"), "{known:?}");
+    agent.stop().await;
 }

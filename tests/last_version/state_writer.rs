@@ -128,6 +128,18 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// The error of releasing one claim, empty if there is none.
+    pub(crate) async fn unprepare(&self, name: &str) -> String {
+        let mut client = v1::dra_plugin_client::DraPluginClient::new(self.driver.clone());
+        let claims = vec![claim(name)];
+        let request = v1::NodeUnprepareResourcesRequest { claims };
+        let answer = client.node_unprepare_resources(request).await.unwrap();
+        let claims = answer.into_inner().claims;
+        claims[&claim(name).uid].error.clone()
+    }
+}
+
 fn declare(machine: &Machine) {
     machine.declare("tty.yaml", "acme.dev/tty", "/dev/tty?", 2);
     let dra = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\nspec:\n  \
@@ -196,9 +208,13 @@ fn update(machine: &Machine) {
     }
     does(machine, &["rollback", "--yes"]);
     // As `agent::pool` and `agent::quiesce` write them in a cluster and before a shutdown.
-    write("var/lib/machinist/pool", "worker\n");
     let quiesced = r#"{"units":["monitor.service"]}"#;
-    write("var/lib/machinist/quiesced.json", quiesced);
+    for (name, text) in [("pool", "worker\n"), ("quiesced.json", quiesced)] {
+        let path = format!("var/lib/machinist/{name}");
+        write(&path, text);
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(machine.path(&path), private).unwrap();
+    }
 }
 
 pub(crate) async fn write() {
