@@ -90,10 +90,14 @@ async fn the_journal_and_everything_that_it_names_are_read() {
         "edited\n"
     );
     let hold = Hold::load(&root).unwrap().unwrap();
-    assert_eq!((hold.digest, hold.by.as_str()), (base.digest, "rollback"));
-    assert_eq!(pool::known(&root).as_deref(), Some("worker"));
+    let over = Some(journal.history[2].digest);
+    assert_eq!(
+        (hold.digest, hold.over, hold.by.as_str()),
+        (base.digest, over, "rollback")
+    );
+    let kept = (pool::known(&root), quiesce::waiting(&root).unwrap());
     let stopped = BTreeSet::from(["monitor.service".to_owned()]);
-    assert_eq!(quiesce::waiting(&root).unwrap(), stopped);
+    assert_eq!(kept, (Some("worker".to_owned()), stopped));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
