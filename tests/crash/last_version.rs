@@ -3,10 +3,14 @@
 //!
 //! A fixture is the whole machine as JSON. Inode numbers and birth times differ on every machine,
 //! so the journal is kept as data and is adapted to the new objects. `UPDATE_STATE_FIXTURES=1`
-//! writes fixtures with the version under test; do that once, with the version before the format
-//! changes.
+//! adds missing fixtures with the version under test; remove a fixture and do that only with the
+//! version before the format changes. `tests/last_version.rs` does the same for all other state.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use machinist::{
     digest::Digest,
@@ -169,9 +173,32 @@ fn encoded(journal: &Value) -> String {
     format!("{header}\n{body}\n")
 }
 
-/// Courses, with the phase or the operation at which the last version was killed.
-fn points() -> Vec<(Course, Option<Phase>, Option<usize>)> {
+/// Operations of a rollback whose journal names its phase, counted from the start of the process.
+const UNDOING: [usize; 2] = [150, 165];
+
+/// Where the last version was killed.
+struct Point {
+    course: Course,
+    /// In the boot after the one in which the update began.
+    after_the_reboot: bool,
+    place: Place,
+}
+
+impl Point {
+    fn name(&self) -> String {
+        let of = |index: usize| Phase::ALL[index].name();
+        let place = match self.place {
+            Place::Entering(index) => of(index).to_owned(),
+            Place::Leaving(index) => format!("after-{}", of(index)),
+            Place::Operation(number) => format!("operation-{number}"),
+        };
+        format!("{:?}-{place}", self.course).to_lowercase()
+    }
+}
+
+fn points() -> Vec<Point> {
     use Phase::*;
+    let index = |phase| Phase::ALL.iter().position(|known| *known == phase).unwrap();
     let entering = [
         (Course::Restart, Planned),
         (Course::Restart, Waiting),
@@ -179,44 +206,88 @@ fn points() -> Vec<(Course, Option<Phase>, Option<usize>)> {
         (Course::Restart, Committing),
         (Course::Restart, Acting),
         (Course::Restart, Verifying),
+        (Course::Reboot, Withholding),
         (Course::Reboot, Draining),
         (Course::Reboot, Drained),
         (Course::Reboot, RebootPending),
+        (Course::Reboot, Verifying),
+        (Course::Reboot, Uncordoning),
         (Course::Undo, Undoing),
     ];
-    let entering = entering.map(|(course, phase)| (course, Some(phase), None));
-    let operations = [110, 118, 125, 140].map(|number| (Course::Restart, None, Some(number)));
-    entering.into_iter().chain(operations).collect()
+    let entering = entering.map(|(course, phase)| Point {
+        course,
+        after_the_reboot: course == Course::Reboot && matches!(phase, Verifying | Uncordoning),
+        place: Place::Entering(index(phase)),
+    });
+    let before = |course, place| Point {
+        course,
+        after_the_reboot: false,
+        place,
+    };
+    let undone = before(Course::Undo, Place::Leaving(index(Undoing)));
+    let uncordoned = Point {
+        after_the_reboot: true,
+        ..before(Course::Reboot, Place::Leaving(index(Uncordoning)))
+    };
+    let operation = |course| move |number| before(course, Place::Operation(number));
+    let operations = [110, 118, 125, 140].map(operation(Course::Restart));
+    let undo = UNDOING.map(operation(Course::Undo));
+    let all = entering.into_iter().chain([undone, uncordoned]);
+    all.chain(operations).chain(undo).collect()
 }
 
+/// Writes the fixtures that are missing.
 fn write_fixtures() {
     let case = Case::everything();
     fs::create_dir_all(DIRECTORY).unwrap();
-    for (course, phase, number) in points() {
-        let index = |phase| Phase::ALL.iter().position(|known| *known == phase).unwrap();
-        let place = match (phase, number) {
-            (Some(phase), _) => Place::Entering(index(phase)),
-            (None, number) => Place::Operation(number.unwrap()),
-        };
+    for point in points() {
+        let (course, name) = (point.course, point.name());
+        let file = Path::new(DIRECTORY).join(name.clone() + ".json");
+        if file.exists() {
+            continue;
+        }
         let sandbox = machine(&case);
-        let order = Order {
-            root: sandbox.path(""),
-            course,
-            place: Some(place),
+        let run = |place| {
+            let root = sandbox.path("");
+            let order = Order {
+                root,
+                course,
+                place,
+            };
+            let ended = order.run();
+            (ended.killed, rebooted(&ended))
         };
-        let ended = order.run();
-        assert!(ended.killed, "{course:?} {place:?}");
-        if rebooted(&ended) {
+        if point.after_the_reboot {
+            assert_eq!(run(None), (false, true), "{name}");
             boot(&sandbox, "boot-2");
         }
-        let point = phase.map_or_else(
-            || format!("operation-{}", number.unwrap()),
-            |it| it.name().into(),
-        );
-        let name = format!("{course:?}-{point}").to_lowercase();
+        let (killed, reboots) = run(Some(point.place));
+        assert!(killed, "{name}");
+        if reboots {
+            boot(&sandbox, "boot-2");
+        }
         let fixture = Fixture::of(&sandbox, course, &name);
         let text = serde_json::to_string_pretty(&fixture).unwrap();
-        fs::write(Path::new(DIRECTORY).join(name + ".json"), text + "\n").unwrap();
+        fs::write(file, text + "\n").unwrap();
+    }
+}
+
+/// The phases that the journal of a fixture names.
+fn phases_of(journal: &Value, into: &mut BTreeSet<String>) {
+    match journal {
+        Value::Array(items) => items.iter().for_each(|item| phases_of(item, into)),
+        Value::Object(fields) => {
+            for phase in fields
+                .get("phases")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+            {
+                into.insert(phase["name"].as_str().unwrap().to_owned());
+            }
+            fields.values().for_each(|item| phases_of(item, into));
+        }
+        _ => {}
     }
 }
 
@@ -235,10 +306,18 @@ fn an_update_that_the_last_version_began_is_finished() {
         .map(|entry| entry.unwrap().path())
         .collect();
     names.sort();
-    assert!(names.len() >= 10, "{names:?}");
+    assert!(names.len() >= points().len(), "{names:?}");
+    let mut phases = BTreeSet::new();
     for name in names {
         let fixture: Fixture = serde_json::from_slice(&fs::read(&name).unwrap()).unwrap();
+        phases_of(&fixture.journal, &mut phases);
         must_be_old_or_new(&case, &fixture.machine(), &fixture.what);
         finish(&case, &fixture.machine(), fixture.course, &fixture.what);
     }
+    let named = phases.iter().map(|name| Phase::named(name).unwrap());
+    let named: BTreeSet<_> = named.map(Phase::name).collect();
+    // These are never saved, or only in a journal that no undo could mend.
+    let unnamed = [Phase::Idle, Phase::Planned, Phase::Waiting, Phase::Failed];
+    let saved = Phase::ALL.into_iter().filter(|it| !unnamed.contains(it));
+    assert_eq!(named, saved.map(Phase::name).collect());
 }
