@@ -201,6 +201,7 @@ fn transaction(mark: Mark, direction: Direction) -> Transaction {
         staging: vec![at("/var/lib/machinist/tx/1")],
         holders: BTreeMap::from([(at("/data/.machinist"), identity(21))]),
         left_behind: vec!["/home/ann: not empty".to_owned()],
+        warnings: Vec::new(),
         operations: operations(),
         adopted: BTreeSet::from([at("/etc/adopted")]),
         released: BTreeSet::from([at("/etc/released")]),

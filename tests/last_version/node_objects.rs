@@ -347,7 +347,8 @@ async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStat
     let pool = watch::channel(Some("worker".to_owned())).1;
     let cluster = server.cluster().await;
     tokio::spawn(own.clone().follow(stop.clone()));
-    let keeping = machine_config_node::keep(cluster, own.clone(), pool, heard, stop);
+    let keeping =
+        machine_config_node::keep(cluster, own.clone(), pool, heard, Clock::system(), stop);
     tokio::spawn(keeping);
     let is_there = |server: &Server| !server.object(PROGRESS)["status"].is_null();
     server.until("it is written", is_there).await;

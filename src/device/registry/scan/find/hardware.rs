@@ -126,7 +126,7 @@ impl Finder<'_> {
             sighted: Sighted {
                 wrong: nodes.is_empty().then(|| match &facts.driver {
                     Some(driver) => {
-                        format!(kernel driver "{driver} creates no device node for {address}")
+                        format!("kernel driver {driver} creates no device node for {address}")
                     }
                     None => format!("no kernel driver is bound to {address}"),
                 }),
