@@ -9,13 +9,16 @@ pub mod guard;
 mod handover;
 mod held;
 pub mod host_part;
+pub mod measure;
 mod node;
 mod once;
 mod other_daemon;
 mod policies;
 pub mod pool;
+pub mod probe;
 mod probed;
 pub mod quiesce;
+pub mod report;
 mod serve;
 mod settings;
 mod setup;
@@ -38,12 +41,12 @@ pub use setup::{capabilities, conduct, judge, look_capabilities, plain, source};
 
 use crate::{
     admin::{self, Served},
+    agent::report::{DevicesView, Sources},
     cluster::Access,
     config::{Job, Place, Settings},
     hardware::gateway,
     metrics::Metrics,
     plan::Plan,
-    readiness::report::{self, DevicesView, Sources},
     reason::Reason,
     root::{Root, RootError},
     shutdown::{self, Tasks, Unclean},

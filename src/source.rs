@@ -217,7 +217,7 @@ impl DirectorySource {
     }
 
     fn unreadable(&self, error: &RootError) -> Refusal {
-        self.refusal(Reason::SourceUnreadable, &crate::telemetry::chain(error))
+        self.refusal(Reason::SourceUnreadable, &crate::error_chain::chain(error))
     }
 
     fn refusal(&self, reason: Reason, message: &str) -> Refusal {

@@ -4,7 +4,7 @@
 //! `journalctl MACHINIST_TRANSACTION=…` shows the log of one update. The names in use are in
 //! `field`.
 
-use std::{error::Error, io, os::fd::AsFd};
+use std::{io, os::fd::AsFd};
 
 use nix::sys::stat::fstat;
 use tracing_journald::{Priority, PriorityMappings};
@@ -173,26 +173,9 @@ fn leads_to_journal(announced: Option<&str>, stream: impl AsFd) -> bool {
     fstat(stream).is_ok_and(|found| (found.st_dev, found.st_ino) == (device, inode))
 }
 
-/// The error and its causes in one line, for the place where an error is finally reported: `cannot
-/// move the new content onto /etc/chrony.conf: Read-only file system`.
-pub fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_chain_is_one_line_with_every_cause() {
-        let inner = io::Error::from(io::ErrorKind::NotFound);
-        let error = TelemetryError::NoJournal(io::Error::other(inner));
-        assert_eq!(
-            chain(&error),
-            "log.format is journald, but the journal is unreachable: entity not found"
-        );
-    }
 
     #[test]
     fn the_documentation_lists_exactly_these_fields() {

@@ -28,11 +28,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use claims_double::{ClaimsDouble, Watcher, claim, until};
 use machine::{Agent, Machine};
 use machinist::{
-    device::dra::{
-        name::device_name,
-        ports::{Published, Wish},
+    device::{
+        dra::{
+            name::device_name,
+            ports::{Published, Wish},
+        },
+        name::ResourceName,
     },
-    device::name::ResourceName,
     dra::api::{health, v1, v1beta1},
 };
 use pod_resources::PodResourcesDouble;

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::{
     cluster::{dynamic::ClusterClaims, node::OwnNode, slices::Slices},
-    device::service::DevicesHandle,
+    service::DevicesHandle,
     shutdown::Tasks,
 };
 

@@ -20,6 +20,7 @@ use super::{
     pool::Member,
 };
 use crate::{
+    agent::report::ClusterView,
     clock::Clock,
     cluster::{
         Access, Cluster, Surroundings,
@@ -29,12 +30,12 @@ use crate::{
         pods::NodePods,
     },
     config::{Job, Kubeconfig, Place, Settings},
-    device::service::DevicesHandle,
     hardware,
     metrics::Metrics,
     plan::Policies,
-    readiness::{self, report::ClusterView},
+    readiness,
     root::Root,
+    service::DevicesHandle,
     shutdown::Tasks,
     status::{HeldStatus, Status},
     update::{

@@ -9,19 +9,20 @@ use tokio::sync::watch;
 use super::{node::WITHHELD, probed, quiesce};
 use crate::{
     admin::Freshen,
+    agent::report::DevicesView,
     clock::Clock,
     config::{self, Job, Registration, Settings},
     device::{
         Allowances, CdiAnswer, Refusal, Serve,
         registry::UnitStates,
-        service::{self, DevicesHandle, DevicesService, DevicesSettings},
         status::{Attempts, DevicesStatus},
     },
     kubelet::Registering,
     metrics::Metrics,
-    readiness::{DeviceManager, report::DevicesView},
+    readiness::DeviceManager,
     reason::Reason,
     root::Root,
+    service::{self, DevicesHandle, DevicesService, DevicesSettings},
     shutdown::Tasks,
     status::{DeviceStatus, ResourceStatus, Status, VendorStatus},
     systemd::Systemd,

@@ -10,11 +10,11 @@ use super::{AgentError, capabilities, conduct, once::Once};
 use crate::{
     admin::ask_status,
     config::Settings,
+    error_chain::chain,
     plan::{ActionKind, UnitFacts},
     root::Root,
     shutdown::{Signals, Tasks},
     systemd::Systemd,
-    telemetry::chain,
     update::{
         guard,
         journal::Journal,

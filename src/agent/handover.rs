@@ -51,7 +51,7 @@ pub async fn failed_units(root: &Root) -> Vec<String> {
     }
     let failed = Systemd::of(root).failed_units().await;
     failed.unwrap_or_else(|error| {
-        tracing::warn!("{}", crate::telemetry::chain(&error));
+        tracing::warn!("{}", crate::error_chain::chain(&error));
         Vec::new()
     })
 }

@@ -14,11 +14,11 @@ use crate::{
     admin::{Ask, Question, Taken, WantedConfig},
     clock::Clock,
     cluster::node::{OwnNode, Sight},
+    error_chain::chain,
     machine_config::{self, MachineConfig, Refusal},
     reason::Reason,
     root::Root,
     status::HeldStatus,
-    telemetry::chain,
     update::{
         hold::{Hold, HoldError},
         run::{Bar, Desired},

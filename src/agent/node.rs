@@ -29,11 +29,11 @@ use crate::{
     },
     config,
     crd::{EventReason, NodeView},
-    device::service::DevicesHandle,
+    error_chain::chain,
     readiness::{Effect, Gate, GateName, Gates},
     reason::Reason,
+    service::DevicesHandle,
     status::{HeldStatus, Status},
-    telemetry::chain,
     update::node::{Lending, NodeError, Step},
 };
 

@@ -11,10 +11,10 @@
 
 use crate::{
     cluster::{Cluster, ClusterError},
+    error_chain::chain,
     path::AbsPath,
     reason::Reason,
     root::{Root, RootError},
-    telemetry::chain,
 };
 
 /// The program's name. The kernel truncates process names to fifteen bytes.

@@ -16,9 +16,9 @@ use crate::{
         node::{OwnNode, Sight},
     },
     crd::PoolView,
+    error_chain::chain,
     pool::Membership,
     root::{Root, RootError},
-    telemetry::chain,
     update::store::paths,
 };
 

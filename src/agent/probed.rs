@@ -7,11 +7,11 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    agent::measure,
     device::{Inventory, registry::UnitStates},
-    readiness::measure,
+    error_chain::chain,
     shutdown::Tasks,
     systemd::{Active, Systemd},
-    telemetry::chain,
 };
 
 /// Publishes the states of the units that `inventory` names to `states`.

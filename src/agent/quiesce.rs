@@ -12,14 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Job, Settings},
-    device::{
-        Inventory,
-        service::{DevicesHandle, TAKE_UP, tell_of},
-    },
+    device::Inventory,
+    error_chain::chain,
     root::Root,
+    service::{DevicesHandle, TAKE_UP, tell_of},
     shutdown::Tasks,
     systemd::{Active, Around, Systemd, Verb, around_shutdowns},
-    telemetry::chain,
     vendor::VendorsHandle,
 };
 

@@ -16,17 +16,17 @@ use tokio::{
 use super::{AgentError, Origin, Setup};
 use crate::{
     admin::{self, Control, Question, Served},
+    agent::{
+        measure::{self, Signals},
+        probe,
+        report::{self, Outlets, Sources},
+    },
     clock::Clock,
     config::{Admin, Job, Settings},
     metrics::Metrics,
     path::AbsPath,
     plan::Capabilities,
-    readiness::report::{self, Outlets, Sources},
-    readiness::{
-        Answers,
-        measure::{self, Signals},
-        probe,
-    },
+    readiness::Answers,
     root::{Root, RootError},
     shutdown::Tasks,
     status::{Mode, Status},

@@ -103,7 +103,7 @@ fn look_at_policies(
             });
         }
         Err(error) => {
-            let why = crate::telemetry::chain(&error);
+            let why = crate::error_chain::chain(&error);
             tracing::warn!("keeping the last valid disruption policies: {why}");
         }
     }

@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use super::{AgentError, host_part::HostPart};
 use crate::{
     config::{DriftPolicy, Job, Owners, Reboot, Settings, Source},
+    error_chain::chain,
     machine_config::{Rules, TextSource},
     os,
     path::AbsPath,
@@ -13,7 +14,6 @@ use crate::{
     root::Root,
     source::{DirectorySource, Judge},
     systemd::Systemd,
-    telemetry::chain,
     update::{
         self,
         run::{Conduct, DriftAct, DriftConduct, RebootConduct, UpdateError},

@@ -20,16 +20,15 @@ use super::{
     start_logging_beside_a_page,
 };
 use crate::{
-    agent,
+    agent::{self, report::finished},
     clock::Clock,
     config::{Fragment, Owners},
     digest::Digest,
+    error_chain::chain,
     machine_config::{self, MachineConfig},
     plan::Plan,
-    readiness::report::finished,
     root::Root,
     status::Outcome,
-    telemetry::chain,
     update::{
         hold::Hold,
         journal::UpdateRecord,

@@ -15,8 +15,8 @@ use crate::{
         Cluster, ClusterError,
         cancel::{Standing, ask, standing},
     },
+    error_chain::chain,
     reason::Reason,
-    telemetry::chain,
 };
 
 /// The interval for polling the Node while waiting for the agent's answer.

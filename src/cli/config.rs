@@ -262,7 +262,7 @@ fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> 
     }
     slash
         .read(whole, LARGEST)
-        .map_err(|error| refuse(crate::telemetry::chain(&error)))
+        .map_err(|error| refuse(crate::error_chain::chain(&error)))
 }
 
 /// The maximum file size in bytes, as for a source.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     cluster::by_hand::{self, Before, Wish},
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// Flags of `cordon`.

@@ -7,8 +7,8 @@ use super::{Exit, Global, config::Context, daemon, print, start_logging};
 use crate::{
     agent::guard,
     config::{self, Fragment, Inputs, Reboot, Settings},
+    error_chain::chain,
     root::Root,
-    telemetry::chain,
     update::store,
 };
 

@@ -11,8 +11,8 @@ use super::{config::Context, output::warn, short};
 use crate::{
     agent::{self, HandedNode},
     cluster::{Access, ClusterError, Surroundings, cancel::Standing},
+    error_chain::chain,
     reason::Reason,
-    telemetry::chain,
     update::handover::HandoverError,
 };
 

@@ -6,9 +6,8 @@ use clap::Args;
 
 use super::{Exit, Format, Global, Printed, output::fresh, print, print_data};
 use crate::{
-    agent,
+    agent::{self, report::finished},
     path::AbsPath,
-    readiness::report::finished,
     root::{Meta, Root},
     status::{UpdateStatus, render_history, timeline},
     update::store,

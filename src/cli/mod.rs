@@ -49,7 +49,8 @@ use std::{ffi::OsString, process::ExitCode};
 use crate::{
     agent::{self, AgentError},
     config::{FindError, LoadError},
-    telemetry::{TelemetryError, chain},
+    error_chain::chain,
+    telemetry::TelemetryError,
 };
 
 /// The exit codes, which are part of the stable interface.

@@ -11,7 +11,7 @@ use crate::{
         by_hand::{self, DryRun},
     },
     config::{Log, LogLevel},
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// The nodes, the cluster, and the dry-run mode.

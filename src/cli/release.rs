@@ -15,8 +15,8 @@ use crate::{
     agent,
     cluster::node::Uncordon,
     config::Fragment,
+    error_chain::chain,
     status::DriftStatus,
-    telemetry::chain,
     update::{
         handover::{self, HandoverError},
         store::{self, Store},

@@ -25,11 +25,11 @@ use crate::{
         slices,
     },
     config::Fragment,
+    error_chain::chain,
     path::AbsPath,
     root::Root,
     shutdown::{Request, Signals},
     systemd::Systemd,
-    telemetry::chain,
     update::{
         journal::Journal,
         store::{Store, StoreError, paths},

@@ -290,7 +290,7 @@ impl Current {
                 true
             }
             Err(error) => {
-                tracing::warn!(reason = %error.reason(), "{}", crate::telemetry::chain(&error));
+                tracing::warn!(reason = %error.reason(), "{}", crate::error_chain::chain(&error));
                 false
             }
         }

@@ -16,11 +16,11 @@ use super::{Cluster, ClusterError, Why, node::OwnNode};
 use crate::{
     backoff::{Backoff, jitter},
     crd::{NodeView, names},
+    error_chain::chain,
     machine_config::{self, Before, Declared, MachineConfig, Order, Refusal, Rules, TextSource},
     metrics::{Metrics, SourceRead},
     plan::Policies,
     reason::Reason,
-    telemetry::chain,
     update::run::Desired,
 };
 

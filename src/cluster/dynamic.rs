@@ -12,7 +12,7 @@ use crate::{
         pool::Spelling,
         ports::{Claims, PortError, Reply},
     },
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// API group of ResourceClaims and ResourceSlices.

@@ -23,8 +23,8 @@ use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
     crd::{MachineConfigNodeStatus, NodeView, names},
+    error_chain::chain,
     reason::Reason,
-    telemetry::chain,
 };
 
 const KIND: &str = "MachineConfigNode";

@@ -9,10 +9,10 @@ use super::{
     settings::Settings,
 };
 use crate::{
+    error_chain::chain,
     path::{AbsPath, BadPath},
     reason::Reason,
     root::{Root, RootError},
-    telemetry::chain,
 };
 
 /// One settings file as found; the caller decides from which tree it is read.

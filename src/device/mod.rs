@@ -21,12 +21,12 @@ pub mod presence;
 pub mod quantity;
 pub mod registry;
 pub mod rules;
-pub mod service;
 pub mod sighting;
 pub mod source;
 pub mod status;
 pub mod taint;
 pub mod template;
+pub mod uevent;
 pub mod vendor;
 
 pub use crate::machine_config::Refusal;

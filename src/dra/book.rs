@@ -13,9 +13,9 @@ use crate::{
         registry::{boot_id, follow},
     },
     digest::Digest,
+    error_chain::chain,
     path::{AbsPath, BadPath},
     root::{Root, RootError},
-    telemetry::chain,
 };
 
 /// Kept next to the stored inventory.

@@ -22,9 +22,9 @@ use crate::{
             prepared::Held,
         },
     },
+    error_chain::chain,
     kubelet::Given,
     shutdown::Tasks,
-    telemetry::chain,
 };
 
 /// The kubelet waits 45 s for an answer and ignores a later one.

@@ -20,7 +20,7 @@ use crate::{
         },
         holders::Holders,
     },
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// How long to wait for the kubelet's pod resources; it answers within milliseconds or not at all.

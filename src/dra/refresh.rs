@@ -23,9 +23,9 @@ use crate::{
         },
         registry::{Depth, DirWatch, changed_or_late, watch_for},
     },
+    error_chain::chain,
     path::AbsPath,
     root::Root,
-    telemetry::chain,
 };
 
 /// For all path checks of one claim; a file system that takes longer hangs.

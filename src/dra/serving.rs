@@ -26,6 +26,7 @@ use crate::{
         dra::DRIVER,
         registry::{Depth, DirWatch, changed_or_late, watch_for},
     },
+    error_chain::chain,
     kubelet::{
         api::registration::PluginInfo,
         guests::guests,
@@ -34,7 +35,6 @@ use crate::{
     path::{AbsPath, BadPath},
     root::{Kind, Root, RootError},
     shutdown::Tasks,
-    telemetry::chain,
 };
 
 /// The parent directory; each driver has a directory in it for its own socket.

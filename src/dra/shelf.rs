@@ -15,7 +15,7 @@ use crate::{
         ports::Published,
         prepared::{Book, Prepared},
     },
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// Cheap to clone; clones share the state. A change must not be cancelled once begun, or half of it

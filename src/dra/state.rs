@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, sync::Arc};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::device::{ResourceName, dra::ports::Published, dra::prepared::Book};
+use crate::device::{
+    ResourceName,
+    dra::{ports::Published, prepared::Book},
+};
 
 /// The driver's state towards the kubelet and the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

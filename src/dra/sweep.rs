@@ -12,7 +12,7 @@ use crate::{
         ports::{Claims, Given},
         prepared::Prepared,
     },
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// Searches for stale claims.

@@ -2,7 +2,6 @@
 
 pub mod facts;
 pub mod gateway;
-pub mod uevent;
 
 /// Returns the hostname from the kernel.
 pub fn host_name() -> std::io::Result<String> {

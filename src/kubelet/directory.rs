@@ -26,11 +26,11 @@ use super::{
 };
 use crate::{
     device::{Inventory, ResourceName, answer::Answerers},
+    error_chain::chain,
     path::AbsPath,
     rate::until,
     root::{Kind, Root, RootError, Watch, WatchEvent, WatchKind},
     shutdown::Tasks,
-    telemetry::chain,
 };
 
 /// In the same directory as the sockets, so that every agent that could serve there shares it. As

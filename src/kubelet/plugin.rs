@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{
     device::{Inventory, ResourceName, answer::Answerers},
+    error_chain::chain,
     rate::Rate,
     root::Root,
     shutdown::Tasks,
-    telemetry::chain,
 };
 
 /// The kubelet opens the stream from a separate task right after its answer to `Register`.

@@ -116,7 +116,7 @@ pub(super) async fn dial(
             None => "socket not found".to_owned(),
             Some(address) => match timeout_at(until, connect(&address)).await {
                 Ok(Ok(channel)) => break (channel, address),
-                Ok(Err(error)) => crate::telemetry::chain(&error),
+                Ok(Err(error)) => crate::error_chain::chain(&error),
                 Err(_) => "connecting timed out".to_owned(),
             },
         };

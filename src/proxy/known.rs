@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::{DIRECTORY, Vendor, line};
 use crate::{
     device::ResourceName,
+    error_chain::chain,
     path::{AbsPath, BadPath},
     root::{Root, RootError},
-    telemetry::chain,
 };
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

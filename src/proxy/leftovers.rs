@@ -8,10 +8,10 @@ use std::{
 
 use super::{DIRECTORY, Vendor, directory::DirectoryError, take_lock};
 use crate::{
+    error_chain::chain,
     kubelet::KUBELET_SOCKET,
     path::AbsPath,
     root::{Kind, Root, RootError},
-    telemetry::chain,
 };
 
 /// Removes them for a vendor whose file was removed while it was served.

@@ -50,10 +50,10 @@ use crate::{
         source::Source,
         vendor::{Connects, Vendor, Vendors},
     },
+    error_chain::chain,
     path::AbsPath,
     root::{Lock, Root, RootError},
     shutdown::Tasks,
-    telemetry::chain,
 };
 
 /// The parent of the vendors' directories.

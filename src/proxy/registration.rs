@@ -22,11 +22,11 @@ use super::{
 };
 use crate::{
     device::ResourceName,
+    error_chain::chain,
     kubelet::api::v1beta1::{self as api, registration_server::Registration},
     path::AbsPath,
     rate::Rate,
     root::Root,
-    telemetry::chain,
 };
 
 /// Bytes; a registration has a few hundred.

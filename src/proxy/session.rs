@@ -34,11 +34,13 @@ use crate::{
         registry::{AskError, Looks, Standing},
         source::Source,
     },
-    kubelet::api::v1beta1::registration_server::RegistrationServer,
-    kubelet::guests::{self, guests},
+    error_chain::chain,
+    kubelet::{
+        api::v1beta1::registration_server::RegistrationServer,
+        guests::{self, guests},
+    },
     rate::{Complaints, Rate, until},
     root::{RootError, Stat, UnixAddress},
-    telemetry::chain,
 };
 
 /// Bytes that may arrive on a connection before they are read; a registration is smaller.

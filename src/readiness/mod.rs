@@ -6,10 +6,7 @@
 
 mod host;
 mod inputs;
-pub mod measure;
 mod own;
-pub mod probe;
-pub mod report;
 mod verdict;
 
 pub use inputs::{

@@ -190,7 +190,7 @@ fn failed(shown: &str, error: &RootError) -> LocalError {
         RootError::TooLarge { limit, .. } => format!("{shown} has more than {limit} bytes"),
         // Removed between two reads; the watch has seen it too.
         gone if gone.is_not_found() => format!("{shown} not found"),
-        other => format!("{shown}: {}", crate::telemetry::chain(other)),
+        other => format!("{shown}: {}", crate::error_chain::chain(other)),
     };
     LocalError::new(Reason::SourceUnreadable, message)
 }

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::{local::Used, walk};
 use crate::{
+    error_chain::chain,
     path::AbsPath,
     root::{Kind, Root, RootError, Watch, WatchEvent, WatchId, WatchKind},
-    telemetry::chain,
 };
 
 /// Wait for a file that is open for writing: a truncated config would be valid, too, and would

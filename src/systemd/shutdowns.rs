@@ -55,7 +55,7 @@ pub async fn around_shutdowns(
                 if failures == 0 {
                     tracing::warn!(
                         "failed to delay shutdowns for the units that use devices: {}",
-                        crate::telemetry::chain(&error)
+                        crate::error_chain::chain(&error)
                     );
                 }
                 tokio::time::sleep(AGAIN.wait(failures, jitter())).await;

@@ -19,7 +19,7 @@ pub mod userspace;
 
 use std::error::Error;
 
-use crate::{digest::Digest, reason::Reason, telemetry};
+use crate::{digest::Digest, error_chain, reason::Reason};
 use journal::Failure;
 
 /// Maximum length of a failure's message in bytes. The journal reserves space for it in advance, and a message with
@@ -38,7 +38,7 @@ fn bounded(mut message: String) -> String {
 fn failure(error: &dyn Error, code: Reason, again: bool, digest: Digest) -> Failure {
     Failure {
         code,
-        message: bounded(telemetry::chain(error)),
+        message: bounded(error_chain::chain(error)),
         again,
         digest: Some(digest),
     }

@@ -8,9 +8,9 @@
 
 use super::{ports::Services, store};
 use crate::{
+    error_chain::chain,
     path::AbsPath,
     root::{Root, RootError},
-    telemetry::chain,
 };
 
 /// It is not below `/run/machinist`, which is removed with the agent.

@@ -12,10 +12,10 @@ use crate::{
         registry::{DirWatch, changed_or_late, read_files, watch_for},
         vendor::{Book, Files, VENDOR_DIRS, Vendors},
     },
+    error_chain::chain,
     path::AbsPath,
     root::{Root, RootError},
     shutdown::Tasks,
-    telemetry::chain,
 };
 
 /// One save of a file causes several events within a few milliseconds.

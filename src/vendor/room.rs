@@ -21,10 +21,10 @@ use crate::{
         source::Source,
         vendor::{Connects, Vendor, Vendors},
     },
+    error_chain::chain,
     rate::until,
     root::Root,
     shutdown::Tasks,
-    telemetry::chain,
 };
 
 /// Questions queued for one vendor.

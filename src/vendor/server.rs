@@ -20,12 +20,12 @@ use super::{
 };
 use crate::{
     device::vendor::Vendor,
+    error_chain::chain,
     path::{AbsPath, BadPath},
     places::Places,
     rate::{Complaints, Rate},
     root::{Identity, Meta, Root, RootError},
     shutdown::Tasks,
-    telemetry::chain,
 };
 
 /// The parent of the vendors' directories.

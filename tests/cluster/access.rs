@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use machinist::{
     cluster::{Access, Cluster, ClusterError, ConnectError, Surroundings},
+    error_chain::chain,
     reason::Reason,
-    telemetry::chain,
 };
 use serde_json::json;
 

@@ -345,7 +345,7 @@ async fn a_missing_permission_ends_the_drain_and_is_named() {
     );
     let error = drained(&server, unattended()).await.unwrap_err();
     assert_eq!(error.reason(), Reason::ApiServerForbidden);
-    let told = machinist::telemetry::chain(&error);
+    let told = machinist::error_chain::chain(&error);
     for part in ["cannot evict shop/web", "pods/eviction"] {
         assert!(told.contains(part), "{told}");
     }

@@ -8,7 +8,11 @@ use std::{
 };
 
 use machinist::{
-    device::{ResourceName, dra::name::device_name, dra::ports::Published, status::DevicesStatus},
+    device::{
+        ResourceName,
+        dra::{name::device_name, ports::Published},
+        status::DevicesStatus,
+    },
     dra::api::v1,
 };
 use tokio::sync::watch;

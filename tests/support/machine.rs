@@ -3,14 +3,10 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use machinist::{
-    device::{
-        Allowances,
-        registry::UnitStates,
-        service::{DevicesHandle, DevicesService, DevicesSettings},
-        status::DevicesStatus,
-    },
+    device::{Allowances, registry::UnitStates, status::DevicesStatus},
     kubelet::Registering,
     root::Root,
+    service::{DevicesHandle, DevicesService, DevicesSettings},
     shutdown::Tasks,
 };
 
@@ -97,7 +93,7 @@ impl Machine {
 
     /// An agent that starts with allocation disabled by its predecessor.
     pub(crate) fn withholding_agent(&self, why: &str) -> Agent {
-        let withheld = machinist::device::service::withheld(why, true);
+        let withheld = machinist::service::withheld(why, true);
         self.agent_with(Some(withheld), RESCAN, Registering::BySocket)
     }
 

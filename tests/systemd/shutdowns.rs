@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use machinist::{
     agent::quiesce,
-    device::{
-        Allowances, Inventory,
-        service::{DevicesService, DevicesSettings},
-    },
+    device::{Allowances, Inventory},
     kubelet::Registering,
     root::Root,
+    service::{DevicesService, DevicesSettings},
     shutdown::Tasks,
 };
 use tokio::sync::watch;

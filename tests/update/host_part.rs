@@ -193,7 +193,7 @@ fn what_cannot_run_on_the_host_or_is_in_the_way_is_refused_before_anything_is_wr
         let before = tree(&host);
         let error = pod.part(&host.root()).install().unwrap_err();
         assert!(
-            machinist::telemetry::chain(&error).contains(said),
+            machinist::error_chain::chain(&error).contains(said),
             "{said}: {error:?}"
         );
         assert_eq!(tree(&host), before, "{said}");

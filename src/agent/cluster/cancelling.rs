@@ -12,8 +12,8 @@ use crate::{
         publish,
     },
     crd::EventReason,
+    error_chain::chain,
     reason::Reason,
-    telemetry::chain,
     update::{phase::Phase, run::UpdateReport},
 };
 

@@ -6,10 +6,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    agent::report::ClusterView,
     clock::Clock,
     cluster::{configs::Trouble, node::Sight},
     crd::names::condition,
-    readiness::{self, report::ClusterView},
+    readiness,
     reason::Reason,
     status::Blocker,
     update::run::Desired,

@@ -5,9 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    cluster::node::Sight, crd::DrainRequest, device::service::DevicesHandle, telemetry::chain,
-};
+use crate::{cluster::node::Sight, crd::DrainRequest, error_chain::chain, service::DevicesHandle};
 
 /// The reason shown to the kubelet and users.
 const CORDONED: &str = "this node is cordoned";

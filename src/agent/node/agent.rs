@@ -23,8 +23,8 @@ use crate::{
         Permit as Leave, PodId,
         evict::{Drain, DrainError, Options, Pods},
     },
+    error_chain::chain,
     reason::Reason,
-    telemetry::chain,
     update::node::{
         Asked, Blocker, DrainOrder, Emptied, Holders, Lending, Node, NodeError, Permit, Step,
     },

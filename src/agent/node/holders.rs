@@ -14,11 +14,11 @@ use crate::{
     device::{
         Serve,
         holders::{Holder, Known},
-        service::DevicesHandle,
         status::{DevicesStatus, ResourceStatus},
     },
     drain::PodId,
     reason::Reason,
+    service::DevicesHandle,
     update::node::{Blocker, Holders},
 };
 
@@ -100,7 +100,7 @@ impl Ours {
             Err(error) => {
                 let now = Instant::now();
                 let since = waiting.with(|memory| *memory.untold.get_or_insert(now));
-                let message = crate::telemetry::chain(&error);
+                let message = crate::error_chain::chain(&error);
                 if now.duration_since(since) < UNTOLD {
                     return Err(vec![self.blocker(Reason::HoldersUnknown, message)]);
                 }

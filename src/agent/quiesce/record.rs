@@ -78,7 +78,7 @@ pub(super) fn read_to_add(root: &Root) -> Result<Stopped, RecordError> {
             root.move_new(&paths::quiesced(), &kept)?;
             tracing::error!(
                 "{}; the file is kept as {kept}, and its units are not started",
-                crate::telemetry::chain(&error)
+                crate::error_chain::chain(&error)
             );
             Ok(Stopped::default())
         }

@@ -11,9 +11,9 @@ use crate::{
         Note, PodId, Wait,
         evict::{DrainError, Progress, Rehearsal},
     },
+    error_chain::chain,
     plan::printable,
     reason::Reason,
-    telemetry::chain,
 };
 
 /// The document of `drain -o json`.

@@ -24,8 +24,8 @@ use crate::{
     clock::Clock,
     cluster::{Cluster, ClusterError, fleet, machine_config_node},
     crd::{MachineConfigNodeStatus, PoolView},
+    error_chain::chain,
     status::Finding,
-    telemetry::chain,
 };
 
 /// The number of events to show.

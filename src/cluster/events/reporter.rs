@@ -18,7 +18,7 @@ use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
     cluster::{Cluster, ClusterError, node::OwnNode},
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// `reportingController`; the API server requires a qualified name.

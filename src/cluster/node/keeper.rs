@@ -25,7 +25,7 @@ use crate::{
     clock::Clock,
     cluster::{ClusterError, events::Events},
     crd::NodeView,
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// Intervals between writes.

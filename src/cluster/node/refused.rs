@@ -10,7 +10,7 @@ use crate::{
         events::{Events, Subject},
     },
     crd::EventReason,
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// An administrator who allows the taint waits at most this long for it.

@@ -14,7 +14,7 @@ use super::{NodeObject, OwnNode, nodes};
 use crate::{
     backoff::{Backoff, jitter},
     cluster::{ClusterError, Why},
-    telemetry::chain,
+    error_chain::chain,
 };
 
 /// Backoff while the server is unreachable.

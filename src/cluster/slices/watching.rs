@@ -17,8 +17,8 @@ use super::{DEBOUNCE, Slices, named, resource, selector};
 use crate::{
     backoff::{Backoff, jitter},
     cluster::{ClusterError, Why, dynamic},
+    error_chain::chain,
     rate::{Rate, until},
-    telemetry::chain,
 };
 
 /// Backoff after a failed request.

@@ -7,10 +7,10 @@
 use super::follow;
 use crate::{
     device::{Refusal, declaration::LARGEST, ledger::Files},
+    error_chain::chain,
     path::AbsPath,
     reason::Reason,
     root::{Entry, Kind, Root, RootError, Stat},
-    telemetry::chain,
 };
 
 /// The maximum number of declarations, more than any machine has; the rest is reported and ignored.

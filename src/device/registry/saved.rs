@@ -7,9 +7,9 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use crate::{
     device::ledger::{Ledger, Saved},
     digest::{Digest, Digester},
+    error_chain::chain,
     path::AbsPath,
     root::{Root, RootError},
-    telemetry::chain,
 };
 
 /// The path of the saved state.

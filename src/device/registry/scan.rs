@@ -16,9 +16,9 @@ use crate::{
         name::ResourceName,
         sighting::Sightings,
     },
+    error_chain::chain,
     path::AbsPath,
     root::{Kind, Root, RootError, Stat},
-    telemetry::chain,
 };
 
 /// The maximum size of a sysfs attribute, one page.

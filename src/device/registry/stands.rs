@@ -4,9 +4,9 @@
 use super::{files::owner_fault, follow};
 use crate::{
     device::rules,
+    error_chain::chain,
     path::AbsPath,
     root::{Kind, Root},
-    telemetry::chain,
 };
 
 /// The object found at the path of a device node.

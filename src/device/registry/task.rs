@@ -23,12 +23,12 @@ use crate::{
         declaration::{Declaration, Probe},
         inventory::Inventory,
         ledger::Ledger,
+        uevent::{Heard, Uevent, UeventError, Uevents},
     },
-    hardware::uevent::{Heard, Uevent, UeventError, Uevents},
+    error_chain::chain,
     path::AbsPath,
     rate::Rate,
     root::Root,
-    telemetry::chain,
 };
 
 /// Plugging one device makes several events, and udevd adds its links some milliseconds after the

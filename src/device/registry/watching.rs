@@ -9,9 +9,9 @@ use tokio::time::{sleep, timeout};
 
 use super::scan;
 use crate::{
+    error_chain::chain,
     path::AbsPath,
     root::{Root, RootError, Watch, WatchEvent, WatchId, WatchKind},
-    telemetry::chain,
 };
 
 /// The events that are watched in a directory.

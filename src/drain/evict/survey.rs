@@ -74,7 +74,7 @@ pub(super) async fn survey<P: Pods>(
             Err(error) => tracing::warn!(
                 namespace,
                 "PodDisruptionBudgets are not named: {}",
-                crate::telemetry::chain(&error)
+                crate::error_chain::chain(&error)
             ),
         }
     }

@@ -9,9 +9,9 @@ use tonic::transport::{Channel, Endpoint};
 use super::{DIRECTORY, Directory, KUBELET_SOCKET};
 use crate::{
     backoff::{Backoff, jitter},
+    error_chain::chain,
     kubelet::plugin::Kubelet,
     root::{Identity, Kind},
-    telemetry::chain,
 };
 
 /// Between `bind` and `listen` a socket refuses connections. The kubelet needs well below a

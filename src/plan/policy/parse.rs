@@ -4,7 +4,10 @@ use serde_json::Value;
 
 use super::{Demand, Policies, Policy};
 use crate::{
-    machine_config::Refusal, path::AbsPath, plan::ActionKind, plan::linkset::name, reason::Reason,
+    machine_config::Refusal,
+    path::AbsPath,
+    plan::{ActionKind, linkset::name},
+    reason::Reason,
 };
 
 /// The maximum number of entries in OpenShift's schema.

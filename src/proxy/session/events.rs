@@ -159,7 +159,7 @@ impl Session {
             return;
         };
         if let Err(error) = self.directory.remove(endpoint, &was) {
-            tracing::warn!(vendor = %self.vendor.name, "{}", crate::telemetry::chain(&error));
+            tracing::warn!(vendor = %self.vendor.name, "{}", crate::error_chain::chain(&error));
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{Known, Session};
-use crate::{proxy::known::Written, root::RootError, telemetry::chain};
+use crate::{error_chain::chain, proxy::known::Written, root::RootError};
 
 /// Maximum delay of a write that no registration waits for; a restarting plugin has registered
 /// again by then.

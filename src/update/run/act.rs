@@ -5,8 +5,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Audience, RETRY, UpdateError, Updater};
 use crate::{
     backoff::jitter,
+    error_chain::chain,
     plan::ActionKind,
-    telemetry::chain,
     update::{
         journal::{ActionRecord, ActionState},
         phase::Event,

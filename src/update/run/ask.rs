@@ -127,7 +127,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
 
     /// Publishes the error as a blocker, like a pod that cannot be evicted.
     pub(super) fn note_refusal(&mut self, error: &NodeError) {
-        let message = crate::telemetry::chain(error);
+        let message = crate::error_chain::chain(error);
         tracing::warn!(reason = %error.reason, "retrying: {message}");
         let known = self.draining.blockers.first();
         let since = known.map_or_else(Timestamp::now, |blocker| blocker.since);

@@ -98,7 +98,7 @@ impl DriftWatch {
         match events {
             Ok(events) => events.iter().for_each(|event| self.note(event)),
             Err(error) => {
-                tracing::debug!("{}", crate::telemetry::chain(&error));
+                tracing::debug!("{}", crate::error_chain::chain(&error));
                 self.watch = None;
                 self.all = true;
             }
@@ -206,7 +206,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 if let Err(error) = self.drift.arm(&self.root, &owned) {
                     tracing::warn!(
                         "cannot watch all managed files; other drift is found by the periodic scan: {}",
-                        crate::telemetry::chain(&error)
+                        crate::error_chain::chain(&error)
                     );
                 }
                 None
@@ -234,7 +234,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
                 self.drift.armed_for = None;
                 self.note_lost(&error);
             }
-            Err(error) => tracing::warn!("{}", crate::telemetry::chain(&error)),
+            Err(error) => tracing::warn!("{}", crate::error_chain::chain(&error)),
         }
         Ok(())
     }

@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Audience, UpdateError, Updater};
 use crate::{
+    error_chain::chain,
     machine_config::KernelCommandLine,
     path::AbsPath,
     reason::Reason,
-    telemetry::chain,
     update::{
         guard::{self, Evidence, Fault, NODE_SERVICES},
         journal::{Failure, MachineBefore},

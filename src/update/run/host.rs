@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{Audience, UpdateError, Updater};
 use crate::{
+    error_chain::chain,
     machine_config::Refusal,
     reason::Reason,
-    telemetry::chain,
     update::{host::HostPart, ports::Services},
 };
 

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Audience, RETRY, UpdateError, Updater, ask::Answer};
 use crate::{
     backoff::{Backoff, jitter},
+    error_chain::chain,
     plan::{ActionKind, UnitFacts},
-    telemetry::chain,
     update::{
         journal::{Lending, LentBefore},
         node::Blocker,

@@ -319,7 +319,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     fn failed(&mut self, error: &dyn std::error::Error, code: Reason, again: bool) {
         let digest = self.planned.as_ref().map(|planned| planned.digest);
         let digest = digest.or_else(|| self.journal.top().map(|tx| tx.to.digest));
-        let message = crate::telemetry::chain(error);
+        let message = crate::error_chain::chain(error);
         tracing::error!(reason = %code, again, "{message}");
         self.journal.failure = Some(Failure {
             code,

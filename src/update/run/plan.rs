@@ -102,7 +102,7 @@ fn take_on(
     let released: BTreeMap<AbsPath, AbsPath> = released;
     for (path, place) in &released {
         if let Err(error) = transaction::release(store.root(), path, place) {
-            tracing::warn!(%path, %place, "{}", crate::telemetry::chain(&error));
+            tracing::warn!(%path, %place, "{}", crate::error_chain::chain(&error));
         }
     }
     store.forget_configs(journal)

@@ -256,7 +256,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
     }
 
     fn note(&mut self, error: &ServiceError) {
-        let message = crate::telemetry::chain(error);
+        let message = crate::error_chain::chain(error);
         tracing::warn!(reason = %error.reason, "{message}");
         self.journal.failure = Some(Failure {
             code: error.reason,

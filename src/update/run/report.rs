@@ -254,7 +254,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             }
             Ok(_) => Ok(()),
             Err(error) => {
-                tracing::debug!("{}", crate::telemetry::chain(&error));
+                tracing::debug!("{}", crate::error_chain::chain(&error));
                 Ok(())
             }
         }

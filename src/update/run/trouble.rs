@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Audience, RETRY, UpdateError, Updater};
 use crate::{
     backoff::jitter,
+    error_chain::chain,
     reason::Reason,
     root::Root,
-    telemetry::chain,
     update::{
         journal::{Failure, Journal},
         phase::{Effect, Phase},

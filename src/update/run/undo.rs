@@ -68,7 +68,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             self.failed(&Stuck { source }, Reason::UndoFailed, true);
             // A full disk must not end the agent: the journal on it still has the next step.
             if let Err(error) = self.save().await {
-                tracing::error!("{}", crate::telemetry::chain(&error));
+                tracing::error!("{}", crate::error_chain::chain(&error));
             }
             return Ok(Some(Event::UndoFailed));
         }
@@ -143,7 +143,7 @@ impl<S: Services, A: Audience> Updater<S, A> {
             tokio::select! {
                 () = stop.cancelled() => return Ok(false),
                 done = self.while_turning(again) => if let Err(error) = done {
-                    tracing::error!(reason = %error.reason, "{}", crate::telemetry::chain(&error));
+                    tracing::error!(reason = %error.reason, "{}", crate::error_chain::chain(&error));
                 },
             }
         }

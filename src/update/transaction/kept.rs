@@ -199,7 +199,7 @@ pub(super) fn clear(root: &Root, dir: &AbsPath) -> Result<(), TransactionError> 
 pub(super) fn prune(root: &Root, tx: &Transaction) {
     for holder in tx.staging.iter().map(holder_of_staging) {
         if let Err(error) = prune_below(root, &holder, &tx.id) {
-            tracing::warn!(%holder, "failed to remove old versions below drifted/: {}", crate::telemetry::chain(&error));
+            tracing::warn!(%holder, "failed to remove old versions below drifted/: {}", crate::error_chain::chain(&error));
         }
     }
 }

@@ -112,7 +112,7 @@ fn staging_way(root: &Root, dir: &AbsPath) -> Result<Option<Way>, TransactionErr
         Ok(way) => Ok(way),
         Err(Barred::Error(TransactionError::Root(error))) if error.is_unsafe() => {
             let reason = Reason::LeftBehind;
-            let why = crate::telemetry::chain(&error);
+            let why = crate::error_chain::chain(&error);
             tracing::warn!(path = %dir, %reason, "left unchanged: {why}");
             Ok(None)
         }
@@ -128,7 +128,7 @@ pub(super) fn reach_to_tidy(root: &Root, path: &AbsPath) -> Result<Option<Root>,
         Ok(_) => "its path contains a symbolic link".to_owned(),
         Err(error) if error.is_absent() => return Ok(Some(root.clone())),
         Err(error) if is_machines(&error) => return Err(error.into()),
-        Err(error) => crate::telemetry::chain(&error),
+        Err(error) => crate::error_chain::chain(&error),
     };
     let reason = Reason::LeftBehind;
     tracing::warn!(%path, %reason, "left unchanged: {why}");
@@ -157,7 +157,7 @@ impl Reached {
     pub(super) fn blame(&self, target: &AbsPath, error: TransactionError) -> TransactionError {
         match &error {
             TransactionError::Root(cause) if self.is_users() && !is_machines(cause) => {
-                tracing::warn!(path = %target, "{}", crate::telemetry::chain(&error));
+                tracing::warn!(path = %target, "{}", crate::error_chain::chain(&error));
                 changed(target)
             }
             _ => error,

@@ -92,7 +92,7 @@ fn if_it_answers<T>(
     match tidied {
         Err(TransactionError::Root(error)) if error.is_unreachable() => {
             let reason = Reason::LeftBehind;
-            let why = crate::telemetry::chain(&error);
+            let why = crate::error_chain::chain(&error);
             tracing::warn!(%path, %reason, "left unchanged: {why}");
             Ok(left)
         }

@@ -172,7 +172,7 @@ fn leave_behind(
     }
     undone.left_behind.push(LeftBehind {
         path: record.target.clone(),
-        why: crate::telemetry::chain(error),
+        why: crate::error_chain::chain(error),
     });
     Ok(())
 }

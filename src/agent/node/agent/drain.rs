@@ -13,8 +13,8 @@ use crate::{
         Wait,
         evict::{DrainError, Drained, Force, Pods, Progress},
     },
+    error_chain::chain,
     reason::Reason,
-    telemetry::chain,
     update::node::{Blocker, DrainOrder, DrainProgress, Emptied, NodeError},
 };
 

@@ -16,10 +16,10 @@ use crate::{
         registry::watching::Depth,
         sighting::{MOST_DEVICES, Sighted, Sightings, is_companion},
     },
+    error_chain::chain,
     path::AbsPath,
     reason::Reason,
     root::Kind,
-    telemetry::chain,
     words::is_misleading,
 };
 

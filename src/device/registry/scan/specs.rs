@@ -10,10 +10,10 @@ use crate::{
         dra::edits::uid_of,
         registry::{files::owner_fault, watching::Depth},
     },
+    error_chain::chain,
     path::AbsPath,
     reason::Reason,
     root::{Kind, Root, RootError},
-    telemetry::chain,
 };
 
 /// The maximum number of specs. Toolkits write a handful, and DRA drivers one for each claim; every

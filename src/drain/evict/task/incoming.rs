@@ -31,7 +31,7 @@ impl<P: Pods> Task<'_, P> {
             tracing::warn!(
                 act,
                 "API server unreachable: {}",
-                crate::telemetry::chain(&source)
+                crate::error_chain::chain(&source)
             );
             self.spent.stop(since);
         }

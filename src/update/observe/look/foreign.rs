@@ -33,7 +33,7 @@ impl Look<'_> {
                 Ok(_) => names,
                 // If an object in a user's directory cannot be observed, that user has caused it.
                 Err(error) => {
-                    let why = crate::telemetry::chain(&error);
+                    let why = crate::error_chain::chain(&error);
                     self.foreign.insert(path.clone(), why);
                     continue;
                 }

@@ -15,9 +15,9 @@ use crate::{
         sighting::Sighted,
         template::Template,
     },
+    error_chain::chain,
     path::AbsPath,
     root::{Kind, Stat},
-    telemetry::chain,
 };
 
 impl Finder<'_> {

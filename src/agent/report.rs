@@ -11,16 +11,16 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::readiness::{
     Answers, Boot, ConfigState, DevicesReturn, FailedUnits, Failure, Gates, Inputs, Policy,
 };
 use crate::{
+    agent::measure::Signals,
     clock::Clock,
     config::{DriftPolicy, Job, Settings},
     metrics::Metrics,
     path::AbsPath,
     plan::{Drift, DriftKind},
-    readiness::measure::Signals,
     reason::Reason,
     status::{
         ActionStatus, Blocker, ConfigStatus, DriftStatus, FailureStatus, HeldStatus, Outcome,
@@ -75,7 +75,7 @@ pub struct DevicesView {
     /// Why the holders of devices are unknown.
     pub holders_unknown: Option<String>,
     /// The kubelet's device manager.
-    pub manager: super::DeviceManager,
+    pub manager: crate::readiness::DeviceManager,
 }
 
 /// The state of this node in the cluster, for the status document and the gates.
@@ -84,7 +84,7 @@ pub struct ClusterView {
     /// The Node's name; none without a cluster.
     pub node: Option<String>,
     /// The kubelet's readiness.
-    pub kubelet: super::Kubelet,
+    pub kubelet: crate::readiness::Kubelet,
     /// The Node's taints, each as `key:effect`; none while the Node is unknown.
     pub taints: Option<BTreeSet<String>>,
     /// Extended resources with a count of zero on the Node.

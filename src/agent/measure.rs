@@ -8,7 +8,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{FreeInodes, FreeSpace, MemorySettings, Pressure};
+use crate::readiness::{FreeInodes, FreeSpace, MemorySettings, Pressure};
 use crate::{
     hardware::facts::{self, Facts},
     path::AbsPath,
@@ -153,7 +153,7 @@ pub async fn follow_units(systemd: Systemd, units: Arc<Notify>, stop: Cancellati
             () = stop.cancelled() => return,
             // Cancel-safe: the connection is shared, and only this subscription ends.
             ended = broken => if let Err(error) = ended {
-                tracing::debug!("{}", crate::telemetry::chain(&error));
+                tracing::debug!("{}", crate::error_chain::chain(&error));
             },
         }
         tokio::select! {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 pub use self::asking::WRITTEN_DOWN;
 
 use self::{asking::Asking, joined::Joined};
-use super::{
+use crate::device::{
     Allowances, Withheld,
     answer::Answerers,
     dra::ports::{Claims, Published, Wish},
@@ -70,7 +70,7 @@ pub struct DevicesHandle {
     giving: [watch::Receiver<Allocations>; 2],
     vendors: VendorsHandle,
     /// The inventory that the device plugins advertise to the kubelet.
-    plugins: watch::Receiver<Arc<super::Inventory>>,
+    plugins: watch::Receiver<Arc<crate::device::Inventory>>,
     claims: ClaimsSide,
 }
 
@@ -79,7 +79,7 @@ pub struct DevicesHandle {
 struct ClaimsSide {
     /// The driver, until it is started or given up.
     driver: Arc<Mutex<Option<Driver>>>,
-    inventory: watch::Receiver<Arc<super::Inventory>>,
+    inventory: watch::Receiver<Arc<crate::device::Inventory>>,
     answerers: Answerers,
 }
 
@@ -198,7 +198,8 @@ impl DevicesHandle {
     async fn heeded(&self) {
         let registry = self.registry.inventory();
         for mut side in [self.plugins.clone(), self.claims.inventory.clone()] {
-            let heeds = |side: &Arc<super::Inventory>| side.withheld == registry.borrow().withheld;
+            let heeds =
+                |side: &Arc<crate::device::Inventory>| side.withheld == registry.borrow().withheld;
             // If one of them has ended, it allocates nothing any more.
             let _ = side.wait_for(heeds).await;
         }
@@ -220,7 +221,7 @@ impl DevicesHandle {
 
     /// A watch of the inventory, which includes the units that declarations want stopped before the
     /// machine is changed or goes down.
-    pub fn inventory(&self) -> watch::Receiver<Arc<super::Inventory>> {
+    pub fn inventory(&self) -> watch::Receiver<Arc<crate::device::Inventory>> {
         self.registry.inventory()
     }
 

@@ -17,9 +17,9 @@ use crate::{
         },
         holders::Known,
     },
+    error_chain::chain,
     kubelet::{APART, Allocations, PodResources, PodResourcesError},
     root::Root,
-    telemetry::chain,
 };
 
 /// How long after an allocation the kubelet needs to write its checkpoint and to report it. A pod

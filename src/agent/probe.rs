@@ -11,13 +11,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Answers, Endpoint, Probe};
+use crate::readiness::{Answer, Answers, Endpoint, Probe};
 use crate::{
     config::Settings,
+    error_chain::chain,
     path::AbsPath,
     root::Root,
     systemd::{Load, Systemd},
-    telemetry::chain,
 };
 
 /// Probe interval, same as a kubelet's default for containers.
