@@ -73,6 +73,7 @@ async fn the_journal_and_everything_that_it_names_are_read() {
         content.unwrap().bytes().unwrap().to_vec()
     };
     for path in ["/etc/one", "/etc/two", "/etc/found"] {
+        assert!(journal.owned.contains_key(&path.parse().unwrap()), "{path}");
         assert_eq!(
             text(path),
             read(&machine, &path[1..]).into_bytes(),
