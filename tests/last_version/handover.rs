@@ -135,6 +135,12 @@ fn an_adopted_machine_is_released_as_it_was_and_its_originals_come_back() {
     assert_eq!(whole(dir.path()), before);
 
     let dir = restored(ADOPTED);
+    let owned = |root: &Root| {
+        let owned = store::peek(root).unwrap().owned.into_keys();
+        owned.map(|path| path.to_string()).collect::<Vec<_>>()
+    };
+    let root = Root::open(dir.path()).unwrap();
+    assert_eq!(owned(&root), ["/etc/chrony.conf", "/etc/motd"]);
     let given = dir.path().join("next.json");
     fs::write(
         &given,
