@@ -1,5 +1,4 @@
-//! Connects this machine to its Node: reads the desired config from the cluster and publishes the
-//! machine's state.
+//! Connects this machine to its Node: reads the desired config from the cluster and publishes the machine's state.
 
 mod cancelling;
 mod happened;
@@ -46,8 +45,8 @@ use crate::{
     },
 };
 
-/// How to reach the API server: from the settings, or else from the process environment. None if
-/// there is no cluster.
+/// How to reach the API server: from the settings, or else from the process environment. None if there is no
+/// cluster.
 pub fn access(root: &Root, settings: &Settings, around: &Surroundings) -> Option<Access> {
     match &settings.cluster.kubeconfig {
         Kubeconfig::Below(path) => Some(Access::Kubeconfig(vec![root.host_path(path)])),
@@ -82,8 +81,7 @@ pub(super) struct Joined {
     suspect: Arc<Notify>,
 }
 
-/// Conditions that prevent an update from starting; `seen` receives where another daemon was
-/// detected.
+/// Conditions that prevent an update from starting; `seen` receives where another daemon was detected.
 pub(super) fn bars(
     root: &Root,
     joined: Option<&Joined>,
@@ -119,8 +117,7 @@ impl Joined {
         (self.cluster.clone(), self.node.name().to_owned())
     }
 
-    /// Starts the tasks that publish the machine's state; returns the Node interface of the
-    /// reconciler.
+    /// Starts the tasks that publish the machine's state; returns the Node interface of the reconciler.
     fn take_part(self, beside: Beside, tasks: &Tasks) -> Arc<dyn Node> {
         let lookout = Lookout {
             root: beside.root.clone(),
@@ -289,8 +286,7 @@ async fn join(
     })
 }
 
-/// The Node's name from the settings, the DaemonSet or the host name; kubelets use the host name in
-/// lower case.
+/// The Node's name from the settings, the DaemonSet or the host name; kubelets use the host name in lower case.
 pub fn node_name(settings: &Settings) -> Result<String, AgentError> {
     if let Some(name) = &settings.cluster.node {
         return Ok(name.clone());

@@ -1,10 +1,9 @@
 //! Connection to the API server, with a pod's service account or a kubeconfig.
 //!
-//! kube itself rereads the token file (for both kinds of access) and the pod's `ca.crt` once a
-//! minute. This module adds what kube lacks: it rereads the token immediately after a 401, rereads
-//! client certificates and a kubeconfig's CA bundle (a kubelet's certificate is rotated within the
-//! lifetime of the agent's process), and puts a timeout on every request. kube's own retries are
-//! disabled: up to 15 silent retries would send stale requests.
+//! kube itself rereads the token file (for both kinds of access) and the pod's `ca.crt` once a minute. This module
+//! adds what kube lacks: it rereads the token immediately after a 401, rereads client certificates and a
+//! kubeconfig's CA bundle (a kubelet's certificate is rotated within the lifetime of the agent's process), and puts
+//! a timeout on every request. kube's own retries are disabled: up to 15 silent retries would send stale requests.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -29,12 +28,10 @@ use crate::crd::names;
 
 /// Connect timeout for one address; then the next address of a load balancer is tried.
 const CONNECT: Duration = Duration::from_secs(10);
-
 /// Request timeout. A healthy server itself gives up after 60 s.
 const REQUEST: Duration = Duration::from_secs(30);
 
-/// While the server is unreachable, its address and CA bundle are reread at this interval, because
-/// they may have changed.
+/// Interval at which address and CA bundle of an unreachable server are reread; they may have changed.
 const REREAD: Duration = Duration::from_secs(60);
 
 /// User agent, as it appears in the server's audit log.
@@ -45,8 +42,8 @@ const AGENT: &str = concat!("machinist/", env!("CARGO_PKG_VERSION"));
 pub enum Access {
     /// The service account of the pod that this process runs in.
     Pod,
-    /// Kubeconfig files, merged as kubectl does: the first file that sets a value wins, and missing
-    /// files of a list are skipped.
+    /// Kubeconfig files, merged as kubectl does: the first file that sets a value wins, and missing files of a list
+    /// are skipped.
     Kubeconfig(Vec<PathBuf>),
     /// Kubeconfig files, with this context instead of the current one.
     Context(Vec<PathBuf>, String),
@@ -68,16 +65,16 @@ pub struct Surroundings {
 }
 
 impl Access {
-    /// Access for the agent: the configured kubeconfig, or else the pod's service account. None
-    /// means that there is no cluster. `~/.kube/config` is ignored: a kubeconfig left in root's
-    /// home directory must not make a machine join a cluster.
+    /// Access for the agent: the configured kubeconfig, or else the pod's service account. None means that there is
+    /// no cluster. `~/.kube/config` is ignored: a kubeconfig left in root's home directory must not make a machine
+    /// join a cluster.
     pub fn of_agent(surroundings: &Surroundings) -> Option<Self> {
         let given = Self::given(surroundings);
         given.or_else(|| surroundings.pod.then_some(Self::Pod))
     }
 
-    /// Access for the command line, in kubectl's order: explicit kubeconfig, pod, `~/.kube/config`.
-    /// An explicit context always selects from a kubeconfig, never the pod.
+    /// Access for the command line, in kubectl's order: explicit kubeconfig, pod, `~/.kube/config`. An explicit
+    /// context always selects from a kubeconfig, never the pod.
     pub fn of_person(surroundings: &Surroundings) -> Option<Self> {
         let at_home = || {
             let home = surroundings.home.as_ref()?;
@@ -100,8 +97,7 @@ impl Access {
         (!listed.is_empty()).then(|| Self::Kubeconfig(listed.clone()))
     }
 
-    /// Loads the current credentials from this process's own file system (the pod's, or the
-    /// caller's).
+    /// Loads the current credentials from this process's own file system (the pod's, or the caller's).
     async fn config(&self) -> Result<Config, ConnectError> {
         let mut config = match self {
             Self::Pod => Config::incluster().map_err(|e| ConnectError::Pod(Box::new(e)))?,
@@ -169,8 +165,8 @@ struct Inner {
 
 struct Current {
     client: Client,
-    /// Incremented at each reload of the credentials, so that two requests that get a 401 at the
-    /// same time reload once.
+    /// Incremented at each reload of the credentials, so that two requests that get a 401 at the same time reload
+    /// once.
     reading: u64,
     read: Instant,
     /// The last request got no response, so the known address or CA bundle may be outdated.
@@ -202,8 +198,7 @@ impl Cluster {
         })))
     }
 
-    /// Whether OpenShift's machine-config controllers run in this cluster, detected by their
-    /// ControllerConfig.
+    /// Whether OpenShift's machine-config controllers run in this cluster, detected by their ControllerConfig.
     pub async fn has_openshift_controllers(&self) -> Result<bool, ClusterError> {
         let path = format!("/apis/{}/v1/controllerconfigs", names::GROUP);
         let name = names::CONTROLLER_CONFIG;
@@ -228,8 +223,8 @@ impl Cluster {
 
     /// Sends one request, built by `ask`; `act` and `object` name it in error messages.
     ///
-    /// It ends within 30 s, or within 60 s if the credentials are rejected (401): they are reloaded
-    /// and the request is sent a second time.
+    /// It ends within 30 s, or within 60 s if the credentials are rejected (401): they are reloaded and the request
+    /// is sent a second time.
     pub async fn ask<T, F>(
         &self,
         act: &'static str,
@@ -259,8 +254,8 @@ impl Cluster {
         })
     }
 
-    /// The current client. It is rebuilt at most every [`REREAD`] while the server is unreachable,
-    /// or while this module is responsible for rereading the token.
+    /// The current client. It is rebuilt at most every [`REREAD`] while the server is unreachable, or while this
+    /// module is responsible for rereading the token.
     async fn current(&self) -> (Client, u64) {
         let mut current = self.0.current.lock().await;
         if (current.doubted || current.trimmed) && current.read.elapsed() >= REREAD {
@@ -278,8 +273,8 @@ impl Cluster {
 }
 
 impl Current {
-    /// Reloads the credentials. If they cannot be read, for example because a file is being
-    /// replaced, the old ones stay in use.
+    /// Reloads the credentials. If they cannot be read, for example because a file is being replaced, the old ones
+    /// stay in use.
     async fn read_from(&mut self, access: &Access) -> bool {
         self.read = Instant::now();
         match access.client().await {

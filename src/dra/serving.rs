@@ -1,9 +1,7 @@
-//! Serves the driver's two sockets: the registrar's, through which the kubelet finds the driver,
-//! and the driver's own.
+//! Serves two sockets: the registrar's, through which the kubelet finds the driver, and the driver's own.
 //!
-//! The driver's socket is served first: the kubelet dials it as soon as it has the registrar's
-//! answer. A starting kubelet also dials sockets that already exist, so a kubelet restart needs no
-//! handling here.
+//! The driver's socket is served first: the kubelet dials it as soon as it has the registrar's answer. A starting
+//! kubelet also dials sockets that already exist, so a kubelet restart needs no handling here.
 
 use std::{io, time::Duration};
 
@@ -128,8 +126,7 @@ impl Serving {
         }
     }
 
-    /// Serves both sockets, the registrar's last; `None` while the kubelet has not created its
-    /// plugin directory.
+    /// Serves both sockets, the registrar's last; `None` while the kubelet has not created its plugin directory.
     fn serve(&self, tasks: &Tasks) -> Result<Option<[Socket; 2]>, ServeError> {
         if !self.root.is_dir(&registry()?)? {
             let why = format!("kubelet not found: missing {REGISTRY}");
@@ -196,8 +193,8 @@ impl Serving {
         Ok(socket)
     }
 
-    /// Waits until the sockets have to be closed or created: one was removed, the kubelet created
-    /// its directory, or the driver is no longer needed.
+    /// Waits until the sockets have to be closed or created: one was removed, the kubelet created its directory, or
+    /// the driver is no longer needed.
     async fn stay(&mut self, sockets: &Option<[Socket; 2]>) {
         let mut watch = None;
         let registered_by = Instant::now() + TAKEN;
@@ -251,8 +248,7 @@ async fn changed(watch: &mut Option<DirWatch>) {
     }
 }
 
-/// Resolves when the driver is no longer needed; never, once the sender is dropped because the
-/// agent ends.
+/// Resolves when the driver is no longer needed; never, once the sender is dropped because the agent ends.
 async fn no_longer(needed: &mut watch::Receiver<bool>) {
     if needed.wait_for(|needed| !*needed).await.is_err() {
         std::future::pending().await

@@ -25,16 +25,15 @@ use super::{
     proxies::{JobRemovedStream, ManagerProxy},
 };
 
-/// How long to wait for a connection that worked before. A restart of the bus takes well below a
-/// second; five leave room for a machine that is busy with an update.
+/// Timeout for a connection that worked before; a restart of the bus takes well below a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The first delay between two attempts; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// How long the D-Bus handshake may take. A socket-activated bus answers once it is up; after this
-/// time the other socket is tried.
+/// How long the D-Bus handshake may take. A socket-activated bus answers once it is up; after this time the other
+/// socket is tried.
 const GREETING: Duration = Duration::from_secs(5);
-/// Timeout of one call. PID 1 answers no calls while it reloads, which takes seconds on large
-/// machines; 90 s is its own limit for the generators that a reload runs.
+/// Timeout of one call. PID 1 answers no calls while it reloads, which takes seconds on large machines; 90 s is its
+/// own limit for the generators that a reload runs.
 pub(super) const CALL: Duration = Duration::from_secs(90);
 
 /// Opens connections to a socket. Called for each new connection; must not block.
@@ -69,8 +68,7 @@ impl Lines {
         self
     }
 
-    /// PID 1's own socket, `/run/systemd/private`: only for root, reaches only PID 1, even before
-    /// there is a bus. Used if the bus cannot be reached.
+    /// PID 1's own socket, `/run/systemd/private`, for root only. Used if the bus cannot be reached.
     #[must_use]
     pub fn private(mut self, dial: impl Dial) -> Self {
         self.private = Some(Arc::new(dial));
@@ -101,8 +99,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Slot {
     live: Mutex<Option<Live>>,
-    /// Set after the first successful connection: from then on a lost connection is retried for a
-    /// while.
+    /// Set after the first successful connection: from then on a lost connection is retried for a while.
     stood: AtomicBool,
 }
 
@@ -161,8 +158,7 @@ impl Link {
                 .iter()
                 .any(|way| self.slot(*way).stood.load(Ordering::Relaxed));
             if !stood || Instant::now() + pause > until {
-                // After this failure, the next requests try once without waiting, until a
-                // connection succeeds.
+                // After this failure, the next requests try once without waiting, until a connection succeeds.
                 for way in ways {
                     self.slot(*way).stood.store(false, Ordering::Relaxed);
                 }
@@ -275,8 +271,8 @@ impl Live {
     }
 }
 
-/// Waits for `answer` and meanwhile passes signals to `taken`: a full queue of signals would stop
-/// the reading of the connection, and thereby the answer.
+/// Waits for `answer` and meanwhile passes signals to `taken`: a full queue of signals would stop the reading of
+/// the connection, and thereby the answer.
 pub(super) async fn while_taking<T, S: Stream + Unpin>(
     answer: impl Future<Output = T>,
     signals: &mut S,

@@ -26,8 +26,8 @@ use crate::update::userspace::Userspace;
 const RELOAD: Duration = Duration::from_secs(180);
 pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
 
-/// The service manager of one machine. Cheap to clone; connects on the first request, and again
-/// after the connection broke.
+/// The service manager of one machine. Cheap to clone; connects on the first request, and again after the
+/// connection broke.
 #[derive(Clone, Debug)]
 pub struct Systemd {
     pub(super) link: Link,
@@ -182,11 +182,11 @@ impl Systemd {
         ask.await.map_err(failed)
     }
 
-    /// Queues the start of `default.target` again, so that this boot starts units that a repaired
-    /// file adds; for use before `sysinit.target`. Does not wait.
+    /// Queues the start of `default.target` again, so that this boot starts units that a repaired file adds; for
+    /// use before `sysinit.target`. Does not wait.
     ///
-    /// Does nothing and returns false if this boot has another target: rescue or another one was
-    /// selected on the kernel's command line.
+    /// Does nothing and returns false if this boot has another target: rescue or another one was selected on the
+    /// kernel's command line.
     pub async fn default_target_again(&self) -> Result<bool, SystemdError> {
         const TARGET: &str = "default.target";
         let again = async {

@@ -1,8 +1,8 @@
 //! Maintains machinist's fields on the Node: one task writes them, and the latest notice wins.
 //!
-//! Fields that already have the desired value are not written. Fields that disappear, because the
-//! Node was recreated or another client removed them, are restored: the desired and the observed
-//! state are compared whenever either changes. Only conditions have a periodic heartbeat.
+//! Fields that already have the desired value are not written. Fields that disappear, because the Node was
+//! recreated or another client removed them, are restored: the desired and the observed state are compared whenever
+//! either changes. Only conditions have a periodic heartbeat.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ use crate::{
 /// Intervals between writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Heartbeat of the conditions, plus up to a fifth of jitter: at most 12 writes an hour, of the
-    /// 15 that an idle node may make.
+    /// Heartbeat of the conditions, plus up to a fifth of jitter: at most 12 writes an hour, of the 15 that an idle
+    /// node may make.
     pub heartbeat: Duration,
     /// Minimum time between two condition writes; intermediate states are skipped.
     pub gap: Duration,
@@ -53,8 +53,8 @@ impl Default for Pace {
     }
 }
 
-/// Writes the latest notice until `stop`, and nothing before the first one. `clock` provides the
-/// times of conditions; taints that the API server refuses are reported through `events`.
+/// Writes the latest notice until `stop`, and nothing before the first one. `clock` provides the times of
+/// conditions; taints that the API server refuses are reported through `events`.
 pub async fn keep(
     node: OwnNode,
     mut notices: watch::Receiver<Option<Notice>>,
@@ -126,8 +126,7 @@ enum Until {
 }
 
 impl Until {
-    /// Whether a change ends the wait. After a failure only the timer or the server's recovery
-    /// does.
+    /// Whether a change ends the wait. After a failure only the timer or the server's recovery does.
     const fn wakes(&self) -> bool {
         !matches!(self, Self::After(_))
     }
@@ -268,9 +267,8 @@ impl Keeper {
         }
         self.named = None;
         let wait = self.pace.retry.wait(self.failures, jitter());
-        // A conflict: another client wrote in between, which is common, and the watch will deliver
-        // the new version. A second one in a row may be a policy that refuses the patch with the
-        // same code.
+        // A conflict: another client wrote in between, which is common, and the watch will deliver the new version.
+        // A second one in a row may be a policy that refuses the patch with the same code.
         let in_between = error.is_conflict() && self.failures == 0;
         match self.failures == u32::from(error.is_conflict()) {
             true => tracing::warn!(reason = %error.reason(), "{}", chain(&error)),
@@ -284,8 +282,8 @@ impl Keeper {
         Some(Until::After(wait))
     }
 
-    /// How long to wait after a write identical to the previous one: another client removes these
-    /// fields, and the two writers must not loop at full speed.
+    /// How long to wait after a write identical to the previous one: another client removes these fields, and the
+    /// two writers must not loop at full speed.
     fn repeated(&mut self, change: &Change) -> Option<Duration> {
         let said = match change {
             Change::Conditions(_) => return None,

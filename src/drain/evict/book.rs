@@ -1,5 +1,4 @@
-//! State of a drain: the pods that must leave and the progress of each. It handles times, but makes
-//! no requests.
+//! State of a drain: the pods that must leave and the progress of each. It handles times, but makes no requests.
 
 mod answers;
 mod due;
@@ -23,13 +22,12 @@ use crate::{
 pub(super) use due::Wake;
 use entry::{Entry, State};
 
-/// Backoff between requests for the same pod, or for pods of the same budget. It starts at
-/// kubectl's interval; the maximum limits a node that waits for days to three requests a minute,
-/// and still notices a lifted budget quickly.
+/// Backoff between requests for the same pod, or for pods of the same budget. It starts at kubectl's interval; the
+/// maximum limits a node that waits for days to three requests a minute, and still notices a lifted budget quickly.
 pub(super) const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(20));
 
-/// A workload that creates this many pods on the node during a drain is reported, and evicting its
-/// pods is slowed down. Fewer may have been scheduled already when the node was cordoned.
+/// A workload that creates this many pods on the node during a drain is reported, and evicting its pods is slowed
+/// down. Fewer may have been scheduled already when the node was cordoned.
 const TOO_OFTEN: u32 = 3;
 
 /// The wall clock has whole milliseconds: after this delay, a deadline has certainly passed.
@@ -98,8 +96,7 @@ impl Book {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
-            // The eviction was accepted before this list, but the pod is not terminating: evict it
-            // again.
+            // The eviction was accepted before this list, but the pod is not terminating: evict it again.
             if matches!(entry.state, State::Leaving(at) if at < asked && !entry.pod.is_leaving()) {
                 entry.state = State::Due(asked);
             }
@@ -160,8 +157,8 @@ impl Book {
         }
     }
 
-    /// The workload that has created pods here too often since the drain began, and by how many it
-    /// exceeds the limit.
+    /// The workload that has created pods here too often since the drain began, and by how many it exceeds the
+    /// limit.
     fn comes_back(&mut self, pod: &Pod) -> Option<(String, u32)> {
         if !self.begun || pod.is_leaving() || self.entries.contains_key(&pod.id) {
             return None;
@@ -239,8 +236,7 @@ impl Book {
         here.map(|one| Tier::of(&one.pod)).min()
     }
 
-    /// Stops waiting for pods that have ended after force, or that are overdue if the rules skip
-    /// those.
+    /// Stops waiting for pods that have ended after force, or that are overdue if the rules skip those.
     pub(super) fn let_go(
         &mut self,
         options: &Options,
