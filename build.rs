@@ -8,14 +8,14 @@ const KUBELET: &[&str] = &[
     "podresources/v1.proto",
     "pluginregistration/v1.proto",
 ];
-/// `src/vendor/api.rs` includes this one.
+/// `src/vendor_api/api.rs` includes this one.
 const VENDOR: &[&str] = &["machinist/vendor/v1/vendor.proto"];
 /// `src/dra/api.rs` includes these.
 const DRA: &[&str] = &["dra/v1.proto", "drahealth/v1alpha1.proto"];
 /// The older version of the DRA plugin API: its messages are those of the newer one.
 const OLDER_DRA: &str = "dra/v1beta1.proto";
 /// A vendor is not trusted: the size of a message is checked before it is decoded.
-const GUARDED: &str = "crate::vendor::codec::Guarded";
+const GUARDED: &str = "crate::vendor_api::limited_codec::LimitedCodec";
 /// The API whose services are compiled a second time, with answers that are passed on unchanged.
 const RELAYED: &str = "deviceplugin/v1beta1.proto";
 
@@ -67,10 +67,10 @@ fn heard() -> Result<(), Box<dyn std::error::Error>> {
         .build_client(false)
         .out_dir(dir)
         .codec_path(GUARDED)
-        .extern_path(".machinist.vendor.v1", "crate::vendor::api::v1")
+        .extern_path(".machinist.vendor.v1", "crate::vendor_api::api::v1")
         .extern_path(
             ".machinist.vendor.v1.FromVendor",
-            "crate::vendor::heard::FromVendor",
+            "crate::vendor_api::lazy_messages::LazyFromVendor",
         )
         .compile_fds(protox::compile(VENDOR, ["proto"])?)?;
     Ok(())
@@ -91,19 +91,19 @@ fn relayed() -> Result<(), Box<dyn std::error::Error>> {
         .extern_path(".v1beta1", "crate::kubelet::api::v1beta1")
         .extern_path(
             ".v1beta1.AllocateRequest",
-            "crate::kubelet::relayed::Relayed",
+            "crate::kubelet::raw_message::RawMessage",
         )
         .extern_path(
             ".v1beta1.PreStartContainerRequest",
-            "crate::kubelet::relayed::Relayed",
+            "crate::kubelet::raw_message::RawMessage",
         )
         .extern_path(
             ".v1beta1.AllocateResponse",
-            "crate::kubelet::relayed::Relayed",
+            "crate::kubelet::raw_message::RawMessage",
         )
         .extern_path(
             ".v1beta1.PreferredAllocationResponse",
-            "crate::kubelet::relayed::Relayed",
+            "crate::kubelet::raw_message::RawMessage",
         )
         .compile_fds(protox::compile([RELAYED], ["proto"])?)?;
     Ok(())

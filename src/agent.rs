@@ -1,27 +1,27 @@
 //! Composition root of the agent: builds adapters from the settings, starts the tasks, and waits
 //! for the first of a signal or a task that fails.
 
-mod brought;
-mod claims;
+pub mod boot_guard;
 mod cluster;
-mod devices;
-pub mod guard;
-mod handover;
-mod held;
-pub mod host_part;
-pub mod measure;
+pub mod custom_gate_probe;
+mod desired_config;
+mod device_status;
+mod disruption_policies;
+mod dra;
+mod endpoints;
+pub mod host_install;
+pub mod host_sampler;
+mod managed_settings;
+mod mcd_detect;
+mod mcd_handover;
 mod node;
-mod once;
-mod other_daemon;
-mod policies;
-pub mod pool;
-pub mod probe;
-mod probed;
-pub mod quiesce;
-pub mod report;
-mod serve;
-mod settings;
-mod setup;
+mod one_shot;
+pub mod pool_settings;
+pub mod reporter;
+mod settings_mapping;
+mod settings_reload;
+pub mod shutdown_quiesce;
+mod unit_probes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,36 +32,38 @@ use std::{
 use tokio::sync::{Notify, mpsc, watch};
 
 pub use cluster::{access, node_name};
-pub use devices::allowances;
-pub use handover::{HandedNode, adoption, failed_units, giving, rules};
-pub use once::{apply_once, plan};
-pub use other_daemon::on_host as other_daemon;
-pub use policies::{PoliciesError, policies};
-pub use setup::{capabilities, conduct, judge, look_capabilities, plain, source};
+pub use device_status::allowances;
+pub use disruption_policies::{PoliciesError, policies};
+pub use mcd_detect::on_host as other_daemon;
+pub use mcd_handover::{HandoverNode, adoption, failed_units, release_plan, rules};
+pub use one_shot::{apply_once, plan};
+pub use settings_mapping::{
+    capabilities, config_validator, look_capabilities, plain, reconciler_options, source,
+};
 
 use crate::{
-    admin::{self, Served},
-    agent::report::{DevicesView, Sources},
-    cluster::Access,
-    config::{Job, Place, Settings},
-    hardware::gateway,
+    admin::{self, AppState},
+    agent::reporter::{DevicesView, ReporterInputs},
+    cluster::ClusterAccess,
+    config_dir::DirectorySource,
+    host::gateway_probe,
     metrics::Metrics,
     plan::Plan,
     reason::Reason,
-    root::{Root, RootError},
-    shutdown::{self, Tasks, Unclean},
-    source::DirectorySource,
+    rootfs::{Root, RootError},
+    settings::{Job, Settings, SettingsLocation},
+    shutdown::{self, Tasks, UncleanShutdown},
     systemd::{Notifier, Systemd},
-    update::run::{Audience, Desired, TICK, UpdateError, Updater},
+    update::reconciler::{DesiredConfig, Reconciler, ReconcilerHooks, TICK_INTERVAL, UpdateError},
 };
 
 /// Input of [`run`].
 #[derive(Debug)]
-pub struct Setup {
+pub struct AgentSetup {
     /// The root file system to manage.
     pub root: Root,
     /// Where the settings were read, so that they can be reloaded.
-    pub place: Place,
+    pub place: SettingsLocation,
     /// The settings as read at startup.
     pub settings: Settings,
     /// Source of the desired config.
@@ -76,7 +78,7 @@ pub enum Origin {
     /// The cluster.
     Cluster {
         /// Access method of the API server.
-        access: Access,
+        access: ClusterAccess,
         /// UID of the pod that this process runs in; none if it runs directly on the host.
         pod_uid: Option<String>,
     },
@@ -84,13 +86,13 @@ pub enum Origin {
 
 impl Origin {
     /// Value of [`Status::source`](crate::status::Status::source) if configs come from the cluster.
-    pub const CLUSTER: &'static str = "cluster";
+    pub const CLUSTER_SOURCE_NAME: &'static str = "cluster";
 
     /// The source as shown by `status`.
     fn shown(&self) -> String {
         match self {
             Self::Directory(source) => format!("dir:{}", source.shown),
-            Self::Cluster { .. } => Self::CLUSTER.to_owned(),
+            Self::Cluster { .. } => Self::CLUSTER_SOURCE_NAME.to_owned(),
         }
     }
 }
@@ -132,10 +134,10 @@ pub enum AgentError {
     Connect(#[from] crate::cluster::ConnectError),
     /// A path could not be built.
     #[error(transparent)]
-    Path(#[from] crate::path::BadPath),
+    Path(#[from] crate::abs_path::BadPath),
     /// A task failed or panicked.
     #[error(transparent)]
-    Unclean(#[from] Unclean),
+    Unclean(#[from] UncleanShutdown),
 }
 
 impl AgentError {
@@ -152,16 +154,16 @@ impl AgentError {
 }
 
 /// Passes events of the reconcile loop to the rest of the agent.
-struct Listener {
-    pulse: admin::Pulse,
+struct AgentHooks {
+    pulse: admin::Heartbeat,
     notifier: Arc<Notifier>,
     devices: watch::Receiver<Arc<DevicesView>>,
     show: fn(&Plan),
 }
 
-impl Listener {
+impl AgentHooks {
     fn new(
-        pulse: admin::Pulse,
+        pulse: admin::Heartbeat,
         notifier: &Arc<Notifier>,
         devices: &watch::Receiver<Arc<DevicesView>>,
         show: fn(&Plan),
@@ -175,25 +177,25 @@ impl Listener {
     }
 }
 
-impl Audience for Listener {
+impl ReconcilerHooks for AgentHooks {
     fn approve(&self, plan: &Plan) -> bool {
         (self.show)(plan);
         true
     }
 
-    fn beat(&self) {
-        self.pulse.beat();
+    fn record_beat(&self) {
+        self.pulse.record_beat();
         self.notifier.watchdog();
     }
 
     fn tick(&self) -> Duration {
         // An administrator may have set a shorter watchdog interval than the unit file's.
         let wanted = self.notifier.watchdog_interval();
-        wanted.map_or(TICK, |wanted| wanted.min(TICK))
+        wanted.map_or(TICK_INTERVAL, |wanted| wanted.min(TICK_INTERVAL))
     }
 
-    async fn asked(&self) {
-        self.pulse.asked().await;
+    async fn probe_requested(&self) {
+        self.pulse.wait_for_probe().await;
     }
 
     async fn gateways(&self) -> BTreeSet<String> {
@@ -201,19 +203,20 @@ impl Audience for Listener {
     }
 
     fn allocatable(&self) -> BTreeMap<String, usize> {
-        report::allocatable(&self.devices.borrow())
+        reporter::allocatable(&self.devices.borrow())
     }
 }
 
 /// A gateway confirmed within the first time counts as reachable; otherwise it is probed for the
 /// second time. The kernel itself waits five seconds before it probes a gateway whose address entry
 /// is stale.
-const FOUND_LATELY: Duration = Duration::from_secs(300);
-const LOOKED_FOR: Duration = Duration::from_secs(7);
+const GATEWAY_CONFIRMED_MAX_AGE: Duration = Duration::from_secs(300);
+const GATEWAY_PROBE_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Default gateways that respond, for the reconciler; empty if the kernel does not report any.
 async fn gateways() -> BTreeSet<String> {
-    match gateway::answering(FOUND_LATELY, LOOKED_FOR).await {
+    match gateway_probe::reachable_gateways(GATEWAY_CONFIRMED_MAX_AGE, GATEWAY_PROBE_TIMEOUT).await
+    {
         Ok(found) => found,
         Err(error) => {
             tracing::debug!("cannot look up the default gateways: {error}");
@@ -224,21 +227,21 @@ async fn gateways() -> BTreeSet<String> {
 
 /// If the loop has not reported for this long, it is asked to; if it does not react, it counts as
 /// stuck.
-const SILENT: Duration = Duration::from_secs(1);
+const HEARTBEAT_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// How long a stop waits for an update step that cannot be cancelled. The other tasks end in the
 /// meantime, and the total stays below [`shutdown::GRACE`]. A step left unfinished is recovered at
 /// the next start, as after a crash.
-const LAST_STEP: Duration = Duration::from_millis(700);
+const UPDATE_STEP_STOP_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Runs until a signal or a failure. `show` is called with every plan before it is executed.
 ///
 /// A step that cannot be cancelled may still be running when this returns: exit the process, or
 /// wait for it.
-pub async fn run(setup: Setup, show: fn(&Plan)) -> Result<(), AgentError> {
+pub async fn run(setup: AgentSetup, show: fn(&Plan)) -> Result<(), AgentError> {
     // First, so that a signal during startup also ends the agent in order.
-    let signals =
-        shutdown::Signals::listen().map_err(|e| AgentError::System("listen for signals", e))?;
+    let signals = shutdown::ProcessSignals::listen()
+        .map_err(|e| AgentError::System("listen for signals", e))?;
     let tasks = Tasks::new();
     let notifier = Arc::new(Notifier::from_env());
     // SIGHUP: reload the settings.
@@ -246,7 +249,7 @@ pub async fn run(setup: Setup, show: fn(&Plan)) -> Result<(), AgentError> {
     let driver = build(setup, show, &notifier, &asked, &tasks).await?;
     let driven = drive(driver, signals, &asked, &tasks).await;
     notifier.stopping();
-    if matches!(driven, Ok(Drive::Left)) {
+    if matches!(driven, Ok(ReconcilerExit::Left)) {
         return Ok(());
     }
     let finished = tasks.finish(shutdown::GRACE).await;
@@ -256,50 +259,53 @@ pub async fn run(setup: Setup, show: fn(&Plan)) -> Result<(), AgentError> {
 
 /// Opens all resources and starts all tasks except the reconciler, which is returned.
 async fn build(
-    setup: Setup,
+    setup: AgentSetup,
     show: fn(&Plan),
     notifier: &Arc<Notifier>,
     asked: &Arc<Notify>,
     tasks: &Tasks,
-) -> Result<Updater<Systemd, Listener>, AgentError> {
+) -> Result<Reconciler<Systemd, AgentHooks>, AgentError> {
     let capabilities = capabilities(&setup.root, setup.settings.owners)?;
-    let (status, statuses) = watch::channel(Arc::new(serve::starting(&setup, capabilities)));
-    let Setup {
+    let (status, statuses) =
+        watch::channel(Arc::new(endpoints::initial_status(&setup, capabilities)));
+    let AgentSetup {
         root,
         place,
         settings,
         source,
     } = setup;
-    let (systemd, host) = setup::on_host(&root, &settings, capabilities).await?;
+    let (systemd, host) = settings_mapping::on_host(&root, &settings, capabilities).await?;
     let metrics = Metrics::new(statuses.clone());
-    let (say, said) = watch::channel(Desired::default());
-    let (holding, ends) = held::Holding::new(&root, said.clone());
-    let (pulse, liveness) = admin::pulse(SILENT);
+    let (say, said) = watch::channel(DesiredConfig::default());
+    let (holding, ends) = desired_config::DesiredConfigTask::new(&root, said.clone());
+    let (pulse, liveness) = admin::pulse(HEARTBEAT_MAX_AGE);
     let (lend, lent) = watch::channel(Arc::new(DevicesView::default()));
-    let listener = Listener::new(pulse, notifier, &lent, show);
+    let listener = AgentHooks::new(pulse, notifier, &lent, show);
     let policies = Arc::new(policies(&root, &settings, place.own_uid)?);
-    let conduct = conduct(&settings, capabilities, Arc::clone(&policies));
-    let made = Updater::beside_the_guard(&root, systemd.clone(), listener, conduct, ends.desired);
+    let conduct = reconciler_options(&settings, capabilities, Arc::clone(&policies));
+    let made = Reconciler::new_with_guard(&root, systemd.clone(), listener, conduct, ends.desired);
     let (driver, update) = made.await.map_err(Box::new)?;
-    let driver = driver.listening(ends.words).bringing(host);
-    let doors = serve::bind(&root, &settings)?;
+    let driver = driver
+        .with_operator_requests(ends.words)
+        .with_recovery_install(host);
+    let doors = endpoints::bind(&root, &settings)?;
     status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
-    let (control, asks) = serve::control(place.own_uid, &settings);
+    let (control, asks) = endpoints::control(place.own_uid, &settings);
 
     // Only after the lock and the port were acquired: otherwise another process is this machine's
     // agent and owns the kubelet's sockets.
     let told = (lend, metrics.clone());
-    let lender = devices::start(&root, &settings, told, &update, (systemd.as_ref(), tasks));
-    let freshen = devices::freshen(lender.as_ref(), &statuses);
-    let served = Served::new(statuses, liveness, metrics.clone()).freshened(freshen);
-    let signals = serve::measure(&root, &settings, systemd.clone(), tasks);
+    let lender = device_status::start(&root, &settings, told, &update, (systemd.as_ref(), tasks));
+    let freshen = device_status::refresh_holders(lender.as_ref(), &statuses);
+    let served = AppState::new(statuses, liveness, metrics.clone()).with_refresh(freshen);
+    let signals = endpoints::measure(&root, &settings, systemd.clone(), tasks);
     let around = cluster::follow(source, &root, &settings, &place, say, &metrics, tasks).await?;
     let other_daemon = hold(&root, &settings, &around, holding, asks, tasks);
-    let read = settings::Read { settings, policies };
-    let read = settings::watch(&root, place, read, around.pool, Arc::clone(asked), tasks);
+    let read = settings_reload::InitialSettings { settings, policies };
+    let read = settings_reload::watch(&root, place, read, around.pool, Arc::clone(asked), tasks);
     let settings = read.0.clone();
-    let conducts = settings::conducts(read, around.policies, capabilities, tasks);
-    let beside = cluster::Beside {
+    let conducts = settings_reload::watch_options(read, around.policies, capabilities, tasks);
+    let beside = cluster::AgentHandles {
         root: root.clone(),
         held: ends.held.clone(),
         devices: lender,
@@ -309,7 +315,7 @@ async fn build(
         other_daemon: other_daemon.clone(),
     };
     let driver = cluster::on_node(driver.following(conducts), around.joined, beside, tasks);
-    let from = Sources {
+    let from = ReporterInputs {
         update,
         desired: said,
         held: ends.held,
@@ -317,10 +323,10 @@ async fn build(
         devices: lent,
         cluster: around.views,
         signals,
-        own: serve::probe(&root, settings.clone(), systemd, tasks),
+        own: endpoints::probe(&root, settings.clone(), systemd, tasks),
         settings,
     };
-    serve::publish(from, status, metrics, Arc::clone(notifier), tasks);
+    endpoints::publish(from, status, metrics, Arc::clone(notifier), tasks);
     doors.open(served, control, tasks);
     Ok(driver)
 }
@@ -330,21 +336,21 @@ async fn build(
 fn hold(
     root: &Root,
     settings: &Settings,
-    around: &cluster::Around,
-    holding: held::Holding,
-    asks: mpsc::Receiver<admin::Question>,
+    around: &cluster::ClusterInputs,
+    holding: desired_config::DesiredConfigTask,
+    asks: mpsc::Receiver<admin::ControlRequest>,
     tasks: &Tasks,
 ) -> watch::Receiver<Option<String>> {
     let (seen, other_daemon) = watch::channel(None);
     if settings.does(Job::Config) {
-        let bars = cluster::bars(root, around.joined.as_ref(), seen);
+        let bars = cluster::update_blockers(root, around.joined.as_ref(), seen);
         tasks.spawn("held config", holding.run(bars, asks, tasks.token()));
     }
     other_daemon
 }
 
 /// How the reconciler's run ended.
-enum Drive {
+enum ReconcilerExit {
     /// It stopped, or its stop timed out.
     Stopped,
     /// A second signal: exit without waiting.
@@ -353,26 +359,26 @@ enum Drive {
 
 /// Runs the reconciler until a signal; its failure ends the agent.
 async fn drive(
-    driver: Updater<Systemd, Listener>,
-    signals: shutdown::Signals,
+    driver: Reconciler<Systemd, AgentHooks>,
+    signals: shutdown::ProcessSignals,
     asked: &Notify,
     tasks: &Tasks,
-) -> Result<Drive, AgentError> {
-    let obeyed = signals.obey(tasks, || asked.notify_one());
+) -> Result<ReconcilerExit, AgentError> {
+    let obeyed = signals.handle_requests(tasks, || asked.notify_one());
     let overdue = async {
         tasks.stopping().await;
-        tokio::time::sleep(LAST_STEP).await;
+        tokio::time::sleep(UPDATE_STEP_STOP_TIMEOUT).await;
     };
     let driving = tokio::spawn(driver.run(tasks.token()));
     // All branches are cancel-safe: a running step is recovered at the next start.
     tokio::select! {
-        () = obeyed => Ok(Drive::Left),
+        () = obeyed => Ok(ReconcilerExit::Left),
         () = overdue => {
             tracing::warn!("the update in progress is resumed at the next start");
-            Ok(Drive::Stopped)
+            Ok(ReconcilerExit::Stopped)
         }
         ended = driving => match ended {
-            Ok(ended) => ended.map(|()| Drive::Stopped).map_err(|e| Box::new(e).into()),
+            Ok(ended) => ended.map(|()| ReconcilerExit::Stopped).map_err(|e| Box::new(e).into()),
             Err(lost) => Err(Box::new(UpdateError::Lost(lost)).into()),
         },
     }

@@ -96,11 +96,11 @@ impl fmt::Debug for Digester {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
         // One digit at a time through the formatter, thousands of them would slow down an update
         // noticeably.
         let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
-        let digits = digits.map(|digit| char::from(DIGITS[usize::from(digit)]));
+        let digits = digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)]));
         let mut text = String::with_capacity(2 * self.0.len());
         text.extend(digits);
         f.write_str("sha256:")?;

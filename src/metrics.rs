@@ -19,14 +19,14 @@ use prometheus_client::{
 };
 use tokio::sync::watch;
 
-use crate::status::{DriftKind, Outcome, Status};
+use crate::status::{DriftKind, Status, UpdateOutcomeStatus};
 
 /// The media type of [`Metrics::text`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The result of reading the config source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceRead {
+pub enum SourceReadResult {
     /// It contains a usable config.
     Accepted,
     /// It contains a config that was refused.
@@ -35,7 +35,7 @@ pub enum SourceRead {
     Unreadable,
 }
 
-impl SourceRead {
+impl SourceReadResult {
     const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::Unreadable];
 
     const fn as_str(self) -> &'static str {
@@ -58,12 +58,12 @@ pub struct Metrics {
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-const OUTCOMES: [Outcome; 5] = [
-    Outcome::Done,
-    Outcome::AppliedOffline,
-    Outcome::RolledBack,
-    Outcome::Withdrawn,
-    Outcome::Failed,
+const UPDATE_OUTCOMES: [UpdateOutcomeStatus; 5] = [
+    UpdateOutcomeStatus::Done,
+    UpdateOutcomeStatus::AppliedOffline,
+    UpdateOutcomeStatus::RolledBack,
+    UpdateOutcomeStatus::Withdrawn,
+    UpdateOutcomeStatus::Failed,
 ];
 
 impl Metrics {
@@ -71,7 +71,7 @@ impl Metrics {
     /// the first scrape on, so that rates over them are correct.
     pub fn new(status: watch::Receiver<Arc<Status>>) -> Self {
         let mut registry = Registry::with_prefix("machinist");
-        registry.register_collector(Box::new(State(status)));
+        registry.register_collector(Box::new(StatusCollector(status)));
         let mut family = |name: &str, help: &str, values: &[Labels<1>]| {
             let family = Family::<Labels<1>, Counter>::default();
             for labels in values {
@@ -80,7 +80,7 @@ impl Metrics {
             registry.register(name, help, family.clone());
             family
         };
-        let outcomes = OUTCOMES.map(outcome);
+        let outcomes = UPDATE_OUTCOMES.map(outcome);
         let updates = family("updates", "Updates that ended, by outcome", &outcomes);
         let registrations = family(
             "kubelet_registrations",
@@ -90,7 +90,7 @@ impl Metrics {
         let source_reads = family(
             "source_reads",
             "Reads of the config source, by result",
-            &SourceRead::ALL.map(source_read),
+            &SourceReadResult::ALL.map(source_read),
         );
         Self {
             registry: Arc::new(registry),
@@ -101,7 +101,7 @@ impl Metrics {
     }
 
     /// Counts a finished update.
-    pub fn update_ended(&self, how: Outcome) {
+    pub fn update_ended(&self, how: UpdateOutcomeStatus) {
         self.updates.get_or_create(&outcome(how)).inc();
     }
 
@@ -112,7 +112,7 @@ impl Metrics {
     }
 
     /// Counts a read of the config source.
-    pub fn source_was_read(&self, how: SourceRead) {
+    pub fn source_was_read(&self, how: SourceReadResult) {
         self.source_reads.get_or_create(&source_read(how)).inc();
     }
 
@@ -124,7 +124,7 @@ impl Metrics {
     }
 }
 
-const fn outcome(how: Outcome) -> Labels<1> {
+const fn outcome(how: UpdateOutcomeStatus) -> Labels<1> {
     [("outcome", how.as_str())]
 }
 
@@ -133,18 +133,18 @@ const fn registration(accepted: bool) -> Labels<1> {
     [("result", result)]
 }
 
-const fn source_read(how: SourceRead) -> Labels<1> {
+const fn source_read(how: SourceReadResult) -> Labels<1> {
     [("result", how.as_str())]
 }
 
 /// Reads the status at each scrape.
 #[derive(Debug)]
-struct State(watch::Receiver<Arc<Status>>);
+struct StatusCollector(watch::Receiver<Arc<Status>>);
 
-impl Collector for State {
+impl Collector for StatusCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let status = Arc::clone(&self.0.borrow());
-        let mut page = Page(encoder);
+        let mut page = MetricsEncoder(encoder);
         agent(&mut page, &status)?;
         blockers(&mut page, &status)?;
         gates(&mut page, &status)?;
@@ -153,7 +153,7 @@ impl Collector for State {
     }
 }
 
-fn agent(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+fn agent(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {
     let version = [("version", status.version.as_str())];
     page.gauge(
         "build_info",
@@ -181,12 +181,12 @@ fn agent(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     page.gauge(
         "drift_paths",
         "Paths that are not as configured",
-        DRIFT.map(|kind| ([("kind", kind.as_str())], count(of(kind)))),
+        DRIFT_KINDS.map(|kind| ([("kind", kind.as_str())], count(of(kind)))),
     )
 }
 
 /// By reason and not by name, since pods have many names.
-fn blockers(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+fn blockers(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {
     let mut waits = BTreeMap::<&str, usize>::new();
     for blocker in &status.blockers {
         *waits.entry(blocker.reason.as_str()).or_default() += 1;
@@ -199,7 +199,7 @@ fn blockers(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
-const DRIFT: [DriftKind; 8] = [
+const DRIFT_KINDS: [DriftKind; 8] = [
     DriftKind::Content,
     DriftKind::Mode,
     DriftKind::Owner,
@@ -210,7 +210,7 @@ const DRIFT: [DriftKind; 8] = [
     DriftKind::Unsafe,
 ];
 
-fn gates(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+fn gates(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {
     let gates = status.gates.iter();
     page.gauge(
         "gate_open",
@@ -219,7 +219,7 @@ fn gates(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
-fn devices(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+fn devices(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {
     let resources = &status.devices;
     let counted = resources.iter().flat_map(|resource| {
         ["Healthy", "Unhealthy"].map(|health| {
@@ -249,7 +249,7 @@ fn devices(page: &mut Page<'_>, status: &Status) -> fmt::Result {
     )
 }
 
-fn vendors(page: &mut Page<'_>, status: &Status) -> fmt::Result {
+fn vendors(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {
     let vendors = &status.vendors;
     page.gauge(
         "vendor_connected",
@@ -279,9 +279,9 @@ fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-struct Page<'a>(DescriptorEncoder<'a>);
+struct MetricsEncoder<'a>(DescriptorEncoder<'a>);
 
-impl Page<'_> {
+impl MetricsEncoder<'_> {
     fn gauge<L: EncodeLabelSet>(
         &mut self,
         name: &str,

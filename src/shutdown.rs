@@ -28,7 +28,7 @@ pub struct Tasks {
 
 /// The shutdown was not clean.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unclean {
+pub enum UncleanShutdown {
     /// A task panicked, which ended the daemon.
     #[error("the task {0} panicked")]
     Panicked(&'static str),
@@ -66,7 +66,7 @@ impl Tasks {
     /// Runs `task` until it ends. The task has to observe a [`Tasks::token`]. A panic in it stops
     /// the daemon, which must not look healthy after it has lost a task.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let leave = Leave {
+        let leave = TaskExitGuard {
             tasks: self.clone(),
             name,
             finished: false,
@@ -82,28 +82,28 @@ impl Tasks {
     }
 
     /// Stops everything and waits up to `grace` for every task to end.
-    pub async fn finish(self, grace: Duration) -> Result<(), Unclean> {
+    pub async fn finish(self, grace: Duration) -> Result<(), UncleanShutdown> {
         self.stop.cancel();
         self.tracker.close();
         let in_time = tokio::time::timeout(grace, self.tracker.wait()).await;
         if let Some(name) = *lock(&self.died) {
-            return Err(Unclean::Panicked(name));
+            return Err(UncleanShutdown::Panicked(name));
         }
         in_time.map_err(|_| {
             let names = lock(&self.running).keys().copied().collect();
-            Unclean::StillRunning(grace, names)
+            UncleanShutdown::StillRunning(grace, names)
         })
     }
 }
 
 /// Records the end of a task, also during unwinding.
-struct Leave {
+struct TaskExitGuard {
     tasks: Tasks,
     name: &'static str,
     finished: bool,
 }
 
-impl Drop for Leave {
+impl Drop for TaskExitGuard {
     fn drop(&mut self) {
         let mut running = lock(&self.tasks.running);
         if let Some(count) = running.get_mut(self.name) {
@@ -126,7 +126,7 @@ fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// A request by signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum SignalRequest {
     /// SIGTERM or SIGINT: end.
     Stop,
     /// SIGHUP: reload the settings.
@@ -135,13 +135,13 @@ pub enum Request {
 
 /// The signals that the daemon handles. From now on they no longer end the process by themselves.
 #[derive(Debug)]
-pub struct Signals {
+pub struct ProcessSignals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
 }
 
-impl Signals {
+impl ProcessSignals {
     /// Starts to listen. Needs a running tokio runtime.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
@@ -152,24 +152,24 @@ impl Signals {
     }
 
     /// The next signal. Safe to drop: a signal that was not received stays pending.
-    pub async fn next(&mut self) -> Request {
+    pub async fn next(&mut self) -> SignalRequest {
         // Each arm may be dropped: tokio keeps a delivered signal until it is received.
         tokio::select! {
-            _ = self.terminate.recv() => Request::Stop,
-            _ = self.interrupt.recv() => Request::Stop,
-            _ = self.hang_up.recv() => Request::Reload,
+            _ = self.terminate.recv() => SignalRequest::Stop,
+            _ = self.interrupt.recv() => SignalRequest::Stop,
+            _ = self.hang_up.recv() => SignalRequest::Reload,
         }
     }
 
     /// Handles requests: the first stop lets the tasks end; the second one returns at once, and the
     /// caller exits without waiting. `reload` is called for every SIGHUP.
-    pub async fn obey(mut self, tasks: &Tasks, mut reload: impl FnMut()) {
+    pub async fn handle_requests(mut self, tasks: &Tasks, mut reload: impl FnMut()) {
         let mut stopping = false;
         loop {
             match self.next().await {
-                Request::Reload => reload(),
-                Request::Stop if stopping => return,
-                Request::Stop => {
+                SignalRequest::Reload => reload(),
+                SignalRequest::Stop if stopping => return,
+                SignalRequest::Stop => {
                     stopping = true;
                     tracing::info!("stopping");
                     tasks.stop();
@@ -203,7 +203,10 @@ mod tests {
         tasks.spawn("stuck", std::future::pending());
         let began = tokio::time::Instant::now();
         let left = tasks.finish(GRACE).await;
-        assert_eq!(left, Err(Unclean::StillRunning(GRACE, vec!["stuck"])));
+        assert_eq!(
+            left,
+            Err(UncleanShutdown::StillRunning(GRACE, vec!["stuck"]))
+        );
         assert_eq!(began.elapsed(), GRACE);
     }
 
@@ -212,7 +215,10 @@ mod tests {
         let tasks = Tasks::new();
         tasks.spawn("broken", async { panic!("as the test wants it") });
         tasks.stopping().await;
-        assert_eq!(tasks.finish(GRACE).await, Err(Unclean::Panicked("broken")));
+        assert_eq!(
+            tasks.finish(GRACE).await,
+            Err(UncleanShutdown::Panicked("broken"))
+        );
     }
 
     #[tokio::test]
@@ -220,10 +226,12 @@ mod tests {
         let tasks = Tasks::new();
         let reloads = Arc::new(Mutex::new(0));
         let count = Arc::clone(&reloads);
-        let signals = Signals::listen().unwrap();
+        let signals = ProcessSignals::listen().unwrap();
         let obeying = {
             let tasks = tasks.clone();
-            tokio::spawn(async move { signals.obey(&tasks, || *lock(&count) += 1).await })
+            tokio::spawn(
+                async move { signals.handle_requests(&tasks, || *lock(&count) += 1).await },
+            )
         };
         let raise = |signal| nix::sys::signal::raise(signal).unwrap();
         raise(nix::sys::signal::SIGHUP);

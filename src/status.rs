@@ -5,16 +5,16 @@
 
 mod config_rows;
 mod explain;
+mod failure_message;
 mod history;
-mod sentences;
-mod text;
+mod text_report;
 mod timeline;
 
 pub use crate::plan::DriftKind;
 pub use explain::{Finding, explain, what_to_do};
+pub use failure_message::{in_short, sentences};
 pub use history::render as render_history;
-pub use sentences::{in_short, sentences};
-pub use text::render;
+pub use text_report::render;
 pub use timeline::timeline;
 
 use std::{borrow::Cow, sync::Arc};
@@ -22,7 +22,7 @@ use std::{borrow::Cow, sync::Arc};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{plan::Drift, readiness::Gates, reason::Reason};
+use crate::{plan::DriftEntry, readiness::Gates, reason::Reason};
 
 /// The state of the agent and its machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub struct Status {
     pub config: ConfigStatus,
     /// The config that an operator override holds the machine on, instead of the source's.
     #[serde(default)]
-    pub held: Option<HeldStatus>,
+    pub held: Option<PinStatus>,
     /// The number of the last operator request that the agent has processed since its start.
     #[serde(default)]
     pub asked: u64,
@@ -136,7 +136,7 @@ pub struct ConfigStatus {
 /// An operator override of the desired config.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HeldStatus {
+pub struct PinStatus {
     /// Its name.
     pub config: String,
     /// `sha256:…` of it.
@@ -160,8 +160,8 @@ pub struct DriftStatus {
     pub entry: Option<String>,
 }
 
-impl From<&Drift> for DriftStatus {
-    fn from(drift: &Drift) -> Self {
+impl From<&DriftEntry> for DriftStatus {
+    fn from(drift: &DriftEntry) -> Self {
         Self {
             path: drift.path.to_string(),
             kind: drift.kind,
@@ -287,7 +287,7 @@ pub struct UpdateStatus {
     /// When it ended; none while it runs.
     pub finished: Option<Timestamp>,
     /// How it ended; none while it runs.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<UpdateOutcomeStatus>,
     /// The reason for the outcome, if there is one.
     pub reason: Option<Reason>,
     /// The phases it went through.
@@ -312,7 +312,7 @@ pub struct ActionStatus {
 
 /// How an update ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum UpdateOutcomeStatus {
     /// Applied and verified.
     Done,
     /// Applied to an offline root.
@@ -325,7 +325,7 @@ pub enum Outcome {
     Failed,
 }
 
-impl Outcome {
+impl UpdateOutcomeStatus {
     /// The outcome as text.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -10,38 +10,38 @@
     reason = "the tests run programs and look at trees past the code that is tested"
 )]
 
-#[path = "agent/answers.rs"]
-mod answers;
-#[path = "agent/beside.rs"]
-mod beside;
+#[path = "agent/cli_with_agent.rs"]
+mod cli_with_agent;
 #[path = "agent/commands.rs"]
 mod commands;
+#[path = "agent/config_dir_watch.rs"]
+mod config_dir_watch;
 #[path = "agent/crash.rs"]
 mod crash;
 #[path = "agent/drift.rs"]
 mod drift;
-#[path = "agent/ends.rs"]
-mod ends;
-#[path = "agent/floods.rs"]
-mod floods;
-#[path = "agent/follows.rs"]
-mod follows;
 #[path = "agent/harness.rs"]
 mod harness;
-#[path = "agent/own.rs"]
-mod own;
+#[path = "agent/json_shape.rs"]
+mod json_shape;
+#[path = "agent/outputs.rs"]
+mod outputs;
 #[path = "support/pod_resources.rs"]
 mod pod_resources;
-#[path = "agent/refuses.rs"]
-mod refuses;
+#[path = "agent/port_interference.rs"]
+mod port_interference;
+#[path = "agent/refusals.rs"]
+mod refusals;
 #[path = "agent/secrets.rs"]
 mod secrets;
-#[path = "agent/shape.rs"]
-mod shape;
+#[path = "agent/self_config.rs"]
+mod self_config;
+#[path = "agent/shutdown.rs"]
+mod shutdown;
+#[path = "agent/state_errors.rs"]
+mod state_errors;
 #[path = "agent/terminal.rs"]
 mod terminal;
-#[path = "agent/trouble.rs"]
-mod trouble;
 #[path = "agent/trusted.rs"]
 mod trusted;
 #[path = "agent/uninstall.rs"]

@@ -18,9 +18,9 @@ use jiff::Timestamp;
 use machinist::{
     admin,
     metrics::Metrics,
-    readiness::{Effect, Gate, GateName},
+    readiness::{Gate, GateEffect, GateName},
     reason::Reason,
-    root::Root,
+    rootfs::Root,
     status::{Mode, Status},
 };
 use tokio::sync::watch;
@@ -134,7 +134,7 @@ fn status(root: &Path, open: bool) -> Arc<Status> {
     status.gates = [Gate {
         name: GateName::DiskSpace.into(),
         open,
-        effect: Effect::Hold,
+        effect: GateEffect::Hold,
         since: now,
         reason: Reason::DiskSpaceLow,
         message: "/var is full".to_owned(),
@@ -154,10 +154,13 @@ async fn status_asks_the_agent_below_its_root() {
     let (sender, receiver) = watch::channel(status(directory.path(), true));
     let (_pulse, liveness) = admin::pulse(Duration::from_secs(60));
     let metrics = Metrics::new(receiver.clone());
-    let served = admin::Served::new(receiver, liveness, metrics);
+    let served = admin::AppState::new(receiver, liveness, metrics);
     let routes = admin::status_routes(served);
     let listener = root
-        .bind_unix(&admin::SOCKET.parse().unwrap(), admin::SOCKET_MODE)
+        .bind_unix(
+            &admin::STATUS_SOCKET.parse().unwrap(),
+            admin::STATUS_SOCKET_MODE,
+        )
         .unwrap();
     listener.set_nonblocking(true).unwrap();
     let listener = tokio::net::UnixListener::from_std(listener).unwrap();

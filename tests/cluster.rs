@@ -10,22 +10,22 @@
 
 #[path = "cluster/access.rs"]
 mod access;
+#[path = "cluster/cleanup.rs"]
+mod cleanup;
 #[path = "cluster/configs.rs"]
 mod configs;
 #[path = "cluster/events.rs"]
 mod events;
 #[path = "cluster/handover.rs"]
 mod handover;
-#[path = "cluster/leave.rs"]
-mod leave;
+#[path = "cluster/machine_config_node.rs"]
+mod machine_config_node;
 #[path = "cluster/node.rs"]
 mod node;
-#[path = "cluster/notice.rs"]
-mod notice;
+#[path = "cluster/node_status.rs"]
+mod node_status;
 #[path = "cluster/patches.rs"]
 mod patches;
-#[path = "cluster/progress.rs"]
-mod progress;
 #[path = "cluster/server.rs"]
 mod server;
 #[path = "cluster/slices.rs"]

@@ -8,8 +8,8 @@
     reason = "a test may panic, and plays the kernel that makes these files"
 )]
 
-#[path = "support/machine.rs"]
-mod machine;
+#[path = "support/device_host.rs"]
+mod device_host;
 #[path = "device_hardware/names.rs"]
 mod names;
 #[path = "device_hardware/specs.rs"]
@@ -17,10 +17,10 @@ mod specs;
 
 use std::os::unix::fs::symlink;
 
-use machine::Machine;
+use device_host::Machine;
 use machinist::{
     device::{Allowances, Resource, registry::check},
-    root::Root,
+    rootfs::Root,
 };
 
 /// The PCI function of the USB controller.
@@ -243,7 +243,7 @@ fn nodes_of_one_card_are_one_device_and_the_container_gets_all_of_them() {
     );
     let inventory = machinist::device::Inventory::default();
     let ids = ["usb-1-2".to_owned()];
-    let grant = machinist::device::allocation::grant(&inventory, &resource, &ids).unwrap();
+    let grant = machinist::device::allocation::allocate(&inventory, &resource, &ids).unwrap();
     assert_eq!(grant.nodes.len(), 2);
     assert_eq!(grant.env["NODES"], "/dev/acme-ctl2,/dev/acme-data2");
 }

@@ -9,21 +9,21 @@
 )]
 
 mod support {
-    pub(crate) mod kubelet_double;
-    pub(crate) mod machine;
+    pub(crate) mod device_host;
+    pub(crate) mod fake_kubelet;
     pub(crate) mod pod_resources;
 }
 
 use std::time::Duration;
 
 use machinist::{
-    device::{holders::Known, status::DevicesStatus},
+    device::{holders::HolderSnapshot, status::DevicesStatus},
     kubelet::{PodResources, PodResourcesError},
-    root::Root,
+    rootfs::Root,
 };
 use support::{
-    kubelet_double::KubeletDouble,
-    machine::{Agent, Machine},
+    device_host::{Agent, Machine},
+    fake_kubelet::KubeletDouble,
     pod_resources::PodResourcesDouble,
 };
 use tonic::Code;
@@ -118,8 +118,7 @@ async fn a_kubelet_that_is_absent_is_a_state_and_one_that_comes_back_is_asked_an
     let machine = with_ttys();
     let agent = with_devices(&machine).await;
     agent.handle.ask_holders().await;
-    let unknown =
-        |known: &Known| matches!(known, Known::Unknown(why) if why.contains("no kubelet on"));
+    let unknown = |known: &HolderSnapshot| matches!(known, HolderSnapshot::Unknown(why) if why.contains("no kubelet on"));
     assert!(unknown(&agent.handle.holders().borrow()));
     let told = PodResourcesDouble::default();
     told.give("reads", TTY, &["ttyA"]);
@@ -227,7 +226,7 @@ async fn an_agent_that_starts_in_the_midst_of_an_update_lends_nothing_from_its_f
         refused.message().contains("an update of this node"),
         "{refused:?}"
     );
-    agent.handle.release().await.unwrap();
+    agent.handle.enable_allocation().await.unwrap();
     kubelet
         .until("allocatable again", |books| {
             books[TTY].list() == ["ttyA=Healthy", "ttyB=Healthy"]

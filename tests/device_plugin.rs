@@ -7,15 +7,15 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/kubelet_double.rs"]
-mod kubelet_double;
-#[path = "support/machine.rs"]
-mod machine;
+#[path = "support/device_host.rs"]
+mod device_host;
+#[path = "support/fake_kubelet.rs"]
+mod fake_kubelet;
 #[path = "device_plugin/restarts.rs"]
 mod restarts;
 
-use kubelet_double::{Books, KubeletDouble};
-use machine::Machine;
+use device_host::Machine;
+use fake_kubelet::{Books, KubeletDouble};
 use machinist::kubelet::api::v1beta1 as api;
 
 fn has(books: &Books, resource: &str, list: &[&str]) -> bool {
@@ -214,7 +214,7 @@ async fn withheld_devices_are_listed_unhealthy_and_not_allocated_until_released(
         .await;
     agent
         .handle
-        .withhold("the node is being updated")
+        .disable_allocation("the node is being updated")
         .await
         .unwrap();
     // The kubelet may have admitted a pod a moment ago, and that pod would fail permanently.
@@ -236,7 +236,7 @@ async fn withheld_devices_are_listed_unhealthy_and_not_allocated_until_released(
             has(books, resource, &["fuse=Unhealthy"])
         })
         .await;
-    agent.handle.release().await.unwrap();
+    agent.handle.enable_allocation().await.unwrap();
     kubelet
         .until("released", |books| has(books, resource, &["fuse=Healthy"]))
         .await;

@@ -8,7 +8,7 @@
 )]
 
 mod support {
-    pub(crate) mod machine;
+    pub(crate) mod device_host;
 }
 
 use std::os::unix::fs::symlink;
@@ -19,9 +19,9 @@ use machinist::{
         registry::{check, list},
         status::DevicesStatus,
     },
-    root::Root,
+    rootfs::Root,
 };
-use support::machine::Machine;
+use support::device_host::Machine;
 
 // One thread: nothing else runs between the start of the second agent and the check of its status.
 #[tokio::test]
@@ -150,7 +150,7 @@ fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
     let listed: Vec<_> = found
         .resources
         .values()
-        .flat_map(|one| one.listed())
+        .flat_map(|one| one.advertised())
         .collect();
     assert_eq!(listed.len(), 1);
     assert_eq!(

@@ -9,15 +9,15 @@
 )]
 
 mod support {
-    pub(crate) mod kubelet_double;
-    pub(crate) mod machine;
+    pub(crate) mod device_host;
+    pub(crate) mod fake_kubelet;
 }
 
 use std::time::Duration;
 
 use support::{
-    kubelet_double::{Books, KubeletDouble},
-    machine::Machine,
+    device_host::Machine,
+    fake_kubelet::{Books, KubeletDouble},
 };
 
 const TTY: &str = "acme.dev/tty";

@@ -21,9 +21,9 @@ use std::{
 use clap::CommandFactory as _;
 use machinist::{
     cli::Cli,
-    cluster::publish::passes,
-    crd::EventReason,
-    readiness::{Effect, GateName},
+    cluster::publisher::is_transient,
+    kube_api::EventReason,
+    readiness::{GateEffect, GateName},
     reason::Reason,
     update::phase::Phase,
 };
@@ -194,7 +194,7 @@ fn every_event_is_explained_in_order_with_its_weight_and_meaning() {
 /// Only names of our own that the code writes or reads.
 #[test]
 fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
-    use machinist::crd::names::{annotation, condition, label, taint};
+    use machinist::kube_api::keys::{annotation, condition, label, taint};
     let named: BTreeSet<_> = rows(&page("docs/cluster.md"))
         .into_iter()
         .map(|cells| cells[0].clone())
@@ -208,7 +208,7 @@ fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
         annotation::CORDONED,
         annotation::FORCE_DRAIN,
         annotation::KEEP_CORDONED,
-        annotation::STANDS_BACK,
+        annotation::OWNS_REMEDIATION_EXCLUSION,
         annotation::TAINTS,
         condition::READY,
         condition::MAINTENANCE,
@@ -255,9 +255,9 @@ fn gates_and_phases_are_those_of_the_code() {
         .iter()
         .map(|gate| {
             let effect = match gate.default_effect() {
-                Effect::Hold => "hold",
-                Effect::Warn => "warn",
-                Effect::Off => "off",
+                GateEffect::Hold => "hold",
+                GateEffect::Warn => "warn",
+                GateEffect::Off => "off",
             };
             (gate.as_str().to_owned(), effect.to_owned())
         })
@@ -348,7 +348,7 @@ fn the_table_of_degraded_nodes_names_the_codes_that_pass() {
         .flat_map(|cells| cells[0].split(", "))
         .map(str::to_owned)
         .collect();
-    let passing = Reason::ALL.iter().filter(|code| passes(**code));
+    let passing = Reason::ALL.iter().filter(|code| is_transient(**code));
     let passing: BTreeSet<String> = passing.map(ToString::to_string).collect();
     assert_eq!(named, passing);
 }

@@ -8,32 +8,32 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/claims_double.rs"]
-mod claims_double;
-#[path = "dra/hard.rs"]
-mod hard;
-#[path = "support/kubelet_double.rs"]
-mod kubelet_double;
-#[path = "support/machine.rs"]
-mod machine;
-#[path = "dra/moved.rs"]
-mod moved;
+#[path = "support/device_host.rs"]
+mod device_host;
+#[path = "support/fake_claims.rs"]
+mod fake_claims;
+#[path = "support/fake_kubelet.rs"]
+mod fake_kubelet;
+#[path = "dra/node_renames.rs"]
+mod node_renames;
 #[path = "support/pod_resources.rs"]
 mod pod_resources;
-#[path = "dra/sides.rs"]
-mod sides;
+#[path = "dra/serve_mode.rs"]
+mod serve_mode;
+#[path = "dra/slow_and_full.rs"]
+mod slow_and_full;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use claims_double::{ClaimsDouble, Watcher, claim, until};
-use machine::{Agent, Machine};
+use device_host::{Agent, Machine};
+use fake_claims::{ClaimsDouble, Watcher, claim, until};
 use machinist::{
     device::{
         dra::{
-            name::device_name,
-            ports::{Published, Wish},
+            device_names::device_name,
+            traits::{DesiredPool, PublishedPool},
         },
-        name::ResourceName,
+        resource_name::ResourceName,
     },
     dra::api::{health, v1, v1beta1},
 };
@@ -63,8 +63,8 @@ struct Stage {
     machine: Machine,
     agent: Agent,
     claims: Arc<ClaimsDouble>,
-    published: watch::Sender<Published>,
-    wish: watch::Receiver<Wish>,
+    published: watch::Sender<PublishedPool>,
+    wish: watch::Receiver<DesiredPool>,
     watcher: Watcher,
     driver: Channel,
 }
@@ -81,7 +81,7 @@ impl Stage {
     async fn on(machine: Machine, claims: Arc<ClaimsDouble>) -> Self {
         let watcher = Watcher::start(machine.root());
         let agent = machine.agent();
-        let published = watch::Sender::new(Published::default());
+        let published = watch::Sender::new(PublishedPool::default());
         let wish = agent.claims(claims.clone(), published.subscribe());
         let driver = watcher.driver().await;
         let stage = Self {

@@ -8,8 +8,6 @@
     reason = "a test may panic, and not every test needs every helper"
 )]
 
-#[path = "drain/answers.rs"]
-mod answers;
 #[path = "drain/api.rs"]
 mod api;
 #[path = "drain/blocked.rs"]
@@ -24,19 +22,21 @@ mod classify;
 mod command;
 #[path = "drain/evict.rs"]
 mod evict;
+#[path = "drain/eviction_responses.rs"]
+mod eviction_responses;
 #[path = "drain/limits.rs"]
 mod limits;
+#[path = "drain/progress.rs"]
+mod progress;
 #[path = "drain/properties.rs"]
 mod properties;
 #[path = "drain/requests.rs"]
 mod requests;
-#[path = "drain/running.rs"]
-mod running;
 #[path = "drain/server.rs"]
 mod server;
 #[path = "drain/support.rs"]
 mod support;
 #[path = "drain/taints.rs"]
 mod taints;
-#[path = "drain/waits.rs"]
-mod waits;
+#[path = "drain/waiting.rs"]
+mod waiting;

@@ -9,21 +9,21 @@
     reason = "a test may panic, count aloud, and play everybody else who writes into the tree"
 )]
 
-#[path = "support/by_hand.rs"]
-mod by_hand;
-#[path = "support/case.rs"]
-mod case;
-#[path = "update/driver.rs"]
-mod driver;
-#[path = "faults/full.rs"]
-mod full;
-#[path = "faults/injected.rs"]
-mod injected;
-#[path = "faults/lost.rs"]
-mod lost;
+#[path = "faults/disk_full.rs"]
+mod disk_full;
+#[path = "update/harness.rs"]
+mod harness;
+#[path = "faults/io_errors.rs"]
+mod io_errors;
+#[path = "faults/lost_state.rs"]
+mod lost_state;
 #[path = "support/node.rs"]
 mod node;
 #[path = "support/sandbox.rs"]
 mod sandbox;
-#[path = "support/services.rs"]
-mod services;
+#[path = "support/scripted_services.rs"]
+mod scripted_services;
+#[path = "support/stepwise_update.rs"]
+mod stepwise_update;
+#[path = "support/update_case.rs"]
+mod update_case;

@@ -18,14 +18,14 @@
     reason = "a test may panic, and plays everybody else who writes into the tree"
 )]
 
-#[path = "support/by_hand.rs"]
-mod by_hand;
 #[path = "support/first_config.rs"]
 mod first_config;
+#[path = "support/object_kinds.rs"]
+mod object_kinds;
 #[path = "support/sandbox.rs"]
 mod sandbox;
-#[path = "support/ways.rs"]
-mod ways;
+#[path = "support/stepwise_update.rs"]
+mod stepwise_update;
 
 use std::{
     fs,
@@ -34,18 +34,18 @@ use std::{
 };
 
 use machinist::{
-    machine_config::{self, MachineConfig, Overwrite, Rules},
+    machine_config::{self, ConfigRules, MachineConfig, Overwrite},
     plan::{Capabilities, HostKind, OsCapabilities, Plan, Policies},
     reason::Reason,
-    root::{Object, Tree},
-    update::{look, remembered::Remembered, store},
+    rootfs::{SnapshotObject, TreeSnapshot},
+    update::{cache::ObservationCache, observe_and_plan, store},
 };
 
-use by_hand::ByHand;
 use sandbox::{
     Nobody, Sandbox, Written, at, conduct, difference, from_environment, long, once,
     without_staging,
 };
+use stepwise_update::ByHand;
 
 const OFFLINE: Capabilities = Capabilities {
     live: false,
@@ -73,12 +73,12 @@ fn the_result_never_depends_on_the_way() {
     let rounds = from_environment("ROUNDS").unwrap_or(if long() { 2_000 } else { 25 });
     let seed = from_environment("SEED").unwrap_or(1);
     for round in seed..seed + rounds {
-        let mut numbers = ways::Numbers(round);
-        let found = ways::FOUND[numbers.below(ways::FOUND.len())];
-        let way: Vec<_> = (0..4).map(|_| ways::any(&mut numbers)).collect();
+        let mut numbers = object_kinds::Numbers(round);
+        let found = object_kinds::FOUND[numbers.below(object_kinds::FOUND.len())];
+        let way: Vec<_> = (0..4).map(|_| object_kinds::any(&mut numbers)).collect();
         let configs = way
             .iter()
-            .map(|(file, directory)| ways::config(file, directory));
+            .map(|(file, directory)| object_kinds::config(file, directory));
         let told = format!("ROUNDS=1 SEED={round}: {found:?} {way:?}");
         walk(found, configs.map(Written).collect(), &told);
     }
@@ -130,14 +130,17 @@ fn a_config_that_the_version_before_stored_plans_nothing() {
             );
         }
     }
-    for (file, directory) in ways::FILES.iter().zip(ways::DIRECTORIES.iter().cycle()) {
-        let config = Written(ways::config(file, directory));
+    for (file, directory) in object_kinds::FILES
+        .iter()
+        .zip(object_kinds::DIRECTORIES.iter().cycle())
+    {
+        let config = Written(object_kinds::config(file, directory));
         configs.push((format!("{file} {directory}"), config));
     }
     let mut absent = 0;
     for (told, config) in configs {
         let name = Path::new(&told).join("before.txt");
-        let found = fs::read_to_string(name).unwrap_or_else(|_| ways::FOUND[7].to_owned());
+        let found = fs::read_to_string(name).unwrap_or_else(|_| object_kinds::FOUND[7].to_owned());
         let sandbox = Sandbox::without_package(&[]);
         found.lines().for_each(|line| make(&sandbox, line).unwrap());
         let stored = config.0.with_defaults().into_owned();
@@ -174,8 +177,8 @@ fn a_first_config_is_compared_with_the_one_that_another_daemon_left() {
     let same = rendered("rendered-worker-1", "/dev/sda");
     let other = rendered("rendered-worker-0", "/dev/sdx");
     let to = rendered("rendered-worker-2", "/dev/sda").to_string();
-    let documents = machine_config::parse(&to, "to.json", &Rules::default()).unwrap();
-    let order = machine_config::Order::AsGiven;
+    let documents = machine_config::parse(&to, "to.json", &ConfigRules::default()).unwrap();
+    let order = machine_config::MergeOrder::AsGiven;
     let to = Written(machine_config::merge(documents, "worker", order).unwrap().0);
     let cases: [(&[(&str, &serde_json::Value)], usize); 5] = [
         (&[(CURRENT_CONFIG, &same)], 0),
@@ -236,9 +239,9 @@ impl Case<'_> {
 
     fn config(&self, name: &str) -> Option<Written> {
         let text = fs::read_to_string(self.dir.join(name)).ok()?;
-        let documents = machine_config::parse(&text, name, &Rules::default())
+        let documents = machine_config::parse(&text, name, &ConfigRules::default())
             .unwrap_or_else(|refusals| panic!("{}: {refusals:?}", self.dir.display()));
-        let order = machine_config::Order::AsGiven;
+        let order = machine_config::MergeOrder::AsGiven;
         let (config, _) = machine_config::merge(documents, "worker", order)
             .unwrap_or_else(|refusals| panic!("{}: {refusals:?}", self.dir.display()));
         let name = name.trim_end_matches(".yaml").to_owned();
@@ -267,7 +270,7 @@ impl Case<'_> {
         assert!(expected == found, "{} differs:\n{found}", file.display());
     }
 
-    fn same(&self, before: &Tree, after: &Tree, what: &str) {
+    fn same(&self, before: &TreeSnapshot, after: &TreeSnapshot, what: &str) {
         let told = difference(before, after);
         assert!(
             before == after,
@@ -305,21 +308,21 @@ fn make(sandbox: &Sandbox, line: &str) -> Option<()> {
 fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
     let (root, policies) = (sandbox.root(), Policies::default());
     let journal = store::peek(&root).unwrap();
-    let remembered = Remembered::default();
-    let how = look::How {
+    let remembered = ObservationCache::default();
+    let how = observe_and_plan::PlanOptions {
         policies: &policies,
         capabilities: OFFLINE,
         units: None,
         only: None,
         remembered: &remembered,
     };
-    let looked = look::look(&root, &journal, &to.0, how).unwrap();
+    let looked = observe_and_plan::observe_and_plan(&root, &journal, &to.0, how).unwrap();
     let refused = |refusals| Plan::refused(&looked.from, &to.0, refusals);
     looked.plan.unwrap_or_else(refused)
 }
 
 fn apply(sandbox: &Sandbox, to: &Written) {
-    let conduct = machinist::update::run::Conduct {
+    let conduct = machinist::update::reconciler::ReconcilerOptions {
         capabilities: OFFLINE,
         ..conduct(false)
     };
@@ -327,12 +330,12 @@ fn apply(sandbox: &Sandbox, to: &Written) {
     assert_eq!(report.failure, None);
 }
 
-fn seen(sandbox: &Sandbox) -> Tree {
+fn seen(sandbox: &Sandbox) -> TreeSnapshot {
     without_staging(&sandbox.tree())
 }
 
 /// The format of `before.txt`, without the directories that every machine here has.
-fn listing(tree: &Tree) -> String {
+fn listing(tree: &TreeSnapshot) -> String {
     let mut lines = String::new();
     for (path, node) in &tree.0 {
         let path = path.as_str();
@@ -343,13 +346,13 @@ fn listing(tree: &Tree) -> String {
             _ if node.same.is_some() => {
                 format!("{path} hard {}\n", node.same.as_ref().unwrap())
             }
-            Object::File(bytes) => {
+            SnapshotObject::File(bytes) => {
                 let text = serde_json::to_string(&String::from_utf8_lossy(bytes)).unwrap();
                 format!("{path} file {:o} {text}\n", node.mode)
             }
-            Object::Directory => format!("{path} dir {:o}\n", node.mode),
-            Object::Link(to) => format!("{path} link {to}\n"),
-            Object::Socket => format!("{path} socket\n"),
+            SnapshotObject::Directory => format!("{path} dir {:o}\n", node.mode),
+            SnapshotObject::Link(to) => format!("{path} link {to}\n"),
+            SnapshotObject::Socket => format!("{path} socket\n"),
         };
     }
     lines

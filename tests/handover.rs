@@ -21,15 +21,15 @@ use std::sync::{
 };
 
 use machinist::{
+    abs_path::AbsPath,
     agent,
-    config::Owners,
-    machine_config::Rules,
-    path::AbsPath,
+    machine_config::ConfigRules,
     plan::Policies,
-    root::Root,
+    rootfs::Root,
+    settings::Owners,
     update::{
         handover::{self, HandoverError},
-        store::{self, Store},
+        store::{self, StateStore},
     },
 };
 use serde_json::{Value, json};
@@ -432,17 +432,17 @@ fn dying(machine: &Machine, number: usize) -> Root {
     }))
 }
 
-fn gives_back(store: &Store) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
-    handover::hand_over(store, &Rules::default(), None)?.forget(store)
+fn gives_back(store: &StateStore) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
+    handover::hand_over(store, &ConfigRules::default(), None)?.forget(store)
 }
 
 fn adopts(root: &Root) -> Result<(), HandoverError> {
-    let found = handover::find(root, &Rules::default())?;
+    let found = handover::find(root, &ConfigRules::default())?;
     let capabilities = agent::look_capabilities(root, Owners::Auto);
     let policies = Policies::default();
     let looked = agent::adoption(root, found, capabilities, &policies);
     let adoption = tokio::runtime::Runtime::new().unwrap().block_on(looked)?;
-    handover::adopt(&Store::open(root)?, &adoption, Vec::new()).map(drop)
+    handover::adopt(&StateStore::open(root)?, &adoption, Vec::new()).map(drop)
 }
 
 #[test]
@@ -474,11 +474,11 @@ fn killed_at_any_operation_the_machine_is_wholly_theirs_or_wholly_ours_and_the_s
         adopts(&whole).unwrap();
         let before = machine.tree("");
         let root = dying(&machine, number);
-        let released = Store::open(&root).map_err(HandoverError::from);
+        let released = StateStore::open(&root).map_err(HandoverError::from);
         let done = released.and_then(|store| gives_back(&store));
         assert_eq!(machine.tree(""), before, "{number}");
         if machine.journal().base.is_some() {
-            let store = Store::open(&whole).unwrap();
+            let store = StateStore::open(&whole).unwrap();
             gives_back(&store).unwrap();
         }
         assert!(machine.journal().base.is_none());

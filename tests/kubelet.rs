@@ -10,17 +10,17 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "kubelet/facts.rs"]
-mod facts;
-#[path = "support/kubelet_double.rs"]
-mod kubelet_double;
+#[path = "kubelet/contract.rs"]
+mod contract;
+#[path = "support/fake_kubelet.rs"]
+mod fake_kubelet;
 #[path = "kubelet/plugin.rs"]
 mod plugin;
 
 use std::path::Path;
 
-use facts::{Kubelet, facts};
-use kubelet_double::{Knobs, KubeletDouble};
+use contract::{Kubelet, facts};
+use fake_kubelet::{Knobs, KubeletDouble};
 
 /// A double on a root of its own.
 struct Double {
@@ -72,7 +72,7 @@ macro_rules! tests {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $fact() {
-                facts::$fact(&mut Double::new().await).await;
+                contract::$fact(&mut Double::new().await).await;
             }
         )*
     };

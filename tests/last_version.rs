@@ -14,10 +14,14 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/claims_double.rs"]
-mod claims_double;
+#[path = "support/device_host.rs"]
+mod device_host;
 #[path = "last_version/devices.rs"]
 mod devices;
+#[path = "support/fake_claims.rs"]
+mod fake_claims;
+#[path = "support/fake_kubelet.rs"]
+mod fake_kubelet;
 #[path = "last_version/fixture.rs"]
 mod fixture;
 #[path = "last_version/handover.rs"]
@@ -28,10 +32,6 @@ mod harness;
 mod host_units;
 #[path = "last_version/journal.rs"]
 mod journal;
-#[path = "support/kubelet_double.rs"]
-mod kubelet_double;
-#[path = "support/machine.rs"]
-mod machine;
 #[path = "last_version/node_objects.rs"]
 mod node_objects;
 #[path = "cluster/patches.rs"]

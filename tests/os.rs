@@ -8,8 +8,8 @@
 
 #[path = "os/contract.rs"]
 mod contract;
-#[path = "os/double.rs"]
-mod double;
+#[path = "os/fake_host.rs"]
+mod fake_host;
 #[path = "os/kinds.rs"]
 mod kinds;
 #[path = "os/mutants.rs"]

@@ -8,8 +8,8 @@
     reason = "the tests look at trees past the code that is tested, and a failing helper fails its test"
 )]
 
-#[path = "plan/first.rs"]
-mod first;
+#[path = "plan/first_config.rs"]
+mod first_config;
 #[path = "plan/golden.rs"]
 mod golden;
 #[path = "plan/kinds.rs"]
@@ -30,8 +30,8 @@ mod properties;
 mod registries;
 #[path = "plan/rules.rs"]
 mod rules;
-#[path = "plan/soft.rs"]
-mod soft;
+#[path = "plan/soft_reboot.rs"]
+mod soft_reboot;
 #[path = "plan/support.rs"]
 mod support;
 #[path = "plan/unreachable.rs"]

@@ -12,10 +12,6 @@
     reason = "a test may panic, and looks at the disk with its own eyes"
 )]
 
-#[path = "support/by_hand.rs"]
-mod by_hand;
-#[path = "support/case.rs"]
-mod case;
 #[path = "power_cut/cases.rs"]
 mod cases;
 #[path = "power_cut/machine.rs"]
@@ -24,23 +20,27 @@ mod machine;
 mod mutants;
 #[path = "support/sandbox.rs"]
 mod sandbox;
-#[path = "support/services.rs"]
-mod services;
+#[path = "support/scripted_services.rs"]
+mod scripted_services;
+#[path = "support/stepwise_update.rs"]
+mod stepwise_update;
+#[path = "support/update_case.rs"]
+mod update_case;
 
 use std::collections::HashSet;
 
 use machinist::{
     reason::Reason,
-    root::{
-        Act, Op, Root,
-        replay::{Effort, Model},
+    rootfs::{
+        FsOp, FsOpKind, Root,
+        crash_replay::{Model, SearchBudget},
     },
 };
 
-use case::Case;
 use machine::{Found, Recorded, as_at_boot};
 use sandbox::{apply, from_environment, long, once, restarting};
-use services::Script;
+use scripted_services::Script;
+use update_case::Case;
 
 fn seed() -> u64 {
     from_environment("MACHINIST_SEED").unwrap_or(1)
@@ -66,7 +66,7 @@ fn undone(case: Case) -> Recorded {
 /// Tries every state at every `step`-th cut, or `count` of them where there are more.
 fn all_good(recorded: &Recorded, name: &str, step: usize, count: usize) {
     for model in [Model::Ordered, Model::Strict] {
-        let effort = Effort {
+        let effort = SearchBudget {
             seed: seed(),
             count,
         };
@@ -132,11 +132,11 @@ fn an_undo_survives_a_power_cut_at_any_moment() {
 /// afterwards.
 #[test]
 fn where_names_cannot_be_exchanged_a_power_cut_is_survived_as_well() {
-    let only_new = |log: &[Op]| {
-        let exchanges = |op: &&Op| matches!(op.act, Act::Exchange(_));
+    let only_new = |log: &[FsOp]| {
+        let exchanges = |op: &&FsOp| matches!(op.act, FsOpKind::Exchange(_));
         assert_eq!(log.iter().find(exchanges), None);
         let aside =
-            |op: &&Op| matches!(&op.act, Act::Rename(to) if to.as_str().ends_with(".aside"));
+            |op: &&FsOp| matches!(&op.act, FsOpKind::Rename(to) if to.as_str().ends_with(".aside"));
         log.iter().filter(aside).count()
     };
     let (step, count) = if long() { (1, 20_000) } else { (1, 6) };
@@ -169,7 +169,7 @@ fn where_names_cannot_be_exchanged_a_power_cut_is_survived_as_well() {
 
 #[test]
 fn a_second_power_cut_during_the_recovery_changes_nothing() {
-    let effort = |count| Effort {
+    let effort = |count| SearchBudget {
         seed: seed(),
         count,
     };
@@ -230,7 +230,7 @@ fn every_idea_of_an_update_survives_a_power_cut_at_any_moment() {
                 (true, false) => 5000,
                 (true, true) => 30,
             };
-            let effort = Effort {
+            let effort = SearchBudget {
                 seed: seed(),
                 count,
             };
@@ -251,7 +251,7 @@ fn every_idea_of_an_update_survives_a_power_cut_at_any_moment() {
 /// fails.
 #[test]
 fn a_power_cut_after_a_kill_leaves_one_config_or_the_other() {
-    let effort = Effort {
+    let effort = SearchBudget {
         seed: seed(),
         count: if long() { 200 } else { 3 },
     };

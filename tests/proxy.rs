@@ -8,12 +8,14 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "proxy/answers.rs"]
-mod answers;
-#[path = "support/kubelet_double.rs"]
-mod kubelet_double;
-#[path = "support/machine.rs"]
-mod machine;
+#[path = "proxy/allocations.rs"]
+mod allocations;
+#[path = "support/device_host.rs"]
+mod device_host;
+#[path = "support/fake_kubelet.rs"]
+mod fake_kubelet;
+#[path = "proxy/harness.rs"]
+mod harness;
 #[path = "proxy/plugin.rs"]
 mod plugin;
 #[path = "proxy/refusals.rs"]
@@ -22,15 +24,13 @@ mod refusals;
 mod restarts;
 #[path = "proxy/rollout.rs"]
 mod rollout;
-#[path = "proxy/stage.rs"]
-mod stage;
 
 use std::time::Duration;
 
-use kubelet_double::KubeletDouble;
+use fake_kubelet::KubeletDouble;
+use harness::{Stage, has};
 use machinist::kubelet::api::v1beta1 as api;
 use plugin::{Does, Plugin, device};
-use stage::{Stage, has};
 
 const GPU: &str = "acme.dev/gpu";
 
@@ -72,7 +72,7 @@ async fn each_vendor_has_its_own_directory_and_the_end_of_one_leaves_the_other_a
     let nic = "other.dev/nic";
     let two = Plugin::start(&stage.directory("other"), nic, "x.sock", &["b"], None).await;
     two.script(|script| {
-        script.allocate = Does::Answers(stage::answer("/dev/other0", "/opt/other"))
+        script.allocate = Does::Answers(harness::answer("/dev/other0", "/opt/other"))
     });
     kubelet
         .until("both", |books| {
@@ -127,7 +127,7 @@ async fn a_list_beyond_what_the_kubelet_takes_is_cut_and_the_stream_lives() {
     assert!(agent.problems().is_empty());
     drop(plugin);
     let away = format!("the plugin of {GPU} ended: ");
-    stage::until(
+    harness::until(
         "the plugin to be reported as disconnected",
         || matches!(agent.problems().as_slice(), [one] if one.starts_with(&away)),
     )
@@ -198,7 +198,7 @@ async fn a_vendor_that_is_none_any_more_has_nothing_and_one_whose_file_changed_g
         .await;
     assert_eq!(books[GPU].lists, [vec!["a=Healthy".to_owned()], vec![]]);
     let socket = stage.directory("acme").join("kubelet.sock");
-    stage::until("closed", || !socket.exists()).await;
+    harness::until("closed", || !socket.exists()).await;
     assert!(stage.directory("acme").is_dir());
     agent.stop().await;
 }
@@ -264,10 +264,14 @@ fn the_file_and_the_paths_on_the_page_for_vendors_are_those_that_work() {
     let page = std::fs::read_to_string(page).unwrap();
     let mut blocks = page.split("```yaml\n").skip(1);
     let file = blocks.next().unwrap().split("```").next().unwrap();
-    let vendor = machinist::device::vendor::parse("acme.yaml", file).unwrap();
-    let directory = format!("path: {}/{}", machinist::proxy::DIRECTORY, vendor.name);
+    let vendor = machinist::device::vendor_declaration::parse("acme.yaml", file).unwrap();
+    let directory = format!(
+        "path: {}/{}",
+        machinist::plugin_proxy::VENDOR_DIRS_ROOT,
+        vendor.name
+    );
     let mount = blocks.next().unwrap();
     assert!(mount.contains(&directory), "{directory}");
-    let usual = format!("mountPath: {}", machinist::kubelet::DIRECTORY);
+    let usual = format!("mountPath: {}", machinist::kubelet::DEVICE_PLUGIN_DIR);
     assert!(mount.contains(&usual), "{usual}");
 }

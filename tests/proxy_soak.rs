@@ -8,19 +8,19 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/kubelet_double.rs"]
-mod kubelet_double;
-#[path = "support/machine.rs"]
-mod machine;
+#[path = "support/device_host.rs"]
+mod device_host;
+#[path = "support/fake_kubelet.rs"]
+mod fake_kubelet;
+#[path = "proxy/harness.rs"]
+mod harness;
 #[path = "proxy/plugin.rs"]
 mod plugin;
-#[path = "proxy/stage.rs"]
-mod stage;
 
-use kubelet_double::KubeletDouble;
+use fake_kubelet::KubeletDouble;
+use harness::{Stage, has, until};
 use machinist::kubelet::api::v1beta1 as api;
 use plugin::{Plugin, device};
-use stage::{Stage, has, until};
 
 const GPU: &str = "acme.dev/gpu";
 const RESTARTS: usize = 300;
@@ -128,9 +128,9 @@ async fn an_agent_of_its_own() {
     let Some(root) = std::env::var_os(ROOT) else {
         return;
     };
-    let vendors = stage::vendors(&[("acme", "")]);
+    let vendors = harness::vendors(&[("acme", "")]);
     let vendors = tokio::sync::watch::Sender::new(std::sync::Arc::new(vendors));
-    let _agent = stage::agent(std::path::Path::new(&root), vendors.subscribe());
+    let _agent = harness::agent(std::path::Path::new(&root), vendors.subscribe());
     // Until the parent ends it.
     std::future::pending::<()>().await;
 }

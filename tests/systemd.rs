@@ -2,10 +2,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests stand outside the rooms")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+#[path = "support/fake_systemd.rs"]
+mod fake_systemd;
 #[path = "systemd/jobs.rs"]
 mod jobs;
-#[path = "support/pretend_systemd.rs"]
-mod pretend_systemd;
 #[path = "systemd/reboots.rs"]
 mod reboots;
 #[path = "systemd/shutdowns.rs"]
@@ -17,15 +17,15 @@ use std::{
     time::Duration,
 };
 
+use fake_systemd::{Job, PretendSystemd, Reboot, Unit};
 use machinist::{
     reason::Reason,
     systemd::{
-        Active, InhibitMode, JobResult, Lines, Load, Method, RebootFlags, Receipt, SystemState,
-        Systemd, Trouble, Verb,
+        ActiveState, BusAddresses, InhibitMode, JobResult, JobVerb, LoadState, Method, RebootFlags,
+        RebootProof, SystemState, Systemd, SystemdErrorKind,
     },
-    update::ports::{RebootKind, RebootMethod, Services},
+    update::service_port::{RebootKind, RebootMethod, Services},
 };
-use pretend_systemd::{Job, PretendSystemd, Reboot, Unit};
 use tokio::time::Instant;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -63,10 +63,10 @@ async fn without_a_bus_pid_1_is_reached_over_its_own_socket() {
     let (machine, systemd) = machine();
     machine.set_up(false, true);
     machine.script("a.service", Job::ends("dependency"));
-    let ended = systemd.run_job(Verb::Restart, "a.service", LIMIT).await;
+    let ended = systemd.run_job(JobVerb::Restart, "a.service", LIMIT).await;
     assert_eq!(ended.unwrap(), JobResult::Dependency);
     let error = systemd.login().inhibitors().await.unwrap_err();
-    assert!(matches!(error.trouble(), Trouble::NoManager(_)));
+    assert!(matches!(error.trouble(), SystemdErrorKind::NoManager(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,8 +103,8 @@ async fn states_of_units_and_of_the_system_are_listed() {
         .active_units(&["a.service", "x.service"])
         .await
         .unwrap();
-    assert_eq!(active["a.service"], Active::Active);
-    assert_eq!(active["x.service"], Active::Inactive);
+    assert_eq!(active["a.service"], ActiveState::Active);
+    assert_eq!(active["x.service"], ActiveState::Inactive);
     machine.set_system_state("degraded");
     assert_eq!(systemd.system_state().await.unwrap(), SystemState::Degraded);
 }
@@ -188,7 +188,7 @@ fn pid_1(mut line: UnixStream) {
 async fn pid_1_may_call_itself_by_name_on_its_own_socket() {
     let (near, far) = UnixStream::pair().unwrap();
     let far = std::thread::spawn(|| pid_1(far));
-    let lines = Lines::none().private(move || near.try_clone());
+    let lines = BusAddresses::none().private(move || near.try_clone());
     let systemd = Systemd::new(lines);
     for _ in 0..2 {
         assert_eq!(systemd.system_state().await.unwrap(), SystemState::Running);

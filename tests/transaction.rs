@@ -14,16 +14,14 @@
 mod accounts;
 #[path = "transaction/attributes.rs"]
 mod attributes;
-#[path = "support/by_hand.rs"]
-mod by_hand;
-#[path = "support/case.rs"]
-mod case;
+#[path = "transaction/foreign_changes.rs"]
+mod foreign_changes;
 #[path = "transaction/hard_links.rs"]
 mod hard_links;
 #[path = "transaction/holders.rs"]
 mod holders;
-#[path = "transaction/killed.rs"]
-mod killed;
+#[path = "transaction/kills.rs"]
+mod kills;
 #[path = "transaction/labels.rs"]
 mod labels;
 #[path = "transaction/originals.rs"]
@@ -34,7 +32,9 @@ mod random;
 mod sandbox;
 #[path = "transaction/sparse.rs"]
 mod sparse;
-#[path = "transaction/strangers.rs"]
-mod strangers;
+#[path = "support/stepwise_update.rs"]
+mod stepwise_update;
+#[path = "support/update_case.rs"]
+mod update_case;
 #[path = "transaction/users.rs"]
 mod users;

@@ -7,22 +7,22 @@
     reason = "a test may panic, and plays the machine around the driver"
 )]
 
-#[path = "update/bars.rs"]
-mod bars;
 #[path = "update/between_boots.rs"]
 mod between_boots;
+#[path = "update/blocked.rs"]
+mod blocked;
+#[path = "update/boot_guard.rs"]
+mod boot_guard;
 #[path = "update/boots.rs"]
 mod boots;
-#[path = "support/by_hand.rs"]
-mod by_hand;
-#[path = "update/driver.rs"]
-mod driver;
-#[path = "update/guarded.rs"]
-mod guarded;
-#[path = "update/host_part.rs"]
-mod host_part;
-#[path = "update/lending.rs"]
-mod lending;
+#[path = "update/config_rename.rs"]
+mod config_rename;
+#[path = "update/devices.rs"]
+mod devices;
+#[path = "update/harness.rs"]
+mod harness;
+#[path = "update/no_reboot.rs"]
+mod no_reboot;
 #[path = "support/node.rs"]
 mod node;
 #[path = "update/nodes.rs"]
@@ -33,16 +33,16 @@ mod phases;
 mod reboots;
 #[path = "update/recovery.rs"]
 mod recovery;
-#[path = "update/renamed.rs"]
-mod renamed;
+#[path = "update/recovery_install.rs"]
+mod recovery_install;
 #[path = "support/sandbox.rs"]
 mod sandbox;
-#[path = "support/services.rs"]
-mod services;
-#[path = "update/soft.rs"]
-mod soft;
-#[path = "update/sources.rs"]
-mod sources;
+#[path = "support/scripted_services.rs"]
+mod scripted_services;
+#[path = "update/soft_reboot.rs"]
+mod soft_reboot;
+#[path = "support/stepwise_update.rs"]
+mod stepwise_update;
 #[path = "update/users.rs"]
 mod users;
 #[path = "update/warned.rs"]

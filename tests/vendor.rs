@@ -10,25 +10,25 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "vendor/asked.rs"]
-mod asked;
-#[path = "vendor/checked.rs"]
-mod checked;
+#[path = "vendor/conformance.rs"]
+mod conformance;
+#[path = "support/device_host.rs"]
+mod device_host;
 #[path = "vendor/examples.rs"]
 mod examples;
-#[path = "vendor/held.rs"]
-mod held;
+#[path = "support/fake_kubelet.rs"]
+mod fake_kubelet;
+#[path = "vendor/idle_connections.rs"]
+mod idle_connections;
 #[path = "vendor/kubelet.rs"]
 mod kubelet;
-#[path = "support/kubelet_double.rs"]
-mod kubelet_double;
-#[path = "vendor/lives.rs"]
-mod lives;
-#[path = "support/machine.rs"]
-mod machine;
+#[path = "vendor/lifecycle.rs"]
+mod lifecycle;
+#[path = "vendor/path_policy.rs"]
+mod path_policy;
 #[path = "vendor/program.rs"]
 mod program;
-#[path = "vendor/said.rs"]
-mod said;
-#[path = "vendor/trust.rs"]
-mod trust;
+#[path = "vendor/requests.rs"]
+mod requests;
+#[path = "vendor/status_text.rs"]
+mod status_text;

@@ -9,12 +9,12 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/machine.rs"]
-mod machine;
+#[path = "support/device_host.rs"]
+mod device_host;
 #[path = "vendor/program.rs"]
 mod program;
 
-use machine::{Agent, Machine};
+use device_host::{Agent, Machine};
 use program::{device, lists, vendor_is, wait};
 
 /// A thousand take some minutes.

@@ -8,28 +8,31 @@ use std::{
 };
 
 use super::{
-    CONTROL_SOCKET, SOCKET,
-    control::{BY, LARGEST, NAME, PATH, Taken, WantedConfig},
+    CONTROL_SOCKET, STATUS_SOCKET,
+    control_socket::{
+        Accepted, CONFIG_NAME_HEADER, CONFIG_PATH, DesiredConfigReply, MAX_REQUEST_BYTES,
+        REQUESTER_HEADER,
+    },
 };
 use crate::{
-    path::AbsPath,
-    root::{Root, RootError},
+    abs_path::AbsPath,
+    rootfs::{Root, RootError},
 };
 
 /// How long the agent may take. It answers from memory; after this time it is stuck.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One more second for each this many bytes of a request: a large config is checked and stored
 /// before the answer.
-const LARGE: u64 = 8 << 20;
+const BYTES_PER_EXTRA_SECOND: u64 = 8 << 20;
 
 /// Bytes of the longest answer that is read: ten thousand devices with their reasons are about 2
 /// MiB.
-const LONGEST_ANSWER: u64 = 32 << 20;
+const MAX_RESPONSE_BYTES: u64 = 32 << 20;
 
 /// Why the agent gave no usable answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum AgentClientError {
     /// No process serves the socket.
     #[error("no agent running for root {}", .0.display())]
     NoAgent(PathBuf),
@@ -55,25 +58,25 @@ pub enum AskError {
 /// Users who may open the control socket read it there and nowhere else: pods with `/run/machinist`
 /// mounted may have replaced the status socket. Other users, and pods without the state directory,
 /// read the status socket.
-pub fn ask_status(root: &Root) -> Result<String, AskError> {
+pub fn fetch_status(root: &Root) -> Result<String, AgentClientError> {
     let question = b"GET /status HTTP/1.0\r\nHost: machinist\r\n\r\n";
     let stream = match connect(root, CONTROL_SOCKET) {
-        Err(AskError::Closed(_)) => connect(root, SOCKET)?,
-        Err(AskError::NoAgent(_)) if !has_control(root)? => connect(root, SOCKET)?,
+        Err(AgentClientError::Closed(_)) => connect(root, STATUS_SOCKET)?,
+        Err(AgentClientError::NoAgent(_)) if !has_control(root)? => connect(root, STATUS_SOCKET)?,
         connected => connected?,
     };
-    ask(stream, question, LONGEST_ANSWER).map(|answer| answer.body)
+    ask(stream, question, MAX_RESPONSE_BYTES).map(|answer| answer.body)
 }
 
 /// The desired config of the agent below `root`, without any operator override. Blocks.
-pub fn ask_wanted(root: &Root) -> Result<WantedConfig, AskError> {
-    let question = format!("GET {PATH} HTTP/1.0\r\nHost: machinist\r\n\r\n");
+pub fn fetch_desired_config(root: &Root) -> Result<DesiredConfigReply, AgentClientError> {
+    let question = format!("GET {CONFIG_PATH} HTTP/1.0\r\nHost: machinist\r\n\r\n");
     let stream = connect(root, CONTROL_SOCKET)?;
-    let answer = ask(stream, question.as_bytes(), LARGEST as u64)?;
+    let answer = ask(stream, question.as_bytes(), MAX_REQUEST_BYTES as u64)?;
     let name = answer
         .name
-        .ok_or_else(|| AskError::Understand(format!("no {NAME} header")))?;
-    Ok(WantedConfig {
+        .ok_or_else(|| AgentClientError::Understand(format!("no {CONFIG_NAME_HEADER} header")))?;
+    Ok(DesiredConfigReply {
         name,
         config: answer.body.into_bytes(),
     })
@@ -81,53 +84,64 @@ pub fn ask_wanted(root: &Root) -> Result<WantedConfig, AskError> {
 
 /// Requests the agent below `root` to apply a config, given in its stored form. Blocks until the
 /// agent has accepted the request, not until the config is applied.
-pub fn ask_for_config(root: &Root, by: &str, name: &str, config: &[u8]) -> Result<Taken, AskError> {
+pub fn submit_config(
+    root: &Root,
+    by: &str,
+    name: &str,
+    config: &[u8],
+) -> Result<Accepted, AgentClientError> {
     let mut question = format!(
-        "POST {PATH} HTTP/1.0\r\nHost: machinist\r\n{BY}: {by}\r\n{NAME}: {name}\r\nContent-Length: {}\r\n\r\n",
+        "POST {CONFIG_PATH} HTTP/1.0\r\nHost: machinist\r\n{REQUESTER_HEADER}: {by}\r\n{CONFIG_NAME_HEADER}: {name}\r\nContent-Length: {}\r\n\r\n",
         config.len()
     )
     .into_bytes();
     question.extend(config);
     let stream = connect(root, CONTROL_SOCKET)?;
-    let answer = ask(stream, &question, LONGEST_ANSWER)?;
-    serde_json::from_str(&answer.body).map_err(|error| AskError::Understand(error.to_string()))
+    let answer = ask(stream, &question, MAX_RESPONSE_BYTES)?;
+    serde_json::from_str(&answer.body)
+        .map_err(|error| AgentClientError::Understand(error.to_string()))
 }
 
 /// A successful answer.
 #[derive(Debug)]
-struct Good {
+struct SuccessfulResponse {
     body: String,
     /// The config's name, if the answer contains a config.
     name: Option<String>,
 }
 
-fn connect(root: &Root, socket: &str) -> Result<UnixStream, AskError> {
-    let socket = AbsPath::new(socket).map_err(|bad| AskError::Understand(bad.to_string()))?;
+fn connect(root: &Root, socket: &str) -> Result<UnixStream, AgentClientError> {
+    let socket =
+        AbsPath::new(socket).map_err(|bad| AgentClientError::Understand(bad.to_string()))?;
     root.connect_unix(&socket)
         .map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                AskError::NoAgent(root.display().to_owned())
+                AgentClientError::NoAgent(root.display().to_owned())
             }
-            io::ErrorKind::PermissionDenied => AskError::Closed(error),
-            _ => AskError::Reach(error),
+            io::ErrorKind::PermissionDenied => AgentClientError::Closed(error),
+            _ => AgentClientError::Reach(error),
         })
 }
 
 /// Whether an agent has ever served a control socket in this tree.
-fn has_control(root: &Root) -> Result<bool, AskError> {
-    let socket =
-        AbsPath::new(CONTROL_SOCKET).map_err(|bad| AskError::Understand(bad.to_string()))?;
+fn has_control(root: &Root) -> Result<bool, AgentClientError> {
+    let socket = AbsPath::new(CONTROL_SOCKET)
+        .map_err(|bad| AgentClientError::Understand(bad.to_string()))?;
     let dir = socket.parent().unwrap_or_else(AbsPath::root);
-    root.is_dir(&dir).map_err(AskError::Reach)
+    root.is_dir(&dir).map_err(AgentClientError::Reach)
 }
 
-fn ask(stream: UnixStream, question: &[u8], longest: u64) -> Result<Good, AskError> {
-    let more = Duration::from_secs(question.len() as u64 / LARGE);
+fn ask(
+    stream: UnixStream,
+    question: &[u8],
+    longest: u64,
+) -> Result<SuccessfulResponse, AgentClientError> {
+    let more = Duration::from_secs(question.len() as u64 / BYTES_PER_EXTRA_SECOND);
     stream
-        .set_read_timeout(Some(PATIENCE + more))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
-        .map_err(AskError::Answer)?;
-    let answer = exchange(stream, question, longest).map_err(AskError::Answer)?;
+        .set_read_timeout(Some(REQUEST_TIMEOUT + more))
+        .and_then(|()| stream.set_write_timeout(Some(REQUEST_TIMEOUT)))
+        .map_err(AgentClientError::Answer)?;
+    let answer = exchange(stream, question, longest).map_err(AgentClientError::Answer)?;
     good(&answer)
 }
 
@@ -143,25 +157,28 @@ fn exchange(mut stream: impl Read + Write, question: &[u8], longest: u64) -> io:
     String::from_utf8(answer).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-fn good(answer: &str) -> Result<Good, AskError> {
+fn good(answer: &str) -> Result<SuccessfulResponse, AgentClientError> {
     let (head, body) = answer
         .split_once("\r\n\r\n")
-        .ok_or_else(|| AskError::Understand("incomplete headers".to_owned()))?;
+        .ok_or_else(|| AgentClientError::Understand("incomplete headers".to_owned()))?;
     let first = head.lines().next().unwrap_or_default();
     match first.split(' ').nth(1) {
         Some("200") => {
             let named = head.lines().filter_map(|line| line.split_once(": "));
-            let mut named = named.filter(|(header, _)| header.eq_ignore_ascii_case(NAME));
-            Ok(Good {
+            let mut named =
+                named.filter(|(header, _)| header.eq_ignore_ascii_case(CONFIG_NAME_HEADER));
+            Ok(SuccessfulResponse {
                 body: body.to_owned(),
                 name: named.next().map(|(_, name)| name.to_owned()),
             })
         }
-        Some("404") => Err(AskError::Refused(
+        Some("404") => Err(AgentClientError::Refused(
             "the agent applies no configs (see `jobs` in its settings)".to_owned(),
         )),
-        Some("403" | "409" | "413" | "503") => Err(AskError::Refused(body.trim_end().to_owned())),
-        _ => Err(AskError::Understand(first.to_owned())),
+        Some("403" | "409" | "413" | "503") => {
+            Err(AgentClientError::Refused(body.trim_end().to_owned()))
+        }
+        _ => Err(AgentClientError::Understand(first.to_owned())),
     }
 }
 

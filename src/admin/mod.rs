@@ -11,18 +11,20 @@
 //! | `POST /config` (control socket only) | root, or the agent's own user, gives a config to hold the machine on | 403, 409, 503 and why |
 
 mod client;
-mod control;
-mod guard;
+mod connection_limit;
+mod control_socket;
+mod liveness;
 mod port;
-mod pulse;
 mod routes;
 
-pub use client::{AskError, ask_for_config, ask_status, ask_wanted};
-pub use control::{Ask, Control, Question, Taken, WantedConfig};
-pub use guard::{Guarded, Peer};
+pub use client::{AgentClientError, fetch_desired_config, fetch_status, submit_config};
+pub use connection_limit::{LimitedListener, PeerProcess};
+pub use control_socket::{
+    Accepted, ApplyRequest, ControlHandle, ControlRequest, DesiredConfigReply,
+};
+pub use liveness::{Heartbeat, Liveness, pulse};
 pub use port::{BindError, bind, wait};
-pub use pulse::{Liveness, Pulse, pulse};
-pub use routes::{Freshen, Served, control_routes, port_routes, status_routes};
+pub use routes::{AppState, RefreshHook, control_routes, port_routes, status_routes};
 
 use std::time::Duration;
 
@@ -34,34 +36,35 @@ use axum::{
 use tokio_util::sync::CancellationToken;
 
 /// The status socket, below the root. Pods mount its directory, so it only serves reads.
-pub const SOCKET: &str = "/run/machinist/agent.sock";
+pub const STATUS_SOCKET: &str = "/run/machinist/agent.sock";
 
 /// Every user may connect: the status holds no secrets.
-pub const SOCKET_MODE: u32 = 0o666;
+pub const STATUS_SOCKET_MODE: u32 = 0o666;
 
 /// The control socket, below the root, in the state directory: a container with `/run/machinist`
 /// mounted cannot reach it, whatever its user is.
 pub const CONTROL_SOCKET: &str = "/var/lib/machinist/control/agent.sock";
 
 /// Its directory has mode 0700.
-pub const CONTROL_MODE: u32 = 0o600;
+pub const CONTROL_SOCKET_MODE: u32 = 0o600;
 
 /// How long open answers may take when the agent stops. They are sent from memory; a client that
 /// has not read them by then is not reading.
-const LAST_ANSWERS: Duration = Duration::from_millis(250);
+const RESPONSE_DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Serves until `stop` is cancelled.
 pub async fn serve<L>(listener: L, routes: Router, stop: CancellationToken)
 where
-    Guarded<L>: Listener<Addr = Peer>,
-    Peer: for<'a> Connected<IncomingStream<'a, Guarded<L>>>,
+    LimitedListener<L>: Listener<Addr = PeerProcess>,
+    PeerProcess: for<'a> Connected<IncomingStream<'a, LimitedListener<L>>>,
 {
     let graceful = stop.clone().cancelled_owned();
-    let routes = routes.into_make_service_with_connect_info::<Peer>();
-    let serving = axum::serve(Guarded::new(listener), routes).with_graceful_shutdown(graceful);
+    let routes = routes.into_make_service_with_connect_info::<PeerProcess>();
+    let serving =
+        axum::serve(LimitedListener::new(listener), routes).with_graceful_shutdown(graceful);
     let too_late = async {
         stop.cancelled().await;
-        tokio::time::sleep(LAST_ANSWERS).await;
+        tokio::time::sleep(RESPONSE_DRAIN_TIMEOUT).await;
     };
     // Safe to drop, both: unanswered connections are closed with the process.
     tokio::select! {

@@ -4,18 +4,18 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::net::{TcpListener, TcpSocket};
 
-use crate::{config::Admin, reason::Reason};
+use crate::{reason::Reason, settings::AdminSettings};
 
 /// How many ports after the default are tried. If another agent or program uses each of a hundred
 /// ports, that is no coincidence but a mistake.
-const NEXT_PORTS: u16 = 100;
+const FALLBACK_PORT_COUNT: u16 = 100;
 
 /// Connections that may wait to be accepted; the kernel limits it to `net.core.somaxconn`. When a
 /// flood fills the queue, a further client retries after a second.
 const BACKLOG: u32 = 4096;
 
 /// Retry interval for a configured address that another program uses.
-const AGAIN: Duration = Duration::from_secs(2);
+const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// No address can be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum BindError {
     #[error("cannot listen on {0} (admin.listen)")]
     Chosen(SocketAddr, #[source] io::Error),
     /// The default port and all that are tried after it.
-    #[error("cannot listen on {0} or any of the next {NEXT_PORTS} ports")]
+    #[error("cannot listen on {0} or any of the next {FALLBACK_PORT_COUNT} ports")]
     Default(SocketAddr, #[source] io::Error),
 }
 
@@ -35,7 +35,7 @@ impl BindError {
     }
 
     /// The configured address, if another program uses it.
-    pub fn taken(&self) -> Option<SocketAddr> {
+    pub fn occupied_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Chosen(at, error) if error.kind() == io::ErrorKind::AddrInUse => Some(*at),
             _ => None,
@@ -45,14 +45,14 @@ impl BindError {
 
 /// Listens on the address of the settings. If the default port is in use, the next free one is
 /// taken; a configured address is not replaced. The caller shows [`TcpListener::local_addr`].
-pub fn bind(admin: Admin) -> Result<TcpListener, BindError> {
+pub fn bind(admin: AdminSettings) -> Result<TcpListener, BindError> {
     let first = admin.listen;
     let mut failed = match listen(first) {
         Ok(listener) => return Ok(listener),
         Err(source) if admin.chosen => return Err(BindError::Chosen(first, source)),
         Err(source) => source,
     };
-    for step in 1..=NEXT_PORTS {
+    for step in 1..=FALLBACK_PORT_COUNT {
         if failed.kind() != io::ErrorKind::AddrInUse {
             break;
         }
@@ -66,9 +66,9 @@ pub fn bind(admin: Admin) -> Result<TcpListener, BindError> {
 }
 
 /// Waits until a configured address is free, and listens on it.
-pub async fn wait(admin: Admin) -> TcpListener {
+pub async fn wait(admin: AdminSettings) -> TcpListener {
     loop {
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(BIND_RETRY_INTERVAL).await;
         if let Ok(listener) = bind(admin) {
             return listener;
         }

@@ -22,18 +22,18 @@ use tokio::sync::watch;
 
 use super::{
     Liveness,
-    control::{self, Control},
+    control_socket::{self, ControlHandle},
 };
 use crate::{
     metrics::{self, Metrics},
-    readiness::Effect,
+    readiness::GateEffect,
     status::Status,
-    words::printable,
+    text::escape_line,
 };
 
 /// The data behind the answers. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Served {
+pub struct AppState {
     /// The agent's state.
     pub status: watch::Receiver<Arc<Status>>,
     /// Whether the work loop runs.
@@ -41,19 +41,19 @@ pub struct Served {
     /// The agent's metrics.
     pub metrics: Metrics,
     /// Runs before the status is returned.
-    freshen: Freshen,
+    freshen: RefreshHook,
 }
 
 /// Refreshes data that is fetched only on demand, before the status is returned. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Freshen(Option<Arc<dyn Fn() -> Asking + Send + Sync>>);
+pub struct RefreshHook(Option<Arc<dyn Fn() -> RefreshFuture + Send + Sync>>);
 
 /// A refresh in progress.
-type Asking = Pin<Box<dyn Future<Output = ()> + Send>>;
+type RefreshFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl Freshen {
-    /// `ask` must always complete soon.
-    pub fn new(ask: impl Fn() -> Asking + Send + Sync + 'static) -> Self {
+impl RefreshHook {
+    /// `submit_config` must always complete soon.
+    pub fn new(ask: impl Fn() -> RefreshFuture + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(ask)))
     }
 
@@ -64,13 +64,13 @@ impl Freshen {
     }
 }
 
-impl fmt::Debug for Freshen {
+impl fmt::Debug for RefreshHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Freshen")
     }
 }
 
-impl Served {
+impl AppState {
     /// Combines the data; without a refresh.
     pub const fn new(
         status: watch::Receiver<Arc<Status>>,
@@ -81,20 +81,20 @@ impl Served {
             status,
             liveness,
             metrics,
-            freshen: Freshen(None),
+            freshen: RefreshHook(None),
         }
     }
 
     /// Adds the refresh that runs before the status is returned.
     #[must_use]
-    pub fn freshened(mut self, freshen: Freshen) -> Self {
+    pub fn with_refresh(mut self, freshen: RefreshHook) -> Self {
         self.freshen = freshen;
         self
     }
 }
 
 /// The routes of the loopback port.
-pub fn port_routes(served: Served) -> Router {
+pub fn port_routes(served: AppState) -> Router {
     Router::new()
         .route("/livez", get(alive))
         .route("/healthz", get(alive))
@@ -106,17 +106,23 @@ pub fn port_routes(served: Served) -> Router {
 }
 
 /// The routes of the status socket: every user may read, no user may send commands.
-pub fn status_routes(served: Served) -> Router {
+pub fn status_routes(served: AppState) -> Router {
     readable(served)
-        .route(control::PATH, any(control::elsewhere))
+        .route(
+            control_socket::CONFIG_PATH,
+            any(control_socket::reject_on_status_socket),
+        )
         .layer(map_response(close))
 }
 
 /// The routes of the control socket. Without `control` no command is accepted.
-pub fn control_routes(served: Served, control: Option<Control>) -> Router {
+pub fn control_routes(served: AppState, control: Option<ControlHandle>) -> Router {
     let asking = control.map(|control| {
         Router::new()
-            .route(control::PATH, get(control::wanted).post(control::ask))
+            .route(
+                control_socket::CONFIG_PATH,
+                get(control_socket::get_desired_config).post(control_socket::submit_config),
+            )
             .with_state(control)
     });
     readable(served)
@@ -124,13 +130,13 @@ pub fn control_routes(served: Served, control: Option<Control>) -> Router {
         .layer(map_response(close))
 }
 
-fn readable(served: Served) -> Router {
+fn readable(served: AppState) -> Router {
     Router::new()
         .route("/status", get(status))
         .with_state(served)
 }
 
-type Answer = (StatusCode, String);
+type RouteResponse = (StatusCode, String);
 
 /// Allows one request per connection: probes are seconds apart, and an idle connection costs
 /// memory.
@@ -140,7 +146,7 @@ async fn close(mut response: Response) -> Response {
     response
 }
 
-async fn alive(State(served): State<Served>) -> Answer {
+async fn alive(State(served): State<AppState>) -> RouteResponse {
     match served.liveness.check().await {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(silent) => {
@@ -151,7 +157,7 @@ async fn alive(State(served): State<Served>) -> Answer {
 }
 
 /// Whether the agent works: its loop runs and it has evaluated the machine once.
-async fn agent_ready(State(served): State<Served>) -> Answer {
+async fn agent_ready(State(served): State<AppState>) -> RouteResponse {
     let started = served.status.borrow().gates.iter().next().is_some();
     match started {
         true => alive(State(served)).await,
@@ -159,7 +165,7 @@ async fn agent_ready(State(served): State<Served>) -> Answer {
     }
 }
 
-async fn ready(State(served): State<Served>, RawQuery(query): RawQuery) -> Answer {
+async fn ready(State(served): State<AppState>, RawQuery(query): RawQuery) -> RouteResponse {
     let status = Arc::clone(&served.status.borrow());
     let verbose = query.is_some_and(|text| {
         let mut flags = text.split('&');
@@ -169,9 +175,9 @@ async fn ready(State(served): State<Served>, RawQuery(query): RawQuery) -> Answe
     if verbose {
         for gate in status.gates.iter() {
             let mark = match (gate.open, gate.effect) {
-                (true, _) | (_, Effect::Off) => "[+]",
-                (false, Effect::Warn) => "[!]",
-                (false, Effect::Hold) => "[-]",
+                (true, _) | (_, GateEffect::Off) => "[+]",
+                (false, GateEffect::Warn) => "[!]",
+                (false, GateEffect::Hold) => "[-]",
             };
             // Writing to a String cannot fail.
             let _ = writeln!(
@@ -179,11 +185,11 @@ async fn ready(State(served): State<Served>, RawQuery(query): RawQuery) -> Answe
                 "{mark}{} {}: {}",
                 gate.name,
                 gate.reason,
-                printable(&gate.message)
+                escape_line(&gate.message)
             );
         }
     }
-    body.push_str(&printable(&status.summary()));
+    body.push_str(&escape_line(&status.summary()));
     body.push('\n');
     match status.ready {
         true => (StatusCode::OK, body),
@@ -191,18 +197,18 @@ async fn ready(State(served): State<Served>, RawQuery(query): RawQuery) -> Answe
     }
 }
 
-const fn stuck(why: String) -> Answer {
+const fn stuck(why: String) -> RouteResponse {
     (StatusCode::SERVICE_UNAVAILABLE, why)
 }
 
-async fn measured(State(served): State<Served>) -> Response {
+async fn measured(State(served): State<AppState>) -> Response {
     match served.metrics.text() {
         Ok(page) => ([(CONTENT_TYPE, metrics::MEDIA_TYPE)], page).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
-async fn status(State(served): State<Served>) -> Response {
+async fn status(State(served): State<AppState>) -> Response {
     served.freshen.run().await;
     let status = Arc::clone(&served.status.borrow());
     match serde_json::to_vec(&*status) {

@@ -9,12 +9,12 @@ use tokio::{
 
 use super::*;
 use crate::{
-    config::Admin,
+    abs_path::AbsPath,
     metrics::Metrics,
-    path::AbsPath,
-    readiness::{Effect, Gate, GateName, Gates},
+    readiness::{Gate, GateEffect, GateName, Gates},
     reason::Reason,
-    root::Root,
+    rootfs::Root,
+    settings::AdminSettings,
     status::{Mode, Status},
 };
 
@@ -22,11 +22,11 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-fn gates(closed: Option<Effect>) -> Gates {
+fn gates(closed: Option<GateEffect>) -> Gates {
     let gate = |name: GateName| Gate {
         name: name.into(),
         open: name != GateName::DiskSpace || closed.is_none(),
-        effect: closed.unwrap_or(Effect::Warn),
+        effect: closed.unwrap_or(GateEffect::Warn),
         since: now(),
         reason: Reason::DiskSpaceLow,
         message: "about the disk".to_owned(),
@@ -37,7 +37,7 @@ fn gates(closed: Option<Effect>) -> Gates {
         .collect()
 }
 
-fn judged(closed: Option<Effect>) -> Arc<Status> {
+fn judged(closed: Option<GateEffect>) -> Arc<Status> {
     let mut status = Status::starting("/", Mode::Machine, now());
     status.gates = gates(closed);
     status.ready = status.gates.ready();
@@ -47,8 +47,8 @@ fn judged(closed: Option<Effect>) -> Arc<Status> {
 struct Agent {
     address: SocketAddr,
     status: watch::Sender<Arc<Status>>,
-    served: Served,
-    _pulse: Pulse,
+    served: AppState,
+    _pulse: Heartbeat,
     stop: CancellationToken,
 }
 
@@ -58,7 +58,7 @@ async fn agent() -> Agent {
     let (status, receiver) = watch::channel(starting);
     let (_pulse, liveness) = pulse(Duration::from_secs(60));
     let metrics = Metrics::new(receiver.clone());
-    let served = Served::new(receiver, liveness, metrics);
+    let served = AppState::new(receiver, liveness, metrics);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
@@ -100,8 +100,8 @@ async fn probes_say_what_the_status_says() {
     let warned = "ready; warnings: DiskSpace (about the disk)\n";
     for (closed, code, body) in [
         (None, 200, "ready\n"),
-        (Some(Effect::Warn), 200, warned),
-        (Some(Effect::Hold), 503, held),
+        (Some(GateEffect::Warn), 200, warned),
+        (Some(GateEffect::Hold), 503, held),
     ] {
         agent.status.send_replace(judged(closed));
         assert_eq!(get(at, "/readyz").await, (code, body.to_owned()));
@@ -130,8 +130,8 @@ async fn an_idle_loop_answers_and_a_stuck_one_does_not() {
     assert!(liveness.check().await.is_err(), "no response");
     let idle = tokio::spawn(async move {
         loop {
-            pulse.asked().await;
-            pulse.beat();
+            pulse.wait_for_probe().await;
+            pulse.record_beat();
         }
     });
     tokio::time::advance(Duration::from_secs(3600)).await;
@@ -148,12 +148,12 @@ async fn an_idle_loop_answers_and_a_stuck_one_does_not() {
 async fn a_default_port_makes_way_and_a_chosen_one_does_not() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = taken.local_addr().unwrap();
-    let chosen = Admin {
+    let chosen = AdminSettings {
         listen,
         chosen: true,
     };
     assert!(matches!(bind(chosen), Err(BindError::Chosen(at, _)) if at == listen));
-    let default = Admin {
+    let default = AdminSettings {
         listen,
         chosen: false,
     };
@@ -166,23 +166,26 @@ async fn the_status_comes_over_the_socket_below_the_root() {
     let directory = tempfile::tempdir().unwrap();
     let root = Root::open(directory.path()).unwrap();
     let asking = root.clone();
-    let nobody = tokio::task::spawn_blocking(move || ask_status(&asking))
+    let nobody = tokio::task::spawn_blocking(move || fetch_status(&asking))
         .await
         .unwrap();
-    assert!(matches!(nobody, Err(AskError::NoAgent(_))), "{nobody:?}");
+    assert!(
+        matches!(nobody, Err(AgentClientError::NoAgent(_))),
+        "{nobody:?}"
+    );
 
     let agent = agent().await;
-    agent.status.send_replace(judged(Some(Effect::Hold)));
+    agent.status.send_replace(judged(Some(GateEffect::Hold)));
     root.make_dirs(&"/run/machinist".parse().unwrap(), 0o755)
         .unwrap();
-    let socket: AbsPath = SOCKET.parse().unwrap();
-    let listener = root.bind_unix(&socket, SOCKET_MODE).unwrap();
+    let socket: AbsPath = STATUS_SOCKET.parse().unwrap();
+    let listener = root.bind_unix(&socket, STATUS_SOCKET_MODE).unwrap();
     listener.set_nonblocking(true).unwrap();
     let listener = UnixListener::from_std(listener).unwrap();
     let routes = status_routes(agent.served.clone());
     tokio::spawn(serve(listener, routes, agent.stop.clone()));
     let asking = root.clone();
-    let answer = tokio::task::spawn_blocking(move || ask_status(&asking))
+    let answer = tokio::task::spawn_blocking(move || fetch_status(&asking))
         .await
         .unwrap();
     let status: Status = serde_json::from_str(&answer.unwrap()).unwrap();

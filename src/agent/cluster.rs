@@ -1,63 +1,64 @@
 //! Connects this machine to its Node: reads the desired config from the cluster and publishes the machine's state.
 
-mod cancelling;
-mod happened;
-mod seen;
-mod telling;
-mod withheld;
+mod cancel_reply;
+mod mcd_drain;
+mod node_view;
+mod status_publisher;
+mod update_events;
 
 use std::sync::Arc;
 
-use seen::Seen;
+use node_view::NodeViewTask;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    AgentError, Origin, claims,
-    held::Bars,
-    node::{ByAgent, ByController, Chosen, Ours},
-    other_daemon::Lookout,
-    pool::Member,
+    AgentError, Origin,
+    desired_config::UpdateBlockers,
+    dra,
+    mcd_detect::McdDetector,
+    node::{AgentDrain, ControllerDrain, DrainBackend, NodeContext},
+    pool_settings::PoolMembershipTask,
 };
 use crate::{
-    agent::report::ClusterView,
+    agent::reporter::ClusterView,
     clock::Clock,
     cluster::{
-        Access, Cluster, Surroundings,
-        configs::{ConfigSource, Told},
+        Cluster, ClusterAccess, ClusterEnv,
         events::{self, Events},
+        machine_config_source::{ConfigSource, ConfigSubscribers},
         node::OwnNode,
         pods::NodePods,
     },
-    config::{Job, Kubeconfig, Place, Settings},
-    hardware,
+    device_service::DevicesHandle,
+    host,
     metrics::Metrics,
     plan::Policies,
     readiness,
-    root::Root,
-    service::DevicesHandle,
+    rootfs::Root,
+    settings::{Job, Kubeconfig, Settings, SettingsLocation},
     shutdown::Tasks,
-    status::{HeldStatus, Status},
+    status::{PinStatus, Status},
     update::{
-        node::Node,
-        ports::Services,
-        run::{Audience, Desired, UpdateReport, Updater},
+        node_port::NodePort,
+        reconciler::{DesiredConfig, Reconciler, ReconcilerHooks, UpdateReport},
+        service_port::Services,
         store,
     },
 };
 
 /// How to reach the API server: from the settings, or else from the process environment. None if there is no
 /// cluster.
-pub fn access(root: &Root, settings: &Settings, around: &Surroundings) -> Option<Access> {
+pub fn access(root: &Root, settings: &Settings, around: &ClusterEnv) -> Option<ClusterAccess> {
     match &settings.cluster.kubeconfig {
-        Kubeconfig::Below(path) => Some(Access::Kubeconfig(vec![root.host_path(path)])),
-        Kubeconfig::Callers(path) => Some(Access::Kubeconfig(vec![path.into()])),
-        Kubeconfig::None => Access::of_agent(around),
+        Kubeconfig::Below(path) => Some(ClusterAccess::Kubeconfig(vec![root.host_path(path)])),
+        Kubeconfig::Callers(path) => Some(ClusterAccess::Kubeconfig(vec![path.into()])),
+        Kubeconfig::None => ClusterAccess::of_agent(around),
     }
 }
 
 /// Cluster state that the rest of the agent uses.
 #[derive(Debug)]
-pub(super) struct Around {
+pub(super) struct ClusterInputs {
     /// Cluster view for status and gates; never changes without a cluster.
     pub(super) views: watch::Receiver<ClusterView>,
     /// Disruption policies defined in the cluster.
@@ -65,12 +66,12 @@ pub(super) struct Around {
     /// The pool of our Node; never changes without a cluster.
     pub(super) pool: watch::Receiver<Option<String>>,
     /// The connection to the cluster; none without a cluster.
-    pub(super) joined: Option<Joined>,
+    pub(super) joined: Option<ClusterHandle>,
 }
 
 /// The agent's connection to a cluster.
 #[derive(Debug)]
-pub(super) struct Joined {
+pub(super) struct ClusterHandle {
     node: OwnNode,
     cluster: Cluster,
     events: Events,
@@ -82,15 +83,15 @@ pub(super) struct Joined {
 }
 
 /// Conditions that prevent an update from starting; `seen` receives where another daemon was detected.
-pub(super) fn bars(
+pub(super) fn update_blockers(
     root: &Root,
-    joined: Option<&Joined>,
+    joined: Option<&ClusterHandle>,
     seen: watch::Sender<Option<String>>,
-) -> Bars {
-    Bars {
-        lookout: Lookout {
+) -> UpdateBlockers {
+    UpdateBlockers {
+        lookout: McdDetector {
             root: root.clone(),
-            cluster: joined.map(Joined::named),
+            cluster: joined.map(ClusterHandle::named),
         },
         suspect: joined.map_or_else(Arc::default, |joined| Arc::clone(&joined.suspect)),
         node: joined.map(|joined| joined.node.clone()),
@@ -99,7 +100,7 @@ pub(super) fn bars(
 }
 
 /// Parts of the agent that the Node tasks depend on.
-pub(super) struct Beside {
+pub(super) struct AgentHandles {
     pub(super) root: Root,
     pub(super) devices: Option<DevicesHandle>,
     pub(super) settings: watch::Receiver<Arc<Settings>>,
@@ -108,18 +109,18 @@ pub(super) struct Beside {
     /// Where another daemon was detected that manages this machine's config.
     pub(super) other_daemon: watch::Receiver<Option<String>>,
     /// The config that an operator override holds the machine on.
-    pub(super) held: watch::Receiver<Option<HeldStatus>>,
+    pub(super) held: watch::Receiver<Option<PinStatus>>,
 }
 
-impl Joined {
+impl ClusterHandle {
     /// The cluster and our Node's name.
     fn named(&self) -> (Cluster, String) {
         (self.cluster.clone(), self.node.name().to_owned())
     }
 
     /// Starts the tasks that publish the machine's state; returns the Node interface of the reconciler.
-    fn take_part(self, beside: Beside, tasks: &Tasks) -> Arc<dyn Node> {
-        let lookout = Lookout {
+    fn take_part(self, beside: AgentHandles, tasks: &Tasks) -> Arc<dyn NodePort> {
+        let lookout = McdDetector {
             root: beside.root.clone(),
             cluster: Some(self.named()),
         };
@@ -132,22 +133,37 @@ impl Joined {
             suspect,
         } = self;
         let (asks, asked) = watch::channel(None);
-        telling::tell(&node, &cluster, &beside, pool, asked, events.clone(), tasks);
-        let happened = happened::tell(beside.update.clone(), events.clone(), tasks.token());
+        status_publisher::start_publishing(
+            &node,
+            &cluster,
+            &beside,
+            pool,
+            asked,
+            events.clone(),
+            tasks,
+        );
+        let happened =
+            update_events::emit_update_events(beside.update.clone(), events.clone(), tasks.token());
         tasks.spawn("update events", happened);
         if beside.settings.borrow().does(Job::Config) {
             let update = beside.update.clone();
-            let answer = cancelling::answer(node.clone(), update, events.clone(), tasks.token());
+            let answer = cancel_reply::reply_to_cancellations(
+                node.clone(),
+                update,
+                events.clone(),
+                tasks.token(),
+            );
             tasks.spawn("cancelled updates", answer);
         }
         if let Some(devices) = beside.devices.clone()
             && !beside.settings.borrow().does(Job::Config)
         {
-            let withheld = withheld::follow(node.sights(), devices, tasks.token());
+            let withheld =
+                mcd_drain::disable_devices_during_drain(node.snapshots(), devices, tasks.token());
             tasks.spawn("disabled devices", withheld);
         }
         let by = beside.settings.borrow().drain.by;
-        let ours = Ours {
+        let ours = NodeContext {
             node,
             devices: beside.devices,
             statuses: beside.statuses,
@@ -158,21 +174,21 @@ impl Joined {
             held: beside.held,
         };
         let pods = NodePods::new(cluster.clone(), None);
-        let agent = ByAgent::new(ours.clone(), pods, beside.settings, pod_uid);
-        let controller = ByController::new(ours, asks);
-        Arc::new(Chosen::new(by, cluster, agent, controller))
+        let agent = AgentDrain::new(ours.clone(), pods, beside.settings, pod_uid);
+        let controller = ControllerDrain::new(ours, asks);
+        Arc::new(DrainBackend::new(by, cluster, agent, controller))
     }
 }
 
 /// Connects the reconciler to the Node, if there is one.
-pub(super) fn on_node<S: Services, A: Audience>(
-    driver: Updater<S, A>,
-    joined: Option<Joined>,
-    beside: Beside,
+pub(super) fn on_node<S: Services, A: ReconcilerHooks>(
+    driver: Reconciler<S, A>,
+    joined: Option<ClusterHandle>,
+    beside: AgentHandles,
     tasks: &Tasks,
-) -> Updater<S, A> {
+) -> Reconciler<S, A> {
     if let Some(devices) = &beside.devices {
-        claims::start(devices, joined.as_ref().map(|joined| &joined.node), tasks);
+        dra::start(devices, joined.as_ref().map(|joined| &joined.node), tasks);
     }
     match joined {
         Some(joined) => driver.on_node(joined.take_part(beside, tasks)),
@@ -185,22 +201,22 @@ pub(super) async fn follow(
     source: Origin,
     root: &Root,
     settings: &Settings,
-    place: &Place,
-    desired: watch::Sender<Desired>,
+    place: &SettingsLocation,
+    desired: watch::Sender<DesiredConfig>,
     metrics: &Metrics,
     tasks: &Tasks,
-) -> Result<Around, AgentError> {
+) -> Result<ClusterInputs, AgentError> {
     let source = match source {
         Origin::Cluster { access, pod_uid } => {
             let mut around = join(access, pod_uid, root, settings, desired, metrics, tasks).await?;
             if let Some(joined) = &mut around.joined {
-                let member = Member::new(
+                let member = PoolMembershipTask::new(
                     root,
                     joined.cluster.clone(),
                     joined.node.clone(),
                     place.pool.clone(),
                 );
-                (around.pool, joined.pool) = (member.told(), member.told());
+                (around.pool, joined.pool) = (member.pool_receiver(), member.pool_receiver());
                 tasks.spawn("pool", member.follow(tasks.token()));
             }
             return Ok(around);
@@ -212,7 +228,7 @@ pub(super) async fn follow(
         let read = Arc::new(metrics.clone());
         tasks.spawn("source", source.follow(desired, read, tasks.token()));
     }
-    Ok(Around {
+    Ok(ClusterInputs {
         views: watch::channel(ClusterView::default()).1,
         policies: watch::channel(None).1,
         pool: watch::channel(None).1,
@@ -222,55 +238,55 @@ pub(super) async fn follow(
 
 /// Joins the cluster: watches our Node and reads the config that it names.
 async fn join(
-    access: Access,
+    access: ClusterAccess,
     pod_uid: Option<String>,
     root: &Root,
     settings: &Settings,
-    desired: watch::Sender<Desired>,
+    desired: watch::Sender<DesiredConfig>,
     metrics: &Metrics,
     tasks: &Tasks,
-) -> Result<Around, AgentError> {
+) -> Result<ClusterInputs, AgentError> {
     let name = node_name(settings)?;
     let cluster = Cluster::connect(access).await?;
     let node = OwnNode::new(cluster.clone(), &name);
     tracing::info!("following the desired MachineConfig of Node {name}");
-    tasks.spawn("node", node.clone().follow(tasks.token()));
+    tasks.spawn("node", node.clone().watch_node(tasks.token()));
     let (policies, told_policies) = watch::channel(None);
     let (trouble, troubles) = watch::channel(None);
     if settings.does(Job::Config) {
         let source = ConfigSource {
             cluster: cluster.clone(),
             node: node.clone(),
-            rules: super::setup::rules(settings),
+            rules: super::settings_mapping::rules(settings),
             first: store::peek(root).is_ok_and(|journal| journal.base.is_none()),
         };
-        let told = Told {
+        let told = ConfigSubscribers {
             desired: desired.clone(),
             policies,
             trouble,
             metrics: metrics.clone(),
         };
-        tasks.spawn("source", source.follow(told, tasks.token()));
+        tasks.spawn("source", source.watch_config(told, tasks.token()));
     }
     let (to, views) = watch::channel(ClusterView {
         node: Some(name),
-        kubelet: readiness::Kubelet::Unknown,
+        kubelet: readiness::KubeletReadiness::Unknown,
         taints: None,
         zeros: Vec::new(),
         trouble: None,
     });
-    let seen = Seen {
-        sights: node.sights(),
+    let seen = NodeViewTask {
+        sights: node.snapshots(),
         troubles,
         desired,
         boot: store::boot_id(root).ok().flatten().unwrap_or_default(),
     };
-    tasks.spawn("node view", seen.show(to, tasks.token()));
+    tasks.spawn("node view", seen.publish_view(to, tasks.token()));
     let (events, told) = Events::new();
     let (clock, stop) = (Clock::system(), tasks.token());
     let report = events::report(cluster.clone(), node.clone(), told, clock, stop);
     tasks.spawn("events", report);
-    let joined = Some(Joined {
+    let joined = Some(ClusterHandle {
         node,
         cluster,
         events,
@@ -278,7 +294,7 @@ async fn join(
         pool: watch::channel(None).1,
         suspect: Arc::default(),
     });
-    Ok(Around {
+    Ok(ClusterInputs {
         views,
         policies: told_policies,
         pool: watch::channel(None).1,
@@ -291,7 +307,7 @@ pub fn node_name(settings: &Settings) -> Result<String, AgentError> {
     if let Some(name) = &settings.cluster.node {
         return Ok(name.clone());
     }
-    let host = hardware::host_name();
+    let host = host::host_name();
     let host = host.map_err(|e| AgentError::System("read the host name", e))?;
     Ok(host.to_lowercase())
 }

@@ -1,11 +1,11 @@
 //! Implements the reconciler's Node interface, independent of which component drains.
 
-mod agent;
-mod chosen;
-mod controller;
-mod counted;
-mod holders;
-mod telling;
+mod agent_drain;
+mod allocatable_wait;
+mod controller_drain;
+mod device_holders;
+mod drain_backend;
+mod drain_events;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -15,51 +15,55 @@ use tokio::{
     time::sleep,
 };
 
-pub(super) use agent::ByAgent;
-pub(super) use chosen::Chosen;
-pub(super) use controller::ByController;
+pub(super) use agent_drain::AgentDrain;
+pub(super) use controller_drain::ControllerDrain;
+pub(super) use drain_backend::DrainBackend;
 
-use super::other_daemon::{Look, Lookout};
+use super::mcd_detect::{McdDetector, McdStatus};
 use crate::{
     backoff::{Backoff, jitter},
     cluster::{
-        ClusterError, Why,
-        events::{Events, Subject},
+        ClusterError, ClusterErrorKind,
+        events::{EventSubject, Events},
         node::OwnNode,
     },
-    config,
-    crd::{EventReason, NodeView},
+    device_service::DevicesHandle,
     error_chain::chain,
-    readiness::{Effect, Gate, GateName, Gates},
+    kube_api::{EventReason, NodeView},
+    readiness::{Gate, GateEffect, GateName, Gates},
     reason::Reason,
-    service::DevicesHandle,
-    status::{HeldStatus, Status},
-    update::node::{Lending, NodeError, Step},
+    settings,
+    status::{PinStatus, Status},
+    update::node_port::{DeviceUsers, IrreversibleStep, NodeError},
 };
 
 /// The reason for disabled devices, as shown to the kubelet and users.
-pub(super) const WITHHELD: &str = "an update of this node";
+pub(super) const UPDATE_DISABLE_REASON: &str = "an update of this node";
 
 /// Backoff between reads of the UpgradeConfig.
-const UPGRADE_CONFIG_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+const UPGRADE_CONFIG_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 
 /// After this many error responses (outages do not count) the UpgradeConfig counts as unreadable.
-const UPGRADE_CONFIG_ANSWERS: u32 = 3;
+const UPGRADE_CONFIG_MAX_ERRORS: u32 = 3;
 
 fn is_outage(error: &ClusterError) -> bool {
-    matches!(error.why, Why::Unreachable(_) | Why::TimedOut(_))
+    matches!(
+        error.why,
+        ClusterErrorKind::Unreachable(_) | ClusterErrorKind::TimedOut(_)
+    )
 }
 
 /// Whether the step runs on a drained node.
-pub(super) fn drained(step: Step) -> bool {
+pub(super) fn drained(step: IrreversibleStep) -> bool {
     match step {
-        Step::Stage { drained } | Step::Reboot { drained } => drained,
+        IrreversibleStep::Stage { drained } | IrreversibleStep::Reboot { drained } => drained,
     }
 }
 
 /// The state shared by all implementations of the Node interface.
 #[derive(Clone, Debug)]
-pub(super) struct Ours {
+pub(super) struct NodeContext {
     /// Our Node.
     pub(super) node: OwnNode,
     /// None if devices are not managed by this agent.
@@ -69,19 +73,19 @@ pub(super) struct Ours {
     /// Emits events.
     pub(super) events: Events,
     /// Checks for another daemon before the first change.
-    pub(super) lookout: Lookout,
+    pub(super) lookout: McdDetector,
     /// Notified when such a daemon was found.
     pub(super) suspect: Arc<Notify>,
     /// Settings, for the timeout of returning devices.
-    pub(super) settings: watch::Receiver<Arc<config::Settings>>,
+    pub(super) settings: watch::Receiver<Arc<settings::Settings>>,
     /// The config of an operator override, which the Node does not name as desired.
-    pub(super) held: watch::Receiver<Option<HeldStatus>>,
+    pub(super) held: watch::Receiver<Option<PinStatus>>,
 }
 
-impl Ours {
+impl NodeContext {
     /// Emits an event about the Node.
-    pub(super) fn tell(&self, reason: EventReason, note: impl Into<String>) {
-        self.events.tell(Subject::Node, reason, note);
+    pub(super) fn emit_node_event(&self, reason: EventReason, note: impl Into<String>) {
+        self.events.emit(EventSubject::Node, reason, note);
     }
 
     pub(super) fn name(&self) -> &str {
@@ -116,7 +120,7 @@ impl Ours {
     }
 
     /// Waits until every blocking gate is open, so that the node is fit for pods.
-    pub(super) async fn fit(&self) {
+    pub(super) async fn wait_until_fit(&self) {
         let mut statuses = self.statuses.clone();
         let fit = statuses
             .wait_for(|status| is_fit(&status.gates))
@@ -128,25 +132,25 @@ impl Ours {
         }
     }
 
-    pub(super) async fn lend(&self, lending: Lending) -> Result<(), NodeError> {
+    pub(super) async fn lend(&self, lending: DeviceUsers) -> Result<(), NodeError> {
         let Some(devices) = &self.devices else {
             return Ok(());
         };
         let asked = match lending {
-            Lending::Open => devices.release().await,
-            Lending::Withheld => devices.withhold(WITHHELD).await,
-            Lending::Quiesced => devices.quiesce(WITHHELD).await,
+            DeviceUsers::Open => devices.enable_allocation().await,
+            DeviceUsers::Withheld => devices.disable_allocation(UPDATE_DISABLE_REASON).await,
+            DeviceUsers::Quiesced => devices.quiesce(UPDATE_DISABLE_REASON).await,
         };
         let what = match lending {
-            Lending::Open => "enable the devices of",
-            Lending::Withheld | Lending::Quiesced => "disable the devices of",
+            DeviceUsers::Open => "enable the devices of",
+            DeviceUsers::Withheld | DeviceUsers::Quiesced => "disable the devices of",
         };
         asked.map_err(|error| NodeError {
             source: Some(Box::new(error)),
             ..self.other(what, Reason::DevicesMissing, true)
         })?;
-        if lending == Lending::Open {
-            holders::offered(devices).await;
+        if lending == DeviceUsers::Open {
+            device_holders::wait_for_allocatable(devices).await;
         }
         Ok(())
     }
@@ -170,7 +174,7 @@ impl Ours {
     /// `drain.forceAfter`; if unset, the value of the cluster's UpgradeConfig. While the API server
     /// is unreachable it retries, as the drain itself would; if the server returns errors, no pod
     /// is forced out.
-    pub(super) async fn force_after(&self, drain: &config::Drain) -> Option<Duration> {
+    pub(super) async fn force_after(&self, drain: &settings::DrainSettings) -> Option<Duration> {
         if drain.force_chosen {
             return drain.force_after;
         }
@@ -182,24 +186,28 @@ impl Ours {
             };
             tracing::warn!(reason = %error.reason(), "{}", chain(&error));
             answers += u32::from(!is_outage(&error));
-            if answers == UPGRADE_CONFIG_ANSWERS {
+            if answers == UPGRADE_CONFIG_MAX_ERRORS {
                 return None;
             }
-            sleep(UPGRADE_CONFIG_AGAIN.wait(failures, jitter())).await;
+            sleep(UPGRADE_CONFIG_BACKOFF.wait(failures, jitter())).await;
             failures += 1;
         }
     }
 
     /// True if unknown, since the extra caution only costs time.
     pub(super) fn is_control_plane(&self) -> bool {
-        let sight = self.node.sights().borrow().node.clone();
+        let sight = self.node.snapshots().borrow().node.clone();
         sight.is_none_or(|node| node.is_control_plane())
     }
 
     /// Final check before the first change: the update was not cancelled, and no other daemon has
     /// started. The reconciler is notified of either one, and ends the update.
-    pub(super) async fn may_go_on(&self, step: Step, view: &NodeView) -> Result<(), NodeError> {
-        let Step::Stage { .. } = step else {
+    pub(super) async fn final_check(
+        &self,
+        step: IrreversibleStep,
+        view: &NodeView,
+    ) -> Result<(), NodeError> {
+        let IrreversibleStep::Stage { .. } = step else {
             return Ok(());
         };
         let what = "apply changes on node";
@@ -207,19 +215,19 @@ impl Ours {
         if cancelled && self.held.borrow().is_none() {
             return Err(self.other(what, Reason::Cancelled, true));
         }
-        match self.lookout.look().await {
-            Look::Seen(_) => {
+        match self.lookout.detect().await {
+            McdStatus::Seen(_) => {
                 self.suspect.notify_one();
                 Err(self.other(what, Reason::OtherDaemon, true))
             }
-            Look::Absent => Ok(()),
-            Look::Unknown(error) => Err(self.refused(what, error)),
+            McdStatus::Absent => Ok(()),
+            McdStatus::Unknown(error) => Err(self.refused(what, error)),
         }
     }
 
     /// Reads the Node, and checks that the step's config is still desired, by the Node or by the
     /// operator override.
-    pub(super) async fn still_wanted(
+    pub(super) async fn check_still_desired(
         &self,
         to: Option<String>,
     ) -> Result<Arc<NodeView>, NodeError> {
@@ -238,16 +246,16 @@ impl Ours {
 /// because the kubelet reported ready, not because its state is unknown.
 pub(super) fn is_fit(gates: &Gates) -> bool {
     let kubelet = gates.get(GateName::Kubelet);
-    let told = |gate: &Gate| gate.effect != Effect::Hold || gate.reason == Reason::Ok;
+    let told = |gate: &Gate| gate.effect != GateEffect::Hold || gate.reason == Reason::Ok;
     gates.ready() && kubelet.is_some_and(told)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::readiness::Name;
+    use crate::readiness::GateId;
 
-    fn gate(name: Name, open: bool, effect: Effect, reason: Reason) -> Gate {
+    fn gate(name: GateId, open: bool, effect: GateEffect, reason: Reason) -> Gate {
         Gate {
             name,
             open,
@@ -260,7 +268,7 @@ mod tests {
 
     #[test]
     fn pods_come_back_when_nothing_holds_and_the_kubelet_has_said_so() {
-        let kubelet = |reason| gate(GateName::Kubelet.into(), true, Effect::Hold, reason);
+        let kubelet = |reason| gate(GateName::Kubelet.into(), true, GateEffect::Hold, reason);
         let fit = |gates: Vec<Gate>| is_fit(&gates.into_iter().collect());
         assert!(fit(vec![kubelet(Reason::Ok)]));
         // The kubelet's state is unknown.
@@ -268,11 +276,11 @@ mod tests {
         assert!(!fit(Vec::new()));
         for (name, reason) in [
             (GateName::Devices.into(), Reason::DevicesMissing),
-            (Name::Own("Storage".to_owned()), Reason::OwnGateClosed),
+            (GateId::Own("Storage".to_owned()), Reason::OwnGateClosed),
         ] {
-            let other = |effect| gate(Name::clone(&name), false, effect, reason);
-            assert!(!fit(vec![kubelet(Reason::Ok), other(Effect::Hold)]));
-            assert!(fit(vec![kubelet(Reason::Ok), other(Effect::Warn)]));
+            let other = |effect| gate(GateId::clone(&name), false, effect, reason);
+            assert!(!fit(vec![kubelet(Reason::Ok), other(GateEffect::Hold)]));
+            assert!(fit(vec![kubelet(Reason::Ok), other(GateEffect::Warn)]));
         }
     }
 }

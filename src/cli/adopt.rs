@@ -3,20 +3,20 @@
 use clap::Args;
 
 use super::{
-    Answer, Exit, Format, Global, Printed,
-    config::{Context, complain_of},
+    Confirmation, Exit, Format, Global, OutputFormatArg,
+    config_context::{ConfigContext, print_refusals},
     confirm,
-    handover::{Handover, runs_no_other_daemon, unlocked},
-    output::{complain, warn},
+    handover::{Handover, check_no_mcd, explain_lock_error},
+    output::{print_error, warn},
     print, print_data, short, start_logging_beside_a_page,
 };
 use crate::{
     agent,
-    config::Fragment,
     plan::PlanDocument,
+    settings::Fragment,
     update::{
         handover::{self, Adoption, HandoverError},
-        store::Store,
+        store::StateStore,
     },
 };
 
@@ -41,13 +41,13 @@ pub struct AdoptArgs {
     pub handover: Handover,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, Fragment::default(), false)?;
+    let context = ConfigContext::open(global, Fragment::default(), false)?;
     start_logging_beside_a_page(context.settings.log)?;
-    runs_no_other_daemon(&context)?;
+    check_no_mcd(&context)?;
     let rules = agent::rules(&context.settings);
     let found = match handover::find(&context.root, &rules) {
         Ok(found) => found,
@@ -56,10 +56,10 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
     for warning in &found.warnings {
         warn(warning);
     }
-    if let Some(told) = args.handover.ask(&context)? {
+    if let Some(told) = args.handover.query_cluster(&context)? {
         told.has_no_other_daemon()?;
-        told.wants_no_other(&found.config.name)?;
-        told.says_no_other(&found.config.name)?;
+        told.check_desired_config(&found.config.name)?;
+        told.check_current_config(&found.config.name)?;
     }
     // As for an update, a live machine needs the capabilities for writing its state.
     let capabilities = agent::capabilities(&context.root, context.settings.owners)?;
@@ -73,19 +73,19 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
     show(&context, &adoption, args.printed.output, !differs)?;
     let name = &adoption.found.config.name;
     if differs {
-        complain(&format!(
+        print_error(&format!(
             "the disk differs from {name}: repair it, or use --force to take it over with drift"
         ));
         return Ok(Exit::Failed);
     }
-    if confirm("Take over this machine?", args.handover.yes)? == Answer::No {
+    if confirm("Take over this machine?", args.handover.yes)? == Confirmation::No {
         warn("nothing was changed");
         return Ok(Exit::Failed);
     }
     let failed = short()?.block_on(agent::failed_units(&context.root));
-    let adopted = Store::open(&context.root).map_err(HandoverError::from);
+    let adopted = StateStore::open(&context.root).map_err(HandoverError::from);
     let adopted = adopted.and_then(|store| handover::adopt(&store, &adoption, failed));
-    let base = unlocked(adopted)?;
+    let base = explain_lock_error(adopted)?;
     if args.printed.output == Format::Text {
         print(&format!("Taken over, current config: {}.\n", base.name))?;
     }
@@ -94,7 +94,12 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
 
 /// Prints the plan in the format of `plan`; if `taken`, also the state that is taken over with the
 /// config.
-fn show(context: &Context, adoption: &Adoption, format: Format, taken: bool) -> anyhow::Result<()> {
+fn show(
+    context: &ConfigContext,
+    adoption: &Adoption,
+    format: Format,
+    taken: bool,
+) -> anyhow::Result<()> {
     let root = context.shown_root();
     let document = PlanDocument::new(&root, &adoption.plan);
     print_data(format, &document, |_| {
@@ -121,7 +126,7 @@ fn show(context: &Context, adoption: &Adoption, format: Format, taken: bool) -> 
 fn refused(error: HandoverError) -> anyhow::Result<Exit> {
     match error {
         HandoverError::Refused(refusals) => {
-            complain_of(&refusals);
+            print_refusals(&refusals);
             Ok(Exit::Failed)
         }
         error => Err(error.into()),

@@ -11,28 +11,27 @@ use std::{
 use clap::Args;
 
 use super::{
-    Answer, Exit, Format, Global, NoTerminal, Printed, Wanted,
+    ConfigArgs, Confirmation, Exit, Format, Global, NotATerminal, OutputFormatArg, agent_client,
     args::owners_flag,
-    beside,
-    config::{Context, complain_of},
+    config_context::{ConfigContext, print_refusals},
     confirm, daemon, print, print_data,
-    progress::Progress,
+    progress::UpdateProgressLine,
     start_logging_beside_a_page,
 };
 use crate::{
-    agent::{self, report::finished},
+    agent::{self, reporter::finished},
     clock::Clock,
-    config::{Fragment, Owners},
     digest::Digest,
     error_chain::chain,
     machine_config::{self, MachineConfig},
     plan::Plan,
-    root::Root,
-    status::Outcome,
+    rootfs::Root,
+    settings::{Fragment, Owners},
+    status::UpdateOutcomeStatus,
     update::{
-        hold::Hold,
         journal::UpdateRecord,
-        run::{Desired, UpdateReport},
+        pinned_config::PinnedConfig,
+        reconciler::{DesiredConfig, UpdateReport},
         store,
     },
 };
@@ -51,7 +50,7 @@ Examples:
 pub struct ApplyArgs {
     /// The config to apply.
     #[command(flatten)]
-    pub wanted: Wanted,
+    pub wanted: ConfigArgs,
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
@@ -60,7 +59,7 @@ pub struct ApplyArgs {
     pub owners: Option<Owners>,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 impl ApplyArgs {
@@ -71,29 +70,29 @@ impl ApplyArgs {
 }
 
 pub(super) fn run(global: &Global, args: &ApplyArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, args.flags(), true)?;
+    let context = ConfigContext::open(global, args.flags(), true)?;
     start_logging_beside_a_page(context.settings.log)?;
-    let config = match context.wanted(&args.wanted)? {
+    let config = match context.selected_config(&args.wanted)? {
         Ok(config) => config,
         Err(refused) => {
-            complain_of(&context.all_refusals(refused));
+            print_refusals(&context.all_refusals(refused));
             return Ok(Exit::Failed);
         }
     };
-    let how = How {
+    let how = ApplyMode {
         by: "apply",
         yes: args.yes,
         output: args.printed.output,
     };
-    match beside::agent(&context)? {
-        Some(agent) => beside::ask(&context, &agent, &config, how),
+    match agent_client::agent(&context)? {
+        Some(agent) => agent_client::apply_through_agent(&context, &agent, &config, how),
         None => once(&context, config, None, how),
     }
 }
 
 /// Options for applying a config.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct How {
+pub(super) struct ApplyMode {
     /// The command that applies it.
     pub(super) by: &'static str,
     /// Do not ask for confirmation.
@@ -105,17 +104,17 @@ pub(super) struct How {
 /// Plans, asks for confirmation, applies and reports. Shared with `rollback`, which records a hold
 /// for the next agent: `over` is the config that the agent must not apply.
 pub(super) fn once(
-    context: &Context,
+    context: &ConfigContext,
     config: MachineConfig,
     over: Option<Digest>,
-    how: How,
+    how: ApplyMode,
 ) -> anyhow::Result<Exit> {
-    let How { by, yes, output } = how;
+    let ApplyMode { by, yes, output } = how;
     let refused = Arc::new(AtomicBool::new(false));
     let said_no = Arc::clone(&refused);
     let digest = machine_config::digest(&config);
     let config = Arc::new(config);
-    let hold = over.map(|over| Hold {
+    let hold = over.map(|over| PinnedConfig {
         config: Arc::clone(&config),
         digest,
         over: Some(over),
@@ -128,19 +127,19 @@ pub(super) fn once(
             // stdout is closed: the confirmation is still asked on the terminal.
             let _ = print(&plan.to_text(true));
         }
-        let agreed = matches!(confirm("Apply this plan?", yes), Ok(Answer::Yes));
+        let agreed = matches!(confirm("Apply this plan?", yes), Ok(Confirmation::Yes));
         // Record it before anything else, because a reboot may end this command.
         let held = held.as_ref().filter(|_| agreed);
         let agreed = agreed && held.is_none_or(|hold| kept(hold, &root));
         said_no.store(!agreed, Ordering::Relaxed);
         agreed
     };
-    let desired = Desired::Config(config, digest);
+    let desired = DesiredConfig::Config(config, digest);
     if !yes && !std::io::stdin().is_terminal() {
-        return Err(NoTerminal.into());
+        return Err(NotATerminal.into());
     }
     let before = newest(&store::peek(&context.root)?.history);
-    let progress = Progress::new(output);
+    let progress = UpdateProgressLine::new(output);
     let ran = daemon()?.block_on(agent::apply_once(
         &context.root,
         &context.settings,
@@ -156,16 +155,16 @@ pub(super) fn once(
     }
     match hold.filter(|_| report.failure.is_none()) {
         Some(hold) => hold.save(&context.root)?,
-        None => Hold::forget(&context.root)?,
+        None => PinnedConfig::forget(&context.root)?,
     }
     finish(&report, before.as_deref(), output)
 }
 
 /// Records the hold for the agent. A failure is printed, because nothing is changed then.
-fn kept(hold: &Hold, root: &Root) -> bool {
+fn kept(hold: &PinnedConfig, root: &Root) -> bool {
     let saved = hold.save(root);
     if let Err(error) = &saved {
-        super::output::complain(&chain(error));
+        super::output::print_error(&chain(error));
     }
     saved.is_ok()
 }
@@ -188,7 +187,7 @@ fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow
                 .current
                 .as_ref()
                 .map_or("no config", |on| &on.name);
-            let outcome = update.outcome.map_or("", Outcome::as_str);
+            let outcome = update.outcome.map_or("", UpdateOutcomeStatus::as_str);
             format!("{outcome}: current config is now {on}.\n")
         }
         (None, None) => "The machine matches the config.\n".to_owned(),

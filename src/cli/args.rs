@@ -15,10 +15,10 @@ use super::{
     vendor_check, verify,
 };
 use crate::{
+    abs_path::AbsPath,
     agent,
-    config::{Fragment, LogFormat, Owners, Place, SettingsFile, Source},
-    path::AbsPath,
-    root::Root,
+    rootfs::Root,
+    settings::{Fragment, LogFormat, Owners, SettingsFile, SettingsLocation, SourceSetting},
 };
 
 /// Applies machine configs, advertises devices to the kubelet and reports whether the machine is
@@ -128,14 +128,14 @@ impl Global {
     }
 
     /// The sources of the settings, including flags.
-    pub fn settings_place(&self, root: &Root, flags: Fragment) -> anyhow::Result<Place> {
-        let pool = agent::pool::known(root);
-        let root_alone = root.obeys_root_alone();
+    pub fn settings_place(&self, root: &Root, flags: Fragment) -> anyhow::Result<SettingsLocation> {
+        let pool = agent::pool_settings::stored_pool(root);
+        let root_alone = root.accepts_only_root();
         let (root, dir) = match &self.config {
             Some(own) => (open_config(own)?, AbsPath::root()),
             None => (root.clone(), AbsPath::new(SettingsFile::DEFAULT_DIR)?),
         };
-        Ok(Place {
+        Ok(SettingsLocation {
             root,
             dir,
             pool,
@@ -165,17 +165,17 @@ fn open_config(dir: &Path) -> anyhow::Result<Root> {
 /// A `MACHINIST_` variable is not UTF-8.
 #[derive(Debug, thiserror::Error)]
 #[error("environment variable {0} is not valid UTF-8")]
-pub(super) struct NoText(String);
+pub(super) struct NonUtf8Env(String);
 
 /// The environment variables. Those that are not UTF-8 are skipped, except for `MACHINIST_`
 /// variables, which are an error.
-fn environment() -> Result<Vec<(String, String)>, NoText> {
+fn environment() -> Result<Vec<(String, String)>, NonUtf8Env> {
     let mut all = Vec::new();
     for (name, value) in std::env::vars_os() {
         let shown = name.to_string_lossy().into_owned();
         match (name.into_string(), value.into_string()) {
             (Ok(name), Ok(value)) => all.push((name, value)),
-            _ if shown.starts_with("MACHINIST_") => return Err(NoText(shown)),
+            _ if shown.starts_with("MACHINIST_") => return Err(NonUtf8Env(shown)),
             _ => {}
         }
     }
@@ -184,22 +184,22 @@ fn environment() -> Result<Vec<(String, String)>, NoText> {
 
 /// The config that `plan`, `apply` and `render` work on.
 #[derive(Clone, Debug, Args)]
-pub struct Wanted {
+pub struct ConfigArgs {
     /// MachineConfig, Ignition or Butane files; later ones override earlier ones. Files without a
     /// name of their own are merged in this order, MachineConfigs as in OpenShift: role worker
     /// first, then by name
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Source of configs: dir:PATH, or auto [default: source of the settings, auto]
-    #[arg(long, value_name = "SOURCE", value_parser = Source::from_flag, conflicts_with = "files")]
-    pub source: Option<Source>,
+    #[arg(long, value_name = "SOURCE", value_parser = SourceSetting::from_flag, conflicts_with = "files")]
+    pub source: Option<SourceSetting>,
     /// The roles of the machine, such as worker,infra; MachineConfigs of other roles are skipped
     /// [default: source.role of the settings]
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     pub role: Vec<String>,
 }
 
-impl Wanted {
+impl ConfigArgs {
     /// The settings that the flags set.
     pub fn flags(&self) -> Fragment {
         let flags = source_flag(Fragment::default(), self.source.as_ref());
@@ -215,7 +215,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(super) fn source_flag(flags: Fragment, source: Option<&Source>) -> Fragment {
+pub(super) fn source_flag(flags: Fragment, source: Option<&SourceSetting>) -> Fragment {
     match source {
         Some(source) => flags.with_flag("--source", "source", source.to_string()),
         None => flags,

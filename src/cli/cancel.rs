@@ -7,20 +7,20 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Exit, Global, Printed, args::duration, nodes::Nodes, nodes::log, output::complain, print_data,
-    short, start_logging_beside_a_page,
+    Exit, Global, OutputFormatArg, args::duration, node_selection::SelectedNodes,
+    node_selection::log, output::print_error, print_data, short, start_logging_beside_a_page,
 };
 use crate::{
     cluster::{
         Cluster, ClusterError,
-        cancel::{Standing, ask, standing},
+        update_cancel::{UpdateAnnotations, read_annotations, request_cancel},
     },
     error_chain::chain,
     reason::Reason,
 };
 
 /// The interval for polling the Node while waiting for the agent's answer.
-const STEP: Duration = Duration::from_millis(500);
+const NODE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Flags of `cancel`.
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ Examples:
 pub struct CancelArgs {
     /// The nodes.
     #[command(flatten)]
-    pub nodes: Nodes,
+    pub nodes: SelectedNodes,
     /// Revoke the cancellation, so that the update can start
     #[arg(long)]
     pub undo: bool,
@@ -48,22 +48,22 @@ pub struct CancelArgs {
     pub timeout: Duration,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// The result for one node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct NodeCancelled {
+struct NodeCancelResult {
     node: String,
     config: Option<String>,
-    outcome: Outcome,
+    outcome: CancelOutcome,
     message: Option<String>,
     reason: Option<Reason>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-enum Outcome {
+enum CancelOutcome {
     /// The update is cancelled; the machine was not changed.
     Cancelled,
     /// The agent has not answered yet, or the command did not wait; the request remains on the
@@ -82,25 +82,25 @@ enum Outcome {
 /// The output document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct CancelOutput {
     api_version: &'static str,
     kind: &'static str,
     dry_run: &'static str,
-    nodes: Vec<NodeCancelled>,
+    nodes: Vec<NodeCancelResult>,
 }
 
 pub(super) fn run(global: &Global, args: &CancelArgs) -> anyhow::Result<Exit> {
     start_logging_beside_a_page(log(global))?;
     let nodes = short()?.block_on(all(args))?;
-    let went_wrong = |node: &&NodeCancelled| {
-        let asked = node.outcome == Outcome::Asked && node.message.is_some();
-        asked || matches!(node.outcome, Outcome::Refused | Outcome::Failed)
+    let went_wrong = |node: &&NodeCancelResult| {
+        let asked = node.outcome == CancelOutcome::Asked && node.message.is_some();
+        asked || matches!(node.outcome, CancelOutcome::Refused | CancelOutcome::Failed)
     };
     for node in nodes.iter().filter(went_wrong) {
-        complain(node.message.as_deref().unwrap_or_default());
+        print_error(node.message.as_deref().unwrap_or_default());
     }
     let failed = nodes.iter().any(|node| went_wrong(&node));
-    let answer = Answer {
+    let answer = CancelOutput {
         api_version: "machinist.dev/v1",
         kind: "Cancel",
         dry_run: args.nodes.dry_run.as_str(),
@@ -111,17 +111,17 @@ pub(super) fn run(global: &Global, args: &CancelArgs) -> anyhow::Result<Exit> {
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 
-fn page(answer: &Answer, suffix: &str) -> String {
+fn page(answer: &CancelOutput, suffix: &str) -> String {
     let lines = answer.nodes.iter().filter_map(|node| {
         let config = node.config.as_deref().unwrap_or_default();
         let what = match node.outcome {
-            Outcome::Cancelled => format!("update to {config} cancelled"),
-            Outcome::Asked if node.message.is_none() => {
+            CancelOutcome::Cancelled => format!("update to {config} cancelled"),
+            CancelOutcome::Asked if node.message.is_none() => {
                 format!("requested cancellation of the update to {config}")
             }
-            Outcome::Undone => format!("cancellation of the update to {config} revoked"),
-            Outcome::Nothing => "has no update to cancel".to_owned(),
-            Outcome::Asked | Outcome::Refused | Outcome::Failed => return None,
+            CancelOutcome::Undone => format!("cancellation of the update to {config} revoked"),
+            CancelOutcome::Nothing => "has no update to cancel".to_owned(),
+            CancelOutcome::Asked | CancelOutcome::Refused | CancelOutcome::Failed => return None,
         };
         Some(format!("node/{} {what}{suffix}\n", node.node))
     });
@@ -129,13 +129,13 @@ fn page(answer: &Answer, suffix: &str) -> String {
 }
 
 /// Sends all requests first, then waits for each answer.
-async fn all(args: &CancelArgs) -> anyhow::Result<Vec<NodeCancelled>> {
+async fn all(args: &CancelArgs) -> anyhow::Result<Vec<NodeCancelResult>> {
     let cluster = args.nodes.cluster().await?;
     let names = args.nodes.names(&cluster).await?;
     let begun = Instant::now();
     let mut asked = Vec::new();
     for node in names {
-        let seen = ask(&cluster, &node, args.nodes.dry_run.into(), |seen| {
+        let seen = request_cancel(&cluster, &node, args.nodes.dry_run.into(), |seen| {
             wish(seen, args.undo)
         });
         asked.push((seen.await, node));
@@ -152,7 +152,7 @@ async fn all(args: &CancelArgs) -> anyhow::Result<Vec<NodeCancelled>> {
 }
 
 /// The annotation value to write; none if the Node has it already.
-fn wish(seen: &Standing, undo: bool) -> Option<Option<String>> {
+fn wish(seen: &UpdateAnnotations, undo: bool) -> Option<Option<String>> {
     match (undo, &seen.asked, seen.pending()) {
         (true, Some(_), _) => Some(None),
         (false, asked, Some(pending)) if asked.as_deref() != Some(pending) => {
@@ -165,32 +165,32 @@ fn wish(seen: &Standing, undo: bool) -> Option<Option<String>> {
 async fn follow(
     cluster: &Cluster,
     node: &str,
-    seen: Standing,
+    seen: UpdateAnnotations,
     args: &CancelArgs,
     begun: Instant,
-) -> Result<NodeCancelled, ClusterError> {
-    let ended = |config: Option<&str>, outcome, message: Option<String>| NodeCancelled {
+) -> Result<NodeCancelResult, ClusterError> {
+    let ended = |config: Option<&str>, outcome, message: Option<String>| NodeCancelResult {
         node: node.to_owned(),
         config: config.map(str::to_owned),
         outcome,
-        reason: (outcome == Outcome::Refused).then_some(Reason::UpdateInProgress),
+        reason: (outcome == CancelOutcome::Refused).then_some(Reason::UpdateInProgress),
         message: message.map(|message| format!("node/{node}: {message}")),
     };
     if args.undo {
         let outcome = match seen.asked {
-            Some(_) => Outcome::Undone,
-            None => Outcome::Nothing,
+            Some(_) => CancelOutcome::Undone,
+            None => CancelOutcome::Nothing,
         };
         return Ok(ended(seen.asked.as_deref(), outcome, None));
     }
     let Some(config) = seen.pending() else {
-        return Ok(ended(None, Outcome::Nothing, None));
+        return Ok(ended(None, CancelOutcome::Nothing, None));
     };
-    if args.no_wait || args.nodes.dry_run != super::nodes::Rehearse::None {
-        return Ok(ended(Some(config), Outcome::Asked, None));
+    if args.no_wait || args.nodes.dry_run != super::node_selection::DryRunArg::None {
+        return Ok(ended(Some(config), CancelOutcome::Asked, None));
     }
     loop {
-        let missed = match standing(cluster, node).await {
+        let missed = match read_annotations(cluster, node).await {
             Ok(now) => match answer(&now, config) {
                 Some((outcome, why)) => return Ok(ended(Some(config), outcome, why)),
                 None => None,
@@ -202,23 +202,23 @@ async fn follow(
         };
         if !args.timeout.is_zero() && begun.elapsed() >= args.timeout {
             let why = overdue(config, args.timeout, missed.as_ref());
-            return Ok(ended(Some(config), Outcome::Asked, Some(why)));
+            return Ok(ended(Some(config), CancelOutcome::Asked, Some(why)));
         }
-        sleep(STEP).await;
+        sleep(NODE_POLL_INTERVAL).await;
     }
 }
 
 /// The answer in the Node's annotations, once there is one.
-fn answer(now: &Standing, config: &str) -> Option<(Outcome, Option<String>)> {
+fn answer(now: &UpdateAnnotations, config: &str) -> Option<(CancelOutcome, Option<String>)> {
     if now.cancelled.as_deref() == Some(config) {
-        return Some((Outcome::Cancelled, None));
+        return Some((CancelOutcome::Cancelled, None));
     }
     if let Some(why) = now.refusal(config) {
         let why = format!("cannot cancel the update to {config}: {why}");
-        return Some((Outcome::Refused, Some(why)));
+        return Some((CancelOutcome::Refused, Some(why)));
     }
     let other = "the request was replaced by another one";
-    (now.asked.as_deref() != Some(config)).then(|| (Outcome::Refused, Some(other.to_owned())))
+    (now.asked.as_deref() != Some(config)).then(|| (CancelOutcome::Refused, Some(other.to_owned())))
 }
 
 /// `missed`: why the last poll failed.
@@ -235,11 +235,11 @@ fn overdue(config: &str, timeout: Duration, missed: Option<&ClusterError>) -> St
     }
 }
 
-fn failed(node: &str, error: &ClusterError) -> NodeCancelled {
-    NodeCancelled {
+fn failed(node: &str, error: &ClusterError) -> NodeCancelResult {
+    NodeCancelResult {
         node: node.to_owned(),
         config: None,
-        outcome: Outcome::Failed,
+        outcome: CancelOutcome::Failed,
         message: Some(chain(error)),
         reason: Some(error.reason()),
     }
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn what_is_asked_already_is_not_asked_again_and_an_old_question_is_no_answer_to_a_new_config() {
         let standing = |asked: Option<&str>, current: &str| {
-            let mut standing = Standing::default();
+            let mut standing = UpdateAnnotations::default();
             standing.desired = Some("new".to_owned());
             standing.current = Some(current.to_owned());
             standing.asked = asked.map(str::to_owned);

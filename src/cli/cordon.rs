@@ -4,13 +4,13 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Exit, Global, Printed,
-    nodes::{Nodes, Rehearse, log},
-    output::complain,
+    Exit, Global, OutputFormatArg,
+    node_selection::{DryRunArg, SelectedNodes, log},
+    output::print_error,
     print_data, short, start_logging_beside_a_page,
 };
 use crate::{
-    cluster::by_hand::{self, Before, Wish},
+    cluster::node_commands::{self, CordonRequest, PreviousCordon},
     error_chain::chain,
 };
 
@@ -27,13 +27,13 @@ Examples:
 pub struct CordonArgs {
     /// The nodes.
     #[command(flatten)]
-    pub nodes: Nodes,
+    pub nodes: SelectedNodes,
     /// Keep the node cordoned after a running update as well
     #[arg(long)]
     pub keep: bool,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// Flags of `uncordon`.
@@ -46,16 +46,16 @@ Example:
 pub struct UncordonArgs {
     /// The nodes.
     #[command(flatten)]
-    pub nodes: Nodes,
+    pub nodes: SelectedNodes,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// The result for one node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct NodeSet {
+struct NodeCordonResult {
     node: String,
     changed: bool,
     held_by_agent: bool,
@@ -66,34 +66,39 @@ struct NodeSet {
 /// The output document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct CordonOutput {
     api_version: &'static str,
     kind: &'static str,
     dry_run: &'static str,
-    nodes: Vec<NodeSet>,
+    nodes: Vec<NodeCordonResult>,
 }
 
 pub(super) fn cordon(global: &Global, args: &CordonArgs) -> anyhow::Result<Exit> {
-    let wish = Wish::Cordon { keep: args.keep };
+    let wish = CordonRequest::Cordon { keep: args.keep };
     run(global, &args.nodes, wish, args.printed)
 }
 
 pub(super) fn uncordon(global: &Global, args: &UncordonArgs) -> anyhow::Result<Exit> {
-    run(global, &args.nodes, Wish::Uncordon, args.printed)
+    run(global, &args.nodes, CordonRequest::Uncordon, args.printed)
 }
 
-fn run(global: &Global, nodes: &Nodes, wish: Wish, printed: Printed) -> anyhow::Result<Exit> {
+fn run(
+    global: &Global,
+    nodes: &SelectedNodes,
+    wish: CordonRequest,
+    printed: OutputFormatArg,
+) -> anyhow::Result<Exit> {
     start_logging_beside_a_page(log(global))?;
     let set = short()?.block_on(set(nodes, wish))?;
     let failed = set.iter().any(|node| node.reason.is_some());
     for node in set.iter().filter(|node| node.reason.is_some()) {
-        complain(node.message.as_deref().unwrap_or_default());
+        print_error(node.message.as_deref().unwrap_or_default());
     }
-    let answer = Answer {
+    let answer = CordonOutput {
         api_version: "machinist.dev/v1",
         kind: match wish {
-            Wish::Cordon { .. } => "Cordon",
-            Wish::Uncordon => "Uncordon",
+            CordonRequest::Cordon { .. } => "Cordon",
+            CordonRequest::Uncordon => "Uncordon",
         },
         dry_run: nodes.dry_run.as_str(),
         nodes: set,
@@ -105,13 +110,13 @@ fn run(global: &Global, nodes: &Nodes, wish: Wish, printed: Printed) -> anyhow::
 }
 
 /// Processes the nodes one after the other; a failure does not stop the others.
-async fn set(nodes: &Nodes, wish: Wish) -> anyhow::Result<Vec<NodeSet>> {
+async fn set(nodes: &SelectedNodes, wish: CordonRequest) -> anyhow::Result<Vec<NodeCordonResult>> {
     let cluster = nodes.cluster().await?;
     let mut all = Vec::new();
     for node in nodes.names(&cluster).await? {
-        let done = by_hand::set(&cluster, &node, wish, nodes.dry_run.into()).await;
+        let done = node_commands::apply_cordon(&cluster, &node, wish, nodes.dry_run.into()).await;
         let before = done.as_ref().ok();
-        all.push(NodeSet {
+        all.push(NodeCordonResult {
             changed: before.is_some_and(|before| !before.settled),
             held_by_agent: before.is_some_and(|before| before.held_by_agent),
             message: match &done {
@@ -129,23 +134,23 @@ async fn set(nodes: &Nodes, wish: Wish) -> anyhow::Result<Vec<NodeSet>> {
 }
 
 /// A hint about an effect that the user might not expect.
-fn hint(before: Before, wish: Wish) -> Option<String> {
+fn hint(before: PreviousCordon, wish: CordonRequest) -> Option<String> {
     let hint = match wish {
-        Wish::Cordon { keep: false } if before.held_by_agent && !before.kept => {
+        CordonRequest::Cordon { keep: false } if before.held_by_agent && !before.kept => {
             "cordoned for an update and uncordoned when it is complete; to keep it cordoned, use --keep"
         }
-        Wish::Uncordon if before.held_by_agent => {
+        CordonRequest::Uncordon if before.held_by_agent => {
             "cordoned for an update: the agent cordons it again once; if it is uncordoned again, the agent pauses its drain"
         }
-        Wish::Cordon { .. } | Wish::Uncordon => return None,
+        CordonRequest::Cordon { .. } | CordonRequest::Uncordon => return None,
     };
     Some(hint.to_owned())
 }
 
-fn page(answer: &Answer, wish: Wish, dry_run: Rehearse) -> String {
+fn page(answer: &CordonOutput, wish: CordonRequest, dry_run: DryRunArg) -> String {
     let done = match wish {
-        Wish::Cordon { .. } => "cordoned",
-        Wish::Uncordon => "uncordoned",
+        CordonRequest::Cordon { .. } => "cordoned",
+        CordonRequest::Uncordon => "uncordoned",
     };
     let nodes = answer.nodes.iter().filter(|node| node.reason.is_none());
     let lines = nodes.map(|node| {

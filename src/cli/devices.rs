@@ -7,13 +7,15 @@ use std::{fmt::Write, path::PathBuf};
 use clap::{Args, Subcommand};
 use serde::{Serialize, Serializer};
 
-use super::{Exit, Global, Printed, config::Context, print_data, status::ask};
+use super::{
+    Exit, Global, OutputFormatArg, config_context::ConfigContext, print_data, status::fetch_status,
+};
 use crate::{
+    abs_path::AbsPath,
     agent,
-    config::Fragment,
-    device::{Pairs, Resource, Serve, quantity::Quantity, registry},
-    path::AbsPath,
-    root::Root,
+    device::{Resource, ServeMode, SmallMap, quantity::Quantity, registry},
+    rootfs::Root,
+    settings::Fragment,
     status::ResourceStatus,
 };
 
@@ -31,7 +33,7 @@ pub enum DevicesCommand {
     /// List the resources that the running agent advertises
     List(ListArgs),
     /// Explain the state of a resource and its devices, and which containers hold them since when
-    Explain(explain::ExplainArgs),
+    Explain(explain::DeviceExplainArgs),
     /// Show which devices of this machine a declaration matches
     Check(CheckArgs),
 }
@@ -41,7 +43,7 @@ pub enum DevicesCommand {
 pub struct ListArgs {
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// Flags of `devices check`.
@@ -58,7 +60,7 @@ pub struct CheckArgs {
     pub file: PathBuf,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 pub(super) fn run(global: &Global, args: &DevicesArgs) -> anyhow::Result<Exit> {
@@ -75,7 +77,7 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     let slash = Root::open(std::path::Path::new("/"))?;
     let read = registry::text_of(&slash, &agent::plain(&whole)?, &shown);
     let file = agent::plain(&whole)?;
-    let context = Context::open(global, Fragment::default(), false)?;
+    let context = ConfigContext::open(global, Fragment::default(), false)?;
     let allowances = agent::allowances(&context.settings);
     let root = &context.root;
     let found = read
@@ -101,12 +103,15 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     for problem in found.problems.iter().cloned().chain(rivals) {
         super::output::write_error(&format!("{problem}\n"));
     }
-    let found = found.resources.values().flat_map(|one| Found::all(one));
+    let found = found
+        .resources
+        .values()
+        .flat_map(|one| MatchedDevice::all(one));
     let found: Vec<_> = found.collect();
     print_data(args.printed.output, &found, |found| {
         match found.is_empty() {
             true => format!("{shown} is valid; no device on this machine matches it now\n"),
-            false => found.iter().map(Found::line).collect(),
+            false => found.iter().map(MatchedDevice::line).collect(),
         }
     })?;
     Ok(Exit::Done)
@@ -123,24 +128,24 @@ fn of_root(root: &Root, file: &AbsPath) -> AbsPath {
 
 /// A device that the declaration currently matches.
 #[derive(Debug, Serialize)]
-struct Found<'a> {
+struct MatchedDevice<'a> {
     id: &'a str,
     health: String,
     reason: Option<&'a str>,
     nodes: Vec<&'a str>,
     numa: &'a [u32],
     #[serde(serialize_with = "as_map")]
-    attributes: &'a Pairs<String>,
-    #[serde(skip_serializing_if = "Pairs::is_empty")]
-    capacity: &'a Pairs<Quantity>,
+    attributes: &'a SmallMap<String>,
+    #[serde(skip_serializing_if = "SmallMap::is_empty")]
+    capacity: &'a SmallMap<Quantity>,
 }
 
 /// Serialises an empty map as an object as well.
-fn as_map<S: Serializer>(pairs: &&Pairs<String>, to: S) -> Result<S::Ok, S::Error> {
+fn as_map<S: Serializer>(pairs: &&SmallMap<String>, to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(pairs.iter())
 }
 
-impl<'a> Found<'a> {
+impl<'a> MatchedDevice<'a> {
     fn all(resource: &'a Resource) -> impl Iterator<Item = Self> {
         resource.devices.iter().map(|(id, device)| Self {
             id,
@@ -176,7 +181,7 @@ impl<'a> Found<'a> {
 }
 
 fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
-    let status = ask(&global.open_root()?)?;
+    let status = fetch_status(&global.open_root()?)?;
     let problems = status.device_problems.iter().cloned();
     // The error of a connected driver's earlier session is shown by `status` and `explain`.
     let vendors = status
@@ -232,7 +237,7 @@ fn named(resource: &ResourceStatus) -> String {
     match resource.serve.as_str() {
         // An agent of an older version does not report it.
         "" => resource.resource.clone(),
-        serve if serve == Serve::DevicePlugin.as_str() => resource.resource.clone(),
+        serve if serve == ServeMode::DevicePlugin.as_str() => resource.resource.clone(),
         serve => format!("{} ({serve})", resource.resource),
     }
 }
@@ -244,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_served_by_claim_says_so_and_nothing_else_does() {
-        let of = |serve: Serve| {
+        let of = |serve: ServeMode| {
             let resource = ResourceStatus {
                 resource: "acme.dev/x".to_owned(),
                 serve: serve.as_str().to_owned(),
@@ -254,21 +259,21 @@ mod tests {
             assert_eq!(serde_json::to_value(&resource).unwrap()["serve"], known);
             named(&resource)
         };
-        assert_eq!(of(Serve::DevicePlugin), "acme.dev/x");
-        assert_eq!(of(Serve::Dra), "acme.dev/x (dra)");
+        assert_eq!(of(ServeMode::DevicePlugin), "acme.dev/x");
+        assert_eq!(of(ServeMode::Dra), "acme.dev/x (dra)");
     }
 
     #[test]
     fn what_is_not_known_of_a_device_is_an_empty_object() {
-        let none = Pairs::default();
-        let found = Found {
+        let none = SmallMap::default();
+        let found = MatchedDevice {
             id: "a",
             health: "Healthy".to_owned(),
             reason: None,
             nodes: Vec::new(),
             numa: &[],
             attributes: &none,
-            capacity: &Pairs::default(),
+            capacity: &SmallMap::default(),
         };
         let json = serde_json::to_value(&found).unwrap();
         assert_eq!(json["attributes"], serde_json::json!({}));

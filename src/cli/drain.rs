@@ -1,36 +1,38 @@
 //! Implements `machinist drain`.
 
+mod progress;
 mod report;
-mod tell;
 
 use std::{sync::Arc, time::Duration};
 
 use clap::{ArgAction, Args};
 use tokio_util::sync::CancellationToken;
 
-use self::{report::Report, tell::Teller};
+use self::{progress::DrainProgressPrinter, report::NodeDrainReport};
 use super::{
-    Exit, Format, Global, Printed,
+    Exit, Format, Global, OutputFormatArg,
     args::duration,
-    nodes::{Nodes, Rehearse, log},
+    node_selection::{DryRunArg, SelectedNodes, log},
     print_data, selector, short, start_logging_beside_a_page,
 };
 use crate::{
     clock::Clock,
     cluster::{
         Cluster,
-        by_hand::{self, Wish},
+        node_commands::{self, CordonRequest},
         pods::NodePods,
     },
     drain::{
-        Grace, Permit, Rules,
-        evict::{AT_ONCE, Drain, DrainError, Force, Options, Way},
+        DrainRules, Grace, LossPolicy,
+        eviction::{
+            BudgetMode, DEFAULT_MAX_CONCURRENT_EVICTIONS, Drain, DrainError, ForceState, Options,
+        },
     },
 };
 
 /// How long the API server may be unreachable during a drain before the drain fails: a restart of a
 /// single one takes less.
-const PATIENCE: Duration = Duration::from_secs(120);
+const API_OUTAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Flags of `drain`: the names are those of kubectl and oc 3.11.
 #[derive(Debug, Args)]
@@ -46,7 +48,7 @@ Examples:
 pub struct DrainArgs {
     /// The nodes.
     #[command(flatten)]
-    pub nodes: Nodes,
+    pub nodes: SelectedNodes,
     /// Also evict pods that no controller recreates
     #[arg(long, value_name = "YES", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true", hide_default_value = true,
@@ -82,14 +84,14 @@ pub struct DrainArgs {
     #[arg(long, value_name = "SECONDS", default_value = "0")]
     pub skip_wait_for_delete_timeout: u64,
     /// Maximum number of parallel evictions
-    #[arg(long, value_name = "N", default_value_t = AT_ONCE, value_parser = at_once)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_CONCURRENT_EVICTIONS, value_parser = at_once)]
     pub at_once: usize,
     /// Accepted for compatibility with kubectl and ignored
     #[arg(long, value_name = "N")]
     pub chunk_size: Option<u64>,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 fn grace(text: &str) -> Result<Grace, String> {
@@ -111,14 +113,14 @@ impl DrainArgs {
     fn options(&self) -> Options {
         let permit = |allowed| {
             if allowed {
-                Permit::Evict
+                LossPolicy::Evict
             } else {
-                Permit::Refuse
+                LossPolicy::Refuse
             }
         };
         let skip = self.skip_wait_for_delete_timeout;
         Options {
-            rules: Rules {
+            rules: DrainRules {
                 own: None,
                 left_out: Vec::new(),
                 leave_daemon_sets: self.ignore_daemonsets,
@@ -128,11 +130,11 @@ impl DrainArgs {
             },
             grace: self.grace_period,
             time_limit: Some(self.timeout).filter(|limit| !limit.is_zero()),
-            patience: Some(PATIENCE),
+            patience: Some(API_OUTAGE_TIMEOUT),
             at_once: self.at_once,
             way: match self.disable_eviction {
-                true => Way::Delete,
-                false => Way::Evict,
+                true => BudgetMode::Delete,
+                false => BudgetMode::Evict,
             },
             ..Options::default()
         }
@@ -143,15 +145,15 @@ pub(super) fn run(global: &Global, args: &DrainArgs) -> anyhow::Result<Exit> {
     start_logging_beside_a_page(log(global))?;
     let nodes = short()?.block_on(all(args))?;
     let failed = nodes.iter().any(|node| node.reason.is_some());
-    let drain = report::Drain::new(args.nodes.dry_run.as_str(), nodes);
+    let drain = report::DrainOutput::new(args.nodes.dry_run.as_str(), nodes);
     print_data(args.printed.output, &drain, |drain| {
-        drain.nodes.iter().map(Report::to_text).collect()
+        drain.nodes.iter().map(NodeDrainReport::to_text).collect()
     })?;
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 
 /// Processes the nodes one after the other; a failure does not stop the others.
-async fn all(args: &DrainArgs) -> anyhow::Result<Vec<Report>> {
+async fn all(args: &DrainArgs) -> anyhow::Result<Vec<NodeDrainReport>> {
     let cluster = args.nodes.cluster().await?;
     let names = args.nodes.names(&cluster).await?;
     let stop = CancellationToken::new();
@@ -164,51 +166,56 @@ async fn all(args: &DrainArgs) -> anyhow::Result<Vec<Report>> {
     let mut reports = Vec::new();
     for name in names {
         let report = match stop.is_cancelled() {
-            true => Report::failed(&name, &DrainError::Stopped),
+            true => NodeDrainReport::failed(&name, &DrainError::Stopped),
             false => one(args, &cluster, &name, &stop).await,
         };
         if let Some(message) = report.message.as_ref() {
-            super::output::complain(&format!("node/{name}: {message}"));
+            super::output::print_error(&format!("node/{name}: {message}"));
         }
         reports.push(report);
     }
     Ok(reports)
 }
 
-async fn one(args: &DrainArgs, cluster: &Cluster, name: &str, stop: &CancellationToken) -> Report {
+async fn one(
+    args: &DrainArgs,
+    cluster: &Cluster,
+    name: &str,
+    stop: &CancellationToken,
+) -> NodeDrainReport {
     let pods = NodePods::new(cluster.clone(), args.pod_selector.clone());
     let drain = Drain::new(Arc::new(pods), name, args.options(), Clock::system());
     let dry_run = args.nodes.dry_run;
     // Also without --dry-run: obstacles are reported before the node is changed.
-    let rehearsal = match drain.rehearse(dry_run == Rehearse::Server).await {
+    let rehearsal = match drain.rehearse(dry_run == DryRunArg::Server).await {
         Ok(rehearsal) => rehearsal,
-        Err(error) => return Report::failed(name, &error),
+        Err(error) => return NodeDrainReport::failed(name, &error),
     };
     if !rehearsal.refuse.is_empty() {
-        return Report::failed(name, &DrainError::Refused(rehearsal.refuse));
+        return NodeDrainReport::failed(name, &DrainError::Refused(rehearsal.refuse));
     }
-    let wish = Wish::Cordon { keep: false };
-    if let Err(error) = by_hand::set(cluster, name, wish, dry_run.into()).await {
-        return Report::not_cordoned(name, &error);
+    let wish = CordonRequest::Cordon { keep: false };
+    if let Err(error) = node_commands::apply_cordon(cluster, name, wish, dry_run.into()).await {
+        return NodeDrainReport::cordon_failed(name, &error);
     }
-    if dry_run != Rehearse::None {
-        return Report::rehearsed(name, dry_run, &rehearsal);
+    if dry_run != DryRunArg::None {
+        return NodeDrainReport::preview(name, dry_run, &rehearsal);
     }
-    let mut teller = Teller::new(name, args.printed.output == Format::Text);
+    let mut teller = DrainProgressPrinter::new(name, args.printed.output == Format::Text);
     let mut progress = drain.progress();
-    let mut running = std::pin::pin!(drain.run(Force::never(), stop.clone()));
+    let mut running = std::pin::pin!(drain.run(ForceState::never(), stop.clone()));
     let ended = loop {
         tokio::select! {
             ended = &mut running => break ended,
             // Cancel safe: a change missed here is still marked as unseen.
-            _ = progress.changed() => teller.tell(&progress.borrow_and_update()),
+            _ = progress.changed() => teller.print_progress(&progress.borrow_and_update()),
         }
     };
     let last = progress.borrow();
-    teller.tell(&last);
+    teller.print_progress(&last);
     drop(teller);
     match ended {
-        Ok(_) => Report::drained(name, &last),
-        Err(error) => Report::failed(name, &error).at(&last),
+        Ok(_) => NodeDrainReport::drained(name, &last),
+        Err(error) => NodeDrainReport::failed(name, &error).with_progress(&last),
     }
 }

@@ -3,17 +3,17 @@
 use clap::Args;
 
 use super::{
-    Exit, Global, Printed, beside,
-    config::Context,
+    Exit, Global, OutputFormatArg, agent_client,
+    config_context::ConfigContext,
     fleet,
-    nodes::{Reach, log},
+    node_selection::{ClusterArgs, log},
     print_data, start_logging_beside_a_page,
 };
 use crate::{
-    config::{Fragment, Job},
+    settings::{Fragment, Job},
     status::{Finding, explain},
     update::{
-        hold::Hold,
+        pinned_config::PinnedConfig,
         store::{self, StoreError},
     },
 };
@@ -34,10 +34,10 @@ pub struct ExplainArgs {
     pub node: Option<String>,
     /// The cluster.
     #[command(flatten)]
-    pub reach: Reach,
+    pub reach: ClusterArgs,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
@@ -47,7 +47,7 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
             fleet::explain(&args.reach, name)?
         }
         None if !args.reach.is_silent() => {
-            super::output::complain("cluster flags require --node NAME");
+            super::output::print_error("cluster flags require --node NAME");
             return Ok(Exit::Usage);
         }
         None => here(global)?,
@@ -60,7 +60,7 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
 
 /// The findings about this machine.
 fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
-    let context = Context::open(global, Fragment::default(), false)?;
+    let context = ConfigContext::open(global, Fragment::default(), false)?;
     let mut found = Vec::new();
     if !context.settings.does(Job::Config) {
         found.push(Finding::plain(
@@ -68,7 +68,7 @@ fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
             "see: machinist settings",
         ));
     }
-    match beside::agent(&context)? {
+    match agent_client::agent(&context)? {
         Some(status) => {
             let reboot = context.settings.update.reboot.as_str();
             found.extend(explain(&status, reboot));
@@ -84,7 +84,7 @@ fn sentence(finding: &Finding) -> String {
         !finding.message.contains(code.as_str())
     });
     let code = code.map_or(String::new(), |code| format!(" [{code}]"));
-    let text = crate::plan::printable(&format!("{}{code}", finding.message));
+    let text = crate::plan::escape_line(&format!("{}{code}", finding.message));
     let mut page = super::output::wrapped("- ", "  ", &text);
     if !finding.advice.is_empty() {
         page += &super::output::wrapped("    → ", "      ", &finding.advice);
@@ -93,7 +93,7 @@ fn sentence(finding: &Finding) -> String {
 }
 
 /// The findings from the state on disk.
-fn without_agent(context: &Context) -> anyhow::Result<Vec<Finding>> {
+fn without_agent(context: &ConfigContext) -> anyhow::Result<Vec<Finding>> {
     let mut found = vec![Finding::plain(
         format!(
             "no agent running for root {}",
@@ -125,7 +125,7 @@ fn without_agent(context: &Context) -> anyhow::Result<Vec<Finding>> {
         let what = format!("the last update failed: {}", failure.message);
         found.push(Finding::coded(failure.code, what, failure.code.meaning()));
     }
-    if let Some(hold) = Hold::load(&context.root)? {
+    if let Some(hold) = PinnedConfig::load(&context.root)? {
         let what = format!("machine pinned to {} ({})", hold.config.name, hold.by);
         let advice = "the agent keeps it at start until the source changes";
         found.push(Finding::plain(what, advice));

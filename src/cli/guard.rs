@@ -3,12 +3,12 @@
 
 use clap::Args;
 
-use super::{Exit, Global, config::Context, daemon, print, start_logging};
+use super::{Exit, Global, config_context::ConfigContext, daemon, print, start_logging};
 use crate::{
-    agent::guard,
-    config::{self, Fragment, Inputs, Reboot, Settings},
+    agent::boot_guard,
     error_chain::chain,
-    root::Root,
+    rootfs::Root,
+    settings::{self, Fragment, Reboot, Settings, SettingsInputs},
     update::store,
 };
 
@@ -23,7 +23,7 @@ pub struct GuardArgs {
 
 pub(super) fn run(global: &Global, args: &GuardArgs) -> anyhow::Result<Exit> {
     let root = global.open_root()?;
-    let due = guard::is_due(&root)?;
+    let due = boot_guard::is_due(&root)?;
     if args.dry_run {
         print(if due {
             "this boot is to be verified\n"
@@ -41,7 +41,7 @@ pub(super) fn run(global: &Global, args: &GuardArgs) -> anyhow::Result<Exit> {
         tracing::warn!("invalid settings, using the defaults: {problem}");
     }
     let runtime = daemon()?;
-    let ended = runtime.block_on(guard::run(&root, &settings));
+    let ended = runtime.block_on(boot_guard::run(&root, &settings));
     runtime.shutdown_background();
     ended?;
     Ok(Exit::Done)
@@ -51,11 +51,11 @@ pub(super) fn run(global: &Global, args: &GuardArgs) -> anyhow::Result<Exit> {
 /// itself. With the defaults, a reboot is ordered only if the agent, with the user's permission,
 /// also ordered a reboot in that update.
 pub(super) fn settings(global: &Global, root: &Root) -> anyhow::Result<(Settings, Option<String>)> {
-    let problem = match Context::open(global, Fragment::default(), false) {
+    let problem = match ConfigContext::open(global, Fragment::default(), false) {
         Ok(context) => return Ok((context.settings, None)),
         Err(error) => chain(error.as_ref()),
     };
-    let mut settings = config::load(Inputs::default())?;
+    let mut settings = settings::load(SettingsInputs::default())?;
     let journal = store::peek(root)?;
     let ordered = journal.transactions.iter().any(|tx| tx.reboot.is_some());
     if !ordered {

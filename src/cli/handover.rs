@@ -7,10 +7,10 @@ use anyhow::bail;
 use clap::Args;
 use tokio::runtime::Runtime;
 
-use super::{config::Context, output::warn, short};
+use super::{config_context::ConfigContext, output::warn, short};
 use crate::{
-    agent::{self, HandedNode},
-    cluster::{Access, ClusterError, Surroundings, cancel::Standing},
+    agent::{self, HandoverNode},
+    cluster::{ClusterAccess, ClusterEnv, ClusterError, update_cancel::UpdateAnnotations},
     error_chain::chain,
     reason::Reason,
     update::handover::HandoverError,
@@ -32,33 +32,36 @@ pub struct Handover {
 }
 
 /// The state of this machine's Node; none if there is no cluster, or if it does not respond.
-pub(super) struct Told {
+pub(super) struct NodeStanding {
     /// A connection lives only as long as the runtime it was created in.
     runtime: Runtime,
-    pub(super) node: HandedNode,
-    pub(super) standing: Standing,
+    pub(super) node: HandoverNode,
+    pub(super) standing: UpdateAnnotations,
 }
 
 impl Handover {
     /// Queries the cluster. An unreachable cluster does not block a handover: the machine knows its
     /// own config, and the Node is updated later.
-    pub(super) fn ask(&self, context: &Context) -> anyhow::Result<Option<Told>> {
-        let surroundings = Surroundings {
+    pub(super) fn query_cluster(
+        &self,
+        context: &ConfigContext,
+    ) -> anyhow::Result<Option<NodeStanding>> {
+        let surroundings = ClusterEnv {
             flag: self.kubeconfig.clone(),
-            ..super::config::surroundings(true)
+            ..super::config_context::cluster_env(true)
         };
         // The flag takes precedence over the settings, as everywhere.
         let access = match &self.kubeconfig {
-            Some(_) => Access::of_agent(&surroundings),
+            Some(_) => ClusterAccess::of_agent(&surroundings),
             None => agent::access(&context.root, &context.settings, &surroundings),
         };
         let Some(access) = access else {
             return Ok(None);
         };
         let runtime = short()?;
-        let node = runtime.block_on(HandedNode::of(access, &context.settings))?;
-        match runtime.block_on(node.standing()) {
-            Ok(standing) => Ok(Some(Told {
+        let node = runtime.block_on(HandoverNode::of(access, &context.settings))?;
+        match runtime.block_on(node.update_annotations()) {
+            Ok(standing) => Ok(Some(NodeStanding {
                 runtime,
                 node,
                 standing,
@@ -76,14 +79,14 @@ impl Handover {
     }
 }
 
-impl Told {
+impl NodeStanding {
     /// Runs a request to the cluster to completion.
     pub(super) fn wait<T>(&self, asked: impl Future<Output = T>) -> T {
         self.runtime.block_on(asked)
     }
 
     /// Refuses if the node's desired config is not `config`.
-    pub(super) fn wants_no_other(&self, config: &str) -> anyhow::Result<()> {
+    pub(super) fn check_desired_config(&self, config: &str) -> anyhow::Result<()> {
         let (name, standing) = (self.node.name(), &self.standing);
         match standing.desired.as_deref() {
             Some(desired) if desired != config => bail!(
@@ -95,7 +98,7 @@ impl Told {
 
     /// Refuses if the Node's current config is not `config`: machine-config-daemon would start an
     /// update.
-    pub(super) fn says_no_other(&self, config: &str) -> anyhow::Result<()> {
+    pub(super) fn check_current_config(&self, config: &str) -> anyhow::Result<()> {
         let (name, standing) = (self.node.name(), &self.standing);
         match standing.current.as_deref() {
             Some(current) if current != config => bail!(
@@ -124,7 +127,7 @@ impl Told {
 }
 
 /// Refuses if machine-config-daemon runs on this machine.
-pub(super) fn runs_no_other_daemon(context: &Context) -> anyhow::Result<()> {
+pub(super) fn check_no_mcd(context: &ConfigContext) -> anyhow::Result<()> {
     match agent::other_daemon(&context.root)? {
         Some(seen) => bail!("{seen}: remove it from this node first"),
         None => Ok(()),
@@ -132,7 +135,7 @@ pub(super) fn runs_no_other_daemon(context: &Context) -> anyhow::Result<()> {
 }
 
 /// Explains the error if an agent holds the lock of the state.
-pub(super) fn unlocked<T>(done: Result<T, HandoverError>) -> anyhow::Result<T> {
+pub(super) fn explain_lock_error<T>(done: Result<T, HandoverError>) -> anyhow::Result<T> {
     match done {
         Err(HandoverError::Store(error @ crate::update::store::StoreError::Locked { .. })) => {
             let how = "stop the agent of this machine first";

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Exit, Format, Global, Printed, output::fresh, print, print_data};
+use super::{Exit, Format, Global, OutputFormatArg, output::unused_file_name, print, print_data};
 use crate::{
-    agent::{self, report::finished},
-    path::AbsPath,
-    root::{Meta, Root},
+    abs_path::AbsPath,
+    agent::{self, reporter::finished},
+    rootfs::{Meta, Root},
     status::{UpdateStatus, render_history, timeline},
     update::store,
 };
@@ -31,7 +31,7 @@ pub struct HistoryArgs {
     pub timeline: Option<PathBuf>,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
@@ -61,7 +61,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let slash = Root::open(Path::new("/"))?;
     let whole = agent::plain(&std::path::absolute(file)?)?;
     let dir = whole.parent().unwrap_or_else(AbsPath::root);
-    let new = dir.join(&fresh(&format!(".{}.", whole.file_name())))?;
+    let new = dir.join(&unused_file_name(&format!(".{}.", whole.file_name())))?;
     let written = slash
         .build_file(&new, text.as_bytes(), &Meta::unowned(0o644))
         .and_then(|()| slash.move_over(&new, &whole));

@@ -6,13 +6,13 @@ use std::fmt::Write as _;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
-use super::{Answer, Exit, Global, Printed, confirm, print, print_data};
+use super::{Confirmation, Exit, Global, OutputFormatArg, confirm, print, print_data};
 use crate::{
     clock::Clock,
-    root::Root,
+    rootfs::Root,
     update::{
         journal::{Journal, Transaction},
-        store::{self, Store, StoreError, paths},
+        store::{self, StateStore, StoreError, paths},
     },
 };
 
@@ -38,7 +38,7 @@ pub enum JournalCommand {
 pub struct ShowArgs {
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// Flags of `journal reset`.
@@ -138,7 +138,7 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     // Hold the lock to the end, so that no update can start between the check and the new journal.
-    let store = match Store::open(root) {
+    let store = match StateStore::open(root) {
         Err(StoreError::Locked { .. }) => {
             bail!(
                 "another machinist process uses this root: stop it first (systemctl stop machinist)"
@@ -149,17 +149,17 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
     let (state, loss) = look(root)?;
     match loss {
         _ if args.force => {}
-        Loss::Nothing => {}
-        Loss::Update => bail!(
+        JournalLoss::Nothing => {}
+        JournalLoss::Update => bail!(
             "{state}: its partial changes would remain. Start the agent to finish it, or repair the machine manually and use --force"
         ),
-        Loss::Knowledge => bail!(
+        JournalLoss::Knowledge => bail!(
             "{state}: replacing {} loses the current config and the original files. To replace it anyway, use --force",
             paths::journal()
         ),
     }
     let question = format!("{state}. Move the journal aside and start a new one?");
-    if confirm(&question, args.yes)? == Answer::No {
+    if confirm(&question, args.yes)? == Confirmation::No {
         super::output::warn("nothing was changed");
         return Ok(Exit::Failed);
     }
@@ -172,7 +172,7 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
 }
 
 /// The information that is lost with a journal.
-enum Loss {
+enum JournalLoss {
     /// Nothing that could still be read.
     Nothing,
     /// How the machine got its config.
@@ -182,13 +182,16 @@ enum Loss {
 }
 
 /// A short description of the journal.
-fn look(root: &Root) -> anyhow::Result<(String, Loss)> {
+fn look(root: &Root) -> anyhow::Result<(String, JournalLoss)> {
     match store::peek(root) {
         Ok(journal) => match journal.top() {
-            Some(tx) => Ok((format!("update {} is not finished", tx.id), Loss::Update)),
+            Some(tx) => Ok((
+                format!("update {} is not finished", tx.id),
+                JournalLoss::Update,
+            )),
             None => Ok((
                 "the journal is readable, and no update is in progress".to_owned(),
-                Loss::Knowledge,
+                JournalLoss::Knowledge,
             )),
         },
         Err(StoreError::Journal { source, .. }) => {
@@ -196,9 +199,9 @@ fn look(root: &Root) -> anyhow::Result<(String, Loss)> {
             match staged.first() {
                 Some(first) => {
                     let state = format!("{source}, and update {} may be unfinished", first.name);
-                    Ok((state, Loss::Update))
+                    Ok((state, JournalLoss::Update))
                 }
-                None => Ok((source.to_string(), Loss::Nothing)),
+                None => Ok((source.to_string(), JournalLoss::Nothing)),
             }
         }
         Err(error) => Err(error.into()),
@@ -206,8 +209,8 @@ fn look(root: &Root) -> anyhow::Result<(String, Loss)> {
 }
 
 fn keep_copy(root: &Root) -> anyhow::Result<String> {
-    let copy = store::aside(root, &paths::journal(), Clock::system().now())?;
-    let text = root.read_nofollow(&paths::journal(), store::LARGEST_JOURNAL)?;
+    let copy = store::backup_path(root, &paths::journal(), Clock::system().now())?;
+    let text = root.read_nofollow(&paths::journal(), store::MAX_JOURNAL_BYTES)?;
     root.replace(&copy, &text, 0o600)?;
     Ok(copy.to_string())
 }

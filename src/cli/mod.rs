@@ -1,20 +1,20 @@
 //! Implements the command line: arguments in, text on stdout, one exit code. Only this module
 //! prints to stdout.
 
+mod agent_client;
 mod args;
-mod ask;
-mod beside;
+mod bootstrap;
 mod completions;
-mod config;
+mod config_context;
 mod crds;
 mod fleet;
 mod handover;
+mod kubectl_plugin;
 mod man;
-mod nodes;
+mod node_selection;
 mod output;
-mod plugin;
 mod progress;
-mod runtime;
+mod prompt;
 mod selector;
 mod settings;
 mod status;
@@ -39,18 +39,18 @@ pub mod uninstall;
 pub mod vendor_check;
 pub mod verify;
 
-pub use args::{Cli, Command, Global, Wanted};
-pub use ask::{Answer, NoTerminal, confirm};
-pub use output::{Format, Printed, print, print_data};
-pub use runtime::{daemon, short, start_logging, start_logging_beside_a_page};
+pub use args::{Cli, Command, ConfigArgs, Global};
+pub use bootstrap::{daemon, short, start_logging, start_logging_beside_a_page};
+pub use output::{Format, OutputFormatArg, print, print_data};
+pub use prompt::{Confirmation, NotATerminal, confirm};
 
 use std::{ffi::OsString, process::ExitCode};
 
 use crate::{
     agent::{self, AgentError},
-    config::{FindError, LoadError},
     error_chain::chain,
-    telemetry::TelemetryError,
+    logging::TelemetryError,
+    settings::{FindError, LoadError},
 };
 
 /// The exit codes, which are part of the stable interface.
@@ -79,14 +79,14 @@ impl From<Exit> for ExitCode {
 
 /// Runs the command line and returns how it ended. An error is printed once, here.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Exit {
-    let cli = match plugin::parse(arguments.into_iter().collect()) {
+    let cli = match kubectl_plugin::parse(arguments.into_iter().collect()) {
         Ok(cli) => cli,
         Err(told) => return tell(&told),
     };
     match dispatch(cli) {
         Ok(exit) => exit,
         Err(error) => {
-            output::complain(&chain(error.as_ref()));
+            output::print_error(&chain(error.as_ref()));
             code_of(&error)
         }
     }
@@ -140,7 +140,7 @@ fn code_of(error: &anyhow::Error) -> Exit {
         Some(LoadError::Find(FindError::Read(error))) => error.is_wrong_kind(),
         None | Some(LoadError::Find(FindError::Path(_))) => false,
     };
-    let settings = settings || error.is::<args::NoText>() || error.is::<agent::PoliciesError>();
+    let settings = settings || error.is::<args::NonUtf8Env>() || error.is::<agent::PoliciesError>();
     let settings = settings || matches!(error.downcast_ref(), Some(AgentError::Policies(_)));
     let filter = matches!(error.downcast_ref(), Some(TelemetryError::Filter { .. }));
     match settings || filter {

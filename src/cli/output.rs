@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::{clock::Clock, status::sentences, words};
+use crate::{clock::Clock, status::sentences, text};
 
 /// The output format of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -21,7 +21,7 @@ pub enum Format {
 
 /// The output flag of every command that prints data.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Printed {
+pub struct OutputFormatArg {
     /// Output format: text, json or yaml
     #[arg(
         short,
@@ -37,7 +37,7 @@ pub struct Printed {
 /// Writes text to stdout; colours are only sent to terminals whose user wants them. A closed pipe
 /// (`| head`) is not an error.
 pub fn print(text: &str) -> io::Result<()> {
-    print_raw(&words::page(text))
+    print_raw(&text::escape_page(text))
 }
 
 /// The same for output that must not be changed: scripts, configs.
@@ -66,21 +66,21 @@ pub fn print_data<T: Serialize>(
     text: impl FnOnce(&T) -> String,
 ) -> anyhow::Result<()> {
     let page = match format {
-        Format::Text => words::page(&text(data)),
-        Format::Json => words::data(&(serde_json::to_string_pretty(data)? + "\n")),
-        Format::Yaml => words::data(&serde_saphyr::to_string(data)?),
+        Format::Text => text::escape_page(&text(data)),
+        Format::Json => text::escape_data(&(serde_json::to_string_pretty(data)? + "\n")),
+        Format::Yaml => text::escape_data(&serde_saphyr::to_string(data)?),
     };
     Ok(print_raw(&page)?)
 }
 
 /// A file name that is unlikely to exist, for a file in a directory that others may write to.
-pub(super) fn fresh(prefix: &str) -> String {
+pub(super) fn unused_file_name(prefix: &str) -> String {
     let now = Clock::system().now().as_nanosecond();
     format!("{prefix}{}-{now}", std::process::id())
 }
 
 /// The line width in columns.
-const WIDTH: usize = 80;
+const LINE_COLUMNS: usize = 80;
 
 /// Wraps a sentence between words: `first` precedes the first line, `others` the rest.
 pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
@@ -89,7 +89,7 @@ pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
     let mut begun = false;
     for word in sentence.split(' ') {
         let length = word.chars().count();
-        if begun && column + 1 + length > WIDTH {
+        if begun && column + 1 + length > LINE_COLUMNS {
             text.push('\n');
             text.push_str(others);
             column = others.chars().count();
@@ -106,8 +106,8 @@ pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
 }
 
 /// Writes an error to stderr. A failure to do so is ignored.
-pub(super) fn complain(text: &str) {
-    let _ = writeln!(anstream::stderr(), "machinist: {}", words::page(text));
+pub(super) fn print_error(text: &str) {
+    let _ = writeln!(anstream::stderr(), "machinist: {}", text::escape_page(text));
 }
 
 /// A failure with each of its reasons on its own line. A text that already ends with the code does
@@ -117,7 +117,7 @@ pub(super) fn failed(message: &str, code: crate::reason::Reason) -> String {
         true => String::new(),
         false => format!(" [{code}]"),
     };
-    let mut told = sentences(&crate::plan::printable(message)).into_iter();
+    let mut told = sentences(&crate::plan::escape_line(message)).into_iter();
     let first = told.next().unwrap_or_default();
     let mut text = wrapped("Failed: ", "  ", &format!("{first}{code}"));
     for more in told {
@@ -131,7 +131,7 @@ pub(super) fn warn(text: &str) {
     let _ = writeln!(
         anstream::stderr(),
         "machinist: warning: {}",
-        words::page(text)
+        text::escape_page(text)
     );
 }
 

@@ -2,13 +2,15 @@
 
 use clap::Args;
 
-use super::{Exit, Global, Printed, Wanted, config::Context, print_data, short};
+use super::{
+    ConfigArgs, Exit, Global, OutputFormatArg, config_context::ConfigContext, print_data, short,
+};
 use crate::{
     agent,
     machine_config::Refusal,
     plan::{ConfigRef, Plan, PlanDocument},
-    root::Root,
-    update::{look, store},
+    rootfs::Root,
+    update::{observe_and_plan, store},
 };
 
 /// Flags of `plan`.
@@ -23,16 +25,16 @@ Examples:
 pub struct PlanArgs {
     /// The config to plan for.
     #[command(flatten)]
-    pub wanted: Wanted,
+    pub wanted: ConfigArgs,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, args.wanted.flags(), false)?;
+    let context = ConfigContext::open(global, args.wanted.flags(), false)?;
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
-    let plan = match context.wanted(&args.wanted)? {
+    let plan = match context.selected_config(&args.wanted)? {
         Err(wrong) => refused(context.all_refusals(wrong)),
         Ok(config) => {
             let policies = context.policies()?;
@@ -58,7 +60,7 @@ pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
 /// The current config of the machine.
 fn on(root: &Root) -> ConfigRef {
     let journal = store::peek(root).unwrap_or_default();
-    let current = look::current(&journal);
+    let current = observe_and_plan::current(&journal);
     current.map_or_else(ConfigRef::default, |current| ConfigRef {
         name: current.name.clone(),
         digest: Some(current.digest),

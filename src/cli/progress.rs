@@ -8,17 +8,17 @@ use std::{
 use super::Format;
 
 /// Returns to the first column and erases the line.
-const FRESH_LINE: &str = "\r\x1b[K";
+const ERASE_LINE: &str = "\r\x1b[K";
 
 /// One line on stderr with the current phase. Nothing is shown if stderr is not a terminal, if the
 /// terminal does not support escapes (`TERM=dumb`), or if a script reads the output.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct UpdateProgressLine {
     shown: Mutex<Option<String>>,
     terminal: bool,
 }
 
-impl Progress {
+impl UpdateProgressLine {
     pub(super) fn new(output: Format) -> Self {
         let dumb = std::env::var_os("TERM").is_none_or(|kind| kind == "dumb");
         Self {
@@ -37,13 +37,13 @@ impl Progress {
         if self.terminal && *shown != now {
             let line = now.as_deref().unwrap_or_default();
             // A failure to show the progress is ignored; the result is still printed.
-            let _ = write!(io::stderr(), "{FRESH_LINE}{line}");
+            let _ = write!(io::stderr(), "{ERASE_LINE}{line}");
             *shown = now;
         }
     }
 }
 
-impl Drop for Progress {
+impl Drop for UpdateProgressLine {
     fn drop(&mut self) {
         self.phase("Idle");
     }

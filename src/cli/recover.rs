@@ -7,9 +7,9 @@ use super::{Exit, Global, guard::settings, print, short, start_logging};
 use crate::{
     systemd::Systemd,
     update::{
-        recover::recover,
-        store::{self, Store},
-        userspace,
+        boot_id,
+        crash_recovery::recover,
+        store::{self, StateStore},
     },
 };
 
@@ -37,10 +37,10 @@ pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
     // The interrupted update may itself have made the settings invalid.
     let (settings, _) = settings(global, &root)?;
     start_logging(settings.log)?;
-    let store = Store::open(&root)?;
+    let store = StateStore::open(&root)?;
     if root.is_live() {
         // Record this first: commits below belong to this start of userspace.
-        short()?.block_on(userspace::know(&root, &Systemd::of(&root)));
+        short()?.block_on(boot_id::record_userspace(&root, &Systemd::of(&root)));
     }
     let (_, done) = recover(&store)?;
     if done.is_empty() {

@@ -4,22 +4,22 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Answer, Exit, Global, Printed,
-    config::Context,
+    Confirmation, Exit, Global, OutputFormatArg,
+    config_context::ConfigContext,
     confirm,
-    handover::{Handover, Told, runs_no_other_daemon, unlocked},
-    output::{complain, warn},
+    handover::{Handover, NodeStanding, check_no_mcd, explain_lock_error},
+    output::{print_error, warn},
     print_data, start_logging_beside_a_page,
 };
 use crate::{
     agent,
     cluster::node::Uncordon,
-    config::Fragment,
     error_chain::chain,
+    settings::Fragment,
     status::DriftStatus,
     update::{
         handover::{self, HandoverError},
-        store::{self, Store},
+        store::{self, StateStore},
     },
 };
 
@@ -41,13 +41,13 @@ pub struct ReleaseArgs {
     pub handover: Handover,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// The output document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Released {
+struct ReleaseOutput {
     api_version: &'static str,
     kind: &'static str,
     config: String,
@@ -60,22 +60,22 @@ struct Released {
 }
 
 pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, Fragment::default(), false)?;
+    let context = ConfigContext::open(global, Fragment::default(), false)?;
     start_logging_beside_a_page(context.settings.log)?;
-    runs_no_other_daemon(&context)?;
+    check_no_mcd(&context)?;
     let capabilities = agent::capabilities(&context.root, context.settings.owners)?;
-    let giving = agent::giving(&context.root, &store::peek(&context.root)?, capabilities)?;
+    let giving = agent::release_plan(&context.root, &store::peek(&context.root)?, capabilities)?;
     let base = &giving.base;
-    let told = args.handover.ask(&context)?;
+    let told = args.handover.query_cluster(&context)?;
     if let Some(told) = &told {
-        told.wants_no_other(&base.name)?;
+        told.check_desired_config(&base.name)?;
     }
     if !giving.drift.is_empty() {
         for drift in &giving.drift {
             warn(&drift.to_string());
         }
         if !args.handover.force {
-            complain(&format!(
+            print_error(&format!(
                 "the disk differs from {}, and machine-config-daemon would report the node as degraded: repair it, or use --force to return it anyway",
                 base.name
             ));
@@ -86,17 +86,17 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
         "Return this machine to machine-config-daemon with config {}?",
         base.name
     );
-    if confirm(&question, args.handover.yes)? == Answer::No {
+    if confirm(&question, args.handover.yes)? == Confirmation::No {
         warn("nothing was changed");
         return Ok(Exit::Failed);
     }
     let said = told.as_ref().and_then(|told| said(told, &base.name));
     let rules = agent::rules(&context.settings);
-    let store = unlocked(Store::open(&context.root).map_err(HandoverError::from))?;
+    let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
     let handed = handover::hand_over(&store, &rules, said)?;
     let node = told.map(|told| tell(&told, &base.name)).transpose()?;
     let left = handed.forget(&store)?;
-    let answer = Released {
+    let answer = ReleaseOutput {
         api_version: "machinist.dev/v1",
         kind: "Released",
         config: base.name.clone(),
@@ -120,7 +120,7 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
 }
 
 /// The config as the API server returns it, which is the form that the daemon uses.
-fn said(told: &Told, config: &str) -> Option<Vec<u8>> {
+fn said(told: &NodeStanding, config: &str) -> Option<Vec<u8>> {
     let asked = told.wait(told.node.machine_config(config));
     asked.unwrap_or_else(|error| {
         warn(&format!(
@@ -133,9 +133,9 @@ fn said(told: &Told, config: &str) -> Option<Vec<u8>> {
 
 /// Records the handover on the Node. If that fails, machinist still manages the machine, and the
 /// same command can be repeated.
-fn tell(told: &Told, config: &str) -> anyhow::Result<String> {
+fn tell(told: &NodeStanding, config: &str) -> anyhow::Result<String> {
     let name = told.node.name().to_owned();
-    match told.wait(told.node.give_back(config)) {
+    match told.wait(told.node.return_node(config)) {
         Ok(Uncordon::Kept) => {
             warn(&format!("Node {name} stays cordoned: annotation machinist.dev/keep-cordoned is set"));
             Ok(name)

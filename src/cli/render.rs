@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::{
-    Exit, Format, Global, Wanted,
-    config::{Context, complain_of},
+    ConfigArgs, Exit, Format, Global,
+    config_context::{ConfigContext, print_refusals},
     output::print_raw,
 };
 use crate::machine_config::to_machine_config_yaml;
@@ -20,7 +20,7 @@ Examples:
 pub struct RenderArgs {
     /// The configs to merge.
     #[command(flatten)]
-    pub wanted: Wanted,
+    pub wanted: ConfigArgs,
     /// Output format: yaml or json
     #[arg(
         short,
@@ -34,7 +34,7 @@ pub struct RenderArgs {
 }
 
 pub(super) fn run(global: &Global, args: &RenderArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, args.wanted.flags(), false)?;
+    let context = ConfigContext::open(global, args.wanted.flags(), false)?;
     let rendered = match args.wanted.files.is_empty() {
         true => context.source()?.read(),
         false => context.files(&args.wanted)?,
@@ -42,7 +42,7 @@ pub(super) fn run(global: &Global, args: &RenderArgs) -> anyhow::Result<Exit> {
     let config = match rendered {
         Ok(config) => config,
         Err(refused) => {
-            complain_of(&refused.refusals);
+            print_refusals(&refused.refusals);
             return Ok(Exit::Failed);
         }
     };

@@ -4,17 +4,16 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::{
-    Exit, Format, Global,
-    apply::{self, How},
-    beside,
-    config::Context,
+    Exit, Format, Global, agent_client,
+    apply::{self, ApplyMode},
+    config_context::ConfigContext,
     start_logging_beside_a_page,
 };
 use crate::{
-    config::Fragment,
+    settings::Fragment,
     update::{
         journal::{ConfigName, Journal},
-        look, store,
+        observe_and_plan, store,
     },
 };
 
@@ -39,20 +38,20 @@ pub struct RollbackArgs {
 }
 
 pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, Fragment::default(), false)?;
+    let context = ConfigContext::open(global, Fragment::default(), false)?;
     start_logging_beside_a_page(context.settings.log)?;
     let journal = store::peek(&context.root)?;
     let earlier = chosen(&earlier(&journal), &args.to)?;
     let config = store::whole_config(&context.root, &earlier)
         .with_context(|| format!("cannot roll back to {}", earlier.name))?;
-    let how = How {
+    let how = ApplyMode {
         by: "rollback",
         yes: args.yes,
         output: Format::Text,
     };
-    let left = look::current(&journal).map(|left| left.digest);
-    match beside::agent(&context)? {
-        Some(agent) => beside::ask(&context, &agent, &config, how),
+    let left = observe_and_plan::current(&journal).map(|left| left.digest);
+    match agent_client::agent(&context)? {
+        Some(agent) => agent_client::apply_through_agent(&context, &agent, &config, how),
         None => apply::once(&context, config, left, how),
     }
 }
@@ -60,7 +59,7 @@ pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> 
 /// The configs to return to, newest first: during an update the verified one, then the earlier
 /// ones, without duplicates.
 fn earlier(journal: &Journal) -> Vec<ConfigName> {
-    let now = look::current(journal).map(|now| now.digest);
+    let now = observe_and_plan::current(journal).map(|now| now.digest);
     let done = journal
         .history
         .iter()

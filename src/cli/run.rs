@@ -7,13 +7,13 @@ use clap::Args;
 use super::{
     Exit, Global,
     args::{owners_flag, role_flag, source_flag},
-    config::Context,
+    config_context::ConfigContext,
     daemon, print, start_logging,
 };
 use crate::{
-    agent::{self, Origin, Setup},
-    config::{Fragment, Owners, Source},
+    agent::{self, AgentSetup, Origin},
     plan::Plan,
+    settings::{Fragment, Owners, SourceSetting},
 };
 
 /// Flags of `run`.
@@ -27,8 +27,8 @@ Examples:
   machinist run --root ./sandbox --source dir:examples/machine")]
 pub struct RunArgs {
     /// Source of configs: dir:PATH, cluster or auto [default: source of the settings, auto]
-    #[arg(long, value_name = "SOURCE", value_parser = Source::from_flag)]
-    pub source: Option<Source>,
+    #[arg(long, value_name = "SOURCE", value_parser = SourceSetting::from_flag)]
+    pub source: Option<SourceSetting>,
     /// The roles of the machine, such as worker,infra; MachineConfigs of other roles in the
     /// directory are skipped [default: source.role of the settings]
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
@@ -79,17 +79,17 @@ fn given(flags: Fragment, flag: &str, key: &str, value: &Option<String>) -> Frag
 }
 
 pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, args.flags(), true)?;
+    let context = ConfigContext::open(global, args.flags(), true)?;
     start_logging(context.settings.log)?;
     let source = context.origin(args.pod_uid.clone())?;
-    let Context {
+    let ConfigContext {
         root,
         mut place,
         mut settings,
     } = context;
     if matches!(source, Origin::Directory(_)) && place.pool.take().is_some() {
         // A machine whose source is a directory is no longer in a pool.
-        agent::pool::forget(&root)?;
+        agent::pool_settings::remove_stored_pool(&root)?;
         settings = place.read()?;
     }
     let show = if root.is_live() && !std::io::stdout().is_terminal() {
@@ -97,7 +97,7 @@ pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
     } else {
         show
     };
-    let setup = Setup {
+    let setup = AgentSetup {
         root,
         place,
         settings,

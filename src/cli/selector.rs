@@ -1,14 +1,16 @@
 //! Parses label selectors and node names from the command line; errors count as wrong usage and
 //! quote the argument.
 
-use crate::crd::names::is_object_name;
+use crate::kube_api::keys::is_object_name;
 
 /// The prefixes that kubectl prints before the name of a node.
-const KINDS: [&str; 3] = ["node/", "nodes/", "no/"];
+const NODE_PREFIXES: [&str; 3] = ["node/", "nodes/", "no/"];
 
 /// The name of a node, or `node/NAME`.
 pub(super) fn node(text: &str) -> Result<String, String> {
-    let name = KINDS.iter().find_map(|kind| text.strip_prefix(kind));
+    let name = NODE_PREFIXES
+        .iter()
+        .find_map(|kind| text.strip_prefix(kind));
     let name = name.unwrap_or(text);
     match is_object_name(name) {
         true => Ok(name.to_owned()),

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Exit, Global, Printed, print_data};
+use super::{Exit, Global, OutputFormatArg, print_data};
 use crate::{
     agent,
-    config::{Effective, Fragment},
+    settings::{EffectiveSetting, Fragment},
 };
 
 /// Flags of `settings`.
@@ -29,16 +29,16 @@ pub struct SettingsArgs {
     pub pool: Option<String>,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// The effective settings as data.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+struct SettingsOutput {
     api_version: &'static str,
     kind: &'static str,
-    settings: Vec<Effective>,
+    settings: Vec<EffectiveSetting>,
 }
 
 pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
@@ -47,7 +47,7 @@ pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
     if let Some(pool) = args.pool {
         place.pool = Some(pool);
     }
-    let document = Document {
+    let document = SettingsOutput {
         api_version: "machinist.dev/v1",
         kind: "Settings",
         settings: place.read()?.effective,
@@ -60,13 +60,13 @@ pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
 
 /// Checks a pool name with the rules of the API server, because it becomes part of a file name.
 fn pool_name(text: &str) -> Result<String, &'static str> {
-    match agent::pool::is_name(text) {
+    match agent::pool_settings::is_name(text) {
         true => Ok(text.to_owned()),
         false => Err("invalid pool name; expected only a-z, 0-9, '-' and '.'"),
     }
 }
 
-fn table(settings: &[Effective]) -> String {
+fn table(settings: &[EffectiveSetting]) -> String {
     let shown: Vec<_> = settings.iter().map(|one| plain(&one.value)).collect();
     let keys = settings.iter().map(|one| one.key.len()).max().unwrap_or(0);
     let values = shown.iter().map(String::len).max().unwrap_or(0);

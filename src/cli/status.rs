@@ -5,15 +5,15 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{
-    Exit, Format, Global, Printed, fleet,
-    nodes::{Reach, log},
+    Exit, Format, Global, OutputFormatArg, fleet,
+    node_selection::{ClusterArgs, log},
     output, print, print_data, start_logging_beside_a_page,
 };
 use crate::{
-    admin::{AskError, ask_status},
+    admin::{self, AgentClientError},
     clock::Clock,
-    plan::printable,
-    root::Root,
+    plan::escape_line,
+    rootfs::Root,
     status::{Status, render},
 };
 
@@ -40,10 +40,10 @@ pub struct StatusArgs {
     pub pool: Option<String>,
     /// The cluster.
     #[command(flatten)]
-    pub reach: Reach,
+    pub reach: ClusterArgs,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
@@ -54,14 +54,14 @@ pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
         (Some(name), _) => return fleet::node(&args.reach, name, args.printed),
         (None, Some(name)) => return fleet::pools(&args.reach, name, args.printed),
         (None, None) if !args.reach.is_silent() => {
-            output::complain("cluster flags require --node NAME or --pool [NAME]");
+            output::print_error("cluster flags require --node NAME or --pool [NAME]");
             return Ok(Exit::Usage);
         }
         (None, None) => {}
     }
-    let answer = match ask_status(&global.open_root()?) {
-        Err(AskError::NoAgent(root)) => {
-            return Err(AskError::NoAgent(root))
+    let answer = match admin::fetch_status(&global.open_root()?) {
+        Err(AgentClientError::NoAgent(root)) => {
+            return Err(AgentClientError::NoAgent(root))
                 .context("to query the cluster instead: status --node NAME, or --pool [NAME]");
         }
         answer => answer?,
@@ -96,7 +96,7 @@ fn parse(answer: &str) -> anyhow::Result<Status> {
 
 fn make_printable(value: &mut Value) {
     match value {
-        Value::String(text) => *text = printable(text),
+        Value::String(text) => *text = escape_line(text),
         Value::Array(all) => all.iter_mut().for_each(make_printable),
         Value::Object(all) => all.values_mut().for_each(make_printable),
         _ => {}
@@ -104,8 +104,8 @@ fn make_printable(value: &mut Value) {
 }
 
 /// The status of the agent that runs below `root`.
-pub(super) fn ask(root: &Root) -> anyhow::Result<Status> {
-    parse(&ask_status(root)?)
+pub(super) fn fetch_status(root: &Root) -> anyhow::Result<Status> {
+    parse(&admin::fetch_status(root)?)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use clap::{CommandFactory, Parser};
 
 use super::*;
-use crate::config::{Owners, Settings, Source};
+use crate::settings::{Owners, Settings, SourceSetting};
 
 /// All commands, including those that other modules compose, for parsing.
 #[derive(Debug, Parser)]
@@ -81,17 +81,20 @@ fn flags_become_settings() {
         panic!("{all:?}");
     };
     let directory = tempfile::tempdir().unwrap();
-    let root = crate::root::Root::open(directory.path()).unwrap();
+    let root = crate::rootfs::Root::open(directory.path()).unwrap();
     let place = all.global.settings_place(&root, run.flags()).unwrap();
     let settings = Settings::from_fragments([place.flags]).unwrap();
-    assert_eq!(settings.source, Source::CallersDirectory("a/b".to_owned()));
+    assert_eq!(
+        settings.source,
+        SourceSetting::CallersDirectory("a/b".to_owned())
+    );
     assert_eq!(settings.owners, Owners::Record);
     assert_eq!(settings.admin.listen.to_string(), "127.0.0.1:1");
     assert!(settings.admin.chosen);
     let said = settings
         .effective
         .iter()
-        .filter(|one| one.from != crate::config::Origin::Default);
+        .filter(|one| one.from != crate::settings::SettingOrigin::Default);
     let said: Vec<_> = said.map(|one| (one.key, one.from.to_string())).collect();
     let expected = [
         ("admin.listen", "--admin"),

@@ -1,7 +1,7 @@
 //! Implements `machinist uninstall`, which removes what the agent installed on a host and set on
 //! its Node; objects of its configs stay.
 
-mod page;
+mod render;
 
 use std::collections::BTreeSet;
 
@@ -9,30 +9,30 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
 
-use self::page::page;
+use self::render::page;
 use super::{
-    Answer, Exit, Global, Printed,
-    config::{Context, surroundings},
+    Confirmation, Exit, Global, OutputFormatArg,
+    config_context::{ConfigContext, cluster_env},
     confirm,
     output::warn,
     print_data, short, start_logging_beside_a_page,
 };
 use crate::{
-    agent::{self, host_part::Installed, quiesce},
+    abs_path::AbsPath,
+    agent::{self, host_install::InstalledFiles, shutdown_quiesce},
     cluster::{
         Cluster, machine_config_node,
-        node::{Left, OwnNode},
-        slices,
+        node::{OwnNode, RemovedKeys},
+        resource_slices,
     },
-    config::Fragment,
     error_chain::chain,
-    path::AbsPath,
-    root::Root,
-    shutdown::{Request, Signals},
+    rootfs::Root,
+    settings::Fragment,
+    shutdown::{ProcessSignals, SignalRequest},
     systemd::Systemd,
     update::{
         journal::Journal,
-        store::{Store, StoreError, paths},
+        store::{StateStore, StoreError, paths},
         transaction,
     },
 };
@@ -72,20 +72,20 @@ pub struct UninstallArgs {
     pub stay: bool,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// The output document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Removed {
+struct UninstallOutput {
     api_version: &'static str,
     kind: &'static str,
     dry_run: bool,
     /// Removed files and links of the host.
     paths: Vec<AbsPath>,
     /// None if no cluster was contacted.
-    node: Option<OnNode>,
+    node: Option<NodeRemovals>,
     /// The state directory was removed.
     purged: bool,
     /// The state directory exists and was kept.
@@ -97,7 +97,7 @@ struct Removed {
 /// What machinist had set on the Node.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct OnNode {
+struct NodeRemovals {
     name: String,
     found: bool,
     uncordoned: bool,
@@ -111,10 +111,10 @@ struct OnNode {
     resource_slices: usize,
 }
 
-impl OnNode {
+impl NodeRemovals {
     fn of(
         name: &str,
-        left: Option<Left>,
+        left: Option<RemovedKeys>,
         machine_config_node: bool,
         resource_slices: usize,
     ) -> Self {
@@ -137,12 +137,12 @@ impl OnNode {
 
 pub(super) fn run(global: &Global, args: &UninstallArgs) -> anyhow::Result<Exit> {
     let flags = args.flags();
-    let context = Context::open(global, flags, false)?;
+    let context = ConfigContext::open(global, flags, false)?;
     start_logging_beside_a_page(context.settings.log)?;
     // Hold the lock to the end, so that no agent starts an update meanwhile.
     let store = hold(&context.root)?;
     let question = "Remove machinist from this host? Files and units of its configs are kept.";
-    if !args.dry_run && confirm(question, args.yes)? == Answer::No {
+    if !args.dry_run && confirm(question, args.yes)? == Confirmation::No {
         warn("nothing was changed");
         return Ok(Exit::Failed);
     }
@@ -178,11 +178,11 @@ impl UninstallArgs {
 /// Locks the state of this root, if it exists. Refuses if another process holds it, if an update is
 /// open or the node is cordoned for one, and if stopped units wait to be started, because only the
 /// agent would finish those.
-fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
+fn hold(root: &Root) -> anyhow::Result<Option<StateStore>> {
     if root.stat(&paths::state_dir())?.is_none() {
         return Ok(None);
     }
-    let store = match Store::open(root) {
+    let store = match StateStore::open(root) {
         Err(StoreError::Locked { .. }) => bail!(
             "an agent is running, or machinist-guard is verifying this boot: stop the agent first (systemctl stop machinist; in a cluster replace its DaemonSet, as packaging/kubernetes/uninstall does)"
         ),
@@ -208,7 +208,7 @@ fn hold(root: &Root) -> anyhow::Result<Option<Store>> {
             cordon.to.name,
         );
     }
-    let waiting = quiesce::waiting(root)
+    let waiting = shutdown_quiesce::units_to_restart(root)
         .context("cannot determine which stopped units have to be started")?;
     if !waiting.is_empty() {
         let waiting: Vec<_> = waiting.into_iter().collect();
@@ -240,13 +240,13 @@ fn elsewhere(root: &Root, journal: &Journal) -> anyhow::Result<Vec<AbsPath>> {
 /// Cleans up the Node first: a Node that stays cordoned is worse than leftover files. Every step
 /// may be repeated.
 async fn remove(
-    context: &Context,
+    context: &ConfigContext,
     args: &UninstallArgs,
     elsewhere: Vec<AbsPath>,
-) -> anyhow::Result<Removed> {
+) -> anyhow::Result<UninstallOutput> {
     let root = &context.root;
     let node = leave(context, args).await?;
-    let installed = Installed::on(root)?;
+    let installed = InstalledFiles::on(root)?;
     let mut paths = installed.units.clone();
     paths.extend(installed.program.iter().cloned());
     let has_state = root.stat(&paths::state_dir())?.is_some();
@@ -265,7 +265,7 @@ async fn remove(
             root.remove_tree(&paths::state_dir())?;
         }
     }
-    Ok(Removed {
+    Ok(UninstallOutput {
         api_version: "machinist.dev/v1",
         kind: "Uninstall",
         dry_run: args.dry_run,
@@ -277,9 +277,12 @@ async fn remove(
     })
 }
 
-async fn leave(context: &Context, args: &UninstallArgs) -> anyhow::Result<Option<OnNode>> {
+async fn leave(
+    context: &ConfigContext,
+    args: &UninstallArgs,
+) -> anyhow::Result<Option<NodeRemovals>> {
     let settings = &context.settings;
-    let Some(access) = agent::access(&context.root, settings, &surroundings(true)) else {
+    let Some(access) = agent::access(&context.root, settings, &cluster_env(true)) else {
         if args.node.is_some() {
             bail!("--node requires a kubeconfig: set --kubeconfig");
         }
@@ -288,11 +291,11 @@ async fn leave(context: &Context, args: &UninstallArgs) -> anyhow::Result<Option
     let name = agent::node_name(settings)?;
     let cluster = Cluster::connect(access).await?;
     let left = OwnNode::new(cluster.clone(), &name)
-        .leave(args.dry_run)
+        .clean_up_node(args.dry_run)
         .await?;
     let removed = machine_config_node::remove(&cluster, &name, args.dry_run).await?;
-    let slices = slices::remove(&cluster, &name, args.dry_run).await?;
-    Ok(Some(OnNode::of(&name, left, removed, slices)))
+    let slices = resource_slices::remove(&cluster, &name, args.dry_run).await?;
+    Ok(Some(NodeRemovals::of(&name, left, removed, slices)))
 }
 
 /// Makes PID 1 unload the units; a failure does not matter, because the next boot does not load
@@ -307,7 +310,7 @@ async fn forget_units(root: &Root) {
 }
 
 async fn stay() -> anyhow::Result<()> {
-    let mut signals = Signals::listen()?;
-    while signals.next().await == Request::Reload {}
+    let mut signals = ProcessSignals::listen()?;
+    while signals.next().await == SignalRequest::Reload {}
     Ok(())
 }

@@ -13,18 +13,20 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use tokio::sync::watch;
 
-use super::{Exit, Printed, output::fresh, print_data, short};
+use super::{Exit, OutputFormatArg, output::unused_file_name, print_data, short};
 use crate::{
-    device::{registry, vendor},
-    path::AbsPath,
-    plan::printable,
-    root::{Meta, Root},
+    abs_path::AbsPath,
+    device::{registry, vendor_declaration},
+    plan::escape_line,
+    rootfs::{Meta, Root},
     shutdown::{GRACE, Tasks},
-    vendor::check::{Check, Ended, Finding, Patience, Verdict},
+    vendor_api::conformance::{
+        ConformanceCheck, ProgramExit, RuleResult, RuleVerdict, StepTimeouts,
+    },
 };
 
 /// The environment variable with the socket's path for the started program.
-const SOCKET: &str = "MACHINIST_VENDOR_SOCKET";
+const SOCKET_ENV: &str = "MACHINIST_VENDOR_SOCKET";
 
 /// Arguments of `vendor-check`.
 #[derive(Debug, Args)]
@@ -49,7 +51,7 @@ pub struct VendorCheckArgs {
     pub command: Vec<String>,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
@@ -57,7 +59,7 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
     let shown = args.file.display().to_string();
     let whole = crate::agent::plain(&std::path::absolute(&args.file)?)?;
     let read = registry::text_of(&slash, &whole, &shown).map_err(|refusal| vec![refusal]);
-    let vendor = match read.and_then(|text| vendor::parse(&shown, &text)) {
+    let vendor = match read.and_then(|text| vendor_declaration::parse(&shown, &text)) {
         Ok(vendor) => vendor,
         Err(refusals) => {
             for refusal in &refusals {
@@ -66,10 +68,10 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Failed);
         }
     };
-    if vendor.connects != vendor::Connects::Program {
+    if vendor.connects != vendor_declaration::VendorTransport::Program {
         let why =
             "its plugin uses the kubelet's device-plugin API, which vendor-check does not test";
-        super::output::complain(&format!("{shown} has connects: plugin; {why}"));
+        super::output::print_error(&format!("{shown} has connects: plugin; {why}"));
         return Ok(Exit::Failed);
     }
     let found = match &args.socket {
@@ -78,32 +80,32 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
             check(&slash, path, vendor, &[])?
         }
         None => {
-            let own = Own::make(&slash)?;
+            let own = CheckDir::make(&slash)?;
             check(&slash, own.dir.join("agent.sock")?, vendor, &args.command)?
         }
     };
     print_data(args.printed.output, &found, |found| page(found))?;
-    let broken = found.iter().any(|one| one.verdict == Verdict::Broken);
+    let broken = found.iter().any(|one| one.verdict == RuleVerdict::Broken);
     Ok(if broken { Exit::Failed } else { Exit::Done })
 }
 
 /// A directory that exists during the check.
-struct Own<'a> {
+struct CheckDir<'a> {
     root: &'a Root,
     dir: AbsPath,
 }
 
-impl<'a> Own<'a> {
+impl<'a> CheckDir<'a> {
     fn make(root: &'a Root) -> anyhow::Result<Self> {
         let dir = crate::agent::plain(&std::env::temp_dir())?;
-        let dir = dir.join(&fresh("machinist-vendor-check-"))?;
+        let dir = dir.join(&unused_file_name("machinist-vendor-check-"))?;
         // An existing directory belongs to another process.
         root.build_dir(&dir, &Meta::unowned(0o700))?;
         Ok(Self { root, dir })
     }
 }
 
-impl Drop for Own<'_> {
+impl Drop for CheckDir<'_> {
     fn drop(&mut self) {
         // On failure it remains among the other temporary files.
         let _ = self.root.remove_empty_dir(&self.dir);
@@ -113,19 +115,19 @@ impl Drop for Own<'_> {
 fn check(
     root: &Root,
     path: AbsPath,
-    vendor: vendor::Vendor,
+    vendor: vendor_declaration::Vendor,
     command: &[String],
-) -> anyhow::Result<Vec<Finding>> {
+) -> anyhow::Result<Vec<RuleResult>> {
     short()?.block_on(async {
         let tasks = Tasks::new();
         let socket = root.host_path(&path);
-        let check = Check::listen(root, path, vendor, &tasks)?;
+        let check = ConformanceCheck::listen(root, path, vendor, &tasks)?;
         let program = command
             .split_first()
             .map(|(name, rest)| start(name, rest, &socket));
         let program = program.transpose()?;
         let found = match program {
-            None => check.run(Patience::default()).await,
+            None => check.run(StepTimeouts::default()).await,
             Some(program) => check_program(check, program).await,
         };
         // The findings are the result; a task that does not end does not matter.
@@ -135,19 +137,19 @@ fn check(
 }
 
 /// The interval for checking whether the program still runs.
-const LOOK: Duration = Duration::from_millis(100);
+const PROGRAM_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-async fn check_program(check: Check, mut program: Program) -> Vec<Finding> {
+async fn check_program(check: ConformanceCheck, mut program: VendorProgram) -> Vec<RuleResult> {
     let (tell, ended) = watch::channel(None);
-    let mut running = pin!(check.of_program(ended).run(Patience::default()));
-    let mut looks = tokio::time::interval(LOOK);
+    let mut running = pin!(check.of_program(ended).run(StepTimeouts::default()));
+    let mut looks = tokio::time::interval(PROGRAM_POLL_INTERVAL);
     let found = loop {
         tokio::select! {
             found = &mut running => break found,
             // Cancel safe: the next check happens anyway.
             _ = looks.tick(), if tell.borrow().is_none() => {
                 if let Some(status) = program.ended() {
-                    tell.send_replace(Some(Ended {
+                    tell.send_replace(Some(ProgramExit {
                         how: status.to_string(),
                         well: status.success(),
                     }));
@@ -160,22 +162,22 @@ async fn check_program(check: Check, mut program: Program) -> Vec<Finding> {
             true => "; its background process was tested through the socket and is left running",
             false => "",
         };
-        super::output::complain(&format!("the program exited: {status}{background}"));
+        super::output::print_error(&format!("the program exited: {status}{background}"));
     }
     found
 }
 
 /// The started program, which is killed on drop.
-struct Program(Child);
+struct VendorProgram(Child);
 
-impl Program {
+impl VendorProgram {
     /// How it ended; none if it still runs.
     fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().ok().flatten()
     }
 }
 
-impl Drop for Program {
+impl Drop for VendorProgram {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.0.kill();
@@ -187,34 +189,34 @@ impl Drop for Program {
     clippy::disallowed_methods,
     reason = "the driver is tested by its vendor, possibly without systemd"
 )]
-fn start(name: &str, arguments: &[String], socket: &Path) -> anyhow::Result<Program> {
+fn start(name: &str, arguments: &[String], socket: &Path) -> anyhow::Result<VendorProgram> {
     let child = Command::new(name)
         .args(arguments)
-        .env(SOCKET, socket)
+        .env(SOCKET_ENV, socket)
         .stdin(Stdio::null())
         // stdout is reserved for the findings.
         .stdout(std::io::stderr())
         .spawn();
-    Ok(Program(
+    Ok(VendorProgram(
         child.with_context(|| format!("cannot start {name}"))?,
     ))
 }
 
 /// One line per rule; broken rules include the observation.
-fn page(found: &[Finding]) -> String {
+fn page(found: &[RuleResult]) -> String {
     let mut text = String::new();
     for one in found {
         let word = match one.verdict {
-            Verdict::Kept => "kept",
-            Verdict::Broken => "BROKEN",
-            Verdict::Skipped => "skipped",
+            RuleVerdict::Kept => "kept",
+            RuleVerdict::Broken => "BROKEN",
+            RuleVerdict::Skipped => "skipped",
         };
         let seen = match one.seen.as_str() {
             "" => String::new(),
             seen => format!(": {seen}"),
         };
         // Writing to a String cannot fail.
-        let line = printable(&format!("{}{seen}", one.rule));
+        let line = escape_line(&format!("{}{seen}", one.rule));
         let _ = writeln!(text, "{word:<8} {line}");
     }
     text
@@ -226,15 +228,15 @@ mod tests {
 
     #[test]
     fn every_rule_has_a_line() {
-        let finding = |verdict, seen: &str| Finding {
+        let finding = |verdict, seen: &str| RuleResult {
             rule: "it answers".to_owned(),
             verdict,
             seen: seen.to_owned(),
         };
         let found = [
-            finding(Verdict::Kept, ""),
-            finding(Verdict::Broken, "no answer"),
-            finding(Verdict::Skipped, "no session"),
+            finding(RuleVerdict::Kept, ""),
+            finding(RuleVerdict::Broken, "no answer"),
+            finding(RuleVerdict::Skipped, "no session"),
         ];
         let expected = "kept     it answers\nBROKEN   it answers: no answer\nskipped  it answers: no session\n";
         assert_eq!(page(&found), expected);

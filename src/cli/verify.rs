@@ -2,12 +2,14 @@
 
 use clap::Args;
 
-use super::{Exit, Global, Printed, config::Context, output::warn, print_data};
+use super::{
+    Exit, Global, OutputFormatArg, config_context::ConfigContext, output::warn, print_data,
+};
 use crate::{
     agent,
-    config::Fragment,
     plan::Verified,
-    update::{journal::Direction, look, store},
+    settings::Fragment,
+    update::{journal::Direction, observe_and_plan, store},
 };
 
 /// Flags of `verify`.
@@ -22,11 +24,11 @@ Examples:
 pub struct VerifyArgs {
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
-    let context = Context::open(global, Fragment::default(), false)?;
+    let context = ConfigContext::open(global, Fragment::default(), false)?;
     let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
     let journal = store::peek(&context.root)?;
     // A config that is being rolled back is no longer the machine's config.
@@ -35,9 +37,10 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
         .is_some_and(|tx| tx.direction == Direction::Undo);
     let current = match undoing {
         true => journal.base.as_ref(),
-        false => look::current(&journal),
+        false => observe_and_plan::current(&journal),
     };
-    let Verified { drift, skipped } = look::verify(&context.root, current, capabilities)?;
+    let Verified { drift, skipped } =
+        observe_and_plan::verify(&context.root, current, capabilities)?;
     for why in skipped {
         warn(&why);
     }

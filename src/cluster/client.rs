@@ -20,26 +20,26 @@ use tokio::{
 };
 
 use super::{
-    answer_limit::{AnswerLimit, MAX_ANSWER_BYTES},
-    error::{ClusterError, ConnectError, Why},
-    token,
+    error::{ClusterError, ClusterErrorKind, ConnectError},
+    response_limit::{MAX_RESPONSE_BYTES, ResponseLimit},
+    token_file,
 };
-use crate::crd::names;
+use crate::kube_api::keys;
 
 /// Connect timeout for one address; then the next address of a load balancer is tried.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Request timeout. A healthy server itself gives up after 60 s.
-const REQUEST: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval at which address and CA bundle of an unreachable server are reread; they may have changed.
-const REREAD: Duration = Duration::from_secs(60);
+const CREDENTIALS_REREAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// User agent, as it appears in the server's audit log.
-const AGENT: &str = concat!("machinist/", env!("CARGO_PKG_VERSION"));
+const USER_AGENT: &str = concat!("machinist/", env!("CARGO_PKG_VERSION"));
 
 /// Source of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum ClusterAccess {
     /// The service account of the pod that this process runs in.
     Pod,
     /// Kubeconfig files, merged as kubectl does: the first file that sets a value wins, and missing files of a list
@@ -51,7 +51,7 @@ pub enum Access {
 
 /// Process environment from which the access method is chosen; read once, in `main`.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct ClusterEnv {
     /// `--kubeconfig`.
     pub flag: Option<PathBuf>,
     /// `--context`.
@@ -64,18 +64,18 @@ pub struct Surroundings {
     pub home: Option<PathBuf>,
 }
 
-impl Access {
+impl ClusterAccess {
     /// Access for the agent: the configured kubeconfig, or else the pod's service account. None means that there is
     /// no cluster. `~/.kube/config` is ignored: a kubeconfig left in root's home directory must not make a machine
     /// join a cluster.
-    pub fn of_agent(surroundings: &Surroundings) -> Option<Self> {
+    pub fn of_agent(surroundings: &ClusterEnv) -> Option<Self> {
         let given = Self::given(surroundings);
         given.or_else(|| surroundings.pod.then_some(Self::Pod))
     }
 
     /// Access for the command line, in kubectl's order: explicit kubeconfig, pod, `~/.kube/config`. An explicit
     /// context always selects from a kubeconfig, never the pod.
-    pub fn of_person(surroundings: &Surroundings) -> Option<Self> {
+    pub fn of_person(surroundings: &ClusterEnv) -> Option<Self> {
         let at_home = || {
             let home = surroundings.home.as_ref()?;
             Some(Self::Kubeconfig(vec![home.join(".kube/config")]))
@@ -89,7 +89,7 @@ impl Access {
         }
     }
 
-    fn given(surroundings: &Surroundings) -> Option<Self> {
+    fn given(surroundings: &ClusterEnv) -> Option<Self> {
         if let Some(file) = &surroundings.flag {
             return Some(Self::Kubeconfig(vec![file.clone()]));
         }
@@ -105,8 +105,8 @@ impl Access {
             Self::Context(files, context) => of_files(files, Some(context.clone())).await?,
         };
         config.default_retry = false;
-        config.connect_timeout = Some(CONNECT);
-        if let (Ok(name), Ok(agent)) = ("user-agent".parse(), AGENT.parse()) {
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        if let (Ok(name), Ok(agent)) = ("user-agent".parse(), USER_AGENT.parse()) {
             config.headers.push((name, agent));
         }
         Ok(config)
@@ -115,13 +115,15 @@ impl Access {
     /// Builds a client, and returns whether this module must reread its token because kube cannot.
     async fn client(&self) -> Result<(Client, bool), ConnectError> {
         let mut config = self.config().await?;
-        let trimmed = token::trim(&mut config)?;
+        let trimmed = token_file::trim(&mut config)?;
         let server = config.cluster_url.to_string();
         let builder = ClientBuilder::try_from(config).map_err(|e| ConnectError::Client {
             server,
             source: Box::new(e),
         })?;
-        let client = builder.with_layer(&AnswerLimit(MAX_ANSWER_BYTES)).build();
+        let client = builder
+            .with_layer(&ResponseLimit(MAX_RESPONSE_BYTES))
+            .build();
         Ok((client, trimmed))
     }
 }
@@ -159,11 +161,11 @@ fn is_missing(error: &KubeconfigError) -> bool {
 pub struct Cluster(Arc<Inner>);
 
 struct Inner {
-    access: Access,
-    current: Mutex<Current>,
+    access: ClusterAccess,
+    current: Mutex<CurrentClient>,
 }
 
-struct Current {
+struct CurrentClient {
     client: Client,
     /// Incremented at each reload of the credentials, so that two requests that get a 401 at the same time reload
     /// once.
@@ -183,9 +185,9 @@ impl std::fmt::Debug for Cluster {
 
 impl Cluster {
     /// Loads the credentials. No request is sent: an unreachable server is not an error here.
-    pub async fn connect(access: Access) -> Result<Self, ConnectError> {
+    pub async fn connect(access: ClusterAccess) -> Result<Self, ConnectError> {
         let (client, trimmed) = access.client().await?;
-        let current = Current {
+        let current = CurrentClient {
             client,
             trimmed,
             reading: 0,
@@ -200,15 +202,15 @@ impl Cluster {
 
     /// Whether OpenShift's machine-config controllers run in this cluster, detected by their ControllerConfig.
     pub async fn has_openshift_controllers(&self) -> Result<bool, ClusterError> {
-        let path = format!("/apis/{}/v1/controllerconfigs", names::GROUP);
-        let name = names::CONTROLLER_CONFIG;
+        let path = format!("/apis/{}/v1/controllerconfigs", keys::GROUP);
+        let name = keys::CONTROLLER_CONFIG;
         let (path, object) = (path.as_str(), format!("ControllerConfig {name}"));
         let get = |client: Client| async move {
             let request = Request::new(path).get(name, &GetParams::default());
             let request = request.map_err(kube::Error::BuildRequest)?;
             client.request_text(request).await.map(drop)
         };
-        match self.ask("get", object, get).await {
+        match self.request("get", object, get).await {
             Ok(()) => Ok(true),
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
@@ -221,11 +223,11 @@ impl Cluster {
         current.client.default_namespace().to_owned()
     }
 
-    /// Sends one request, built by `ask`; `act` and `object` name it in error messages.
+    /// Sends one request, built by `request`; `act` and `object` name it in error messages.
     ///
     /// It ends within 30 s, or within 60 s if the credentials are rejected (401): they are reloaded and the request
     /// is sent a second time.
-    pub async fn ask<T, F>(
+    pub async fn request<T, F>(
         &self,
         act: &'static str,
         object: impl Into<String>,
@@ -237,14 +239,14 @@ impl Cluster {
         let (client, reading) = self.current().await;
         let mut answer = bounded(ask(client)).await;
         let refused = match &answer {
-            Err(Why::Answered(status)) => status.code == 401,
-            Err(Why::Credentials(_)) => true,
+            Err(ClusterErrorKind::Answered(status)) => status.code == 401,
+            Err(ClusterErrorKind::Credentials(_)) => true,
             _ => false,
         };
         if refused && let Some(client) = self.read_again(reading).await {
             answer = bounded(ask(client)).await;
         }
-        if let Err(Why::Unreachable(_) | Why::TimedOut(_)) = &answer {
+        if let Err(ClusterErrorKind::Unreachable(_) | ClusterErrorKind::TimedOut(_)) = &answer {
             self.0.current.lock().await.doubted = true;
         }
         answer.map_err(|why| ClusterError {
@@ -254,11 +256,13 @@ impl Cluster {
         })
     }
 
-    /// The current client. It is rebuilt at most every [`REREAD`] while the server is unreachable, or while this
+    /// The current client. It is rebuilt at most every [`CREDENTIALS_REREAD_INTERVAL`] while the server is unreachable, or while this
     /// module is responsible for rereading the token.
     async fn current(&self) -> (Client, u64) {
         let mut current = self.0.current.lock().await;
-        if (current.doubted || current.trimmed) && current.read.elapsed() >= REREAD {
+        if (current.doubted || current.trimmed)
+            && current.read.elapsed() >= CREDENTIALS_REREAD_INTERVAL
+        {
             current.read_from(&self.0.access).await;
         }
         (current.client.clone(), current.reading)
@@ -272,10 +276,10 @@ impl Cluster {
     }
 }
 
-impl Current {
+impl CurrentClient {
     /// Reloads the credentials. If they cannot be read, for example because a file is being replaced, the old ones
     /// stay in use.
-    async fn read_from(&mut self, access: &Access) -> bool {
+    async fn read_from(&mut self, access: &ClusterAccess) -> bool {
         self.read = Instant::now();
         match access.client().await {
             Ok((client, trimmed)) => {
@@ -292,9 +296,11 @@ impl Current {
     }
 }
 
-async fn bounded<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Why> {
-    match timeout(REQUEST, request).await {
-        Ok(answer) => answer.map_err(Why::of),
-        Err(_) => Err(Why::TimedOut(REQUEST)),
+async fn bounded<T>(
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ClusterErrorKind> {
+    match timeout(REQUEST_TIMEOUT, request).await {
+        Ok(answer) => answer.map_err(ClusterErrorKind::of),
+        Err(_) => Err(ClusterErrorKind::TimedOut(REQUEST_TIMEOUT)),
     }
 }

@@ -60,12 +60,12 @@ pub struct ClusterError {
     pub object: String,
     /// The cause.
     #[source]
-    pub why: Why,
+    pub why: ClusterErrorKind,
 }
 
 /// Cause of a failed request.
 #[derive(Debug, thiserror::Error)]
-pub enum Why {
+pub enum ClusterErrorKind {
     /// The request timed out: a hanging server, a proxy, or a network that drops packets.
     #[error("no response within {} s", .0.as_secs())]
     TimedOut(Duration),
@@ -106,7 +106,7 @@ fn answer(status: &Status) -> String {
     }
 }
 
-impl Why {
+impl ClusterErrorKind {
     /// Classifies an error of kube by how it can be handled.
     pub(super) fn of(error: kube::Error) -> Self {
         match error {
@@ -124,7 +124,7 @@ impl ClusterError {
     /// The server's error status; none if no response was received.
     pub fn status(&self) -> Option<&Status> {
         match &self.why {
-            Why::Answered(status) => Some(status),
+            ClusterErrorKind::Answered(status) => Some(status),
             _ => None,
         }
     }
@@ -159,7 +159,7 @@ impl ClusterError {
     /// HTTP status code of the response; 0 if no response was received.
     pub fn code(&self) -> u16 {
         match &self.why {
-            Why::NoVersion(_) => 404,
+            ClusterErrorKind::NoVersion(_) => 404,
             _ => self.status().map_or(0, |status| status.code),
         }
     }
@@ -180,9 +180,11 @@ impl ClusterError {
     /// The stable code.
     pub fn reason(&self) -> Reason {
         match (&self.why, self.code()) {
-            (Why::TimedOut(_) | Why::Unreachable(_), _) => Reason::ApiServerUnreachable,
-            (Why::Credentials(_), _) => Reason::ClusterAccessInvalid,
-            (Why::NoName, _) => Reason::ConfigNotFound,
+            (ClusterErrorKind::TimedOut(_) | ClusterErrorKind::Unreachable(_), _) => {
+                Reason::ApiServerUnreachable
+            }
+            (ClusterErrorKind::Credentials(_), _) => Reason::ClusterAccessInvalid,
+            (ClusterErrorKind::NoName, _) => Reason::ConfigNotFound,
             (_, 401) => Reason::ApiServerUnauthorized,
             (_, 403) => Reason::ApiServerForbidden,
             (_, 429 | 500..) => Reason::ApiServerUnreachable,

@@ -4,22 +4,22 @@
 //! Events are best effort: callers never wait, and events that cannot be written in time are
 //! dropped.
 
-mod note;
+mod event_note;
 mod reporter;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cluster, node::OwnNode};
-use crate::{clock::Clock, crd::EventReason};
-use reporter::Reporter;
+use crate::{clock::Clock, kube_api::EventReason};
+use reporter::EventReporter;
 
 /// Queue length while the server is unreachable; further events are dropped.
-const WAITING: usize = 64;
+const EVENT_QUEUE_LEN: usize = 64;
 
 /// The object that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Subject {
+pub enum EventSubject {
     /// The agent's own Node.
     Node,
     /// A pod.
@@ -35,9 +35,9 @@ pub enum Subject {
 
 /// An event. The note names objects and numbers, never contents of files or secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Event {
+pub struct ClusterEvent {
     /// The object concerned.
-    pub subject: Subject,
+    pub subject: EventSubject,
     /// The reason, as a stable code.
     pub reason: EventReason,
     /// The description, one sentence.
@@ -46,18 +46,18 @@ pub struct Event {
 
 /// Handle for emitting events. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Events(mpsc::Sender<Event>);
+pub struct Events(mpsc::Sender<ClusterEvent>);
 
 impl Events {
     /// Returns a handle, and the queue for [`report`].
-    pub fn new() -> (Self, mpsc::Receiver<Event>) {
-        let (tell, told) = mpsc::channel(WAITING);
+    pub fn new() -> (Self, mpsc::Receiver<ClusterEvent>) {
+        let (tell, told) = mpsc::channel(EVENT_QUEUE_LEN);
         (Self(tell), told)
     }
 
     /// Queues an event without waiting; it is dropped if the queue is full.
-    pub fn tell(&self, subject: Subject, reason: EventReason, note: impl Into<String>) {
-        let event = Event {
+    pub fn emit(&self, subject: EventSubject, reason: EventReason, note: impl Into<String>) {
+        let event = ClusterEvent {
             subject,
             reason,
             note: note.into(),
@@ -72,16 +72,16 @@ impl Events {
 pub async fn report(
     cluster: Cluster,
     node: OwnNode,
-    mut told: mpsc::Receiver<Event>,
+    mut told: mpsc::Receiver<ClusterEvent>,
     clock: Clock,
     stop: CancellationToken,
 ) {
-    let mut reporter = Reporter::new(cluster, node, clock);
+    let mut reporter = EventReporter::new(cluster, node, clock);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             // Cancel-safe: it only waits.
-            () = reporter.calm() => reporter.tell_left_out(),
+            () = reporter.flood_ended() => reporter.log_dropped(),
             // Cancel-safe: an event stays in the queue until it is received.
             event = told.recv() => match event {
                 None => return,

@@ -16,29 +16,29 @@ use tokio_util::sync::CancellationToken;
 use self::conditions::{for_the_desired, is_updated, keep_times};
 use super::{
     Cluster, ClusterError,
-    node::{OwnNode, Sight},
+    node::{NodeSnapshot, OwnNode},
     resource,
 };
 use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
-    crd::{MachineConfigNodeStatus, NodeView, names},
     error_chain::chain,
+    kube_api::{MachineConfigNodeStatus, NodeView, keys},
     reason::Reason,
 };
 
 const KIND: &str = "MachineConfigNode";
 
 /// Backoff after a failed write.
-const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+const WRITE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
 /// If the kind does not exist, it is looked up again after this time, because the CRD may be
 /// installed later.
-const ABSENT: Duration = Duration::from_secs(600);
+const KIND_RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The last written content and the Node's UID, to avoid repeating identical writes.
 #[derive(Default)]
-struct Written {
+struct WrittenStatus {
     uid: String,
     desired: Option<String>,
     spec: Option<Value>,
@@ -47,7 +47,7 @@ struct Written {
 }
 
 /// Writes the latest status from `told` until `stop`; `pool` is the node's pool, where known.
-pub async fn keep(
+pub async fn maintain_status(
     cluster: Cluster,
     node: OwnNode,
     mut pool: watch::Receiver<Option<String>>,
@@ -55,8 +55,8 @@ pub async fn keep(
     clock: Clock,
     stop: CancellationToken,
 ) {
-    let mut sights = node.sights();
-    let mut written = Written::default();
+    let mut sights = node.snapshots();
+    let mut written = WrittenStatus::default();
     let mut failures = 0;
     loop {
         let status = told.borrow_and_update().clone();
@@ -77,9 +77,9 @@ pub async fn keep(
                         failures = 0;
                         None
                     }
-                    Err(error) if error.is_not_found() => Some(ABSENT),
+                    Err(error) if error.is_not_found() => Some(KIND_RECHECK_INTERVAL),
                     Err(error) => {
-                        let wait = RETRY.wait(failures, jitter());
+                        let wait = WRITE_BACKOFF.wait(failures, jitter());
                         match failures {
                             0 => tracing::warn!(reason = %error.reason(), "{}", chain(&error)),
                             _ => tracing::debug!("{}", chain(&error)),
@@ -111,7 +111,7 @@ async fn changed<T>(of: &mut watch::Receiver<T>) {
 }
 
 /// Waits for a Node with another UID or another desired config than the written one.
-async fn another(sights: &mut watch::Receiver<Sight>, uid: &str, desired: Option<&str>) {
+async fn another(sights: &mut watch::Receiver<NodeSnapshot>, uid: &str, desired: Option<&str>) {
     let is_other = |node: &NodeView| node.uid != uid || node.desired_config() != desired;
     let other = sights.wait_for(|it| it.node.as_deref().is_some_and(is_other));
     if other.await.is_err() {
@@ -119,7 +119,7 @@ async fn another(sights: &mut watch::Receiver<Sight>, uid: &str, desired: Option
     }
 }
 
-impl Written {
+impl WrittenStatus {
     /// Applies the object and its status. 404 if the kind does not exist.
     async fn say(
         &mut self,
@@ -195,7 +195,7 @@ pub async fn read(
     name: &str,
 ) -> Result<Option<MachineConfigNodeStatus>, ClusterError> {
     let get = |client| async move { objects(client).get_opt(name).await };
-    let found = cluster.ask("get", object(name), get).await?;
+    let found = cluster.request("get", object(name), get).await?;
     Ok(found.as_ref().and_then(status_of))
 }
 
@@ -212,14 +212,14 @@ async fn apply(
     status: bool,
 ) -> Result<DynamicObject, ClusterError> {
     let apply = |client| async move {
-        let params = PatchParams::apply(names::MANAGER).force();
+        let params = PatchParams::apply(keys::FIELD_MANAGER).force();
         let (objects, patch) = (objects(client), Patch::Apply(wanted));
         match status {
             true => objects.patch_status(name, &params, &patch).await,
             false => objects.patch(name, &params, &patch).await,
         }
     };
-    cluster.ask("apply", object(name), apply).await
+    cluster.request("apply", object(name), apply).await
 }
 
 /// Deletes the Node's MachineConfigNode if machinist alone created it. Returns true if such an
@@ -229,7 +229,7 @@ async fn apply(
 /// The request failed. If reading is forbidden, the object counts as not created by machinist.
 pub async fn remove(cluster: &Cluster, name: &str, only_look: bool) -> Result<bool, ClusterError> {
     let get = |client| async move { objects(client).get_opt(name).await };
-    let found = match cluster.ask("get", object(name), get).await {
+    let found = match cluster.request("get", object(name), get).await {
         Err(error) if error.reason() == Reason::ApiServerForbidden => return Ok(false),
         found => found?,
     };
@@ -248,7 +248,7 @@ pub async fn remove(cluster: &Cluster, name: &str, only_look: bool) -> Result<bo
         ..DeleteParams::default()
     };
     let delete = |client| async move { objects(client).delete(name, params).await.map(drop) };
-    match cluster.ask("delete", object(name), delete).await {
+    match cluster.request("delete", object(name), delete).await {
         Err(error) if error.is_not_found() => Ok(false),
         deleted => deleted.map(|()| true),
     }
@@ -262,7 +262,7 @@ fn is_ours(object: &DynamicObject) -> bool {
         .filter(|writer| writer.subresource.as_deref().unwrap_or_default().is_empty())
         .filter_map(|writer| writer.manager.as_deref())
         .peekable();
-    writers.peek().is_some() && writers.all(|manager| manager == names::MANAGER)
+    writers.peek().is_some() && writers.all(|manager| manager == keys::FIELD_MANAGER)
 }
 
 fn object(name: &str) -> String {
@@ -280,7 +280,7 @@ fn api() -> ApiResource {
 /// The pool derived from the Node's role labels, if the pool is unknown: the control plane first,
 /// then a custom role before worker, and the first by name if there are several.
 fn role(view: &NodeView) -> &str {
-    use names::label::{ROLE_CONTROL_PLANE, ROLE_MASTER, ROLE_WORKER};
+    use keys::label::{ROLE_CONTROL_PLANE, ROLE_MASTER, ROLE_WORKER};
     if view.is_control_plane() {
         return ROLE_MASTER;
     }

@@ -1,14 +1,14 @@
 //! The agent's own Node: one watch, live reads, and patches.
 
-mod cancel;
+mod cancel_reply;
+mod cleanup;
 mod cordon;
-mod keeper;
-mod leave;
-mod notice;
+mod desired_status;
 mod patches;
-mod refused;
+mod rejected_taints;
 mod taints;
-mod watching;
+mod watcher;
+mod writer;
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
-pub(super) use cordon::ROUNDS;
+pub use cleanup::RemovedKeys;
+pub(super) use cordon::MAX_ATTEMPTS;
 pub use cordon::{Cordon, Uncordon};
-pub use keeper::{Pace, keep};
-pub use leave::Left;
-pub use notice::{Condition, Notice};
+pub use desired_status::{DesiredCondition, DesiredNodeStatus};
+pub use writer::{WriteRate, maintain_node};
 
 use super::{Cluster, ClusterError};
 use crate::{
-    crd::{NodeSpec, NodeStatus, NodeView, names},
+    kube_api::{NodeSpec, NodeStatus, NodeView, keys},
     reason::Reason,
 };
 
@@ -70,7 +70,7 @@ pub(super) fn view(metadata: ObjectMeta, spec: NodeSpec, status: NodeStatus) -> 
 
 /// The latest observed state of the agent's Node.
 #[derive(Clone, Debug, Default)]
-pub struct Sight {
+pub struct NodeSnapshot {
     /// The Node from the latest watch event, read or write response; none before the first
     /// response, and if the Node does not exist.
     pub node: Option<Arc<NodeView>>,
@@ -87,7 +87,7 @@ pub struct Sight {
 pub struct OwnNode {
     cluster: Cluster,
     name: Arc<str>,
-    sight: watch::Sender<Sight>,
+    sight: watch::Sender<NodeSnapshot>,
 }
 
 impl OwnNode {
@@ -111,13 +111,13 @@ impl OwnNode {
     }
 
     /// Receiver of the observed state and its changes.
-    pub fn sights(&self) -> watch::Receiver<Sight> {
+    pub fn snapshots(&self) -> watch::Receiver<NodeSnapshot> {
         self.sight.subscribe()
     }
 
     /// Sets the observed Node in a test.
     #[cfg(test)]
-    pub(crate) fn show(&self, view: NodeView) {
+    pub(crate) fn set_snapshot(&self, view: NodeView) {
         self.sight.send_modify(|sight| {
             sight.asked = true;
             sight.node = Some(Arc::new(view));
@@ -127,7 +127,7 @@ impl OwnNode {
     /// Live read from the API server, bypassing caches; none if the Node does not exist.
     pub async fn read(&self) -> Result<Option<Arc<NodeView>>, ClusterError> {
         let get = |client| async move { nodes(client).get_opt(&self.name).await };
-        match self.cluster.ask("get", self.object(), get).await? {
+        match self.cluster.request("get", self.object(), get).await? {
             Some(node) => Ok(Some(self.saw(node))),
             None => {
                 self.is_gone();
@@ -137,31 +137,31 @@ impl OwnNode {
     }
 
     /// Removes an annotation.
-    pub async fn forget(&self, annotation: &str) -> Result<(), ClusterError> {
+    pub async fn remove_annotation(&self, annotation: &str) -> Result<(), ClusterError> {
         let fields = serde_json::json!({"metadata": {"annotations": {annotation: null}}});
-        self.change(&Change::Fields(fields)).await.map(drop)
+        self.change(&NodePatch::Fields(fields)).await.map(drop)
     }
 
     /// Sends one patch; its response is the Node's new state.
-    async fn change(&self, change: &Change) -> Result<Arc<NodeView>, ClusterError> {
+    async fn change(&self, change: &NodePatch) -> Result<Arc<NodeView>, ClusterError> {
         let patch = |client| async move {
             let params = PatchParams {
-                field_manager: Some(names::MANAGER.to_owned()),
+                field_manager: Some(keys::FIELD_MANAGER.to_owned()),
                 ..PatchParams::default()
             };
             let nodes = nodes(client);
             match change {
-                Change::Operations(operations) => {
+                NodePatch::Operations(operations) => {
                     let operations = serde_json::from_value(operations.clone());
                     let patch = Patch::Json::<()>(operations.map_err(kube::Error::SerdeError)?);
                     nodes.patch(&self.name, &params, &patch).await
                 }
-                Change::Fields(fields) => {
+                NodePatch::Fields(fields) => {
                     nodes
                         .patch(&self.name, &params, &Patch::Merge(fields))
                         .await
                 }
-                Change::Conditions(status) => {
+                NodePatch::Conditions(status) => {
                     nodes
                         .patch_status(&self.name, &params, &Patch::Strategic(status))
                         .await
@@ -169,10 +169,10 @@ impl OwnNode {
             }
         };
         let act = match change {
-            Change::Conditions(_) => "write the conditions of",
-            Change::Operations(_) | Change::Fields(_) => "change",
+            NodePatch::Conditions(_) => "write the conditions of",
+            NodePatch::Operations(_) | NodePatch::Fields(_) => "change",
         };
-        let node = self.cluster.ask(act, self.object(), patch).await?;
+        let node = self.cluster.request(act, self.object(), patch).await?;
         Ok(self.saw(node))
     }
 
@@ -202,9 +202,9 @@ impl OwnNode {
     fn is_gone(&self) {
         self.sight.send_if_modified(|sight| {
             let told = sight.asked && sight.node.is_none() && sight.away.is_none();
-            *sight = Sight {
+            *sight = NodeSnapshot {
                 asked: true,
-                ..Sight::default()
+                ..NodeSnapshot::default()
             };
             !told
         });
@@ -213,7 +213,7 @@ impl OwnNode {
 
 /// One patch of the Node.
 #[derive(Clone, Debug, PartialEq)]
-enum Change {
+enum NodePatch {
     /// JSON patch (RFC 6902) with `test` operations for its preconditions.
     Operations(Value),
     /// Merge patch (RFC 7386) of single annotations and labels.

@@ -11,22 +11,22 @@ use kube::{
 use serde_json::{Value, json};
 use tokio_stream::StreamExt as _;
 
-use super::{Cluster, ClusterError, Why};
+use super::{Cluster, ClusterError, ClusterErrorKind};
 use crate::drain::{
-    Budget, CallError, Cause, Pod, PodId, Refused,
-    evict::{Change, Changes, How, Listed, Pods},
+    DisruptionBudget, EvictionCallError, EvictionError, Pod, PodId, StatusCause,
+    eviction::{EvictionMethod, PodApi, PodChange, PodList, PodWatchStream},
 };
 
 /// Page size of pod lists. A kubelet has at most 250 pods by default, so one page is usually
 /// enough.
-const PAGE: u32 = 250;
+const LIST_PAGE_ITEMS: u32 = 250;
 
 /// Server-side watch timeout in seconds; the watch is then resumed.
-const WATCH: u32 = 290;
+const WATCH_MAX_SECS: u32 = 290;
 
 /// The server sends a bookmark about once a minute; a watch that is silent for longer than this is
 /// considered broken.
-const SILENCE: Duration = Duration::from_secs(90);
+const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Reads and evicts pods through the API server.
 #[derive(Clone, Debug)]
@@ -42,18 +42,18 @@ impl NodePods {
         Self { cluster, selector }
     }
 
-    async fn page(&self, node: &str, token: Option<&str>) -> Result<Page, ClusterError> {
+    async fn page(&self, node: &str, token: Option<&str>) -> Result<PodPage, ClusterError> {
         let list = |client| async move {
             let mut params = ListParams::default()
                 .fields(&format!("spec.nodeName={node}"))
-                .limit(PAGE);
+                .limit(LIST_PAGE_ITEMS);
             params.label_selector.clone_from(&self.selector);
             params.continue_token = token.map(str::to_owned);
             Api::<PodObject>::all(client).list(&params).await
         };
         let object = format!("the pods of Node {node}");
-        let found = self.cluster.ask("list", object, list).await?;
-        Ok(Page {
+        let found = self.cluster.request("list", object, list).await?;
+        Ok(PodPage {
             pods: found.items.iter().map(Pod::from).collect(),
             version: found.metadata.resource_version.unwrap_or_default(),
             next: found.metadata.continue_.filter(|token| !token.is_empty()),
@@ -62,8 +62,8 @@ impl NodePods {
 
     /// Reads all pages. The resource version is that of the first page, which the following pages
     /// share.
-    async fn pages(&self, node: &str) -> Result<Listed, ClusterError> {
-        let mut all = Listed::default();
+    async fn pages(&self, node: &str) -> Result<PodList, ClusterError> {
+        let mut all = PodList::default();
         let mut next = None;
         loop {
             let page = self.page(node, next.as_deref()).await?;
@@ -78,43 +78,43 @@ impl NodePods {
 }
 
 /// One page of a list.
-struct Page {
+struct PodPage {
     pods: Vec<Pod>,
     version: String,
     next: Option<String>,
 }
 
-impl Pods for NodePods {
-    async fn list(&self, node: &str) -> Result<Listed, CallError> {
+impl PodApi for NodePods {
+    async fn list(&self, node: &str) -> Result<PodList, EvictionCallError> {
         match self.pages(node).await {
             // The continue token expired, so start the list over once; after a second failure the
             // caller retries.
             Err(error) if error.is_expired() => self.pages(node).await,
             listed => listed,
         }
-        .map_err(CallError::from)
+        .map_err(EvictionCallError::from)
     }
 
-    async fn watch(&self, node: &str, version: &str) -> Result<Changes, CallError> {
+    async fn watch(&self, node: &str, version: &str) -> Result<PodWatchStream, EvictionCallError> {
         let watch = |client| async move {
             let mut params = WatchParams::default()
                 .fields(&format!("spec.nodeName={node}"))
-                .timeout(WATCH);
+                .timeout(WATCH_MAX_SECS);
             params.label_selector.clone_from(&self.selector);
             Api::<PodObject>::all(client).watch(&params, version).await
         };
         let object = format!("the pods of Node {node}");
-        let events = self.cluster.ask("watch", object, watch).await?;
-        // Not through `ask`: a watch has a timeout of its own.
-        let events = Box::pin(events).timeout(SILENCE);
+        let events = self.cluster.request("watch", object, watch).await?;
+        // Not through `request`: a watch has a timeout of its own.
+        let events = Box::pin(events).timeout(WATCH_IDLE_TIMEOUT);
         Ok(Box::pin(events.map(|event| match event {
             Ok(Ok(event)) => change(event),
-            Ok(Err(error)) => Err(CallError::NoAnswer(Box::new(error))),
-            Err(silence) => Err(CallError::NoAnswer(Box::new(silence))),
+            Ok(Err(error)) => Err(EvictionCallError::NoAnswer(Box::new(error))),
+            Err(silence) => Err(EvictionCallError::NoAnswer(Box::new(silence))),
         })))
     }
 
-    async fn evict(&self, pod: &PodId, how: How) -> Result<(), CallError> {
+    async fn evict(&self, pod: &PodId, how: EvictionMethod) -> Result<(), EvictionCallError> {
         let body = &eviction(pod, how);
         let evict = |client| async move {
             let params = PostParams {
@@ -126,11 +126,14 @@ impl Pods for NodePods {
                 .await;
             answer
         };
-        let evicted = self.cluster.ask("evict", format!("Pod {pod}"), evict).await;
-        evicted.map(drop).map_err(CallError::from)
+        let evicted = self
+            .cluster
+            .request("evict", format!("Pod {pod}"), evict)
+            .await;
+        evicted.map(drop).map_err(EvictionCallError::from)
     }
 
-    async fn delete(&self, pod: &PodId, how: How) -> Result<(), CallError> {
+    async fn delete(&self, pod: &PodId, how: EvictionMethod) -> Result<(), EvictionCallError> {
         let params = &DeleteParams {
             dry_run: how.dry_run,
             grace_period_seconds: how.grace.seconds(),
@@ -142,27 +145,27 @@ impl Pods for NodePods {
         };
         let delete = |client| async move { pods(client, pod).delete(&pod.name, params).await };
         let object = format!("Pod {pod}");
-        let deleted = self.cluster.ask("delete", object, delete).await;
-        deleted.map(drop).map_err(CallError::from)
+        let deleted = self.cluster.request("delete", object, delete).await;
+        deleted.map(drop).map_err(EvictionCallError::from)
     }
 
-    async fn budgets(&self, namespace: &str) -> Result<Vec<Budget>, CallError> {
+    async fn budgets(&self, namespace: &str) -> Result<Vec<DisruptionBudget>, EvictionCallError> {
         let list = |client| async move {
             let budgets = Api::<policy::PodDisruptionBudget>::namespaced(client, namespace);
             budgets.list(&ListParams::default()).await
         };
         let object = format!("the PodDisruptionBudgets of {namespace}");
-        let found = self.cluster.ask("list", object, list).await?;
-        Ok(found.items.iter().map(Budget::from).collect())
+        let found = self.cluster.request("list", object, list).await?;
+        Ok(found.items.iter().map(DisruptionBudget::from).collect())
     }
 
-    async fn daemon_set(&self, namespace: &str, name: &str) -> Result<bool, CallError> {
+    async fn daemon_set(&self, namespace: &str, name: &str) -> Result<bool, EvictionCallError> {
         let get = |client| async move {
             let sets = Api::<DaemonSet>::namespaced(client, namespace);
             sets.get_metadata_opt(name).await
         };
         let object = format!("DaemonSet {namespace}/{name}");
-        let found = self.cluster.ask("get", object, get).await?;
+        let found = self.cluster.request("get", object, get).await?;
         Ok(found.is_some())
     }
 }
@@ -173,7 +176,7 @@ fn pods(client: Client, pod: &PodId) -> Api<PodObject> {
 
 /// Builds the eviction request by hand: kube's own type writes the options under a name that the
 /// server ignores, and grace period, precondition and dry run are lost without an error.
-fn eviction(pod: &PodId, how: How) -> Value {
+fn eviction(pod: &PodId, how: EvictionMethod) -> Value {
     let mut options = json!({"preconditions": {"uid": pod.uid}});
     if let Some(seconds) = how.grace.seconds() {
         options["gracePeriodSeconds"] = seconds.into();
@@ -189,32 +192,32 @@ fn eviction(pod: &PodId, how: How) -> Value {
     })
 }
 
-fn change(event: WatchEvent<PodObject>) -> Result<Change, CallError> {
+fn change(event: WatchEvent<PodObject>) -> Result<PodChange, EvictionCallError> {
     let version = |pod: &PodObject| pod.metadata.resource_version.clone().unwrap_or_default();
     Ok(match event {
         WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-            Change::Is(Box::new(Pod::from(&pod)), version(&pod))
+            PodChange::Is(Box::new(Pod::from(&pod)), version(&pod))
         }
-        WatchEvent::Deleted(pod) => Change::Gone(Pod::from(&pod).id, version(&pod)),
-        WatchEvent::Bookmark(mark) => Change::Upto(mark.metadata.resource_version),
+        WatchEvent::Deleted(pod) => PodChange::Gone(Pod::from(&pod).id, version(&pod)),
+        WatchEvent::Bookmark(mark) => PodChange::Upto(mark.metadata.resource_version),
         WatchEvent::Error(status) => return Err(refused(&status).into()),
     })
 }
 
-impl From<ClusterError> for CallError {
+impl From<ClusterError> for EvictionCallError {
     fn from(error: ClusterError) -> Self {
         match &error.why {
-            Why::Answered(status) => refused(status).into(),
+            ClusterErrorKind::Answered(status) => refused(status).into(),
             _ => Self::NoAnswer(Box::new(error)),
         }
     }
 }
 
-fn refused(status: &Status) -> Refused {
+fn refused(status: &Status) -> EvictionError {
     let details = status.details.as_ref();
     let seconds = details.map_or(0, |details| details.retry_after_seconds);
     let causes = details.map(|details| details.causes.as_slice());
-    Refused {
+    EvictionError {
         code: status.code,
         reason: status.reason.clone(),
         message: status.message.clone(),
@@ -224,7 +227,7 @@ fn refused(status: &Status) -> Refused {
         causes: causes
             .unwrap_or_default()
             .iter()
-            .map(|cause| Cause {
+            .map(|cause| StatusCause {
                 kind: cause.reason.clone(),
                 message: cause.message.clone(),
             })

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use kube::{Client, api::GetParams, core::Request};
 use serde::Deserialize;
 
-use super::{Cluster, ClusterError, Why};
-use crate::crd::names;
+use super::{Cluster, ClusterError, ClusterErrorKind};
+use crate::kube_api::keys;
 
 /// The fields of an UpgradeConfig that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,20 +21,20 @@ pub struct UpgradeConfig {
 }
 
 #[derive(Deserialize)]
-struct Object {
+struct UpgradeConfigObject {
     #[serde(default)]
-    spec: Spec,
+    spec: UpgradeConfigSpec,
 }
 
 #[derive(Default, Deserialize)]
-struct Spec {
+struct UpgradeConfigSpec {
     #[serde(rename = "upgradeAt")]
     upgrade_at: Option<String>,
     #[serde(rename = "PDBForceDrainTimeout")]
     force_minutes: Option<u32>,
 }
 
-impl Object {
+impl UpgradeConfigObject {
     /// None if a field cannot be parsed.
     fn read(self) -> Option<UpgradeConfig> {
         let at = self.spec.upgrade_at.filter(|text| !text.is_empty());
@@ -53,23 +53,23 @@ impl Object {
 impl Cluster {
     /// The cluster's UpgradeConfig; none if it does not exist or must not be read (404, 403).
     pub async fn upgrade_config(&self) -> Result<Option<UpgradeConfig>, ClusterError> {
-        const ACT: &str = "get";
-        let (group, name) = (names::UPGRADE_GROUP, names::UPGRADE_CONFIG);
-        let namespace = names::UPGRADE_NAMESPACE;
+        const API_VERB: &str = "get";
+        let (group, name) = (keys::UPGRADE_GROUP, keys::UPGRADE_CONFIG);
+        let namespace = keys::UPGRADE_NAMESPACE;
         let path = format!("/apis/{group}/v1alpha1/namespaces/{namespace}/upgradeconfigs");
         let (path, object) = (path.as_str(), format!("UpgradeConfig {namespace}/{name}"));
         let get = |client: Client| async move {
             let request = Request::new(path).get(name, &GetParams::default());
             let request = request.map_err(kube::Error::BuildRequest)?;
-            client.request::<Object>(request).await
+            client.request::<UpgradeConfigObject>(request).await
         };
-        match self.ask(ACT, object.clone(), get).await {
+        match self.request(API_VERB, object.clone(), get).await {
             Ok(found) => match found.read() {
                 Some(read) => Ok(Some(read)),
                 None => Err(ClusterError {
-                    act: ACT,
+                    act: API_VERB,
                     object,
-                    why: Why::NotUnderstood,
+                    why: ClusterErrorKind::NotUnderstood,
                 }),
             },
             Err(error) if error.is_not_found() || error.code() == 403 => Ok(None),

@@ -1,14 +1,14 @@
 //! Device allocation: checks the requested devices and computes what the container gets.
 
-mod build;
-mod preferred;
+mod container_edits;
+mod preferred_devices;
 
 use std::collections::BTreeMap;
 
-pub use self::preferred::{Wish, preferred, sensible};
+pub use self::preferred_devices::{PreferredRequest, is_valid_preference, preferred};
 use super::{
     inventory::{Device, Inventory, Resource},
-    name::ResourceName,
+    resource_name::ResourceName,
 };
 
 /// Why an allocation is refused. Every refusal names the device.
@@ -62,7 +62,7 @@ pub enum AllocationError {
 
 /// A device node to add to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeGrant {
+pub struct AllocatedNode {
     /// Path on the host.
     pub host: String,
     /// Path in the container.
@@ -73,7 +73,7 @@ pub struct NodeGrant {
 
 /// A mount to add to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountGrant {
+pub struct AllocatedMount {
     /// Path on the host.
     pub host: String,
     /// Path in the container.
@@ -84,11 +84,11 @@ pub struct MountGrant {
 
 /// The container allocation: all that one container gets for one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Grant {
+pub struct ContainerAllocation {
     /// Device nodes, one for each path in the container.
-    pub nodes: Vec<NodeGrant>,
+    pub nodes: Vec<AllocatedNode>,
     /// Mounts, one for each path in the container.
-    pub mounts: Vec<MountGrant>,
+    pub mounts: Vec<AllocatedMount>,
     /// Environment variables; values that differ between devices are joined by commas.
     pub env: BTreeMap<String, String>,
     /// Annotations; values that differ between devices are joined by commas.
@@ -98,7 +98,7 @@ pub struct Grant {
 }
 
 /// The devices behind `ids`, each once, if all of them may be allocated to one container.
-pub fn lendable<'a>(
+pub fn allocatable_devices<'a>(
     inventory: &Inventory,
     resource: &'a Resource,
     ids: &[String],
@@ -113,7 +113,7 @@ pub fn lendable<'a>(
         };
         let (id, device) = resource.find(asked).ok_or_else(unknown)?;
         if let (super::Health::Unhealthy | super::Health::Missing, why) =
-            inventory.verdict_for_allocation(device)
+            inventory.allocation_health(device)
         {
             let why = why.unwrap_or_default();
             return Err(AllocationError::Unhealthy {
@@ -140,27 +140,27 @@ pub fn lendable<'a>(
 }
 
 /// What the container gets with the devices behind `ids`, which must be allocatable.
-pub fn grant(
+pub fn allocate(
     inventory: &Inventory,
     resource: &Resource,
     ids: &[String],
-) -> Result<Grant, AllocationError> {
-    grant_all(resource, lendable(inventory, resource, ids)?)
+) -> Result<ContainerAllocation, AllocationError> {
+    allocate_any(resource, allocatable_devices(inventory, resource, ids)?)
 }
 
 /// What the container gets with these devices, whether they are allocatable or not.
-pub fn grant_all<'a>(
+pub fn allocate_any<'a>(
     resource: &Resource,
     devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
-) -> Result<Grant, AllocationError> {
-    let mut grant = Grant::default();
+) -> Result<ContainerAllocation, AllocationError> {
+    let mut grant = ContainerAllocation::default();
     for (id, device) in devices {
-        build::add(&mut grant, resource, id, device)?;
+        container_edits::add(&mut grant, resource, id, device)?;
     }
     Ok(grant)
 }
 
-impl Grant {
+impl ContainerAllocation {
     /// Merges the allocation of another resource into this one. `id` is the device named in the
     /// error.
     pub fn join(
@@ -169,7 +169,7 @@ impl Grant {
         id: Option<&String>,
         other: Self,
     ) -> Result<(), AllocationError> {
-        build::join(self, other).map_err(|(inside, other)| AllocationError::SamePlace {
+        container_edits::join(self, other).map_err(|(inside, other)| AllocationError::SamePlace {
             resource: resource.name.clone(),
             id: id.cloned().unwrap_or_default(),
             inside,

@@ -8,35 +8,35 @@
 //! another directory defines it too.
 
 mod edits;
-mod plain;
 mod spec;
+mod to_device_plugin;
 mod yaml;
 
 use std::{collections::BTreeMap, fmt};
 
 pub use self::{
-    plain::{Found, Plain, PlainNode},
-    spec::{LARGEST, Spec, SpecDevice, parse},
+    spec::{CdiSpec, CdiSpecDevice, MAX_SPEC_BYTES, parse},
+    to_device_plugin::{ContainerEdits, ContainerNode, HostNode},
 };
 use super::Refusal;
-use crate::{path::AbsPath, reason::Reason};
+use crate::{abs_path::AbsPath, reason::Reason};
 
 /// The directories of specs, in rising priority.
-pub const DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+pub const SPEC_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 /// The name by which many toolkits offer all devices at once; it is no device itself.
-pub const ALL: &str = "all";
+pub const ALL_DEVICES: &str = "all";
 
 /// A CDI kind, `vendor/class`, such as `nvidia.com/gpu`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind(String);
+pub struct CdiKind(String);
 
 /// The error for a text that is no kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a valid CDI kind; expected vendor/class, such as nvidia.com/gpu")]
 pub struct BadKind(String);
 
-impl Kind {
+impl CdiKind {
     /// Parses a kind.
     pub fn new(given: &str) -> Result<Self, BadKind> {
         let good = given.split_once('/').is_some_and(|(vendor, class)| {
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for CdiKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -75,20 +75,20 @@ fn is_word(text: &str, others: &[char]) -> bool {
 
 /// A parsed spec file.
 #[derive(Clone, Debug)]
-pub struct File {
+pub struct CdiFile {
     /// Its path.
     pub path: AbsPath,
-    /// The index of its directory in [`DIRS`].
+    /// The index of its directory in [`SPEC_DIRS`].
     pub priority: usize,
     /// Its content.
-    pub spec: Spec,
+    pub spec: CdiSpec,
 }
 
 /// The devices of one kind from all specs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offered {
+pub struct CdiDevices {
     /// The usable devices, by name.
-    pub devices: BTreeMap<String, SpecDevice>,
+    pub devices: BTreeMap<String, CdiSpecDevice>,
     /// One problem for each file that is involved in a conflict.
     pub conflicts: Vec<Refusal>,
     /// The devices that cannot be used because of a conflict, by name, with the reason as text.
@@ -96,19 +96,19 @@ pub struct Offered {
 }
 
 /// The devices of `kind` in these files.
-pub fn offered(files: &[File], kind: &str) -> Offered {
-    let mut named: BTreeMap<&str, Vec<(&File, &SpecDevice)>> = BTreeMap::new();
+pub fn offered(files: &[CdiFile], kind: &str) -> CdiDevices {
+    let mut named: BTreeMap<&str, Vec<(&CdiFile, &CdiSpecDevice)>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.spec.kind.as_str() == kind) {
         for device in &file.spec.devices {
             named.entry(&device.name).or_default().push((file, device));
         }
     }
-    let mut offered = Offered::default();
+    let mut offered = CdiDevices::default();
     for (name, mut places) in named {
-        if name == ALL {
+        if name == ALL_DEVICES {
             continue;
         }
-        let beside = |one: &File| {
+        let beside = |one: &CdiFile| {
             let others = places
                 .iter()
                 .filter(|(other, _)| other.priority == one.priority);
@@ -143,7 +143,7 @@ pub fn offered(files: &[File], kind: &str) -> Offered {
 mod tests {
     use super::*;
 
-    fn file(path: &str, priority: usize, names: &[&str]) -> File {
+    fn file(path: &str, priority: usize, names: &[&str]) -> CdiFile {
         let devices: Vec<String> = names
             .iter()
             .map(|name| {
@@ -156,7 +156,7 @@ mod tests {
             r#"{{"cdiVersion": "0.6.0", "kind": "acme.dev/gpu", "devices": [{}]}}"#,
             devices.join(",")
         );
-        File {
+        CdiFile {
             path: path.parse().unwrap(),
             priority,
             spec: parse(path, &text).unwrap(),
@@ -190,7 +190,10 @@ mod tests {
             ]
         );
         assert!(offered.contested.keys().eq(["1"]), "{offered:?}");
-        assert_eq!(super::offered(&files, "acme.dev/other"), Offered::default());
+        assert_eq!(
+            super::offered(&files, "acme.dev/other"),
+            CdiDevices::default()
+        );
     }
 
     #[test]
@@ -214,12 +217,12 @@ mod tests {
             "A.b_c/d",
             "a..b/c",
         ] {
-            assert!(Kind::new(good).is_ok(), "{good}");
+            assert!(CdiKind::new(good).is_ok(), "{good}");
         }
         for bad in [
             "gpu", "/gpu", "a/", "a/b/c", "a/-b", "1a/b", "a/1b", "a_/b", "a/b.",
         ] {
-            assert!(Kind::new(bad).is_err(), "{bad}");
+            assert!(CdiKind::new(bad).is_err(), "{bad}");
         }
     }
 }

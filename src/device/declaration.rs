@@ -3,25 +3,29 @@
 //! The documented schema is read strictly. A file that uses anything this version does not support is
 //! refused as a whole, with the name of the field.
 
-mod check;
-mod entry;
-mod written;
+mod matcher;
+mod schema;
+mod validate;
 
 use std::collections::BTreeMap;
 
-pub use super::document::{API_VERSION, LARGEST};
-pub use entry::{Entry, GroupBy, Hardware, Pci, Probe, Subsystem, Usb, Word};
+pub use super::yaml::{API_VERSION, MAX_DOCUMENT_BYTES};
+pub use matcher::{
+    DeviceSelector, GlobWord, GroupBy, HardwareSelector, HealthProbe, PciSelector,
+    SubsystemSelector, UsbSelector,
+};
 
 use super::{
-    Pairs, Refusal, document,
+    Refusal, SmallMap,
     glob::Glob,
-    inventory::{Asks, Device, Recipe, Resource, Serve, Share},
-    name::ResourceName,
+    inventory::{BackendOptions, Device, DeviceSpec, Resource, ServeMode, Share},
     quantity::Quantity,
-    source::Source,
+    resource_name::ResourceName,
+    source::ResourceSource,
     taint::NodeTaint,
+    yaml,
 };
-use crate::path::AbsPath;
+use crate::abs_path::AbsPath;
 
 /// The `kind` of such files.
 pub const KIND: &str = "DeviceDeclaration";
@@ -32,12 +36,12 @@ pub struct Allowances {
     /// Further host directories that may be mounted into containers.
     pub mounts: Vec<AbsPath>,
     /// How devices of CDI specs are passed to containers by the device plugin API.
-    pub cdi: CdiAnswer,
+    pub cdi: CdiDelivery,
 }
 
 /// How a device of a CDI spec is passed to the container runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CdiAnswer {
+pub enum CdiDelivery {
     /// By its CDI name: the runtime reads the spec.
     #[default]
     Names,
@@ -47,7 +51,7 @@ pub enum CdiAnswer {
 
 /// The NUMA nodes that devices are near to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Numa {
+pub enum NumaAffinity {
     /// Those that sysfs reports for each device.
     #[default]
     Auto,
@@ -65,23 +69,23 @@ pub struct Declaration {
     /// The resource it offers.
     pub resource: ResourceName,
     /// The selectors: a device must match any of them.
-    pub matches: Vec<Entry>,
+    pub matches: Vec<DeviceSelector>,
     /// How nodes are grouped into devices.
     pub group: Option<GroupBy>,
     /// The kubelet API by which pods get the devices.
-    pub serve: Serve,
+    pub serve: ServeMode,
     /// How devices are shared.
     pub share: Share,
     /// The device spec.
-    pub recipe: Recipe,
+    pub recipe: DeviceSpec,
     /// How devices of CDI specs are passed to the runtime; with DRA always by name.
-    pub cdi: CdiAnswer,
+    pub cdi: CdiDelivery,
     /// Each device's capacities, which claims may request.
-    pub capacity: Pairs<Quantity>,
+    pub capacity: SmallMap<Quantity>,
     /// The NUMA nodes of the devices.
-    pub numa: Numa,
+    pub numa: NumaAffinity,
     /// The health probes of each device.
-    pub probes: Vec<Probe>,
+    pub probes: Vec<HealthProbe>,
     /// Units that use the devices and must be stopped before the machine is changed or goes down.
     pub stop_units: Vec<String>,
     /// The taint for nodes that have the resource.
@@ -97,8 +101,8 @@ impl Declaration {
     /// The paths and path patterns of entries that have nothing else.
     pub fn paths(&self) -> impl Iterator<Item = &Glob> {
         self.matches.iter().filter_map(|entry| match entry {
-            Entry::Path(glob) => Some(glob),
-            Entry::Hardware(_) | Entry::Cdi(_) => None,
+            DeviceSelector::Path(glob) => Some(glob),
+            DeviceSelector::Hardware(_) | DeviceSelector::Cdi(_) => None,
         })
     }
 
@@ -108,26 +112,26 @@ impl Declaration {
             || self
                 .matches
                 .iter()
-                .any(|one| matches!(one, Entry::Hardware(_)))
+                .any(|one| matches!(one, DeviceSelector::Hardware(_)))
     }
 
     /// Units whose state determines the devices' health.
     pub fn probed_units(&self) -> impl Iterator<Item = &str> {
         self.probes.iter().filter_map(|probe| match probe {
-            Probe::Unit(unit) => Some(unit.as_str()),
-            Probe::Sysfs { .. } => None,
+            HealthProbe::Unit(unit) => Some(unit.as_str()),
+            HealthProbe::Sysfs { .. } => None,
         })
     }
 
     /// The resource that it offers with these devices.
-    pub fn offer(&self, source: Source, devices: BTreeMap<String, Device>) -> Resource {
+    pub fn offer(&self, source: ResourceSource, devices: BTreeMap<String, Device>) -> Resource {
         Resource {
             name: self.resource.clone(),
             source,
             serve: self.serve,
             share: self.share,
             recipe: self.recipe.clone(),
-            asks: Asks::default(),
+            asks: BackendOptions::default(),
             devices,
         }
     }
@@ -135,8 +139,8 @@ impl Declaration {
 
 /// Parses a declaration. Errors name `file`; all errors that can be found are returned.
 pub fn parse(file: &str, text: &str, allowances: &Allowances) -> Result<Declaration, Vec<Refusal>> {
-    document::parse(KIND, file, text, |written| {
-        check::check(written, allowances)
+    yaml::parse(KIND, file, text, |written| {
+        validate::check(written, allowances)
     })
 }
 

@@ -1,13 +1,13 @@
 //! Path patterns with the shell wildcards `*`, `?` and `[a-z]`, each within one path component.
 
-use crate::path::AbsPath;
+use crate::abs_path::AbsPath;
 
 /// Why a text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadGlob {
     /// It is not an absolute path, wildcards aside.
     #[error(transparent)]
-    Path(#[from] crate::path::BadPath),
+    Path(#[from] crate::abs_path::BadPath),
     /// `**`, which would walk whole directory trees, is not supported.
     #[error("{0:?} contains **; a * matches within one path component")]
     Deep(String),

@@ -5,7 +5,7 @@ use std::{
     fmt,
 };
 
-use super::dra::name::Key;
+use super::dra::device_names::DeviceKey;
 
 /// A container that has a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,14 +27,14 @@ impl fmt::Display for Holder {
 /// The allocations of this node: which container has which device, including devices of other
 /// plugins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders {
+pub struct DeviceHolders {
     /// By resource and by the kubelet's device id.
     devices: BTreeMap<String, BTreeMap<String, Holder>>,
     /// Devices allocated by claim, by their name in this node's pool.
     claimed: BTreeMap<String, Holder>,
 }
 
-impl Holders {
+impl DeviceHolders {
     /// Records that a container has a device. If two containers of a pod are listed for one device,
     /// such as an init container and the one that reuses its device, the first stays.
     pub fn add(&mut self, resource: &str, id: String, holder: Holder) {
@@ -49,13 +49,13 @@ impl Holders {
     }
 
     /// The container that has a device of this node's pool by claim.
-    pub fn of_claimed(&self, device: &str) -> Option<&Holder> {
+    pub fn claim_holder(&self, device: &str) -> Option<&Holder> {
         self.claimed.get(device)
     }
 
     /// Moves claimed devices to the others, by resource and id; `names` maps the names in the pool.
     #[must_use]
-    pub fn resolved(mut self, names: &BTreeMap<String, Key>) -> Self {
+    pub fn resolve_claimed(mut self, names: &BTreeMap<String, DeviceKey>) -> Self {
         for (device, holder) in std::mem::take(&mut self.claimed) {
             if let Some((resource, id)) = names.get(&device) {
                 self.add(resource.as_str(), id.clone(), holder);
@@ -104,17 +104,17 @@ impl Holders {
 
 /// The known allocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Known {
+pub enum HolderSnapshot {
     /// The kubelet has not been asked yet.
     #[default]
     Unasked,
     /// The kubelet's last report.
-    Told(Holders),
+    Told(DeviceHolders),
     /// The kubelet could not be asked, for this reason.
     Unknown(String),
 }
 
-impl Known {
+impl HolderSnapshot {
     /// The container that has this device; none if no container has it, or if that is not known.
     pub fn of(&self, resource: &str, id: &str) -> Option<&Holder> {
         match self {
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn devices_are_counted_by_holder_and_others_resources_are_left_out() {
-        let mut all = Holders::default();
+        let mut all = DeviceHolders::default();
         all.add("acme.dev/x", "a".into(), holder("p"));
         all.add("acme.dev/x", "b".into(), holder("p"));
         all.add("acme.dev/x", "b".into(), holder("late"));
@@ -164,14 +164,14 @@ mod tests {
 
     #[test]
     fn what_is_held_by_claim_is_found_by_resource_and_id() {
-        let mut all = Holders::default();
+        let mut all = DeviceHolders::default();
         all.add_claimed("fuse-1".into(), holder("p"));
         all.add_claimed("strange".into(), holder("q"));
         assert_eq!(all.of("acme.dev/x", "fuse"), None);
-        assert_eq!(all.of_claimed("fuse-1"), Some(&holder("p")));
+        assert_eq!(all.claim_holder("fuse-1"), Some(&holder("p")));
         let x = crate::device::ResourceName::new("acme.dev/x").unwrap();
         let names = BTreeMap::from([("fuse-1".to_owned(), (x, "fuse".to_owned()))]);
-        let all = all.resolved(&names);
+        let all = all.resolve_claimed(&names);
         assert_eq!(all.of("acme.dev/x", "fuse"), Some(&holder("p")));
         assert_eq!(
             all.iter().count(),

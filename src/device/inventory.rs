@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Refusal,
-    name::{ResourceName, SHARE_MARK},
-    pairs::Pairs,
+    mount_allowlist::MAX_ENTRIES,
     quantity::Quantity,
-    rules::MOST_ENTRIES,
-    source::Source,
+    resource_name::{ResourceName, SHARE_SEPARATOR},
+    small_map::SmallMap,
+    source::ResourceSource,
     taint::NodeTaint,
     template::Template,
 };
-use crate::path::AbsPath;
+use crate::abs_path::AbsPath;
 
 /// Whether a device can be allocated now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -82,18 +82,18 @@ pub struct Device {
     pub numa: Vec<u32>,
     /// Further attributes, for users and for selection: `serial: A5XK3RJT`.
     #[serde(default)]
-    pub attributes: Pairs<String>,
+    pub attributes: SmallMap<String>,
     /// Its capacities that claims may request: `memory: 40Gi`.
-    #[serde(default, skip_serializing_if = "Pairs::is_empty")]
-    pub capacity: Pairs<Quantity>,
+    #[serde(default, skip_serializing_if = "SmallMap::is_empty")]
+    pub capacity: SmallMap<Quantity>,
     /// The device's own device spec; none means that the resource's applies.
     #[serde(default)]
-    pub recipe: Option<Box<Recipe>>,
+    pub recipe: Option<Box<DeviceSpec>>,
 }
 
 impl Device {
     /// Marks a healthy device as unhealthy, for the reason `why`, because its source is unreachable.
-    pub fn abandon(&mut self, why: &str) {
+    pub fn mark_unreachable(&mut self, why: &str) {
         if self.health == Health::Healthy {
             (self.health, self.reason) = (Health::Unhealthy, Some(why.to_owned()));
         }
@@ -125,7 +125,7 @@ pub struct Share {
 
 impl Share {
     /// Each device is used by one container at a time.
-    pub const ALONE: Self = Self {
+    pub const EXCLUSIVE: Self = Self {
         replicas: 1,
         policy: SharePolicy::Spread,
         strict: false,
@@ -135,7 +135,7 @@ impl Share {
 /// A device node to add to a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeRecipe {
+pub struct DeviceNodeSpec {
     /// The path of the node on the host.
     pub path: Template,
     /// Its path in the container; none means the same as on the host.
@@ -147,7 +147,7 @@ pub struct NodeRecipe {
 /// A directory or file of the host to mount into a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MountRecipe {
+pub struct MountSpec {
     /// The path on the host, below one of the allowed prefixes.
     pub from: AbsPath,
     /// The path in the container.
@@ -159,32 +159,32 @@ pub struct MountRecipe {
 /// A device spec: what a container gets with a device, without asking the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Recipe {
+pub struct DeviceSpec {
     /// Device nodes.
-    pub nodes: Vec<NodeRecipe>,
+    pub nodes: Vec<DeviceNodeSpec>,
     /// Mounts.
-    pub mounts: Vec<MountRecipe>,
+    pub mounts: Vec<MountSpec>,
     /// Environment variables.
-    pub env: Pairs<Template>,
+    pub env: SmallMap<Template>,
     /// Annotations for the container runtime.
-    pub annotations: Pairs<Template>,
+    pub annotations: SmallMap<Template>,
     /// Devices of the container device interface (CDI), as `vendor/class=name`.
     #[serde(default)]
     pub cdi: Vec<Template>,
 }
 
-impl Recipe {
+impl DeviceSpec {
     /// Whether it is within the limits for one device.
     pub fn has_room(&self) -> bool {
         let most = [self.nodes.len(), self.mounts.len(), self.env.len()];
-        most.iter().all(|count| *count <= MOST_ENTRIES)
+        most.iter().all(|count| *count <= MAX_ENTRIES)
     }
 }
 
 /// The calls that are forwarded to a resource's source instead of being answered from device specs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Asks {
+pub struct BackendOptions {
     /// `Allocate`: what a container gets.
     pub allocate: bool,
     /// `GetPreferredAllocation`: which devices to choose.
@@ -197,7 +197,7 @@ pub struct Asks {
 /// other has allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Serve {
+pub enum ServeMode {
     /// The device plugin API: pods request a number of an extended resource.
     #[default]
     DevicePlugin,
@@ -205,7 +205,7 @@ pub enum Serve {
     Dra,
 }
 
-impl Serve {
+impl ServeMode {
     /// The spelling in declarations and in `status`.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -222,17 +222,17 @@ pub struct Resource {
     /// The name that pods request.
     pub name: ResourceName,
     /// The source of the resource, such as `/etc/machinist/devices.d/fuse.yaml`.
-    pub source: Source,
+    pub source: ResourceSource,
     /// The kubelet API by which pods get its devices.
     #[serde(default)]
-    pub serve: Serve,
+    pub serve: ServeMode,
     /// How devices are shared.
     pub share: Share,
     /// The device spec that applies to devices without their own.
-    pub recipe: Recipe,
+    pub recipe: DeviceSpec,
     /// The calls that its source answers itself.
     #[serde(default)]
-    pub asks: Asks,
+    pub asks: BackendOptions,
     /// By device id, without the share number.
     pub devices: BTreeMap<String, Device>,
 }
@@ -247,7 +247,7 @@ impl Resource {
     pub fn share_id(&self, id: &str, number: u32) -> String {
         match self.share.replicas {
             1 => id.to_owned(),
-            _ => format!("{id}{SHARE_MARK}{number}"),
+            _ => format!("{id}{SHARE_SEPARATOR}{number}"),
         }
     }
 
@@ -256,7 +256,7 @@ impl Resource {
         let own = self.devices.values();
         let own = own.filter_map(|device| device.recipe.as_deref());
         let mut recipes = std::iter::once(&self.recipe).chain(own);
-        if matches!(self.source, Source::Plugin(_)) {
+        if matches!(self.source, ResourceSource::Plugin(_)) {
             Some("serve: dra is not supported for a proxied device plugin")
         } else if self.asks.pre_start {
             Some("serve: dra has no PreStart call: asks.pre_start is not supported")
@@ -270,16 +270,16 @@ impl Resource {
     /// The device behind an id that the kubelet uses, with the device's own id, if this machine has
     /// it.
     pub fn find<'a>(&'a self, asked: &str) -> Option<(&'a str, &'a Device)> {
-        let found = self.behind(asked);
+        let found = self.find_with_missing(asked);
         found.filter(|(_, device)| device.health != Health::Missing)
     }
 
     /// Like [`Resource::find`], but includes devices that are missing.
-    pub fn behind<'a>(&'a self, asked: &str) -> Option<(&'a str, &'a Device)> {
+    pub fn find_with_missing<'a>(&'a self, asked: &str) -> Option<(&'a str, &'a Device)> {
         let id = if self.share.replicas == 1 {
             asked
         } else {
-            let (id, number) = asked.rsplit_once(SHARE_MARK)?;
+            let (id, number) = asked.rsplit_once(SHARE_SEPARATOR)?;
             let number: u32 = number.parse().ok()?;
             (number < self.share.replicas).then_some(id)?
         };
@@ -289,11 +289,11 @@ impl Resource {
 
     /// Whether this machine has a device of it, healthy or not.
     pub fn is_present(&self) -> bool {
-        self.listed().next().is_some()
+        self.advertised().next().is_some()
     }
 
     /// The devices that are advertised to the kubelet.
-    pub fn listed(&self) -> impl Iterator<Item = (&str, &Device)> {
+    pub fn advertised(&self) -> impl Iterator<Item = (&str, &Device)> {
         self.devices
             .iter()
             .filter(|(_, device)| device.health != Health::Missing)
@@ -309,7 +309,7 @@ pub struct Inventory {
     /// Problems with sources, for users.
     pub problems: Vec<Refusal>,
     /// Set while allocation is disabled: every device is then advertised as unhealthy.
-    pub withheld: Option<Withheld>,
+    pub withheld: Option<AllocationDisabled>,
     /// The units that declarations want stopped before the machine is changed or goes down.
     pub stop_units: BTreeSet<String>,
     /// Taints that declarations request, of resources that this machine has.
@@ -320,7 +320,7 @@ pub struct Inventory {
 
 /// The state in which new allocations are disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Withheld {
+pub struct AllocationDisabled {
     /// The reason, as text.
     pub why: Arc<str>,
     /// Whether `Allocate` is refused too. While it is not, a pod that the kubelet has admitted
@@ -330,28 +330,31 @@ pub struct Withheld {
 
 impl Inventory {
     /// The resources that are served by this API.
-    pub fn served(&self, serve: Serve) -> impl Iterator<Item = (&ResourceName, &Arc<Resource>)> {
+    pub fn served_by(
+        &self,
+        serve: ServeMode,
+    ) -> impl Iterator<Item = (&ResourceName, &Arc<Resource>)> {
         let all = self.resources.iter();
         all.filter(move |(_, resource)| resource.serve == serve)
     }
 
     /// A device's health and reason as reported to others: while allocation is disabled, a healthy
     /// device is reported as unhealthy.
-    pub fn verdict<'a>(&'a self, device: &'a Device) -> (Health, Option<String>) {
+    pub fn reported_health<'a>(&'a self, device: &'a Device) -> (Health, Option<String>) {
         match (&self.withheld, device.health) {
-            (Some(Withheld { why, .. }), Health::Healthy) => {
+            (Some(AllocationDisabled { why, .. }), Health::Healthy) => {
                 (Health::Unhealthy, Some(format!("withheld: {why}")))
             }
             _ => (device.health, device.reason.clone()),
         }
     }
 
-    /// Like [`Inventory::verdict`], for an allocation by the kubelet: disabled allocation only counts
+    /// Like [`Inventory::reported_health`], for an allocation by the kubelet: disabled allocation only counts
     /// if it refuses `Allocate` too.
-    pub fn verdict_for_allocation(&self, device: &Device) -> (Health, Option<String>) {
+    pub fn allocation_health(&self, device: &Device) -> (Health, Option<String>) {
         match &self.withheld {
             Some(withheld) if !withheld.refuses => (device.health, device.reason.clone()),
-            _ => self.verdict(device),
+            _ => self.reported_health(device),
         }
     }
 }
@@ -366,8 +369,8 @@ pub(crate) mod tests {
             health: Health::Healthy,
             reason: None,
             numa: numa.to_vec(),
-            attributes: Pairs::default(),
-            capacity: Pairs::default(),
+            attributes: SmallMap::default(),
+            capacity: SmallMap::default(),
             recipe: None,
         }
     }
@@ -375,20 +378,20 @@ pub(crate) mod tests {
     pub(crate) fn resource(replicas: u32, devices: &[(&str, &[u32])]) -> Resource {
         Resource {
             name: ResourceName::new("acme.dev/x").unwrap(),
-            source: Source::Vendor("test".into()),
-            serve: Serve::DevicePlugin,
-            asks: Asks::default(),
+            source: ResourceSource::Vendor("test".into()),
+            serve: ServeMode::DevicePlugin,
+            asks: BackendOptions::default(),
             share: Share {
                 replicas,
-                ..Share::ALONE
+                ..Share::EXCLUSIVE
             },
-            recipe: Recipe {
-                nodes: vec![NodeRecipe {
+            recipe: DeviceSpec {
+                nodes: vec![DeviceNodeSpec {
                     path: Template::new("{node}").unwrap(),
                     inside: None,
                     permissions: "rw".into(),
                 }],
-                ..Recipe::default()
+                ..DeviceSpec::default()
             },
             devices: devices
                 .iter()
@@ -413,18 +416,18 @@ pub(crate) mod tests {
     #[test]
     fn withholding_makes_every_device_unhealthy_and_says_why() {
         let inventory = Inventory {
-            withheld: Some(Withheld {
+            withheld: Some(AllocationDisabled {
                 why: "update".into(),
                 refuses: false,
             }),
             ..Inventory::default()
         };
         assert_eq!(
-            inventory.verdict(&device("/dev/a", &[])),
+            inventory.reported_health(&device("/dev/a", &[])),
             (Health::Unhealthy, Some("withheld: update".into()))
         );
         assert_eq!(
-            inventory.verdict_for_allocation(&device("/dev/a", &[])),
+            inventory.allocation_health(&device("/dev/a", &[])),
             (Health::Healthy, None),
             "pods admitted before get their devices"
         );

@@ -4,34 +4,36 @@
 //! hardware give the same lists, choices and answers.
 
 pub mod allocation;
-pub mod answer;
+pub mod allocator;
 pub mod cdi;
 pub mod declaration;
-pub mod document;
+pub mod discovery;
 pub mod dra;
-pub mod facts;
+pub mod flap_detection;
 pub mod glob;
 pub mod holders;
 pub mod inventory;
-pub mod ledger;
-mod live;
-pub mod name;
-mod pairs;
-pub mod presence;
+pub mod mount_allowlist;
 pub mod quantity;
 pub mod registry;
-pub mod rules;
-pub mod sighting;
+pub mod registry_state;
+pub mod resource_name;
+mod small_map;
 pub mod source;
+mod source_flap_detection;
 pub mod status;
+pub mod sysfs_facts;
 pub mod taint;
 pub mod template;
 pub mod uevent;
-pub mod vendor;
+pub mod vendor_declaration;
+pub mod yaml;
 
 pub use crate::machine_config::Refusal;
-pub use declaration::{Allowances, CdiAnswer, Declaration};
-pub use inventory::{Device, DeviceNode, Health, Inventory, Resource, Serve, Withheld};
-pub use name::ResourceName;
-pub use pairs::Pairs;
-pub use source::Source;
+pub use declaration::{Allowances, CdiDelivery, Declaration};
+pub use inventory::{
+    AllocationDisabled, Device, DeviceNode, Health, Inventory, Resource, ServeMode,
+};
+pub use resource_name::ResourceName;
+pub use small_map::SmallMap;
+pub use source::ResourceSource;

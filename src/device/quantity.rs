@@ -8,13 +8,13 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The API server's resolution is one billionth.
-const NANO: u128 = 1_000_000_000;
+const NANOS_PER_UNIT: u128 = 1_000_000_000;
 /// The maximum in billionths: the API server stores 64-bit integers.
-const MOST: u128 = i64::MAX as u128 * NANO;
+const MAX_NANOS: u128 = i64::MAX as u128 * NANOS_PER_UNIT;
 /// The maximum number of characters; no valid quantity is longer.
-const LONGEST: usize = 40;
+const MAX_CHARS: usize = 40;
 
-const DECIMAL: [(&str, i32); 10] = [
+const DECIMAL_SUFFIXES: [(&str, i32); 10] = [
     ("n", -9),
     ("u", -6),
     ("m", -3),
@@ -26,7 +26,7 @@ const DECIMAL: [(&str, i32); 10] = [
     ("P", 15),
     ("E", 18),
 ];
-const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 /// A quantity, zero or more, in its canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,9 +55,9 @@ enum Style {
 impl Quantity {
     /// Parses a quantity. Signs are not accepted, since no capacity is negative.
     pub fn new(given: &str) -> Result<Self, BadQuantity> {
-        let form = || BadQuantity::Form(given.chars().take(LONGEST).collect());
+        let form = || BadQuantity::Form(given.chars().take(MAX_CHARS).collect());
         let size = || BadQuantity::Size(given.to_owned());
-        if given.len() > LONGEST {
+        if given.len() > MAX_CHARS {
             return Err(form());
         }
         let number = |c: char| c.is_ascii_digit() || c == '.';
@@ -76,7 +76,7 @@ impl Quantity {
                 .checked_mul(1 << bits)
                 .and_then(|amount| scaled(amount, 9 - decimals)),
         };
-        let nano = nano.filter(|nano| *nano <= MOST).ok_or_else(size)?;
+        let nano = nano.filter(|nano| *nano <= MAX_NANOS).ok_or_else(size)?;
         Ok(Self(written(nano, style)))
     }
 
@@ -114,10 +114,10 @@ enum Factor {
 }
 
 fn suffixed(suffix: &str) -> Option<(Style, Factor)> {
-    if let Some((_, exponent)) = DECIMAL.iter().find(|(known, _)| *known == suffix) {
+    if let Some((_, exponent)) = DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix) {
         return Some((Style::Decimal, Factor::Ten(*exponent)));
     }
-    if let Some(at) = BINARY.iter().position(|known| *known == suffix) {
+    if let Some(at) = BINARY_SUFFIXES.iter().position(|known| *known == suffix) {
         let bits = u32::try_from(at * 10).ok()?;
         return Some((Style::Binary, Factor::Two(bits)));
     }
@@ -145,13 +145,13 @@ fn written(nano: u128, style: Style) -> String {
     if nano == 0 {
         return "0".to_owned();
     }
-    let units = nano / NANO;
-    if style == Style::Binary && nano.is_multiple_of(NANO) && units >= 1024 {
-        let (number, steps) = reduced(units, 1024, BINARY.len() - 1);
-        return format!("{number}{}", BINARY[steps]);
+    let units = nano / NANOS_PER_UNIT;
+    if style == Style::Binary && nano.is_multiple_of(NANOS_PER_UNIT) && units >= 1024 {
+        let (number, steps) = reduced(units, 1024, BINARY_SUFFIXES.len() - 1);
+        return format!("{number}{}", BINARY_SUFFIXES[steps]);
     }
-    let (number, steps) = reduced(nano, 1000, DECIMAL.len() - 1);
-    let (suffix, exponent) = DECIMAL[steps];
+    let (number, steps) = reduced(nano, 1000, DECIMAL_SUFFIXES.len() - 1);
+    let (suffix, exponent) = DECIMAL_SUFFIXES[steps];
     match style {
         Style::Exponent if exponent != 0 => format!("{number}e{exponent}"),
         _ => format!("{number}{suffix}"),

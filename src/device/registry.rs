@@ -4,40 +4,40 @@
 //! It wakes for events: changes in the watched directories, the kernel's uevents, and requests. A
 //! slow periodic rescan finds changes that were missed.
 
-mod announce;
-mod declared;
-mod files;
-mod looking;
-mod looks;
-mod preview;
-mod saved;
+mod background_scan;
+mod change_log;
+mod checkpoint;
+mod config_files;
+mod declaration_allocator;
+mod dir_watch;
+mod dry_scan;
+mod path_check;
+mod path_probe;
 mod scan;
-mod stands;
 mod task;
-mod watching;
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::task::Task;
+use self::task::RegistryTask;
 pub use self::{
-    declared::Declared,
-    files::{is_declaration, read_files},
-    looks::{Looks, NoLook},
-    preview::{check, list, rivals, text_of},
-    saved::boot_id,
+    checkpoint::boot_id,
+    config_files::{is_declaration, read_files},
+    declaration_allocator::DeclarationAllocator,
+    dir_watch::{DirWatch, WatchDepth, changed_or_timeout, watch_for},
+    dry_scan::{check, list, rivals, text_of},
+    path_check::{PathCheckError, PathChecker},
+    path_probe::{MountPrefixes, PathObject, handed_out, is_stable_name},
     scan::{UnitStates, follow},
-    stands::{Node, Prefixes, handed_out, is_stable_name},
-    watching::{Depth, DirWatch, changed_or_late, watch_for},
 };
 use super::{
     Allowances,
-    inventory::{Inventory, Resource, Withheld},
-    name::ResourceName,
-    source::Source,
+    inventory::{AllocationDisabled, Inventory, Resource},
+    resource_name::ResourceName,
+    source::ResourceSource,
 };
-use crate::{path::AbsPath, root::Root, shutdown::Tasks};
+use crate::{abs_path::AbsPath, rootfs::Root, shutdown::Tasks};
 
 /// The directories of declarations; if two files declare a resource, the first directory wins.
 pub const DECLARATION_DIRS: [&str; 3] = [
@@ -49,7 +49,7 @@ pub const DECLARATION_DIRS: [&str; 3] = [
 
 /// The capacity of the request queue; further callers wait. Callers are the update reconciler, the
 /// admin socket, and one task for each vendor.
-const ASKS: usize = 8;
+const REQUEST_QUEUE_LEN: usize = 8;
 
 /// The settings of the registry.
 #[derive(Clone, Debug)]
@@ -63,49 +63,49 @@ pub struct RegistrySettings {
     /// The state of the systemd units in [`Inventory::probed_units`].
     pub units: watch::Receiver<UnitStates>,
     /// Set if the previous agent had disabled allocation: it then stays disabled from the start.
-    pub withheld: Option<Withheld>,
+    pub withheld: Option<AllocationDisabled>,
 }
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AskError {
+pub enum RegistryError {
     /// The agent is shutting down.
     #[error("the device registry has stopped")]
     Stopped,
 }
 
-impl AskError {
+impl RegistryError {
     /// Whether the same request may succeed later: the next agent can handle it.
-    pub const fn again(self) -> bool {
+    pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Stopped)
     }
 }
 
 #[derive(Debug)]
-enum Ask {
-    Withhold(Option<Withheld>),
+enum RegistryRequest {
+    Withhold(Option<AllocationDisabled>),
     Rescan,
-    Offer(Arc<Resource>, oneshot::Sender<Standing>),
-    Withdraw(Source, Option<ResourceName>),
-    Only(Source, BTreeSet<ResourceName>),
+    Offer(Arc<Resource>, oneshot::Sender<OfferOutcome>),
+    Withdraw(ResourceSource, Option<ResourceName>),
+    Only(ResourceSource, BTreeSet<ResourceName>),
 }
 
 /// The result of an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum OfferOutcome {
     /// The resource is published.
     InForce,
     /// Another source owns the name and keeps it. The offer is used once that source's is removed.
     Taken {
         /// The owner.
-        by: Source,
+        by: ResourceSource,
     },
 }
 
 /// A handle to the registry. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Registry {
-    asks: mpsc::Sender<(Ask, oneshot::Sender<()>)>,
+    asks: mpsc::Sender<(RegistryRequest, oneshot::Sender<()>)>,
     inventory: watch::Receiver<Arc<Inventory>>,
 }
 
@@ -113,9 +113,9 @@ impl Registry {
     /// Starts the registry. The state that an earlier agent saved is available when this returns; the
     /// first scan follows.
     pub fn start(root: Root, settings: RegistrySettings, tasks: &Tasks) -> Self {
-        let task = Task::new(root, settings);
+        let task = RegistryTask::new(root, settings);
         let inventory = task.inventory();
-        let (asks, asked) = mpsc::channel(ASKS);
+        let (asks, asked) = mpsc::channel(REQUEST_QUEUE_LEN);
         tasks.spawn("devices", task.run(asked, tasks.token()));
         Self { asks, inventory }
     }
@@ -127,50 +127,57 @@ impl Registry {
 
     /// Disables new allocations. Returns when every device is unhealthy in the inventory; the device
     /// plugins notify the kubelet within their debounce time.
-    pub async fn withhold(&self, withheld: Withheld) -> Result<(), AskError> {
-        self.ask(Ask::Withhold(Some(withheld))).await
+    pub async fn disable_allocation(
+        &self,
+        withheld: AllocationDisabled,
+    ) -> Result<(), RegistryError> {
+        self.ask(RegistryRequest::Withhold(Some(withheld))).await
     }
 
     /// Enables allocation again.
-    pub async fn release(&self) -> Result<(), AskError> {
-        self.ask(Ask::Withhold(None)).await
+    pub async fn enable_allocation(&self) -> Result<(), RegistryError> {
+        self.ask(RegistryRequest::Withhold(None)).await
     }
 
     /// Reads all files and scans all devices now; returns when the result is published.
-    pub async fn rescan(&self) -> Result<(), AskError> {
-        self.ask(Ask::Rescan).await
+    pub async fn rescan(&self) -> Result<(), RegistryError> {
+        self.ask(RegistryRequest::Rescan).await
     }
 
     /// Submits the complete offer of a live source under one name, which replaces its previous one.
-    pub async fn offer(&self, offer: impl Into<Arc<Resource>>) -> Result<Standing, AskError> {
+    pub async fn offer(
+        &self,
+        offer: impl Into<Arc<Resource>>,
+    ) -> Result<OfferOutcome, RegistryError> {
         let (reply, standing) = oneshot::channel();
-        self.ask(Ask::Offer(offer.into(), reply)).await?;
-        standing.await.map_err(|_| AskError::Stopped)
+        self.ask(RegistryRequest::Offer(offer.into(), reply))
+            .await?;
+        standing.await.map_err(|_| RegistryError::Stopped)
     }
 
     /// Removes the offers of a live source: the one under `resource`, or all of them.
     pub async fn withdraw(
         &self,
-        source: Source,
+        source: ResourceSource,
         resource: Option<ResourceName>,
-    ) -> Result<(), AskError> {
-        self.ask(Ask::Withdraw(source, resource)).await
+    ) -> Result<(), RegistryError> {
+        self.ask(RegistryRequest::Withdraw(source, resource)).await
     }
 
     /// Removes the offers of a live source under names other than these.
-    pub async fn only(
+    pub async fn retain_offers(
         &self,
-        source: Source,
+        source: ResourceSource,
         resources: BTreeSet<ResourceName>,
-    ) -> Result<(), AskError> {
-        self.ask(Ask::Only(source, resources)).await
+    ) -> Result<(), RegistryError> {
+        self.ask(RegistryRequest::Only(source, resources)).await
     }
 
-    async fn ask(&self, ask: Ask) -> Result<(), AskError> {
+    async fn ask(&self, ask: RegistryRequest) -> Result<(), RegistryError> {
         let (reply, done) = oneshot::channel();
         let sent = self.asks.send((ask, reply)).await;
-        sent.map_err(|_| AskError::Stopped)?;
-        done.await.map_err(|_| AskError::Stopped)
+        sent.map_err(|_| RegistryError::Stopped)?;
+        done.await.map_err(|_| RegistryError::Stopped)
     }
 }
 

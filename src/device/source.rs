@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::path::AbsPath;
+use crate::abs_path::AbsPath;
 
 /// The source of a resource. A name is owned by one source at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Source {
+pub enum ResourceSource {
     /// A declaration file.
     File(AbsPath),
     /// A device driver that uses the vendor API, by the vendor's name.
@@ -21,16 +21,16 @@ pub enum Source {
 /// The error for a text that is no source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a source; expected a path, `vendor NAME` or `plugin NAME`")]
-pub struct BadSource(String);
+pub struct BadResourceSource(String);
 
-impl Source {
+impl ResourceSource {
     /// Whether it is a running program, and not a declaration.
     pub const fn is_live(&self) -> bool {
         !matches!(self, Self::File(_))
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ResourceSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{path}"),
@@ -40,15 +40,15 @@ impl fmt::Display for Source {
     }
 }
 
-impl From<Source> for String {
-    fn from(source: Source) -> Self {
+impl From<ResourceSource> for String {
+    fn from(source: ResourceSource) -> Self {
         source.to_string()
     }
 }
 
-impl TryFrom<String> for Source {
-    type Error = BadSource;
-    fn try_from(text: String) -> Result<Self, BadSource> {
+impl TryFrom<String> for ResourceSource {
+    type Error = BadResourceSource;
+    fn try_from(text: String) -> Result<Self, BadResourceSource> {
         if let Some(name) = text.strip_prefix("vendor ") {
             return Ok(Self::Vendor(name.to_owned()));
         }
@@ -57,7 +57,7 @@ impl TryFrom<String> for Source {
         }
         AbsPath::new(text.clone())
             .map(Self::File)
-            .map_err(|_| BadSource(text))
+            .map_err(|_| BadResourceSource(text))
     }
 }
 
@@ -68,12 +68,15 @@ mod tests {
     #[test]
     fn a_source_is_read_as_it_is_written() {
         for source in [
-            Source::File("/etc/machinist/devices.d/a.yaml".parse().unwrap()),
-            Source::Vendor("acme".into()),
-            Source::Plugin("acme".into()),
+            ResourceSource::File("/etc/machinist/devices.d/a.yaml".parse().unwrap()),
+            ResourceSource::Vendor("acme".into()),
+            ResourceSource::Plugin("acme".into()),
         ] {
-            assert_eq!(Source::try_from(String::from(source.clone())), Ok(source));
+            assert_eq!(
+                ResourceSource::try_from(String::from(source.clone())),
+                Ok(source)
+            );
         }
-        assert!(Source::try_from("acme".to_owned()).is_err());
+        assert!(ResourceSource::try_from("acme".to_owned()).is_err());
     }
 }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Refusal,
-    holders::Known,
-    inventory::{Inventory, Resource, Serve},
-    name::ResourceName,
-    source::Source,
+    holders::HolderSnapshot,
+    inventory::{Inventory, Resource, ServeMode},
+    resource_name::ResourceName,
+    source::ResourceSource,
 };
 use crate::reason::Reason;
 
@@ -69,14 +69,14 @@ pub struct ResourceStatus {
     /// Its name.
     pub resource: ResourceName,
     /// Its source: a file, `vendor NAME` or `plugin NAME`.
-    pub source: Source,
+    pub source: ResourceSource,
     /// Whether it is registered with the kubelet or, with DRA, published for claims.
     pub registered: bool,
     /// Its devices.
     pub devices: Vec<DeviceStatus>,
     /// The kubelet API by which pods get the devices; for gates.
     #[serde(skip)]
-    pub serve: Serve,
+    pub serve: ServeMode,
     /// When `registered` last changed; for gates, not in the JSON output.
     #[serde(skip)]
     pub since: Option<Timestamp>,
@@ -111,7 +111,7 @@ impl DevicesStatus {
         inventory: &Inventory,
         kubelet: &KubeletPresence,
         attempts: Attempts,
-        holders: &Known,
+        holders: &HolderSnapshot,
         registration: impl Fn(&Resource) -> Option<Registration>,
     ) -> Self {
         let status = |resource: &Resource| {
@@ -125,7 +125,7 @@ impl DevicesStatus {
                 since: registration.as_ref().map(|one| one.since),
                 reason: match registration {
                     Some(one) => one.reason,
-                    None if resource.listed().next().is_none() => {
+                    None if resource.advertised().next().is_none() => {
                         Some("it has no device yet".to_owned())
                     }
                     None => kubelet.reason.clone(),
@@ -146,8 +146,8 @@ impl DevicesStatus {
                 .map(|withheld| withheld.why.to_string()),
             attempts,
             holders_unknown: match holders {
-                Known::Unknown(why) => Some(why.clone()),
-                Known::Unasked | Known::Told(_) => None,
+                HolderSnapshot::Unknown(why) => Some(why.clone()),
+                HolderSnapshot::Unasked | HolderSnapshot::Told(_) => None,
             },
         }
     }
@@ -165,9 +165,13 @@ impl DevicesStatus {
     }
 }
 
-fn devices(inventory: &Inventory, resource: &Resource, holders: &Known) -> Vec<DeviceStatus> {
+fn devices(
+    inventory: &Inventory,
+    resource: &Resource,
+    holders: &HolderSnapshot,
+) -> Vec<DeviceStatus> {
     let shares = resource.devices.iter().flat_map(|(id, device)| {
-        let (health, reason) = inventory.verdict(device);
+        let (health, reason) = inventory.reported_health(device);
         resource.share_ids(id).map(move |id| {
             let holder = holders.of(resource.name.as_str(), &id);
             DeviceStatus {
@@ -181,7 +185,7 @@ fn devices(inventory: &Inventory, resource: &Resource, holders: &Known) -> Vec<D
     let mut all: Vec<_> = shares.collect();
     // A device that is not listed any more still belongs to its container.
     let left = holders.of_resource(resource.name.as_str());
-    let left = left.filter(|(id, _)| resource.behind(id).is_none());
+    let left = left.filter(|(id, _)| resource.find_with_missing(id).is_none());
     all.extend(left.map(|(id, holder)| DeviceStatus {
         id: id.to_owned(),
         health: "Missing".into(),
@@ -197,7 +201,7 @@ mod tests {
 
     use super::{
         super::{
-            holders::{Holder, Holders},
+            holders::{DeviceHolders, Holder},
             inventory::tests::resource,
         },
         *,
@@ -215,7 +219,7 @@ mod tests {
             since: Timestamp::UNIX_EPOCH,
             reason: Some("kubelet not found".into()),
         };
-        let mut holders = Holders::default();
+        let mut holders = DeviceHolders::default();
         let holder = Holder {
             namespace: "lab".into(),
             pod: "reads".into(),
@@ -223,7 +227,7 @@ mod tests {
         };
         holders.add("acme.dev/x", "fuse::1".into(), holder.clone());
         holders.add("acme.dev/x", "gone".into(), holder);
-        let holders = Known::Told(holders);
+        let holders = HolderSnapshot::Told(holders);
         let status = DevicesStatus::of(&inventory, &kubelet, Attempts::default(), &holders, |_| {
             None
         });

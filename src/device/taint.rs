@@ -6,14 +6,14 @@ use std::fmt;
 /// The effect of a taint on pods that do not tolerate it. Declarations cannot evict pods, so there is
 /// no `NoExecute`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effect {
+pub enum NodeTaintEffect {
     /// They are not scheduled here.
     NoSchedule,
     /// They are scheduled elsewhere where that is possible.
     PreferNoSchedule,
 }
 
-impl Effect {
+impl NodeTaintEffect {
     /// The effect with this name.
     pub fn named(name: &str) -> Option<Self> {
         let all = [Self::NoSchedule, Self::PreferNoSchedule];
@@ -37,7 +37,7 @@ pub struct NodeTaint {
     /// Its value; may be empty.
     pub value: String,
     /// Its effect.
-    pub effect: Effect,
+    pub effect: NodeTaintEffect,
 }
 
 impl fmt::Display for NodeTaint {

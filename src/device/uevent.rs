@@ -20,10 +20,10 @@ const KERNEL_GROUP: u32 = 1;
 
 /// The kernel limits an event to 2 KiB (UEVENT_BUFFER_SIZE). The rest is reserve for a header and for future
 /// kernels.
-const LARGEST: usize = 8 * 1024;
+const MAX_EVENT_BYTES: usize = 8 * 1024;
 
 /// Holds some hundred events while the agent is busy, for example when a USB hub with many devices appears at boot.
-const QUEUE: usize = 256 * 1024;
+const RECEIVE_BUFFER_BYTES: usize = 256 * 1024;
 
 /// One device event of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Uevent {
 
 /// The result of waiting for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum UeventResult {
     /// One event.
     Event(Uevent),
     /// The kernel dropped events: the caller must scan all devices again.
@@ -100,7 +100,7 @@ impl Uevents {
             let protocol = SockProtocol::NetlinkKObjectUEvent;
             let socket = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
             // A smaller receive buffer only causes more rescans.
-            let _ = setsockopt(&socket, RcvBuf, &QUEUE);
+            let _ = setsockopt(&socket, RcvBuf, &RECEIVE_BUFFER_BYTES);
             bind(socket.as_raw_fd(), &NetlinkAddr::new(0, KERNEL_GROUP))?;
             watch_readable(socket)
         };
@@ -110,8 +110,8 @@ impl Uevents {
     }
 
     /// Waits for the next event. Cancel-safe: one message is read in one step.
-    pub async fn next(&self) -> Result<Heard, UeventError> {
-        let mut buffer = vec![0; LARGEST];
+    pub async fn next(&self) -> Result<UeventResult, UeventError> {
+        let mut buffer = vec![0; MAX_EVENT_BYTES];
         loop {
             let mut ready = self.socket.readable().await.map_err(UeventError::Read)?;
             match ready.try_io(|socket| receive(socket.as_raw_fd(), &mut buffer)) {
@@ -134,14 +134,14 @@ fn watch_readable(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(socket, Interest::READABLE)
 }
 
-fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<Option<Heard>> {
+fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<Option<UeventResult>> {
     match recvfrom::<NetlinkAddr>(socket, buffer) {
         // Port 0 is the kernel. Privileged processes may send to the group too.
         Ok((length, Some(from))) if from.pid() == 0 => {
-            Ok(Uevent::parse(&buffer[..length]).map(Heard::Event))
+            Ok(Uevent::parse(&buffer[..length]).map(UeventResult::Event))
         }
         Ok(_) => Ok(None),
-        Err(Errno::ENOBUFS) => Ok(Some(Heard::Lost)),
+        Err(Errno::ENOBUFS) => Ok(Some(UeventResult::Lost)),
         Err(Errno::EINTR) => Ok(None),
         Err(errno) => Err(errno.into()),
     }

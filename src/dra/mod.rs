@@ -9,91 +9,91 @@
 //! which publishes them.
 
 pub mod api;
-mod book;
-mod granting;
-mod health;
-mod keeper;
-mod prepare;
-mod refresh;
-mod server;
-mod serving;
-mod shelf;
-mod state;
-mod sweep;
+mod checkpoint_store;
+mod claim_allocation;
+mod claim_gc;
+mod claim_preparation;
+mod claim_store;
+mod claim_task;
+mod device_health;
+mod grpc;
+mod sockets;
+mod spec_refresh;
+mod status;
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::sync::{mpsc, watch};
 
-pub use self::state::DriverState;
+pub use self::status::DriverState;
 use self::{
-    book::Store,
-    granting::Granting,
-    keeper::{Ears, Keeper, Outlets},
-    prepare::Preparer,
-    refresh::Refresh,
-    shelf::Shelf,
-    state::Board,
+    checkpoint_store::CheckpointFile,
+    claim_allocation::ClaimAllocator,
+    claim_preparation::ClaimPreparer,
+    claim_store::ClaimStore,
+    claim_task::{ClaimTask, ClaimTaskInputs, ClaimTaskOutputs},
+    spec_refresh::SpecRefresh,
+    status::DriverStatusWriter,
 };
 use crate::{
     device::{
         Inventory,
-        answer::Answerers,
+        allocator::Allocators,
         dra::{
-            ports::{Claims, Given, Published, Wish},
-            prepared::Book,
+            claim_checkpoint::ClaimCheckpoint,
+            traits::{ClaimReader, DesiredPool, InUseDevices, PublishedPool},
         },
     },
-    kubelet::{Allocations, Giving},
-    root::Root,
+    kubelet::{Allocations, InFlightAllocations},
+    rootfs::Root,
     shutdown::Tasks,
 };
 
 /// Calls of the kubelet that may be queued; it makes one for each pod that starts or ends.
-const CALLS: usize = 64;
+const CALL_QUEUE_LEN: usize = 64;
 
 /// The driver before its start, with the state of an earlier agent.
 #[derive(Debug)]
-pub struct Driver {
+pub struct DraDriver {
     root: Root,
-    store: Store,
-    book: Book,
+    store: CheckpointFile,
+    book: ClaimCheckpoint,
     /// Whether the checkpoint is known to be complete.
     whole: bool,
-    board: Board,
-    preparing: Giving,
+    board: DriverStatusWriter,
+    preparing: InFlightAllocations,
 }
 
 /// The driver's dependencies.
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct DriverDeps {
     /// The Node's name, which is also the pool's name.
     pub node: String,
     /// Reads ResourceClaims from the cluster.
-    pub claims: Arc<dyn Claims>,
+    pub claims: Arc<dyn ClaimReader>,
     /// Reads from the kubelet which devices containers have without claims.
-    pub given: Arc<dyn Given>,
+    pub given: Arc<dyn InUseDevices>,
     /// The allocation backends of sources.
-    pub answerers: Answerers,
+    pub answerers: Allocators,
     /// Only the resources that are served by claims.
     pub inventory: watch::Receiver<Arc<Inventory>>,
     /// The ResourceSlices that are published in the cluster.
-    pub published: watch::Receiver<Published>,
+    pub published: watch::Receiver<PublishedPool>,
 }
 
-impl Driver {
+impl DraDriver {
     /// Loads the state of an earlier agent. Nothing is served yet.
     pub fn load(root: Root) -> Self {
-        let store = Store::new(root.clone());
+        let store = CheckpointFile::new(root.clone());
         let (book, whole) = store.load();
-        let board = Board::new(&book);
+        let board = DriverStatusWriter::new(&book);
         Self {
             root,
             store,
             book,
             whole,
             board,
-            preparing: Giving::default(),
+            preparing: InFlightAllocations::default(),
         }
     }
 
@@ -104,12 +104,12 @@ impl Driver {
 
     /// The claims that are being prepared.
     pub fn preparing(&self) -> watch::Receiver<Allocations> {
-        self.preparing.told()
+        self.preparing.counts()
     }
 
     /// Does not start the driver, for this reason. Devices that are still published in the cluster
     /// then no longer keep other contracts from advertising them.
-    pub fn give_up(mut self, why: &str) {
+    pub fn abandon_driver(mut self, why: &str) {
         self.book.offered.clear();
         self.board.holding(&self.book);
         self.board.registration(Some(why));
@@ -118,17 +118,18 @@ impl Driver {
     /// Serves claims until `tasks` end; returns the devices to publish. An ending agent removes
     /// only its sockets: the kubelet waits 30 s for the next agent before it deletes the node's
     /// slices.
-    pub fn start(self, with: Surroundings, tasks: &Tasks) -> watch::Receiver<Wish> {
-        let (calls, called) = mpsc::channel(CALLS);
+    pub fn start(self, with: DriverDeps, tasks: &Tasks) -> watch::Receiver<DesiredPool> {
+        let (calls, called) = mpsc::channel(CALL_QUEUE_LEN);
         let (wish, wished) = watch::channel(None);
         let (needed, needs) = watch::channel(false);
-        let service = server::Service::new(
+        let service = grpc::DraService::new(
             calls.clone(),
             (with.inventory.clone(), with.node.clone()),
             self.preparing.clone(),
             tasks,
         );
-        let serving = serving::Serving::new(self.root.clone(), service, self.board.clone(), needs);
+        let serving =
+            sockets::DriverSockets::new(self.root.clone(), service, self.board.clone(), needs);
         let stop = tasks.token();
         let tracked = tasks.clone();
         tasks.spawn("driver", async move {
@@ -138,18 +139,18 @@ impl Driver {
                 () = serving.run(tracked) => {}
             }
         });
-        let sweep = sweep::Sweep {
+        let sweep = claim_gc::ClaimGc {
             claims: Arc::clone(&with.claims),
             given: Arc::clone(&with.given),
             calls,
         };
-        let granting = Granting {
+        let granting = ClaimAllocator {
             root: self.root.clone(),
             answerers: with.answerers,
             boot: self.store.boot().map(Arc::from),
         };
-        let shelf = Shelf::new(self.store, self.book, self.whole, self.board.clone());
-        let refresh = Refresh {
+        let shelf = ClaimStore::new(self.store, self.book, self.whole, self.board.clone());
+        let refresh = SpecRefresh {
             root: self.root,
             moved: BTreeSet::new(),
             granting: granting.clone(),
@@ -157,20 +158,20 @@ impl Driver {
             inventory: with.inventory.clone(),
         };
         tasks.spawn("nodes of claims", refresh.run(tasks.token()));
-        let preparer = Preparer {
+        let preparer = ClaimPreparer {
             node: with.node.into(),
             shelf,
             inventory: with.inventory.clone(),
             granting,
             sweep,
         };
-        let ears = Ears {
+        let ears = ClaimTaskInputs {
             inventory: with.inventory,
             state: self.board.subscribe(),
             published: with.published,
         };
-        let outlets = Outlets { wish, needed };
-        let keeper = Keeper::new(preparer, ears, outlets, tasks.clone());
+        let outlets = ClaimTaskOutputs { wish, needed };
+        let keeper = ClaimTask::new(preparer, ears, outlets, tasks.clone());
         tasks.spawn("claims", keeper.run(called, tasks.token()));
         wished
     }

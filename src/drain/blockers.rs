@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Budget, Counts, Pod, PodId, Prospect, classify::signed};
+use super::{
+    BudgetForecast, BudgetStatus, DisruptionBudget, Pod, PodId, pod_classification::signed,
+};
 use crate::reason::Reason;
 
 /// Why a pod is still on the node.
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
+pub enum WaitReason {
     /// A disruption budget does not allow its eviction now.
-    Budget(Names, Option<Counts>),
+    Budget(ControllerNames, Option<BudgetStatus>),
     /// A disruption budget can never allow its eviction in its current form.
-    Never(Names, Option<Counts>),
+    Never(ControllerNames, Option<BudgetStatus>),
     /// Several budgets match it, so that the API server refuses to evict it.
     Several(Vec<String>),
     /// The API server is overloaded.
@@ -34,7 +36,7 @@ pub enum What {
 
 /// A disruption budget and its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct ControllerNames {
     /// Its name, in the pod's namespace; empty if only the server's message is known.
     pub budget: String,
     /// Its rule as written, or the API server's message.
@@ -45,11 +47,11 @@ pub struct Names {
 
 /// One pod, and what it waits for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wait {
+pub struct PodWait {
     /// The pod.
     pub pod: PodId,
     /// What it waits for.
-    pub what: What,
+    pub what: WaitReason,
     /// Since when it waits for that.
     pub since: Timestamp,
     /// When it must have ended, if that is known.
@@ -58,23 +60,23 @@ pub struct Wait {
     pub too_late_for: Option<Timestamp>,
 }
 
-impl What {
+impl WaitReason {
     /// How long after its deadline a pod still counts as terminating: the kubelet must report its
     /// end, and the API server must store it.
     pub const OVERDUE_AFTER: Duration = Duration::from_secs(30);
 
     /// The blocker that follows from a budget's counts; none if no budget blocks the pod.
-    pub fn from_prospect(pod: &Pod, prospect: &Prospect<'_>) -> Option<Self> {
-        let names = |budget: &Budget| Names {
+    pub fn from_prospect(pod: &Pod, prospect: &BudgetForecast<'_>) -> Option<Self> {
+        let names = |budget: &DisruptionBudget| ControllerNames {
             budget: budget.name.clone(),
             rule: budget.rule.clone(),
             unready: !pod.ready,
         };
         match prospect {
-            Prospect::Free | Prospect::Allowed(_) => None,
-            Prospect::Later(budget) => Some(Self::Budget(names(budget), budget.counts)),
-            Prospect::Never(budget) => Some(Self::Never(names(budget), budget.counts)),
-            Prospect::Several(budgets) => {
+            BudgetForecast::Free | BudgetForecast::Allowed(_) => None,
+            BudgetForecast::Later(budget) => Some(Self::Budget(names(budget), budget.counts)),
+            BudgetForecast::Never(budget) => Some(Self::Never(names(budget), budget.counts)),
+            BudgetForecast::Several(budgets) => {
                 let names = budgets.iter().map(|budget| budget.name.clone());
                 Some(Self::Several(names.collect()))
             }
@@ -114,17 +116,18 @@ impl What {
     }
 }
 
-impl Wait {
+impl PodWait {
     /// Whether an operator should look at it, as opposed to a wait that only takes time.
     pub fn blocks(&self) -> bool {
-        self.too_late_for.is_some() || !matches!(self.what, What::Ending | What::Throttled)
+        self.too_late_for.is_some()
+            || !matches!(self.what, WaitReason::Ending | WaitReason::Throttled)
     }
 
     /// One sentence for people.
     pub fn sentence(&self) -> String {
         let Self { pod, .. } = self;
         match &self.what {
-            What::Budget(names, counts) => match counts {
+            WaitReason::Budget(names, counts) => match counts {
                 Some(counts) => format!(
                     "{pod}: eviction blocked by PodDisruptionBudget {}: {} of {} pods healthy, {} required{}",
                     said(names),
@@ -138,7 +141,7 @@ impl Wait {
                     said(names)
                 ),
             },
-            What::Never(names, counts) => {
+            WaitReason::Never(names, counts) => {
                 let counts = counts.unwrap_or_default();
                 format!(
                     "{pod} can never be evicted: PodDisruptionBudget {} requires {} of {} pods; allow a disruption, for example maxUnavailable 1{}",
@@ -148,25 +151,27 @@ impl Wait {
                     advice(names),
                 )
             }
-            What::Several(budgets) => format!(
+            WaitReason::Several(budgets) => format!(
                 "{pod} cannot be evicted: selected by {} PodDisruptionBudgets ({}), at most one is supported",
                 budgets.len(),
                 budgets.join(", ")
             ),
-            What::Throttled => format!("{pod}: eviction throttled by the API server, retrying"),
-            What::NamespaceEnds => {
+            WaitReason::Throttled => {
+                format!("{pod}: eviction throttled by the API server, retrying")
+            }
+            WaitReason::NamespaceEnds => {
                 format!("{pod}: waiting for its namespace to terminate")
             }
-            What::Refused(words) => format!("{pod}: eviction rejected: {words}"),
-            What::Ending => self.ending(),
-            What::Finalizers(names) => format!(
+            WaitReason::Refused(words) => format!("{pod}: eviction rejected: {words}"),
+            WaitReason::Ending => self.ending(),
+            WaitReason::Finalizers(names) => format!(
                 "{pod} has terminated, but finalizer {} keeps its object; the owner of the finalizer must remove it",
                 names.join(", ")
             ),
-            What::ComesBack(owner) => format!(
+            WaitReason::ComesBack(owner) => format!(
                 "{pod} was recreated: {owner} places pods on this node although it is cordoned; scale it down, or remove nodeName and the toleration for unschedulable nodes from its template"
             ),
-            What::Overdue => match self.expected_end {
+            WaitReason::Overdue => match self.expected_end {
                 Some(end) => format!("{pod} did not terminate by {}", second(end)),
                 None => format!("{pod} did not terminate within its grace period"),
             },
@@ -188,7 +193,7 @@ impl Wait {
 }
 
 /// A budget and its rule, as text.
-fn said(names: &Names) -> String {
+fn said(names: &ControllerNames) -> String {
     match (names.budget.as_str(), names.rule.as_str()) {
         ("", rule) => format!("({rule})"),
         (name, "") => name.to_owned(),
@@ -197,7 +202,7 @@ fn said(names: &Names) -> String {
 }
 
 /// A hint that helps to evict unready pods.
-fn advice(names: &Names) -> &'static str {
+fn advice(names: &ControllerNames) -> &'static str {
     match names.unready {
         true => "; the pod is not ready: set unhealthyPodEvictionPolicy to AlwaysAllow to evict it",
         false => "",

@@ -7,11 +7,11 @@ use std::fmt;
 
 use k8s_openapi::{api::policy::v1 as policy, apimachinery::pkg::util::intstr::IntOrString};
 
-use super::{Life, Pod, Selector};
+use super::{Pod, PodPhase, PodSelector};
 
 /// `unhealthyPodEvictionPolicy`: how a budget treats pods that run but are not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unhealthy {
+pub enum UnhealthyPodPolicy {
     /// They may be evicted while enough other pods are healthy. The default.
     #[default]
     IfHealthyBudget,
@@ -21,7 +21,7 @@ pub enum Unhealthy {
 
 /// The counts of a budget from its status, as last computed by the disruption controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct BudgetStatus {
     /// Evictions that are allowed now.
     pub allowed: i32,
     /// Healthy pods.
@@ -34,28 +34,28 @@ pub struct Counts {
 
 /// A PodDisruptionBudget.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Budget {
+pub struct DisruptionBudget {
     /// Its namespace; it matches only pods in it.
     pub namespace: String,
     /// Its name.
     pub name: String,
     /// Selects the pods.
-    pub selector: Selector,
+    pub selector: PodSelector,
     /// Its rule as written, such as `maxUnavailable 0`.
     pub rule: String,
     /// How it treats pods that are not ready.
-    pub unhealthy: Unhealthy,
+    pub unhealthy: UnhealthyPodPolicy,
     /// Its counts; none until the controller has processed the current generation.
-    pub counts: Option<Counts>,
+    pub counts: Option<BudgetStatus>,
 }
 
-impl fmt::Display for Budget {
+impl fmt::Display for DisruptionBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
-impl From<&policy::PodDisruptionBudget> for Budget {
+impl From<&policy::PodDisruptionBudget> for DisruptionBudget {
     fn from(budget: &policy::PodDisruptionBudget) -> Self {
         let spec = budget.spec.as_ref();
         let policy = spec.and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
@@ -66,13 +66,13 @@ impl From<&policy::PodDisruptionBudget> for Budget {
         Self {
             namespace: budget.metadata.namespace.clone().unwrap_or_default(),
             name: budget.metadata.name.clone().unwrap_or_default(),
-            selector: Selector::new(spec.and_then(|spec| spec.selector.as_ref())),
+            selector: PodSelector::new(spec.and_then(|spec| spec.selector.as_ref())),
             rule: spec.map(rule).unwrap_or_default(),
             unhealthy: match policy {
-                Some("AlwaysAllow") => Unhealthy::AlwaysAllow,
-                _ => Unhealthy::IfHealthyBudget,
+                Some("AlwaysAllow") => UnhealthyPodPolicy::AlwaysAllow,
+                _ => UnhealthyPodPolicy::IfHealthyBudget,
             },
-            counts: counted.map(|status| Counts {
+            counts: counted.map(|status| BudgetStatus {
                 allowed: status.disruptions_allowed,
                 current: status.current_healthy,
                 desired: status.desired_healthy,
@@ -94,7 +94,7 @@ fn rule(spec: &policy::PodDisruptionBudgetSpec) -> String {
     }
 }
 
-impl Budget {
+impl DisruptionBudget {
     /// Whether it matches this pod.
     pub fn counts_pod(&self, pod: &Pod) -> bool {
         self.namespace == pod.id.namespace && self.selector.matches(&pod.labels)
@@ -110,47 +110,47 @@ impl Budget {
 
 /// Predicted result of an eviction.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Prospect<'a> {
+pub enum BudgetForecast<'a> {
     /// No budget applies.
     Free,
     /// The budget would allow it now.
-    Allowed(&'a Budget),
+    Allowed(&'a DisruptionBudget),
     /// Not now. It may be allowed when more pods are healthy, or when the budget's counts are up to
     /// date.
-    Later(&'a Budget),
+    Later(&'a DisruptionBudget),
     /// Never, unless the budget or the number of pods changes.
-    Never(&'a Budget),
+    Never(&'a DisruptionBudget),
     /// Several budgets match the pod: the API server returns an error.
-    Several(Vec<&'a Budget>),
+    Several(Vec<&'a DisruptionBudget>),
 }
 
 /// Predicts the API server's response to the eviction of a pod, given the budgets of its namespace.
 /// The checks are in the server's order.
-pub fn prospect<'a>(pod: &Pod, budgets: &'a [Budget]) -> Prospect<'a> {
-    if pod.life != Life::Running || pod.is_leaving() {
-        return Prospect::Free;
+pub fn prospect<'a>(pod: &Pod, budgets: &'a [DisruptionBudget]) -> BudgetForecast<'a> {
+    if pod.life != PodPhase::Running || pod.is_terminating() {
+        return BudgetForecast::Free;
     }
     let counting: Vec<_> = budgets.iter().filter(|one| one.counts_pod(pod)).collect();
     match counting[..] {
-        [] => Prospect::Free,
+        [] => BudgetForecast::Free,
         [budget] => alone(pod, budget),
-        _ => Prospect::Several(counting),
+        _ => BudgetForecast::Several(counting),
     }
 }
 
-fn alone<'a>(pod: &Pod, budget: &'a Budget) -> Prospect<'a> {
+fn alone<'a>(pod: &Pod, budget: &'a DisruptionBudget) -> BudgetForecast<'a> {
     let unready = !pod.ready;
-    if unready && budget.unhealthy == Unhealthy::AlwaysAllow {
-        return Prospect::Allowed(budget);
+    if unready && budget.unhealthy == UnhealthyPodPolicy::AlwaysAllow {
+        return BudgetForecast::Allowed(budget);
     }
     let Some(counts) = budget.counts else {
-        return Prospect::Later(budget);
+        return BudgetForecast::Later(budget);
     };
     let enough_others = counts.desired > 0 && counts.current >= counts.desired;
     match () {
-        () if unready && enough_others => Prospect::Allowed(budget),
-        () if counts.allowed > 0 => Prospect::Allowed(budget),
-        () if budget.never_allows() => Prospect::Never(budget),
-        () => Prospect::Later(budget),
+        () if unready && enough_others => BudgetForecast::Allowed(budget),
+        () if counts.allowed > 0 => BudgetForecast::Allowed(budget),
+        () if budget.never_allows() => BudgetForecast::Never(budget),
+        () => BudgetForecast::Later(budget),
     }
 }

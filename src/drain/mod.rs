@@ -2,7 +2,7 @@
 //! deleted by force.
 //!
 //! Everything except [`evict`] is pure: the same pods, budgets and times give the same result,
-//! without requests. Pods and budgets are converted once from the API types ([`Pod`], [`Budget`])
+//! without requests. Pods and budgets are converted once from the API types ([`Pod`], [`DisruptionBudget`])
 //! into small values; times are parameters.
 //!
 //! The rules are those of `kubectl drain` (the filters and their order, the definitions of
@@ -10,25 +10,33 @@
 //! all reasons against a pod are reported instead of the last one, and a grace period of zero is
 //! never used.
 
-mod answer;
 mod blockers;
 mod budgets;
-mod classify;
-pub mod evict;
-mod forced;
-mod grace;
-mod order;
+pub mod eviction;
+mod eviction_response;
+mod force;
+mod grace_period;
 mod pod;
+mod pod_classification;
+mod priority_tier;
 mod selector;
 mod taints;
 
-pub use answer::{Answer, CallError, Cause, Refused};
-pub use blockers::{Names, Wait, What};
-pub use budgets::{Budget, Counts, Prospect, Unhealthy, prospect};
-pub use classify::{DaemonSets, Note, Pattern, Permit, Rules, Verdict, classify, controllers};
-pub use forced::{Act, Limits};
-pub use grace::{BadGrace, Grace};
-pub use order::{CLUSTER_CRITICAL, NODE_CRITICAL, Tier, in_order};
-pub use pod::{Controller, Life, Pod, PodId};
-pub use selector::Selector;
-pub use taints::{BadToleration, Effect, Standing, Stay, Taint, Toleration, standing};
+pub use blockers::{ControllerNames, PodWait, WaitReason};
+pub use budgets::{BudgetForecast, BudgetStatus, DisruptionBudget, UnhealthyPodPolicy, prospect};
+pub use eviction_response::{EvictionCallError, EvictionError, EvictionResponse, StatusCause};
+pub use force::{ForceAction, ForceLimits};
+pub use grace_period::{BadGrace, Grace};
+pub use pod::{Pod, PodController, PodId, PodPhase};
+pub use pod_classification::{
+    DaemonSets, DrainRules, LossPolicy, NamespacePattern, PodDisposition, PodNote, classify,
+    controllers,
+};
+pub use priority_tier::{
+    CLUSTER_CRITICAL_PRIORITY, NODE_CRITICAL_PRIORITY, PriorityTier, in_order,
+};
+pub use selector::PodSelector;
+pub use taints::{
+    BadToleration, PodToleration, Taint, TaintEffect, TaintEffectOnPod, TolerationTime,
+    evaluate_taints,
+};

@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1 as core;
 use serde::Serialize;
 
 /// Default of `terminationGracePeriodSeconds`.
-const DEFAULT_GRACE: i64 = 30;
+const DEFAULT_GRACE_SECS: i64 = 30;
 
 /// Annotation of mirror pods, by which the kubelet represents static pods; deleting one ends no
 /// container.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+const MIRROR_POD_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// Identifies one pod; a later pod of the same name has another UID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -32,7 +32,7 @@ impl fmt::Display for PodId {
 
 /// The controller that recreates a pod: its owner reference with `controller: true`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Controller {
+pub struct PodController {
     /// Such as `apps/v1`.
     pub api_version: String,
     /// Such as `ReplicaSet`.
@@ -43,7 +43,7 @@ pub struct Controller {
 
 /// Phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum PodPhase {
     /// No container runs yet; budgets do not apply.
     Pending,
     /// It runs, or its phase is unknown.
@@ -60,13 +60,13 @@ pub struct Pod {
     /// Its labels, which budgets select by.
     pub labels: BTreeMap<String, String>,
     /// The controller that recreates it; none for a bare pod.
-    pub controller: Option<Controller>,
+    pub controller: Option<PodController>,
     /// Whether it is the mirror pod of a static pod.
     pub mirror: bool,
     /// Names of its `emptyDir` volumes, whose data is lost with the pod.
     pub local_data: Vec<String>,
     /// Its phase.
-    pub life: Life,
+    pub life: PodPhase,
     /// Whether its condition `Ready` is true, which counts as healthy for a budget.
     pub ready: bool,
     /// Whether all containers have ended for good.
@@ -84,13 +84,13 @@ pub struct Pod {
 
 impl Pod {
     /// Whether it is terminating.
-    pub fn is_leaving(&self) -> bool {
+    pub fn is_terminating(&self) -> bool {
         self.deleting.is_some()
     }
 
     /// Whether its containers will not run again.
     pub fn is_finished(&self) -> bool {
-        self.life == Life::Finished
+        self.life == PodPhase::Finished
     }
 }
 
@@ -99,13 +99,13 @@ impl From<&core::Pod> for Pod {
         let meta = &pod.metadata;
         let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
         let life = match status.and_then(|status| status.phase.as_deref()) {
-            Some("Succeeded" | "Failed") => Life::Finished,
-            Some("Pending") => Life::Pending,
-            _ => Life::Running,
+            Some("Succeeded" | "Failed") => PodPhase::Finished,
+            Some("Pending") => PodPhase::Pending,
+            _ => PodPhase::Running,
         };
         let own_grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
         let given = meta.deletion_grace_period_seconds.or(own_grace);
-        let grace = u64::try_from(given.unwrap_or(DEFAULT_GRACE)).unwrap_or_default();
+        let grace = u64::try_from(given.unwrap_or(DEFAULT_GRACE_SECS)).unwrap_or_default();
         let annotations = meta.annotations.as_ref();
         Self {
             id: PodId {
@@ -115,11 +115,11 @@ impl From<&core::Pod> for Pod {
             },
             labels: meta.labels.clone().unwrap_or_default(),
             controller: controller(pod),
-            mirror: annotations.is_some_and(|all| all.contains_key(MIRROR)),
+            mirror: annotations.is_some_and(|all| all.contains_key(MIRROR_POD_ANNOTATION)),
             local_data: spec.map(empty_dirs).unwrap_or_default(),
             life,
             ready: status.is_some_and(is_ready),
-            ended: life == Life::Finished || status.is_some_and(all_ended),
+            ended: life == PodPhase::Finished || status.is_some_and(all_ended),
             priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
             grace: Duration::from_secs(grace),
             deleting: meta.deletion_timestamp.as_ref().map(|time| time.0),
@@ -128,10 +128,10 @@ impl From<&core::Pod> for Pod {
     }
 }
 
-fn controller(pod: &core::Pod) -> Option<Controller> {
+fn controller(pod: &core::Pod) -> Option<PodController> {
     let owners = pod.metadata.owner_references.iter().flatten();
     let mut owners = owners.filter(|owner| owner.controller == Some(true));
-    owners.next().map(|owner| Controller {
+    owners.next().map(|owner| PodController {
         api_version: owner.api_version.clone(),
         kind: owner.kind.clone(),
         name: owner.name.clone(),

@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
 /// A label selector.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Selector(Option<Vec<Term>>);
+pub struct PodSelector(Option<Vec<SelectorTerm>>);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Term {
+enum SelectorTerm {
     In(String, Vec<String>),
     NotIn(String, Vec<String>),
     Exists(String),
@@ -18,14 +18,14 @@ enum Term {
     Unknown,
 }
 
-impl Selector {
+impl PodSelector {
     /// Converts the API type. None matches no pod; an empty selector matches all.
     pub fn new(selector: Option<&meta::LabelSelector>) -> Self {
         let Some(selector) = selector else {
             return Self(None);
         };
         let equal = selector.match_labels.iter().flatten();
-        let equal = equal.map(|(key, value)| Term::In(key.clone(), vec![value.clone()]));
+        let equal = equal.map(|(key, value)| SelectorTerm::In(key.clone(), vec![value.clone()]));
         let others = selector.match_expressions.iter().flatten();
         Self(Some(equal.chain(others.map(term)).collect()))
     }
@@ -37,19 +37,19 @@ impl Selector {
     }
 }
 
-fn term(one: &meta::LabelSelectorRequirement) -> Term {
+fn term(one: &meta::LabelSelectorRequirement) -> SelectorTerm {
     let key = one.key.clone();
     let values = one.values.clone().unwrap_or_default();
     match one.operator.as_str() {
-        "In" => Term::In(key, values),
-        "NotIn" => Term::NotIn(key, values),
-        "Exists" => Term::Exists(key),
-        "DoesNotExist" => Term::Absent(key),
-        _ => Term::Unknown,
+        "In" => SelectorTerm::In(key, values),
+        "NotIn" => SelectorTerm::NotIn(key, values),
+        "Exists" => SelectorTerm::Exists(key),
+        "DoesNotExist" => SelectorTerm::Absent(key),
+        _ => SelectorTerm::Unknown,
     }
 }
 
-impl Term {
+impl SelectorTerm {
     fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         match self {
             Self::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1 as core;
 
 /// Effect of a taint on pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum TaintEffect {
     /// They are not scheduled.
     NoSchedule,
     /// They are not scheduled if another node is available.
@@ -15,7 +15,7 @@ pub enum Effect {
     NoExecute,
 }
 
-impl Effect {
+impl TaintEffect {
     fn named(name: &str) -> Option<Self> {
         match name {
             "NoSchedule" => Some(Self::NoSchedule),
@@ -34,7 +34,7 @@ pub struct Taint {
     /// Its value; empty without one.
     pub value: String,
     /// Its effect.
-    pub effect: Effect,
+    pub effect: TaintEffect,
 }
 
 impl Taint {
@@ -43,20 +43,20 @@ impl Taint {
         Some(Self {
             key: taint.key.clone(),
             value: taint.value.clone().unwrap_or_default(),
-            effect: Effect::named(&taint.effect)?,
+            effect: TaintEffect::named(&taint.effect)?,
         })
     }
 }
 
 /// A toleration of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Toleration {
+pub struct PodToleration {
     /// The key; none for all keys.
     key: Option<String>,
     /// The value that must be equal; none for any.
     value: Option<String>,
     /// The effect; none for all.
-    effect: Option<Effect>,
+    effect: Option<TaintEffect>,
     /// How long the pod stays before it is evicted; none for ever.
     stay: Option<Duration>,
 }
@@ -81,7 +81,7 @@ pub enum BadToleration {
     SecondsWithoutNoExecute,
 }
 
-impl TryFrom<&core::Toleration> for Toleration {
+impl TryFrom<&core::Toleration> for PodToleration {
     type Error = BadToleration;
 
     fn try_from(given: &core::Toleration) -> Result<Self, BadToleration> {
@@ -100,9 +100,9 @@ impl TryFrom<&core::Toleration> for Toleration {
         };
         let effect = match text(&given.effect) {
             None => None,
-            Some(name) => Some(Effect::named(&name).ok_or(BadToleration::Effect(name))?),
+            Some(name) => Some(TaintEffect::named(&name).ok_or(BadToleration::Effect(name))?),
         };
-        if given.toleration_seconds.is_some() && effect != Some(Effect::NoExecute) {
+        if given.toleration_seconds.is_some() && effect != Some(TaintEffect::NoExecute) {
             return Err(BadToleration::SecondsWithoutNoExecute);
         }
         // Zero or a negative value means immediately.
@@ -116,7 +116,7 @@ impl TryFrom<&core::Toleration> for Toleration {
     }
 }
 
-impl Toleration {
+impl PodToleration {
     /// Whether it tolerates a taint.
     pub fn covers(&self, taint: &Taint) -> bool {
         self.key.as_ref().is_none_or(|key| *key == taint.key)
@@ -130,7 +130,7 @@ impl Toleration {
 
 /// How long a running pod stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stay {
+pub enum TolerationTime {
     /// Without a limit.
     ForEver,
     /// This long after the taint was added, or longer if the taint is removed before.
@@ -141,40 +141,42 @@ pub enum Stay {
 
 /// The effect of a node's taints on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct TaintEffectOnPod {
     /// Whether it may be scheduled here.
     pub schedulable: bool,
     /// Whether other nodes are preferred.
     pub avoided: bool,
     /// How long it stays if it runs here.
-    pub stay: Stay,
+    pub stay: TolerationTime,
 }
 
 /// Evaluates a node's taints against a pod's tolerations. When a taint is removed, its delayed
 /// eviction is cancelled.
-pub fn standing(taints: &[Taint], tolerations: &[Toleration]) -> Standing {
+pub fn evaluate_taints(taints: &[Taint], tolerations: &[PodToleration]) -> TaintEffectOnPod {
     let tolerated = |taint: &&Taint| tolerations.iter().any(|one| one.covers(taint));
-    let open = |effect: Effect| {
+    let open = |effect: TaintEffect| {
         let mut taints = taints.iter().filter(|taint| taint.effect == effect);
         taints.any(|taint| !tolerated(&taint))
     };
-    let removals = taints.iter().filter(|one| one.effect == Effect::NoExecute);
+    let removals = taints
+        .iter()
+        .filter(|one| one.effect == TaintEffect::NoExecute);
     // All tolerations that cover one of the taints count, and the shortest time applies.
-    let used = |toleration: &&Toleration| removals.clone().any(|taint| toleration.covers(taint));
+    let used = |toleration: &&PodToleration| removals.clone().any(|taint| toleration.covers(taint));
     let shortest = tolerations
         .iter()
         .filter(used)
         .filter_map(|one| one.stay)
         .min();
-    let stay = match (open(Effect::NoExecute), shortest) {
-        (true, _) => Stay::Leaves,
-        (false, Some(Duration::ZERO)) => Stay::Leaves,
-        (false, Some(time)) => Stay::For(time),
-        (false, None) => Stay::ForEver,
+    let stay = match (open(TaintEffect::NoExecute), shortest) {
+        (true, _) => TolerationTime::Leaves,
+        (false, Some(Duration::ZERO)) => TolerationTime::Leaves,
+        (false, Some(time)) => TolerationTime::For(time),
+        (false, None) => TolerationTime::ForEver,
     };
-    Standing {
-        schedulable: !open(Effect::NoSchedule) && !open(Effect::NoExecute),
-        avoided: open(Effect::PreferNoSchedule),
+    TaintEffectOnPod {
+        schedulable: !open(TaintEffect::NoSchedule) && !open(TaintEffect::NoExecute),
+        avoided: open(TaintEffect::PreferNoSchedule),
         stay,
     }
 }

@@ -8,37 +8,37 @@
 //! watcher's directory.
 
 pub mod api;
-mod directory;
-mod found;
-pub mod guests;
-mod list;
-mod names;
-mod news;
-mod plugin;
+mod device_plugin;
+pub mod limited_incoming;
+mod list_and_watch;
+mod plugin_dir;
+mod plugin_server;
+pub mod plugin_watcher_info;
 mod podresources;
-pub mod registrar;
-pub mod relayed;
-mod server;
-mod session;
-mod state;
+pub mod raw_message;
+mod registration_log;
+mod resource_registration;
+mod socket_names;
+mod status;
+mod watcher_registration;
 
 use std::sync::Arc;
 
 pub use self::{
-    names::{DIRECTORY, KUBELET_SOCKET},
-    podresources::{APART, POD_RESOURCES_SOCKET, PodResources, PodResourcesError},
-    state::{Allocations, Given, Giving, KubeletState},
+    podresources::{MIN_CALL_INTERVAL, POD_RESOURCES_SOCKET, PodResources, PodResourcesError},
+    socket_names::{DEVICE_PLUGIN_DIR, KUBELET_SOCKET},
+    status::{Allocations, InFlightAllocations, InFlightGuard, KubeletState},
 };
 use crate::{
-    device::{Inventory, answer::Answerers},
-    root::Root,
+    device::{Inventory, allocator::Allocators},
+    rootfs::Root,
     shutdown::Tasks,
 };
 use tokio::sync::watch;
 
 /// How the kubelet learns of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Registering {
+pub enum RegistrationMode {
     /// By a Register call on the kubelet's own socket, repeated whenever that socket is new.
     #[default]
     BySocket,
@@ -53,14 +53,14 @@ pub enum Registering {
 pub fn start(
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
-    answerers: Answerers,
-    registering: Registering,
+    answerers: Allocators,
+    registering: RegistrationMode,
     tasks: &Tasks,
 ) -> (watch::Receiver<KubeletState>, watch::Receiver<Allocations>) {
-    let board = state::Board::new(tasks);
+    let board = status::KubeletStatusWriter::new(tasks);
     let told = (board.subscribe(), board.allocations());
     let offered = (inventory, answerers, registering);
-    let task = directory::Directory::new(root, offered, board, tasks.clone());
+    let task = plugin_dir::PluginDirTask::new(root, offered, board, tasks.clone());
     let stop = tasks.token();
     tasks.spawn("device plugins", async move {
         tokio::select! {

@@ -27,12 +27,12 @@ use super::api::v1::{
     pod_resources_lister_client::PodResourcesListerClient as Client,
 };
 use crate::{
+    abs_path::AbsPath,
     device::{
-        dra::DRIVER,
-        holders::{Holder, Holders},
+        dra::DRIVER_NAME,
+        holders::{DeviceHolders, Holder},
     },
-    path::AbsPath,
-    root::{Root, RootError},
+    rootfs::{Root, RootError},
 };
 
 /// The kubelet's socket.
@@ -40,15 +40,15 @@ pub const POD_RESOURCES_SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.s
 
 /// Bytes of an answer. A node usually has up to 250 pods and some hundred devices; the kubelet's
 /// own tests accept this much.
-const LARGEST: usize = 16 * 1024 * 1024;
+const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 /// Timeout of a call, connecting included.
-const DEADLINE: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum time between our calls. The kubelet answers a hundred calls a second for all clients
 /// together; ours are a tenth of that.
-pub const APART: Duration = Duration::from_millis(100);
+pub const MIN_CALL_INTERVAL: Duration = Duration::from_millis(100);
 /// Delay after the kubelet reported too many calls; doubled while it keeps doing so.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MIN_THROTTLE_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_THROTTLE_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Why the holders of devices are unknown.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum PodResourcesError {
     #[error("failed to list devices in use by pods: no kubelet on {POD_RESOURCES_SOCKET}")]
     Absent,
     /// It accepted the call and did not answer.
-    #[error("failed to list devices in use by pods: no answer within {} s", DEADLINE.as_secs())]
+    #[error("failed to list devices in use by pods: no answer within {} s", CALL_TIMEOUT.as_secs())]
     Silent,
     /// It received too many calls lately, from this or other clients.
     #[error("failed to list devices in use by pods: rate limited by the kubelet; backing off")]
@@ -94,7 +94,7 @@ impl From<Status> for PodResourcesError {
 
 /// When the kubelet may be called again.
 #[derive(Debug, Default)]
-struct Pace {
+struct CallPacing {
     not_before: Option<Instant>,
     /// How many times in a row the kubelet reported too many calls.
     refused: u32,
@@ -104,7 +104,7 @@ struct Pace {
 #[derive(Clone, Debug)]
 pub struct PodResources {
     root: Root,
-    pace: Arc<Mutex<Pace>>,
+    pace: Arc<Mutex<CallPacing>>,
 }
 
 impl PodResources {
@@ -117,7 +117,7 @@ impl PodResources {
     }
 
     /// The devices of every container of the node.
-    pub async fn list(&self) -> Result<Holders, PodResourcesError> {
+    pub async fn list(&self) -> Result<DeviceHolders, PodResourcesError> {
         let ask = |mut client: Client<Channel>| async move {
             Ok(client.list(ListPodResourcesRequest {}).await?.into_inner())
         };
@@ -157,17 +157,17 @@ impl PodResources {
             sleep_until(then).await;
         }
         let asking = async { question(self.connect().await?).await };
-        let answer = timeout(DEADLINE, asking).await;
+        let answer = timeout(CALL_TIMEOUT, asking).await;
         let answer = answer.unwrap_or(Err(PodResourcesError::Silent));
         let pause = match answer {
             Err(PodResourcesError::Busy) => {
-                let pause = FIRST_PAUSE.saturating_mul(1 << pace.refused.min(5));
+                let pause = MIN_THROTTLE_BACKOFF.saturating_mul(1 << pace.refused.min(5));
                 pace.refused += 1;
-                pause.min(LONGEST_PAUSE)
+                pause.min(MAX_THROTTLE_BACKOFF)
             }
             _ => {
                 pace.refused = 0;
-                APART
+                MIN_CALL_INTERVAL
             }
         };
         pace.not_before = Some(Instant::now() + pause);
@@ -184,7 +184,7 @@ impl PodResources {
         let address = format!("unix:{}", socket.path().display());
         let endpoint = Endpoint::from_shared(address).map_err(|_| PodResourcesError::Absent)?;
         let channel = endpoint.connect().await.map_err(unreached)?;
-        Ok(Client::new(channel).max_decoding_message_size(LARGEST))
+        Ok(Client::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES))
     }
 }
 
@@ -206,8 +206,8 @@ fn unreached(error: tonic::transport::Error) -> PodResourcesError {
     PodResourcesError::Absent
 }
 
-fn holders(answer: api::ListPodResourcesResponse) -> Holders {
-    let mut all = Holders::default();
+fn holders(answer: api::ListPodResourcesResponse) -> DeviceHolders {
+    let mut all = DeviceHolders::default();
     for pod in answer.pod_resources {
         for container in pod.containers {
             let holder = Holder {
@@ -223,7 +223,7 @@ fn holders(answer: api::ListPodResourcesResponse) -> Holders {
             let claims = container.dynamic_resources.into_iter();
             let ours = claims
                 .flat_map(|claim| claim.claim_resources)
-                .filter(|one| one.driver_name == DRIVER);
+                .filter(|one| one.driver_name == DRIVER_NAME);
             for one in ours {
                 all.add_claimed(one.device_name, holder.clone());
             }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{MachineConfig, Origin, User};
-use crate::path::AbsPath;
+use super::{EntryOrigin, MachineConfig, User};
+use crate::abs_path::AbsPath;
 
 /// The desired account of a user, without the SSH keys. Absent fields leave an existing user
 /// unchanged; for a new user they get the defaults of useradd(8).
@@ -65,7 +65,7 @@ pub struct Group {
     pub should_exist: Option<bool>,
     /// The place of the entry in the source text.
     #[serde(skip)]
-    pub origin: Origin,
+    pub origin: EntryOrigin,
 }
 
 /// A password hash in the format of crypt(5). Treat it as a secret: it allows guessing the password
@@ -117,7 +117,7 @@ fn append(below: &mut Vec<String>, above: Vec<String>) {
 }
 
 /// Overlays a later document's fields on a user of the earlier documents.
-pub(super) fn lay_over_user(below: &mut User, above: User) {
+pub(super) fn overlay_user(below: &mut User, above: User) {
     append(&mut below.ssh_authorized_keys, above.ssh_authorized_keys);
     if let Some(above) = above.account {
         below
@@ -194,7 +194,7 @@ impl User {
 
 impl MachineConfig {
     /// Whether the config contains entries for the account databases.
-    pub fn speaks_of_accounts(&self) -> bool {
+    pub fn has_account_entries(&self) -> bool {
         !self.groups.is_empty() || self.users.values().any(|user| user.account.is_some())
     }
 }

@@ -4,16 +4,16 @@
 //! [`super::Local`].
 
 use super::{
-    document::{Reading, read_kernel},
-    ignition::{self, Dialect, Known},
-    parts::Parts,
-    reader::Field,
+    field_reader::FieldValue,
+    ignition::{self, IgnitionDialect, VersionedField},
+    parser::{ParseContext, read_kernel},
+    partial::PartialConfig,
 };
 use crate::reason::Reason;
 
 /// Parses a Butane config of variant `fcos` or `openshift`.
-pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
-    let mut parts = Parts::default();
+pub(super) fn read(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> PartialConfig {
+    let mut parts = PartialConfig::default();
     let Some(mut object) = field.object(&mut reading.problems) else {
         return parts;
     };
@@ -24,9 +24,9 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
     let Some((kind, minor)) = read_version(&variant, version, reading) else {
         return parts;
     };
-    let dialect = Dialect::Butane(minor);
+    let dialect = IgnitionDialect::Butane(minor);
     object.get("metadata");
-    if kind == Variant::OpenShift
+    if kind == ButaneVariant::OpenShift
         && let Some(mut section) = object.object("openshift", &mut reading.problems)
     {
         read_kernel(
@@ -38,7 +38,7 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
         );
         section.finish(&mut reading.problems);
     }
-    let known = ["ignition", "bootDevice", "grub", "kernelArguments"].map(Known::new);
+    let known = ["ignition", "bootDevice", "grub", "kernelArguments"].map(VersionedField::new);
     let why = "it concerns the first boot or the boot loader";
     ignition::refuse_known(&mut object, &known, dialect, why, reading);
     ignition::read_sections(&mut object, dialect, &mut parts, reading);
@@ -47,12 +47,12 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Variant {
+enum ButaneVariant {
     Fcos,
     OpenShift,
 }
 
-impl Variant {
+impl ButaneVariant {
     /// The minor version of Ignition 3 that Butane generates from a minor version of the variant.
     const fn ignition(self, minor: u8) -> u8 {
         match (self, minor) {
@@ -70,14 +70,14 @@ impl Variant {
 /// versions: those that generate Ignition 3.0–3.6. A version that is missing or not a string is
 /// refused, and the rest of the text is checked as the newest version.
 fn read_version(
-    variant: &Field<'_>,
-    version: Option<Field<'_>>,
-    reading: &mut Reading<'_>,
-) -> Option<(Variant, u8)> {
+    variant: &FieldValue<'_>,
+    version: Option<FieldValue<'_>>,
+    reading: &mut ParseContext<'_>,
+) -> Option<(ButaneVariant, u8)> {
     let problems = &mut reading.problems;
     let (kind, major, minors, accepted) = match variant.text(problems)? {
-        "fcos" => (Variant::Fcos, 1, 0..=7, "1.0.0 to 1.7.0"),
-        "openshift" => (Variant::OpenShift, 4, 8..=22, "4.8.0 to 4.22.0"),
+        "fcos" => (ButaneVariant::Fcos, 1, 0..=7, "1.0.0 to 1.7.0"),
+        "openshift" => (ButaneVariant::OpenShift, 4, 8..=22, "4.8.0 to 4.22.0"),
         other => {
             let message = format!("Butane variant {other:?} is not supported");
             let reason = Reason::VersionUnsupported;
@@ -85,7 +85,7 @@ fn read_version(
             return None;
         }
     };
-    let newest = (kind, ignition::NEWEST);
+    let newest = (kind, ignition::MAX_V3_MINOR);
     let Some(version) = version else {
         return Some(newest);
     };

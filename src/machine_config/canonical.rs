@@ -8,24 +8,24 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Content, MachineConfig, NoContent, Overwrite, source};
+use super::{Content, MachineConfig, MissingContent, Overwrite, content_source};
 use crate::{
+    abs_path::AbsPath,
     digest::{Digest, Digester},
-    path::AbsPath,
 };
 
 /// The version of the canonical form. A new version changes the digests of unchanged configs, so it
 /// is raised only when configs gain new content.
-const SCHEMA: u32 = 1;
+const SCHEMA_VERSION: u32 = 1;
 
 /// The number of digest digits in a rendered config's name, as in OpenShift.
-const DIGITS_IN_NAMES: usize = 32;
+const NAME_DIGEST_DIGITS: usize = 32;
 
 /// The canonical form: maps sorted by key, every field present, contents by digest and length. It
 /// contains neither the config's name nor any origin.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form<C> {
+struct CanonicalForm<C> {
     schema: u32,
     config: C,
     /// Only in the portable form: the contents in base64, without duplicates.
@@ -44,11 +44,11 @@ pub enum CanonicalError {
     #[error("cannot read the stored machine config")]
     Syntax(#[source] serde_json::Error),
     /// It was written by a newer version.
-    #[error("the stored machine config has schema {0}; only schema {SCHEMA} is supported")]
+    #[error("the stored machine config has schema {0}; only schema {SCHEMA_VERSION} is supported")]
     SchemaUnknown(u32),
     /// The content of a file is missing, or present where it does not belong.
     #[error("cannot read the stored machine config")]
-    Content(#[source] NoContent),
+    Content(#[source] MissingContent),
 }
 
 /// The canonical form of `config`. Its SHA-256 is [`digest`].
@@ -68,15 +68,15 @@ pub fn from_canonical_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError
 ///
 /// # Errors
 /// The config was read from the store without the contents.
-pub fn to_portable_json(config: &MachineConfig) -> Result<Vec<u8>, NoContent> {
+pub fn to_portable_json(config: &MachineConfig) -> Result<Vec<u8>, MissingContent> {
     let mut contents = BTreeMap::new();
     for (path, file) in &config.files {
         let Some(content) = &file.content else {
             continue;
         };
         let bytes = content.bytes();
-        let bytes = bytes.ok_or_else(|| NoContent { path: path.clone() })?;
-        let encoded = || source::base64(bytes);
+        let bytes = bytes.ok_or_else(|| MissingContent { path: path.clone() })?;
+        let encoded = || content_source::base64(bytes);
         contents.entry(content.digest()).or_insert_with(encoded);
     }
     let mut bytes = Vec::new();
@@ -101,24 +101,26 @@ pub fn from_portable_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError>
         };
         let content = contents.get(&named.digest());
         let content = content.filter(|content| *content == named);
-        let missing = || CanonicalError::Content(NoContent { path: path.clone() });
+        let missing = || CanonicalError::Content(MissingContent { path: path.clone() });
         *named = content.cloned().ok_or_else(missing)?;
     }
     Ok(config)
 }
 
-fn read(bytes: &[u8]) -> Result<Form<MachineConfig>, CanonicalError> {
+fn read(bytes: &[u8]) -> Result<CanonicalForm<MachineConfig>, CanonicalError> {
     #[derive(Deserialize)]
-    struct Version {
+    struct CanonicalVersion {
         schema: u32,
     }
-    let form = serde_json::from_slice::<Form<MachineConfig>>(bytes);
+    let form = serde_json::from_slice::<CanonicalForm<MachineConfig>>(bytes);
     match form {
-        Ok(form) if form.schema == SCHEMA => Ok(form),
+        Ok(form) if form.schema == SCHEMA_VERSION => Ok(form),
         // Another schema may have unknown fields, so check the version first.
         form => match serde_json::from_slice(bytes).map_err(CanonicalError::Syntax)? {
-            Version { schema: SCHEMA } => form.map_err(CanonicalError::Syntax),
-            Version { schema } => Err(CanonicalError::SchemaUnknown(schema)),
+            CanonicalVersion {
+                schema: SCHEMA_VERSION,
+            } => form.map_err(CanonicalError::Syntax),
+            CanonicalVersion { schema } => Err(CanonicalError::SchemaUnknown(schema)),
         },
     }
 }
@@ -126,7 +128,7 @@ fn read(bytes: &[u8]) -> Result<Form<MachineConfig>, CanonicalError> {
 /// The digest of `config`: equal for configs that describe the same machine, independent of their
 /// spelling.
 pub fn digest(config: &MachineConfig) -> Digest {
-    let mut hasher = Hasher(Digester::new());
+    let mut hasher = DigestWriter(Digester::new());
     // The serialiser writes pieces of a few bytes.
     write(config, None, io::BufWriter::new(&mut hasher));
     hasher.0.finish()
@@ -134,7 +136,7 @@ pub fn digest(config: &MachineConfig) -> Digest {
 
 /// The name of a merged config: `rendered-<pool>-` and the beginning of its digest.
 pub fn rendered_name(pool: &str, digest: &Digest) -> String {
-    format!("rendered-{pool}-{}", digest.short(DIGITS_IN_NAMES))
+    format!("rendered-{pool}-{}", digest.short(NAME_DIGEST_DIGITS))
 }
 
 fn write(config: &MachineConfig, contents: Option<BTreeMap<Digest, String>>, to: impl io::Write) {
@@ -142,8 +144,8 @@ fn write(config: &MachineConfig, contents: Option<BTreeMap<Digest, String>>, to:
         (Some(_), Overwrite::Except(paths)) => Some(paths.clone()),
         _ => None,
     };
-    let form = Form {
-        schema: SCHEMA,
+    let form = CanonicalForm {
+        schema: SCHEMA_VERSION,
         config,
         contents,
         no_overwrite,
@@ -154,9 +156,9 @@ fn write(config: &MachineConfig, contents: Option<BTreeMap<Digest, String>>, to:
 }
 
 /// Computes the digest while the form is written, so that the form is never in memory as a whole.
-struct Hasher(Digester);
+struct DigestWriter(Digester);
 
-impl io::Write for Hasher {
+impl io::Write for DigestWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.add(bytes);
         Ok(bytes.len())

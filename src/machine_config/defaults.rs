@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::{Directory, File, MachineConfig, Owner};
-use crate::path::AbsPath;
+use crate::abs_path::AbsPath;
 
 /// The default mode of a new file.
 pub const FILE_MODE: u32 = 0o644;
@@ -50,7 +50,7 @@ impl MachineConfig {
 
 impl Directory {
     /// Whether mode and owner are both left to the machine.
-    pub const fn leaves_all(&self) -> bool {
+    pub const fn leaves_mode_and_owner(&self) -> bool {
         self.mode.is_none() && self.user.is_none() && self.group.is_none()
     }
 }

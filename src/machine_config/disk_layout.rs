@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    scalar::Scalar,
-    tree::{self, Node},
+    scalar::ScalarValue,
+    yaml_tree::{self, TreeNode},
 };
 
 /// The sections of `storage`.
-pub(super) const SECTIONS: [&str; 4] = ["disks", "filesystems", "luks", "raid"];
+pub(super) const LAYOUT_SECTIONS: [&str; 4] = ["disks", "filesystems", "luks", "raid"];
 
 /// The entries by section. Sections without entries are omitted.
 pub type DiskLayout = BTreeMap<String, Vec<Value>>;
@@ -61,23 +61,23 @@ fn key(entry: &Value) -> Option<(&'static str, Value)> {
 }
 
 /// The entry as JSON, without empty fields; none if it is empty.
-pub(super) fn json(node: &Node) -> Option<Value> {
+pub(super) fn json(node: &TreeNode) -> Option<Value> {
     without_empty(&to_json(node))
 }
 
-fn to_json(node: &Node) -> Value {
+fn to_json(node: &TreeNode) -> Value {
     match &node.value {
-        tree::Value::Scalar { text, plain, .. } => match Scalar::of(text, *plain) {
-            Scalar::Null => Value::Null,
-            Scalar::Flag(flag) => flag.into(),
-            Scalar::Integer(number) => number.into(),
-            Scalar::Number => text
+        yaml_tree::TreeValue::Scalar { text, plain, .. } => match ScalarValue::of(text, *plain) {
+            ScalarValue::Null => Value::Null,
+            ScalarValue::Flag(flag) => flag.into(),
+            ScalarValue::Integer(number) => number.into(),
+            ScalarValue::Number => text
                 .parse::<f64>()
                 .map_or_else(|_| text.as_str().into(), Into::into),
-            Scalar::Text(text) => text.into(),
+            ScalarValue::Text(text) => text.into(),
         },
-        tree::Value::List(items) => items.iter().map(|item| to_json(item)).collect(),
-        tree::Value::Map(entries) => {
+        yaml_tree::TreeValue::List(items) => items.iter().map(|item| to_json(item)).collect(),
+        yaml_tree::TreeValue::Map(entries) => {
             let entries = entries
                 .iter()
                 .map(|(key, value)| (key.text.clone(), to_json(value)));

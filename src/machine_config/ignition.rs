@@ -5,15 +5,15 @@
 //! translated to Ignition 3 first, so that errors use the field names of the document.
 
 mod accounts;
+mod butane_local;
+mod butane_trees;
 mod contents;
-mod keys;
-mod layout;
-mod local;
-mod mode;
+mod disk_layout;
+mod file_mode;
+mod key_versions;
 mod passwd;
 mod storage;
 mod systemd;
-mod trees;
 
 pub use self::storage::place_fault;
 
@@ -23,24 +23,25 @@ use std::{
 };
 
 use super::{
-    document::Reading,
-    parts::Parts,
-    reader::{Field, Object},
-    unknown::Schema,
+    field_reader::{FieldValue, ObjectReader},
+    parser::ParseContext,
+    partial::PartialConfig,
+    unknown_keys::IgnitionSchema,
 };
 use crate::reason::Reason;
-pub(super) use keys::versions;
+pub(super) use key_versions::versions;
 
 /// The newest supported minor versions. For Ignition 2 they are those that OpenShift translates;
 /// the additions of 2.3 concern disks.
-pub(super) const NEWEST: u8 = 6;
-const NEWEST_OF_TWO: u8 = 2;
+pub(super) const MAX_V3_MINOR: u8 = 6;
+const MAX_V2_MINOR: u8 = 2;
 
-const ACCEPTED: &str = "2.0.0, 2.1.0, 2.2.0, 3.0.0, 3.1.0, 3.2.0, 3.3.0, 3.4.0, 3.5.0 or 3.6.0";
+const ACCEPTED_VERSIONS: &str =
+    "2.0.0, 2.1.0, 2.2.0, 3.0.0, 3.1.0, 3.2.0, 3.3.0, 3.4.0, 3.5.0 or 3.6.0";
 
 /// Which fields exist, and how they are spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum IgnitionDialect {
     /// Ignition 2 with this minor version.
     Two(u8),
     /// Ignition 3 with this minor version.
@@ -50,7 +51,7 @@ pub(super) enum Dialect {
     Butane(u8),
 }
 
-impl std::fmt::Display for Dialect {
+impl std::fmt::Display for IgnitionDialect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Two(minor) => write!(f, "2.{minor}.0"),
@@ -59,7 +60,7 @@ impl std::fmt::Display for Dialect {
     }
 }
 
-impl Dialect {
+impl IgnitionDialect {
     pub(super) fn is_two(self) -> bool {
         matches!(self, Self::Two(_))
     }
@@ -91,13 +92,13 @@ impl Dialect {
 
 /// A field that was not part of the first version of its format.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct VersionedField {
     name: &'static str,
     two: Option<u8>,
     three: Option<u8>,
 }
 
-impl Known {
+impl VersionedField {
     /// A field that all versions support.
     pub(super) const fn new(name: &'static str) -> Self {
         Self {
@@ -118,18 +119,18 @@ impl Known {
     }
 
     /// The minor version that added the field, and the minor version of the document.
-    fn since(self, dialect: Dialect) -> Option<(u8, u8)> {
+    fn since(self, dialect: IgnitionDialect) -> Option<(u8, u8)> {
         match dialect {
-            Dialect::Two(minor) => self.two.map(|since| (since, minor)),
-            Dialect::Three(minor) => self.three.map(|since| (since, minor)),
-            Dialect::Butane(_) => self.three.map(|_| (0, 0)),
+            IgnitionDialect::Two(minor) => self.two.map(|since| (since, minor)),
+            IgnitionDialect::Three(minor) => self.three.map(|since| (since, minor)),
+            IgnitionDialect::Butane(_) => self.three.map(|_| (0, 0)),
         }
     }
 }
 
 /// Parses an Ignition config after checking its version.
-pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
-    let mut parts = Parts::default();
+pub(super) fn read(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> PartialConfig {
+    let mut parts = PartialConfig::default();
     let Some(mut object) = field.object(&mut reading.problems) else {
         return parts;
     };
@@ -137,10 +138,12 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
         return parts;
     };
     let why = "kernel arguments go into spec.kernelArguments of a MachineConfig";
-    let known = [Known::new("kernelArguments").two(None).three(Some(3))];
+    let known = [VersionedField::new("kernelArguments")
+        .two(None)
+        .three(Some(3))];
     refuse_known(&mut object, &known, dialect, why, reading);
     let why = "write the files of systemd-networkd below /etc/systemd/network";
-    let known = [Known::new("networkd").three(None)];
+    let known = [VersionedField::new("networkd").three(None)];
     refuse_known(&mut object, &known, dialect, why, reading);
     read_sections(&mut object, dialect, &mut parts, reading);
     object.finish(&mut reading.problems);
@@ -150,29 +153,32 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading<'_>) -> Parts {
 
 /// Parses the section with the version; none for an unsupported version. If the version is missing
 /// or invalid, it is refused and the rest is checked as the newest version.
-fn read_head(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Dialect> {
-    const NOT_SAID: Dialect = Dialect::Three(NEWEST);
+fn read_head(
+    object: &mut ObjectReader<'_>,
+    reading: &mut ParseContext<'_>,
+) -> Option<IgnitionDialect> {
+    const DEFAULT_DIALECT: IgnitionDialect = IgnitionDialect::Three(MAX_V3_MINOR);
     let Some(field) = object.need("ignition", &mut reading.problems) else {
-        return Some(NOT_SAID);
+        return Some(DEFAULT_DIALECT);
     };
     let Some(mut ignition) = field.object(&mut reading.problems) else {
-        return Some(NOT_SAID);
+        return Some(DEFAULT_DIALECT);
     };
     let version = ignition.need("version", &mut reading.problems);
     let version = version.and_then(|field| Some((field.text(&mut reading.problems)?, field)));
     let dialect = match version {
         Some((version, field)) => read_version(version, &field, reading)?,
-        None => NOT_SAID,
+        None => DEFAULT_DIALECT,
     };
     let why = "machinist does not fetch remote content";
     let known = [
-        Known::new("config"),
-        Known::new("proxy").two(None).three(Some(1)),
-        Known::new("security").two(Some(2)),
-        Known::new("timeouts").two(Some(1)),
+        VersionedField::new("config"),
+        VersionedField::new("proxy").two(None).three(Some(1)),
+        VersionedField::new("security").two(Some(2)),
+        VersionedField::new("timeouts").two(Some(1)),
     ];
     refuse_known(&mut ignition, &known, dialect, why, reading);
-    reading.problems.enter_schema(Some(Schema {
+    reading.problems.enter_schema(Some(IgnitionSchema {
         dialect,
         root: object.field.path.to_string(),
     }));
@@ -182,10 +188,10 @@ fn read_head(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<Diale
 
 /// Parses `storage`, `systemd` and `passwd`.
 pub(super) fn read_sections(
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    parts: &mut Parts,
-    reading: &mut Reading<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    parts: &mut PartialConfig,
+    reading: &mut ParseContext<'_>,
 ) {
     if let Some(storage) = object.object("storage", &mut reading.problems) {
         storage::read(storage, dialect, parts, reading);
@@ -198,19 +204,28 @@ pub(super) fn read_sections(
     }
 }
 
-fn read_version(version: &str, field: &Field<'_>, reading: &mut Reading<'_>) -> Option<Dialect> {
+fn read_version(
+    version: &str,
+    field: &FieldValue<'_>,
+    reading: &mut ParseContext<'_>,
+) -> Option<IgnitionDialect> {
     let minor = |major: &str, newest: u8| -> Option<u8> {
         let rest = version.strip_prefix(major)?.strip_suffix(".0")?;
         let minor = rest.parse().ok().filter(|minor| *minor <= newest)?;
         (rest.len() == 1).then_some(minor)
     };
-    let dialect = minor("3.", NEWEST)
-        .map(Dialect::Three)
-        .or_else(|| minor("2.", NEWEST_OF_TWO).map(Dialect::Two));
+    let dialect = minor("3.", MAX_V3_MINOR)
+        .map(IgnitionDialect::Three)
+        .or_else(|| minor("2.", MAX_V2_MINOR).map(IgnitionDialect::Two));
     if dialect.is_none() {
         let message = format!("Ignition version {version:?} is not supported");
         let reason = Reason::VersionUnsupported;
-        field.refuse(&mut reading.problems, reason, message, Some(ACCEPTED));
+        field.refuse(
+            &mut reading.problems,
+            reason,
+            message,
+            Some(ACCEPTED_VERSIONS),
+        );
     }
     dialect
 }
@@ -218,11 +233,11 @@ fn read_version(version: &str, field: &Field<'_>, reading: &mut Reading<'_>) -> 
 /// Refuses fields that the format has and machinist does not support. Empty values have no effect
 /// and are common in exports, so they are accepted.
 pub(super) fn refuse_known(
-    object: &mut Object<'_>,
-    known: &[Known],
-    dialect: Dialect,
+    object: &mut ObjectReader<'_>,
+    known: &[VersionedField],
+    dialect: IgnitionDialect,
     why: &str,
-    reading: &mut Reading<'_>,
+    reading: &mut ParseContext<'_>,
 ) {
     for known in known {
         let Some(field) = is_there(object, *known, dialect) else {
@@ -237,8 +252,12 @@ pub(super) fn refuse_known(
     }
 }
 
-/// The field, if the document's version supports it. All others are left for [`Object::finish`].
-fn is_there<'n>(object: &mut Object<'n>, known: Known, dialect: Dialect) -> Option<Field<'n>> {
+/// The field, if the document's version supports it. All others are left for [`ObjectReader::finish`].
+fn is_there<'n>(
+    object: &mut ObjectReader<'n>,
+    known: VersionedField,
+    dialect: IgnitionDialect,
+) -> Option<FieldValue<'n>> {
     let (since, minor) = known.since(dialect)?;
     (minor >= since).then(|| object.get(dialect.key(known.name)))?
 }
@@ -248,8 +267,8 @@ fn insert<K: Ord + std::fmt::Display, V>(
     map: &mut BTreeMap<K, V>,
     key: K,
     value: V,
-    field: &Field<'_>,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    reading: &mut ParseContext<'_>,
 ) {
     match map.entry(key) {
         Entry::Vacant(place) => {

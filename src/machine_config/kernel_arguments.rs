@@ -11,14 +11,14 @@ use std::{
 };
 
 /// The maximum length of a kernel command line in bytes, without the final NUL.
-const LONGEST: usize = if cfg!(target_arch = "s390x") {
+const MAX_COMMAND_LINE_BYTES: usize = if cfg!(target_arch = "s390x") {
     4095
 } else {
     2047
 };
 
 /// Ends the arguments of the kernel; init gets the rest.
-const FOR_INIT: &str = "--";
+const INIT_SEPARATOR: &str = "--";
 
 /// One argument. Two are equal if they mean the same to the kernel, even if they are spelled
 /// differently.
@@ -110,7 +110,7 @@ impl KernelCommandLine {
         let mut all = Vec::new();
         let mut for_init = false;
         for word in words(text) {
-            if !for_init && word.trim_matches('"') == FOR_INIT {
+            if !for_init && word.trim_matches('"') == INIT_SEPARATOR {
                 for_init = true;
                 continue;
             }
@@ -179,12 +179,12 @@ impl KernelCommandLine {
     /// Whether a kernel would truncate it.
     pub fn is_too_long(&self) -> bool {
         let lengths = self.0.iter().map(|argument| argument.text.len() + 1);
-        lengths.sum::<usize>() > LONGEST
+        lengths.sum::<usize>() > MAX_COMMAND_LINE_BYTES
     }
 
     /// The maximum length of a command line in bytes.
     pub const fn longest() -> usize {
-        LONGEST
+        MAX_COMMAND_LINE_BYTES
     }
 }
 
@@ -205,7 +205,7 @@ impl fmt::Display for KernelCommandLine {
                 f.write_str(" ")?;
             }
             if argument.for_init && !before.is_some_and(|before| before.for_init) {
-                write!(f, "{FOR_INIT} ")?;
+                write!(f, "{INIT_SEPARATOR} ")?;
             }
             f.write_str(&argument.text)?;
             before = Some(argument);
@@ -337,8 +337,8 @@ mod tests {
         ] {
             assert_eq!(kernel_argument_fault(text).is_some(), fault, "{text:?}");
         }
-        assert!(!KernelCommandLine::parse(&"a".repeat(LONGEST - 1)).is_too_long());
-        assert!(KernelCommandLine::parse(&"a".repeat(LONGEST)).is_too_long());
+        assert!(!KernelCommandLine::parse(&"a".repeat(MAX_COMMAND_LINE_BYTES - 1)).is_too_long());
+        assert!(KernelCommandLine::parse(&"a".repeat(MAX_COMMAND_LINE_BYTES)).is_too_long());
     }
 
     #[test]

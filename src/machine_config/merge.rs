@@ -3,22 +3,23 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Before, Content, Directory, Document, FILE_MODE, File, Group, Link, MachineConfig, Notes,
-    Origin, Origins, Overwrite, Owner, Refusal, Unit, User,
-    account::lay_over_user,
-    canonical, conflict, disk_layout,
-    parts::{FilePart, LinkPart, NodePart, Parts, UnitPart},
+    ClusterBaseline, ConfigDocument, Content, CreationNotes, Directory, EntryOrigin, EntryOrigins,
+    FILE_MODE, File, Group, Link, MachineConfig, Overwrite, Owner, Refusal, Unit, User,
+    account::overlay_user,
+    canonical, disk_layout,
+    partial::{FilePart, LinkPart, NodePart, PartialConfig, UnitPart},
+    path_conflicts,
+    rejected_texts::RejectedTexts,
     unit_check,
-    unread::Unread,
 };
-use crate::{path::AbsPath, reason::Reason};
+use crate::{abs_path::AbsPath, reason::Reason};
 
 /// The prefix of configs that OpenShift's controller merged for a pool.
-const RENDERED: &str = "rendered-";
+const RENDERED_PREFIX: &str = "rendered-";
 
 /// The merge order of documents; later ones override earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum MergeOrder {
     /// The given order: the files of a directory by name, and the documents of a file in sequence.
     AsGiven,
     /// MachineConfigs of role `worker` by name, then all others by name, so that a custom pool
@@ -36,11 +37,11 @@ pub enum Order {
 /// configs, independent of the order; images of any other generated config are ignored. Returns
 /// warnings with the config. Its name is [`rendered_name`](super::rendered_name).
 pub fn merge(
-    documents: Vec<Document>,
+    documents: Vec<ConfigDocument>,
     pool: &str,
-    order: Order,
+    order: MergeOrder,
 ) -> Result<(MachineConfig, Vec<String>), Vec<Refusal>> {
-    match together(documents, pool, order, &Unread::default()) {
+    match merge_partial(documents, pool, order, &RejectedTexts::default()) {
         (config, warnings, refusals) if refusals.is_empty() => Ok((config, warnings)),
         (.., refusals) => Err(refusals),
     }
@@ -48,24 +49,24 @@ pub fn merge(
 
 /// Like [`merge`], if some texts were refused: missing parts that may be in one of those texts are
 /// not reported. Returns config, warnings and refusals.
-pub(super) fn together(
-    mut documents: Vec<Document>,
+pub(super) fn merge_partial(
+    mut documents: Vec<ConfigDocument>,
     pool: &str,
-    order: Order,
-    unread: &Unread,
+    order: MergeOrder,
+    unread: &RejectedTexts,
 ) -> (MachineConfig, Vec<String>, Vec<Refusal>) {
     let mut refusals = same_names(&documents);
-    if order == Order::WorkerFirst {
+    if order == MergeOrder::WorkerFirst {
         worker_first(&mut documents);
     }
-    let mut parts = Parts::default();
+    let mut parts = PartialConfig::default();
     let (mut default_images, mut notes) = ([None, None], Vec::new());
     for mut document in documents {
         if document.generated {
             let images = document.take_images();
             // The images in the sources of a rendered config do not apply to the pool, which uses
             // those of its release.
-            if document.name.starts_with(RENDERED) {
+            if document.name.starts_with(RENDERED_PREFIX) {
                 default_images = images;
             }
         }
@@ -81,13 +82,13 @@ pub(super) fn together(
     refusals.extend(appended_to_nothing(&parts, unread));
     refusals.extend(odd_hard_links(&parts));
     let mut config = finish(parts);
-    config.notes = Notes(notes);
-    refusals.extend(conflict::find(&config));
+    config.notes = CreationNotes(notes);
+    refusals.extend(path_conflicts::find(&config));
     let mut warnings = Vec::new();
     for (name, unit) in &config.units {
         let verdict = unit_check::check(name, unit);
         let fault = verdict.fault;
-        if let Some(fault) = fault.filter(|_| !unread.may_speak_of(name.as_str())) {
+        if let Some(fault) = fault.filter(|_| !unread.may_contain(name.as_str())) {
             let message = format!("{name} {fault}");
             refusals.push(Refusal::new(Reason::UnitInvalid, message).at(&unit.origin));
         }
@@ -99,8 +100,8 @@ pub(super) fn together(
 }
 
 /// Sorts the documents with a name of their own among the positions that they occupy.
-fn worker_first(documents: &mut Vec<Document>) {
-    let rank = |document: &Document| document.role.as_deref() != Some("worker");
+fn worker_first(documents: &mut Vec<ConfigDocument>) {
+    let rank = |document: &ConfigDocument| document.role.as_deref() != Some("worker");
     let places: Vec<bool> = documents.iter().map(|document| document.named).collect();
     let (mut named, others): (Vec<_>, Vec<_>) =
         documents.drain(..).partition(|document| document.named);
@@ -114,12 +115,15 @@ fn worker_first(documents: &mut Vec<Document>) {
 
 /// Files whose content an earlier document sets differently. That happens with intended layering,
 /// and when two people overwrite each other by mistake.
-fn covered<'a>(below: &'a Parts, above: &'a Parts) -> impl Iterator<Item = String> + 'a {
+fn covered<'a>(
+    below: &'a PartialConfig,
+    above: &'a PartialConfig,
+) -> impl Iterator<Item = String> + 'a {
     above.files.iter().filter_map(|(path, later)| {
         let earlier = below.files.get(path)?;
         let (old, new) = (earlier.content.as_ref()?, later.content.as_ref()?);
         let [old_place, new_place] =
-            [earlier, later].map(|part| conflict::place(&part.node.origin));
+            [earlier, later].map(|part| path_conflicts::place(&part.node.origin));
         (old != new).then(|| {
             format!(
                 "{path} is defined twice with different content: {new_place} overrides \
@@ -130,10 +134,10 @@ fn covered<'a>(below: &'a Parts, above: &'a Parts) -> impl Iterator<Item = Strin
 }
 
 /// Removes an earlier document's object at a path where a later one has an object of another kind.
-fn replaced(below: &mut Parts, above: &Parts) -> Vec<String> {
+fn replaced(below: &mut PartialConfig, above: &PartialConfig) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |path: &AbsPath, what: (&str, &NodePart), by: (&str, &NodePart)| {
-        let [earlier, later] = [what, by].map(|(_, part)| conflict::place(&part.origin));
+        let [earlier, later] = [what, by].map(|(_, part)| path_conflicts::place(&part.origin));
         let (what, by) = (what.0, by.0);
         notes.push(format!(
             "{path} is the {by} of {later}, which comes after the {what} of {earlier} and replaces it"
@@ -179,16 +183,16 @@ fn replaced(below: &mut Parts, above: &Parts) -> Vec<String> {
 }
 
 /// Refuses two documents with the same name: in a cluster the second would have replaced the first.
-fn same_names(documents: &[Document]) -> Vec<Refusal> {
-    let mut seen: BTreeMap<&str, &Document> = BTreeMap::new();
+fn same_names(documents: &[ConfigDocument]) -> Vec<Refusal> {
+    let mut seen: BTreeMap<&str, &ConfigDocument> = BTreeMap::new();
     let mut refusals = Vec::new();
     for document in documents.iter().filter(|one| !one.name.is_empty()) {
         let Some(first) = seen.insert(&document.name, document) else {
             continue;
         };
-        let (name, first_place) = (&document.name, conflict::place(&first.origin));
+        let (name, first_place) = (&document.name, path_conflicts::place(&first.origin));
         let bare_place = || {
-            conflict::place(&Origin {
+            path_conflicts::place(&EntryOrigin {
                 config: None,
                 ..first.origin.clone()
             })
@@ -213,7 +217,7 @@ fn same_names(documents: &[Document]) -> Vec<Refusal> {
 }
 
 /// The headers in `kernel-devel` are for the default kernel.
-fn kernel_without_headers(parts: &Parts) -> Option<Refusal> {
+fn kernel_without_headers(parts: &PartialConfig) -> Option<Refusal> {
     let (kind, origin) = parts.kernel_type.as_ref()?;
     let devel = parts.extensions.iter().any(|name| name == "kernel-devel");
     let message = format!(
@@ -225,11 +229,11 @@ fn kernel_without_headers(parts: &Parts) -> Option<Refusal> {
 
 /// Refuses files that are appended to if no document sets their beginning: their content would
 /// depend on the machine's existing file, and each update would append again.
-fn appended_to_nothing(parts: &Parts, unread: &Unread) -> Vec<Refusal> {
+fn appended_to_nothing(parts: &PartialConfig, unread: &RejectedTexts) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     for (path, file) in &parts.files {
         if let (Some(origin), None) = (&file.append_origin, &file.content)
-            && !unread.may_speak_of(path.as_str())
+            && !unread.may_contain(path.as_str())
         {
             let message = format!("cannot append to {path}: no config defines its contents");
             let refusal = Refusal::new(Reason::FeatureUnsupported, message).at(origin);
@@ -241,7 +245,7 @@ fn appended_to_nothing(parts: &Parts, unread: &Unread) -> Vec<Refusal> {
 
 /// Refuses hard links without a target or with an owner: the owner belongs to the file, not to its
 /// names.
-fn odd_hard_links(parts: &Parts) -> Vec<Refusal> {
+fn odd_hard_links(parts: &PartialConfig) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let hard = |(_, link): &(&AbsPath, &LinkPart)| link.hard == Some(true);
     for (path, link) in parts.links.iter().filter(hard) {
@@ -268,7 +272,7 @@ fn odd_hard_links(parts: &Parts) -> Vec<Refusal> {
     refusals
 }
 
-fn lay_over(below: &mut Parts, above: Parts) {
+fn lay_over(below: &mut PartialConfig, above: PartialConfig) {
     merge_maps(&mut below.files, above.files, FilePart::lay_over);
     merge_maps(
         &mut below.directories,
@@ -277,7 +281,7 @@ fn lay_over(below: &mut Parts, above: Parts) {
     );
     merge_maps(&mut below.links, above.links, LinkPart::lay_over);
     merge_maps(&mut below.units, above.units, UnitPart::lay_over);
-    merge_maps(&mut below.users, above.users, lay_over_user);
+    merge_maps(&mut below.users, above.users, overlay_user);
     merge_maps(&mut below.groups, above.groups, Group::lay_over);
     below.os_origins.extend(above.os_origins);
     below.kernel_arguments.extend(above.kernel_arguments);
@@ -312,7 +316,7 @@ fn keep<T>(below: &mut Option<T>, above: Option<T>) {
     }
 }
 
-impl Document {
+impl ConfigDocument {
     /// Removes and returns the OS image and the extensions image.
     fn take_images(&mut self) -> [Option<String>; 2] {
         let parts = &mut self.parts;
@@ -390,7 +394,7 @@ impl UnitPart {
 }
 
 /// Fills in the defaults.
-fn finish(parts: Parts) -> MachineConfig {
+fn finish(parts: PartialConfig) -> MachineConfig {
     let overwrite = overwrite(&parts);
     MachineConfig {
         name: String::new(),
@@ -426,17 +430,17 @@ fn finish(parts: Parts) -> MachineConfig {
         extensions: parts.extensions,
         kernel_type: parts.kernel_type.map(|(kind, _)| kind),
         fips: parts.fips,
-        os_origins: Origins(parts.os_origins),
+        os_origins: EntryOrigins(parts.os_origins),
         release: parts.release,
-        before: Before::default(),
-        notes: Notes::default(),
+        before: ClusterBaseline::default(),
+        notes: CreationNotes::default(),
         overwrite,
     }
 }
 
 /// An entry may replace an object of another kind if `overwrite` is true. A file without contents
 /// never may: it only changes an existing file.
-fn overwrite(parts: &Parts) -> Overwrite {
+fn overwrite(parts: &PartialConfig) -> Overwrite {
     let may = |node: &NodePart| node.overwrite == Some(true);
     let files = parts.files.iter();
     let files = files.filter(|(_, file)| file.content.is_none() || !may(&file.node));

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Origin;
+use super::EntryOrigin;
 use crate::reason::Reason;
 
 /// One reason why a config is not accepted. All of them are collected before anything is reported.
@@ -47,7 +47,7 @@ impl Refusal {
 
     /// Adds the place in the source text.
     #[must_use]
-    pub fn at(mut self, origin: &Origin) -> Self {
+    pub fn at(mut self, origin: &EntryOrigin) -> Self {
         self.config = origin.config.as_deref().map(Box::from);
         self.file = origin.file.as_deref().map(str::to_owned);
         self.line = origin.line;

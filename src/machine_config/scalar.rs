@@ -5,7 +5,7 @@
 
 /// The value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Scalar<'t> {
+pub(super) enum ScalarValue<'t> {
     Null,
     Flag(bool),
     Integer(i64),
@@ -14,7 +14,7 @@ pub(super) enum Scalar<'t> {
     Text(&'t str),
 }
 
-impl<'t> Scalar<'t> {
+impl<'t> ScalarValue<'t> {
     /// The value of `text`; quoted text is always a string.
     pub(super) fn of(text: &'t str, plain: bool) -> Self {
         if !plain {
@@ -87,27 +87,27 @@ mod tests {
     #[test]
     fn scalars_mean_what_kubernetes_reads() {
         for (text, meaning) in [
-            ("", Scalar::Null),
-            ("~", Scalar::Null),
-            ("yes", Scalar::Flag(true)),
-            ("Off", Scalar::Flag(false)),
-            ("420", Scalar::Integer(420)),
-            ("0644", Scalar::Integer(420)),
-            ("0o644", Scalar::Integer(420)),
-            ("0x1a4", Scalar::Integer(420)),
-            ("-1", Scalar::Integer(-1)),
-            ("0", Scalar::Integer(0)),
-            ("1.5", Scalar::Number),
-            ("08", Scalar::Number),
-            ("99999999999999999999", Scalar::Number),
-            ("--1", Scalar::Text("--1")),
-            ("0x+1", Scalar::Text("0x+1")),
-            ("inf", Scalar::Text("inf")),
-            ("1.2.3", Scalar::Text("1.2.3")),
-            ("/etc/x", Scalar::Text("/etc/x")),
+            ("", ScalarValue::Null),
+            ("~", ScalarValue::Null),
+            ("yes", ScalarValue::Flag(true)),
+            ("Off", ScalarValue::Flag(false)),
+            ("420", ScalarValue::Integer(420)),
+            ("0644", ScalarValue::Integer(420)),
+            ("0o644", ScalarValue::Integer(420)),
+            ("0x1a4", ScalarValue::Integer(420)),
+            ("-1", ScalarValue::Integer(-1)),
+            ("0", ScalarValue::Integer(0)),
+            ("1.5", ScalarValue::Number),
+            ("08", ScalarValue::Number),
+            ("99999999999999999999", ScalarValue::Number),
+            ("--1", ScalarValue::Text("--1")),
+            ("0x+1", ScalarValue::Text("0x+1")),
+            ("inf", ScalarValue::Text("inf")),
+            ("1.2.3", ScalarValue::Text("1.2.3")),
+            ("/etc/x", ScalarValue::Text("/etc/x")),
         ] {
-            assert_eq!(Scalar::of(text, true), meaning, "{text}");
+            assert_eq!(ScalarValue::of(text, true), meaning, "{text}");
         }
-        assert_eq!(Scalar::of("420", false), Scalar::Text("420"));
+        assert_eq!(ScalarValue::of("420", false), ScalarValue::Text("420"));
     }
 }

@@ -4,7 +4,7 @@ use super::{Unit, UnitFile, UnitName};
 
 /// The result of checking a unit's merged text.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct UnitCheckResult {
     /// systemd would not load the unit.
     pub(super) fault: Option<&'static str>,
     /// The unit loads, but does not have the requested effect.
@@ -13,9 +13,9 @@ pub(super) struct Verdict {
 
 /// Checks a unit together with its drop-ins. A unit whose file is not in the config is not checked,
 /// because its content is only known on the machine.
-pub(super) fn check(name: &UnitName, unit: &Unit) -> Verdict {
+pub(super) fn check(name: &UnitName, unit: &Unit) -> UnitCheckResult {
     let Some(contents) = &unit.contents else {
-        return Verdict::default();
+        return UnitCheckResult::default();
     };
     let (mut file, _) = UnitFile::read(contents);
     // systemd reads drop-ins in the order of their names, which is the map's order.
@@ -23,7 +23,7 @@ pub(super) fn check(name: &UnitName, unit: &Unit) -> Verdict {
         file.add(UnitFile::read(drop_in).0);
     }
     let enabled = unit.enabled == Some(true) && !unit.mask;
-    Verdict {
+    UnitCheckResult {
         fault: (name.kind() == "service" && !unit.mask)
             .then(|| service_fault(&file))
             .flatten(),
@@ -109,6 +109,6 @@ mod tests {
         assert!(check(&name, &unit).fault.is_some() && check(&name, &unit).warning.is_some());
         let text = "[Service]\nExecStart=/bin/a\n[Install]\nWantedBy=multi-user.target";
         unit.dropins.insert("10-a.conf".into(), text.into());
-        assert_eq!(check(&name, &unit), Verdict::default());
+        assert_eq!(check(&name, &unit), UnitCheckResult::default());
     }
 }

@@ -4,11 +4,11 @@
 /// A unit file, possibly with drop-ins added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitFile {
-    entries: Vec<Entry>,
+    entries: Vec<UnitFileEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct UnitFileEntry {
     section: String,
     key: String,
     value: String,
@@ -50,7 +50,7 @@ impl UnitFile {
         }
         for (line, joined) in logical_lines(bare.unwrap_or(text)) {
             let mut fault = |what| faults.push(UnitFault { line, what });
-            let trimmed = joined.trim_matches(WHITE);
+            let trimmed = joined.trim_matches(WHITE_SPACE);
             if trimmed.is_empty() {
                 continue;
             }
@@ -67,11 +67,11 @@ impl UnitFile {
             };
             match &section {
                 None => fault("this assignment is outside of any section"),
-                Some(_) if key.trim_matches(WHITE).is_empty() => fault("no key before ="),
-                Some(section) => file.entries.push(Entry {
+                Some(_) if key.trim_matches(WHITE_SPACE).is_empty() => fault("no key before ="),
+                Some(section) => file.entries.push(UnitFileEntry {
                     section: section.clone(),
-                    key: key.trim_matches(WHITE).to_owned(),
-                    value: value.trim_matches(WHITE).to_owned(),
+                    key: key.trim_matches(WHITE_SPACE).to_owned(),
+                    value: value.trim_matches(WHITE_SPACE).to_owned(),
                 }),
             }
         }
@@ -113,7 +113,7 @@ impl UnitFile {
     }
 }
 
-impl Entry {
+impl UnitFileEntry {
     fn is(&self, section: &str, key: &str) -> bool {
         self.section == section && self.key == key
     }
@@ -123,7 +123,7 @@ impl Entry {
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The characters that systemd treats as white space.
-const WHITE: [char; 4] = [' ', '\t', '\n', '\r'];
+const WHITE_SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// The lines without comments and with continuations joined (a space replaces the backslash), each
 /// with the number of its first line. A comment inside a continuation does not end it.
@@ -131,7 +131,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
     let mut pending: Option<(usize, String)> = None;
     for (number, line) in (1..).zip(text.lines()) {
-        if line.trim_start_matches(WHITE).starts_with(['#', ';']) {
+        if line.trim_start_matches(WHITE_SPACE).starts_with(['#', ';']) {
             continue;
         }
         let (first, mut joined) = pending.take().unwrap_or((number, String::new()));
@@ -164,7 +164,7 @@ pub fn split_words(value: &str) -> Vec<String> {
                 quote = Some(c);
                 word.get_or_insert_default();
             }
-            (None, c) if WHITE.contains(&c) => words.extend(word.take()),
+            (None, c) if WHITE_SPACE.contains(&c) => words.extend(word.take()),
             (_, '\\') => {
                 let word = word.get_or_insert_default();
                 word.push(c);

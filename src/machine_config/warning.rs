@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Origin, Refusal};
+use super::{EntryOrigin, Refusal};
 use crate::reason::Reason;
 
 /// One warning about a document, with its place.
@@ -12,7 +12,7 @@ pub(super) struct Warning(Refusal);
 impl Warning {
     /// A warning about the text at `origin`. Without `positions` line and column are omitted,
     /// because users cannot open the text as a file.
-    pub(super) fn new(origin: &Origin, positions: bool, message: impl Into<String>) -> Self {
+    pub(super) fn new(origin: &EntryOrigin, positions: bool, message: impl Into<String>) -> Self {
         let mut found = Refusal::new(Reason::FieldUnknown, message).at(origin);
         if !positions {
             (found.line, found.column) = (None, None);

@@ -82,9 +82,9 @@ fn page() -> (Metrics, watch::Sender<Arc<Status>>) {
 #[test]
 fn a_scrape_shows_what_the_status_says() {
     let (metrics, sender) = page();
-    metrics.update_ended(Outcome::Done);
+    metrics.update_ended(UpdateOutcomeStatus::Done);
     metrics.registered(false);
-    metrics.source_was_read(SourceRead::Refused);
+    metrics.source_was_read(SourceReadResult::Refused);
     let text = metrics.text().unwrap();
     for line in [
         "machinist_ready 0",

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt};
 use super::KernelArguments;
 use crate::{
     machine_config::KernelCommandLine,
-    plan::{Image, OsFacts},
+    plan::{ImageRef, OsFacts},
 };
 
 /// The identifier that a provider gives a deployment. It stays the same across boots, from staging until the
@@ -49,7 +49,7 @@ pub struct Deployment {
     /// The provider's identifier.
     pub id: DeploymentId,
     /// The image from which it was created; `None` for a deployment that was built from packages.
-    pub image: Option<Image>,
+    pub image: Option<ImageRef>,
     /// The image's version, if it has one.
     pub version: Option<String>,
     /// The kernel arguments with which it boots, in order.
@@ -62,7 +62,7 @@ pub struct Deployment {
 
 /// A deployment that is ready for the next boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Staged {
+pub struct StagedDeployment {
     /// The deployment.
     pub deployment: Deployment,
     /// Whether it is finalisation-locked: while it is, no boot enters it.
@@ -75,7 +75,7 @@ pub struct Deployments {
     /// The running deployment.
     pub booted: Deployment,
     /// The deployment that is staged for the next boot.
-    pub staged: Option<Staged>,
+    pub staged: Option<StagedDeployment>,
     /// The previous deployment, to which [`Provider::roll_back`](super::Provider::roll_back) returns.
     pub fallback: Option<Deployment>,
 }
@@ -96,9 +96,9 @@ impl Deployments {
 /// The deployment that a plan requests, always relative to the booted one: repeating a request has the same result,
 /// whatever was staged in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredDeployment {
     /// The image; `None` keeps the booted deployment's image.
-    pub image: Option<Image>,
+    pub image: Option<ImageRef>,
     /// Changes to the booted deployment's kernel arguments.
     pub kernel_arguments: KernelArguments,
     /// The kernel build.

@@ -1,7 +1,7 @@
 //! Manages the operating system as a whole: image, kernel arguments, kernel type, and extensions.
 //!
 //! Hosts differ in the program that changes these: bootc, rpm-ostree, or a package manager. Each kind of host has a
-//! [`Provider`]. The contract of all providers is in `tests/os/contract.rs`, and a new provider must pass that
+//! [`OsProvider`]. The contract of all providers is in `tests/os/contract.rs`, and a new provider must pass that
 //! suite. No provider is built in yet, so [`capabilities`] reports only the kind of host, and a plan refuses
 //! everything else with a named reason.
 //!
@@ -9,21 +9,23 @@
 //! one, *staged* the one prepared for the next boot, *fallback* the previous one. A staged deployment is
 //! *finalisation-locked* until it is unlocked: no boot enters it, whatever triggers the boot.
 
-mod arguments;
 mod deployment;
-mod detect;
+mod host_detection;
+mod kernel_arguments;
 mod provider;
 
 pub use self::{
-    arguments::KernelArguments,
-    deployment::{Deployment, DeploymentId, Deployments, KernelType, Staged, Wanted},
-    detect::host_kind,
-    provider::{Fetched, OsError, Provider, STEP_LIMIT, Step},
+    deployment::{
+        Deployment, DeploymentId, Deployments, DesiredDeployment, KernelType, StagedDeployment,
+    },
+    host_detection::host_kind,
+    kernel_arguments::KernelArguments,
+    provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
 };
-use crate::{plan::OsCapabilities, root::Root};
+use crate::{plan::OsCapabilities, rootfs::Root};
 
 /// Returns what can be changed in the operating system below `root`. This is the only place that decides it: a
-/// built-in provider is registered here for its kind of host, with its [`Provider::CAN`].
+/// built-in provider is registered here for its kind of host, with its [`OsProvider::CAN`].
 pub fn capabilities(root: &Root) -> OsCapabilities {
     OsCapabilities::without_provider(host_kind(root))
 }

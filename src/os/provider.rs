@@ -2,33 +2,33 @@
 
 use std::{error::Error, fmt, future::Future, time::Duration};
 
-use super::{DeploymentId, Deployments, Wanted};
+use super::{DeploymentId, Deployments, DesiredDeployment};
 use crate::{
-    plan::{Image, OsCapabilities},
+    plan::{ImageRef, OsCapabilities},
     reason::Reason,
 };
 
 /// Time limit of one step. Images have gigabytes, so twenty minutes over a slow line are not a failure.
-pub const STEP_LIMIT: Duration = Duration::from_secs(60 * 60);
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// A provider's operation, as error messages name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// [`Provider::observe`].
+pub enum ProviderStep {
+    /// [`OsProvider::observe`].
     Observe,
-    /// [`Provider::fetch`].
+    /// [`OsProvider::fetch`].
     Fetch,
-    /// [`Provider::stage`].
+    /// [`OsProvider::stage`].
     Stage,
-    /// [`Provider::unlock`].
+    /// [`OsProvider::unlock`].
     Unlock,
-    /// [`Provider::discard`].
+    /// [`OsProvider::discard`].
     Discard,
-    /// [`Provider::roll_back`].
+    /// [`OsProvider::roll_back`].
     RollBack,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ProviderStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Observe => "list the deployments",
@@ -48,7 +48,7 @@ pub enum OsError {
     #[error("cannot fetch the OS image {image}")]
     Unreachable {
         /// The image.
-        image: Image,
+        image: ImageRef,
         /// Whether a retry may succeed; false if the registry reports that the image does not exist.
         again: bool,
         /// The error from the registry or the network.
@@ -59,7 +59,7 @@ pub enum OsError {
     #[error("cannot {step}: it took longer than {} seconds", .limit.as_secs())]
     TimedOut {
         /// The step.
-        step: Step,
+        step: ProviderStep,
         /// The time limit.
         limit: Duration,
     },
@@ -67,7 +67,7 @@ pub enum OsError {
     #[error("cannot {step}: deployment {id} not found")]
     Gone {
         /// The step.
-        step: Step,
+        step: ProviderStep,
         /// The deployment.
         id: DeploymentId,
     },
@@ -75,7 +75,7 @@ pub enum OsError {
     #[error("cannot {step}")]
     Failed {
         /// The step.
-        step: Step,
+        step: ProviderStep,
         /// Whether a retry may succeed.
         again: bool,
         /// The program's error.
@@ -86,7 +86,7 @@ pub enum OsError {
 
 impl OsError {
     /// Returns whether a retry may succeed.
-    pub fn again(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { again, .. } | Self::Failed { again, .. } => *again,
             Self::TimedOut { .. } => true,
@@ -106,7 +106,7 @@ impl OsError {
 
 /// Properties of an image that is stored on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fetched {
+pub struct FetchedImage {
     /// The image's version, if it has one. A plan refuses a version lower than the booted one.
     pub version: Option<String>,
 }
@@ -116,9 +116,9 @@ pub struct Fetched {
 /// Every step is idempotent and may be repeated by another process than the one that began it: a provider reads the
 /// state from the host and keeps none of its own. A step that fails or is interrupted leaves the booted deployment
 /// and the fallback unchanged. `tests/os/contract.rs` checks all of this for each provider.
-pub trait Provider: Send + Sync + 'static {
+pub trait OsProvider: Send + Sync + 'static {
     /// The kind of host, and what the provider can change on it.
-    const CAN: OsCapabilities;
+    const CAPABILITIES: OsCapabilities;
 
     /// Returns the current deployments.
     fn observe(&self) -> impl Future<Output = Result<Deployments, OsError>> + Send;
@@ -127,16 +127,16 @@ pub trait Provider: Send + Sync + 'static {
     /// node.
     fn fetch(
         &self,
-        image: &Image,
+        image: &ImageRef,
         limit: Duration,
-    ) -> impl Future<Output = Result<Fetched, OsError>> + Send;
+    ) -> impl Future<Output = Result<FetchedImage, OsError>> + Send;
 
     /// Creates a locked deployment for the next boot, replaces any that was staged before, and returns its
     /// identifier. Returns `None` if the booted deployment already matches `wanted`; then nothing remains staged. A
     /// staged deployment that already matches stays unchanged, including its lock.
     fn stage(
         &self,
-        wanted: &Wanted,
+        wanted: &DesiredDeployment,
         limit: Duration,
     ) -> impl Future<Output = Result<Option<DeploymentId>, OsError>> + Send;
 

@@ -6,40 +6,40 @@
 //! the observed machine, and do not change when the transaction runs.
 
 mod groups;
-mod leaving;
-mod numbers;
+mod id_allocation;
+mod removal;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Account, ChangeKind, Observed,
-    databases::{Database, Edit, EditPlace, Entries},
-    desired::Entry,
+    ChangeKind, MachineFacts, UserFacts,
+    desired_tree::DesiredEntry,
+    passwd::{Database, DatabaseEntries, Edit, EditTarget},
 };
 use crate::{
-    machine_config::{EntryKind, MachineConfig, Origin, Refusal},
-    path::AbsPath,
+    abs_path::AbsPath,
+    machine_config::{EntryKind, EntryOrigin, MachineConfig, Refusal},
     reason::Reason,
 };
 
-use self::numbers::Numbers;
+use self::id_allocation::UsedIds;
 
 /// The positions of the fields of an entry, from 0.
 mod field {
-    pub(super) const PASSWORD: usize = 1;
-    pub(super) const ID: usize = 2;
-    pub(super) const GROUP: usize = 3;
-    pub(super) const GECOS: usize = 4;
-    pub(super) const HOME: usize = 5;
-    pub(super) const SHELL: usize = 6;
+    pub(super) const PASSWORD_FIELD: usize = 1;
+    pub(super) const ID_FIELD: usize = 2;
+    pub(super) const GROUP_FIELD: usize = 3;
+    pub(super) const GECOS_FIELD: usize = 4;
+    pub(super) const HOME_FIELD: usize = 5;
+    pub(super) const SHELL_FIELD: usize = 6;
 }
 
 /// The changes that a config makes to the machine's users and groups.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Accounts {
     /// The users to create.
-    pub(super) users: BTreeMap<String, Account>,
+    pub(super) users: BTreeMap<String, UserFacts>,
     /// The groups to create.
     pub(super) groups: BTreeMap<String, u32>,
     /// The users to remove.
@@ -49,9 +49,9 @@ pub(super) struct Accounts {
     /// The changes for display.
     pub(super) changes: Vec<AccountChange>,
     /// The home directories to create for new users, if nothing exists at their path.
-    pub(super) homes: Vec<Home>,
+    pub(super) homes: Vec<HomeDir>,
     /// The recorded earlier values of entries that the desired config no longer mentions.
-    pub(super) let_go: Vec<EditPlace>,
+    pub(super) let_go: Vec<EditTarget>,
     pub(super) refusals: Vec<Refusal>,
     pub(super) warnings: Vec<String>,
 }
@@ -59,7 +59,7 @@ pub(super) struct Accounts {
 /// The change of one user or group.
 #[derive(Clone, Debug)]
 pub(super) struct AccountChange {
-    pub(super) entry: Entry,
+    pub(super) entry: DesiredEntry,
     pub(super) change: ChangeKind,
     pub(super) fields: Vec<&'static str>,
     pub(super) what: String,
@@ -67,44 +67,44 @@ pub(super) struct AccountChange {
 
 /// A home directory to create.
 #[derive(Clone, Debug)]
-pub(super) struct Home {
+pub(super) struct HomeDir {
     pub(super) path: AbsPath,
-    pub(super) account: Account,
-    pub(super) entry: Entry,
+    pub(super) account: UserFacts,
+    pub(super) entry: DesiredEntry,
 }
 
 /// Plans the entries that `to` sets, and restores those that it no longer sets.
-pub(super) fn accounts(to: &MachineConfig, observed: &Observed) -> Accounts {
+pub(super) fn accounts(to: &MachineConfig, observed: &MachineFacts) -> Accounts {
     let facts = &observed.accounts;
-    if !to.speaks_of_accounts() && facts.kept.is_empty() {
+    if !to.has_account_entries() && facts.kept.is_empty() {
         return Accounts::default();
     }
-    let mut draft = Draft {
+    let mut draft = AccountDraft {
         to,
         observed,
         now: facts.databases.clone(),
-        numbers: Numbers::taken(to, observed),
+        numbers: UsedIds::taken(to, observed),
         done: Accounts::default(),
     };
     if draft.has_databases() {
         draft.make_groups();
         draft.users();
         draft.remove_groups();
-        draft.leave();
+        draft.remove_entries();
     }
     draft.done
 }
 
 /// The databases in their planned state, and the edits that lead to it.
-struct Draft<'a> {
+struct AccountDraft<'a> {
     to: &'a MachineConfig,
-    observed: &'a Observed,
-    now: BTreeMap<Database, Entries>,
-    numbers: Numbers,
+    observed: &'a MachineFacts,
+    now: BTreeMap<Database, DatabaseEntries>,
+    numbers: UsedIds,
     done: Accounts,
 }
 
-impl Draft<'_> {
+impl AccountDraft<'_> {
     /// Whether /etc/passwd and /etc/group exist, which users and groups need; the other databases
     /// may be missing.
     fn has_databases(&mut self) -> bool {
@@ -122,7 +122,7 @@ impl Draft<'_> {
         self.done.refusals.is_empty()
     }
 
-    fn refuse(&mut self, reason: Reason, message: String, origin: &Origin) {
+    fn refuse(&mut self, reason: Reason, message: String, origin: &EntryOrigin) {
         self.done
             .refusals
             .push(Refusal::new(reason, message).at(origin));
@@ -143,7 +143,7 @@ impl Draft<'_> {
     }
 
     fn id(&self, database: Database, name: &str) -> Option<u32> {
-        self.field(database, name, field::ID)?.parse().ok()
+        self.field(database, name, field::ID_FIELD)?.parse().ok()
     }
 
     /// Adds an edit. Edits of an entry that this plan creates are merged into its line.
@@ -156,7 +156,7 @@ impl Draft<'_> {
         let made = self.done.edits.iter_mut().find(|one| {
             one.database() == edit.database()
                 && one.name() == edit.name()
-                && !one.takes_away()
+                && !one.is_removal()
                 && matches!(one, Edit::Line { .. })
         });
         match (made, &edit) {
@@ -231,10 +231,16 @@ impl Draft<'_> {
         let mut rows = passwd
             .into_iter()
             .flat_map(|now| now.rows(Database::Passwd));
-        rows.any(|row| row[field::GROUP].parse() == Ok(gid))
+        rows.any(|row| row[field::GROUP_FIELD].parse() == Ok(gid))
     }
 
-    fn tell(&mut self, entry: Entry, change: ChangeKind, fields: Vec<&'static str>, what: String) {
+    fn tell(
+        &mut self,
+        entry: DesiredEntry,
+        change: ChangeKind,
+        fields: Vec<&'static str>,
+        what: String,
+    ) {
         self.done.changes.push(AccountChange {
             entry,
             change,
@@ -244,19 +250,19 @@ impl Draft<'_> {
     }
 }
 
-fn first_origin(to: &MachineConfig) -> Origin {
+fn first_origin(to: &MachineConfig) -> EntryOrigin {
     let users = to.users.values().filter(|user| user.account.is_some());
     let users = users.map(|user| &user.origin);
     let mut all = users.chain(to.groups.values().map(|group| &group.origin));
     all.next().cloned().unwrap_or_default()
 }
 
-fn user_entry(name: &str, origin: &Origin) -> Entry {
-    Entry::new(EntryKind::User, name, origin)
+fn user_entry(name: &str, origin: &EntryOrigin) -> DesiredEntry {
+    DesiredEntry::new(EntryKind::User, name, origin)
 }
 
-fn group_entry(name: &str, origin: &Origin) -> Entry {
-    Entry::new(EntryKind::Group, name, origin)
+fn group_entry(name: &str, origin: &EntryOrigin) -> DesiredEntry {
+    DesiredEntry::new(EntryKind::Group, name, origin)
 }
 
 #[cfg(test)]

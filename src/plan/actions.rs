@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Action, ActionKind, Cost, linkset::name};
+use super::{Action, ActionKind, Cost, enablement::unit_name};
 
 /// machinist's own unit: restarting it ends the process that carries out the plan.
 const OWN_UNIT: &str = "machinist.service";
 
 /// The need of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Need {
+pub(super) struct ActionNeed {
     pub(super) kind: ActionKind,
     pub(super) unit: Option<String>,
 }
 
-impl Need {
+impl ActionNeed {
     pub(super) fn machine(kind: ActionKind) -> Self {
         Self { kind, unit: None }
     }
@@ -28,7 +28,7 @@ impl Need {
 }
 
 /// `Restart chronyd.service`, `Reboot`.
-impl std::fmt::Display for Need {
+impl std::fmt::Display for ActionNeed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.unit {
             Some(unit) => write!(f, "{:?} {unit}", self.kind),
@@ -38,11 +38,13 @@ impl std::fmt::Display for Need {
 }
 
 /// The actions for all needs without duplicates, in execution order.
-pub(super) fn combine<'a>(needs: impl IntoIterator<Item = (&'a Need, &'a str)>) -> Vec<Action> {
-    let mut whys: BTreeMap<Rank, (Need, Vec<String>)> = BTreeMap::new();
+pub(super) fn combine<'a>(
+    needs: impl IntoIterator<Item = (&'a ActionNeed, &'a str)>,
+) -> Vec<Action> {
+    let mut whys: BTreeMap<ActionRank, (ActionNeed, Vec<String>)> = BTreeMap::new();
     for (need, why) in needs {
         let (_, reasons) = whys
-            .entry(Rank::of(need))
+            .entry(ActionRank::of(need))
             .or_insert_with(|| (need.clone(), Vec::new()));
         if reasons.last().is_none_or(|last| last != why) {
             reasons.push(why.to_owned());
@@ -77,8 +79,11 @@ pub(super) fn combine<'a>(needs: impl IntoIterator<Item = (&'a Need, &'a str)>) 
 pub fn in_order(
     actions: impl IntoIterator<Item = (ActionKind, Option<String>)>,
 ) -> Vec<(ActionKind, Option<String>)> {
-    let needs = actions.into_iter().map(|(kind, unit)| Need { kind, unit });
-    let ranked: BTreeMap<Rank, Need> = needs.map(|need| (Rank::of(&need), need)).collect();
+    let needs = actions
+        .into_iter()
+        .map(|(kind, unit)| ActionNeed { kind, unit });
+    let ranked: BTreeMap<ActionRank, ActionNeed> =
+        needs.map(|need| (ActionRank::of(&need), need)).collect();
     ranked
         .into_values()
         .map(|need| (need.kind, need.unit))
@@ -88,22 +93,22 @@ pub fn in_order(
 /// The execution order of actions. A socket is started before its service, which would otherwise
 /// occupy the socket's address; machinist itself comes last.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct ActionRank {
     own: bool,
     kind: ActionKind,
     service: bool,
     unit: Option<String>,
 }
 
-impl Rank {
-    fn of(need: &Need) -> Self {
+impl ActionRank {
+    fn of(need: &ActionNeed) -> Self {
         let unit = need.unit.clone();
         Self {
             own: unit.as_deref() == Some(OWN_UNIT) && need.kind < ActionKind::SoftReboot,
             kind: need.kind,
             service: unit
                 .as_deref()
-                .is_some_and(|unit| name::kind(unit) == "service"),
+                .is_some_and(|unit| unit_name::kind(unit) == "service"),
             unit,
         }
     }
@@ -138,11 +143,11 @@ pub(super) fn drains(actions: &[Action]) -> bool {
 mod tests {
     use super::*;
 
-    fn names(needs: &[Need]) -> Vec<String> {
+    fn names(needs: &[ActionNeed]) -> Vec<String> {
         combine(needs.iter().map(|need| (need, "why")))
             .into_iter()
             .map(|action| {
-                Need {
+                ActionNeed {
                     kind: action.kind,
                     unit: action.unit,
                 }
@@ -154,15 +159,15 @@ mod tests {
     #[test]
     fn actions_are_done_once_and_in_order_with_machinist_last() {
         let needs = [
-            Need::unit(ActionKind::Restart, "machinist.service"),
-            Need::unit(ActionKind::Restart, "z.service"),
-            Need::unit(ActionKind::Restart, "z.socket"),
-            Need::unit(ActionKind::Reload, "z.service"),
-            Need::unit(ActionKind::Reload, "a.service"),
-            Need::machine(ActionKind::DaemonReload),
-            Need::machine(ActionKind::DaemonReload),
-            Need::machine(ActionKind::Drain),
-            Need::unit(ActionKind::Stop, "y.service"),
+            ActionNeed::unit(ActionKind::Restart, "machinist.service"),
+            ActionNeed::unit(ActionKind::Restart, "z.service"),
+            ActionNeed::unit(ActionKind::Restart, "z.socket"),
+            ActionNeed::unit(ActionKind::Reload, "z.service"),
+            ActionNeed::unit(ActionKind::Reload, "a.service"),
+            ActionNeed::machine(ActionKind::DaemonReload),
+            ActionNeed::machine(ActionKind::DaemonReload),
+            ActionNeed::machine(ActionKind::Drain),
+            ActionNeed::unit(ActionKind::Stop, "y.service"),
         ];
         assert_eq!(
             names(&needs),
@@ -206,10 +211,10 @@ mod tests {
     #[test]
     fn a_reboot_swallows_everything_but_the_drain() {
         let needs = [
-            Need::unit(ActionKind::Restart, "a.service"),
-            Need::machine(ActionKind::SoftReboot),
-            Need::machine(ActionKind::Reboot),
-            Need::machine(ActionKind::Drain),
+            ActionNeed::unit(ActionKind::Restart, "a.service"),
+            ActionNeed::machine(ActionKind::SoftReboot),
+            ActionNeed::machine(ActionKind::Reboot),
+            ActionNeed::machine(ActionKind::Drain),
         ];
         assert_eq!(names(&needs), ["Drain", "Reboot"]);
     }

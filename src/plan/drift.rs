@@ -8,18 +8,18 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Database, Edit, Observed,
-    compare::differences,
-    desired::{Layout, Side},
+    Database, Edit, MachineFacts,
+    desired_tree::{ConfigSide, DesiredTree},
+    object_compare::differences,
 };
 use crate::{
+    abs_path::AbsPath,
     machine_config::{EntryKind, MachineConfig},
-    path::AbsPath,
 };
 
 /// One entry that differs from the config.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Drift {
+pub struct DriftEntry {
     /// The path as spelled in the config.
     pub path: AbsPath,
     /// The difference; if there are several, the first of content, mode and owner.
@@ -36,7 +36,7 @@ pub struct Drift {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// What differs.
-    pub drift: Vec<Drift>,
+    pub drift: Vec<DriftEntry>,
     /// What the config asks for and the machine does not allow, so that nothing is compared: one sentence each.
     pub skipped: Vec<String>,
 }
@@ -79,7 +79,7 @@ impl DriftKind {
     }
 }
 
-impl fmt::Display for Drift {
+impl fmt::Display for DriftEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             path, kind, entry, ..
@@ -104,14 +104,14 @@ impl fmt::Display for Drift {
 ///
 /// `observed` is collected with `config` as both base and desired config; owners are compared only
 /// if `owners` is true, which means that they can be set here.
-pub fn drift(config: &MachineConfig, observed: &Observed, owners: bool) -> Vec<Drift> {
+pub fn drift(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> Vec<DriftEntry> {
     verify(config, observed, owners).drift
 }
 
 /// Compares as [`drift`] does, and names what cannot be compared.
-pub fn verify(config: &MachineConfig, observed: &Observed, owners: bool) -> Verified {
-    let layout = Layout::of(config, observed, Side::After(config));
-    let mut drifts: Vec<Drift> = Vec::new();
+pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> Verified {
+    let layout = DesiredTree::of(config, observed, ConfigSide::After(config));
+    let mut drifts: Vec<DriftEntry> = Vec::new();
     for (path, wanted) in &layout.objects {
         let fields = match observed.objects.get(path) {
             _ if observed.unsafe_after.contains_key(path) => vec!["unsafe"],
@@ -125,7 +125,7 @@ pub fn verify(config: &MachineConfig, observed: &Observed, owners: bool) -> Veri
             let owned = wanted.object.uid().is_some_and(|uid| uid != 0)
                 && matches!(kind, DriftKind::Content | DriftKind::Mode);
             let controlled = observed.users_directories.contains_key(path);
-            drifts.push(Drift {
+            drifts.push(DriftEntry {
                 path: wanted.asked.clone(),
                 kind,
                 entry: None,
@@ -137,7 +137,7 @@ pub fn verify(config: &MachineConfig, observed: &Observed, owners: bool) -> Veri
         .absent
         .keys()
         .filter(|path| observed.objects.contains_key(*path));
-    drifts.extend(unwanted.map(|path| Drift {
+    drifts.extend(unwanted.map(|path| DriftEntry {
         path: path.clone(),
         kind: DriftKind::Unit,
         entry: None,
@@ -152,7 +152,7 @@ pub fn verify(config: &MachineConfig, observed: &Observed, owners: bool) -> Veri
 }
 
 /// One drift for each database, with the names of all entries that differ in it.
-fn of_accounts(edits: &[Edit]) -> Vec<Drift> {
+fn of_accounts(edits: &[Edit]) -> Vec<DriftEntry> {
     let mut names: BTreeMap<Database, (DriftKind, BTreeSet<&str>)> = BTreeMap::new();
     for edit in edits {
         let missing = matches!(edit, Edit::Line { after: Some(_), .. });
@@ -168,7 +168,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<Drift> {
             edit => edit.name(),
         });
     }
-    let drift = |(database, (kind, names)): (Database, (DriftKind, BTreeSet<&str>))| Drift {
+    let drift = |(database, (kind, names)): (Database, (DriftKind, BTreeSet<&str>))| DriftEntry {
         path: database.path(),
         kind,
         entry: Some(names.into_iter().collect::<Vec<_>>().join(", ")),

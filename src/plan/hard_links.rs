@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Database, FileFacts, ObjectKind, Observed,
-    desired::{Entry, Layout, Object, Place, Wanted},
-    difference::{Act, Steps},
-    host,
+    Database, FileFacts, MachineFacts, ObjectKind,
+    desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
+    host_checks,
+    steps::{PathAction, PathSteps},
 };
 use crate::{
+    abs_path::AbsPath,
     machine_config::{EntryKind, MachineConfig, Refusal},
-    path::AbsPath,
     reason::Reason,
 };
 
 /// Adds the hard links of a config. A link to another hard link is a name of the same file; links
 /// in a loop are names of no file.
-pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>) {
+pub(super) fn add(layout: &mut DesiredTree, config: &MachineConfig, place: &PathResolver<'_>) {
     let hard = config.links.iter().filter(|(_, link)| link.hard);
     let hard: Vec<_> = hard
         .filter_map(|(path, link)| Some((path, link, AbsPath::new(link.target.as_str()).ok()?)))
@@ -27,13 +27,13 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
         .collect();
     let ends = ends(&next);
     for (path, link, _) in hard {
-        let entry = Entry::new(EntryKind::Link, path.as_str(), &link.origin);
+        let entry = DesiredEntry::new(EntryKind::Link, path.as_str(), &link.origin);
         match ends.get(&place.of(path)) {
             Some(Some(end)) => {
                 let target = (*end).clone();
                 let there = place.observed.objects.get(&target);
                 let inode = there.map(|facts| facts.inode);
-                layout.add(place, path, entry, Object::Hard { target, inode });
+                layout.add(place, path, entry, ObjectSpec::Hard { target, inode });
             }
             _ => {
                 let message = format!("the hard link {path} points to itself");
@@ -69,12 +69,12 @@ fn ends(next: &BTreeMap<AbsPath, AbsPath>) -> BTreeMap<&AbsPath, Option<&AbsPath
     ends
 }
 
-impl Layout {
+impl DesiredTree {
     /// A hard link needs a regular file that keeps its inode: one of the config, or an existing
     /// one.
-    pub(super) fn refuse_odd_hard_links(&mut self, observed: &Observed) {
+    pub(super) fn refuse_odd_hard_links(&mut self, observed: &MachineFacts) {
         let fault = |target: &AbsPath| {
-            if host::is_state(target) {
+            if host_checks::is_state(target) {
                 return Some("which belongs to machinist");
             }
             if Database::at(target).is_some() {
@@ -90,7 +90,7 @@ impl Layout {
         };
         let mut refusals = Vec::new();
         for wanted in self.objects.values() {
-            if let Object::Hard { target, .. } = &wanted.object
+            if let ObjectSpec::Hard { target, .. } = &wanted.object
                 && let Some(fault) = fault(target)
             {
                 refusals.push(refusal(&wanted.entry, target, fault));
@@ -110,7 +110,7 @@ fn kind_fault(kind: Option<ObjectKind>) -> Option<&'static str> {
     }
 }
 
-fn refusal(entry: &Entry, target: &AbsPath, fault: &str) -> Refusal {
+fn refusal(entry: &DesiredEntry, target: &AbsPath, fault: &str) -> Refusal {
     let message = format!("the hard link {} points to {target}, {fault}", entry.name);
     let refusal = Refusal::new(Reason::HardLinkTarget, message).at(&entry.origin);
     refusal.expected("the path of a regular file of this config or this machine")
@@ -118,10 +118,10 @@ fn refusal(entry: &Entry, target: &AbsPath, fault: &str) -> Refusal {
 
 /// Refuses hard links that must be created if this update removes their file, or if the file cannot
 /// get a name there.
-pub(super) fn refusals(steps: &Steps, observed: &Observed) -> Vec<Refusal> {
+pub(super) fn refusals(steps: &PathSteps, observed: &MachineFacts) -> Vec<Refusal> {
     let mut found = Vec::new();
     for (path, step) in &steps.at {
-        if let Act::Put(Object::Hard { target, .. }) = &step.act
+        if let PathAction::Put(ObjectSpec::Hard { target, .. }) = &step.act
             && let Some(fault) = fault(path, target, steps, observed)
         {
             found.push(refusal(&step.entry, target, &fault));
@@ -130,11 +130,16 @@ pub(super) fn refusals(steps: &Steps, observed: &Observed) -> Vec<Refusal> {
     found
 }
 
-fn fault(path: &AbsPath, target: &AbsPath, steps: &Steps, observed: &Observed) -> Option<String> {
+fn fault(
+    path: &AbsPath,
+    target: &AbsPath,
+    steps: &PathSteps,
+    observed: &MachineFacts,
+) -> Option<String> {
     let facts = observed.objects.get(target);
     let (kept, stays) = match steps.at.get(target).map(|step| &step.act) {
-        Some(Act::Remove) => return Some("which this update removes".to_owned()),
-        Some(Act::Restore(place)) => {
+        Some(PathAction::Remove) => return Some("which this update removes".to_owned()),
+        Some(PathAction::Restore(place)) => {
             let kind = observed.objects.get(place).map(|original| original.kind);
             if kind != Some(ObjectKind::File) {
                 let fault = "whose original is restored by this update and is not a regular file";
@@ -145,7 +150,8 @@ fn fault(path: &AbsPath, target: &AbsPath, steps: &Steps, observed: &Observed) -
         Some(_) => (None, false),
         None => (facts, true),
     };
-    let mount = |path: &AbsPath| host::nearest(path, observed).map(|(_, facts)| &facts.mount);
+    let mount =
+        |path: &AbsPath| host_checks::nearest(path, observed).map(|(_, facts)| &facts.mount);
     let above = |path: &AbsPath| path.parent().unwrap_or_else(AbsPath::root);
     let (here, there) = match kept {
         Some(facts) => (mount(&above(path)), Some(&facts.mount)),
@@ -163,19 +169,21 @@ fn fault(path: &AbsPath, target: &AbsPath, steps: &Steps, observed: &Observed) -
     fixed.then(|| "which is immutable or append-only (lsattr) and cannot be linked".to_owned())
 }
 
-impl Steps {
+impl PathSteps {
     /// Whether an object that looks as desired must still be replaced because of the names of a
     /// file: this update replaces the file of a hard link, or a hard link becomes a file of its
     /// own.
     pub(super) fn parts_names(
         &self,
-        wanted: &Wanted,
-        had: Option<&Wanted>,
+        wanted: &DesiredObject,
+        had: Option<&DesiredObject>,
         facts: &FileFacts,
     ) -> bool {
         match (&wanted.object, had.map(|had| &had.object)) {
-            (Object::Hard { target, .. }, _) => self.at.contains_key(target),
-            (Object::File { .. }, Some(Object::Hard { inode, .. })) => *inode == Some(facts.inode),
+            (ObjectSpec::Hard { target, .. }, _) => self.at.contains_key(target),
+            (ObjectSpec::File { .. }, Some(ObjectSpec::Hard { inode, .. })) => {
+                *inode == Some(facts.inode)
+            }
             _ => false,
         }
     }

@@ -2,72 +2,72 @@
 //!
 //! A plan lists the changes, the reason for each action, and the cost. `machinist plan` prints it,
 //! and the update reconciler executes the same value. Planning does no I/O: the state of the
-//! machine is passed in as [`Observed`].
+//! machine is passed in as [`MachineFacts`].
 
 mod accounts;
 mod actions;
-mod aliases;
-mod asked;
-mod attributes;
-mod between;
-mod catalogue;
-mod changes;
-mod compare;
-mod databases;
-mod desired;
-mod diff;
-mod difference;
-mod document;
+mod change_builder;
+mod desired_tree;
+mod disk_space;
+mod disruption;
 mod drift;
+mod enablement;
 mod hard_links;
-mod homes;
-mod host;
-mod keys;
-mod kinds;
-mod labels;
-mod leaving;
-mod linkset;
-mod machine;
+mod home_dirs;
+mod host_checks;
+mod json;
+mod kind_replacement;
+mod machine_facts;
 mod model;
-mod normalise;
-mod observed;
+mod object_compare;
+mod observed_paths;
 mod operation;
+mod operations_fold;
 mod os;
-mod partial;
+mod partial_entries;
+mod passwd;
+mod planner;
 mod policy;
-mod preset;
-mod reach;
-pub mod recovery;
-mod soft;
-mod space;
-mod text;
+mod reachability;
+pub mod recovery_units;
+mod removal;
+mod render;
+mod selinux;
+mod soft_reboot;
+mod ssh_keys;
+mod steps;
+mod text_diff;
+mod unit_aliases;
+mod unit_catalog;
 mod unit_check;
+mod unit_preset;
+mod unit_state;
 mod unit_tree;
 mod units;
-mod unreachable;
+mod unreachable_mounts;
 mod unsafe_paths;
-mod verdict;
+mod xattr_warnings;
 
 pub use actions::{cost, in_order};
-pub use asked::{Asked, also, asked};
-pub use between::{MOST_BYTES, between, only};
-pub use databases::{Database, Edit, EditPlace, Entries, Standing, remember};
-pub use document::PlanDocument;
-pub use drift::{Drift, DriftKind, Verified, drift, verify};
-pub use kinds::{LinkEnd, is_layout};
-pub use linkset::{UNIT_DIR, resolve};
+pub use drift::{DriftEntry, DriftKind, Verified, drift, verify};
+pub use enablement::{UNIT_DIR, resolve};
+pub use json::PlanDocument;
+pub use kind_replacement::{LinkEnd, is_layout};
+pub use observed_paths::{ObservedPath, also, asked};
+pub use passwd::{Database, DatabaseEntries, Edit, EditState, EditTarget, remember};
+pub use planner::{MAX_TOTAL_FILE_BYTES, between, only};
 
-pub use crate::words::printable;
-pub use labels::Labels;
+pub use crate::text::escape_line;
+pub use machine_facts::{
+    AccountFacts, Attributes, FileFacts, MachineFacts, MountFacts, ObjectKind, UnitEntry,
+    UnitFacts, UserFacts,
+};
 pub use model::{
-    Action, ActionKind, Capabilities, Change, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan,
+    Action, ActionKind, Capabilities, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan, PlanChange,
 };
-pub use observed::{
-    Account, AccountFacts, Attributes, FileFacts, MountFacts, ObjectKind, Observed, UnitEntry,
-    UnitFacts,
-};
-pub use operation::{Node, NodeKind, Operation, OperationKind};
-pub use os::{Base, HostKind, Image, NotByDigest, OsCapabilities, OsFacts, is_lower};
+pub use operation::{NewObject, NodeKind, Operation, OperationKind};
+pub use os::{BaseConfig, HostKind, ImageRef, ImageRefError, OsCapabilities, OsFacts, is_lower};
 pub use policy::{Policies, same_images};
-pub use preset::DIRECTORIES as PRESET_DIRECTORIES;
+pub use selinux::SelinuxLabels;
+pub use unit_preset::PRESET_DIRS as PRESET_DIRECTORIES;
 pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in};

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{EditPlace, Operation, OsCapabilities};
+use super::{EditTarget, Operation, OsCapabilities};
 use crate::{
+    abs_path::AbsPath,
     digest::Digest,
     machine_config::{EntryKind, MachineConfig, Refusal, digest},
-    path::AbsPath,
 };
 
 /// What an update will change on this machine.
@@ -27,7 +27,7 @@ pub struct Plan {
     /// Whether the node must be drained first.
     pub drain: bool,
     /// Every difference, ordered by kind and name.
-    pub changes: Vec<Change>,
+    pub changes: Vec<PlanChange>,
     /// The actions that make the changes effective, in execution order.
     pub actions: Vec<Action>,
     /// Why the plan is not accepted; empty if it can be carried out.
@@ -55,7 +55,7 @@ pub struct Plan {
     /// Entries of users and groups that the new config does not mention. Their recorded original
     /// values are dropped: each is either restored by this plan or will not be restored.
     #[serde(skip)]
-    pub let_go: Vec<EditPlace>,
+    pub let_go: Vec<EditTarget>,
     /// Paths that leave the config but stay in the state that a user gave them, each with the
     /// reason.
     #[serde(skip)]
@@ -118,7 +118,7 @@ pub enum Cost {
 /// One difference between the machine and the config.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Change {
+pub struct PlanChange {
     /// The kind of entry that changes.
     pub kind: EntryKind,
     /// The path, the unit's name, `unit/drop-in`, the user, or the argument.

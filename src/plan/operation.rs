@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{Attributes, Edit};
-use crate::{digest::Digest, machine_config::Content, path::AbsPath};
+use crate::{abs_path::AbsPath, digest::Digest, machine_config::Content};
 
 /// One change at one path.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Operation {
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperationKind {
     /// A complete new object is put in place of the existing one (or where nothing exists).
-    Put(Node),
+    Put(NewObject),
     /// The object is removed.
     Remove,
     /// The original is restored from the given place.
@@ -42,7 +42,7 @@ pub enum OperationKind {
 
 /// A complete new object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct NewObject {
     /// Permission bits, 0–07777; ignored for links.
     pub mode: u32,
     /// Owning user.
@@ -74,13 +74,13 @@ pub enum NodeKind {
     /// mode and owner are that file's.
     Hard(AbsPath),
     /// A directory with all its content.
-    Directory(BTreeMap<String, Node>),
+    Directory(BTreeMap<String, NewObject>),
 }
 
 /// The unit that file sizes are rounded up to; all common file systems use blocks of 4 KiB.
-const BLOCK: u64 = 4096;
+const BLOCK_BYTES: u64 = 4096;
 
-impl Node {
+impl NewObject {
     /// Adds the contents of all files in this tree with their sizes, without duplicates.
     pub fn contents(&self, to: &mut BTreeMap<Digest, u64>) {
         match &self.kind {
@@ -97,14 +97,16 @@ impl Node {
     /// The bytes, in whole blocks, and the inodes that staging this tree takes.
     pub fn weight(&self) -> (u64, u64) {
         match &self.kind {
-            NodeKind::File(content) => (content.size().div_ceil(BLOCK) * BLOCK, 1),
-            NodeKind::Copy { size, .. } => (size.div_ceil(BLOCK).saturating_mul(BLOCK), 1),
+            NodeKind::File(content) => (content.size().div_ceil(BLOCK_BYTES) * BLOCK_BYTES, 1),
+            NodeKind::Copy { size, .. } => {
+                (size.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES), 1)
+            }
             NodeKind::Link(_) => (0, 1),
             NodeKind::Hard(_) => (0, 0),
             NodeKind::Directory(children) => {
                 children
                     .values()
-                    .fold((BLOCK, 1), |(bytes, objects), child| {
+                    .fold((BLOCK_BYTES, 1), |(bytes, objects), child| {
                         let (more_bytes, more_objects) = child.weight();
                         (bytes + more_bytes, objects + more_objects)
                     })

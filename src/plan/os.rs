@@ -1,40 +1,40 @@
 //! Plans the parts of a config that only an operating-system provider can change (image, kernel,
 //! extensions), and refuses those that no host supports.
 
-mod arguments;
-mod host;
-mod image;
-mod kubelet;
-mod layout;
+mod disk_layout;
+mod host_kind;
+mod image_ref;
+mod kernel_arguments;
+mod kubelet_package;
 mod version;
 
 use std::collections::BTreeSet;
 
 pub use self::{
-    host::{Base, HostKind, OsCapabilities, OsFacts},
-    image::{Image, NotByDigest},
+    host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts},
+    image_ref::{ImageRef, ImageRefError},
     version::is_lower,
 };
 use super::{
-    ChangeKind, Observed,
-    desired::{Entry, Layout},
+    ChangeKind, MachineFacts,
+    desired_tree::{DesiredEntry, DesiredTree},
 };
 use crate::{
-    machine_config::{self, EntryKind, MachineConfig, Origin, Refusal},
+    machine_config::{self, EntryKind, EntryOrigin, MachineConfig, Refusal},
     reason::Reason,
 };
 
 /// One difference in the operating system.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OsChange {
-    pub(super) entry: Entry,
+    pub(super) entry: DesiredEntry,
     pub(super) change: ChangeKind,
-    part: Part,
+    part: OsPart,
 }
 
 /// The part of the operating system that differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Part {
+enum OsPart {
     Image,
     ExtensionsImage,
     KernelArguments,
@@ -44,7 +44,7 @@ enum Part {
     Fips,
 }
 
-impl Part {
+impl OsPart {
     const fn words(self) -> &'static str {
         match self {
             Self::Image => "the OS image",
@@ -83,9 +83,9 @@ impl OsChange {
         self.change == ChangeKind::Remove && !self.part.can_be_changed(capabilities)
     }
 
-    fn new(part: Part, name: &str, change: ChangeKind) -> Self {
+    fn new(part: OsPart, name: &str, change: ChangeKind) -> Self {
         Self {
-            entry: Entry::new(part.kind(), name, &Origin::default()),
+            entry: DesiredEntry::new(part.kind(), name, &EntryOrigin::default()),
             change,
             part,
         }
@@ -115,22 +115,22 @@ impl OsChange {
 pub(super) fn refusals(
     changes: &[OsChange],
     [from, to]: [&MachineConfig; 2],
-    layouts: [&Layout; 2],
-    observed: &Observed,
+    layouts: [&DesiredTree; 2],
+    observed: &MachineFacts,
     capabilities: OsCapabilities,
 ) -> Vec<Refusal> {
     let known = base(from, observed);
     let missing = changes.iter().filter_map(|c| c.refusal(capabilities));
     let mut refusals: Vec<Refusal> = missing.collect();
     refusals.extend(by_tag(known, to));
-    refusals.extend(layout::refusals(known, to, &observed.base));
-    refusals.extend(arguments::impossible(
+    refusals.extend(disk_layout::refusals(known, to, &observed.base));
+    refusals.extend(kernel_arguments::impossible(
         [known, to],
         &observed.kernel_arguments,
     ));
     refusals.extend(downgrades(changes, [from, to], &observed.os));
     if capabilities.host == HostKind::Packages {
-        refusals.extend(kubelet::refusals(to, layouts, observed));
+        refusals.extend(kubelet_package::refusals(to, layouts, observed));
     }
     refusals
 }
@@ -144,7 +144,7 @@ fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
     let changed = images.into_iter().filter(|(before, after)| before != after);
     let refuse = |(_, image): (_, &Option<String>)| {
         let image = image.as_deref()?;
-        let error = Image::parse(image).err()?;
+        let error = ImageRef::parse(image).err()?;
         let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
         let refusal = refusal.expected("registry/name@sha256:…");
         Some(refusal.at(&origin(to, EntryKind::OSImage, image)))
@@ -153,16 +153,16 @@ fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
 }
 
 /// The config that changes are compared with.
-fn base<'a>(from: &'a MachineConfig, observed: &'a Observed) -> &'a MachineConfig {
+fn base<'a>(from: &'a MachineConfig, observed: &'a MachineFacts) -> &'a MachineConfig {
     match &observed.base {
-        Base::Declared(declared) => &declared.config,
-        Base::Config | Base::Unknown => from,
+        BaseConfig::Declared(declared) => &declared.config,
+        BaseConfig::Config | BaseConfig::Unknown => from,
     }
 }
 
 /// The warning about parts that cannot be compared.
-pub(super) fn warning(to: &MachineConfig, observed: &Observed) -> Option<String> {
-    layout::warning(to, &observed.base)
+pub(super) fn warning(to: &MachineConfig, observed: &MachineFacts) -> Option<String> {
+    disk_layout::warning(to, &observed.base)
 }
 
 /// Refuses downgrades below the installed release or image. A rollback makes no plan, so this never
@@ -173,7 +173,7 @@ fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFact
     if release.is_some_and(|release| release.may_be_lower) {
         return refusals;
     }
-    let mut refuse = |what: &str, wanted: &str, installed: &str, origin: &Origin| {
+    let mut refuse = |what: &str, wanted: &str, installed: &str, origin: &EntryOrigin| {
         let message = format!("{what} {wanted} is lower than the installed {installed}");
         let refusal = Refusal::new(Reason::DowngradeRefused, message).at(origin);
         refusals.push(refusal.expected(
@@ -187,7 +187,7 @@ fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFact
     {
         refuse("the release", &release.version, installed, &release.origin);
     }
-    let image = changes.iter().find(|change| change.part == Part::Image);
+    let image = changes.iter().find(|change| change.part == OsPart::Image);
     if let (Some(image), Some(offered), Some(installed)) = (image, &os.offered, &os.version)
         && is_lower(offered, installed)
     {
@@ -202,7 +202,7 @@ fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFact
 }
 
 /// The origin of a part of the operating system in the config.
-fn origin(config: &MachineConfig, kind: EntryKind, name: &str) -> Origin {
+fn origin(config: &MachineConfig, kind: EntryKind, name: &str) -> EntryOrigin {
     let key = (kind, name.to_owned());
     config.os_origins.0.get(&key).cloned().unwrap_or_default()
 }
@@ -211,12 +211,12 @@ fn origin(config: &MachineConfig, kind: EntryKind, name: &str) -> Origin {
 pub(super) fn changes(
     from: &MachineConfig,
     to: &MachineConfig,
-    observed: &Observed,
+    observed: &MachineFacts,
     capabilities: OsCapabilities,
 ) -> Vec<OsChange> {
     let from = base(from, observed);
     let running = &observed.kernel_arguments;
-    let mut changes = arguments::changes(from, to, running);
+    let mut changes = kernel_arguments::changes(from, to, running);
     // If a provider reports the running image, that is authoritative.
     let runs = observed
         .os
@@ -226,12 +226,12 @@ pub(super) fn changes(
     if let Some(image) = to.os_image_url.as_deref()
         && runs != Some(image)
     {
-        changes.push(OsChange::new(Part::Image, image, ChangeKind::Modify));
+        changes.push(OsChange::new(OsPart::Image, image, ChangeKind::Modify));
     }
     if let Some(image) = to.extensions_image.as_deref()
         && from.extensions_image.as_deref() != Some(image)
     {
-        let change = OsChange::new(Part::ExtensionsImage, image, ChangeKind::Modify);
+        let change = OsChange::new(OsPart::ExtensionsImage, image, ChangeKind::Modify);
         changes.push(change);
     }
     changes.extend(extensions(from, to));
@@ -242,7 +242,7 @@ pub(super) fn changes(
     let runs = observed.os.kernel_type.as_ref();
     if kernel(from) != kernel(to) && runs != Some(&kernel(to)) {
         let name = format!("kernelType {}", kernel(to));
-        changes.push(OsChange::new(Part::KernelType, &name, ChangeKind::Modify));
+        changes.push(OsChange::new(OsPart::KernelType, &name, ChangeKind::Modify));
     }
     let fips_runs = observed.os.fips || running.iter().any(|one| one.as_str() == "fips=1");
     if from.fips != to.fips && to.fips != fips_runs {
@@ -251,7 +251,7 @@ pub(super) fn changes(
         } else {
             ChangeKind::Remove
         };
-        changes.push(OsChange::new(Part::Fips, "fips=1", change));
+        changes.push(OsChange::new(OsPart::Fips, "fips=1", change));
     }
     changes.retain(|change| !change.takes_away_what_was_found(capabilities));
     for change in &mut changes {
@@ -265,7 +265,7 @@ fn extensions(from: &MachineConfig, to: &MachineConfig) -> Vec<OsChange> {
         from.extensions.iter().collect(),
         to.extensions.iter().collect(),
     );
-    let change = |name: &str, change| OsChange::new(Part::Extensions, name, change);
+    let change = |name: &str, change| OsChange::new(OsPart::Extensions, name, change);
     let added = after
         .difference(&before)
         .map(|name| change(name, ChangeKind::Create));

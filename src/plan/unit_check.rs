@@ -4,23 +4,23 @@
 use std::collections::BTreeSet;
 
 use super::{
-    catalogue::Catalogue,
-    desired::{Layout, Side},
-    linkset::{self, Lookup, merged, name},
-    unit_tree::{self, Named},
+    desired_tree::{ConfigSide, DesiredTree},
+    enablement::{self, UnitLookup, merged, unit_name},
+    unit_catalog::UnitCatalog,
+    unit_tree::{self, UnitResolution},
 };
 use crate::machine_config::{UnitFile, UnitName};
 
 /// Settings that list units without which a unit cannot start.
-const REQUIREMENTS: [&str; 3] = ["Requires", "BindsTo", "Requisite"];
+const REQUIREMENT_KEYS: [&str; 3] = ["Requires", "BindsTo", "Requisite"];
 
 /// Adds a warning for each unit of the config that cannot start or that is never started.
-pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {
-    if matches!(catalogue.side, Side::Before) {
+pub(super) fn check(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
+    if matches!(catalogue.side, ConfigSide::Before) {
         return;
     }
     for unit in subjects(catalogue) {
-        let Lookup::Found(source) = catalogue.find(&unit) else {
+        let UnitLookup::Found(source) = catalogue.find(&unit) else {
             continue;
         };
         let file = merged(source.texts.iter().map(String::as_str));
@@ -35,7 +35,7 @@ pub(super) fn check(layout: &mut Layout, catalogue: &Catalogue<'_>) {
 }
 
 /// The units that the config creates, changes or enables, by their real names.
-fn subjects(catalogue: &Catalogue<'_>) -> BTreeSet<String> {
+fn subjects(catalogue: &UnitCatalog<'_>) -> BTreeSet<String> {
     let units = catalogue.config.units.iter();
     let entries = units.filter(|(_, unit)| !unit.mask && unit.enabled != Some(false));
     let mut all: BTreeSet<String> = entries
@@ -49,14 +49,14 @@ fn subjects(catalogue: &Catalogue<'_>) -> BTreeSet<String> {
         said.is_some_and(|unit| unit.mask || unit.enabled == Some(false))
     };
     let names = files.map(|path| path.file_name().to_owned());
-    all.extend(names.filter(|name| name::shape(name).is_some() && !off(name)));
+    all.extend(names.filter(|name| unit_name::shape(name).is_some() && !off(name)));
     all
 }
 
 /// Mounts, automounts and swaps must be named after their path, otherwise systemd does not load
 /// them.
 fn misnamed(unit: &str, file: &UnitFile) -> Option<String> {
-    let kind = name::kind(unit);
+    let kind = unit_name::kind(unit);
     let (section, key) = match kind {
         "mount" => ("Mount", "Where"),
         "automount" => ("Automount", "Where"),
@@ -100,26 +100,30 @@ fn escape(path: &str) -> String {
 }
 
 /// A timer, path or socket activates another unit, which must exist.
-fn without_its_service(unit: &str, file: &UnitFile, catalogue: &Catalogue<'_>) -> Option<String> {
-    let (kind, stem) = (name::kind(unit), name::stem(unit));
+fn without_its_service(unit: &str, file: &UnitFile, catalogue: &UnitCatalog<'_>) -> Option<String> {
+    let (kind, stem) = (unit_name::kind(unit), unit_name::stem(unit));
     let given = match kind {
         "timer" => file.last("Timer", "Unit"),
         "path" => file.last("Path", "Unit"),
         "socket" => file.last("Socket", "Service"),
         _ => return None,
     };
-    let each = kind == "socket" && file.last("Socket", "Accept").is_some_and(linkset::yes);
+    let each = kind == "socket" && file.last("Socket", "Accept").is_some_and(enablement::yes);
     let started = match given {
         Some(given) => given.to_owned(),
-        None if each && name::shape(unit) == Some(name::Shape::Plain) => format!("{stem}@.service"),
+        None if each && unit_name::shape(unit) == Some(unit_name::UnitNameShape::Plain) => {
+            format!("{stem}@.service")
+        }
         None => format!("{stem}.service"),
     };
     let why = lacks(&started, catalogue)?;
     Some(format!("{unit} starts {started}, which {why}"))
 }
 
-fn missing_requirement(unit: &str, file: &UnitFile, catalogue: &Catalogue<'_>) -> Option<String> {
-    let required = REQUIREMENTS.iter().flat_map(|key| file.words("Unit", key));
+fn missing_requirement(unit: &str, file: &UnitFile, catalogue: &UnitCatalog<'_>) -> Option<String> {
+    let required = REQUIREMENT_KEYS
+        .iter()
+        .flat_map(|key| file.words("Unit", key));
     let mut missing = required.filter_map(|other| Some((lacks(&other, catalogue)?, other)));
     let (why, other) = missing.next()?;
     Some(format!(
@@ -129,8 +133,8 @@ fn missing_requirement(unit: &str, file: &UnitFile, catalogue: &Catalogue<'_>) -
 
 /// Why a unit cannot be started; none if it can, or if that is not known in advance: devices,
 /// mounts and the like appear and disappear at run time.
-fn lacks(unit: &str, catalogue: &Catalogue<'_>) -> Option<&'static str> {
-    let known = match name::kind(unit) {
+fn lacks(unit: &str, catalogue: &UnitCatalog<'_>) -> Option<&'static str> {
+    let known = match unit_name::kind(unit) {
         "service" | "socket" | "timer" | "path" => true,
         // A tree without a complete OS has no targets.
         "target" => catalogue.tree.is_whole(),
@@ -138,22 +142,23 @@ fn lacks(unit: &str, catalogue: &Catalogue<'_>) -> Option<&'static str> {
     };
     let facts = catalogue.observed.units.get(unit);
     let loaded = facts.is_some_and(|facts| facts.load.as_deref() == Some("loaded"));
-    if !known || unit.contains('%') || name::shape(unit).is_none() || catalogue.tree.has(unit) {
+    if !known || unit.contains('%') || unit_name::shape(unit).is_none() || catalogue.tree.has(unit)
+    {
         return None;
     }
     match catalogue.tree.named(&catalogue.tree.real_name(unit)) {
-        Named::Masked => Some("is masked"),
+        UnitResolution::Masked => Some("is masked"),
         _ if loaded => None,
         _ => Some("does not exist on this machine"),
     }
 }
 
 /// An enabled unit whose targets are all missing is never started.
-fn never_started(unit: &str, catalogue: &Catalogue<'_>) -> Option<String> {
+fn never_started(unit: &str, catalogue: &UnitCatalog<'_>) -> Option<String> {
     if !catalogue.is_enabled(unit) || !catalogue.tree.is_whole() {
         return None;
     }
-    let set = linkset::enable(unit, &|other| catalogue.find(other), &|_| true);
+    let set = enablement::enable(unit, &|other| catalogue.find(other), &|_| true);
     let wanters = set.links.keys().filter_map(unit_tree::wanter);
     let wanters: BTreeSet<String> = wanters.collect();
     if wanters.is_empty() || wanters.iter().any(|wanter| catalogue.tree.has(wanter)) {

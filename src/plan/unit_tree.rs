@@ -1,73 +1,75 @@
 //! Models the planned unit directories: unit files, drop-ins, links and preset files from all parts
 //! of the config.
 
-mod brought;
-mod linked;
-mod listing;
+mod config_entries;
+mod external_units;
+mod listings;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-pub use self::brought::named_in;
-pub(super) use self::brought::{brings, unit_path};
+pub use self::config_entries::named_in;
+pub(super) use self::config_entries::{brings, unit_path};
 use self::{
-    brought::{brought, drop_in_path},
-    linked::{Outside, alias},
+    config_entries::{brought, drop_in_path},
+    external_units::{ExternalTarget, alias},
 };
 
 use super::{
-    Observed,
-    desired::Side,
-    linkset::{UNIT_DIR, name, resolve},
-    observed::UnitEntry,
-    preset,
+    MachineFacts,
+    desired_tree::ConfigSide,
+    enablement::{UNIT_DIR, resolve, unit_name},
+    machine_facts::UnitEntry,
+    unit_preset,
     units::started_by,
 };
-use crate::{machine_config::MachineConfig, path::AbsPath};
+use crate::{abs_path::AbsPath, machine_config::MachineConfig};
 
 /// The directories of unit files, highest precedence first (systemd.unit(5)).
 pub const UNIT_DIRECTORIES: [&str; 7] = [
     UNIT_DIR,
     "/run/systemd/system",
-    GENERATED[0],
+    GENERATOR_DIRS[0],
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
     // For systems where /lib is not a link to /usr/lib.
     "/lib/systemd/system",
-    GENERATED[1],
+    GENERATOR_DIRS[1],
 ];
 
 /// The directories where generators create units. These are started by the links beside them and
 /// cannot be enabled.
-const GENERATED: [&str; 2] = ["/run/systemd/generator", "/run/systemd/generator.late"];
+const GENERATOR_DIRS: [&str; 2] = ["/run/systemd/generator", "/run/systemd/generator.late"];
 
-const DEPENDENCIES: [&str; 3] = [".wants", ".requires", ".upholds"];
+const DEPENDENCY_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
 
 /// The kernel's limit on followed links (path_resolution(7)).
-const MOST_LINKS: usize = 40;
+const MAX_SYMLINKS: usize = 40;
 
 /// Whether a directory of this name in a unit directory contains links that start units.
 pub fn is_dependency_directory(name: &str) -> bool {
-    DEPENDENCIES.iter().any(|suffix| name.ends_with(suffix))
+    DEPENDENCY_SUFFIXES
+        .iter()
+        .any(|suffix| name.ends_with(suffix))
 }
 
 /// The unit whose `*.wants` directory contains the link.
 pub(super) fn wanter(link: &AbsPath) -> Option<String> {
     let directory = link.directory().rsplit('/').next()?;
-    let mut wanters = DEPENDENCIES.iter();
+    let mut wanters = DEPENDENCY_SUFFIXES.iter();
     let wanter = wanters.find_map(|suffix| directory.strip_suffix(suffix))?;
     Some(wanter.to_owned())
 }
 
 /// One entry of a unit directory in the planned tree.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Entry<'a> {
+pub(super) enum UnitTreeEntry<'a> {
     /// A file; none if its text is not known.
     File(Option<Cow<'a, str>>),
     /// A link, with its text.
     Link(&'a str),
 }
 
-impl Entry<'_> {
+impl UnitTreeEntry<'_> {
     /// Whether it masks the unit of the same name.
     pub(super) fn is_mask(&self) -> bool {
         match self {
@@ -90,7 +92,7 @@ impl UnitEntry {
 
 /// The result of resolving a unit name in the directories.
 #[derive(Debug, PartialEq)]
-pub(super) enum Named<'t> {
+pub(super) enum UnitResolution<'t> {
     /// A unit file at this path, with its text as far as known.
     File(AbsPath, &'t str),
     /// A unit that a generator created.
@@ -105,9 +107,9 @@ pub(super) enum Named<'t> {
 /// All entries by path.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnitTree<'a> {
-    entries: BTreeMap<AbsPath, Entry<'a>>,
+    entries: BTreeMap<AbsPath, UnitTreeEntry<'a>>,
     /// Unit files outside the unit directories, by the path that a link names.
-    outside: BTreeMap<AbsPath, Outside<'a>>,
+    outside: BTreeMap<AbsPath, ExternalTarget<'a>>,
     /// Links to such files that were removed when their units were disabled, by path.
     away: BTreeMap<AbsPath, &'a str>,
 }
@@ -117,14 +119,14 @@ impl<'a> UnitTree<'a> {
     /// created.
     pub(super) fn planned(
         config: &'a MachineConfig,
-        observed: &'a Observed,
-        side: Side<'a>,
+        observed: &'a MachineFacts,
+        side: ConfigSide<'a>,
     ) -> Self {
         let mut tree = Self::without_ours(observed, side);
-        tree.take_down_linked(config, observed, side);
+        tree.record_linked_units(config, observed, side);
         let names = match side {
-            Side::Before => &observed.unit_paths_before,
-            Side::After(_) => &observed.unit_paths,
+            ConfigSide::Before => &observed.unit_paths_before,
+            ConfigSide::After(_) => &observed.unit_paths,
         };
         for (path, entry) in brought(config, names) {
             tree.put(path, entry, observed);
@@ -136,7 +138,7 @@ impl<'a> UnitTree<'a> {
             }
             if unit.lifts_mask()
                 && let Some(path) = unit_path(name.as_str())
-                && tree.at(&path).is_some_and(Entry::is_mask)
+                && tree.at(&path).is_some_and(UnitTreeEntry::is_mask)
             {
                 tree.entries.remove(&path);
             }
@@ -146,9 +148,9 @@ impl<'a> UnitTree<'a> {
 
     /// The directories without the entries of the base config, and with the originals in their
     /// place.
-    pub(super) fn without_ours(observed: &'a Observed, side: Side<'a>) -> Self {
+    pub(super) fn without_ours(observed: &'a MachineFacts, side: ConfigSide<'a>) -> Self {
         let mut tree = Self {
-            outside: linked::known(observed, side),
+            outside: external_units::known(observed, side),
             ..Self::default()
         };
         for (path, entry) in &observed.unit_files {
@@ -156,10 +158,10 @@ impl<'a> UnitTree<'a> {
         }
         // Preset files are only in the texts.
         for (path, text) in observed.texts.iter().filter(|(path, _)| is_preset(path)) {
-            let text = Entry::File(Some(Cow::Borrowed(text.as_str())));
+            let text = UnitTreeEntry::File(Some(Cow::Borrowed(text.as_str())));
             tree.entries.insert(path.clone(), text);
         }
-        let Side::After(from) = side else {
+        let ConfigSide::After(from) = side else {
             return tree;
         };
         let ours = brought(from, &observed.unit_paths_before);
@@ -174,31 +176,31 @@ impl<'a> UnitTree<'a> {
         tree
     }
 
-    fn put(&mut self, path: AbsPath, entry: Entry<'a>, observed: &'a Observed) {
+    fn put(&mut self, path: AbsPath, entry: UnitTreeEntry<'a>, observed: &'a MachineFacts) {
         let entry = match entry {
             // Files of a stored config exist on disk.
-            Entry::File(None) => shown(&path, &UnitEntry::File, observed),
+            UnitTreeEntry::File(None) => shown(&path, &UnitEntry::File, observed),
             known => known,
         };
         self.entries.insert(path, entry);
     }
 
     /// The entry at a path.
-    pub(super) fn at(&self, path: &AbsPath) -> Option<&Entry<'a>> {
+    pub(super) fn at(&self, path: &AbsPath) -> Option<&UnitTreeEntry<'a>> {
         self.entries.get(path)
     }
 
     /// Whether the vendor's directory contains the units that every boot needs, that is, whether
     /// the tree is a whole OS.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.named("basic.target"), Named::File(..))
+        matches!(self.named("basic.target"), UnitResolution::File(..))
     }
 
     /// Resolves `unit` without considering its template.
-    pub(super) fn named(&self, unit: &str) -> Named<'_> {
+    pub(super) fn named(&self, unit: &str) -> UnitResolution<'_> {
         for directory in UNIT_DIRECTORIES {
             let Ok(path) = AbsPath::new(format!("{directory}/{unit}")) else {
-                return Named::Missing;
+                return UnitResolution::Missing;
             };
             match self.entries.get(&path) {
                 None => {
@@ -206,31 +208,31 @@ impl<'a> UnitTree<'a> {
                         return self.behind(unit, &path, text);
                     }
                 }
-                Some(_) if GENERATED.contains(&directory) => return Named::Generated,
-                Some(Entry::File(text)) => return file(path, text.as_ref()),
-                Some(Entry::Link(text)) => return self.behind(unit, &path, text),
+                Some(_) if GENERATOR_DIRS.contains(&directory) => return UnitResolution::Generated,
+                Some(UnitTreeEntry::File(text)) => return file(path, text.as_ref()),
+                Some(UnitTreeEntry::Link(text)) => return self.behind(unit, &path, text),
             }
         }
-        Named::Missing
+        UnitResolution::Missing
     }
 
-    fn behind(&self, unit: &str, path: &AbsPath, text: &str) -> Named<'_> {
+    fn behind(&self, unit: &str, path: &AbsPath, text: &str) -> UnitResolution<'_> {
         let target = resolve(path, text);
         if target.as_str() == "/dev/null" {
-            return Named::Masked;
+            return UnitResolution::Masked;
         }
         let target = match self.outside.get(&target) {
-            Some(Outside::Missing) => return Named::Missing,
-            Some(Outside::File(end, text)) => return file(end.clone(), text.as_ref()),
-            Some(Outside::Inside(end)) => end.clone(),
+            Some(ExternalTarget::Missing) => return UnitResolution::Missing,
+            Some(ExternalTarget::File(end, text)) => return file(end.clone(), text.as_ref()),
+            Some(ExternalTarget::Inside(end)) => end.clone(),
             None => target,
         };
         if let Some(other) = alias(unit, target.file_name()) {
-            return Named::Alias(other);
+            return UnitResolution::Alias(other);
         }
         // A unit file that is linked from elsewhere: the path of the file itself is used.
         match self.entries.get(&target).or_else(|| self.entries.get(path)) {
-            Some(Entry::File(text)) => file(target, text.as_ref()),
+            Some(UnitTreeEntry::File(text)) => file(target, text.as_ref()),
             _ => file(target, None),
         }
     }
@@ -238,10 +240,10 @@ impl<'a> UnitTree<'a> {
     /// The unit that `unit` is an alias of; itself if it is none.
     pub(super) fn real_name(&self, unit: &str) -> String {
         let mut real = unit.to_owned();
-        for _ in 0..MOST_LINKS {
+        for _ in 0..MAX_SYMLINKS {
             match self.named(&real) {
-                Named::Alias(next) => real = next,
-                Named::Missing => match self.alias_of_template(&real) {
+                UnitResolution::Alias(next) => real = next,
+                UnitResolution::Missing => match self.alias_of_template(&real) {
                     Some(next) => real = next,
                     None => break,
                 },
@@ -253,9 +255,12 @@ impl<'a> UnitTree<'a> {
 
     /// `getty@tty1.service` for `autovt@tty1.service`, if only the templates exist.
     fn alias_of_template(&self, instance: &str) -> Option<String> {
-        let template = name::template(instance).filter(|template| template != instance)?;
+        let template = unit_name::template(instance).filter(|template| template != instance)?;
         match self.named(&template) {
-            Named::Alias(other) => Some(name::with_instance(&other, name::instance(instance))),
+            UnitResolution::Alias(other) => Some(unit_name::with_instance(
+                &other,
+                unit_name::instance(instance),
+            )),
             _ => None,
         }
     }
@@ -263,9 +268,14 @@ impl<'a> UnitTree<'a> {
     /// Whether the unit will exist, by itself or as an instance of its template.
     pub(super) fn has(&self, unit: &str) -> bool {
         let real = self.real_name(unit);
-        let template = name::template(&real);
+        let template = unit_name::template(&real);
         let mut names = std::iter::once(real.as_str()).chain(template.as_deref());
-        names.any(|name| matches!(self.named(name), Named::File(..) | Named::Generated))
+        names.any(|name| {
+            matches!(
+                self.named(name),
+                UnitResolution::File(..) | UnitResolution::Generated
+            )
+        })
     }
 
     /// Whether a link of another unit starts it.
@@ -275,24 +285,28 @@ impl<'a> UnitTree<'a> {
     }
 }
 
-fn file<'t>(path: AbsPath, text: Option<&'t Cow<'_, str>>) -> Named<'t> {
+fn file<'t>(path: AbsPath, text: Option<&'t Cow<'_, str>>) -> UnitResolution<'t> {
     match text.map(|text| &**text) {
-        Some("") => Named::Masked,
-        text => Named::File(path, text.unwrap_or_default()),
+        Some("") => UnitResolution::Masked,
+        text => UnitResolution::File(path, text.unwrap_or_default()),
     }
 }
 
-fn shown<'a>(path: &AbsPath, entry: &'a UnitEntry, observed: &'a Observed) -> Entry<'a> {
+fn shown<'a>(
+    path: &AbsPath,
+    entry: &'a UnitEntry,
+    observed: &'a MachineFacts,
+) -> UnitTreeEntry<'a> {
     match entry {
-        UnitEntry::Link(text) => Entry::Link(text),
-        UnitEntry::Empty => Entry::File(Some(Cow::Borrowed(""))),
+        UnitEntry::Link(text) => UnitTreeEntry::Link(text),
+        UnitEntry::Empty => UnitTreeEntry::File(Some(Cow::Borrowed(""))),
         UnitEntry::File => {
             let text = observed.texts.get(path);
-            Entry::File(text.map(|text| Cow::Borrowed(text.as_str())))
+            UnitTreeEntry::File(text.map(|text| Cow::Borrowed(text.as_str())))
         }
     }
 }
 
 fn is_preset(path: &AbsPath) -> bool {
-    preset::DIRECTORIES.contains(&path.directory()) && path.file_name().ends_with(".preset")
+    unit_preset::PRESET_DIRS.contains(&path.directory()) && path.file_name().ends_with(".preset")
 }

@@ -3,22 +3,24 @@
 use std::collections::BTreeSet;
 
 use super::{
-    aliases,
-    catalogue::Catalogue,
-    desired::{Entry, Layout, Object, Place, Side, Wanted},
-    linkset::{self, Links, Lookup, UNIT_DIR, name},
-    observed::UnitEntry,
-    preset::{Preset, Presets},
+    desired_tree::{
+        ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
+    },
+    enablement::{self, LinkTargets, UNIT_DIR, UnitLookup, unit_name},
+    machine_facts::UnitEntry,
+    unit_aliases,
+    unit_catalog::UnitCatalog,
     unit_check,
+    unit_preset::{Preset, Presets},
     unit_tree::{self, UnitTree},
 };
 use crate::{
+    abs_path::AbsPath,
     machine_config::{EntryKind, MachineConfig, Unit, UnitName},
-    path::AbsPath,
 };
 
 /// Targets that a boot does not reach: a unit enabled only for these is not started.
-const NEVER_REACHED: [&str; 16] = [
+const UNREACHED_TARGETS: [&str; 16] = [
     "shutdown.target",
     "reboot.target",
     "poweroff.target",
@@ -38,23 +40,28 @@ const NEVER_REACHED: [&str; 16] = [
 ];
 
 /// Adds unit files, drop-ins, masks and enablement links.
-pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, side: Side<'_>) {
+pub(super) fn add(
+    layout: &mut DesiredTree,
+    config: &MachineConfig,
+    place: &PathResolver<'_>,
+    side: ConfigSide<'_>,
+) {
     for (name, unit) in &config.units {
         add_files(layout, place, name, unit);
     }
     lift_masks(layout, config, place, side);
-    let mut catalogue = Catalogue::new(config, place.observed, side);
+    let mut catalogue = UnitCatalog::new(config, place.observed, side);
     let presets = Presets::of(&catalogue.tree.presets());
     let enabled = to_be_enabled(config, side, &presets);
     catalogue.name_units(enabled.into_iter());
-    aliases::check(layout, &catalogue);
+    unit_aliases::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
     let links = catalogue.tree.links();
     // Explicit settings come first; units without a setting keep the remaining links.
     for (name, unit) in &config.units {
         let wish = wish(name, unit, side, &presets);
-        if !unit.mask && wish != Wish::Unsaid {
-            Enabling {
+        if !unit.mask && wish != DesiredEnablement::Unsaid {
+            EnablementPlanner {
                 layout,
                 place,
                 catalogue: &catalogue,
@@ -63,7 +70,9 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
             .apply(name, unit, wish);
         }
     }
-    let unsaid = |name: &UnitName, unit: &Unit| wish(name, unit, side, &presets) == Wish::Unsaid;
+    let unsaid = |name: &UnitName, unit: &Unit| {
+        wish(name, unit, side, &presets) == DesiredEnablement::Unsaid
+    };
     for (name, unit) in config
         .units
         .iter()
@@ -83,7 +92,7 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
                     .collect(),
             );
         } else if only_drop_ins(unit) {
-            let mut enabling = Enabling {
+            let mut enabling = EnablementPlanner {
                 layout,
                 place,
                 catalogue: &catalogue,
@@ -96,7 +105,12 @@ pub(super) fn add(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>
 
 /// Removes the masks that `mask: false` lifts: a link to the null device or an empty file below
 /// `/etc`. A unit file stays, and masks elsewhere are not managed.
-fn lift_masks(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, side: Side<'_>) {
+fn lift_masks(
+    layout: &mut DesiredTree,
+    config: &MachineConfig,
+    place: &PathResolver<'_>,
+    side: ConfigSide<'_>,
+) {
     let mut lifted = config
         .units
         .iter()
@@ -116,13 +130,17 @@ fn lift_masks(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, si
             None => original.is_some_and(UnitEntry::is_mask),
         };
         if masked {
-            let entry = Entry::new(EntryKind::Mask, name.as_str(), &unit.origin);
+            let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
             layout.absent.insert(place.of(&path), entry);
         }
         let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter().skip(1);
         let elsewhere = elsewhere.find(|directory| {
             let path = AbsPath::new(format!("{directory}/{name}")).ok();
-            path.is_some_and(|path| there.at(&path).is_some_and(unit_tree::Entry::is_mask))
+            path.is_some_and(|path| {
+                there
+                    .at(&path)
+                    .is_some_and(unit_tree::UnitTreeEntry::is_mask)
+            })
         });
         if let Some(directory) = elsewhere {
             layout.warnings.push(format!(
@@ -134,11 +152,11 @@ fn lift_masks(layout: &mut Layout, config: &MachineConfig, place: &Place<'_>, si
 }
 
 /// The units that the config or the presets enable, by the names in the config.
-fn to_be_enabled(config: &MachineConfig, side: Side<'_>, presets: &Presets) -> Vec<String> {
+fn to_be_enabled(config: &MachineConfig, side: ConfigSide<'_>, presets: &Presets) -> Vec<String> {
     let units = config.units.iter().filter(|(_, unit)| !unit.mask);
     let names = units.flat_map(|(name, unit)| match wish(name, unit, side, presets) {
-        Wish::Enabled => vec![name.to_string()],
-        Wish::Preset(Preset::Enable(names)) => names,
+        DesiredEnablement::Enabled => vec![name.to_string()],
+        DesiredEnablement::Preset(Preset::Enable(names)) => names,
         _ => Vec::new(),
     });
     names.collect()
@@ -146,7 +164,7 @@ fn to_be_enabled(config: &MachineConfig, side: Side<'_>, presets: &Presets) -> V
 
 /// The desired enablement of a unit.
 #[derive(Clone, Debug, PartialEq)]
-enum Wish {
+enum DesiredEnablement {
     /// The config enables the unit.
     Enabled,
     /// The config disables the unit.
@@ -157,27 +175,32 @@ enum Wish {
     Unsaid,
 }
 
-fn wish(name: &UnitName, unit: &Unit, side: Side<'_>, presets: &Presets) -> Wish {
+fn wish(
+    name: &UnitName,
+    unit: &Unit,
+    side: ConfigSide<'_>,
+    presets: &Presets,
+) -> DesiredEnablement {
     match (unit.enabled, side) {
-        (Some(true), _) => Wish::Enabled,
-        (Some(false), _) => Wish::Disabled,
+        (Some(true), _) => DesiredEnablement::Enabled,
+        (Some(false), _) => DesiredEnablement::Disabled,
         // Presets apply to units that are new in the config, with a file or with drop-ins only,
         // like in OpenShift's daemon.
-        (None, Side::After(from)) if unit.contents.is_some() || only_drop_ins(unit) => {
+        (None, ConfigSide::After(from)) if unit.contents.is_some() || only_drop_ins(unit) => {
             let silent = |known: &&Unit| {
                 let same = brought(known) == brought(unit);
                 same && (brought(known) || only_drop_ins(known)) && known.enabled.is_none()
             };
             match from.units.get(name).filter(silent) {
-                Some(_) => Wish::Unsaid,
-                None if brought(unit) => Wish::Preset(presets.ask(name.as_str())),
+                Some(_) => DesiredEnablement::Unsaid,
+                None if brought(unit) => DesiredEnablement::Preset(presets.ask(name.as_str())),
                 // Without a preset rule, a drop-in does not enable a unit of the vendor.
                 None => presets
                     .rule_for(name.as_str())
-                    .map_or(Wish::Unsaid, Wish::Preset),
+                    .map_or(DesiredEnablement::Unsaid, DesiredEnablement::Preset),
             }
         }
-        (None, _) => Wish::Unsaid,
+        (None, _) => DesiredEnablement::Unsaid,
     }
 }
 
@@ -192,48 +215,48 @@ fn brought(unit: &Unit) -> bool {
     unit.contents.is_some() && !unit.mask
 }
 
-fn add_files(layout: &mut Layout, place: &Place<'_>, name: &UnitName, unit: &Unit) {
+fn add_files(layout: &mut DesiredTree, place: &PathResolver<'_>, name: &UnitName, unit: &Unit) {
     let Ok(path) = AbsPath::new(format!("{UNIT_DIR}/{name}")) else {
         return;
     };
     if unit.mask {
-        let entry = Entry::new(EntryKind::Mask, name.as_str(), &unit.origin);
-        layout.add(place, &path, entry, Object::link("/dev/null"));
+        let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
+        layout.add(place, &path, entry, ObjectSpec::link("/dev/null"));
     } else if let Some(text) = &unit.contents {
-        let entry = Entry::new(EntryKind::Unit, name.as_str(), &unit.origin);
-        layout.add(place, &path, entry, Object::unit_file(text));
+        let entry = DesiredEntry::new(EntryKind::Unit, name.as_str(), &unit.origin);
+        layout.add(place, &path, entry, ObjectSpec::unit_file(text));
     }
     for (file, text) in &unit.dropins {
         let Ok(path) = AbsPath::new(format!("{UNIT_DIR}/{name}.d/{file}")) else {
             continue;
         };
-        let entry = Entry::new(EntryKind::DropIn, format!("{name}/{file}"), &unit.origin);
+        let entry = DesiredEntry::new(EntryKind::DropIn, format!("{name}/{file}"), &unit.origin);
         if text.is_empty() {
             layout.absent.insert(place.of(&path), entry);
         } else {
-            layout.add(place, &path, entry, Object::unit_file(text));
+            layout.add(place, &path, entry, ObjectSpec::unit_file(text));
         }
     }
 }
 
-struct Enabling<'a, 'b> {
-    layout: &'a mut Layout,
-    place: &'a Place<'b>,
-    catalogue: &'a Catalogue<'a>,
-    links: &'a Links,
+struct EnablementPlanner<'a, 'b> {
+    layout: &'a mut DesiredTree,
+    place: &'a PathResolver<'b>,
+    catalogue: &'a UnitCatalog<'a>,
+    links: &'a LinkTargets,
 }
 
-impl Enabling<'_, '_> {
-    fn apply(&mut self, name: &UnitName, unit: &Unit, wish: Wish) {
+impl EnablementPlanner<'_, '_> {
+    fn apply(&mut self, name: &UnitName, unit: &Unit, wish: DesiredEnablement) {
         let real = self.catalogue.real_name(name, unit);
-        let entry = Entry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
+        let entry = DesiredEntry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
         match wish {
-            Wish::Enabled => self.enable(&entry, unit, &[real], true),
-            Wish::Preset(Preset::Enable(names)) => {
+            DesiredEnablement::Enabled => self.enable(&entry, unit, &[real], true),
+            DesiredEnablement::Preset(Preset::Enable(names)) => {
                 self.layout.preset.insert(real);
                 self.enable(&entry, unit, &names, false);
             }
-            Wish::Disabled => {
+            DesiredEnablement::Disabled => {
                 let newly = self.newly_said(name, unit);
                 self.disable(&entry, &real, newly);
                 if !newly {
@@ -241,21 +264,23 @@ impl Enabling<'_, '_> {
                 }
             }
             // A preset disables the unit only, not the units in its `Also=`.
-            Wish::Preset(Preset::Disable) => self.disable(&entry, &real, false),
-            Wish::Unsaid => {}
+            DesiredEnablement::Preset(Preset::Disable) => self.disable(&entry, &real, false),
+            DesiredEnablement::Unsaid => {}
         }
     }
 
-    fn enable(&mut self, entry: &Entry, unit: &Unit, names: &[String], said: bool) {
+    fn enable(&mut self, entry: &DesiredEntry, unit: &Unit, names: &[String], said: bool) {
         let mut own = BTreeSet::new();
         for name in names {
             let name = &self.catalogue.tree.real_name(name);
             let why_not = match self.catalogue.find(name) {
-                Lookup::Found(_) => None,
-                Lookup::Masked => Some("it is masked on this machine"),
-                Lookup::Generated => Some("it is created by a generator"),
+                UnitLookup::Found(_) => None,
+                UnitLookup::Masked => Some("it is masked on this machine"),
+                UnitLookup::Generated => Some("it is created by a generator"),
                 // An alias that does not resolve.
-                Lookup::Missing | Lookup::Alias(_) => Some("it does not exist on this machine"),
+                UnitLookup::Missing | UnitLookup::Alias(_) => {
+                    Some("it does not exist on this machine")
+                }
             };
             if let Some(why_not) = why_not {
                 // A preset is not an explicit request: there may be drop-ins for a unit that is not
@@ -266,8 +291,8 @@ impl Enabling<'_, '_> {
                 }
                 continue;
             }
-            let stop = |other: &str| self.catalogue.says(other);
-            let mut set = linkset::enable(name, &|other| self.catalogue.find(other), &stop);
+            let stop = |other: &str| self.catalogue.sets_enablement(other);
+            let mut set = enablement::enable(name, &|other| self.catalogue.find(other), &stop);
             // An instance that the config disables by name is not enabled through its template.
             set.links
                 .retain(|path, _| !self.catalogue.is_disabled(path.file_name()));
@@ -286,14 +311,14 @@ impl Enabling<'_, '_> {
                 .extend(starts);
             for (path, target) in set.links {
                 self.layout
-                    .add(self.place, &path, entry.clone(), Object::link(target));
+                    .add(self.place, &path, entry.clone(), ObjectSpec::link(target));
             }
         }
         // A unit of the config has exactly the links that the config wants; a vendor's unit may
         // have links that others added.
         if unit.contents.is_some() {
             let units = BTreeSet::from([entry.name.to_string()]);
-            let mut extra = linkset::standing_for(&units, self.links);
+            let mut extra = enablement::standing_for(&units, self.links);
             extra.extend(self.kept_away(&units));
             self.clear(entry, extra.into_iter().filter(|path| !own.contains(path)));
         }
@@ -303,18 +328,18 @@ impl Enabling<'_, '_> {
     /// another unit or a user may have enabled them again.
     fn newly_said(&self, name: &UnitName, unit: &Unit) -> bool {
         match self.catalogue.side {
-            Side::Before => true,
-            Side::After(from) => from.units.get(name) != Some(unit),
+            ConfigSide::Before => true,
+            ConfigSide::After(from) => from.units.get(name) != Some(unit),
         }
     }
 
-    fn disable(&mut self, entry: &Entry, name: &str, companions: bool) {
+    fn disable(&mut self, entry: &DesiredEntry, name: &str, companions: bool) {
         let find = |other: &str| self.catalogue.find(other);
-        let stop = |other: &str| !companions || self.catalogue.says(other);
-        let family = linkset::family(name, &find, &stop);
-        let mut paths = linkset::standing_for(&family, self.links);
+        let stop = |other: &str| !companions || self.catalogue.sets_enablement(other);
+        let family = enablement::family(name, &find, &stop);
+        let mut paths = enablement::standing_for(&family, self.links);
         paths.extend(self.kept_away(&family));
-        let links = linkset::enable(name, &find, &stop).links.into_keys();
+        let links = enablement::enable(name, &find, &stop).links.into_keys();
         // A name that belongs to another unit is not removed with this one.
         paths.extend(links.filter(|path| self.catalogue.tree.at(path).is_none()));
         self.clear(entry, paths.into_iter());
@@ -322,10 +347,10 @@ impl Enabling<'_, '_> {
 
     /// Links of companions that were removed when the unit was disabled and are still missing: they
     /// are restored only when the config no longer sets the unit's enablement.
-    fn keep_companions_away(&mut self, entry: &Entry, name: &str) {
+    fn keep_companions_away(&mut self, entry: &DesiredEntry, name: &str) {
         let find = |other: &str| self.catalogue.find(other);
-        let stop = |other: &str| self.catalogue.says(other);
-        let family = linkset::family(name, &find, &stop);
+        let stop = |other: &str| self.catalogue.sets_enablement(other);
+        let family = enablement::family(name, &find, &stop);
         let mut away = self.kept_away(&family);
         away.retain(|path| !self.links.contains_key(path));
         self.clear(entry, away.into_iter());
@@ -340,26 +365,26 @@ impl Enabling<'_, '_> {
             UnitEntry::Link(text) if !self.was_replaced(path) => Some((path.clone(), text.clone())),
             _ => None,
         });
-        linkset::standing_for(units, &links.collect())
+        enablement::standing_for(units, &links.collect())
     }
 
     /// Whether the base config had an object of its own there.
     fn was_replaced(&self, path: &AbsPath) -> bool {
         let names = &self.place.observed.unit_paths_before;
-        matches!(self.catalogue.side, Side::After(from) if unit_tree::brings(from, names, path))
+        matches!(self.catalogue.side, ConfigSide::After(from) if unit_tree::brings(from, names, path))
     }
 
     /// Keeps the result of the presets for a unit that the config has only drop-ins for: the links
     /// that the presets created are managed, and those that they removed can be restored later.
     fn keep_preset(&mut self, name: &UnitName, unit: &Unit) {
         let real = self.catalogue.real_name(name, unit);
-        let entry = Entry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
-        let set = linkset::enable(&real, &|other| self.catalogue.find(other), &|_| true);
+        let entry = DesiredEntry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
+        let set = enablement::enable(&real, &|other| self.catalogue.find(other), &|_| true);
         for (path, target) in set.links {
             let canonical = self.place.of(&path);
             if self.links.get(&path) == Some(&target) && !self.layout.speaks_of(&canonical) {
-                let object = Object::link(target);
-                let wanted = Wanted {
+                let object = ObjectSpec::link(target);
+                let wanted = DesiredObject {
                     entry: entry.clone(),
                     asked: path,
                     object,
@@ -374,7 +399,7 @@ impl Enabling<'_, '_> {
         self.clear(&entry, gone.collect::<Vec<_>>().into_iter());
     }
 
-    fn clear(&mut self, entry: &Entry, paths: impl Iterator<Item = AbsPath>) {
+    fn clear(&mut self, entry: &DesiredEntry, paths: impl Iterator<Item = AbsPath>) {
         for path in paths {
             let path = self.place.of(&path);
             self.layout
@@ -389,15 +414,15 @@ impl Enabling<'_, '_> {
 pub(super) fn started_by(link: &AbsPath) -> Option<String> {
     let wanter = unit_tree::wanter(link)?;
     let unit = link.file_name();
-    let startable = name::shape(unit) != Some(name::Shape::Template)
-        && name::shape(&wanter) != Some(name::Shape::Template);
-    (startable && !NEVER_REACHED.contains(&wanter.as_str())).then(|| unit.to_owned())
+    let startable = unit_name::shape(unit) != Some(unit_name::UnitNameShape::Template)
+        && unit_name::shape(&wanter) != Some(unit_name::UnitNameShape::Template);
+    (startable && !UNREACHED_TARGETS.contains(&wanter.as_str())).then(|| unit.to_owned())
 }
 
 /// Whether this is the link of an instance that one of the configs enables or disables by name:
 /// then its template, which has no explicit setting, does not keep it.
-fn has_its_own_say(link: &AbsPath, config: &MachineConfig, side: Side<'_>) -> bool {
-    let (Side::After(from), Ok(unit)) = (side, UnitName::new(link.file_name())) else {
+fn has_its_own_say(link: &AbsPath, config: &MachineConfig, side: ConfigSide<'_>) -> bool {
+    let (ConfigSide::After(from), Ok(unit)) = (side, UnitName::new(link.file_name())) else {
         return false;
     };
     let says = |config: &MachineConfig| {
@@ -411,14 +436,20 @@ fn has_its_own_say(link: &AbsPath, config: &MachineConfig, side: Side<'_>) -> bo
 
 /// Keeps the existing links: the config does not set the enablement, and the links belong to the
 /// unit.
-fn keep(layout: &mut Layout, place: &Place<'_>, name: &UnitName, unit: &Unit, links: &Links) {
-    for path in linkset::standing_for(&BTreeSet::from([name.to_string()]), links) {
+fn keep(
+    layout: &mut DesiredTree,
+    place: &PathResolver<'_>,
+    name: &UnitName,
+    unit: &Unit,
+    links: &LinkTargets,
+) {
+    for path in enablement::standing_for(&BTreeSet::from([name.to_string()]), links) {
         let canonical = place.of(&path);
         if layout.objects.contains_key(&canonical) || layout.absent.contains_key(&canonical) {
             continue;
         }
         let target = links.get(&path).cloned().unwrap_or_default();
-        let entry = Entry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
+        let entry = DesiredEntry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
         layout
             .starts
             .entry(name.to_string())
@@ -426,10 +457,10 @@ fn keep(layout: &mut Layout, place: &Place<'_>, name: &UnitName, unit: &Unit, li
             .extend(started_by(&path));
         layout.objects.insert(
             canonical,
-            Wanted {
+            DesiredObject {
                 entry,
                 asked: path,
-                object: Object::link(target),
+                object: ObjectSpec::link(target),
             },
         );
     }

@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use super::{Observed, Operation, desired::Layout, difference::Steps, host, observed::ObjectKind};
-use crate::{machine_config::Refusal, path::AbsPath, reason::Reason};
+use super::{
+    MachineFacts, Operation, desired_tree::DesiredTree, host_checks, machine_facts::ObjectKind,
+    steps::PathSteps,
+};
+use crate::{abs_path::AbsPath, machine_config::Refusal, reason::Reason};
 
 /// Refuses each entry of the desired config at an unsafe path (only the path `only`, if given), and
 /// removes such paths from the base config, so that nothing is done there.
-pub(super) fn take_out(
-    before: &mut Layout,
-    after: &mut Layout,
-    observed: &Observed,
+pub(super) fn refuse_unsafe_paths(
+    before: &mut DesiredTree,
+    after: &mut DesiredTree,
+    observed: &MachineFacts,
     only: Option<&AbsPath>,
 ) {
     for (path, why) in &observed.unsafe_after {
@@ -35,21 +38,21 @@ pub(super) fn take_out(
 /// a way that would block the rest of the update.
 pub(super) fn leave_obstructed(
     operations: &mut Vec<Operation>,
-    steps: &mut Steps,
-    after: &mut Layout,
-    observed: &Observed,
+    steps: &mut PathSteps,
+    after: &mut DesiredTree,
+    observed: &MachineFacts,
 ) {
     if observed.users_directories.is_empty() {
         return;
     }
-    let (busy, mount_points) = (steps.busy(), host::mount_points(observed));
+    let (busy, mount_points) = (steps.busy(), host_checks::mount_points(observed));
     operations.retain(|operation| {
         let target = &operation.target;
         if !observed.users_directories.contains_key(target) || after.speaks_of(target) {
             return true;
         }
         let around = (&busy, mount_points.as_slice());
-        let Some(obstacle) = host::obstacle(operation, steps, observed, around) else {
+        let Some(obstacle) = host_checks::obstacle(operation, steps, observed, around) else {
             return true;
         };
         let step = steps.at.remove(target);
@@ -63,7 +66,7 @@ pub(super) fn leave_obstructed(
 }
 
 /// Paths in a user's directory where the user has replaced a parent directory by something else.
-fn obstructed(before: &Layout, observed: &Observed) -> BTreeMap<AbsPath, String> {
+fn obstructed(before: &DesiredTree, observed: &MachineFacts) -> BTreeMap<AbsPath, String> {
     let users = before.objects.keys();
     let users = users.filter(|path| observed.users_directories.contains_key(path));
     let obstacle = |path: &AbsPath| {
@@ -77,7 +80,7 @@ fn obstructed(before: &Layout, observed: &Observed) -> BTreeMap<AbsPath, String>
         .collect()
 }
 
-impl Layout {
+impl DesiredTree {
     fn refuse_unsafe(&mut self, path: &AbsPath, why: &str, only: Option<&AbsPath>) {
         let wanted = self.objects.get(path);
         let asked = wanted.map_or(path, |wanted| &wanted.asked);

@@ -1,7 +1,7 @@
 //! Computes a pool's conditions from its nodes.
 
-use super::{Counts, Members, Standing};
-use crate::crd::{PoolView, REASON_LIMIT, cut};
+use super::{MachineCounts, NodePoolStatus, PoolMembers};
+use crate::kube_api::{MAX_REASON_BYTES, PoolView, truncate_at_char};
 
 /// One condition of a pool. The caller keeps its transition time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub struct PoolCondition {
 }
 
 /// Conditions written by other controllers that also make the pool `Degraded`.
-const OTHERS: [&str; 2] = ["RenderDegraded", "ImageBuildDegraded"];
+const FOREIGN_DEGRADED_CONDITIONS: [&str; 2] = ["RenderDegraded", "ImageBuildDegraded"];
 
 /// Returns the conditions of a pool, in the order in which they are written.
-pub fn conditions(members: &Members<'_>, counts: &Counts) -> Vec<PoolCondition> {
+pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<PoolCondition> {
     let pool = members.pool;
     let updated = counts.all_updated();
     let (target, paused) = (pool.spec.configuration.name.as_str(), pool.spec.paused);
@@ -42,7 +42,7 @@ pub fn conditions(members: &Members<'_>, counts: &Counts) -> Vec<PoolCondition> 
         message: message.to_owned(),
     };
     let degraded = named(members);
-    let other = OTHERS
+    let other = FOREIGN_DEGRADED_CONDITIONS
         .into_iter()
         .find(|kind| pool.status.is(kind) == Some(true));
     let (reason, message) = match (&degraded, other) {
@@ -79,20 +79,20 @@ fn said(pool: &PoolView, kind: &str) -> String {
 }
 
 /// Lists each managed node that is degraded once, with its reason; `None` if there is none.
-fn named(members: &Members<'_>) -> Option<String> {
+fn named(members: &PoolMembers<'_>) -> Option<String> {
     let mut failed: Vec<_> = members
         .nodes
         .iter()
         .filter(|node| {
-            let standing = Standing::of(node, None);
+            let standing = NodePoolStatus::of(node, None);
             standing.managed && standing.degraded
         })
         .collect();
     failed.sort_by(|a, b| a.name.cmp(&b.name));
     let each = failed.iter().map(|node| {
-        let reason = node.annotation(crate::crd::names::protocol::REASON);
+        let reason = node.annotation(crate::kube_api::keys::protocol::REASON);
         format!("{}: {}", node.name, reason.unwrap_or("no reason given"))
     });
     let each = each.collect::<Vec<_>>().join("; ");
-    (!each.is_empty()).then(|| cut(&each, REASON_LIMIT).to_owned())
+    (!each.is_empty()).then(|| truncate_at_char(&each, MAX_REASON_BYTES).to_owned())
 }

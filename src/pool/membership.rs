@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::crd::{NodeView, PoolView, names::label};
+use crate::kube_api::{NodeView, PoolView, keys::label};
 
-const WINDOWS: &str = "windows";
+const WINDOWS_OS: &str = "windows";
 
 /// The kind of a pool, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum PoolKind {
     /// Its nodes form the quorum: the pool has a control-plane role's name, or selects by such a role.
     ControlPlane,
     /// An administrator's own pool.
@@ -17,22 +17,22 @@ pub enum Kind {
     Worker,
 }
 
-impl Kind {
+impl PoolKind {
     /// Returns the kind of a pool.
     pub fn of(pool: &PoolView) -> Self {
-        const ROLES: [&str; 3] = [
+        const CONTROL_PLANE_ROLES: [&str; 3] = [
             label::ROLE_MASTER,
             label::ROLE_CONTROL_PLANE,
             label::ROLE_ARBITER,
         ];
         let is_role = |key: &str| {
             key.strip_prefix(label::ROLE_PREFIX)
-                .is_some_and(|role| ROLES.contains(&role))
+                .is_some_and(|role| CONTROL_PLANE_ROLES.contains(&role))
         };
         let selector = &pool.spec.node_selector;
         let requires = selector.match_labels.keys().any(|key| is_role(key));
         match pool.name.as_str() {
-            name if ROLES.contains(&name) => Self::ControlPlane,
+            name if CONTROL_PLANE_ROLES.contains(&name) => Self::ControlPlane,
             label::ROLE_WORKER => Self::Worker,
             _ if requires || selector.required().any(is_role) => Self::ControlPlane,
             _ => Self::Custom,
@@ -58,7 +58,7 @@ impl<'p> Membership<'p> {
         labels: &BTreeMap<String, String>,
         pools: impl IntoIterator<Item = &'p PoolView>,
     ) -> Self {
-        if labels.get(label::OS).is_some_and(|os| os == WINDOWS) {
+        if labels.get(label::OS).is_some_and(|os| os == WINDOWS_OS) {
             return Self::default();
         }
         let selects = |pool: &&PoolView| {
@@ -66,12 +66,12 @@ impl<'p> Membership<'p> {
             !selector.is_empty() && selector.selects(labels)
         };
         let mut found: Vec<_> = pools.into_iter().filter(selects).collect();
-        found.sort_by_key(|pool| (Kind::of(pool), rank(&pool.name), pool.name.as_str()));
+        found.sort_by_key(|pool| (PoolKind::of(pool), rank(&pool.name), pool.name.as_str()));
         let mut found = found.into_iter();
         let pool = found.next();
         // A node of the control plane or of a custom pool usually has the worker role too, so this is not a
         // conflict.
-        let others = found.filter(|other| Kind::of(other) != Kind::Worker);
+        let others = found.filter(|other| PoolKind::of(other) != PoolKind::Worker);
         Self {
             pool,
             passed_over: others.map(|other| other.name.as_str()).collect(),
@@ -100,7 +100,7 @@ fn rank(name: &str) -> u8 {
 
 /// A pool and its nodes.
 #[derive(Clone, Debug)]
-pub struct Members<'a> {
+pub struct PoolMembers<'a> {
     /// The pool.
     pub pool: &'a PoolView,
     /// Its nodes, in input order.
@@ -109,9 +109,9 @@ pub struct Members<'a> {
 
 /// All nodes, grouped by pool.
 #[derive(Clone, Debug, Default)]
-pub struct Split<'a> {
+pub struct NodesByPool<'a> {
     /// Every pool, in input order.
-    pub pools: Vec<Members<'a>>,
+    pub pools: Vec<PoolMembers<'a>>,
     /// Nodes that are in no pool.
     pub without: Vec<&'a NodeView>,
     /// Warnings about nodes that several pools select.
@@ -119,14 +119,14 @@ pub struct Split<'a> {
 }
 
 /// Assigns each node to its pool.
-pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> Split<'a> {
-    let empty = |pool| Members {
+pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> NodesByPool<'a> {
+    let empty = |pool| PoolMembers {
         pool,
         nodes: Vec::new(),
     };
-    let mut split = Split {
+    let mut split = NodesByPool {
         pools: pools.iter().map(empty).collect(),
-        ..Split::default()
+        ..NodesByPool::default()
     };
     let place: HashMap<_, _> = pools
         .iter()

@@ -3,17 +3,17 @@
 //! This module is pure: it takes nodes and pools as data and returns results. It makes one pass over the nodes; the
 //! order of its input does not change the result.
 
-mod columns;
 mod conditions;
-mod limit;
 mod membership;
-mod standing;
+mod node_status;
+mod summary;
+mod unavailable_limit;
 
-pub use columns::{COLUMNS, Counts, Row, age, table};
 pub use conditions::{PoolCondition, conditions};
-pub use limit::{BadLimit, Limit, max_unavailable};
-pub use membership::{Kind, Members, Membership, Split, split};
-pub use standing::Standing;
+pub use membership::{Membership, NodesByPool, PoolKind, PoolMembers, split};
+pub use node_status::NodePoolStatus;
+pub use summary::{COLUMNS, MachineCounts, PoolRow, age, table};
+pub use unavailable_limit::{BadLimit, UnavailableLimit, max_unavailable};
 
 #[cfg(test)]
 mod tests;

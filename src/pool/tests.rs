@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::crd::{NodeView, PoolView, names::protocol};
+use crate::kube_api::{NodeView, PoolView, keys::protocol};
 
 const ROLE: &str = "node-role.kubernetes.io/";
 
@@ -64,9 +64,9 @@ fn target(name: &str) -> PoolView {
     pool
 }
 
-fn row(pool: &PoolView, nodes: &[NodeView]) -> Row {
+fn row(pool: &PoolView, nodes: &[NodeView]) -> PoolRow {
     let pools = std::slice::from_ref(pool);
-    Row::of(&split(pools, nodes).pools[0])
+    PoolRow::of(&split(pools, nodes).pools[0])
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_node_is_ready_by_its_conditions_and_its_cordon_and_what_nobody_wrote_is_wel
         (cordoned(well()), false),
         (cordoned(with(well(), &[("Ready", "True")])), false),
     ] {
-        let standing = Standing::of(&node, None);
+        let standing = NodePoolStatus::of(&node, None);
         assert_eq!(standing.ready, ready, "{:?}", node.status.conditions);
         assert_eq!(standing.unavailable, !ready);
         assert!(standing.done, "a cordon takes nothing of the config away");
@@ -281,6 +281,10 @@ fn unavailable_is_who_takes_no_pods_or_is_on_the_way() {
             true,
         ),
     ] {
-        assert_eq!(Standing::of(&node, None).unavailable, unavailable, "{what}");
+        assert_eq!(
+            NodePoolStatus::of(&node, None).unavailable,
+            unavailable,
+            "{what}"
+        );
     }
 }

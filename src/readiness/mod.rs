@@ -2,18 +2,18 @@
 //!
 //! `/readyz`, `status`, `STATUS=` and the metrics all use this list, and readiness is not computed
 //! anywhere else. The evaluation is pure, without files, clock or tokio: observations are passed as
-//! [`Inputs`], the time as an argument.
+//! [`GateInputs`], the time as an argument.
 
-mod host;
-mod inputs;
-mod own;
-mod verdict;
+mod custom_gates;
+mod facts;
+mod gate_evaluation;
+mod host_gates;
 
-pub use inputs::{
-    Boot, ConfigState, DeviceManager, DevicesReturn, FailedUnits, Failure, FreeInodes, FreeSpace,
-    Inputs, Kubelet, MemorySettings, Pressure,
+pub use custom_gates::{CustomGate, CustomProbe, Endpoint, GateId, ProbeResult, ProbeResults};
+pub use facts::{
+    ConfigFacts, DeviceManager, DevicesReturn, FailedUnits, Failure, FreeInodes, FreeSpace,
+    GateInputs, KubeletReadiness, MemorySettings, Pressure, RebootFacts,
 };
-pub use own::{Answer, Answers, Endpoint, Name, OwnGate, Probe};
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -94,10 +94,10 @@ impl GateName {
     ///
     /// Gates for problems that an update can cause block; gates for the load of a machine only
     /// warn.
-    pub const fn default_effect(self) -> Effect {
+    pub const fn default_effect(self) -> GateEffect {
         match self {
             Self::Config | Self::BootProven | Self::Kubelet | Self::Devices | Self::FailedUnits => {
-                Effect::Hold
+                GateEffect::Hold
             }
             Self::DeviceManagerAbsent
             | Self::OtherDaemon
@@ -106,7 +106,7 @@ impl GateName {
             | Self::Inodes
             | Self::TimeSync
             | Self::ReadOnlyRoot
-            | Self::KernelMemorySettings => Effect::Warn,
+            | Self::KernelMemorySettings => GateEffect::Warn,
         }
     }
 }
@@ -120,7 +120,7 @@ impl fmt::Display for GateName {
 /// The effect of a closed gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Effect {
+pub enum GateEffect {
     /// `/readyz` fails.
     Hold,
     /// It is listed, without further effect.
@@ -134,11 +134,11 @@ pub enum Effect {
 #[serde(rename_all = "camelCase")]
 pub struct Gate {
     /// Its name.
-    pub name: Name,
+    pub name: GateId,
     /// Whether it is open.
     pub open: bool,
     /// Its effect while closed.
-    pub effect: Effect,
+    pub effect: GateEffect,
     /// When it last opened or closed.
     pub since: Timestamp,
     /// The reason for its state; [`Reason::Ok`] if there is none.
@@ -149,9 +149,9 @@ pub struct Gate {
 
 /// The settings of the gates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct GatePolicy {
     /// Effects that differ from [`GateName::default_effect`].
-    pub effects: BTreeMap<GateName, Effect>,
+    pub effects: BTreeMap<GateName, GateEffect>,
     /// Limit of CPU pressure: the share of the last minute, in percent, in which some task waited.
     pub cpu_pressure: u8,
     /// The same for memory.
@@ -165,12 +165,12 @@ pub struct Policy {
     /// How long devices may take to return before the gate opens with a report.
     pub return_limit: Duration,
     /// The administrator's own gates.
-    pub own: Vec<OwnGate>,
+    pub own: Vec<CustomGate>,
 }
 
-impl Policy {
+impl GatePolicy {
     /// The effect of `name` while closed.
-    pub fn effect(&self, name: GateName) -> Effect {
+    pub fn effect(&self, name: GateName) -> GateEffect {
         let set = self.effects.get(&name).copied();
         set.unwrap_or_else(|| name.default_effect())
     }
@@ -194,8 +194,8 @@ pub struct Gates(Vec<Gate>);
 impl Gates {
     /// Evaluates all gates. A gate whose state does not change keeps its `since`.
     #[must_use]
-    pub fn evaluate(&self, inputs: &Inputs, policy: &Policy, now: Timestamp) -> Self {
-        let judged = |name: Name, effect, verdict: verdict::Verdict| {
+    pub fn evaluate(&self, inputs: &GateInputs, policy: &GatePolicy, now: Timestamp) -> Self {
+        let judged = |name: GateId, effect, verdict: gate_evaluation::GateResult| {
             let mut before = self.0.iter().filter(|gate| gate.name == name);
             let before = before.find(|gate| gate.open == verdict.open);
             Gate {
@@ -208,23 +208,23 @@ impl Gates {
             }
         };
         let known = GateName::ALL.into_iter().map(|name| {
-            let verdict = verdict::of(name, inputs, policy, now);
+            let verdict = gate_evaluation::of(name, inputs, policy, now);
             judged(name.into(), policy.effect(name), verdict)
         });
         let own = policy.own.iter().map(|gate| {
-            let verdict = own::verdict(&gate.probe, inputs);
-            judged(Name::Own(gate.name.clone()), gate.effect, verdict)
+            let verdict = custom_gates::verdict(&gate.probe, inputs);
+            judged(GateId::Own(gate.name.clone()), gate.effect, verdict)
         });
         Self(known.chain(own).collect())
     }
 
     /// Whether the machine is ready: no blocking gate is closed.
     pub fn ready(&self) -> bool {
-        self.closed(Effect::Hold).next().is_none()
+        self.closed(GateEffect::Hold).next().is_none()
     }
 
     /// The closed gates with this effect.
-    pub fn closed(&self, effect: Effect) -> impl Iterator<Item = &Gate> {
+    pub fn closed(&self, effect: GateEffect) -> impl Iterator<Item = &Gate> {
         let concerned = move |gate: &&Gate| !gate.open && gate.effect == effect;
         self.0.iter().filter(concerned)
     }
@@ -238,7 +238,7 @@ impl Gates {
                 .collect();
             all.join(", ")
         };
-        let (held, warned) = (named(Effect::Hold), named(Effect::Warn));
+        let (held, warned) = (named(GateEffect::Hold), named(GateEffect::Warn));
         match (held.as_str(), warned.as_str()) {
             ("", "") => "ready".to_owned(),
             ("", warned) => format!("ready; warnings: {warned}"),

@@ -4,8 +4,8 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-fn policy() -> Policy {
-    Policy {
+fn policy() -> GatePolicy {
+    GatePolicy {
         effects: BTreeMap::new(),
         cpu_pressure: 90,
         memory_pressure: 40,
@@ -18,8 +18,8 @@ fn policy() -> Policy {
 }
 
 /// All inputs are observed and healthy.
-fn healthy() -> Inputs {
-    Inputs {
+fn healthy() -> GateInputs {
+    GateInputs {
         device_manager: DeviceManager::Listening,
         failed_units: Some(FailedUnits::default()),
         pressure: Some(Pressure {
@@ -31,7 +31,7 @@ fn healthy() -> Inputs {
         synchronised: Some(true),
         root_read_only: Some(false),
         memory: memory(1, 0),
-        ..Inputs::default()
+        ..GateInputs::default()
     }
 }
 
@@ -65,7 +65,7 @@ fn failure() -> Failure {
     }
 }
 
-fn with(change: impl FnOnce(&mut Inputs)) -> Inputs {
+fn with(change: impl FnOnce(&mut GateInputs)) -> GateInputs {
     let mut inputs = healthy();
     change(&mut inputs);
     inputs
@@ -92,15 +92,15 @@ fn stall(cpu: f64, memory: f64, io: f64) -> Option<Pressure> {
     Some(Pressure { cpu, memory, io })
 }
 
-fn boots(current: Option<&str>, ordered_at: Option<&str>) -> Boot {
-    Boot {
+fn boots(current: Option<&str>, ordered_at: Option<&str>) -> RebootFacts {
+    RebootFacts {
         current: current.map(str::to_owned),
         ordered_at: ordered_at.map(str::to_owned),
     }
 }
 
 /// A gate, whether it is open, the reason, and the inputs. All other gates are open.
-type Row = (GateName, bool, Reason, Inputs);
+type Row = (GateName, bool, Reason, GateInputs);
 
 #[rustfmt::skip]
 fn update_rows() -> Vec<Row> {
@@ -127,12 +127,12 @@ fn device_rows() -> Vec<Row> {
         waiting(now).map(|wait| DevicesReturn { since: at(-299), ..wait })
     };
     vec![
-        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = Kubelet::Unneeded)),
-        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = Kubelet::Ready)),
-        (G::Kubelet, true, R::SignalMissing, with(|i| i.kubelet = Kubelet::Unknown)),
-        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = Kubelet::NoNode)),
-        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = Kubelet::OldBoot)),
-        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = Kubelet::NotReady("CNI".into()))),
+        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = KubeletReadiness::Unneeded)),
+        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = KubeletReadiness::Ready)),
+        (G::Kubelet, true, R::SignalMissing, with(|i| i.kubelet = KubeletReadiness::Unknown)),
+        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::NoNode)),
+        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::OldBoot)),
+        (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::NotReady("CNI".into()))),
         (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Unneeded)),
         (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Absent(at(-29)))),
         (G::DeviceManagerAbsent, false, R::KubeletDown, with(|i| i.device_manager = DeviceManager::Absent(at(-30)))),
@@ -207,7 +207,7 @@ fn every_gate_turns_at_its_boundary() {
 
 #[test]
 fn free_bytes_below_the_limit_close_disk_space() {
-    let policy = Policy {
+    let policy = GatePolicy {
         min_free: MinFree::Bytes(1 << 30),
         ..policy()
     };
@@ -220,7 +220,7 @@ fn free_bytes_below_the_limit_close_disk_space() {
 
 #[test]
 fn a_machine_that_watches_nothing_is_ready() {
-    let gates = Gates::default().evaluate(&Inputs::default(), &policy(), at(0));
+    let gates = Gates::default().evaluate(&GateInputs::default(), &policy(), at(0));
     assert!(gates.ready());
     assert_eq!(gates.summary(), "ready");
     let names: Vec<_> = gates.iter().map(|gate| gate.name.clone()).collect();
@@ -251,18 +251,18 @@ fn only_a_gate_that_holds_takes_readiness_away() {
     let inputs = with(|i| i.synchronised = Some(false));
     for (effect, ready, summary) in [
         (
-            Effect::Hold,
+            GateEffect::Hold,
             false,
             "not ready: TimeSync (the clock is not synchronised)",
         ),
         (
-            Effect::Warn,
+            GateEffect::Warn,
             true,
             "ready; warnings: TimeSync (the clock is not synchronised)",
         ),
-        (Effect::Off, true, "ready"),
+        (GateEffect::Off, true, "ready"),
     ] {
-        let policy = Policy {
+        let policy = GatePolicy {
             effects: BTreeMap::from([(GateName::TimeSync, effect)]),
             ..policy()
         };
@@ -311,7 +311,7 @@ fn verdicts_that_time_alone_changes_are_looked_at_when_they_change() {
     };
     let mut now = at(-300);
     let mut turns = 0;
-    while let Some(turn) = inputs.turns_at(&policy(), now) {
+    while let Some(turn) = inputs.next_change_at(&policy(), now) {
         let before = turn - jiff::SignedDuration::from_nanos(1);
         assert_eq!(verdicts(now), verdicts(before), "nothing happens before");
         assert_ne!(verdicts(before), verdicts(turn), "something happens then");
@@ -325,8 +325,8 @@ fn verdicts_that_time_alone_changes_are_looked_at_when_they_change() {
     );
 }
 
-fn own(name: &str, probe: Probe, effect: Effect) -> OwnGate {
-    OwnGate {
+fn own(name: &str, probe: CustomProbe, effect: GateEffect) -> CustomGate {
+    CustomGate {
         name: name.to_owned(),
         probe,
         effect,
@@ -335,19 +335,19 @@ fn own(name: &str, probe: Probe, effect: Effect) -> OwnGate {
 
 #[test]
 fn gates_of_the_administrators_own_come_last_and_are_closed_until_they_are_answered() {
-    let unit = Probe::Unit("iscsid.service".to_owned());
-    let policy = Policy {
+    let unit = CustomProbe::Unit("iscsid.service".to_owned());
+    let policy = GatePolicy {
         own: vec![
-            own("Storage", unit.clone(), Effect::Hold),
+            own("Storage", unit.clone(), GateEffect::Hold),
             own(
                 "Network",
-                Probe::TaintAbsent("cni".to_owned()),
-                Effect::Warn,
+                CustomProbe::TaintAbsent("cni".to_owned()),
+                GateEffect::Warn,
             ),
         ],
         ..policy()
     };
-    let judged = |inputs: &Inputs| {
+    let judged = |inputs: &GateInputs| {
         let gates = Gates::default().evaluate(inputs, &policy, at(0));
         assert_eq!(gates.iter().count(), GateName::ALL.len() + 2);
         let of = |name: &str| {
@@ -362,7 +362,7 @@ fn gates_of_the_administrators_own_come_last_and_are_closed_until_they_are_answe
     let told = |open| {
         with(|i| {
             let message = "what was found".to_owned();
-            i.own = Answers::from([(unit.clone(), Answer { open, message })]);
+            i.own = ProbeResults::from([(unit.clone(), ProbeResult { open, message })]);
         })
     };
     let missing = (true, Reason::SignalMissing);
@@ -385,7 +385,7 @@ fn gates_of_the_administrators_own_come_last_and_are_closed_until_they_are_answe
 fn a_taint_is_meant_with_every_effect_unless_one_is_named() {
     let open = |taint: &str| {
         let inputs = with(|i| i.taints = Some(["a.b/c:NoExecute".to_owned()].into()));
-        super::own::verdict(&Probe::TaintAbsent(taint.to_owned()), &inputs).open
+        super::custom_gates::verdict(&CustomProbe::TaintAbsent(taint.to_owned()), &inputs).open
     };
     assert!(!open("a.b/c") && !open("a.b/c:NoExecute"));
     assert!(open("a.b/c:NoSchedule") && open("c") && open("a.b/cc"));
@@ -397,7 +397,7 @@ fn a_gate_of_a_newer_agent_is_read_by_its_name() {
     let gates: Gates = serde_json::from_str(text).unwrap();
     assert_eq!(
         gates.iter().next().unwrap().name,
-        Name::Own("Moon".to_owned())
+        GateId::Own("Moon".to_owned())
     );
     assert_eq!(serde_json::to_string(&gates).unwrap(), text);
 }

@@ -4,9 +4,9 @@ use std::fmt::{self, Write};
 
 use super::{
     ConfigStatus, DriftStatus,
-    text::{DOUBT, folded},
+    text_report::{WARNING_STYLE, folded},
 };
-use crate::{plan::printable, reason::Reason};
+use crate::{plan::escape_line, reason::Reason};
 
 /// Number of warnings shown; `machinist plan` shows all.
 const MAX_WARNINGS: usize = 5;
@@ -15,17 +15,25 @@ const MAX_WARNINGS: usize = 5;
 pub(super) fn config_rows(out: &mut String, config: &ConfigStatus) -> fmt::Result {
     for drift in &config.drift {
         let (path, what) = (&drift.path, differs(drift));
-        writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({what})", "drift")?;
+        writeln!(
+            out,
+            "  {WARNING_STYLE}{:<8}{WARNING_STYLE:#} {path} ({what})",
+            "drift"
+        )?;
     }
     for path in &config.labels_pending {
         let reason = Reason::LabelPending;
-        writeln!(out, "  {DOUBT}{:<8}{DOUBT:#} {path} ({reason})", "label")?;
+        writeln!(
+            out,
+            "  {WARNING_STYLE}{:<8}{WARNING_STYLE:#} {path} ({reason})",
+            "label"
+        )?;
     }
-    let head = format!("  {DOUBT}{:<8}{DOUBT:#} ", "warning");
+    let head = format!("  {WARNING_STYLE}{:<8}{WARNING_STYLE:#} ", "warning");
     // Warnings about this machine first: a unit that cannot start fails the update.
     let warnings = || config.plan_warnings.iter().chain(&config.warnings);
     for warning in warnings().take(MAX_WARNINGS) {
-        folded(out, &head, &printable(warning))?;
+        folded(out, &head, &escape_line(warning))?;
     }
     match warnings().count().saturating_sub(MAX_WARNINGS) {
         0 => Ok(()),

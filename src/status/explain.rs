@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Status, sentences::sentences};
-use crate::{readiness::Effect, reason::Reason};
+use super::{Status, failure_message::sentences};
+use crate::{readiness::GateEffect, reason::Reason};
 
 /// One obstacle, and how to resolve it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -61,7 +61,7 @@ pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
     let closed = status
         .gates
         .iter()
-        .filter(|gate| !gate.open && gate.effect == Effect::Hold);
+        .filter(|gate| !gate.open && gate.effect == GateEffect::Hold);
     found.extend(closed.map(|gate| {
         let what = format!("gate {} is closed: {}", gate.name, gate.message);
         Finding::coded(gate.reason, what, "")

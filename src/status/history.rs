@@ -4,14 +4,14 @@ use std::fmt::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
-use super::{Outcome, UpdateStatus, text::ago};
-use crate::plan::printable;
+use super::{UpdateOutcomeStatus, UpdateStatus, text_report::ago};
+use crate::plan::escape_line;
 
-const GOOD: Style = AnsiColor::Green.on_default();
-const BAD: Style = AnsiColor::Red.on_default().bold();
+const OK_STYLE: Style = AnsiColor::Green.on_default();
+const ERROR_STYLE: Style = AnsiColor::Red.on_default().bold();
 
 /// Column at which lists are wrapped.
-const WIDTH: usize = 80;
+const LINE_COLUMNS: usize = 80;
 
 /// Writes the updates with ANSI colours, in the order they are given.
 pub fn render(updates: &[UpdateStatus]) -> String {
@@ -25,10 +25,12 @@ pub fn render(updates: &[UpdateStatus]) -> String {
 
 fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
     let style = match update.outcome {
-        Some(Outcome::Done | Outcome::AppliedOffline) => GOOD,
-        _ => BAD,
+        Some(UpdateOutcomeStatus::Done | UpdateOutcomeStatus::AppliedOffline) => OK_STYLE,
+        _ => ERROR_STYLE,
     };
-    let outcome = update.outcome.map_or("running", Outcome::as_str);
+    let outcome = update
+        .outcome
+        .map_or("running", UpdateOutcomeStatus::as_str);
     let reason = update
         .reason
         .map_or(String::new(), |reason| format!(": {reason}"));
@@ -37,7 +39,7 @@ fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
     writeln!(out, "{began}  {style}{outcome}{style:#}{reason}, in {took}")?;
     writeln!(out, "  id    {}", update.id)?;
     let from = update.from.as_deref().unwrap_or("nothing");
-    let (from, to) = (printable(from), printable(&update.to));
+    let (from, to) = (escape_line(from), escape_line(&update.to));
     writeln!(out, "  from  {from}\n  to    {to}")?;
     let phases = update.phases.iter().map(|phase| {
         let end = phase.finished.or(update.finished).unwrap_or(phase.started);
@@ -49,7 +51,7 @@ fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
         let state = Some(&action.state).filter(|state| *state != "Done");
         let state = state.map(|state| format!(" ({})", state.to_lowercase()));
         let (unit, state) = (unit.unwrap_or_default(), state.unwrap_or_default());
-        printable(&format!("{}{unit}{state}", action.kind))
+        escape_line(&format!("{}{unit}{state}", action.kind))
     });
     list(out, "did", actions)
 }
@@ -63,7 +65,7 @@ fn list(out: &mut String, name: &str, items: impl Iterator<Item = String>) -> fm
     }
     while let Some(item) = items.next() {
         let comma = if items.peek().is_some() { ", " } else { "" };
-        if line.len() + item.len() > WIDTH && line.trim() != name {
+        if line.len() + item.len() > LINE_COLUMNS && line.trim() != name {
             writeln!(out, "{}", line.trim_end())?;
             line = " ".repeat(8);
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::readiness::{Effect, Gate, GateName};
+use crate::readiness::{Gate, GateEffect, GateName};
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
@@ -23,7 +23,7 @@ fn gates() -> Gates {
         Reason::SignalMissing,
         "no responder",
     );
-    time.effect = Effect::Off;
+    time.effect = GateEffect::Off;
     [
         gate(
             GateName::Config,
@@ -90,7 +90,7 @@ fn updates() -> Vec<UpdateStatus> {
         digest: "sha256:11".to_owned(),
         started: at("2026-11-20T12:00:00Z"),
         finished: Some(at("2026-11-20T12:01:05Z")),
-        outcome: Some(Outcome::RolledBack),
+        outcome: Some(UpdateOutcomeStatus::RolledBack),
         reason: Some(Reason::JobFailed),
         phases: vec![PhaseStatus {
             name: "Staging".to_owned(),
@@ -117,7 +117,7 @@ fn full() -> Status {
         message: "chronyd.service: the restart failed".to_owned(),
         again: true,
     });
-    status.held = Some(HeldStatus {
+    status.held = Some(PinStatus {
         config: "machine-2".to_owned(),
         digest: "sha256:22".to_owned(),
         by: "rollback".to_owned(),

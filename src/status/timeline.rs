@@ -4,15 +4,15 @@ use std::fmt::{self, Write};
 
 use jiff::Timestamp;
 
-use super::{Outcome, UpdateStatus, text::ago};
+use super::{UpdateOutcomeStatus, UpdateStatus, text_report::ago};
 
-const LEFT: f64 = 250.0;
-const BAR: f64 = 640.0;
-const ROW: f64 = 44.0;
-const TOP: f64 = 64.0;
-const MARGIN: f64 = 10.0;
+const BAR_LEFT_PX: f64 = 250.0;
+const BAR_WIDTH_PX: f64 = 640.0;
+const ROW_HEIGHT_PX: f64 = 44.0;
+const TOP_MARGIN_PX: f64 = 64.0;
+const LEGEND_LEFT_PX: f64 = 10.0;
 /// Width of the longest phase name with its colour; nine of them fit next to each other.
-const ENTRY: f64 = 110.0;
+const LEGEND_ENTRY_PX: f64 = 110.0;
 
 /// The colour of a phase: grey for waiting, warm for rollbacks and reboots, cool for work.
 fn colour(phase: &str) -> &'static str {
@@ -41,7 +41,10 @@ pub fn timeline(updates: &[UpdateStatus]) -> String {
 fn draw(out: &mut String, updates: &[UpdateStatus]) -> fmt::Result {
     let longest = updates.iter().map(length).fold(0.0, f64::max).max(0.001);
     let rows = u32::try_from(updates.len()).map_or(0.0, f64::from);
-    let (width, height) = (LEFT + BAR + 110.0, TOP + rows * ROW + 40.0);
+    let (width, height) = (
+        BAR_LEFT_PX + BAR_WIDTH_PX + 110.0,
+        TOP_MARGIN_PX + rows * ROW_HEIGHT_PX + 40.0,
+    );
     writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">"
@@ -52,10 +55,10 @@ fn draw(out: &mut String, updates: &[UpdateStatus]) -> fmt::Result {
         "<text x=\"10\" y=\"24\" font-size=\"16\">machinist: phases of the last updates</text>"
     )?;
     legend(out, updates)?;
-    let mut top = TOP;
+    let mut top = TOP_MARGIN_PX;
     for update in updates {
-        row(out, update, top, BAR / longest)?;
-        top += ROW;
+        row(out, update, top, BAR_WIDTH_PX / longest)?;
+        top += ROW_HEIGHT_PX;
     }
     writeln!(out, "</svg>")
 }
@@ -67,7 +70,7 @@ fn legend(out: &mut String, updates: &[UpdateStatus]) -> fmt::Result {
             names.push(&phase.name);
         }
     }
-    let mut left = MARGIN;
+    let mut left = LEGEND_LEFT_PX;
     for name in names {
         let fill = colour(name);
         writeln!(
@@ -76,14 +79,16 @@ fn legend(out: &mut String, updates: &[UpdateStatus]) -> fmt::Result {
             left + 14.0,
             escaped(name)
         )?;
-        left += ENTRY;
+        left += LEGEND_ENTRY_PX;
     }
     Ok(())
 }
 
 fn row(out: &mut String, update: &UpdateStatus, top: f64, scale: f64) -> fmt::Result {
     let began = update.started.strftime("%Y-%m-%d %H:%M:%SZ");
-    let outcome = update.outcome.map_or("running", Outcome::as_str);
+    let outcome = update
+        .outcome
+        .map_or("running", UpdateOutcomeStatus::as_str);
     let reason = update
         .reason
         .map_or(String::new(), |reason| format!(" {reason}"));
@@ -97,7 +102,7 @@ fn row(out: &mut String, update: &UpdateStatus, top: f64, scale: f64) -> fmt::Re
     let end = update.finished.unwrap_or(update.started);
     for phase in &update.phases {
         let (from, to) = (phase.started, phase.finished.unwrap_or(end));
-        let left = LEFT + seconds(update.started, from) * scale;
+        let left = BAR_LEFT_PX + seconds(update.started, from) * scale;
         // A phase that would be too narrow is drawn with a minimum width.
         let wide = (seconds(from, to) * scale).max(1.0);
         writeln!(
@@ -110,11 +115,11 @@ fn row(out: &mut String, update: &UpdateStatus, top: f64, scale: f64) -> fmt::Re
     }
     writeln!(
         out,
-        "<text x=\"{LEFT}\" y=\"{}\" font-size=\"10\" fill=\"#555\">to {}</text>",
+        "<text x=\"{BAR_LEFT_PX}\" y=\"{}\" font-size=\"10\" fill=\"#555\">to {}</text>",
         top + 34.0,
         escaped(&update.to)
     )?;
-    let right = LEFT + seconds(update.started, end) * scale + 8.0;
+    let right = BAR_LEFT_PX + seconds(update.started, end) * scale + 8.0;
     writeln!(
         out,
         "<text x=\"{right:.1}\" y=\"{}\">{}</text>",
@@ -133,7 +138,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 }
 
 fn escaped(text: &str) -> String {
-    let text = crate::plan::printable(text);
+    let text = crate::plan::escape_line(text);
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
@@ -159,7 +164,7 @@ mod tests {
             digest: String::new(),
             started: at(0),
             finished: Some(at(end)),
-            outcome: Some(Outcome::RolledBack),
+            outcome: Some(UpdateOutcomeStatus::RolledBack),
             reason: Some(crate::reason::Reason::RebootDidNotHappen),
             phases: phases.collect(),
             actions: Vec::new(),
@@ -195,7 +200,7 @@ mod tests {
         assert_eq!(legend, phases.len());
         for rest in drawn.split(" x=\"").skip(1) {
             let left: f64 = rest.split('"').next().unwrap().parse().unwrap();
-            assert!(left < LEFT + BAR + 110.0 - 80.0, "{rest}");
+            assert!(left < BAR_LEFT_PX + BAR_WIDTH_PX + 110.0 - 80.0, "{rest}");
         }
     }
 }

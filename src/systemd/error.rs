@@ -13,13 +13,13 @@ use crate::reason::Reason;
 pub struct SystemdError {
     act: String,
     #[source]
-    trouble: Trouble,
+    trouble: SystemdErrorKind,
 }
 
 /// The cause of a failure. Names follow systemd's own error names where they exist.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum SystemdErrorKind {
     /// No socket leads to the service, or its name has no owner on the bus.
     #[error("the service manager cannot be reached")]
     NoManager(#[source] Cause),
@@ -109,7 +109,7 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl SystemdError {
     /// `act` completes "cannot …", with the object: `restart chronyd.service`.
-    pub(super) fn new(act: impl Into<String>, trouble: Trouble) -> Self {
+    pub(super) fn new(act: impl Into<String>, trouble: SystemdErrorKind) -> Self {
         Self {
             act: act.into(),
             trouble,
@@ -117,12 +117,12 @@ impl SystemdError {
     }
 
     /// For `map_err`.
-    pub(super) fn during(act: impl Into<String>) -> impl FnOnce(Trouble) -> Self {
+    pub(super) fn during(act: impl Into<String>) -> impl FnOnce(SystemdErrorKind) -> Self {
         move |trouble| Self::new(act, trouble)
     }
 
     /// The cause.
-    pub fn trouble(&self) -> &Trouble {
+    pub fn trouble(&self) -> &SystemdErrorKind {
         &self.trouble
     }
 
@@ -137,7 +137,7 @@ impl SystemdError {
     }
 }
 
-impl Trouble {
+impl SystemdErrorKind {
     fn again(&self) -> bool {
         match self {
             Self::NoManager(_)
@@ -258,7 +258,7 @@ impl Trouble {
     }
 }
 
-impl From<zbus::Error> for Trouble {
+impl From<zbus::Error> for SystemdErrorKind {
     fn from(error: zbus::Error) -> Self {
         match error {
             zbus::Error::MethodError(name, text, _) => {
@@ -277,7 +277,7 @@ impl From<zbus::Error> for Trouble {
     }
 }
 
-impl From<zbus::fdo::Error> for Trouble {
+impl From<zbus::fdo::Error> for SystemdErrorKind {
     fn from(error: zbus::fdo::Error) -> Self {
         match error {
             zbus::fdo::Error::ZBus(error) => error.into(),
@@ -303,8 +303,8 @@ mod tests {
 
     use super::*;
 
-    fn sorted(name: &str, text: &str) -> Trouble {
-        Trouble::named(name, text.to_owned())
+    fn sorted(name: &str, text: &str) -> SystemdErrorKind {
+        SystemdErrorKind::named(name, text.to_owned())
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
             "org.freedesktop.DBus.Error.AccessDenied",
             "Permission denied",
         );
-        assert!(matches!(denied, Trouble::NotAuthorized(_)));
+        assert!(matches!(denied, SystemdErrorKind::NotAuthorized(_)));
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn the_cause_is_a_source_and_not_said_twice() {
-        let error = SystemdError::new("restart a.service", Trouble::UnitMasked);
+        let error = SystemdError::new("restart a.service", SystemdErrorKind::UnitMasked);
         assert_eq!(error.to_string(), "cannot restart a.service");
         assert_eq!(error.source().unwrap().to_string(), "the unit is masked");
     }

@@ -13,24 +13,24 @@ use tokio::sync::Mutex;
 use zbus::{Connection, OwnedObjectPath, fdo::PropertiesProxy, proxy::CacheProperties};
 
 use super::{
-    Lines, Login, SystemdError, TimeDate,
-    error::Trouble,
-    job::REPLACE,
-    link::{Link, Live, within},
-    proxies::{ServiceProxy, UnitProxy},
-    unit::{Active, Load, ServiceState, UnitState},
+    BusAddresses, Logind, SystemdError, Timedated,
+    connection::{LiveConnection, Reconnecting, within},
+    dbus_proxies::{ServiceProxy, UnitProxy},
+    error::SystemdErrorKind,
+    jobs::REPLACE_MODE,
+    unit_state::{ActiveState, LoadState, ServiceState, UnitState},
 };
-use crate::update::userspace::Userspace;
+use crate::update::boot_id::Userspace;
 
 /// How long a reload may take: PID 1 runs all generators, 90 s each at most, and reads all units.
-const RELOAD: Duration = Duration::from_secs(180);
-pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(180);
+pub(super) const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
 
 /// The service manager of one machine. Cheap to clone; connects on the first request, and again after the
 /// connection broke.
 #[derive(Clone, Debug)]
 pub struct Systemd {
-    pub(super) link: Link,
+    pub(super) link: Reconnecting,
     reloads: Arc<Reloads>,
 }
 
@@ -42,9 +42,9 @@ pub struct ListedUnit {
     /// The unit's description.
     pub description: String,
     /// Whether it is loaded.
-    pub load: Load,
+    pub load: LoadState,
     /// The state common to all kinds of units.
-    pub active: Active,
+    pub active: ActiveState,
     /// The state specific to its kind of unit.
     pub sub: String,
     /// Whether a job is queued or running for it.
@@ -72,26 +72,26 @@ pub enum SystemState {
 
 impl Systemd {
     /// Creates the client; connects on the first request.
-    pub fn new(lines: Lines) -> Self {
+    pub fn new(lines: BusAddresses) -> Self {
         Self {
-            link: Link::new(lines),
+            link: Reconnecting::new(lines),
             reloads: Arc::default(),
         }
     }
 
     /// logind, over the same bus connection.
-    pub fn login(&self) -> Login {
-        Login::new(self.link.clone())
+    pub fn login(&self) -> Logind {
+        Logind::new(self.link.clone())
     }
 
     /// timedated, over the same bus connection.
-    pub fn timedate(&self) -> TimeDate {
-        TimeDate::new(self.link.clone())
+    pub fn timedate(&self) -> Timedated {
+        Timedated::new(self.link.clone())
     }
 
     /// The state of a unit. A unit that does not exist, or is masked, is no error.
     pub async fn unit(&self, name: &str) -> Result<UnitState, SystemdError> {
-        let state = self.look_at(name).await;
+        let state = self.query_unit_state(name).await;
         state.map_err(SystemdError::during(format!("read the state of {name}")))
     }
 
@@ -99,9 +99,9 @@ impl Systemd {
     pub async fn daemon_reload(&self) -> Result<(), SystemdError> {
         let reload = self.reloads.share(async || {
             let manager = self.link.to_manager().await?.manager().await?;
-            match tokio::time::timeout(RELOAD, manager.reload()).await {
-                Ok(done) => done.map_err(Trouble::from),
-                Err(_) => Err(Trouble::NoReply),
+            match tokio::time::timeout(RELOAD_TIMEOUT, manager.reload()).await {
+                Ok(done) => done.map_err(SystemdErrorKind::from),
+                Err(_) => Err(SystemdErrorKind::NoReply),
             }
         });
         let done = reload.await;
@@ -132,8 +132,8 @@ impl Systemd {
         let listed = rows.into_iter().map(|row| ListedUnit {
             name: row.0,
             description: row.1,
-            load: Load::parse(&row.2),
-            active: Active::parse(&row.3),
+            load: LoadState::parse(&row.2),
+            active: ActiveState::parse(&row.3),
             sub: row.4,
             has_job: row.7 != 0,
         });
@@ -144,7 +144,7 @@ impl Systemd {
     pub async fn active_units(
         &self,
         names: &[&str],
-    ) -> Result<BTreeMap<String, Active>, SystemdError> {
+    ) -> Result<BTreeMap<String, ActiveState>, SystemdError> {
         let list = async {
             let manager = self.link.to_manager().await?.manager().await?;
             within(manager.list_units_by_names(names)).await
@@ -153,13 +153,15 @@ impl Systemd {
             "read the states of {}",
             names.join(", ")
         )))?;
-        let states = rows.into_iter().map(|row| (row.0, Active::parse(&row.3)));
+        let states = rows
+            .into_iter()
+            .map(|row| (row.0, ActiveState::parse(&row.3)));
         Ok(states.collect())
     }
 
     /// The manager's state between boot and shutdown.
     pub async fn system_state(&self) -> Result<SystemState, SystemdError> {
-        let state = self.look_at_system().await;
+        let state = self.query_system_state().await;
         state.map_err(SystemdError::during("read the state of the system"))
     }
 
@@ -170,7 +172,7 @@ impl Systemd {
             let started = within(manager.userspace_timestamp_monotonic()).await?;
             let soft_reboots = match within(manager.soft_reboots_count()).await {
                 // systemd before 256.
-                Err(Trouble::Unsupported(_)) => None,
+                Err(SystemdErrorKind::Unsupported(_)) => None,
                 count => Some(count?),
             };
             Ok(Userspace {
@@ -188,21 +190,23 @@ impl Systemd {
     /// Does nothing and returns false if this boot has another target: rescue or another one was selected on the
     /// kernel's command line.
     pub async fn default_target_again(&self) -> Result<bool, SystemdError> {
-        const TARGET: &str = "default.target";
+        const DEFAULT_TARGET: &str = "default.target";
         let again = async {
             let live = self.link.to_manager().await?;
-            if !has_job(&live, TARGET).await? {
+            if !has_job(&live, DEFAULT_TARGET).await? {
                 return Ok(false);
             }
             let manager = live.manager().await?;
-            within(manager.start_unit(TARGET, REPLACE)).await?;
+            within(manager.start_unit(DEFAULT_TARGET, REPLACE_MODE)).await?;
             Ok(true)
         };
         let queued = again.await;
-        queued.map_err(SystemdError::during(format!("start {TARGET} again")))
+        queued.map_err(SystemdError::during(format!(
+            "start {DEFAULT_TARGET} again"
+        )))
     }
 
-    pub(super) async fn look_at_system(&self) -> Result<SystemState, Trouble> {
+    pub(super) async fn query_system_state(&self) -> Result<SystemState, SystemdErrorKind> {
         let manager = self.link.to_manager().await?.manager().await?;
         Ok(match within(manager.system_state()).await?.as_str() {
             "initializing" => SystemState::Initializing,
@@ -215,7 +219,7 @@ impl Systemd {
         })
     }
 
-    pub(super) async fn look_at(&self, name: &str) -> Result<UnitState, Trouble> {
+    pub(super) async fn query_unit_state(&self, name: &str) -> Result<UnitState, SystemdErrorKind> {
         let live = self.link.to_manager().await?;
         let path = path_of(&live, name).await?;
         state_at(&live, &path).await
@@ -223,11 +227,14 @@ impl Systemd {
 }
 
 /// The unit's object path; systemd loads the unit if necessary.
-pub(super) async fn path_of(live: &Live, name: &str) -> Result<OwnedObjectPath, Trouble> {
+pub(super) async fn path_of(
+    live: &LiveConnection,
+    name: &str,
+) -> Result<OwnedObjectPath, SystemdErrorKind> {
     within(live.manager().await?.load_unit(name)).await
 }
 
-pub(super) async fn has_job(live: &Live, name: &str) -> Result<bool, Trouble> {
+pub(super) async fn has_job(live: &LiveConnection, name: &str) -> Result<bool, SystemdErrorKind> {
     let path = path_of(live, name).await?;
     let unit = UnitProxy::builder(live.connection())
         .path(path)
@@ -237,9 +244,12 @@ pub(super) async fn has_job(live: &Live, name: &str) -> Result<bool, Trouble> {
     Ok(within(unit.job()).await?.0 != 0)
 }
 
-pub(super) async fn state_at(live: &Live, path: &OwnedObjectPath) -> Result<UnitState, Trouble> {
+pub(super) async fn state_at(
+    live: &LiveConnection,
+    path: &OwnedObjectPath,
+) -> Result<UnitState, SystemdErrorKind> {
     let all = properties_at(live.connection(), path).await?;
-    let properties = within(all.get_all(UNIT.try_into()?)).await?;
+    let properties = within(all.get_all(UNIT_INTERFACE.try_into()?)).await?;
     let service = if path.ends_with("_2eservice") {
         service_at(live.connection(), path).await?
     } else {
@@ -251,7 +261,7 @@ pub(super) async fn state_at(live: &Live, path: &OwnedObjectPath) -> Result<Unit
 pub(super) async fn properties_at<'a>(
     connection: &Connection,
     path: &'a OwnedObjectPath,
-) -> Result<PropertiesProxy<'a>, Trouble> {
+) -> Result<PropertiesProxy<'a>, SystemdErrorKind> {
     let proxy = PropertiesProxy::builder(connection)
         .destination("org.freedesktop.systemd1")
         .path(path)
@@ -264,7 +274,7 @@ pub(super) async fn properties_at<'a>(
 async fn service_at(
     connection: &Connection,
     path: &OwnedObjectPath,
-) -> Result<Option<ServiceState>, Trouble> {
+) -> Result<Option<ServiceState>, SystemdErrorKind> {
     let service = ServiceProxy::builder(connection)
         .path(path)
         .cache_properties(CacheProperties::No)
@@ -272,7 +282,7 @@ async fn service_at(
         .await?;
     let result = match within(service.result()).await {
         // In some versions a unit without a file does not have this interface.
-        Err(Trouble::Unsupported(_)) => return Ok(None),
+        Err(SystemdErrorKind::Unsupported(_)) => return Ok(None),
         result => result?,
     };
     let pid = within(service.main_pid()).await?;
@@ -295,8 +305,8 @@ struct Reloads {
 impl Reloads {
     async fn share(
         &self,
-        reload: impl AsyncFnOnce() -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
+        reload: impl AsyncFnOnce() -> Result<(), SystemdErrorKind>,
+    ) -> Result<(), SystemdErrorKind> {
         let mine = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
         let mut done = self.done.lock().await;
         if *done >= mine {

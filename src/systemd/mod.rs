@@ -1,33 +1,35 @@
 //! Clients of the host's service manager: units and jobs of PID 1, logind's reboot and locks, the
 //! clock's state, and notifications to machinist's own service manager.
 //!
-//! The only module that uses D-Bus. Sockets are provided from outside through [`Dial`], so the same
+//! The only module that uses D-Bus. Sockets are provided from outside through [`SocketDialer`], so the same
 //! code reaches `/run/dbus` of the machine, of a machine mounted at `/host`, and of a simulated
 //! one.
 
-mod changes;
+mod connection;
+mod dbus_proxies;
 mod error;
-mod job;
-mod link;
-mod login;
+mod jobs;
+mod logind;
 mod manager;
-mod notify;
-mod private;
-mod proxies;
+mod notifier;
+mod private_socket;
 mod reboot;
-mod services;
-mod settle;
-mod shutdowns;
-mod timedate;
-mod unit;
+mod shutdown_inhibit;
+mod stability;
+mod timedated;
+mod unit_signals;
+mod unit_state;
+mod update_port;
 
-pub use error::{SystemdError, Trouble};
-pub use job::{JobResult, Verb};
-pub use link::{Dial, Lines};
-pub use login::{InhibitLock, InhibitMode, Inhibitor, Login, RebootFlags, ShutdownSignals, WHO};
+pub use connection::{BusAddresses, SocketDialer};
+pub use error::{SystemdError, SystemdErrorKind};
+pub use jobs::{JobResult, JobVerb};
+pub use logind::{
+    INHIBITOR_NAME, InhibitLock, InhibitMode, Inhibitor, Logind, RebootFlags, ShutdownSignals,
+};
 pub use manager::{ListedUnit, SystemState, Systemd};
-pub use notify::Notifier;
-pub use reboot::{Method, Receipt};
-pub use shutdowns::{Around, around_shutdowns};
-pub use timedate::TimeDate;
-pub use unit::{Active, Load, UnitState};
+pub use notifier::Notifier;
+pub use reboot::{Method, RebootProof};
+pub use shutdown_inhibit::{ShutdownHooks, around_shutdowns};
+pub use timedated::Timedated;
+pub use unit_state::{ActiveState, LoadState, UnitState};

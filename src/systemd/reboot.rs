@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Inhibitor, Login, RebootFlags, ShutdownSignals, SystemState, Systemd, SystemdError, Trouble,
-    link::within, manager::has_job,
+    Inhibitor, Logind, RebootFlags, ShutdownSignals, SystemState, Systemd, SystemdError,
+    SystemdErrorKind, connection::within, manager::has_job,
 };
 
 /// Methods to request a reboot, in the order in which they are tried.
@@ -27,7 +27,7 @@ impl Method {
 
 /// The confirmation that the machine will shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Receipt {
+pub enum RebootProof {
     /// Our request was accepted.
     Accepted,
     /// A shutdown requested by another process is already in progress.
@@ -36,25 +36,25 @@ pub enum Receipt {
 
 /// Poll interval where no signal announces a change: four calls a second cost nothing in the
 /// seconds that a machine needs to shut down.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// On a system without merged directories it is only here; elsewhere `/bin` is a link.
-const SYSTEMCTL: &str = "/bin/systemctl";
+const SYSTEMCTL_PATH: &str = "/bin/systemctl";
 
 /// The names used by the methods without logind: our transient unit, the verb of `systemctl` and
 /// the target.
-struct Names {
+struct RebootNames {
     transient: &'static str,
     verb: &'static str,
     target: &'static str,
 }
 
-const FULL: Names = Names {
+const FULL_REBOOT: RebootNames = RebootNames {
     transient: "machinist-reboot.service",
     verb: "reboot",
     target: "reboot.target",
 };
 
-const SOFT: Names = Names {
+const SOFT_REBOOT: RebootNames = RebootNames {
     transient: "machinist-soft-reboot.service",
     verb: "soft-reboot",
     target: "soft-reboot.target",
@@ -62,7 +62,7 @@ const SOFT: Names = Names {
 
 impl Systemd {
     /// Requests a reboot by one method and waits at most `receipt_within` for the confirmation.
-    /// Methods other than [`Method::Logind`] support only the flag [`RebootFlags::SOFT`].
+    /// Methods other than [`Method::Logind`] support only the flag [`RebootFlags::SOFT_REBOOT`].
     ///
     /// Locks of others are respected by every method; without logind there are none.
     pub async fn reboot_by(
@@ -70,24 +70,21 @@ impl Systemd {
         method: Method,
         flags: RebootFlags,
         receipt_within: Duration,
-    ) -> Result<Receipt, SystemdError> {
+    ) -> Result<RebootProof, SystemdError> {
         if method == Method::Logind {
-            return self
-                .login()
-                .reboot_with_receipt(flags, receipt_within)
-                .await;
+            return self.login().reboot_with_proof(flags, receipt_within).await;
         }
         match self.login().blockers().await {
             Ok(holders) => none_of(holders)?,
-            Err(error) if matches!(error.trouble(), Trouble::NoManager(_)) => {}
+            Err(error) if matches!(error.trouble(), SystemdErrorKind::NoManager(_)) => {}
             Err(error) => return Err(error),
         }
         let names = match flags {
-            RebootFlags::SOFT => SOFT,
-            _ => FULL,
+            RebootFlags::SOFT => SOFT_REBOOT,
+            _ => FULL_REBOOT,
         };
         if method == Method::TransientUnit {
-            let argv = [SYSTEMCTL, names.verb];
+            let argv = [SYSTEMCTL_PATH, names.verb];
             self.start_transient(names.transient, &argv, "Reboot for machinist")
                 .await?;
         } else {
@@ -97,20 +94,21 @@ impl Systemd {
     }
 
     /// Whether the machine is shutting down: a shutdown is announced or in progress.
-    pub async fn going_down(&self) -> Result<bool, SystemdError> {
+    pub async fn is_shutting_down(&self) -> Result<bool, SystemdError> {
         let ask = async {
-            if self.look_at_system().await? == SystemState::Stopping {
+            if self.query_system_state().await? == SystemState::Stopping {
                 return Ok(true);
             }
             let live = self.link.to_manager().await?;
-            Ok(has_job(&live, FULL.target).await? || has_job(&live, SOFT.target).await?)
+            Ok(has_job(&live, FULL_REBOOT.target).await?
+                || has_job(&live, SOFT_REBOOT.target).await?)
         };
         let failed = SystemdError::during("check for a pending shutdown");
         if ask.await.map_err(failed)? {
             return Ok(true);
         }
         match self.login().preparing_for_shutdown().await {
-            Err(error) if matches!(error.trouble(), Trouble::NoManager(_)) => Ok(false),
+            Err(error) if matches!(error.trouble(), SystemdErrorKind::NoManager(_)) => Ok(false),
             answer => answer,
         }
     }
@@ -125,40 +123,40 @@ impl Systemd {
         start.await.map(drop).map_err(failed)
     }
 
-    async fn goes_down(&self, within: Duration) -> Result<Receipt, SystemdError> {
+    async fn goes_down(&self, within: Duration) -> Result<RebootProof, SystemdError> {
         let until = Instant::now() + within;
         loop {
-            match self.going_down().await {
-                Ok(true) => return Ok(Receipt::Accepted),
+            match self.is_shutting_down().await {
+                Ok(true) => return Ok(RebootProof::Accepted),
                 Ok(false) => {}
                 // The bus disappears during a shutdown, but may also just be restarting.
                 Err(error) if error.again() => {}
                 Err(error) => return Err(error),
             }
-            if Instant::now() + LOOK_AGAIN > until {
+            if Instant::now() + POLL_INTERVAL > until {
                 return Err(no_receipt(within));
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-impl Login {
+impl Logind {
     /// Requests a reboot from logind and waits at most `receipt_within` for its announcement. If
     /// others hold `block` locks, returns an error with their names and requests nothing.
-    pub async fn reboot_with_receipt(
+    pub async fn reboot_with_proof(
         &self,
         flags: RebootFlags,
         receipt_within: Duration,
-    ) -> Result<Receipt, SystemdError> {
+    ) -> Result<RebootProof, SystemdError> {
         none_of(self.blockers().await?)?;
         let mut signals = self.prepare_for_shutdown().await?;
         match self.reboot(flags).await {
             Ok(()) => {}
             Err(error) => match error.trouble() {
-                Trouble::OperationInProgress => return Ok(Receipt::InProgress),
+                SystemdErrorKind::OperationInProgress => return Ok(RebootProof::InProgress),
                 // Taken since we checked; logind does not report by whom.
-                Trouble::BlockedByInhibitor { .. } => {
+                SystemdErrorKind::BlockedByInhibitor { .. } => {
                     return Err(blocked(self.blockers().await.unwrap_or_default()));
                 }
                 _ => return Err(error),
@@ -169,21 +167,23 @@ impl Login {
             Ok(announced) => announced,
             // The signal may have been lost with a connection.
             Err(_) => match self.preparing_for_shutdown().await {
-                Ok(true) => Ok(Receipt::Accepted),
+                Ok(true) => Ok(RebootProof::Accepted),
                 _ => Err(no_receipt(receipt_within)),
             },
         }
     }
 
-    async fn announced(&self, signals: &mut ShutdownSignals) -> Result<Receipt, SystemdError> {
+    async fn announced(&self, signals: &mut ShutdownSignals) -> Result<RebootProof, SystemdError> {
         loop {
             match signals.next().await {
-                Some(true) => return Ok(Receipt::Accepted),
-                Some(false) => return Err(SystemdError::new("reboot", Trouble::Cancelled)),
+                Some(true) => return Ok(RebootProof::Accepted),
+                Some(false) => {
+                    return Err(SystemdError::new("reboot", SystemdErrorKind::Cancelled));
+                }
                 None => {
                     *signals = self.prepare_for_shutdown().await?;
                     if self.preparing_for_shutdown().await? {
-                        return Ok(Receipt::Accepted);
+                        return Ok(RebootProof::Accepted);
                     }
                 }
             }
@@ -206,9 +206,9 @@ fn none_of(holders: Vec<Inhibitor>) -> Result<(), SystemdError> {
 }
 
 fn blocked(holders: Vec<Inhibitor>) -> SystemdError {
-    SystemdError::new("reboot", Trouble::BlockedByInhibitor { holders })
+    SystemdError::new("reboot", SystemdErrorKind::BlockedByInhibitor { holders })
 }
 
 fn no_receipt(within: Duration) -> SystemdError {
-    SystemdError::new("reboot", Trouble::NoReceipt { within })
+    SystemdError::new("reboot", SystemdErrorKind::NoReceipt { within })
 }

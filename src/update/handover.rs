@@ -8,22 +8,22 @@
 //! start.
 
 mod adopt;
-mod found;
+mod mcd_state;
 mod release;
 
-pub use adopt::{Adoption, adopt, look_before_adoption};
-pub use found::{Found, MachineConfigText, find, parse};
-pub use release::{Giving, Handed, hand_over, look_before_release};
+pub use adopt::{Adoption, adopt, check_adoption};
+pub use mcd_state::{MachineConfigText, McdConfigState, find, parse};
+pub use release::{ReleasePlan, ReleasedFiles, check_release, hand_over};
 
 use super::{
-    hold::HoldError, look::LookError, observe::ObserveError, store::StoreError,
+    observe::ObserveError, observe_and_plan::LookError, pinned_config::PinError, store::StoreError,
     transaction::TransactionError,
 };
 use crate::{
+    abs_path::{AbsPath, BadPath},
     machine_config::Refusal,
-    path::{AbsPath, BadPath},
     reason::Reason,
-    root::RootError,
+    rootfs::RootError,
 };
 
 /// Reasons why a machine is not handed over.
@@ -57,7 +57,7 @@ pub enum HandoverError {
     Store(#[from] StoreError),
     /// Accessing the held config failed.
     #[error(transparent)]
-    Hold(#[from] HoldError),
+    Hold(#[from] PinError),
     /// Observing the machine failed.
     #[error(transparent)]
     Look(#[from] LookError),

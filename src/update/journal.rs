@@ -3,16 +3,16 @@
 //!
 //! This module contains only the data and its text form; [`super::store`] reads and writes it.
 
+mod encoding;
 mod history;
 mod operation;
-mod text;
 mod transaction;
 
+pub use encoding::BadJournal;
 pub use history::{Outcome, PhaseRecord, UpdateRecord};
-pub use operation::{Below, Keep, ObjectId, OperationRecord, OperationRecordKind};
-pub use text::BadJournal;
+pub use operation::{BackupPolicy, NestedObject, ObjectId, OperationRecord, OperationRecordKind};
 pub use transaction::{
-    ActionRecord, ActionState, Direction, Mark, RebootRecord, Transaction, kernel_of,
+    ActionRecord, ActionState, Direction, RebootRecord, Transaction, TransactionState, kernel_of,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,15 +21,15 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    abs_path::AbsPath,
     digest::Digest,
-    path::AbsPath,
     plan::{Attributes, Edit},
     reason::Reason,
-    root::Identity,
+    rootfs::ObjectIdentity,
 };
 
 /// Number of finished updates that are kept for `history`.
-pub const HISTORY: usize = 20;
+pub const MAX_HISTORY_UPDATES: usize = 20;
 
 /// The persistent state of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct Journal {
     pub originals: BTreeMap<AbsPath, AbsPath>,
     /// Directories that machinist created at mount points, for staging and originals.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub holders: BTreeMap<AbsPath, Identity>,
+    pub holders: BTreeMap<AbsPath, ObjectIdentity>,
     /// Mode and owner before machinist changed them, for files whose content the config does not define.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<AbsPath, Attributes>,
@@ -73,8 +73,8 @@ pub struct Journal {
     /// Unverified transactions, oldest first.
     pub transactions: Vec<Transaction>,
     /// Why the last update failed; cleared by the next successful update.
-    pub failure: Option<Failure>,
-    /// Finished updates, oldest first, at most [`HISTORY`].
+    pub failure: Option<UpdateFailure>,
+    /// Finished updates, oldest first, at most [`MAX_HISTORY_UPDATES`].
     pub history: Vec<UpdateRecord>,
 }
 
@@ -135,10 +135,10 @@ pub struct CordonRecord {
     pub phases: Vec<PhaseRecord>,
     /// Allocatable devices before allocation was disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lent: Option<LentBefore>,
+    pub lent: Option<DevicesBeforeUpdate>,
     /// The last requested state of device allocation.
     #[serde(default)]
-    pub lending: Lending,
+    pub lending: DeviceUsers,
     /// Units that the update stopped and must start again; no other units.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped: Vec<String>,
@@ -146,7 +146,7 @@ pub struct CordonRecord {
 
 /// Which pods may be allocated this machine's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Lending {
+pub enum DeviceUsers {
     /// Devices are allocatable to every pod.
     #[default]
     Open,
@@ -161,7 +161,7 @@ pub enum Lending {
 /// The device allocation before an update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct LentBefore {
+pub struct DevicesBeforeUpdate {
     /// Allocatable devices by resource.
     pub counts: BTreeMap<String, usize>,
     /// Devices per resource of each container, by `namespace/pod/container`; `None` if the allocation is unknown.
@@ -207,7 +207,7 @@ impl PartialEq for ConfigName {
 
 /// Describes why an update failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct UpdateFailure {
     /// The stable reason code.
     pub code: Reason,
     /// The error with its whole chain of causes.
@@ -249,10 +249,10 @@ impl Journal {
         self.transactions.last_mut()
     }
 
-    /// Adds a finished update and drops the oldest ones beyond [`HISTORY`].
+    /// Adds a finished update and drops the oldest ones beyond [`MAX_HISTORY_UPDATES`].
     pub fn remember(&mut self, record: UpdateRecord) {
         self.history.push(record);
-        let surplus = self.history.len().saturating_sub(HISTORY);
+        let surplus = self.history.len().saturating_sub(MAX_HISTORY_UPDATES);
         self.history.drain(..surplus);
     }
 }

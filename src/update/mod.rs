@@ -1,42 +1,42 @@
 //! Implements the life of an update: the journal, the order of its steps, and crash recovery.
 
-pub mod guard;
+pub mod boot_health;
+pub mod boot_id;
+pub mod cache;
+pub mod crash_recovery;
 pub mod handover;
-pub mod hold;
-pub mod host;
 pub mod journal;
-pub mod look;
-pub mod node;
+pub mod node_port;
 pub mod observe;
+pub mod observe_and_plan;
 pub mod phase;
-pub mod ports;
-pub mod recover;
-pub mod remembered;
-pub mod run;
+pub mod pinned_config;
+pub mod reconciler;
+pub mod recovery_installer;
+pub mod service_port;
 pub mod store;
 pub mod transaction;
-pub mod userspace;
 
 use std::error::Error;
 
 use crate::{digest::Digest, error_chain, reason::Reason};
-use journal::Failure;
+use journal::UpdateFailure;
 
 /// Maximum length of a failure's message in bytes. The journal reserves space for it in advance, and a message with
 /// thousands of paths is not readable.
-const LONGEST_MESSAGE: usize = 4 << 10;
+const MAX_MESSAGE_BYTES: usize = 4 << 10;
 
 fn bounded(mut message: String) -> String {
-    if message.len() > LONGEST_MESSAGE {
-        message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
+    if message.len() > MAX_MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
         message.push('…');
     }
     message
 }
 
 /// Converts an error into the form that the journal, status, and metrics carry.
-fn failure(error: &dyn Error, code: Reason, again: bool, digest: Digest) -> Failure {
-    Failure {
+fn failure(error: &dyn Error, code: Reason, again: bool, digest: Digest) -> UpdateFailure {
+    UpdateFailure {
         code,
         message: bounded(error_chain::chain(error)),
         again,

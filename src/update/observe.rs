@@ -1,44 +1,44 @@
 //! Observes a machine once, for everything on which a plan between two configs depends.
 
 mod accounts;
-mod contents;
-mod databases;
-mod digests;
-mod kinds;
-mod labels;
-mod linked;
-mod look;
-mod places;
-mod recovery;
-mod sshd;
+mod digest_cache;
+mod file_contents;
+mod linked_units;
+mod objects;
+mod parent_resolver;
+mod passwd;
+mod recovery_units;
+mod selinux_policy;
+mod sshd_config;
+mod symlink_targets;
 mod unit_paths;
 mod units;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
+    abs_path::AbsPath,
     machine_config::{KernelCommandLine, MachineConfig},
-    path::AbsPath,
     plan::{
-        self, Attributes, Base, Database, Drift, Edit, Labels, Observed, OsFacts, Policies,
-        UnitFacts, Verified,
+        self, Attributes, BaseConfig, Database, DriftEntry, Edit, MachineFacts, OsFacts, Policies,
+        SelinuxLabels, UnitFacts, Verified,
     },
     reason::Reason,
-    root::{Entry, Root, RootError},
+    rootfs::{DirEntry, Root, RootError},
 };
 
 pub(super) use self::units::behind_aliases;
-pub use self::{digests::Digests, recovery::missing as recovery_missing};
-use self::{look::Look, places::Places};
+pub use self::{digest_cache::DigestCache, recovery_units::missing as recovery_missing};
+use self::{objects::ObjectObserver, parent_resolver::ParentResolver};
 
 /// Maximum length of a unit, preset, or key file. Larger files are not treated as such.
-const LONGEST_TEXT: u64 = 256 * 1024;
+const MAX_TEXT_BYTES: u64 = 256 * 1024;
 
 /// Maximum length of a passwd, group, or sshd configuration file: 16 MiB hold about 200,000 accounts.
-const LONGEST_DATABASE: u64 = 16 << 20;
+const MAX_DATABASE_BYTES: u64 = 16 << 20;
 
 /// The file that indicates whether the kernel runs in FIPS mode.
-const FIPS: &str = "/proc/sys/crypto/fips_enabled";
+const FIPS_PATH: &str = "/proc/sys/crypto/fips_enabled";
 
 /// Reasons why a machine could not be observed.
 #[derive(Debug, thiserror::Error)]
@@ -50,9 +50,9 @@ pub enum ObserveError {
 
 impl ObserveError {
     /// Returns whether a retry may succeed.
-    pub fn again(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Root(error) => error.again(),
+            Self::Root(error) => error.is_retryable(),
         }
     }
 
@@ -66,26 +66,26 @@ impl ObserveError {
 
 /// State that the caller knows and the tree does not contain.
 #[derive(Clone, Debug, Default)]
-pub struct Known<'a> {
+pub struct CallerFacts<'a> {
     /// Units as systemd reports them: load and active states, vendor files. `None` for an offline root.
     pub live_units: Option<&'a BTreeMap<String, UnitFacts>>,
-    /// Paths of the originals that the journal records ([`Observed::originals`]).
+    /// Paths of the originals that the journal records ([`MachineFacts::originals`]).
     pub originals: BTreeMap<AbsPath, AbsPath>,
-    /// Paths that already matched when a config first named them ([`Observed::adopted`]).
+    /// Paths that already matched when a config first named them ([`MachineFacts::adopted`]).
     pub adopted: BTreeSet<AbsPath>,
-    /// Mode and owner before machinist changed them ([`Observed::modes`]).
+    /// Mode and owner before machinist changed them ([`MachineFacts::modes`]).
     pub modes: BTreeMap<AbsPath, Attributes>,
     /// Previous values of user and group entries ([`plan::AccountFacts::kept`]).
     pub entries: Vec<Edit>,
     /// Cached digests; `None` means that every file is read.
-    pub digests: Option<&'a Digests>,
+    pub digests: Option<&'a DigestCache>,
     /// The booted deployment as the OS provider reports it; empty without a provider.
     pub os: OsFacts,
     /// The base against which changes to the operating system are judged.
-    pub base: Base,
+    pub base: BaseConfig,
     /// SELinux labels that were set on owned paths.
     pub labels: BTreeMap<AbsPath, String>,
-    /// Paths whose label could not be set ([`Observed::labels_pending`]).
+    /// Paths whose label could not be set ([`MachineFacts::labels_pending`]).
     pub labels_pending: BTreeSet<AbsPath>,
 }
 
@@ -98,8 +98,8 @@ pub fn observe(
     from: &MachineConfig,
     to: &MachineConfig,
     policies: &Policies,
-    known: Known<'_>,
-) -> Result<Observed, ObserveError> {
+    known: CallerFacts<'_>,
+) -> Result<MachineFacts, ObserveError> {
     let mut seen = observe_sides(root, Some(from), to, policies, known)?;
     seen.recovery_missing = recovery_missing(root)?;
     Ok(seen)
@@ -111,10 +111,10 @@ fn observe_sides(
     leaving: Option<&MachineConfig>,
     to: &MachineConfig,
     policies: &Policies,
-    known: Known<'_>,
-) -> Result<Observed, ObserveError> {
+    known: CallerFacts<'_>,
+) -> Result<MachineFacts, ObserveError> {
     let from = leaving.unwrap_or(to);
-    let mut seen = Observed {
+    let mut seen = MachineFacts {
         originals: known.originals,
         adopted: known.adopted,
         modes: known.modes,
@@ -122,19 +122,22 @@ fn observe_sides(
         os: OsFacts {
             release: release(root)?,
             kernel_type: kernel_type(root)?,
-            fips: text_if_there(root, FIPS, LONGEST_TEXT)?.trim() == "1",
+            fips: text_if_there(root, FIPS_PATH, MAX_TEXT_BYTES)?.trim() == "1",
             ..known.os
         },
         base: known.base,
-        labels: labels::read(root)?,
+        labels: selinux_policy::read(root)?,
         labels_pending: known.labels_pending,
-        ..Observed::default()
+        ..MachineFacts::default()
     };
     accounts::add(root, &mut seen)?;
-    if to.speaks_of_accounts() || from.speaks_of_accounts() || !known.entries.is_empty() {
-        databases::add(root, known.entries, &mut seen)?;
+    if to.has_account_entries() || from.has_account_entries() || !known.entries.is_empty() {
+        passwd::add(root, known.entries, &mut seen)?;
     }
-    let (mut today, mut planned) = (Places::today(root), Places::planned(root, from, to)?);
+    let (mut today, mut planned) = (
+        ParentResolver::today(root),
+        ParentResolver::planned(root, from, to)?,
+    );
     seen.unit_paths_before = unit_paths::find(from, &mut today)?;
     seen.unit_paths = unit_paths::find(to, &mut planned)?;
     let both = [&mut today, &mut planned];
@@ -148,7 +151,7 @@ fn observe_sides(
     )?;
     let before = leaving.map(|from| plan::asked(from, None, &seen));
     let after = plan::asked(to, Some(from), &seen);
-    let mut look = Look::new(root, seen, to, (known.digests, known.labels));
+    let mut look = ObjectObserver::new(root, seen, to, (known.digests, known.labels));
     let before = look.locate(before.unwrap_or_default(), today)?;
     let after = look.locate(after, planned)?;
     look.asked(before.paths.iter().chain(&after.paths))?;
@@ -176,8 +179,8 @@ pub fn drift(
     config: &MachineConfig,
     only: Option<&BTreeSet<AbsPath>>,
     owners: bool,
-    known: Known<'_>,
-) -> Result<Vec<Drift>, ObserveError> {
+    known: CallerFacts<'_>,
+) -> Result<Vec<DriftEntry>, ObserveError> {
     let part = only.map(|paths| concerning(config, paths));
     let config = part.as_ref().unwrap_or(config);
     let mut drifts = verify(root, config, owners, known)?.drift;
@@ -193,7 +196,7 @@ pub fn verify(
     root: &Root,
     config: &MachineConfig,
     owners: bool,
-    known: Known<'_>,
+    known: CallerFacts<'_>,
 ) -> Result<Verified, ObserveError> {
     let seen = observe_sides(root, None, config, &Policies::none(), known)?;
     Ok(plan::verify(config, &seen, owners))
@@ -203,8 +206,8 @@ pub fn verify(
 ///
 /// # Errors
 /// The tree cannot be read.
-pub fn labels(root: &Root) -> Result<Labels, ObserveError> {
-    Ok(labels::read(root)?)
+pub fn labels(root: &Root) -> Result<SelinuxLabels, ObserveError> {
+    Ok(selinux_policy::read(root)?)
 }
 
 /// Returns whether the root has an SELinux policy that assigns labels.
@@ -212,7 +215,7 @@ pub fn labels(root: &Root) -> Result<Labels, ObserveError> {
 /// # Errors
 /// The tree cannot be read.
 pub fn has_policy(root: &Root) -> Result<bool, ObserveError> {
-    Ok(labels::contexts_of(root)?.is_some())
+    Ok(selinux_policy::contexts_of(root)?.is_some())
 }
 
 /// Returns the part of a config that can affect these paths.
@@ -255,15 +258,15 @@ fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
 
 /// Returns the running kernel's arguments; empty if the root has no /proc.
 fn kernel_arguments(root: &Root) -> Result<KernelCommandLine, RootError> {
-    let text = text_if_there(root, "/proc/cmdline", LONGEST_TEXT)?;
+    let text = text_if_there(root, "/proc/cmdline", MAX_TEXT_BYTES)?;
     Ok(KernelCommandLine::parse(&text))
 }
 
 /// Returns the type of the running kernel, derived from its release; `None` if the root has no /proc.
 fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
-    let release = text_if_there(root, "/proc/sys/kernel/osrelease", LONGEST_TEXT)?;
+    let release = text_if_there(root, "/proc/sys/kernel/osrelease", MAX_TEXT_BYTES)?;
     let release = release.trim();
-    let realtime = text_if_there(root, "/sys/kernel/realtime", LONGEST_TEXT)?;
+    let realtime = text_if_there(root, "/sys/kernel/realtime", MAX_TEXT_BYTES)?;
     let kind = match release {
         "" => return Ok(None),
         _ if realtime.trim() == "1" => "realtime",
@@ -276,9 +279,9 @@ fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
 /// Returns the OpenShift release that the root's os-release names.
 fn release(root: &Root) -> Result<Option<String>, RootError> {
     // os-release(5): the second file is read only if the first is missing.
-    let mut text = text_if_there(root, "/etc/os-release", LONGEST_TEXT)?;
+    let mut text = text_if_there(root, "/etc/os-release", MAX_TEXT_BYTES)?;
     if text.is_empty() {
-        text = text_if_there(root, "/usr/lib/os-release", LONGEST_TEXT)?;
+        text = text_if_there(root, "/usr/lib/os-release", MAX_TEXT_BYTES)?;
     }
     let value = |line: &str| {
         let value = line.trim().strip_prefix("OPENSHIFT_VERSION=")?;
@@ -303,7 +306,7 @@ fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootEr
 }
 
 /// Lists a directory; returns nothing if it is missing.
-fn list_if_there(root: &Root, directory: &AbsPath) -> Result<Vec<Entry>, RootError> {
+fn list_if_there(root: &Root, directory: &AbsPath) -> Result<Vec<DirEntry>, RootError> {
     match root.list(directory) {
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         listed => listed,

@@ -70,7 +70,7 @@ pub enum Phase {
 
 /// An input of the transition function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PhaseEvent {
     /// The desired config differs from the config of the machine.
     Desired,
     /// The desired config is the verified one again: the update in progress is rolled back.
@@ -139,7 +139,7 @@ pub enum Event {
 
 /// The work that follows a transition; each effect has its own file below `run/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum PhaseEffect {
     /// Observe the machine and plan.
     Plan,
     /// Wait until the plan may begin.
@@ -174,86 +174,95 @@ impl Phase {
     ///
     /// `lift`: the node is cordoned for an update that no longer exists, neither on the disk nor as a retry.
     #[must_use]
-    pub fn on(self, event: Event, lift: bool) -> (Self, Option<Effect>) {
+    pub fn on(self, event: PhaseEvent, lift: bool) -> (Self, Option<PhaseEffect>) {
         match self.step(event) {
             (Self::Idle | Self::Failed, None)
-                if lift && !matches!(event, Event::Uncordoned { .. }) =>
+                if lift && !matches!(event, PhaseEvent::Uncordoned { .. }) =>
             {
-                (Self::Uncordoning, Some(Effect::Uncordon))
+                (Self::Uncordoning, Some(PhaseEffect::Uncordon))
             }
             next => next,
         }
     }
 
-    fn step(self, event: Event) -> (Self, Option<Effect>) {
+    fn step(self, event: PhaseEvent) -> (Self, Option<PhaseEffect>) {
         let next = self.on_the_node(event);
         let next = next.or_else(|| self.on_the_disk(event));
         next.unwrap_or((self, None))
     }
 
     /// Transitions that concern the node's pods.
-    fn on_the_node(self, event: Event) -> Option<(Self, Option<Effect>)> {
+    fn on_the_node(self, event: PhaseEvent) -> Option<(Self, Option<PhaseEffect>)> {
         use Phase::{
             Cordoned, Drained, Draining, Failed, Idle, Planned, Uncordoning, Waiting, Withholding,
         };
         Some(match (self, event) {
-            (Waiting, Event::Released { drain: true }) | (Drained, Event::Refilled) => {
-                (Cordoned, Some(Effect::Cordon))
+            (Waiting, PhaseEvent::Released { drain: true }) | (Drained, PhaseEvent::Refilled) => {
+                (Cordoned, Some(PhaseEffect::Cordon))
             }
-            (Cordoned, Event::Cordoned) => (Withholding, Some(Effect::Withhold)),
-            (Withholding, Event::Withheld) => (Draining, Some(Effect::Drain)),
-            (Draining, Event::Drained) => (Drained, Some(Effect::Quiesce)),
-            (Drained, Event::Permitted) => (Self::Staging, Some(Effect::Stage)),
-            (Cordoned | Withholding | Draining | Drained | Uncordoning, Event::Desired) => {
-                (Planned, Some(Effect::Plan))
+            (Cordoned, PhaseEvent::Cordoned) => (Withholding, Some(PhaseEffect::Withhold)),
+            (Withholding, PhaseEvent::Withheld) => (Draining, Some(PhaseEffect::Drain)),
+            (Draining, PhaseEvent::Drained) => (Drained, Some(PhaseEffect::Quiesce)),
+            (Drained, PhaseEvent::Permitted) => (Self::Staging, Some(PhaseEffect::Stage)),
+            (Cordoned | Withholding | Draining | Drained | Uncordoning, PhaseEvent::Desired) => {
+                (Planned, Some(PhaseEffect::Plan))
             }
-            (Cordoned | Withholding | Draining | Drained, Event::Withdrawn)
-            | (Uncordoning, Event::Uncordoned { failed: false }) => (Idle, None),
-            (Cordoned | Withholding | Draining | Drained, Event::StepFailed)
-            | (Uncordoning, Event::Uncordoned { failed: true }) => (Failed, None),
+            (Cordoned | Withholding | Draining | Drained, PhaseEvent::Withdrawn)
+            | (Uncordoning, PhaseEvent::Uncordoned { failed: false }) => (Idle, None),
+            (Cordoned | Withholding | Draining | Drained, PhaseEvent::StepFailed)
+            | (Uncordoning, PhaseEvent::Uncordoned { failed: true }) => (Failed, None),
             _ => return None,
         })
     }
 
     /// Transitions that concern the machine.
-    fn on_the_disk(self, event: Event) -> Option<(Self, Option<Effect>)> {
+    fn on_the_disk(self, event: PhaseEvent) -> Option<(Self, Option<PhaseEffect>)> {
         use Phase::{
             Acting, Booted, Committing, Failed, Idle, Planned, RebootPending, Staging, Undoing,
             Verifying, Waiting,
         };
-        let pending = |reboot_pending| Event::PlanRefused { reboot_pending };
+        let pending = |reboot_pending| PhaseEvent::PlanRefused { reboot_pending };
         Some(match (self, event) {
-            (Idle | Planned | Waiting | Failed | RebootPending | Verifying, Event::Desired)
-            | (Failed, Event::Retry)
-            | (Staging, Event::Replan) => (Planned, Some(Effect::Plan)),
-            (Planned, Event::PlanEmpty)
-            | (Planned | Waiting, Event::Withdrawn)
-            | (Verifying, Event::Verified) => (Idle, None),
+            (
+                Idle | Planned | Waiting | Failed | RebootPending | Verifying,
+                PhaseEvent::Desired,
+            )
+            | (Failed, PhaseEvent::Retry)
+            | (Staging, PhaseEvent::Replan) => (Planned, Some(PhaseEffect::Plan)),
+            (Planned, PhaseEvent::PlanEmpty)
+            | (Planned | Waiting, PhaseEvent::Withdrawn)
+            | (Verifying, PhaseEvent::Verified) => (Idle, None),
             (Planned, event) if event == pending(false) => (Idle, None),
-            (Planned, Event::PlanReady) => (Waiting, Some(Effect::AwaitRelease)),
-            (Waiting, Event::Released { drain: false }) => (Staging, Some(Effect::Stage)),
-            (Staging, Event::Staged) => (Committing, Some(Effect::Commit)),
-            (Committing, Event::Committed) => (Acting, Some(Effect::Act)),
-            (Acting, Event::ActionsDone { reboot: false })
-            | (Booted, Event::ActionsDone { .. }) => (Verifying, Some(Effect::Verify)),
-            (Acting, Event::ActionsDone { reboot: true })
-            | (RebootPending, Event::Retry)
-            | (Verifying | Failed, Event::RebootDue) => (RebootPending, Some(Effect::Reboot)),
-            (Planned, event) if event == pending(true) => (RebootPending, Some(Effect::Reboot)),
-            (RebootPending, Event::BootSeen) => (Booted, Some(Effect::Act)),
-            (RebootPending | Planned | Waiting, Event::StepFailed) => (Failed, None),
-            (Staging | Committing | Acting | Booted | Verifying, Event::StepFailed)
-            | (RebootPending | Verifying | Failed, Event::Withdrawn) => {
-                (Undoing, Some(Effect::Undo))
+            (Planned, PhaseEvent::PlanReady) => (Waiting, Some(PhaseEffect::AwaitRelease)),
+            (Waiting, PhaseEvent::Released { drain: false }) => (Staging, Some(PhaseEffect::Stage)),
+            (Staging, PhaseEvent::Staged) => (Committing, Some(PhaseEffect::Commit)),
+            (Committing, PhaseEvent::Committed) => (Acting, Some(PhaseEffect::Act)),
+            (Acting, PhaseEvent::ActionsDone { reboot: false })
+            | (Booted, PhaseEvent::ActionsDone { .. }) => (Verifying, Some(PhaseEffect::Verify)),
+            (Acting, PhaseEvent::ActionsDone { reboot: true })
+            | (RebootPending, PhaseEvent::Retry)
+            | (Verifying | Failed, PhaseEvent::RebootDue) => {
+                (RebootPending, Some(PhaseEffect::Reboot))
             }
-            (Undoing, Event::Undone { reboot: true, .. }) => (RebootPending, Some(Effect::Reboot)),
+            (Planned, event) if event == pending(true) => {
+                (RebootPending, Some(PhaseEffect::Reboot))
+            }
+            (RebootPending, PhaseEvent::BootSeen) => (Booted, Some(PhaseEffect::Act)),
+            (RebootPending | Planned | Waiting, PhaseEvent::StepFailed) => (Failed, None),
+            (Staging | Committing | Acting | Booted | Verifying, PhaseEvent::StepFailed)
+            | (RebootPending | Verifying | Failed, PhaseEvent::Withdrawn) => {
+                (Undoing, Some(PhaseEffect::Undo))
+            }
+            (Undoing, PhaseEvent::Undone { reboot: true, .. }) => {
+                (RebootPending, Some(PhaseEffect::Reboot))
+            }
             (
                 Undoing,
-                Event::Undone {
+                PhaseEvent::Undone {
                     withdrawn: true, ..
                 },
             ) => (Idle, None),
-            (Undoing, Event::Undone { .. } | Event::UndoFailed) => (Failed, None),
+            (Undoing, PhaseEvent::Undone { .. } | PhaseEvent::UndoFailed) => (Failed, None),
             _ => return None,
         })
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     harness::{Place, code, err, manifest, out, until},
-    shape,
+    json_shape,
 };
 
 fn json(output: &std::process::Output) -> Value {
@@ -83,7 +83,7 @@ fn the_plan_document_has_every_key_that_scripts_rely_on() {
     assert_eq!((code(&planned), err(&planned).as_str()), (2, ""));
     let document = json(&planned);
     // Nothing runs in this root, so only files change; refusals have their own test.
-    shape::check("plan_json", &document, &["actions[]", "refusals[]"]);
+    json_shape::check("plan_json", &document, &["actions[]", "refusals[]"]);
     let change = |name: &str| {
         let changes = document["changes"].as_array().unwrap();
         changes
@@ -114,7 +114,7 @@ fn the_plan_document_has_every_key_that_scripts_rely_on() {
     .unwrap();
     let refused = json(&place.with_source(&["plan", "-o", "json"]));
     let unseen = ["actions[]", "changes[]", "warnings[]", "leftOut[]"];
-    shape::check("plan_json", &refused, &unseen);
+    json_shape::check("plan_json", &refused, &unseen);
 }
 
 #[test]

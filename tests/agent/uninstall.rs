@@ -3,8 +3,8 @@
 use std::{fs, os::unix::fs::symlink, path::Path, process::Output};
 
 use machinist::{
-    root::Root,
-    update::{journal::Journal, store::Store},
+    rootfs::Root,
+    update::{journal::Journal, store::StateStore},
 };
 
 use crate::harness::Place;
@@ -39,8 +39,8 @@ fn installed() -> Place {
     place
 }
 
-fn store(place: &Place) -> Store {
-    Store::open(&Root::open(&place.root()).unwrap()).unwrap()
+fn store(place: &Place) -> StateStore {
+    StateStore::open(&Root::open(&place.root()).unwrap()).unwrap()
 }
 
 fn is_there(path: &Path) -> bool {
@@ -178,7 +178,7 @@ fn what_is_kept_on_other_mounts_goes_with_the_state_and_is_named() {
     let (target, kept) = ("/boot/loader.conf", "/boot/.machinist/originals/1-0");
     write(&place, kept, "original content\n");
     write(&place, "/boot/others", "not ours\n");
-    let path = |path: &str| machinist::path::AbsPath::new(path).unwrap();
+    let path = |path: &str| machinist::abs_path::AbsPath::new(path).unwrap();
     let mut journal = Journal::default();
     journal.originals.insert(path(target), path(kept));
     store(&place).save(&journal).unwrap();

@@ -8,18 +8,18 @@
     reason = "a benchmark prints, and ends at the first trouble"
 )]
 
+mod advertising;
 mod agent;
 mod apply;
+#[allow(dead_code, reason = "shared with the tests")]
+#[path = "../support/device_host.rs"]
+mod device_host;
 mod drift;
+#[allow(dead_code, reason = "shared with the tests")]
+#[path = "../support/fake_kubelet.rs"]
+mod fake_kubelet;
 mod idle;
-#[allow(dead_code, reason = "shared with the tests")]
-#[path = "../support/kubelet_double.rs"]
-mod kubelet_double;
 mod large;
-mod lending;
-#[allow(dead_code, reason = "shared with the tests")]
-#[path = "../support/machine.rs"]
-mod machine;
 #[allow(
     dead_code,
     clippy::expect_used,
@@ -79,15 +79,15 @@ const FIGURES: [(&str, fn()); 13] = [
     ("memory", large::memory),
     ("drift", drift::measure),
     ("idle", idle::measure),
-    ("allocate", lending::allocation),
-    ("list", lending::list),
-    ("lent", lending::memory),
-    ("start", lending::start),
+    ("allocate", advertising::allocation),
+    ("list", advertising::list),
+    ("lent", advertising::memory),
+    ("start", advertising::start),
     ("vendor", vendor::memory),
 ];
 
 fn main() {
-    lending::echo_if_asked();
+    advertising::echo_if_asked();
     println!("{}", about_this_machine());
     let asked: Vec<String> = env::args().skip(1).collect();
     for (name, measure) in FIGURES {

@@ -12,7 +12,7 @@ use machinist::{
     systemd::Systemd,
     update::{
         phase::Phase,
-        run::{Audience, Desired, UpdateReport, Updater},
+        reconciler::{DesiredConfig, Reconciler, ReconcilerHooks, UpdateReport},
     },
 };
 use tokio::sync::watch;
@@ -23,18 +23,18 @@ use crate::tree::Machinist;
 /// An observer that ignores reports and approves everything.
 struct Nobody;
 
-impl Audience for Nobody {
+impl ReconcilerHooks for Nobody {
     fn approve(&self, _: &Plan) -> bool {
         true
     }
 
-    fn beat(&self) {}
+    fn record_beat(&self) {}
 
     async fn gateways(&self) -> BTreeSet<String> {
         BTreeSet::new()
     }
 
-    async fn asked(&self) {
+    async fn probe_requested(&self) {
         std::future::pending().await
     }
 
@@ -45,7 +45,7 @@ impl Audience for Nobody {
 
 pub(crate) struct Running<'a> {
     machinist: &'a Machinist,
-    desired: watch::Sender<Desired>,
+    desired: watch::Sender<DesiredConfig>,
     reports: watch::Receiver<Arc<UpdateReport>>,
     _stop: DropGuard,
 }
@@ -55,9 +55,9 @@ impl<'a> Running<'a> {
         let capabilities: Capabilities =
             agent::look_capabilities(&machinist.root, machinist.settings.owners);
         let policies = Arc::new(Policies::default());
-        let conduct = agent::conduct(&machinist.settings, capabilities, policies);
-        let (desired, source) = watch::channel(Desired::Unknown);
-        let made = Updater::new(&machinist.root, None::<Systemd>, Nobody, conduct, source);
+        let conduct = agent::reconciler_options(&machinist.settings, capabilities, policies);
+        let (desired, source) = watch::channel(DesiredConfig::Unknown);
+        let made = Reconciler::new(&machinist.root, None::<Systemd>, Nobody, conduct, source);
         let (updater, reports) = made.unwrap();
         let stop = CancellationToken::new();
         machinist.runtime.spawn(updater.run(stop.clone()));
@@ -73,7 +73,8 @@ impl<'a> Running<'a> {
     pub(crate) fn apply(&mut self, config: MachineConfig) {
         let digest = machine_config::digest(&config);
         let config = Arc::new(config);
-        self.desired.send_replace(Desired::Config(config, digest));
+        self.desired
+            .send_replace(DesiredConfig::Config(config, digest));
         let done = self.reports.wait_for(|report| {
             assert_eq!(report.failure, None);
             let current = report.config.current.as_ref();

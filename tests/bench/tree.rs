@@ -4,10 +4,10 @@ use std::{fs, path::Path, process::Command, sync::Arc};
 
 use machinist::{
     agent,
-    config::{Fragment, Place, Settings},
-    machine_config::{self, MachineConfig, Order, Rules},
-    root::Root,
-    update::run::Desired,
+    machine_config::{self, ConfigRules, MachineConfig, MergeOrder},
+    rootfs::Root,
+    settings::{Fragment, Settings, SettingsLocation},
+    update::reconciler::DesiredConfig,
 };
 use tokio::runtime::Runtime;
 
@@ -55,11 +55,15 @@ pub(crate) fn config(files: usize, content: impl Fn(usize) -> String) -> Machine
     let documents = (0..files).step_by(50).flat_map(|first| {
         let text = manifest(first..files.min(first + 50)).into_bytes();
         let files = vec![(format!("bench-{first:05}.yaml"), text)];
-        machine_config::documents_from_files(files, &Rules::default(), &machine_config::NoLocal)
-            .unwrap()
-            .0
+        machine_config::documents_from_files(
+            files,
+            &ConfigRules::default(),
+            &machine_config::NoLocalFiles,
+        )
+        .unwrap()
+        .0
     });
-    machine_config::merge(documents.collect(), "bench", Order::AsGiven)
+    machine_config::merge(documents.collect(), "bench", MergeOrder::AsGiven)
         .unwrap()
         .0
 }
@@ -75,7 +79,7 @@ impl Machinist {
     pub(crate) fn new(tree: &Path) -> Self {
         make_directories(tree);
         let root = Root::open(tree).unwrap();
-        let place = Place {
+        let place = SettingsLocation {
             root: root.clone(),
             dir: "/etc/machinist".parse().unwrap(),
             pool: None,
@@ -94,7 +98,7 @@ impl Machinist {
     /// Plan, intent, stage, sync, commit, sync, verify: every step of an update.
     pub(crate) fn apply(&self, config: MachineConfig) {
         let digest = machine_config::digest(&config);
-        let desired = Desired::Config(Arc::new(config), digest);
+        let desired = DesiredConfig::Config(Arc::new(config), digest);
         let policies = machinist::plan::Policies::default();
         let (root, settings) = (&self.root, &self.settings);
         let applied = agent::apply_once(root, settings, policies, desired, |_| true, |_| ());

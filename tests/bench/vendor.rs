@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use machinist::vendor::api::v1 as api;
+use machinist::vendor_api::api::v1 as api;
 use tokio::runtime::Runtime;
 
 use crate::{
-    agent::Agent, figure, kubelet_double::KubeletDouble, machine::Machine, program::device,
+    agent::Agent, device_host::Machine, fake_kubelet::KubeletDouble, figure, program::device,
 };
 
 /// Per resource. Each one reports another device as unhealthy.
@@ -71,7 +71,7 @@ async fn grown(offer: Offer) -> (f64, f64) {
             tokio::time::sleep(Duration::from_millis(80)).await;
         }
     }
-    let listed = |books: &crate::kubelet_double::Books| {
+    let listed = |books: &crate::fake_kubelet::Books| {
         let all = |name| {
             books
                 .get(name)

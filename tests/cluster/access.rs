@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use machinist::{
-    cluster::{Access, Cluster, ClusterError, ConnectError, Surroundings},
+    cluster::{Cluster, ClusterAccess, ClusterEnv, ClusterError, ConnectError},
     error_chain::chain,
     reason::Reason,
 };
@@ -25,7 +25,7 @@ async fn with_node() -> (Server, Cluster) {
 
 async fn get(cluster: &Cluster) -> Result<Node, ClusterError> {
     let get = |client| async move { Api::<Node>::all(client).get("a").await };
-    cluster.ask("get", "Node a", get).await
+    cluster.request("get", "Node a", get).await
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_file_that_holds_no_token_is_a_mistake_that_is_named_and_no_outage() {
     for text in ["", "\n", "fir\nst", "fir\u{7f}st"] {
         let server = Server::start().await;
         server.write_token(text);
-        let access = Access::Kubeconfig(vec![server.kubeconfig()]);
+        let access = ClusterAccess::Kubeconfig(vec![server.kubeconfig()]);
         let error = Cluster::connect(access).await.unwrap_err();
         assert_eq!(error.reason(), Reason::ClusterAccessInvalid);
         assert!(
@@ -159,7 +159,7 @@ async fn a_server_that_is_away_is_an_error_of_the_request_and_not_of_the_start()
     let (server, _) = with_node().await;
     // Nothing listens on port 1.
     let config = server.kubeconfig_to("http://127.0.0.1:1");
-    let cluster = Cluster::connect(Access::Kubeconfig(vec![config]))
+    let cluster = Cluster::connect(ClusterAccess::Kubeconfig(vec![config]))
         .await
         .unwrap();
     let error = get(&cluster).await.unwrap_err();
@@ -184,7 +184,7 @@ async fn a_server_that_hangs_is_given_up() {
 async fn a_kubeconfig_that_cannot_be_used_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("none");
-    let connect = |files| Cluster::connect(Access::Kubeconfig(files));
+    let connect = |files| Cluster::connect(ClusterAccess::Kubeconfig(files));
     let error = connect(vec![missing.clone()]).await.unwrap_err();
     assert!(matches!(error, ConnectError::Kubeconfig(..)));
     assert_eq!(error.reason(), Reason::ClusterAccessInvalid);
@@ -200,41 +200,45 @@ async fn a_client_for_tls_is_made_with_the_one_provider_there_is() {
     let server = Server::start().await;
     let config = server.kubeconfig_to("https://127.0.0.1:1");
     // Two TLS providers in the binary, or none, would cause a panic here.
-    Cluster::connect(Access::Kubeconfig(vec![config]))
+    Cluster::connect(ClusterAccess::Kubeconfig(vec![config]))
         .await
         .unwrap();
 }
 
 #[test]
 fn credentials_are_looked_for_where_kubectl_does_and_an_agent_takes_none_from_home() {
-    let with = |change: fn(&mut Surroundings)| {
-        let mut surroundings = Surroundings::default();
+    let with = |change: fn(&mut ClusterEnv)| {
+        let mut surroundings = ClusterEnv::default();
         change(&mut surroundings);
         surroundings
     };
-    let files = |paths: &[&str]| Some(Access::Kubeconfig(paths.iter().map(Into::into).collect()));
+    let files = |paths: &[&str]| {
+        Some(ClusterAccess::Kubeconfig(
+            paths.iter().map(Into::into).collect(),
+        ))
+    };
     let everything = with(|it| {
         it.flag = Some("/flag".into());
         it.kubeconfig = vec!["/one".into(), "/two".into()];
         it.pod = true;
         it.home = Some("/root".into());
     });
-    assert_eq!(Access::of_agent(&everything), files(&["/flag"]));
-    let no_flag = Surroundings {
+    assert_eq!(ClusterAccess::of_agent(&everything), files(&["/flag"]));
+    let no_flag = ClusterEnv {
         flag: None,
         ..everything.clone()
     };
-    assert_eq!(Access::of_agent(&no_flag), files(&["/one", "/two"]));
+    assert_eq!(ClusterAccess::of_agent(&no_flag), files(&["/one", "/two"]));
     let pod = with(|it| {
         it.pod = true;
         it.home = Some("/root".into());
     });
-    assert_eq!(Access::of_agent(&pod), Some(Access::Pod));
-    assert_eq!(Access::of_person(&pod), Some(Access::Pod));
+    assert_eq!(ClusterAccess::of_agent(&pod), Some(ClusterAccess::Pod));
+    assert_eq!(ClusterAccess::of_person(&pod), Some(ClusterAccess::Pod));
     let at_home = with(|it| it.home = Some("/home/a".into()));
-    assert_eq!(Access::of_agent(&at_home), None);
+    assert_eq!(ClusterAccess::of_agent(&at_home), None);
     assert_eq!(
-        Access::of_person(&at_home),
+        ClusterAccess::of_person(&at_home),
         files(&["/home/a/.kube/config"])
     );
 }

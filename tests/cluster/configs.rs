@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use machinist::{
-    cluster::configs::{ConfigSource, Told, Trouble as Said},
-    machine_config::{Before, MachineConfig, Rules},
+    cluster::machine_config_source::{ConfigReadError as Said, ConfigSource, ConfigSubscribers},
+    machine_config::{ClusterBaseline, ConfigRules, MachineConfig},
     metrics::Metrics,
     plan::Policies,
     reason::Reason,
     status::{Mode, Status},
-    update::run::Desired,
+    update::reconciler::DesiredConfig,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -57,7 +57,7 @@ fn desire(server: &Server, config: &str) {
 
 struct Reading {
     server: Server,
-    desired: watch::Receiver<Desired>,
+    desired: watch::Receiver<DesiredConfig>,
     policies: watch::Receiver<Option<Arc<Policies>>>,
     trouble: watch::Receiver<Option<Said>>,
     _tasks: (DropGuard, DropGuard),
@@ -73,11 +73,11 @@ impl Reading {
         own: machinist::cluster::node::OwnNode,
         first: bool,
     ) -> Self {
-        let (desired, heard) = watch::channel(Desired::default());
+        let (desired, heard) = watch::channel(DesiredConfig::default());
         let (policies, known) = watch::channel(None);
         let (trouble, said) = watch::channel(None);
         let status = Status::starting("/", Mode::Cluster, Timestamp::UNIX_EPOCH);
-        let told = Told {
+        let told = ConfigSubscribers {
             desired,
             policies,
             trouble,
@@ -86,11 +86,11 @@ impl Reading {
         let source = ConfigSource {
             cluster: server.cluster().await,
             node: own.clone(),
-            rules: Rules::default(),
+            rules: ConfigRules::default(),
             first,
         };
         let stop = CancellationToken::new();
-        tokio::spawn(source.follow(told, stop.clone()));
+        tokio::spawn(source.watch_config(told, stop.clone()));
         Self {
             server,
             desired: heard,
@@ -100,7 +100,7 @@ impl Reading {
         }
     }
 
-    async fn until(&mut self, holds: impl FnMut(&Desired) -> bool) -> Desired {
+    async fn until(&mut self, holds: impl FnMut(&DesiredConfig) -> bool) -> DesiredConfig {
         let waiting = self.desired.wait_for(holds);
         let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
         let Ok(said) = waited else {
@@ -110,13 +110,13 @@ impl Reading {
     }
 
     async fn until_config(&mut self, wanted: &str) {
-        self.until(|it| matches!(it, Desired::Config(config, _) if config.name == wanted))
+        self.until(|it| matches!(it, DesiredConfig::Config(config, _) if config.name == wanted))
             .await;
     }
 
     async fn until_refused(&mut self, wanted: Reason) -> String {
-        let refused = |it: &Desired| matches!(it, Desired::Refused(all) if all.iter().any(|it| it.reason == wanted));
-        let Desired::Refused(refusals) = self.until(refused).await else {
+        let refused = |it: &DesiredConfig| matches!(it, DesiredConfig::Refused(all) if all.iter().any(|it| it.reason == wanted));
+        let DesiredConfig::Refused(refusals) = self.until(refused).await else {
             unreachable!()
         };
         refusals[0].to_string()
@@ -150,9 +150,9 @@ async fn the_named_config_is_read_once_under_its_own_name() {
 
 /// Waits until this config is published.
 async fn published(reading: &mut Reading, wanted: &str) -> Arc<MachineConfig> {
-    let named = |it: &Desired| matches!(it, Desired::Config(config, _) if config.name == wanted);
+    let named = |it: &DesiredConfig| matches!(it, DesiredConfig::Config(config, _) if config.name == wanted);
     match reading.until(named).await {
-        Desired::Config(config, _) => config,
+        DesiredConfig::Config(config, _) => config,
         _ => unreachable!(),
     }
 }
@@ -174,7 +174,7 @@ async fn a_first_config_comes_with_the_one_that_the_node_says_it_is_on() {
     });
     let mut reading = Reading::with_base(server.clone(), own.clone(), true).await;
     let config = published(&mut reading, "rendered-worker-1").await;
-    let Before::Node(Some(before)) = &config.before else {
+    let ClusterBaseline::Node(Some(before)) = &config.before else {
         panic!("{:?}", config.before)
     };
     let image = before.config.extensions_image.as_deref();
@@ -188,7 +188,7 @@ async fn a_first_config_comes_with_the_one_that_the_node_says_it_is_on() {
     let mut reading = Reading::of(server.clone(), own).await;
     let config = published(&mut reading, "rendered-worker-1").await;
     assert!(
-        matches!(config.before, Before::Node(None)),
+        matches!(config.before, ClusterBaseline::Node(None)),
         "{:?}",
         config.before
     );
@@ -209,7 +209,7 @@ async fn a_first_config_that_the_node_says_it_is_on_is_compared_with_itself() {
     let mut reading = Reading::with_base(server, own, true).await;
     let config = published(&mut reading, "rendered-worker-1").await;
     assert!(
-        matches!(config.before, Before::Node(Some(_))),
+        matches!(config.before, ClusterBaseline::Node(Some(_))),
         "{:?}",
         config.before
     );
@@ -230,7 +230,7 @@ async fn a_first_config_is_read_where_the_one_before_is_gone() {
     let mut reading = Reading::with_base(server, own, true).await;
     let config = published(&mut reading, "rendered-worker-1").await;
     assert!(
-        matches!(config.before, Before::Node(None)),
+        matches!(config.before, ClusterBaseline::Node(None)),
         "{:?}",
         config.before
     );
@@ -255,7 +255,9 @@ async fn a_refused_name_that_is_taken_away_is_forgotten_and_read_anew_when_it_co
     let mut reading = Reading::of(server.clone(), own).await;
     reading.until_refused(Reason::ConfigNotFound).await;
     desire(&server, "");
-    reading.until(|it| matches!(it, Desired::Nothing)).await;
+    reading
+        .until(|it| matches!(it, DesiredConfig::Nothing))
+        .await;
     desire(&server, "rendered-worker-1");
     reading.until_refused(Reason::ConfigNotFound).await;
     add(&server, "rendered-worker-1", &json!(420));
@@ -275,9 +277,8 @@ async fn a_name_that_is_none_is_refused_before_anything_is_asked() {
     let asked = server.heard_of(&format!("GET {CONFIGS}")).len();
     for name in ["Bad Name/../x", "../../secrets", "rendered-worker-1?x=1"] {
         desire(&server, name);
-        let named =
-            |it: &Desired| matches!(it, Desired::Refused(all) if all[0].to_string().contains(name));
-        let Desired::Refused(refusals) = reading.until(named).await else {
+        let named = |it: &DesiredConfig| matches!(it, DesiredConfig::Refused(all) if all[0].to_string().contains(name));
+        let DesiredConfig::Refused(refusals) = reading.until(named).await else {
             unreachable!()
         };
         assert_eq!(refusals[0].reason, Reason::ConfigNotFound);
@@ -322,7 +323,9 @@ async fn an_outage_keeps_the_last_config_and_is_told_until_it_is_over() {
             .await;
         drop(said.unwrap());
         let now = reading.desired.borrow().clone();
-        assert!(matches!(now, Desired::Config(config, _) if config.name == "rendered-worker-1"));
+        assert!(
+            matches!(now, DesiredConfig::Config(config, _) if config.name == "rendered-worker-1")
+        );
     }
     reading.until_config("rendered-worker-2").await;
     assert_eq!(*reading.trouble.borrow(), None);

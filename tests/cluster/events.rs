@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use machinist::{
     clock::Clock,
-    cluster::events::{Events, Subject, report},
-    crd::EventReason,
+    cluster::events::{EventSubject, Events, report},
+    kube_api::EventReason,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -27,8 +27,8 @@ async fn telling() -> (Server, Events, DropGuard) {
     (server, events, stop.drop_guard())
 }
 
-fn web() -> Subject {
-    Subject::Pod {
+fn web() -> EventSubject {
+    EventSubject::Pod {
         namespace: "shop".to_owned(),
         name: "web-0".to_owned(),
         uid: "pod-1".to_owned(),
@@ -39,8 +39,8 @@ fn web() -> Subject {
 async fn who_blocks_a_drain_is_told_on_the_node_and_on_the_pod() {
     let (server, events, _stop) = telling().await;
     let note = "shop/web-0 is kept by budget web: 0 of 1 may go";
-    events.tell(Subject::Node, EventReason::DrainBlocked, note);
-    events.tell(web(), EventReason::DrainBlocked, note);
+    events.emit(EventSubject::Node, EventReason::DrainBlocked, note);
+    events.emit(web(), EventReason::DrainBlocked, note);
     server.until("both", |it| it.writes().len() == 2).await;
     let (on_node, on_pod) = (&server.writes()[0], &server.writes()[1]);
     assert_eq!(on_node.what, format!("POST {ON_NODE}"));
@@ -63,9 +63,9 @@ async fn who_blocks_a_drain_is_told_on_the_node_and_on_the_pod() {
 async fn a_repetition_is_counted_on_the_first_and_soon_not_written_at_all() {
     let (server, events, _stop) = telling().await;
     for _ in 0..20 {
-        events.tell(Subject::Node, EventReason::DrainBlocked, "the same");
+        events.emit(EventSubject::Node, EventReason::DrainBlocked, "the same");
     }
-    events.tell(Subject::Node, EventReason::NodeDone, "another");
+    events.emit(EventSubject::Node, EventReason::NodeDone, "another");
     server
         .until("the last", |it| {
             it.writes()
@@ -86,10 +86,10 @@ async fn a_repetition_is_counted_on_the_first_and_soon_not_written_at_all() {
 async fn a_flood_of_different_events_is_cut_off() {
     let (server, events, _stop) = telling().await;
     for number in 0..40 {
-        events.tell(web(), EventReason::DrainBlocked, format!("number {number}"));
+        events.emit(web(), EventReason::DrainBlocked, format!("number {number}"));
     }
-    events.tell(
-        Subject::Node,
+    events.emit(
+        EventSubject::Node,
         EventReason::NodeDone,
         "other objects have their own rate limit",
     );
@@ -105,7 +105,7 @@ async fn a_flood_of_different_events_is_cut_off() {
 async fn an_outage_delays_an_event_and_a_refusal_ends_it() {
     let (server, events, _stop) = telling().await;
     server.trouble("POST", Trouble::Code(503, "ServiceUnavailable"));
-    events.tell(Subject::Node, EventReason::Reboot, "boot-1 ends");
+    events.emit(EventSubject::Node, EventReason::Reboot, "boot-1 ends");
     server
         .until("the second attempt", |it| it.writes().len() == 2)
         .await;
@@ -116,8 +116,8 @@ async fn an_outage_delays_an_event_and_a_refusal_ends_it() {
     );
 
     server.trouble("POST", Trouble::Code(403, "Forbidden"));
-    events.tell(web(), EventReason::DrainForced, "not allowed there");
-    events.tell(Subject::Node, EventReason::Rebooted, "and on");
+    events.emit(web(), EventReason::DrainForced, "not allowed there");
+    events.emit(EventSubject::Node, EventReason::Rebooted, "and on");
     server
         .until("the next", |it| {
             it.writes()

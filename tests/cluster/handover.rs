@@ -1,7 +1,7 @@
 //! Another daemon on the node, requests of operators that came too late, and a node that is handed
 //! back.
 
-use machinist::cluster::handed_over;
+use machinist::cluster::handover_annotations;
 use serde_json::json;
 
 use super::{
@@ -77,7 +77,7 @@ async fn a_node_that_is_given_back_says_that_nothing_is_to_be_done() {
     annotations["machineconfiguration.openshift.io/reason"] = json!("Cancelled: x");
     annotations["machinist.dev/cancel"] = json!("x");
     server.put(NODE, before);
-    handed_over(&server.cluster().await, "a", "rendered-worker-1")
+    handover_annotations(&server.cluster().await, "a", "rendered-worker-1")
         .await
         .unwrap();
     let annotations = server.object(NODE)["metadata"]["annotations"].clone();

@@ -2,7 +2,7 @@
 
 use machinist::{
     cluster::node::{Cordon, OwnNode, Uncordon},
-    crd::{DrainRequest, State},
+    kube_api::{DrainRequest, NodeUpdateState},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -52,12 +52,12 @@ pub(crate) async fn with_node() -> (Server, OwnNode) {
 /// Runs the watch until the guard is dropped.
 pub(crate) fn following(own: &OwnNode) -> DropGuard {
     let stop = CancellationToken::new();
-    tokio::spawn(own.clone().follow(stop.clone()));
+    tokio::spawn(own.clone().watch_node(stop.clone()));
     stop.drop_guard()
 }
 
 async fn until_desired(own: &OwnNode, config: &str) {
-    let mut sights = own.sights();
+    let mut sights = own.snapshots();
     let seen = sights.wait_for(|sight| {
         let node = sight.node.as_deref();
         node.and_then(|node| node.desired_config()) == Some(config)
@@ -78,9 +78,9 @@ async fn the_node_is_listed_once_and_then_watched_alone() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     until_desired(&own, "rendered-worker-1").await;
-    let sight = own.sights().borrow().clone();
+    let sight = own.snapshots().borrow().clone();
     let seen = sight.node.unwrap();
-    assert_eq!(seen.state(), Some(State::Done));
+    assert_eq!(seen.state(), Some(NodeUpdateState::Done));
     let undone = DrainRequest::Uncordon("rendered-worker-0".to_owned());
     assert_eq!(seen.last_applied_drain(), Some(undone));
     assert!(!seen.is_cordoned() && !seen.has_our_mark());
@@ -153,7 +153,7 @@ async fn an_outage_keeps_what_was_seen_and_is_told_with_its_begin_and_end() {
     server.until_watched().await;
     server.trouble(WATCH, Trouble::Code(500, "InternalError"));
     server.end_watches(true);
-    let mut sights = own.sights();
+    let mut sights = own.snapshots();
     let away = sights
         .wait_for(|sight| sight.away.is_some())
         .await
@@ -191,8 +191,8 @@ async fn a_node_that_is_deleted_and_registered_anew_is_another_one() {
     let _following = following(&own);
     server.until_watched().await;
     server.remove(NODE);
-    let mut sights = own.sights();
-    let gone = |sight: &machinist::cluster::node::Sight| sight.asked && sight.node.is_none();
+    let mut sights = own.snapshots();
+    let gone = |sight: &machinist::cluster::node::NodeSnapshot| sight.asked && sight.node.is_none();
     sights.wait_for(gone).await.unwrap();
     let mut again = node();
     again["metadata"]["uid"] = json!("second");

@@ -13,7 +13,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use machinist::cluster::{Access, Cluster};
+use machinist::cluster::{Cluster, ClusterAccess};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,
@@ -117,7 +117,7 @@ impl Server {
     }
 
     pub(crate) async fn cluster(&self) -> Cluster {
-        Cluster::connect(Access::Kubeconfig(vec![self.kubeconfig()]))
+        Cluster::connect(ClusterAccess::Kubeconfig(vec![self.kubeconfig()]))
             .await
             .unwrap()
     }

@@ -5,13 +5,13 @@ use std::{collections::BTreeSet, sync::Arc};
 use machinist::{
     cluster::{
         node::OwnNode,
-        slices::{self, Slices},
+        resource_slices::{self, SliceReconciler},
     },
     device::{
-        Pairs, ResourceName,
+        ResourceName, SmallMap,
         dra::{
-            pool::{Offered, Pool, UNHEALTHY},
-            ports::{Published, Wish},
+            pool::{Pool, PoolDevice, UNHEALTHY_TAINT},
+            traits::{DesiredPool, PublishedPool},
         },
     },
 };
@@ -27,33 +27,33 @@ use super::{
 const GROUP: &str = "/apis/resource.k8s.io";
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
-fn device(name: &str, taints: &[&'static str]) -> Offered {
-    Offered {
+fn device(name: &str, taints: &[&'static str]) -> PoolDevice {
+    PoolDevice {
         name: name.to_owned(),
         resource: ResourceName::new("acme.dev/x").unwrap(),
-        attributes: Pairs::default(),
-        capacity: Pairs::default(),
+        attributes: SmallMap::default(),
+        capacity: SmallMap::default(),
         taints: taints.iter().copied().collect(),
     }
 }
 
-fn pool(count: usize) -> Wish {
+fn pool(count: usize) -> DesiredPool {
     let devices = (0..count).map(|n| device(&format!("d{n}"), &[]));
     Some(Arc::new(Pool {
         devices: devices.collect(),
     }))
 }
 
-fn sick() -> Wish {
-    let devices = vec![device("d0", &[UNHEALTHY]), device("d1", &[])];
+fn sick() -> DesiredPool {
+    let devices = vec![device("d0", &[UNHEALTHY_TAINT]), device("d1", &[])];
     Some(Arc::new(Pool { devices }))
 }
 
 struct Stage {
     server: Server,
     node: OwnNode,
-    wish: watch::Sender<Wish>,
-    published: watch::Receiver<Published>,
+    wish: watch::Sender<DesiredPool>,
+    published: watch::Receiver<PublishedPool>,
     _stop: DropGuard,
 }
 
@@ -71,14 +71,14 @@ impl Stage {
 
     fn on(server: Server, node: OwnNode, before: u64) -> Self {
         let wish = watch::Sender::new(None);
-        let (tell, published) = watch::channel(Published {
+        let (tell, published) = watch::channel(PublishedPool {
             generation: before,
-            ..Published::default()
+            ..PublishedPool::default()
         });
         let stop = CancellationToken::new();
         let cluster = node.cluster().clone();
-        let slices = Slices::new(cluster, node.clone(), wish.subscribe(), tell);
-        tokio::spawn(slices.keep(stop.clone()));
+        let slices = SliceReconciler::new(cluster, node.clone(), wish.subscribe(), tell);
+        tokio::spawn(slices.reconcile_slices(stop.clone()));
         Self {
             server,
             node,
@@ -113,7 +113,7 @@ impl Stage {
         .await;
     }
 
-    async fn until_published(&self, holds: impl FnMut(&Published) -> bool) {
+    async fn until_published(&self, holds: impl FnMut(&PublishedPool) -> bool) {
         let mut published = self.published.clone();
         let waiting = published.wait_for(holds);
         let found = tokio::time::timeout(std::time::Duration::from_secs(20), waiting).await;
@@ -329,11 +329,23 @@ async fn a_node_that_machinist_leaves_has_no_slices() {
     let cluster = stage.node.cluster().clone();
     let server = stage.server.clone();
     drop(stage);
-    assert_eq!(slices::remove(&cluster, "a", true).await.unwrap(), 1);
+    assert_eq!(
+        resource_slices::remove(&cluster, "a", true).await.unwrap(),
+        1
+    );
     assert_eq!(server.below(SLICES).len(), 1, "dry run: no write");
-    assert_eq!(slices::remove(&cluster, "a", false).await.unwrap(), 1);
-    assert_eq!(slices::remove(&cluster, "a", false).await.unwrap(), 0);
+    assert_eq!(
+        resource_slices::remove(&cluster, "a", false).await.unwrap(),
+        1
+    );
+    assert_eq!(
+        resource_slices::remove(&cluster, "a", false).await.unwrap(),
+        0
+    );
     server.trouble(&format!("GET {SLICES}"), Trouble::Code(403, "Forbidden"));
-    assert_eq!(slices::remove(&cluster, "a", false).await.unwrap(), 0);
+    assert_eq!(
+        resource_slices::remove(&cluster, "a", false).await.unwrap(),
+        0
+    );
     assert!(!server.object(NODE).is_null());
 }

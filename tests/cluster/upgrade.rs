@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::cluster::{UpgradeConfig, Why};
+use machinist::cluster::{ClusterErrorKind, UpgradeConfig};
 use serde_json::json;
 
 use super::server::{Server, Trouble};
@@ -52,5 +52,8 @@ async fn who_may_not_read_it_is_not_bound_by_it_and_an_outage_is_no_answer() {
         json!({"metadata": {}, "spec": {"upgradeAt": "at noon"}}),
     );
     let error = cluster.upgrade_config().await.unwrap_err();
-    assert!(matches!(error.why, Why::NotUnderstood), "{error:?}");
+    assert!(
+        matches!(error.why, ClusterErrorKind::NotUnderstood),
+        "{error:?}"
+    );
 }

@@ -9,16 +9,16 @@ use std::{
     },
 };
 
-use machinist::{reason::Reason, root::Op};
+use machinist::{reason::Reason, rootfs::FsOp};
 use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
 use crate::{
-    driver::{Driver, UNIT},
+    harness::{Driver, UNIT},
     node::NodeDouble,
     sandbox::{at, conduct, restarting},
-    services::Script,
+    scripted_services::Script,
 };
 
 /// The environment variable with the instructions of a child; it is unset in the parent.
@@ -157,7 +157,7 @@ fn drives_one_update() {
         return;
     };
     let order: Order = serde_json::from_str(&order).unwrap();
-    let to = crate::case::wanted();
+    let to = crate::update_case::wanted();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -173,15 +173,18 @@ async fn drive(order: &Order, to: crate::sandbox::Written) {
     }
     let count = Arc::new(AtomicUsize::new(0));
     let (counted, told) = (Arc::clone(&count), script.clone());
-    let hook = move |_: &Op| {
+    let hook = move |_: &FsOp| {
         let number = counted.fetch_add(1, Ordering::Relaxed);
         if place == Some(Place::Operation(number)) {
             die(&told);
         }
         None
     };
-    let mounts = crate::case::MOUNTS.iter().map(|top| at(top)).collect();
-    let root = machinist::root::Root::open(Path::new(&order.root)).unwrap();
+    let mounts = crate::update_case::MOUNTS
+        .iter()
+        .map(|top| at(top))
+        .collect();
+    let root = machinist::rootfs::Root::open(Path::new(&order.root)).unwrap();
     let root = root
         .with_pretended_mounts(mounts)
         .with_fault(Arc::new(hook));

@@ -1,6 +1,6 @@
 //! Devices of CDI specs: by name, by their content, and by claim.
 
-use machinist::device::{Allowances, CdiAnswer};
+use machinist::device::{Allowances, CdiDelivery};
 
 use crate::Hardware;
 
@@ -29,7 +29,7 @@ fn cdi_devices_are_handed_out_by_name() {
     );
     let inventory = machinist::device::Inventory::default();
     let grant =
-        machinist::device::allocation::grant(&inventory, &resource, &["0".to_owned()]).unwrap();
+        machinist::device::allocation::allocate(&inventory, &resource, &["0".to_owned()]).unwrap();
     assert_eq!(
         (grant.cdi, grant.nodes.len()),
         (vec!["acme.dev/gpu=0".to_owned()], 0)
@@ -112,7 +112,7 @@ fn with_a_spec() -> Hardware {
 fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
     let hardware = with_a_spec();
     let allowances = Allowances {
-        cdi: CdiAnswer::Edits,
+        cdi: CdiDelivery::Edits,
         ..Allowances::default()
     };
     let declared = "  match: [{cdi: {kind: acme.dev/gpu}}]\n";
@@ -140,7 +140,7 @@ fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
     let inventory = machinist::device::Inventory::default();
     let granted = |ids: &[&str]| {
         let ids: Vec<_> = ids.iter().map(|id| (*id).to_owned()).collect();
-        machinist::device::allocation::grant(&inventory, &resource, &ids).unwrap()
+        machinist::device::allocation::allocate(&inventory, &resource, &ids).unwrap()
     };
     let grant = granted(&["g0"]);
     let nodes = grant.nodes.iter();

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use super::{
+    device_host::Machine,
+    fake_kubelet::{Books, Knobs, KubeletDouble},
     has,
-    kubelet_double::{Books, Knobs, KubeletDouble},
-    machine::Machine,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use machinist::{
+    abs_path::AbsPath,
+    config_dir::LocalFiles,
     device::{Allowances, declaration},
-    machine_config::{self, Order, Rules},
-    path::AbsPath,
-    root::Root,
-    source::LocalFiles,
+    machine_config::{self, ConfigRules, MergeOrder},
+    rootfs::Root,
 };
 use serde_json::Value;
 
@@ -51,12 +51,12 @@ fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
     fs::write(beside.path().join("files/web.service"), unit).unwrap();
     let mut local = LocalFiles::new(Root::open(beside.path()).unwrap());
     local.text("a.bu", AbsPath::root());
-    let mut rules = Rules::default();
+    let mut rules = ConfigRules::default();
     rules.users.insert("ann".to_owned());
     let read = |text: &String, name: &str| {
         let files = vec![(name.to_owned(), text.clone().into_bytes())];
         let (documents, _) = machine_config::documents_from_files(files, &rules, &local).unwrap();
-        machine_config::merge(documents, "machine", Order::AsGiven).unwrap()
+        machine_config::merge(documents, "machine", MergeOrder::AsGiven).unwrap()
     };
     let examples = blocks(&page("docs/config.md"), "yaml");
     assert_eq!(examples.len(), 5);
@@ -95,9 +95,9 @@ fn the_readme_names_the_config_of_the_example_machine() {
     files
         .iter()
         .for_each(|(name, _)| local.text(name, AbsPath::root()));
-    let rules = Rules::default();
+    let rules = ConfigRules::default();
     let (documents, _) = machine_config::documents_from_files(files, &rules, &local).unwrap();
-    let (config, _) = machine_config::merge(documents, "machine", Order::AsGiven).unwrap();
+    let (config, _) = machine_config::merge(documents, "machine", MergeOrder::AsGiven).unwrap();
     let shown = page("README.md");
     assert!(
         shown.contains(&config.name),

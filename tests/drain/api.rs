@@ -12,7 +12,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use machinist::cluster::{Access, Cluster};
+use machinist::cluster::{Cluster, ClusterAccess};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::{StreamExt as _, wrappers::UnboundedReceiverStream};
@@ -83,7 +83,7 @@ impl Api {
     }
 
     pub(crate) async fn cluster(&self) -> Cluster {
-        let access = Access::Kubeconfig(vec![self.kubeconfig()]);
+        let access = ClusterAccess::Kubeconfig(vec![self.kubeconfig()]);
         Cluster::connect(access).await.unwrap()
     }
 

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use machinist::{
     drain::{
-        Refused, Rules, What,
-        evict::{DrainError, How, Options},
+        DrainRules, EvictionError, WaitReason,
+        eviction::{DrainError, EvictionMethod, Options},
     },
     reason::Reason,
 };
 use serde_json::json;
 
 use crate::{
-    running::{drained, names, pass, seconds, start, start_after, unattended},
+    progress::{drained, names, pass, seconds, start, start_after, unattended},
     server::{Server, because, budget_says_no, refusal},
     support::{at, budget, made},
 };
@@ -85,7 +85,7 @@ async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
     pass(Duration::from_millis(8)).await;
     server.hangs(true);
     let progress = running.until(|now| now.begun).await;
-    let foreseen = |wait: &machinist::drain::Wait| matches!(wait.what, What::Never(..));
+    let foreseen = |wait: &machinist::drain::PodWait| matches!(wait.what, WaitReason::Never(..));
     assert_eq!(
         progress.waits.iter().filter(|wait| foreseen(wait)).count(),
         2
@@ -150,14 +150,14 @@ async fn of_the_pods_of_one_budget_one_is_asked_for_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_is_busy_is_asked_when_it_wants_to_be_and_is_no_budget() {
     let server = Server::with([made("web")]);
-    let busy = Refused {
+    let busy = EvictionError {
         retry_after: Some(seconds(17)),
         ..refusal(429, "too many requests")
     };
     server.answers("web", [busy]);
     let mut running = start(&server, unattended());
     let progress = running.until(|now| !now.waits.is_empty()).await;
-    assert_eq!(progress.waits[0].what, What::Throttled);
+    assert_eq!(progress.waits[0].what, WaitReason::Throttled);
     assert_eq!(progress.blockers().count(), 0);
     running.ended().await.unwrap();
     let asked: Vec<_> = server
@@ -171,7 +171,7 @@ async fn a_server_that_is_busy_is_asked_when_it_wants_to_be_and_is_no_budget() {
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_is_not_counted_yet_is_asked_again_when_the_server_says() {
     let server = Server::with([made("web")]);
-    let pending = Refused {
+    let pending = EvictionError {
         retry_after: Some(seconds(10)),
         ..because(
             429,
@@ -223,7 +223,7 @@ async fn two_budgets_for_one_pod_are_both_named_and_end_nothing() {
     server.always("web", refusal(500, words));
     let mut running = start(&server, unattended());
     let progress = running.until(|now| now.begun).await;
-    let both = What::Several(vec!["one".to_owned(), "two".to_owned()]);
+    let both = WaitReason::Several(vec!["one".to_owned(), "two".to_owned()]);
     assert_eq!(progress.waits[0].what, both, "before the first eviction");
     pass(seconds(60)).await;
     assert_eq!(running.said_of("web").unwrap().what, both);
@@ -336,7 +336,7 @@ async fn nothing_is_forced_a_second_before_the_limit_also_when_the_agent_was_res
     );
     assert_eq!(
         (pod.as_str(), how),
-        ("web", How::default()),
+        ("web", EvictionMethod::default()),
         "its own grace period"
     );
     let drained = second.ended().await.unwrap();
@@ -388,7 +388,7 @@ async fn a_person_can_force_one_drain_and_no_pod_gets_less_than_its_own_time() {
         .ordered
         .send_replace(Some("the rack burns".to_owned()));
     let drained = running.ended().await.unwrap();
-    assert_eq!(server.deletions()[0].2, How::default());
+    assert_eq!(server.deletions()[0].2, EvictionMethod::default());
     assert_eq!(drained.progress.ordered.as_deref(), Some("the rack burns"));
 }
 
@@ -449,7 +449,7 @@ async fn a_pod_that_should_have_ended_is_told_and_skipped_where_that_is_asked_fo
     let server = Server::with([made("stuck").grace(10)]);
     server.pods_end_after(None);
     let options = Options {
-        rules: Rules {
+        rules: DrainRules {
             skip_deleted: Some(seconds(90)),
             ..unattended().rules
         },
@@ -457,7 +457,7 @@ async fn a_pod_that_should_have_ended_is_told_and_skipped_where_that_is_asked_fo
     };
     let mut running = start(&server, options);
     running.until(|now| now.blockers().count() > 0).await;
-    assert_eq!(running.said_of("stuck").unwrap().what, What::Overdue);
+    assert_eq!(running.said_of("stuck").unwrap().what, WaitReason::Overdue);
     assert_eq!(server.elapsed().as_secs(), 40);
     let drained = running.ended().await.unwrap();
     assert_eq!(server.elapsed().as_secs(), 100);

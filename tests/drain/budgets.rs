@@ -1,22 +1,22 @@
 //! Which budgets apply to a pod, and how the API server will answer an eviction.
 
-use machinist::drain::{Budget, Prospect, prospect};
+use machinist::drain::{BudgetForecast, DisruptionBudget, prospect};
 use serde_json::{Value, json};
 
 use crate::support::{Made, budget, from_api, made, merge};
 
 /// A word for each prospect.
-fn word(pod: &Made, budgets: &[Budget]) -> &'static str {
+fn word(pod: &Made, budgets: &[DisruptionBudget]) -> &'static str {
     match prospect(&pod.pod(), budgets) {
-        Prospect::Free => "free",
-        Prospect::Allowed(_) => "allowed",
-        Prospect::Later(_) => "later",
-        Prospect::Never(_) => "never",
-        Prospect::Several(_) => "several",
+        BudgetForecast::Free => "free",
+        BudgetForecast::Allowed(_) => "allowed",
+        BudgetForecast::Later(_) => "later",
+        BudgetForecast::Never(_) => "never",
+        BudgetForecast::Several(_) => "several",
     }
 }
 
-fn selecting(selector: Value) -> Budget {
+fn selecting(selector: Value) -> DisruptionBudget {
     let mut made = json!({"metadata": {"namespace": "shop", "name": "b"}, "spec": {}});
     merge(&mut made["spec"], json!({"selector": selector}));
     from_api(made)
@@ -82,7 +82,7 @@ fn more_than_one_budget_for_a_pod_are_all_named() {
         budget("two", rule(), [1, 3, 2, 3]),
     ];
     let pod = made("web").pod();
-    let Prospect::Several(both) = prospect(&pod, &budgets) else {
+    let BudgetForecast::Several(both) = prospect(&pod, &budgets) else {
         panic!("{:?}", prospect(&pod, &budgets));
     };
     let names: Vec<_> = both.iter().map(|budget| budget.name.as_str()).collect();

@@ -3,41 +3,41 @@
 use std::time::Duration;
 
 use machinist::drain::{
-    CLUSTER_CRITICAL, DaemonSets, NODE_CRITICAL, Note, Pattern, Permit, Rules, Tier, Verdict,
-    classify, controllers, in_order,
+    CLUSTER_CRITICAL_PRIORITY, DaemonSets, DrainRules, LossPolicy, NODE_CRITICAL_PRIORITY,
+    NamespacePattern, PodDisposition, PodNote, PriorityTier, classify, controllers, in_order,
 };
 use serde_json::json;
 
 use crate::support::{Made, at, made};
 
-fn strict() -> Rules {
-    Rules::default()
+fn strict() -> DrainRules {
+    DrainRules::default()
 }
 
-fn ignoring() -> Rules {
-    Rules {
+fn ignoring() -> DrainRules {
+    DrainRules {
         leave_daemon_sets: true,
         ..strict()
     }
 }
 
-fn forced() -> Rules {
-    Rules {
-        unmanaged: Permit::Evict,
+fn forced() -> DrainRules {
+    DrainRules {
+        unmanaged: LossPolicy::Evict,
         ..ignoring()
     }
 }
 
-fn judged(pod: &Made, rules: &Rules) -> Verdict {
+fn judged(pod: &Made, rules: &DrainRules) -> PodDisposition {
     classify(&pod.pod(), rules, &DaemonSets::default(), at(0))
 }
 
-fn evict() -> Verdict {
-    Verdict::Evict(Vec::new())
+fn evict() -> PodDisposition {
+    PodDisposition::Evict(Vec::new())
 }
 
-fn local_data() -> Note {
-    Note::LocalData(vec!["scratch".to_owned()])
+fn local_data() -> PodNote {
+    PodNote::LocalData(vec!["scratch".to_owned()])
 }
 
 #[test]
@@ -58,12 +58,18 @@ fn pods_that_a_controller_makes_anew_are_evicted() {
 #[test]
 fn local_data_of_a_running_pod_stops_the_drain_until_it_is_allowed() {
     let pod = made("job").owned_by("Job", "batch").local_data();
-    assert_eq!(judged(&pod, &strict()), Verdict::Refuse(vec![local_data()]));
-    let rules = Rules {
-        local_data: Permit::Evict,
+    assert_eq!(
+        judged(&pod, &strict()),
+        PodDisposition::Refuse(vec![local_data()])
+    );
+    let rules = DrainRules {
+        local_data: LossPolicy::Evict,
         ..strict()
     };
-    assert_eq!(judged(&pod, &rules), Verdict::Evict(vec![local_data()]));
+    assert_eq!(
+        judged(&pod, &rules),
+        PodDisposition::Evict(vec![local_data()])
+    );
     assert_eq!(
         judged(&pod.clone().finished("Succeeded"), &strict()),
         evict()
@@ -74,12 +80,12 @@ fn local_data_of_a_running_pod_stops_the_drain_until_it_is_allowed() {
 #[test]
 fn pods_of_daemon_sets_stay_or_stop_the_drain_and_finished_ones_go() {
     let pod = made("proxy").owned_by("DaemonSet", "proxy");
-    let note = Note::DaemonSetPod;
+    let note = PodNote::DaemonSetPod;
     assert_eq!(
         judged(&pod, &ignoring()),
-        Verdict::Leave(Some(note.clone()))
+        PodDisposition::Leave(Some(note.clone()))
     );
-    assert_eq!(judged(&pod, &strict()), Verdict::Refuse(vec![note]));
+    assert_eq!(judged(&pod, &strict()), PodDisposition::Refuse(vec![note]));
     assert_eq!(judged(&pod.clone().finished("Failed"), &strict()), evict());
     // The same kind in another group is no DaemonSet.
     let own = json!({"metadata": {"ownerReferences": [{"apiVersion": "acme.dev/v1",
@@ -95,10 +101,13 @@ fn a_pod_whose_daemon_set_is_gone_goes_only_by_force() {
         assert_eq!((namespace.as_str(), name.as_str()), ("shop", "proxy"));
         sets.insert(&namespace, &name, false);
     }
-    let gone = Note::DaemonSetMissing("proxy".to_owned());
-    let judged = |rules: &Rules| classify(&pod.pod(), rules, &sets, at(0));
-    assert_eq!(judged(&ignoring()), Verdict::Refuse(vec![gone.clone()]));
-    assert_eq!(judged(&forced()), Verdict::Evict(vec![gone]));
+    let gone = PodNote::DaemonSetMissing("proxy".to_owned());
+    let judged = |rules: &DrainRules| classify(&pod.pod(), rules, &sets, at(0));
+    assert_eq!(
+        judged(&ignoring()),
+        PodDisposition::Refuse(vec![gone.clone()])
+    );
+    assert_eq!(judged(&forced()), PodDisposition::Evict(vec![gone]));
     assert!(controllers([&pod.clone().finished("Failed").pod()]).is_empty());
 }
 
@@ -111,18 +120,18 @@ fn a_mirror_pod_whose_daemon_set_is_gone_is_refused_without_force_as_kubectl_doe
         .pod();
     let mut sets = DaemonSets::default();
     sets.insert("shop", "proxy", false);
-    let gone = Note::DaemonSetMissing("proxy".to_owned());
-    let verdict = |rules: &Rules| classify(&pod, rules, &sets, at(0));
-    assert_eq!(verdict(&ignoring()), Verdict::Refuse(vec![gone]));
-    assert_eq!(verdict(&forced()), Verdict::Leave(None));
+    let gone = PodNote::DaemonSetMissing("proxy".to_owned());
+    let verdict = |rules: &DrainRules| classify(&pod, rules, &sets, at(0));
+    assert_eq!(verdict(&ignoring()), PodDisposition::Refuse(vec![gone]));
+    assert_eq!(verdict(&forced()), PodDisposition::Leave(None));
 }
 
 #[test]
 fn mirror_pods_are_left_without_a_word() {
     let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
     let pod = made("etcd").bare().local_data().with(mirror);
-    assert_eq!(judged(&pod, &strict()), Verdict::Leave(None));
-    assert_eq!(judged(&pod, &forced()), Verdict::Leave(None));
+    assert_eq!(judged(&pod, &strict()), PodDisposition::Leave(None));
+    assert_eq!(judged(&pod, &forced()), PodDisposition::Leave(None));
 }
 
 #[test]
@@ -130,17 +139,26 @@ fn a_bare_pod_goes_only_by_force_and_every_reason_against_it_is_told() {
     let pod = made("lone").bare();
     assert_eq!(
         judged(&pod, &ignoring()),
-        Verdict::Refuse(vec![Note::Unmanaged])
+        PodDisposition::Refuse(vec![PodNote::Unmanaged])
     );
     assert_eq!(
         judged(&pod, &forced()),
-        Verdict::Evict(vec![Note::Unmanaged])
+        PodDisposition::Evict(vec![PodNote::Unmanaged])
     );
     let pod = pod.local_data();
-    let both = vec![local_data(), Note::Unmanaged];
-    assert_eq!(judged(&pod, &strict()), Verdict::Refuse(both.clone()));
-    assert_eq!(judged(&pod, &Rules::unattended(None)), Verdict::Evict(both));
-    assert_eq!(judged(&pod, &forced()), Verdict::Refuse(vec![local_data()]));
+    let both = vec![local_data(), PodNote::Unmanaged];
+    assert_eq!(
+        judged(&pod, &strict()),
+        PodDisposition::Refuse(both.clone())
+    );
+    assert_eq!(
+        judged(&pod, &DrainRules::unattended(None)),
+        PodDisposition::Evict(both)
+    );
+    assert_eq!(
+        judged(&pod, &forced()),
+        PodDisposition::Refuse(vec![local_data()])
+    );
     assert_eq!(judged(&pod.finished("Succeeded"), &strict()), evict());
 }
 
@@ -149,17 +167,20 @@ fn our_own_pod_is_never_evicted_even_when_its_daemon_set_is_gone() {
     let pod = made("machinist").owned_by("DaemonSet", "machinist");
     let mut sets = DaemonSets::default();
     sets.insert("shop", "machinist", false);
-    let rules = Rules::unattended(Some("uid-machinist".to_owned()));
+    let rules = DrainRules::unattended(Some("uid-machinist".to_owned()));
     let own = classify(&pod.pod(), &rules, &sets, at(0));
-    assert_eq!(own, Verdict::Leave(None));
-    let other = classify(&pod.pod(), &Rules::unattended(None), &sets, at(0));
-    assert!(matches!(other, Verdict::Evict(_)), "{other:?}");
+    assert_eq!(own, PodDisposition::Leave(None));
+    let other = classify(&pod.pod(), &DrainRules::unattended(None), &sets, at(0));
+    assert!(matches!(other, PodDisposition::Evict(_)), "{other:?}");
 }
 
 #[test]
 fn namespaces_that_a_pattern_names_are_left_alone() {
-    let rules = Rules {
-        left_out: vec![Pattern::new("kube-*"), Pattern::new("*-keep-*-me")],
+    let rules = DrainRules {
+        left_out: vec![
+            NamespacePattern::new("kube-*"),
+            NamespacePattern::new("*-keep-*-me"),
+        ],
         ..strict()
     };
     for (namespace, left) in [
@@ -171,21 +192,21 @@ fn namespaces_that_a_pattern_names_are_left_alone() {
         ("shop", false),
     ] {
         let verdict = judged(&made("web").bare().in_namespace(namespace), &rules);
-        let note = Verdict::Leave(Some(Note::LeftOut));
+        let note = PodDisposition::Leave(Some(PodNote::LeftOut));
         assert_eq!(verdict == note, left, "{namespace}: {verdict:?}");
     }
-    assert!(Pattern::new("shop").matches("shop"));
-    assert!(!Pattern::new("shop").matches("shops"));
+    assert!(NamespacePattern::new("shop").matches("shop"));
+    assert!(!NamespacePattern::new("shop").matches("shops"));
 }
 
 #[test]
 fn a_pod_that_should_have_ended_long_ago_is_skipped_where_that_is_asked_for() {
     let pod = made("slow").deleting_by(at(-61));
-    let rules = Rules {
+    let rules = DrainRules {
         skip_deleted: Some(Duration::from_secs(60)),
         ..strict()
     };
-    let skipped = Verdict::Leave(Some(Note::EndsTooSlowly));
+    let skipped = PodDisposition::Leave(Some(PodNote::EndsTooSlowly));
     assert_eq!(judged(&pod, &rules), skipped);
     assert_eq!(judged(&pod, &strict()), evict());
     // The deadline is in the future: a pod that ends before it is not overdue.
@@ -196,8 +217,8 @@ fn a_pod_that_should_have_ended_long_ago_is_skipped_where_that_is_asked_for() {
 #[test]
 fn critical_pods_come_last_and_the_others_by_namespace_and_name() {
     let pods = [
-        made("c").priority(NODE_CRITICAL),
-        made("b").priority(CLUSTER_CRITICAL),
+        made("c").priority(NODE_CRITICAL_PRIORITY),
+        made("b").priority(CLUSTER_CRITICAL_PRIORITY),
         made("z").priority(1_000_000_000),
         made("a").in_namespace("zoo"),
         made("y"),
@@ -206,11 +227,11 @@ fn critical_pods_come_last_and_the_others_by_namespace_and_name() {
     let names: Vec<_> = ordered.iter().map(|pod| pod.id.to_string()).collect();
     assert_eq!(names, ["shop/y", "shop/z", "zoo/a", "shop/b", "shop/c"]);
     assert_eq!(
-        Tier::of(&made("u").priority(CLUSTER_CRITICAL - 1).pod()),
-        Tier::Ordinary
+        PriorityTier::of(&made("u").priority(CLUSTER_CRITICAL_PRIORITY - 1).pod()),
+        PriorityTier::Ordinary
     );
     assert_eq!(
-        Tier::of(&made("u").priority(NODE_CRITICAL - 1).pod()),
-        Tier::ClusterCritical
+        PriorityTier::of(&made("u").priority(NODE_CRITICAL_PRIORITY - 1).pod()),
+        PriorityTier::ClusterCritical
     );
 }

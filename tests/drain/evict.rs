@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use machinist::{
     drain::{
-        CLUSTER_CRITICAL, CallError, Grace, NODE_CRITICAL, What,
-        evict::{DrainError, How, Options, Progress, Way},
+        CLUSTER_CRITICAL_PRIORITY, EvictionCallError, Grace, NODE_CRITICAL_PRIORITY, WaitReason,
+        eviction::{BudgetMode, DrainError, EvictionMethod, EvictionProgress, Options},
     },
     reason::Reason,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    running::{drained, names, pass, seconds, start, strict, unattended},
+    progress::{drained, names, pass, seconds, start, strict, unattended},
     server::{Call, Server, budget_says_no, refusal},
     support::{at, made},
 };
@@ -63,8 +63,8 @@ async fn no_more_evictions_are_under_way_than_were_allowed() {
 #[tokio::test(start_paused = true)]
 async fn critical_pods_are_asked_when_the_others_are_gone() {
     let server = Server::with([
-        made("a-node").priority(NODE_CRITICAL),
-        made("b-cluster").priority(CLUSTER_CRITICAL),
+        made("a-node").priority(NODE_CRITICAL_PRIORITY),
+        made("b-cluster").priority(CLUSTER_CRITICAL_PRIORITY),
         made("c-web"),
     ]);
     server.pods_end_after(Some(seconds(20)));
@@ -82,7 +82,7 @@ async fn grace_periods_are_asked_for_as_given() {
             ..unattended()
         };
         drained(&server, options).await.unwrap();
-        let how = How {
+        let how = EvictionMethod {
             grace: expected,
             dry_run: false,
         };
@@ -112,7 +112,7 @@ async fn pods_that_speak_against_the_drain_keep_everybody_where_they_are() {
         server.daemon_set("proxy");
         let refused = drained(&server, Options::default()).await.unwrap_err();
         assert_eq!(refused.reason(), reason);
-        assert!(!refused.again());
+        assert!(!refused.is_retryable());
         assert_eq!(server.writes(), 0, "{reason}");
     }
 }
@@ -151,7 +151,7 @@ async fn who_is_lost_is_said_when_the_eviction_was_accepted_and_not_before() {
     let server = Server::with([made("lone").bare(), made("other").bare()]);
     server.always("lone", budget_says_no());
     let mut drain = start(&server, unattended());
-    let lost = |now: &Progress| -> Vec<_> {
+    let lost = |now: &EvictionProgress| -> Vec<_> {
         let lost = now.lost.iter();
         lost.map(|(pod, _)| pod.name.clone()).collect()
     };
@@ -168,7 +168,7 @@ async fn who_is_lost_is_said_when_the_eviction_was_accepted_and_not_before() {
 async fn a_workload_that_comes_back_is_named_and_not_deleted_in_a_loop() {
     let server = Server::with([made("web-0").owned_by("ReplicaSet", "web")]);
     let options = Options {
-        way: Way::Delete,
+        way: BudgetMode::Delete,
         ..strict()
     };
     let drain = start(&server, options);
@@ -191,7 +191,10 @@ async fn a_workload_that_comes_back_is_named_and_not_deleted_in_a_loop() {
         let said = drain.said_of(&next).map(|wait| wait.what);
         match number {
             0..=2 => {}
-            _ => assert_eq!(said, Some(What::ComesBack("ReplicaSet web".to_owned()))),
+            _ => assert_eq!(
+                said,
+                Some(WaitReason::ComesBack("ReplicaSet web".to_owned()))
+            ),
         }
     }
     let took = server.elapsed() - begun;
@@ -329,7 +332,7 @@ async fn a_server_without_evictions_is_refused_unless_deleting_is_allowed() {
     let server = Server::with([made("web")]);
     server.always("web", unknown);
     let options = Options {
-        way: Way::Delete,
+        way: BudgetMode::Delete,
         ..unattended()
     };
     drained(&server, options).await.unwrap();
@@ -356,12 +359,12 @@ async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
     let server = Server::with([made("web"), made("lone").bare(), made("held")]);
     server.always("held", crate::server::budget_says_no());
     let options = Options {
-        rules: machinist::drain::Rules::unattended(None),
+        rules: machinist::drain::DrainRules::unattended(None),
         ..strict()
     };
     let drain = |options: &Options| {
         let pods = std::sync::Arc::new(server.clone());
-        machinist::drain::evict::Drain::new(pods, "a", options.clone(), server.clock())
+        machinist::drain::eviction::Drain::new(pods, "a", options.clone(), server.clock())
     };
     server.daemon_set("proxy");
     server.put(made("stays").owned_by("DaemonSet", "proxy"));
@@ -383,7 +386,10 @@ async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
     assert_eq!(names(&pods), ["held", "lone", "web"]);
     assert_eq!(server.writes(), 0);
     let plan = drain(&options).rehearse(true).await.unwrap();
-    assert!(matches!(plan.evict[0].kept_by, Some(What::Budget(..))));
+    assert!(matches!(
+        plan.evict[0].kept_by,
+        Some(WaitReason::Budget(..))
+    ));
     assert_eq!(plan.evict[2].kept_by, None);
     let how = |call: &Call| match call {
         Call::Evict(_, how) => Some(how.dry_run),
@@ -430,7 +436,7 @@ async fn a_call_without_an_answer_ends_by_itself() {
     assert!(matches!(
         error,
         DrainError::Unreachable {
-            source: CallError::NoAnswer(_),
+            source: EvictionCallError::NoAnswer(_),
             ..
         }
     ));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::drain::{Act, BadGrace, Grace, Limits};
+use machinist::drain::{BadGrace, ForceAction, ForceLimits, Grace};
 
 use crate::support::{at, made};
 
@@ -28,44 +28,58 @@ fn nobody_is_asked_to_end_within_zero_seconds() {
 
 #[test]
 fn a_limit_of_120_minutes_forces_nothing_in_minute_119_and_everything_at_120() {
-    let limits = Limits::managed_upgrade(Some(120), None);
+    let limits = ForceLimits::managed_upgrade(Some(120), None);
     let pod = made("web").pod();
     let act = |spent| limits.act(&pod, true, seconds(spent), false);
-    assert_eq!(act(119 * 60), Act::Wait);
-    assert_eq!(act(120 * 60 - 1), Act::Wait);
-    assert_eq!(act(120 * 60), Act::Delete);
+    assert_eq!(act(119 * 60), ForceAction::Wait);
+    assert_eq!(act(120 * 60 - 1), ForceAction::Wait);
+    assert_eq!(act(120 * 60), ForceAction::Delete);
     assert_eq!(limits.next(seconds(119 * 60)), Some(seconds(60)));
     assert_eq!(limits.next(seconds(120 * 60)), None);
     // The limit for budgets does not apply to pods without one.
-    assert_eq!(limits.act(&pod, false, seconds(999_999), false), Act::Wait);
+    assert_eq!(
+        limits.act(&pod, false, seconds(999_999), false),
+        ForceAction::Wait
+    );
 }
 
 #[test]
 fn without_a_limit_nothing_is_ever_forced_unless_a_person_says_so() {
-    let limits = Limits::after(None);
+    let limits = ForceLimits::after(None);
     let pod = made("web").pod();
-    assert_eq!(limits.act(&pod, true, Duration::MAX, false), Act::Wait);
+    assert_eq!(
+        limits.act(&pod, true, Duration::MAX, false),
+        ForceAction::Wait
+    );
     assert_eq!(limits.next(Duration::ZERO), None);
-    assert_eq!(limits.act(&pod, true, Duration::ZERO, true), Act::Delete);
+    assert_eq!(
+        limits.act(&pod, true, Duration::ZERO, true),
+        ForceAction::Delete
+    );
 }
 
 /// The drain strategies of the managed upgrade operator, without its grace of zero and without
 /// touching finalizers.
 #[test]
 fn each_strategy_of_the_upgrade_operator_has_its_gentle_form() {
-    let limits = Limits::managed_upgrade(Some(60), Some(45));
+    let limits = ForceLimits::managed_upgrade(Some(60), Some(45));
     let held = made("web").finalizers(&["acme.dev/hold"]);
     let leaving = held.clone().deleting_by(at(30));
     let table = [
-        (made("web").pod(), false, 45, Act::Delete),
-        (made("web").pod(), true, 45, Act::Wait),
-        (made("web").pod(), true, 60, Act::Delete),
-        (held.pod(), false, 45, Act::Delete),
-        (leaving.pod(), false, 45, Act::Wait),
-        (leaving.clone().ended().pod(), false, 44, Act::Wait),
-        (leaving.clone().ended().pod(), false, 45, Act::LeaveBehind),
-        (leaving.clone().ended().pod(), true, 59, Act::Wait),
-        (leaving.ended().pod(), true, 60, Act::LeaveBehind),
+        (made("web").pod(), false, 45, ForceAction::Delete),
+        (made("web").pod(), true, 45, ForceAction::Wait),
+        (made("web").pod(), true, 60, ForceAction::Delete),
+        (held.pod(), false, 45, ForceAction::Delete),
+        (leaving.pod(), false, 45, ForceAction::Wait),
+        (leaving.clone().ended().pod(), false, 44, ForceAction::Wait),
+        (
+            leaving.clone().ended().pod(),
+            false,
+            45,
+            ForceAction::LeaveBehind,
+        ),
+        (leaving.clone().ended().pod(), true, 59, ForceAction::Wait),
+        (leaving.ended().pod(), true, 60, ForceAction::LeaveBehind),
     ];
     for (row, (pod, budgeted, minutes, expected)) in table.iter().enumerate() {
         let act = limits.act(pod, *budgeted, seconds(minutes * 60), false);

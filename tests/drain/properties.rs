@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use machinist::drain::{
-    Act, DaemonSets, Limits, Permit, Pod, Prospect, Rules, Tier, Verdict, classify, in_order,
-    prospect,
+    BudgetForecast, DaemonSets, DrainRules, ForceAction, ForceLimits, LossPolicy, Pod,
+    PodDisposition, PriorityTier, classify, in_order, prospect,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -49,15 +49,21 @@ fn any_pod() -> impl Strategy<Value = Made> {
     })
 }
 
-fn any_rules() -> impl Strategy<Value = Rules> {
+fn any_rules() -> impl Strategy<Value = DrainRules> {
     (any::<[bool; 4]>()).prop_map(|[ignore, force, data, skip]| {
-        let permit = |yes| if yes { Permit::Evict } else { Permit::Refuse };
-        Rules {
+        let permit = |yes| {
+            if yes {
+                LossPolicy::Evict
+            } else {
+                LossPolicy::Refuse
+            }
+        };
+        DrainRules {
             leave_daemon_sets: ignore,
             unmanaged: permit(force),
             local_data: permit(data),
             skip_deleted: skip.then_some(Duration::from_secs(1)),
-            ..Rules::default()
+            ..DrainRules::default()
         }
     })
 }
@@ -71,8 +77,8 @@ fn gone() -> DaemonSets {
 proptest! {
     #[test]
     fn our_own_pod_is_left_by_every_rule(pod in any_pod(), rules in any_rules()) {
-        let rules = Rules { own: Some(pod.pod().id.uid), ..rules };
-        prop_assert_eq!(classify(&pod.pod(), &rules, &gone(), at(0)), Verdict::Leave(None));
+        let rules = DrainRules { own: Some(pod.pod().id.uid), ..rules };
+        prop_assert_eq!(classify(&pod.pod(), &rules, &gone(), at(0)), PodDisposition::Leave(None));
     }
 
     #[test]
@@ -80,19 +86,19 @@ proptest! {
         let pod = pod.pod();
         if pod.mirror && pod.controller.as_ref().is_none_or(|owner| owner.kind != "DaemonSet") {
             let verdict = classify(&pod, &rules, &gone(), at(0));
-            prop_assert!(matches!(verdict, Verdict::Leave(_)), "{:?}", verdict);
+            prop_assert!(matches!(verdict, PodDisposition::Leave(_)), "{:?}", verdict);
         }
     }
 
     #[test]
     fn allowing_more_never_makes_a_pod_refuse(pod in any_pod(), rules in any_rules()) {
         let strict = classify(&pod.pod(), &rules, &gone(), at(0));
-        let more = Rules { unmanaged: Permit::Evict, local_data: Permit::Evict,
+        let more = DrainRules { unmanaged: LossPolicy::Evict, local_data: LossPolicy::Evict,
             leave_daemon_sets: true, ..rules };
         let allowed = classify(&pod.pod(), &more, &gone(), at(0));
-        prop_assert!(!matches!(allowed, Verdict::Refuse(_)), "{:?}", allowed);
-        if matches!(strict, Verdict::Evict(_)) {
-            prop_assert!(matches!(allowed, Verdict::Evict(_)), "{:?}", allowed);
+        prop_assert!(!matches!(allowed, PodDisposition::Refuse(_)), "{:?}", allowed);
+        if matches!(strict, PodDisposition::Evict(_)) {
+            prop_assert!(matches!(allowed, PodDisposition::Evict(_)), "{:?}", allowed);
         }
     }
 
@@ -100,14 +106,14 @@ proptest! {
     fn a_finished_pod_never_refuses(pod in any_pod(), rules in any_rules()) {
         let pod = pod.finished("Succeeded").pod();
         let verdict = classify(&pod, &rules, &gone(), at(0));
-        prop_assert!(!matches!(verdict, Verdict::Refuse(_)), "{:?}", verdict);
+        prop_assert!(!matches!(verdict, PodDisposition::Refuse(_)), "{:?}", verdict);
     }
 
     #[test]
     fn order_keeps_every_pod_and_puts_no_critical_one_before_another(pods in prop::collection::vec(any_pod(), 0..20)) {
         let pods: Vec<Pod> = pods.iter().map(Made::pod).collect();
         let ordered = in_order(pods.clone());
-        prop_assert!(ordered.is_sorted_by_key(Tier::of));
+        prop_assert!(ordered.is_sorted_by_key(PriorityTier::of));
         let names = |pods: &[Pod]| {
             let mut names: Vec<_> = pods.iter().map(|pod| pod.id.clone()).collect();
             names.sort();
@@ -127,10 +133,10 @@ proptest! {
         let budgets = [budget("b", json!({"minAvailable": desired}), [allowed, current, desired, expected])];
         let pod = made("web").pod();
         let prospect = prospect(&pod, &budgets);
-        prop_assert_eq!(matches!(prospect, Prospect::Allowed(_)), current > desired);
+        prop_assert_eq!(matches!(prospect, BudgetForecast::Allowed(_)), current > desired);
         // Even if all pods become healthy, no disruption is ever allowed.
         let never = expected <= desired;
-        prop_assert_eq!(matches!(prospect, Prospect::Never(_)), never);
+        prop_assert_eq!(matches!(prospect, BudgetForecast::Never(_)), never);
     }
 
     #[test]
@@ -138,11 +144,11 @@ proptest! {
         limit in 1..10_000_u64, spent in 0..10_000_u64, again in 0..10_000_u64,
     ) {
         let seconds = Duration::from_secs;
-        let limits = Limits::after(Some(seconds(limit)));
+        let limits = ForceLimits::after(Some(seconds(limit)));
         let pod = made("web").pod();
         // Two runs; the second is given the time that the first reported.
         let total = seconds(spent) + seconds(again);
-        let forced = limits.act(&pod, true, total, false) == Act::Delete;
+        let forced = limits.act(&pod, true, total, false) == ForceAction::Delete;
         prop_assert_eq!(forced, spent + again >= limit);
         if let Some(left) = limits.next(seconds(spent)) {
             prop_assert!(limits.reached(true, seconds(spent) + left));

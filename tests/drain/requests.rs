@@ -6,8 +6,8 @@ use machinist::{
     clock::Clock,
     cluster::pods::NodePods,
     drain::{
-        Answer, CallError, Grace, PodId,
-        evict::{Drain, Force, How, Pods},
+        EvictionCallError, EvictionResponse, Grace, PodId,
+        eviction::{Drain, EvictionMethod, ForceState, PodApi},
     },
 };
 use serde_json::json;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{Api, status},
-    running::unattended,
+    progress::unattended,
     support::made,
 };
 
@@ -32,7 +32,7 @@ async fn an_eviction_says_uid_grace_period_and_dry_run_where_the_server_looks_fo
     let api = Api::with([made("web")]).await;
     let pods = pods(&api).await;
     for (grace, dry_run) in [(-1, false), (30, false), (-1, true)] {
-        let how = How {
+        let how = EvictionMethod {
             grace: Grace::try_from(grace).unwrap(),
             dry_run,
         };
@@ -73,14 +73,17 @@ async fn refusals_come_back_with_cause_and_time_and_are_not_repeated_in_silence(
         "causes": [{"reason": "DisruptionBudget", "message": "needs 2"}]});
     let words = "Cannot evict pod as it would violate the pod's disruption budget.";
     api.answers("POST", 429, status(429, "TooManyRequests", words, details));
-    let error = pods.evict(&web(), How::default()).await.unwrap_err();
-    let CallError::Refused(refused) = error else {
+    let error = pods
+        .evict(&web(), EvictionMethod::default())
+        .await
+        .unwrap_err();
+    let EvictionCallError::Refused(refused) = error else {
         panic!("{error}");
     };
     let ten = Some(Duration::from_secs(10));
     assert_eq!(
-        Answer::of(&refused),
-        Answer::Budget("needs 2".to_owned(), ten)
+        EvictionResponse::of(&refused),
+        EvictionResponse::Budget("needs 2".to_owned(), ten)
     );
     assert_eq!(api.heard("POST").len(), 1);
     for (code, reason, name) in [(404, "NotFound", "web"), (409, "Conflict", "web")] {
@@ -89,15 +92,22 @@ async fn refusals_come_back_with_cause_and_time_and_are_not_repeated_in_silence(
             code,
             status(code, reason, "x", json!({"name": name})),
         );
-        let error = pods.evict(&web(), How::default()).await.unwrap_err();
-        let CallError::Refused(refused) = error else {
+        let error = pods
+            .evict(&web(), EvictionMethod::default())
+            .await
+            .unwrap_err();
+        let EvictionCallError::Refused(refused) = error else {
             panic!("{error}");
         };
-        assert_eq!(Answer::of(&refused), Answer::Gone, "{code}");
+        assert_eq!(
+            EvictionResponse::of(&refused),
+            EvictionResponse::Gone,
+            "{code}"
+        );
     }
     api.answers("POST", 503, json!("no Status at all"));
     assert!(
-        pods.evict(&web(), How::default())
+        pods.evict(&web(), EvictionMethod::default())
             .await
             .unwrap_err()
             .is_outage()
@@ -158,7 +168,7 @@ async fn a_drain_through_the_adapter_ends_when_the_watch_shows_that_all_are_gone
     let api = Api::with((0..30).map(|n| made(&format!("web-{n:02}")))).await;
     let pods = Arc::new(pods(&api).await);
     let drain = Drain::new(pods, "a", unattended(), Clock::system());
-    let ended = drain.run(Force::never(), CancellationToken::new());
+    let ended = drain.run(ForceState::never(), CancellationToken::new());
     let ended = tokio::time::timeout(Duration::from_secs(60), ended)
         .await
         .unwrap();

@@ -10,8 +10,8 @@ use std::{
 use machinist::{
     clock::Clock,
     drain::{
-        Budget, CallError, Cause, Grace, PodId, Refused,
-        evict::{Change, Changes, How, Listed, Pods},
+        DisruptionBudget, EvictionCallError, EvictionError, Grace, PodId, StatusCause,
+        eviction::{EvictionMethod, PodApi, PodChange, PodList, PodWatchStream},
     },
 };
 use serde_json::json;
@@ -28,8 +28,8 @@ use crate::support::{Made, at};
 pub(crate) enum Call {
     List,
     Watch(String),
-    Evict(String, How),
-    Delete(String, How),
+    Evict(String, EvictionMethod),
+    Delete(String, EvictionMethod),
     Budgets(String),
     DaemonSet(String),
 }
@@ -38,13 +38,13 @@ pub(crate) enum Call {
 struct State {
     pods: BTreeMap<String, Made>,
     version: u64,
-    history: Vec<(u64, Change)>,
-    watchers: Vec<mpsc::UnboundedSender<Result<Change, CallError>>>,
-    budgets: Vec<Budget>,
+    history: Vec<(u64, PodChange)>,
+    watchers: Vec<mpsc::UnboundedSender<Result<PodChange, EvictionCallError>>>,
+    budgets: Vec<DisruptionBudget>,
     daemon_sets: BTreeSet<String>,
-    answers: BTreeMap<String, VecDeque<Refused>>,
-    always: BTreeMap<String, Refused>,
-    lists: VecDeque<Refused>,
+    answers: BTreeMap<String, VecDeque<EvictionError>>,
+    always: BTreeMap<String, EvictionError>,
+    lists: VecDeque<EvictionError>,
     log: Vec<(Duration, Call)>,
     away: bool,
     hangs: bool,
@@ -96,13 +96,13 @@ impl Server {
         let mut state = self.state();
         let seen = pod.pod();
         state.pods.insert(seen.id.uid.clone(), pod);
-        state.tell(|version| Change::Is(Box::new(seen), version));
+        state.tell(|version| PodChange::Is(Box::new(seen), version));
     }
 
     pub(crate) fn remove(&self, uid: &str) {
         let mut state = self.state();
         if let Some(pod) = state.pods.remove(uid) {
-            state.tell(|version| Change::Gone(pod.pod().id, version));
+            state.tell(|version| PodChange::Gone(pod.pod().id, version));
         }
     }
 
@@ -113,7 +113,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn budget(&self, budget: Budget) {
+    pub(crate) fn budget(&self, budget: DisruptionBudget) {
         self.state().budgets.retain(|old| old.name != budget.name);
         self.state().budgets.push(budget);
     }
@@ -121,18 +121,18 @@ impl Server {
         self.state().daemon_sets.insert(name.to_owned());
     }
     /// The next responses to evictions of a pod; then it is evicted.
-    pub(crate) fn answers(&self, pod: &str, answers: impl IntoIterator<Item = Refused>) {
+    pub(crate) fn answers(&self, pod: &str, answers: impl IntoIterator<Item = EvictionError>) {
         let answers = answers.into_iter().collect();
         self.state().answers.insert(pod.to_owned(), answers);
     }
     /// The response to every eviction of a pod, until it is lifted.
-    pub(crate) fn always(&self, pod: &str, answer: Refused) {
+    pub(crate) fn always(&self, pod: &str, answer: EvictionError) {
         self.state().always.insert(pod.to_owned(), answer);
     }
     pub(crate) fn lift(&self, pod: &str) {
         self.state().always.remove(pod);
     }
-    pub(crate) fn lists(&self, answers: impl IntoIterator<Item = Refused>) {
+    pub(crate) fn lists(&self, answers: impl IntoIterator<Item = EvictionError>) {
         self.state().lists.extend(answers);
     }
     pub(crate) fn pods_end_after(&self, time: Option<Duration>) {
@@ -147,7 +147,7 @@ impl Server {
         let mut state = self.state();
         state.away = true;
         for watcher in state.watchers.drain(..) {
-            let _ = watcher.send(Err(CallError::NoAnswer("broken pipe".into())));
+            let _ = watcher.send(Err(EvictionCallError::NoAnswer("broken pipe".into())));
         }
     }
     pub(crate) fn comes_back(&self) {
@@ -160,7 +160,7 @@ impl Server {
     /// Watches fail: the resource version to continue from is too old.
     pub(crate) fn forgets(&self) {
         for watcher in self.state().watchers.drain(..) {
-            let _ = watcher.send(Err(CallError::from(refusal(410, "too old"))));
+            let _ = watcher.send(Err(EvictionCallError::from(refusal(410, "too old"))));
         }
     }
 
@@ -180,7 +180,7 @@ impl Server {
             .map(|(at, _)| at)
             .collect()
     }
-    pub(crate) fn deletions(&self) -> Vec<(Duration, String, How)> {
+    pub(crate) fn deletions(&self) -> Vec<(Duration, String, EvictionMethod)> {
         let log = self.log().into_iter();
         log.filter_map(|(at, call)| match call {
             Call::Delete(pod, how) => Some((at, pod, how)),
@@ -201,12 +201,12 @@ impl Server {
     }
 
     /// Common handling of every call: it is recorded, delayed, or left without an answer.
-    async fn called(&self, call: Call) -> Result<(), CallError> {
+    async fn called(&self, call: Call) -> Result<(), EvictionCallError> {
         let latency = {
             let mut state = self.state();
             state.log.push((self.began.elapsed(), call));
             if state.away {
-                return Err(CallError::NoAnswer("connection refused".into()));
+                return Err(EvictionCallError::NoAnswer("connection refused".into()));
             }
             state.latency
         };
@@ -217,7 +217,12 @@ impl Server {
         Ok(())
     }
 
-    async fn ask(&self, call: Call, pod: &PodId, how: How) -> Result<(), CallError> {
+    async fn ask(
+        &self,
+        call: Call,
+        pod: &PodId,
+        how: EvictionMethod,
+    ) -> Result<(), EvictionCallError> {
         {
             let mut state = self.state();
             state.in_flight += 1;
@@ -227,7 +232,7 @@ impl Server {
         let mut answer = self.called(call).await;
         self.state().in_flight -= 1;
         if answer.is_ok() {
-            answer = self.judge(pod, evict).map_err(CallError::from);
+            answer = self.judge(pod, evict).map_err(EvictionCallError::from);
         }
         answer?;
         if !how.dry_run {
@@ -236,7 +241,7 @@ impl Server {
         Ok(())
     }
 
-    fn judge(&self, pod: &PodId, evict: bool) -> Result<(), Refused> {
+    fn judge(&self, pod: &PodId, evict: bool) -> Result<(), EvictionError> {
         let mut state = self.state();
         let state = &mut *state;
         if let Some(queue) = state.answers.get_mut(&pod.name).filter(|_| evict)
@@ -256,9 +261,9 @@ impl Server {
     }
 
     /// The kubelet's part: ends a pod.
-    fn end(&self, pod: &PodId, how: How) {
+    fn end(&self, pod: &PodId, how: EvictionMethod) {
         let seen = self.state().pods.get(&pod.uid).map(Made::pod);
-        let Some(seen) = seen.filter(|pod| !pod.is_leaving()) else {
+        let Some(seen) = seen.filter(|pod| !pod.is_terminating()) else {
             return;
         };
         let grace = match how.grace {
@@ -286,7 +291,7 @@ impl Server {
 }
 
 impl State {
-    fn tell(&mut self, change: impl FnOnce(String) -> Change) {
+    fn tell(&mut self, change: impl FnOnce(String) -> PodChange) {
         self.version += 1;
         let change = change(self.version.to_string());
         if self.silent {
@@ -298,20 +303,20 @@ impl State {
     }
 }
 
-impl Pods for Server {
-    async fn list(&self, _: &str) -> Result<Listed, CallError> {
+impl PodApi for Server {
+    async fn list(&self, _: &str) -> Result<PodList, EvictionCallError> {
         self.called(Call::List).await?;
         let mut state = self.state();
         if let Some(refused) = state.lists.pop_front() {
-            return Err(CallError::from(refused));
+            return Err(EvictionCallError::from(refused));
         }
-        Ok(Listed {
+        Ok(PodList {
             pods: state.pods.values().map(Made::pod).collect(),
             version: state.version.to_string(),
         })
     }
 
-    async fn watch(&self, _: &str, version: &str) -> Result<Changes, CallError> {
+    async fn watch(&self, _: &str, version: &str) -> Result<PodWatchStream, EvictionCallError> {
         self.called(Call::Watch(version.to_owned())).await?;
         let (sender, receiver) = mpsc::unbounded_channel();
         let from: u64 = version.parse().unwrap();
@@ -323,16 +328,16 @@ impl Pods for Server {
         Ok(Box::pin(UnboundedReceiverStream::new(receiver)))
     }
 
-    async fn evict(&self, pod: &PodId, how: How) -> Result<(), CallError> {
+    async fn evict(&self, pod: &PodId, how: EvictionMethod) -> Result<(), EvictionCallError> {
         self.ask(Call::Evict(pod.name.clone(), how), pod, how).await
     }
 
-    async fn delete(&self, pod: &PodId, how: How) -> Result<(), CallError> {
+    async fn delete(&self, pod: &PodId, how: EvictionMethod) -> Result<(), EvictionCallError> {
         self.ask(Call::Delete(pod.name.clone(), how), pod, how)
             .await
     }
 
-    async fn budgets(&self, namespace: &str) -> Result<Vec<Budget>, CallError> {
+    async fn budgets(&self, namespace: &str) -> Result<Vec<DisruptionBudget>, EvictionCallError> {
         self.called(Call::Budgets(namespace.to_owned())).await?;
         let all = self.state().budgets.clone();
         Ok(all
@@ -341,14 +346,14 @@ impl Pods for Server {
             .collect())
     }
 
-    async fn daemon_set(&self, _: &str, name: &str) -> Result<bool, CallError> {
+    async fn daemon_set(&self, _: &str, name: &str) -> Result<bool, EvictionCallError> {
         self.called(Call::DaemonSet(name.to_owned())).await?;
         Ok(self.state().daemon_sets.contains(name))
     }
 }
 
-pub(crate) fn refusal(code: u16, message: &str) -> Refused {
-    Refused {
+pub(crate) fn refusal(code: u16, message: &str) -> EvictionError {
+    EvictionError {
         code,
         message: message.to_owned(),
         object: "a pod".to_owned(),
@@ -358,14 +363,14 @@ pub(crate) fn refusal(code: u16, message: &str) -> Refused {
             _ => "",
         }
         .to_owned(),
-        ..Refused::default()
+        ..EvictionError::default()
     }
 }
 
 /// A refusal with a cause.
-pub(crate) fn because(code: u16, kind: &str, message: &str) -> Refused {
-    Refused {
-        causes: vec![Cause {
+pub(crate) fn because(code: u16, kind: &str, message: &str) -> EvictionError {
+    EvictionError {
+        causes: vec![StatusCause {
             kind: kind.to_owned(),
             message: message.to_owned(),
         }],
@@ -374,7 +379,7 @@ pub(crate) fn because(code: u16, kind: &str, message: &str) -> Refused {
 }
 
 /// The response to an eviction that a PodDisruptionBudget refuses.
-pub(crate) fn budget_says_no() -> Refused {
+pub(crate) fn budget_says_no() -> EvictionError {
     because(
         429,
         "DisruptionBudget",

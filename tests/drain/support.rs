@@ -1,7 +1,7 @@
 //! Pods and budgets as the API server sends them.
 
 use jiff::Timestamp;
-use machinist::drain::{Budget, Pod};
+use machinist::drain::{DisruptionBudget, Pod};
 use serde_json::{Value, json};
 
 /// 2027-01-15T08:00:00Z plus this many seconds.
@@ -94,7 +94,7 @@ pub(crate) fn merge(into: &mut Value, more: Value) {
 }
 
 /// A budget `shop/NAME` for `app: shop`, with its numbers: allowed, current, desired, expected.
-pub(crate) fn budget(name: &str, spec: Value, counts: [i32; 4]) -> Budget {
+pub(crate) fn budget(name: &str, spec: Value, counts: [i32; 4]) -> DisruptionBudget {
     let mut made = json!({
         "metadata": {"namespace": "shop", "name": name, "generation": 1},
         "spec": {"selector": {"matchLabels": {"app": "shop"}}},
@@ -105,8 +105,8 @@ pub(crate) fn budget(name: &str, spec: Value, counts: [i32; 4]) -> Budget {
     from_api(made)
 }
 
-pub(crate) fn from_api(budget: Value) -> Budget {
+pub(crate) fn from_api(budget: Value) -> DisruptionBudget {
     let budget: k8s_openapi::api::policy::v1::PodDisruptionBudget =
         serde_json::from_value(budget).unwrap();
-    Budget::from(&budget)
+    DisruptionBudget::from(&budget)
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
-use machinist::drain::{BadToleration, Standing, Stay, Taint, Toleration, standing};
+use machinist::drain::{
+    BadToleration, PodToleration, Taint, TaintEffectOnPod, TolerationTime, evaluate_taints,
+};
 use serde_json::{Value, json};
 
 fn taint(key: &str, value: &str, effect: &str) -> Taint {
@@ -12,12 +14,12 @@ fn taint(key: &str, value: &str, effect: &str) -> Taint {
     Taint::read(&taint).unwrap()
 }
 
-fn toleration(given: Value) -> Result<Toleration, BadToleration> {
+fn toleration(given: Value) -> Result<PodToleration, BadToleration> {
     let given: core::Toleration = serde_json::from_value(given).unwrap();
-    Toleration::try_from(&given)
+    PodToleration::try_from(&given)
 }
 
-fn tolerating(all: &[Value]) -> Vec<Toleration> {
+fn tolerating(all: &[Value]) -> Vec<PodToleration> {
     all.iter()
         .map(|one| toleration(one.clone()).unwrap())
         .collect()
@@ -34,14 +36,14 @@ fn three_taints_of_which_two_are_tolerated_keep_new_pods_off_and_running_ones_on
         json!({"key": "key1", "operator": "Equal", "value": "value1", "effect": "NoSchedule"}),
         json!({"key": "key1", "operator": "Equal", "value": "value1", "effect": "NoExecute"}),
     ]);
-    let expected = Standing {
+    let expected = TaintEffectOnPod {
         schedulable: false,
         avoided: false,
-        stay: Stay::ForEver,
+        stay: TolerationTime::ForEver,
     };
-    assert_eq!(standing(&taints, &tolerations), expected);
-    assert_eq!(standing(&taints, &[]).stay, Stay::Leaves);
-    assert!(standing(&taints[..2], &tolerations).schedulable);
+    assert_eq!(evaluate_taints(&taints, &tolerations), expected);
+    assert_eq!(evaluate_taints(&taints, &[]).stay, TolerationTime::Leaves);
+    assert!(evaluate_taints(&taints[..2], &tolerations).schedulable);
 }
 
 #[test]
@@ -49,14 +51,14 @@ fn exists_without_a_key_tolerates_everything() {
     let taints =
         ["NoSchedule", "PreferNoSchedule", "NoExecute"].map(|effect| taint("k", "v", effect));
     let everything = tolerating(&[json!({"operator": "Exists"})]);
-    let expected = Standing {
+    let expected = TaintEffectOnPod {
         schedulable: true,
         avoided: false,
-        stay: Stay::ForEver,
+        stay: TolerationTime::ForEver,
     };
-    assert_eq!(standing(&taints, &everything), expected);
-    assert!(standing(&taints[1..2], &[]).avoided);
-    assert!(standing(&taints[1..2], &[]).schedulable);
+    assert_eq!(evaluate_taints(&taints, &everything), expected);
+    assert!(evaluate_taints(&taints[1..2], &[]).avoided);
+    assert!(evaluate_taints(&taints[1..2], &[]).schedulable);
 }
 
 #[test]
@@ -117,12 +119,12 @@ fn a_taint_that_goes_before_the_seconds_are_over_removes_nobody() {
         json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists",
             "effect": "NoExecute", "tolerationSeconds": seconds})
     };
-    let stay = |taints: &[Taint], all: &[Value]| standing(taints, &tolerating(all)).stay;
+    let stay = |taints: &[Taint], all: &[Value]| evaluate_taints(taints, &tolerating(all)).stay;
     let on = [away];
-    let five_minutes = Stay::For(Duration::from_secs(300));
+    let five_minutes = TolerationTime::For(Duration::from_secs(300));
     assert_eq!(stay(&on, &[seconds(300)]), five_minutes);
-    assert_eq!(stay(&[], &[seconds(300)]), Stay::ForEver);
+    assert_eq!(stay(&[], &[seconds(300)]), TolerationTime::ForEver);
     assert_eq!(stay(&on, &[seconds(900), seconds(300)]), five_minutes);
-    assert_eq!(stay(&on, &[seconds(0)]), Stay::Leaves);
-    assert_eq!(stay(&on, &[seconds(-5)]), Stay::Leaves);
+    assert_eq!(stay(&on, &[seconds(0)]), TolerationTime::Leaves);
+    assert_eq!(stay(&on, &[seconds(-5)]), TolerationTime::Leaves);
 }

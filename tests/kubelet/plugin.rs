@@ -17,8 +17,8 @@ use machinist::{
                 registration_client::RegistrationClient,
             },
         },
-        guests::guests,
-        registrar::registrar,
+        limited_incoming::incoming_limited,
+        plugin_watcher_info::registrar,
     },
     shutdown::Tasks,
 };
@@ -199,7 +199,7 @@ impl Service {
         tokio::spawn(async move {
             // The watcher sends a path as the HTTP/2 authority, which servers in Rust refuse.
             let tasks = Tasks::new();
-            let incoming = guests(listener, &tasks, tasks.token(), |_| true);
+            let incoming = incoming_limited(listener, &tasks, tasks.token(), |_| true);
             let serving = Server::builder()
                 .add_service(DevicePluginServer::new(served))
                 .add_optional_service(registrar)

@@ -12,12 +12,12 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use machinist::root::{Object, Op, Root, Tree};
+use machinist::rootfs::{FsOp, Root, SnapshotObject, TreeSnapshot};
 
-use crate::case::Case;
 use crate::cases::{self, Way};
 use crate::sandbox::{apply, difference, without_staging};
 use crate::support::{Dice, lab, rounds};
+use crate::update_case::Case;
 use images::{Disks, FileSystem, Film};
 
 /// What the kernel writes by itself before an operation, between nothing and everything it could.
@@ -102,7 +102,7 @@ fn cut_everywhere(
         WritesBack::Drawn(seed) => Some(Dice(seed)),
     });
     let (camera, top) = (Arc::clone(&film), disks.top());
-    let hook = move |op: &Op| {
+    let hook = move |op: &FsOp| {
         if let Some(dice) = kernel.lock().unwrap().as_mut() {
             images::write_back(dice, &top);
         }
@@ -112,7 +112,7 @@ fn cut_everywhere(
     };
     let root = Root::open(&disks.top()).unwrap();
     way.run(&root.with_fault(Arc::new(hook)), case);
-    let end = Tree::capture(&Root::open(&disks.top()).unwrap()).unwrap();
+    let end = TreeSnapshot::capture(&Root::open(&disks.top()).unwrap()).unwrap();
     assert!(case.is_old_or_new(&end), "{what}: not even without a cut");
     let mut film = film.lock().unwrap();
     film.picture("after the last operation");
@@ -140,7 +140,7 @@ fn cut_everywhere(
     });
 }
 
-fn name_of(op: &Op) -> String {
+fn name_of(op: &FsOp) -> String {
     let whole = format!("{:?}", op.act);
     let end = whole.find(['(', '[']).unwrap_or(whole.len());
     whole[..end].to_owned()
@@ -154,9 +154,9 @@ enum Ended {
 /// Recovers the disks as a boot does, and finishes the update to the new config.
 fn recovered(case: &Case, top: &Path, what: &str) -> Ended {
     let root = Root::open(top).unwrap();
-    nothing_torn(case, &Tree::capture(&root).unwrap(), what);
+    nothing_torn(case, &TreeSnapshot::capture(&root).unwrap(), what);
     recover(top, what);
-    let after = Tree::capture(&root).unwrap();
+    let after = TreeSnapshot::capture(&root).unwrap();
     assert!(
         case.is_old_or_new(&after),
         "{what}: neither config\nto old:\n{}to new:\n{}",
@@ -165,7 +165,7 @@ fn recovered(case: &Case, top: &Path, what: &str) -> Ended {
     );
     let report = apply(&root, &case.to).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert!(report.failure.is_none(), "{what}: {:?}", report.failure);
-    let end = without_staging(&Tree::capture(&root).unwrap());
+    let end = without_staging(&TreeSnapshot::capture(&root).unwrap());
     let new = without_staging(&case.new);
     assert!(
         end == new,
@@ -179,12 +179,12 @@ fn recovered(case: &Case, top: &Path, what: &str) -> Ended {
 }
 
 /// Asserts that before recovery each file and link is either the old one or the new one, complete.
-fn nothing_torn(case: &Case, tree: &Tree, what: &str) {
+fn nothing_torn(case: &Case, tree: &TreeSnapshot, what: &str) {
     for (path, node) in without_staging(tree).0 {
         let known = [&case.old, &case.new, &case.committed];
         let mut known = known.into_iter().chain(&case.between);
-        let is_known =
-            node.object == Object::Directory || known.any(|tree| tree.0.get(&path) == Some(&node));
+        let is_known = node.object == SnapshotObject::Directory
+            || known.any(|tree| tree.0.get(&path) == Some(&node));
         assert!(is_known, "{what}: a reader sees {path} torn: {node:?}");
     }
 }
@@ -217,7 +217,7 @@ fn a_disk_that_never_wrote_what_was_synced_would_be_found_out() {
             disks.load(&film.end_without(disk));
             disks.mount();
             recover(&disks.top(), place);
-            let tree = Tree::capture(&Root::open(&disks.top()).unwrap()).unwrap();
+            let tree = TreeSnapshot::capture(&Root::open(&disks.top()).unwrap()).unwrap();
             let whole = case.is_old_or_new(&tree);
             assert!(!whole, "{kind:?}: without what was written to /{place}");
             disks.unmount();

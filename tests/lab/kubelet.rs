@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::support::{Cluster, Machine, Node, lab, wait};
 
-#[path = "../kubelet/facts.rs"]
-mod facts;
+#[path = "../kubelet/contract.rs"]
+mod contract;
 #[path = "../kubelet/plugin.rs"]
 pub(crate) mod plugin;
 
-use facts::{Kubelet, facts};
+use contract::{Kubelet, facts};
 
 /// A machine's kubelet and everything between it and a Node's allocatable counts.
 struct Real<'a> {
@@ -123,7 +123,7 @@ fn the_real_kubelet_does_what_the_double_does() {
         ($($fact:ident)*) => {
             $(
                 let start = Instant::now();
-                runtime.block_on(facts::$fact(&mut kubelet));
+                runtime.block_on(contract::$fact(&mut kubelet));
                 println!("lab: fact: {} ({:.1?})", stringify!($fact), start.elapsed());
             )*
         };

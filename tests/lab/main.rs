@@ -12,6 +12,8 @@
 )]
 
 mod accounts;
+mod boot_guard;
+mod chaos;
 mod claims;
 mod clusters;
 mod crash;
@@ -19,33 +21,25 @@ mod devices;
 mod disks;
 mod drain;
 mod drain_oracle;
-mod fifty;
+mod fleet;
 mod gateway;
-mod guard;
+mod harness_self_test;
 mod installed;
 mod kubelet;
-mod machines;
+mod kubelet_restart;
 mod nodes;
 mod numa;
 mod openshift;
-mod path;
 mod policies;
-mod rounds;
+mod policy_table;
+mod rollback;
 mod service;
-mod soft;
+mod single_machine;
+mod soft_reboot;
 mod support;
-mod table;
-mod tended;
-mod undo;
 mod vendors;
 
 // Updates of every kind, shared with the power-cut tests.
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../support/by_hand.rs"]
-mod by_hand;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../support/case.rs"]
-mod case;
 #[path = "../power_cut/cases.rs"]
 mod cases;
 #[allow(dead_code, reason = "shared with other tests")]
@@ -54,3 +48,9 @@ mod first_config;
 #[allow(dead_code, reason = "shared with other tests")]
 #[path = "../support/sandbox.rs"]
 mod sandbox;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../support/stepwise_update.rs"]
+mod stepwise_update;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../support/update_case.rs"]
+mod update_case;

@@ -4,8 +4,8 @@
 
 mod controller;
 mod drains;
-mod seen;
-mod verdicts;
+mod node_recorder;
+mod refusals;
 
 use std::{
     process::Output,
@@ -199,14 +199,14 @@ fn a_node_of_openshift_is_adopted_and_kept_by_the_rules_of_its_controller() {
         };
         let mut content = Content::default();
         step("a node with images, disks and keys is adopted", || {
-            verdicts::adoption(&story, &content);
+            refusals::adoption(&story, &content);
         });
         step("a config that leaves the images alone is taken on", || {
             content.sysctl = 1;
             story.healthy_update("rendered-worker-1", &content);
         });
         step("a bad config is named, and a good one clears it", || {
-            verdicts::bad_and_good(&story, &mut content);
+            refusals::bad_and_good(&story, &mut content);
         });
         step("mirrors for digests cause no drain", || {
             drains::mirrors(&story, &mut content);
@@ -224,7 +224,7 @@ fn a_node_of_openshift_is_adopted_and_kept_by_the_rules_of_its_controller() {
             drains::cancelled(&story, &content);
         });
         step("a unit that cannot start is named", || {
-            verdicts::unit_that_cannot_start(&story, &content);
+            refusals::unit_that_cannot_start(&story, &content);
         });
         let seen = story.controller.seen();
         let mute = seen

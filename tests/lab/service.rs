@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::path::{SOURCE, TREES};
+use crate::single_machine::{SOURCE, TREES};
 use crate::support::agent::{digest, example, needs_reboot};
 use crate::support::digest::differences;
 use crate::support::{Machine, rounds, wait};

@@ -1,8 +1,8 @@
 //! Devices that are discovered by their attributes, and those of a vendor's own program, with a
 //! real kubelet.
 
-mod orders;
-mod redirected;
+mod restart_sequences;
+mod unmodified_plugin;
 
 use serde_json::{Value, json};
 
@@ -144,9 +144,9 @@ fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() 
     the_quota_counts_them(&stage);
     the_vendors_lives(&stage, &node);
     an_unmodified_plugin_is_served(&stage, &node);
-    redirected::by_a_policy(&stage);
-    orders::every_order_of_two(&stage, &node);
-    orders::a_power_loss(&mut stage);
+    unmodified_plugin::by_a_policy(&stage);
+    restart_sequences::every_order_of_two(&stage, &node);
+    restart_sequences::a_power_loss(&mut stage);
 }
 
 fn are_lent(stage: &Stage) {

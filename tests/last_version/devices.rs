@@ -6,18 +6,20 @@ use std::{
 };
 
 use machinist::{
+    abs_path::AbsPath,
     device::{
-        Device, DeviceNode, Health, Pairs, Resource, ResourceName, Serve, Source,
+        Device, DeviceNode, Health, Resource, ResourceName, ResourceSource, ServeMode, SmallMap,
         dra::{
             claim::ClaimName,
-            prepared::{Book, Held, Prepared, VERSION},
+            claim_checkpoint::{
+                CHECKPOINT_VERSION, ClaimCheckpoint, PreparedClaim, PreparedDevice,
+            },
         },
-        inventory::{Asks, MountRecipe, NodeRecipe, Recipe, Share, SharePolicy},
-        ledger::{SAVED_VERSION, Saved},
+        inventory::{BackendOptions, DeviceNodeSpec, DeviceSpec, MountSpec, Share, SharePolicy},
         quantity::Quantity,
+        registry_state::{self, RegistryCheckpoint},
         template::Template,
     },
-    path::AbsPath,
 };
 use serde_json::json;
 
@@ -35,18 +37,18 @@ fn name(name: &str) -> ResourceName {
     ResourceName::new(name).unwrap()
 }
 
-fn pairs<V>(key: &str, value: V) -> Pairs<V> {
+fn pairs<V>(key: &str, value: V) -> SmallMap<V> {
     std::iter::once((key.to_owned(), value)).collect()
 }
 
-fn recipe() -> Recipe {
-    Recipe {
-        nodes: vec![NodeRecipe {
+fn recipe() -> DeviceSpec {
+    DeviceSpec {
+        nodes: vec![DeviceNodeSpec {
             path: template("/dev/{name}"),
             inside: Some(template("/dev/inside/{id}")),
             permissions: "rw".to_owned(),
         }],
-        mounts: vec![MountRecipe {
+        mounts: vec![MountSpec {
             from: at("/usr/lib/acme"),
             to: at("/opt/acme"),
             read_only: true,
@@ -72,14 +74,18 @@ fn device(health: Health) -> Device {
     }
 }
 
-fn resource(number: u32, source: Source) -> Arc<Resource> {
+fn resource(number: u32, source: ResourceSource) -> Arc<Resource> {
     let healths = [Health::Healthy, Health::Unhealthy, Health::Missing];
     let devices = healths.map(|health| (health.as_str().to_lowercase(), device(health)));
     let odd = number % 2 == 1;
     Arc::new(Resource {
         name: name(&format!("acme.dev/gpu-{number}")),
         source,
-        serve: if odd { Serve::Dra } else { Serve::DevicePlugin },
+        serve: if odd {
+            ServeMode::Dra
+        } else {
+            ServeMode::DevicePlugin
+        },
         share: Share {
             replicas: 2 + number,
             policy: match odd {
@@ -89,7 +95,7 @@ fn resource(number: u32, source: Source) -> Arc<Resource> {
             strict: true,
         },
         recipe: recipe(),
-        asks: Asks {
+        asks: BackendOptions {
             allocate: true,
             preferred: true,
             pre_start: true,
@@ -98,22 +104,22 @@ fn resource(number: u32, source: Source) -> Arc<Resource> {
     })
 }
 
-fn saved() -> Saved {
+fn saved() -> RegistryCheckpoint {
     let file = at("/etc/machinist/devices.d/gpu.yaml");
-    Saved {
-        version: SAVED_VERSION,
+    RegistryCheckpoint {
+        version: registry_state::CHECKPOINT_VERSION,
         boot_id: "boot-1".to_owned(),
         declarations: BTreeMap::from([(file.clone(), "spec: {}\n".to_owned())]),
         resources: vec![
-            resource(0, Source::File(file)),
-            resource(1, Source::Vendor("acme".to_owned())),
-            resource(2, Source::Plugin("other".to_owned())),
+            resource(0, ResourceSource::File(file)),
+            resource(1, ResourceSource::Vendor("acme".to_owned())),
+            resource(2, ResourceSource::Plugin("other".to_owned())),
         ],
     }
 }
 
-fn claims() -> Book {
-    let held = Held {
+fn claims() -> ClaimCheckpoint {
+    let held = PreparedDevice {
         request: "gpu".to_owned(),
         pool: "node-1".to_owned(),
         device: "gpu-0".to_owned(),
@@ -122,7 +128,7 @@ fn claims() -> Book {
         admin: true,
         cdi: vec!["dra.machinist.dev/claim=uid-gpu".to_owned()],
     };
-    let prepared = Prepared {
+    let prepared = PreparedClaim {
         claim: ClaimName {
             namespace: "lab".to_owned(),
             name: "claim".to_owned(),
@@ -133,8 +139,8 @@ fn claims() -> Book {
         links: BTreeMap::from([(at("/dev/acme/by-id/0"), at("/dev/acme0"))]),
         boot: Some("boot-1".to_owned()),
     };
-    Book {
-        version: VERSION,
+    ClaimCheckpoint {
+        version: CHECKPOINT_VERSION,
         generation: 7,
         offered: BTreeSet::from([name("acme.dev/gpu-3")]),
         claims: BTreeMap::from([("uid".to_owned(), prepared)]),
@@ -148,14 +154,14 @@ fn pretty(value: &impl serde::Serialize) -> Vec<u8> {
 #[test]
 fn a_saved_device_list_is_read_with_every_field() {
     fixture::document("devices.json", || pretty(&saved()));
-    assert_eq!(fixture::json::<Saved>("devices.json"), saved());
+    assert_eq!(fixture::json::<RegistryCheckpoint>("devices.json"), saved());
 }
 
 #[test]
 fn a_checkpoint_of_claims_is_read_with_every_field() {
     fixture::document("claims.json", || pretty(&claims()));
-    let read = fixture::json::<Book>("claims.json");
+    let read = fixture::json::<ClaimCheckpoint>("claims.json");
     assert_eq!(read, claims());
     let holding = [name("acme.dev/gpu-1"), name("acme.dev/gpu-3")];
-    assert_eq!(read.holding(), holding.into());
+    assert_eq!(read.claimed_resources(), holding.into());
 }

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use machinist::{root::Root, update::store};
+use machinist::{rootfs::Root, update::store};
 use serde_json::{Value, json};
 
 use crate::fixture;

@@ -3,9 +3,9 @@
 use std::{fs, path::Path, process::Command};
 
 use machinist::{
-    agent::host_part::HostPart,
-    root::Root,
-    update::{journal::Journal, observe::recovery_missing, store::Store},
+    agent::host_install::HostInstall,
+    rootfs::Root,
+    update::{journal::Journal, observe::recovery_missing, store::StateStore},
 };
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn install(host: &Path, version: &str) -> bool {
     fs::write(pod.path().join("machinist"), program(version)).unwrap();
     let own = Root::open(pod.path()).unwrap();
     let source = move || own.pieces(&"/machinist".parse().unwrap());
-    let part = HostPart::from(&Root::open(host).unwrap(), source);
+    let part = HostInstall::from(&Root::open(host).unwrap(), source);
     part.install().unwrap()
 }
 
@@ -64,7 +64,7 @@ fn what_the_last_version_installed_on_its_host_is_replaced() {
 fn what_the_last_version_installed_on_its_host_is_uninstalled() {
     let host = host();
     let root = Root::open(host.path()).unwrap();
-    Store::open(&root)
+    StateStore::open(&root)
         .unwrap()
         .save(&Journal::default())
         .unwrap();

@@ -7,21 +7,21 @@ use std::{
 
 use jiff::Timestamp;
 use machinist::{
+    abs_path::AbsPath,
     digest::Digest,
-    machine_config::{self, MachineConfig, Order, Rules},
-    path::AbsPath,
-    plan::{ActionKind, Attributes, Database, Edit, EditPlace},
+    machine_config::{self, ConfigRules, MachineConfig, MergeOrder},
+    plan::{ActionKind, Attributes, Database, Edit, EditTarget},
     reason::Reason,
-    root::{Identity, Root},
+    rootfs::{ObjectIdentity, Root},
     update::{
-        hold::Hold,
         journal::{
-            ActionRecord, ActionState, Below, ConfigName, CordonRecord, Direction, Failure,
-            GivenLabels, Journal, Keep, Lending, LentBefore, MachineBefore, Mark, ObjectId,
-            OperationRecord, OperationRecordKind, Outcome, PhaseRecord, RebootRecord, Transaction,
-            UpdateRecord,
+            ActionRecord, ActionState, BackupPolicy, ConfigName, CordonRecord, DeviceUsers,
+            DevicesBeforeUpdate, Direction, GivenLabels, Journal, MachineBefore, NestedObject,
+            ObjectId, OperationRecord, OperationRecordKind, Outcome, PhaseRecord, RebootRecord,
+            Transaction, TransactionState, UpdateFailure, UpdateRecord,
         },
         phase::Phase,
+        pinned_config::PinnedConfig,
     },
 };
 use serde_json::json;
@@ -43,8 +43,8 @@ fn config(name: &str) -> ConfigName {
     }
 }
 
-fn identity(ino: u64) -> Identity {
-    Identity {
+fn identity(ino: u64) -> ObjectIdentity {
+    ObjectIdentity {
         ino,
         birth: Some((1_800_000_000, 7)),
     }
@@ -108,7 +108,7 @@ fn operation(target: &str, kind: OperationRecordKind) -> OperationRecord {
         asked: Some(at("/etc/link/asked")),
         parent: Some(identity(20)),
         kind,
-        below: vec![Below {
+        below: vec![NestedObject {
             path: at("/etc/new/below"),
             directory: true,
             owner: Some((3, 4)),
@@ -142,9 +142,9 @@ fn operations() -> Vec<OperationRecord> {
         recorded_owner: Some((1, 2)),
     };
     let kinds = [
-        exchange(Keep::No),
-        exchange(Keep::Original),
-        exchange(Keep::Drifted),
+        exchange(BackupPolicy::No),
+        exchange(BackupPolicy::Original),
+        exchange(BackupPolicy::Drifted),
         OperationRecordKind::Metadata {
             before: (0o600, 1, 2),
             after: (0o644, 3, 4),
@@ -190,7 +190,7 @@ fn actions() -> Vec<ActionRecord> {
     kinds.into_iter().zip(states).map(action).collect()
 }
 
-fn transaction(mark: Mark, direction: Direction) -> Transaction {
+fn transaction(mark: TransactionState, direction: Direction) -> Transaction {
     Transaction {
         id: format!("20270115T080000Z-{mark:?}").to_lowercase(),
         mark,
@@ -205,7 +205,7 @@ fn transaction(mark: Mark, direction: Direction) -> Transaction {
         operations: operations(),
         adopted: BTreeSet::from([at("/etc/adopted")]),
         released: BTreeSet::from([at("/etc/released")]),
-        let_go: vec![EditPlace {
+        let_go: vec![EditTarget {
             database: Database::Group,
             name: "wheel".to_owned(),
             part: "member ann".to_owned(),
@@ -229,8 +229,8 @@ fn transaction(mark: Mark, direction: Direction) -> Transaction {
     }
 }
 
-fn failure() -> Failure {
-    Failure {
+fn failure() -> UpdateFailure {
+    UpdateFailure {
         code: Reason::JobFailed,
         message: "chronyd.service failed".to_owned(),
         again: true,
@@ -260,10 +260,10 @@ fn everything() -> Journal {
     let text = |text: &str| text.to_owned();
     let counts = || BTreeMap::from([(text("acme.dev/gpu"), 2)]);
     let transactions = [
-        (Mark::Verified, Direction::Forward),
-        (Mark::Committed, Direction::Undo),
-        (Mark::Staged, Direction::Forward),
-        (Mark::Intent, Direction::Forward),
+        (TransactionState::Verified, Direction::Forward),
+        (TransactionState::Committed, Direction::Undo),
+        (TransactionState::Staged, Direction::Forward),
+        (TransactionState::Intent, Direction::Forward),
     ];
     Journal {
         machine_id: Some(text("0123456789abcdef0123456789abcdef")),
@@ -288,11 +288,11 @@ fn everything() -> Journal {
             since: second(8),
             drained_for: 90,
             phases: phases(),
-            lent: Some(LentBefore {
+            lent: Some(DevicesBeforeUpdate {
                 counts: counts(),
                 holders: Some(BTreeMap::from([(text("shop/web/main"), counts())])),
             }),
-            lending: Lending::Quiesced,
+            lending: DeviceUsers::Quiesced,
             stopped: vec![text("monitor.service")],
         }),
         transactions: transactions
@@ -323,7 +323,11 @@ fn a_journal_with_every_field_and_variant_is_read() {
 fn every_reason_code_phase_and_state_of_device_allocation_is_read() {
     let names = || {
         let phases = Phase::ALL.map(Phase::name);
-        let lending = [Lending::Open, Lending::Withheld, Lending::Quiesced];
+        let lending = [
+            DeviceUsers::Open,
+            DeviceUsers::Withheld,
+            DeviceUsers::Quiesced,
+        ];
         let all = json!({"reasons": Reason::ALL, "phases": phases, "lending": lending});
         (serde_json::to_string_pretty(&all).unwrap() + "\n").into_bytes()
     };
@@ -331,8 +335,12 @@ fn every_reason_code_phase_and_state_of_device_allocation_is_read() {
     let read: serde_json::Value = fixture::json("names.json");
     let reasons: Vec<Reason> = serde_json::from_value(read["reasons"].clone()).unwrap();
     fixture::in_order(&reasons, Reason::ALL);
-    let lending: Vec<Lending> = serde_json::from_value(read["lending"].clone()).unwrap();
-    let all = [Lending::Open, Lending::Withheld, Lending::Quiesced];
+    let lending: Vec<DeviceUsers> = serde_json::from_value(read["lending"].clone()).unwrap();
+    let all = [
+        DeviceUsers::Open,
+        DeviceUsers::Withheld,
+        DeviceUsers::Quiesced,
+    ];
     assert_eq!(lending, all);
     let phases: Vec<String> = serde_json::from_value(read["phases"].clone()).unwrap();
     let named = |name: &String| Phase::named(name).unwrap_or_else(|| panic!("{name}"));
@@ -345,20 +353,20 @@ fn parsed() -> MachineConfig {
     const CONFIG: &str = "config.yaml";
     let text = String::from_utf8(fixture::read(CONFIG)).unwrap();
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let rules = Rules {
+    let rules = ConfigRules {
         users: names(&["ann"]),
         groups: names(&["lab", "sudo"]),
-        ..Rules::default()
+        ..ConfigRules::default()
     };
     let documents = machine_config::parse(&text, CONFIG, &rules).unwrap();
-    let merged = machine_config::merge(documents, "worker", Order::AsGiven);
+    let merged = machine_config::merge(documents, "worker", MergeOrder::AsGiven);
     merged.unwrap().0
 }
 
 #[test]
 fn a_held_config_is_read_with_all_its_entries() {
     let held = |root: &Root| root.make_dirs(&at("/var/lib/machinist"), 0o700).unwrap();
-    let expected = || Hold {
+    let expected = || PinnedConfig {
         digest: machine_config::digest(&parsed()),
         config: Arc::new(parsed()),
         over: Some(Digest::of(b"over")),
@@ -374,7 +382,7 @@ fn a_held_config_is_read_with_all_its_entries() {
         std::fs::read(&file).unwrap()
     });
     std::fs::write(&file, text).unwrap();
-    let (read, expected) = (Hold::load(&root).unwrap().unwrap(), expected());
+    let (read, expected) = (PinnedConfig::load(&root).unwrap().unwrap(), expected());
     assert_eq!(read.digest, expected.digest);
     assert_eq!(machine_config::digest(&read.config), expected.digest);
     assert_eq!(read.config.name, expected.config.name);

@@ -7,25 +7,25 @@ use machinist::{
     backoff::Backoff,
     clock::Clock,
     cluster::{
-        by_hand::{self, DryRun, Wish},
-        cancel,
         events::Events,
         machine_config_node,
-        node::{Cordon, Notice, OwnNode, Pace, Uncordon, keep},
-        publish::{self, Duties},
-    },
-    crd::{
-        ConfigVersion, DrainRequest, MachineConfigNodeStatus, NodeCondition, NodeConditionKind,
-        Progress, State, Taint, names,
+        node::{Cordon, DesiredNodeStatus, OwnNode, Uncordon, WriteRate, maintain_node},
+        node_commands::{self, CordonRequest, DryRun},
+        publisher::{self, ExternalWriters},
+        update_cancel,
     },
     digest::Digest,
-    readiness::{Effect, Gate, GateName, Gates},
+    kube_api::{
+        ConfigVersion, DrainRequest, MachineConfigNodeStatus, NodeCondition, NodeConditionKind,
+        NodeUpdateState, Progress, Taint, keys,
+    },
+    readiness::{Gate, GateEffect, GateName, Gates},
     reason::Reason,
     update::{
         journal::ConfigName,
-        node::Blocker,
+        node_port::Blocker,
         phase::Phase,
-        run::{ConfigState, UpdateReport},
+        reconciler::{UpdateConfigState, UpdateReport},
     },
 };
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ const OLD: &str = "rendered-worker-1";
 const NEW: &str = "rendered-worker-2";
 const THEN: &str = "2026-11-21T22:00:00Z";
 
-const QUICK: Pace = Pace {
+const QUICK: WriteRate = WriteRate {
     heartbeat: Duration::from_secs(3600),
     gap: Duration::from_millis(1),
     words: Duration::from_millis(1),
@@ -55,7 +55,7 @@ fn plain() -> Value {
         "apiVersion": "v1", "kind": "Node",
         "metadata": {
             "name": "a", "uid": "first",
-            "annotations": {names::protocol::DESIRED_CONFIG: NEW},
+            "annotations": {keys::protocol::DESIRED_CONFIG: NEW},
             "labels": {"node-role.kubernetes.io/worker": ""},
         },
         "spec": {"taints": [{"key": "example.com/x", "effect": "NoExecute", "value": "x"}]},
@@ -74,7 +74,7 @@ fn at() -> Timestamp {
 fn report(phase: Phase, current: &str) -> UpdateReport {
     UpdateReport {
         phase,
-        config: ConfigState {
+        config: UpdateConfigState {
             current: config(current),
             desired: config(NEW),
         },
@@ -104,7 +104,7 @@ fn gates() -> Gates {
     let gate = Gate {
         name: GateName::DiskSpace.into(),
         open: true,
-        effect: Effect::Hold,
+        effect: GateEffect::Hold,
         since: at(),
         reason: Reason::Ok,
         message: String::new(),
@@ -112,20 +112,20 @@ fn gates() -> Gates {
     [gate].into_iter().collect()
 }
 
-const DUTIES: Duties = Duties {
+const DUTIES: ExternalWriters = ExternalWriters {
     config: true,
     readiness: true,
 };
 
-fn notice(report: &UpdateReport) -> Notice {
-    publish::notice(report, &gates(), None, DUTIES).unwrap()
+fn notice(report: &UpdateReport) -> DesiredNodeStatus {
+    publisher::desired_node_status(report, &gates(), None, DUTIES).unwrap()
 }
 
 /// What the agent adds to the report of a node with a device that wants a taint and a label.
-fn with_devices(notice: Notice) -> Notice {
-    let label = format!("{}acme.dev-serial", names::label::RESOURCE_PREFIX);
+fn with_devices(notice: DesiredNodeStatus) -> DesiredNodeStatus {
+    let label = format!("{}acme.dev-serial", keys::label::RESOURCE_PREFIX);
     let mut notice = notice;
-    let present = Some(names::label::PRESENT.to_owned());
+    let present = Some(keys::label::PRESENT.to_owned());
     notice.labels.insert(label, present);
     notice.taints.push(Taint {
         key: "acme.dev/serial".to_owned(),
@@ -135,19 +135,29 @@ fn with_devices(notice: Notice) -> Notice {
     notice.not_ready_taint = Some(true);
     let request = DrainRequest::Drain(NEW.to_owned()).to_string();
     let annotations = &mut notice.annotations;
-    annotations.insert(names::protocol::DESIRED_DRAIN, Some(request));
-    annotations.insert(names::annotation::CANCELLED, Some(NEW.to_owned()));
+    annotations.insert(keys::protocol::DESIRED_DRAIN, Some(request));
+    annotations.insert(keys::annotation::CANCELLED, Some(NEW.to_owned()));
     notice
 }
 
-/// Keeps the Node as `notice` until the guards are dropped.
-fn keeping(own: &OwnNode, notice: Notice) -> (watch::Sender<Option<Notice>>, [DropGuard; 2]) {
+/// Keeps the Node as `desired_node_status` until the guards are dropped.
+fn keeping(
+    own: &OwnNode,
+    notice: DesiredNodeStatus,
+) -> (watch::Sender<Option<DesiredNodeStatus>>, [DropGuard; 2]) {
     let (to, heard) = watch::channel(Some(notice));
     let (stop, follows) = (CancellationToken::new(), CancellationToken::new());
     let (tell, _) = Events::new();
     let clock = Clock::from_fn(at);
-    tokio::spawn(keep(own.clone(), heard, tell, clock, QUICK, stop.clone()));
-    tokio::spawn(own.clone().follow(follows.clone()));
+    tokio::spawn(maintain_node(
+        own.clone(),
+        heard,
+        tell,
+        clock,
+        QUICK,
+        stop.clone(),
+    ));
+    tokio::spawn(own.clone().watch_node(follows.clone()));
     (to, [stop.drop_guard(), follows.drop_guard()])
 }
 
@@ -188,7 +198,7 @@ async fn write_draining() {
     let written = |server: &Server| {
         let node = server.object(NODE);
         let taints = node["spec"]["taints"].as_array().unwrap().len();
-        let drains = has_condition(server, names::condition::DRAIN, "True");
+        let drains = has_condition(server, keys::condition::DRAIN, "True");
         let labels = node["metadata"]["labels"].as_object().unwrap().len();
         taints == 3 && labels == 3 && drains
     };
@@ -202,7 +212,9 @@ async fn write_requests() {
     let cluster = server.cluster().await;
     let ask = async |config: &str| {
         let wanted = Some(config.to_owned());
-        let asked = cancel::ask(&cluster, "a", DryRun::None, |_| Some(wanted.clone())).await;
+        let asked =
+            update_cancel::request_cancel(&cluster, "a", DryRun::None, |_| Some(wanted.clone()))
+                .await;
         drop(asked.unwrap());
     };
     ask(OLD).await;
@@ -211,16 +223,16 @@ async fn write_requests() {
         .unwrap();
     let refused = server.object(NODE)["metadata"]["annotations"].clone();
     ask(NEW).await;
-    let wish = Wish::Cordon { keep: true };
-    by_hand::set(&cluster, "a", wish, DryRun::None)
+    let wish = CordonRequest::Cordon { keep: true };
+    node_commands::apply_cordon(&cluster, "a", wish, DryRun::None)
         .await
         .unwrap();
     server.edit(NODE, |node| {
         let annotations = &mut node["metadata"]["annotations"];
         // As documented, with kubectl.
-        annotations[names::annotation::FORCE_DRAIN] = json!("the budget is wrong");
+        annotations[keys::annotation::FORCE_DRAIN] = json!("the budget is wrong");
         // A request removes the answer to an earlier one; an agent may answer that one later.
-        let answer = names::annotation::CANCEL_REFUSED;
+        let answer = keys::annotation::CANCEL_REFUSED;
         annotations[answer] = refused[answer].clone();
     });
     fixture::write("node-requests.yaml", yaml(&server.object(NODE)));
@@ -231,7 +243,7 @@ async fn a_cordon_of_the_last_version_is_ours_and_is_lifted() {
     let (server, own) = node("node-draining.yaml").await;
     let view = own.read().await.unwrap().unwrap();
     assert!(view.is_cordoned() && view.has_our_mark());
-    assert_eq!(view.state(), Some(State::Working));
+    assert_eq!(view.state(), Some(NodeUpdateState::Working));
     assert_eq!(
         (view.current_config(), view.desired_config()),
         (Some(OLD), Some(NEW))
@@ -256,12 +268,12 @@ async fn an_agent_takes_the_marks_of_a_drain_away_when_the_update_is_done() {
     // No device is left, and the node is ready.
     let mut done = notice(&report(Phase::Idle, NEW));
     done.not_ready_taint = Some(false);
-    done.annotations.insert(names::annotation::CANCELLED, None);
+    done.annotations.insert(keys::annotation::CANCELLED, None);
     let keeps = keeping(&own, done.clone());
     let rests = |server: &Server| {
         let node = server.object(NODE);
-        has_condition(server, names::condition::READY, "True")
-            && has_condition(server, names::condition::DRAIN, "False")
+        has_condition(server, keys::condition::READY, "True")
+            && has_condition(server, keys::condition::DRAIN, "False")
             && node["spec"]["taints"] == plain()["spec"]["taints"]
             && node["metadata"]["labels"] == plain()["metadata"]["labels"]
     };
@@ -271,7 +283,7 @@ async fn an_agent_takes_the_marks_of_a_drain_away_when_the_update_is_done() {
     let left = node["metadata"]["annotations"].as_object().unwrap();
     let ours = |name: &&String| name.contains("machinist");
     assert_eq!(left.keys().find(ours), None);
-    assert_eq!(left[names::protocol::STATE], "Done");
+    assert_eq!(left[keys::protocol::STATE], "Done");
     // One condition of each kind, and no kind that only the last version knew.
     let kinds = |node: &Value| {
         let all = node["status"]["conditions"].as_array().unwrap().clone();
@@ -288,7 +300,7 @@ async fn an_agent_takes_the_marks_of_a_drain_away_when_the_update_is_done() {
 #[tokio::test]
 async fn an_uninstall_takes_every_mark_of_the_last_version_away() {
     let (server, own) = node("node-draining.yaml").await;
-    let left = own.leave(false).await.unwrap().unwrap();
+    let left = own.clean_up_node(false).await.unwrap().unwrap();
     assert!(left.uncordoned && !left.kept_cordoned);
     assert_eq!(left.conditions.len(), 4);
     let node = server.object(NODE);
@@ -308,17 +320,22 @@ async fn requests_of_operators_and_answers_to_them_are_understood() {
     assert_eq!(view.forced_drain(), Some("the budget is wrong"));
     assert_eq!(view.cancel(), Some(NEW));
     let cluster = server.cluster().await;
-    let mut standing = cancel::standing(&cluster, "a").await.unwrap();
+    let mut standing = update_cancel::read_annotations(&cluster, "a")
+        .await
+        .unwrap();
     assert_eq!(standing.asked.as_deref(), Some(NEW));
     // The answer counts once its request is gone.
     standing.asked = None;
     assert_eq!(standing.refusal(OLD), Some("it is too late"));
     own.answer_cancel(NEW, Some("also too late")).await.unwrap();
-    let standing = cancel::standing(&cluster, "a").await.unwrap();
+    let standing = update_cancel::read_annotations(&cluster, "a")
+        .await
+        .unwrap();
     assert_eq!(standing.refusal(NEW), Some("also too late"));
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::Kept);
     assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
-    let before = by_hand::set(&cluster, "a", Wish::Uncordon, DryRun::None).await;
+    let before =
+        node_commands::apply_cordon(&cluster, "a", CordonRequest::Uncordon, DryRun::None).await;
     assert!(before.unwrap().kept);
     let node = server.object(NODE);
     assert!(node["spec"]["unschedulable"].is_null());
@@ -330,7 +347,7 @@ fn progress(phase: Phase) -> MachineConfigNodeStatus {
         ..draining()
     };
     MachineConfigNodeStatus {
-        conditions: publish::conditions(&report, false, Some("JobFailed: x"), &[], at()),
+        conditions: publisher::conditions(&report, false, Some("JobFailed: x"), &[], at()),
         config_version: Some(ConfigVersion {
             current: OLD.to_owned(),
             desired: NEW.to_owned(),
@@ -346,9 +363,15 @@ async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStat
     let _guards = [stop.clone().drop_guard()];
     let pool = watch::channel(Some("worker".to_owned())).1;
     let cluster = server.cluster().await;
-    tokio::spawn(own.clone().follow(stop.clone()));
-    let keeping =
-        machine_config_node::keep(cluster, own.clone(), pool, heard, Clock::system(), stop);
+    tokio::spawn(own.clone().watch_node(stop.clone()));
+    let keeping = machine_config_node::maintain_status(
+        cluster,
+        own.clone(),
+        pool,
+        heard,
+        Clock::system(),
+        stop,
+    );
     tokio::spawn(keeping);
     let is_there = |server: &Server| !server.object(PROGRESS)["status"].is_null();
     server.until("it is written", is_there).await;

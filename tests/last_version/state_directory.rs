@@ -4,24 +4,24 @@
 use std::{collections::BTreeSet, fs};
 
 use machinist::{
-    agent::{pool, quiesce},
-    root::Root,
+    agent::{pool_settings, shutdown_quiesce},
+    rootfs::Root,
     update::{
-        hold::Hold,
+        crash_recovery,
         journal::Outcome,
-        recover,
-        store::{self, Store},
+        pinned_config::PinnedConfig,
+        store::{self, StateStore},
     },
 };
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    claims_double::ClaimsDouble,
+    device_host::Machine,
+    fake_claims::ClaimsDouble,
+    fake_kubelet::Books,
     fixture,
     harness::Agent,
-    kubelet_double::Books,
-    machine::Machine,
     plugin::Plugin,
     program::{device, listed, wait},
     state_writer::{self, LATEST, LISTED, PLUGIN, STATE, Stage, claimed, command, plugins},
@@ -67,8 +67,8 @@ fn names(dir: std::path::PathBuf) -> Vec<String> {
 async fn the_journal_and_everything_that_it_names_are_read() {
     let machine = machine().await;
     let root = Root::open(machine.root()).unwrap();
-    let store = Store::open(&root).unwrap();
-    let (journal, recovered) = recover::recover(&store).unwrap();
+    let store = StateStore::open(&root).unwrap();
+    let (journal, recovered) = crash_recovery::recover(&store).unwrap();
     assert!(recovered.is_empty(), "{recovered:?}");
     // Not the copy of another machine's disk, which would lose this.
     let outcomes: Vec<_> = journal.history.iter().map(|it| it.outcome).collect();
@@ -99,13 +99,16 @@ async fn the_journal_and_everything_that_it_names_are_read() {
         fs::read_to_string(update.join("etc-one")).unwrap(),
         "edited\n"
     );
-    let hold = Hold::load(&root).unwrap().unwrap();
+    let hold = PinnedConfig::load(&root).unwrap().unwrap();
     let over = Some(journal.history[2].digest);
     assert_eq!(
         (hold.digest, hold.over, hold.by.as_str()),
         (base.digest, over, "rollback")
     );
-    let kept = (pool::known(&root), quiesce::waiting(&root).unwrap());
+    let kept = (
+        pool_settings::stored_pool(&root),
+        shutdown_quiesce::units_to_restart(&root).unwrap(),
+    );
     let stopped = BTreeSet::from(["monitor.service".to_owned()]);
     assert_eq!(kept, (Some("worker".to_owned()), stopped));
 }

@@ -10,7 +10,7 @@ use std::{
 use machinist::{
     device::{
         ResourceName,
-        dra::{name::device_name, ports::Published},
+        dra::{device_names::device_name, traits::PublishedPool},
         status::DevicesStatus,
     },
     dra::api::v1,
@@ -19,11 +19,11 @@ use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use crate::{
-    claims_double::{ClaimsDouble, Watcher, claim, until},
+    device_host::{Agent, Machine},
+    fake_claims::{ClaimsDouble, Watcher, claim, until},
+    fake_kubelet::KubeletDouble,
     fixture,
     harness::manifest_of,
-    kubelet_double::KubeletDouble,
-    machine::{Agent, Machine},
     plugin::Plugin,
     program::{device, listed},
 };
@@ -91,7 +91,7 @@ pub(crate) struct Stage {
     pub(crate) agent: Agent,
     pub(crate) claims: Arc<ClaimsDouble>,
     pub(crate) kubelet: KubeletDouble,
-    _published: watch::Sender<Published>,
+    _published: watch::Sender<PublishedPool>,
     driver: Channel,
 }
 
@@ -106,7 +106,7 @@ impl Stage {
         let watcher = Watcher::start(machine.root());
         let agent = machine.agent();
         at_once(&agent.handle.status().borrow());
-        let published = watch::Sender::new(Published::default());
+        let published = watch::Sender::new(PublishedPool::default());
         agent.claims(claims.clone(), published.subscribe());
         let driver = watcher.driver().await;
         Self {

@@ -9,13 +9,13 @@ use std::{fmt::Write as _, fs, path::Path};
 use serde_json::Value;
 
 use machinist::{
+    abs_path::AbsPath,
+    config_dir::LocalFiles,
     machine_config::{
-        self, CanonicalError, Gathering, MachineConfig, NoLocal, Order, Owner, Refusal, Rules,
-        TextSource, documents_from_files, merge,
+        self, CanonicalError, ConfigLoader, ConfigRules, MachineConfig, MergeOrder, NoLocalFiles,
+        Owner, Refusal, TextSource, documents_from_files, merge,
     },
-    path::AbsPath,
-    root::Root,
-    source::LocalFiles,
+    rootfs::Root,
 };
 
 fn directory(below: &str) -> std::path::PathBuf {
@@ -41,8 +41,8 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-fn rules(case: &Path) -> Rules {
-    let mut rules = Rules::default();
+fn rules(case: &Path) -> ConfigRules {
+    let mut rules = ConfigRules::default();
     let allowed = fs::read_to_string(case.join("allowed.txt")).unwrap_or_default();
     for line in allowed.lines() {
         match line.split_once(' ') {
@@ -76,14 +76,14 @@ fn result(
         local.text(name, AbsPath::root());
     }
     let roles = roles(directory);
-    let gathering = Gathering {
+    let gathering = ConfigLoader {
         shown: "all",
         rules: &rules(directory),
         local: &local,
         pool: "worker",
         order: match roles.len() {
-            0 | 1 => Order::AsGiven,
-            _ => Order::WorkerFirst,
+            0 | 1 => MergeOrder::AsGiven,
+            _ => MergeOrder::WorkerFirst,
         },
         roles: &roles,
     };
@@ -312,7 +312,7 @@ fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
     ];
     let winner = |order| {
         let (documents, _) =
-            documents_from_files(files.clone(), &Rules::default(), &NoLocal).unwrap();
+            documents_from_files(files.clone(), &ConfigRules::default(), &NoLocalFiles).unwrap();
         let (config, _) = merge(documents, "infra", order).unwrap();
         assert!(config.name.starts_with("rendered-infra-"));
         config.files[&"/etc/x".parse().unwrap()]
@@ -323,8 +323,8 @@ fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
             .unwrap()
             .to_vec()
     };
-    assert_eq!(winner(Order::WorkerFirst), b"own");
-    assert_eq!(winner(Order::AsGiven), b"middle");
+    assert_eq!(winner(MergeOrder::WorkerFirst), b"own");
+    assert_eq!(winner(MergeOrder::AsGiven), b"middle");
 }
 
 #[test]
@@ -336,8 +336,9 @@ fn what_has_no_name_of_its_own_keeps_its_place() {
         (name.to_owned(), config.into_bytes())
     };
     let content = |files: Vec<(String, Vec<u8>)>, path: &str| {
-        let (documents, _) = documents_from_files(files, &Rules::default(), &NoLocal).unwrap();
-        let (config, _) = merge(documents, "worker", Order::WorkerFirst).unwrap();
+        let (documents, _) =
+            documents_from_files(files, &ConfigRules::default(), &NoLocalFiles).unwrap();
+        let (config, _) = merge(documents, "worker", MergeOrder::WorkerFirst).unwrap();
         let file = &config.files[&path.parse().unwrap()];
         let bytes = file.content.as_ref().unwrap().bytes().unwrap().to_vec();
         String::from_utf8(bytes).unwrap()
@@ -364,13 +365,13 @@ fn what_has_no_name_of_its_own_keeps_its_place() {
 fn users_beyond_core_need_a_rule_that_allows_them() {
     let config = br#"{"ignition":{"version":"3.5.0"},"passwd":{"users":[{"name":"bob"}]}}"#;
     let files = vec![("a.ign".to_owned(), config.to_vec())];
-    assert!(documents_from_files(files.clone(), &Rules::default(), &NoLocal).is_err());
-    let rules = Rules {
+    assert!(documents_from_files(files.clone(), &ConfigRules::default(), &NoLocalFiles).is_err());
+    let rules = ConfigRules {
         users: ["bob".to_owned()].into(),
         groups: Default::default(),
-        ..Rules::default()
+        ..ConfigRules::default()
     };
-    assert!(documents_from_files(files, &rules, &NoLocal).is_ok());
+    assert!(documents_from_files(files, &rules, &NoLocalFiles).is_ok());
 }
 
 #[test]

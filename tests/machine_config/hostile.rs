@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use machinist::{
-    machine_config::{Refusal, Rules, parse},
+    machine_config::{ConfigRules, Refusal, parse},
     reason::Reason,
 };
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_millis(100);
 const HANGS: Duration = Duration::from_secs(10);
 
 fn refusals(text: &str) -> Vec<Refusal> {
-    parse(text, "hostile.yaml", &Rules::default()).expect_err("it should be refused")
+    parse(text, "hostile.yaml", &ConfigRules::default()).expect_err("it should be refused")
 }
 
 /// The refusals and the shortest time of a few tries: the limit is for the parser, not for the
@@ -96,7 +96,7 @@ fn gzip_that_unfolds_without_end_is_refused_over_all_files_of_a_text() {
         let files = files.join(", ");
         format!("{{ignition: {{version: 3.5.0}}, storage: {{files: [{files}]}}}}")
     };
-    assert!(parse(&text(&["/a"]), "a.ign", &Rules::default()).is_ok());
+    assert!(parse(&text(&["/a"]), "a.ign", &ConfigRules::default()).is_ok());
     let refused = refusals(&text(&["/a", "/b"]));
     assert_eq!(refused.len(), 1);
     assert!(refused[0].message.contains("67108864"), "{}", refused[0]);
@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn no_text_makes_the_reader_panic_or_hang(text in any::<String>()) {
         let began = Instant::now();
-        let _ = parse(&text, "a.yaml", &Rules::default());
+        let _ = parse(&text, "a.yaml", &ConfigRules::default());
         prop_assert!(began.elapsed() < HANGS);
     }
 
@@ -134,7 +134,7 @@ proptest! {
         text in "([-?:,\\[\\]{}#&*!|>'\"%@` \n\ta1]|---\n|\\.\\.\\.\n|<<: |kind: |ignition: ){0,80}",
     ) {
         let began = Instant::now();
-        let _ = parse(&text, "a.yaml", &Rules::default());
+        let _ = parse(&text, "a.yaml", &ConfigRules::default());
         prop_assert!(began.elapsed() < HANGS);
     }
 
@@ -152,7 +152,7 @@ proptest! {
         let text: String = text.into_iter().collect();
         // Every refusal has a position in this text.
         let lines = u32::try_from(text.lines().count() + 1).unwrap();
-        if let Err(refusals) = parse(&text, "a.yaml", &Rules::default()) {
+        if let Err(refusals) = parse(&text, "a.yaml", &ConfigRules::default()) {
             prop_assert!(!refusals.is_empty());
             for refusal in refusals {
                 prop_assert!(refusal.line.is_some_and(|line| (1..=lines).contains(&line)), "{refusal}");

@@ -3,13 +3,14 @@
 use std::{fs, time::Instant};
 
 use machinist::{
+    abs_path::AbsPath,
+    config_dir::LocalFiles,
     machine_config::{
-        Document, Local, LocalEntry, LocalError, Refusal, Rules, documents_from_files,
+        ConfigDocument, ConfigRules, LocalEntry, LocalError, LocalFileSource, Refusal,
+        documents_from_files,
     },
-    path::AbsPath,
     reason::Reason,
-    root::Root,
-    source::LocalFiles,
+    rootfs::Root,
 };
 
 fn butane(locals: &[&str]) -> Vec<(String, Vec<u8>)> {
@@ -22,15 +23,16 @@ fn butane(locals: &[&str]) -> Vec<(String, Vec<u8>)> {
     vec![("a.bu".to_owned(), text.into_bytes())]
 }
 
-fn read(locals: &[&str], local: &dyn Local) -> Result<Vec<Document>, Vec<Refusal>> {
-    documents_from_files(butane(locals), &Rules::default(), local).map(|(documents, _)| documents)
+fn read(locals: &[&str], local: &dyn LocalFileSource) -> Result<Vec<ConfigDocument>, Vec<Refusal>> {
+    documents_from_files(butane(locals), &ConfigRules::default(), local)
+        .map(|(documents, _)| documents)
 }
 
 /// Any file, with this many bytes.
 #[derive(Debug)]
 struct Zeros(usize);
 
-impl Local for Zeros {
+impl LocalFileSource for Zeros {
     fn read(&self, text: &str, _: &AbsPath) -> Result<Vec<u8>, LocalError> {
         assert_eq!(text, "a.bu");
         Ok(vec![0; self.0])

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, io::Write as _};
 
 use machinist::machine_config::{
-    Document, MachineConfig, NoLocal, Order, Rules, digest, documents_from_files,
-    from_canonical_json, from_portable_json, merge, parse, to_canonical_json,
+    ConfigDocument, ConfigRules, MachineConfig, MergeOrder, NoLocalFiles, digest,
+    documents_from_files, from_canonical_json, from_portable_json, merge, parse, to_canonical_json,
     to_machine_config_yaml, to_portable_json,
 };
 use proptest::prelude::*;
@@ -250,7 +250,7 @@ fn spell(name: &str, model: &Model, choices: &mut Choices) -> String {
     }
 }
 
-fn spelled(number: usize, model: &Model, mut choices: Choices) -> Document {
+fn spelled(number: usize, model: &Model, mut choices: Choices) -> ConfigDocument {
     let text = spell(&format!("{number:02}-x"), model, &mut choices);
     let packed = match choices.flip() {
         true => text.clone().into_bytes(),
@@ -261,21 +261,21 @@ fn spelled(number: usize, model: &Model, mut choices: Choices) -> Document {
         }
     };
     let files = vec![("a.yaml".to_owned(), packed)];
-    let (mut documents, _) = documents_from_files(files, &Rules::default(), &NoLocal)
+    let (mut documents, _) = documents_from_files(files, &ConfigRules::default(), &NoLocalFiles)
         .unwrap_or_else(|refusals| panic!("{}\n{text}", refusals[0]));
     documents.pop().unwrap()
 }
 
-fn document(number: usize, model: &Model, seed: u64) -> Document {
+fn document(number: usize, model: &Model, seed: u64) -> ConfigDocument {
     spelled(number, model, Choices { seed, terse: true })
 }
 
-fn merged(documents: Vec<Document>, order: Order) -> MachineConfig {
+fn merged(documents: Vec<ConfigDocument>, order: MergeOrder) -> MachineConfig {
     merge(documents, "infra", order).unwrap().0
 }
 
-fn read_back(manifest: &str) -> Document {
-    parse(manifest, "rendered.yaml", &Rules::default())
+fn read_back(manifest: &str) -> ConfigDocument {
+    parse(manifest, "rendered.yaml", &ConfigRules::default())
         .unwrap_or_else(|refusals| panic!("{}\n{manifest}", refusals[0]))
         .pop()
         .unwrap()
@@ -286,8 +286,8 @@ proptest! {
 
     #[test]
     fn spelling_does_not_count(model in model(), one: u64, other: u64) {
-        let one = merged(vec![document(1, &model, one)], Order::AsGiven);
-        let other = merged(vec![document(1, &model, other)], Order::AsGiven);
+        let one = merged(vec![document(1, &model, one)], MergeOrder::AsGiven);
+        let other = merged(vec![document(1, &model, other)], MergeOrder::AsGiven);
         prop_assert_eq!(digest(&one), digest(&other));
         for (path, file) in &model.files {
             let have = &one.files[&path.parse().unwrap()];
@@ -305,7 +305,7 @@ proptest! {
         }),
         seeds: [u64; 2],
     ) {
-        let all = |order: &[usize], seed: u64| -> Vec<Document> {
+        let all = |order: &[usize], seed: u64| -> Vec<ConfigDocument> {
             let one = |&index: &usize| {
                 let seed = seed.wrapping_add(index as u64);
                 spelled(index, &models[index], Choices { seed, terse: false })
@@ -313,8 +313,8 @@ proptest! {
             order.iter().map(one).collect()
         };
         let sorted: Vec<usize> = (0..models.len()).collect();
-        let one = merged(all(&sorted, seeds[0]), Order::WorkerFirst);
-        let other = merged(all(&shuffled, seeds[1]), Order::WorkerFirst);
+        let one = merged(all(&sorted, seeds[0]), MergeOrder::WorkerFirst);
+        let other = merged(all(&shuffled, seeds[1]), MergeOrder::WorkerFirst);
         prop_assert_eq!(&one.name, &other.name);
         prop_assert_eq!(one.name.clone(), format!("rendered-infra-{}", &digest(&one).hex()[..32]));
         prop_assert_eq!(one, other);
@@ -323,7 +323,7 @@ proptest! {
     #[test]
     fn later_wins_file_by_file(models in prop::collection::vec(model(), 1..5), seed: u64) {
         let documents = (0..).zip(&models).map(|(number, model)| document(number, model, seed));
-        let config = merged(documents.collect(), Order::AsGiven);
+        let config = merged(documents.collect(), MergeOrder::AsGiven);
         let mut wanted = BTreeMap::new();
         for model in &models {
             wanted.extend(model.files.iter().map(|(path, file)| (path.as_str(), &file.bytes[..])));
@@ -347,12 +347,12 @@ proptest! {
     ) {
         // The mode and the owners are set or omitted at random; here they must be set.
         let full = |number: usize| {
-            let one = merged(vec![document(number, &models[number], seed)], Order::AsGiven);
+            let one = merged(vec![document(number, &models[number], seed)], MergeOrder::AsGiven);
             read_back(&to_machine_config_yaml(&one).unwrap().replace(&one.name, &format!("full-{number}")))
         };
-        let all = merged(vec![full(0), full(1), full(2)], Order::AsGiven);
-        let first = merged(vec![full(0), full(1)], Order::AsGiven);
-        let stepwise = merged(vec![read_back(&to_machine_config_yaml(&first).unwrap()), full(2)], Order::AsGiven);
+        let all = merged(vec![full(0), full(1), full(2)], MergeOrder::AsGiven);
+        let first = merged(vec![full(0), full(1)], MergeOrder::AsGiven);
+        let stepwise = merged(vec![read_back(&to_machine_config_yaml(&first).unwrap()), full(2)], MergeOrder::AsGiven);
         prop_assert_eq!(digest(&all), digest(&stepwise));
     }
 
@@ -362,7 +362,7 @@ proptest! {
         seed: u64,
     ) {
         let documents = (0..).zip(&models).map(|(number, model)| document(number, model, seed));
-        let config = merged(documents.collect(), Order::AsGiven);
+        let config = merged(documents.collect(), MergeOrder::AsGiven);
         let stored = from_canonical_json(&to_canonical_json(&config)).unwrap();
         prop_assert_eq!(&MachineConfig { name: config.name.clone(), ..stored.clone() }, &config);
         prop_assert_eq!(to_portable_json(&stored).is_err(), !config.files.is_empty());
@@ -371,13 +371,13 @@ proptest! {
             config.files.values().map(|file| file.content.as_ref().unwrap().bytes().map(<[u8]>::to_vec)).collect()
         };
         prop_assert_eq!(bytes(&carried), bytes(&config));
-        let rendered = merged(vec![read_back(&to_machine_config_yaml(&config).unwrap())], Order::AsGiven);
+        let rendered = merged(vec![read_back(&to_machine_config_yaml(&config).unwrap())], MergeOrder::AsGiven);
         prop_assert_eq!(rendered, config);
     }
 
     #[test]
     fn any_difference_shows_in_the_digest(model in model(), seed: u64) {
-        let config = merged(vec![document(0, &model, seed)], Order::AsGiven);
+        let config = merged(vec![document(0, &model, seed)], MergeOrder::AsGiven);
         let mut others = vec![];
         for path in model.files.keys() {
             let mut more = model.clone();
@@ -392,7 +392,7 @@ proptest! {
         argument.kernel_arguments.push("quiet".into());
         others.push(argument);
         for other in others {
-            let other = merged(vec![document(0, &other, seed)], Order::AsGiven);
+            let other = merged(vec![document(0, &other, seed)], MergeOrder::AsGiven);
             prop_assert_ne!(digest(&other), digest(&config));
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ignition_config::{Config, v3_6};
 use machinist::{
-    machine_config::{Gathering, NoLocal, Order, Refusal, Rules, parse},
+    machine_config::{ConfigLoader, ConfigRules, MergeOrder, NoLocalFiles, Refusal, parse},
     reason::Reason,
 };
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ fn everything(version: &str) -> Value {
 }
 
 fn refusals(config: &Value) -> Vec<Refusal> {
-    parse(&config.to_string(), "a.ign", &Rules::default())
+    parse(&config.to_string(), "a.ign", &ConfigRules::default())
         .err()
         .unwrap_or_default()
 }
@@ -84,12 +84,12 @@ fn unknown_to_them(config: &Value) -> BTreeSet<String> {
 
 /// The fields that are accepted with the warning that this version does not know them.
 fn without_effect(config: &Value) -> BTreeSet<String> {
-    let gathering = Gathering {
+    let gathering = ConfigLoader {
         shown: "a.ign",
-        rules: &Rules::default(),
-        local: &NoLocal,
+        rules: &ConfigRules::default(),
+        local: &NoLocalFiles,
         pool: "worker",
-        order: Order::AsGiven,
+        order: MergeOrder::AsGiven,
         roles: &[],
     };
     let files = vec![("a.ign".to_owned(), config.to_string().into_bytes())];

@@ -9,15 +9,15 @@ use std::{collections::BTreeSet, future::Future, pin::Pin, time::Duration};
 use machinist::{
     machine_config::KernelCommandLine,
     os::{
-        Deployment, DeploymentId, Deployments, KernelArguments, KernelType, OsError, Provider,
-        STEP_LIMIT, Step, Wanted,
+        Deployment, DeploymentId, Deployments, DesiredDeployment, KernelArguments, KernelType,
+        OsError, OsProvider, ProviderStep, STEP_TIMEOUT,
     },
-    plan::Image,
+    plan::ImageRef,
 };
 
 /// A machine around a provider.
 pub(crate) trait Host {
-    type Provider: Provider;
+    type Provider: OsProvider;
 
     /// A new process on the running system, which knows only the state of the host.
     fn agent(&self) -> Self::Provider;
@@ -29,10 +29,10 @@ pub(crate) trait Host {
     fn power_cut(&self);
 
     /// The registry has this image from now on; the last one of a name is the newest.
-    fn publishes(&self, image: &Image, version: &str);
+    fn publishes(&self, image: &ImageRef, version: &str);
 
     /// The next such step fails, for a reason that may be temporary.
-    fn fails_next(&self, step: Step);
+    fn fails_next(&self, step: ProviderStep);
 
     /// From now on each step takes that long.
     fn takes(&self, long: Duration);
@@ -110,27 +110,27 @@ pub(crate) struct Scene<H: Host> {
 const NAME: &str = "registry.example.com/os";
 
 /// An image of a fixed name, with the digest of this content.
-pub(crate) fn image(content: &str) -> Image {
+pub(crate) fn image(content: &str) -> ImageRef {
     let digest = machinist::digest::Digest::of(content.as_bytes());
-    Image::parse(&format!("{NAME}@{digest}")).unwrap()
+    ImageRef::parse(&format!("{NAME}@{digest}")).unwrap()
 }
 
 fn list(words: &str) -> KernelCommandLine {
     KernelCommandLine::parse(words)
 }
 
-fn append(words: &str) -> Wanted {
-    Wanted {
+fn append(words: &str) -> DesiredDeployment {
+    DesiredDeployment {
         kernel_arguments: KernelArguments {
             append: list(words),
             ..KernelArguments::default()
         },
-        ..Wanted::default()
+        ..DesiredDeployment::default()
     }
 }
 
 fn says(error: &OsError) -> String {
-    format!("{error} (again: {})", error.again())
+    format!("{error} (again: {})", error.is_retryable())
 }
 
 impl<H: Host> Scene<H> {
@@ -148,8 +148,8 @@ impl<H: Host> Scene<H> {
         self.host.agent().observe().await.map_err(|e| says(&e))
     }
 
-    async fn stage(&self, wanted: &Wanted) -> Result<DeploymentId, String> {
-        let staged = self.agent.stage(wanted, STEP_LIMIT).await;
+    async fn stage(&self, wanted: &DesiredDeployment) -> Result<DeploymentId, String> {
+        let staged = self.agent.stage(wanted, STEP_TIMEOUT).await;
         let staged = staged.map_err(|e| says(&e))?;
         staged.ok_or_else(|| "nothing was staged".to_owned())
     }
@@ -167,7 +167,7 @@ impl<H: Host> Scene<H> {
     }
 
     /// Stages, unlocks, and boots into it.
-    async fn boot_into(&self, wanted: &Wanted) -> Result<Deployments, String> {
+    async fn boot_into(&self, wanted: &DesiredDeployment) -> Result<Deployments, String> {
         let id = self.stage(wanted).await?;
         self.unlock(&id).await?;
         self.host.reboot();
@@ -294,15 +294,15 @@ async fn staging_something_else_takes_the_place_of_what_was_staged<H: Host>(s: S
 }
 
 async fn what_is_booted_already_is_not_staged<H: Host>(s: Scene<H>) -> Seen {
-    let same = Wanted {
+    let same = DesiredDeployment {
         image: s.first.booted.image.clone(),
-        ..Wanted::default()
+        ..DesiredDeployment::default()
     };
     for before in [None, Some(append("nosmt"))] {
         if let Some(before) = before {
             s.stage(&before).await?;
         }
-        let staged = s.agent.stage(&same, STEP_LIMIT).await;
+        let staged = s.agent.stage(&same, STEP_TIMEOUT).await;
         is("what was staged", &staged.map_err(|e| says(&e))?, &None)?;
         is("what is staged", &s.now().await?.staged, &None)?;
     }
@@ -338,12 +338,12 @@ async fn arguments_that_leave_take_no_others_along<H: Host>(s: Scene<H>) -> Seen
     let one = theirs.iter().next().ok_or("a host with arguments")?;
     let one = one.as_str();
     s.boot_into(&append(&format!("nosmt {one} a=1"))).await?;
-    let leave = Wanted {
+    let leave = DesiredDeployment {
         kernel_arguments: KernelArguments {
             remove: list(&format!("{one} nosmt never=there")),
             append: list("b=1"),
         },
-        ..Wanted::default()
+        ..DesiredDeployment::default()
     };
     let now = s.boot_into(&leave).await?;
     let mut expected = theirs;
@@ -352,7 +352,7 @@ async fn arguments_that_leave_take_no_others_along<H: Host>(s: Scene<H>) -> Seen
 }
 
 async fn after_a_boot_the_booted_one_is_what_was_asked<H: Host>(s: Scene<H>) -> Seen {
-    let wanted = Wanted {
+    let wanted = DesiredDeployment {
         image: Some(image("new")),
         kernel_type: KernelType::Realtime,
         extensions: BTreeSet::from(["usbguard".to_owned()]),
@@ -409,7 +409,7 @@ async fn a_rollback_to_what_is_absent_is_refused<H: Host>(s: Scene<H>) -> Seen {
     let nobody = DeploymentId::new(format!("{}-nobody", s.first.booted.id));
     let refused = s.agent.roll_back(&nobody).await;
     let error = refused.err().ok_or("it was accepted")?;
-    is("whether a retry may succeed", &error.again(), &false)?;
+    is("whether a retry may succeed", &error.is_retryable(), &false)?;
     s.host.reboot();
     s.stands().await
 }
@@ -418,29 +418,29 @@ async fn an_image_is_the_one_of_its_digest_though_a_newer_one_has_its_name<H: Ho
     s: Scene<H>,
 ) -> Seen {
     s.host.publishes(&image("newer"), "3.0");
-    let wanted = Wanted {
+    let wanted = DesiredDeployment {
         image: Some(image("new")),
-        ..Wanted::default()
+        ..DesiredDeployment::default()
     };
     let booted = s.boot_into(&wanted).await?.booted;
     is("its image", &booted.image, &wanted.image)
 }
 
 async fn an_image_is_fetched_with_its_version_or_refused_by_name<H: Host>(s: Scene<H>) -> Seen {
-    let fetched = s.agent.fetch(&image("new"), STEP_LIMIT).await;
+    let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
     let version = fetched.map_err(|e| says(&e))?.version;
     is("its version", &version, &Some("2.0".to_owned()))?;
-    let nowhere = s.agent.fetch(&image("nowhere"), STEP_LIMIT).await;
+    let nowhere = s.agent.fetch(&image("nowhere"), STEP_TIMEOUT).await;
     let error = nowhere
         .err()
         .ok_or("fetched an image that does not exist")?;
-    is("whether a retry may succeed", &error.again(), &false)?;
-    s.host.fails_next(Step::Fetch);
-    let down = s.agent.fetch(&image("new"), STEP_LIMIT).await;
+    is("whether a retry may succeed", &error.is_retryable(), &false)?;
+    s.host.fails_next(ProviderStep::Fetch);
+    let down = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
     let error = down
         .err()
         .ok_or("fetched an image from an unreachable registry")?;
-    is("whether a retry may succeed", &error.again(), &true)?;
+    is("whether a retry may succeed", &error.is_retryable(), &true)?;
     let named = error.to_string().contains(&image("new").to_string());
     is("whether the image is named", &named, &true)
 }
@@ -448,25 +448,25 @@ async fn an_image_is_fetched_with_its_version_or_refused_by_name<H: Host>(s: Sce
 async fn a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later<H: Host>(
     s: Scene<H>,
 ) -> Seen {
-    s.host.fails_next(Step::Stage);
-    let failed = s.agent.stage(&append("nosmt"), STEP_LIMIT).await;
+    s.host.fails_next(ProviderStep::Stage);
+    let failed = s.agent.stage(&append("nosmt"), STEP_TIMEOUT).await;
     failed.err().ok_or("staging reported success")?;
     s.stands().await?;
     s.host.reboot();
     s.stands().await?;
     let id = s.stage(&append("nosmt")).await?;
-    s.host.fails_next(Step::Discard);
+    s.host.fails_next(ProviderStep::Discard);
     s.discard()
         .await
         .err()
         .ok_or("discarding reported success")?;
-    s.host.fails_next(Step::Unlock);
+    s.host.fails_next(ProviderStep::Unlock);
     s.unlock(&id)
         .await
         .err()
         .ok_or("unlocking reported success")?;
     let fallback = s.fallback()?.id;
-    s.host.fails_next(Step::RollBack);
+    s.host.fails_next(ProviderStep::RollBack);
     let failed = s.roll_back(&fallback).await;
     failed.err().ok_or("rolling back reported success")?;
     s.stands().await?;
@@ -478,16 +478,16 @@ async fn a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later<H: Host
 async fn a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind<H: Host>(
     s: Scene<H>,
 ) -> Seen {
-    s.host.takes(STEP_LIMIT * 2);
+    s.host.takes(STEP_TIMEOUT * 2);
     let begun = tokio::time::Instant::now();
     let wanted = append("nosmt");
-    let late = s.agent.stage(&wanted, STEP_LIMIT).await;
+    let late = s.agent.stage(&wanted, STEP_TIMEOUT).await;
     let took = begun.elapsed();
     let error = late.err().ok_or("it was not cancelled")?;
-    is("whether a retry may succeed", &error.again(), &true)?;
-    let fetched = s.agent.fetch(&image("new"), STEP_LIMIT).await;
+    is("whether a retry may succeed", &error.is_retryable(), &true)?;
+    let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
     fetched.err().ok_or("fetching was not cancelled")?;
-    let on_time = took <= STEP_LIMIT + Duration::from_secs(60);
+    let on_time = took <= STEP_TIMEOUT + Duration::from_secs(60);
     is("whether it was cancelled in time", &on_time, &true)?;
     s.host.takes(Duration::ZERO);
     s.stands().await?;
@@ -497,7 +497,7 @@ async fn a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind<H:
 
 async fn a_step_of_twenty_minutes_is_no_failure<H: Host>(s: Scene<H>) -> Seen {
     s.host.takes(Duration::from_secs(20 * 60));
-    let fetched = s.agent.fetch(&image("new"), STEP_LIMIT).await;
+    let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
     fetched.map_err(|e| says(&e))?;
     let id = s.stage(&append("nosmt")).await?;
     s.unlock(&id).await?;

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::symlink};
 use machinist::{
     os::{capabilities, host_kind},
     plan::HostKind,
-    root::Root,
+    rootfs::Root,
 };
 
 fn kind(paths: &[&str]) -> HostKind {

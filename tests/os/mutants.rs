@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     contract::{self, every_provider_keeps},
-    double::{Breaks, Machine},
+    fake_host::{Breaks, Machine},
 };
 
 fn host(breaks: Option<Breaks>) -> Machine {

@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use machinist::crd::{NodeConditionKind, names};
+use machinist::kube_api::{NodeConditionKind, keys};
 use serde_json::Value;
 
 use super::{documents, resources, shipped};
@@ -55,40 +55,40 @@ fn the_command_prints_what_the_kustomization_applies() {
 
 /// Kind, plural, group, short name, and whether there is a status.
 const KINDS: [(&str, &str, &str, &str, bool); 7] = [
-    ("MachineConfig", "machineconfigs", names::GROUP, "mc", false),
+    ("MachineConfig", "machineconfigs", keys::GROUP, "mc", false),
     (
         "MachineConfigPool",
         "machineconfigpools",
-        names::GROUP,
+        keys::GROUP,
         "mcp",
         true,
     ),
     (
         "MachineConfigNode",
         "machineconfignodes",
-        names::GROUP,
+        keys::GROUP,
         "",
         true,
     ),
     (
         "MachineConfiguration",
         "machineconfigurations",
-        names::OPERATOR_GROUP,
+        keys::OPERATOR_GROUP,
         "",
         true,
     ),
-    ("KubeletConfig", "kubeletconfigs", names::GROUP, "", true),
+    ("KubeletConfig", "kubeletconfigs", keys::GROUP, "", true),
     (
         "ContainerRuntimeConfig",
         "containerruntimeconfigs",
-        names::GROUP,
+        keys::GROUP,
         "ctrcfg",
         true,
     ),
     (
         "ControllerConfig",
         "controllerconfigs",
-        names::GROUP,
+        keys::GROUP,
         "",
         true,
     ),

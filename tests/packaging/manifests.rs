@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use k8s_openapi::api::core::v1 as core;
-use machinist::drain::{Stay, Taint, Toleration, standing};
+use machinist::drain::{PodToleration, Taint, TolerationTime, evaluate_taints};
 use serde_json::{Value, json};
 
 use super::{documents, resources, shipped};
@@ -92,7 +92,7 @@ fn the_agent_stays_on_a_node_with_any_taint() {
         serde_json::from_value(pod()["tolerations"].clone()).unwrap();
     let tolerations: Vec<_> = given
         .iter()
-        .map(|one| Toleration::try_from(one).unwrap())
+        .map(|one| PodToleration::try_from(one).unwrap())
         .collect();
     let keys = ["not-ready", "unreachable", "disk-pressure", "pid-pressure"];
     let keys = keys.map(|key| format!("node.kubernetes.io/{key}"));
@@ -100,9 +100,9 @@ fn the_agent_stays_on_a_node_with_any_taint() {
         for effect in ["NoSchedule", "PreferNoSchedule", "NoExecute"] {
             let taint = json!({"key": key, "value": "x", "effect": effect});
             let taint: core::Taint = serde_json::from_value(taint).unwrap();
-            let found = standing(&[Taint::read(&taint).unwrap()], &tolerations);
+            let found = evaluate_taints(&[Taint::read(&taint).unwrap()], &tolerations);
             assert!(found.schedulable && !found.avoided, "{key} {effect}");
-            assert_eq!(found.stay, Stay::ForEver, "{key} {effect}");
+            assert_eq!(found.stay, TolerationTime::ForEver, "{key} {effect}");
         }
     }
 }
@@ -327,8 +327,8 @@ fn the_config_map_of_allowed_names_comes_empty_with_the_policy_that_reads_it() {
     let policy = of("ValidatingAdmissionPolicy");
     assert_eq!(policy["paramKind"]["kind"], names["kind"]);
     let texts = policy.to_string();
-    assert!(texts.contains(machinist::crd::names::label::NO_REMEDIATION));
-    assert!(texts.contains(machinist::crd::names::GROUP));
+    assert!(texts.contains(machinist::kube_api::keys::label::NO_REMEDIATION));
+    assert!(texts.contains(machinist::kube_api::keys::GROUP));
 }
 
 #[test]
@@ -451,8 +451,11 @@ fn only_the_plugin_directory_of_labelled_pods_is_redirected() {
             panic!("{mutations:?}");
         };
         let expression = mutation["applyConfiguration"]["expression"].as_str();
-        let to = format!("'{}/' + variables.vendor", machinist::proxy::DIRECTORY);
-        let from = format!("'{}'", machinist::kubelet::DIRECTORY);
+        let to = format!(
+            "'{}/' + variables.vendor",
+            machinist::plugin_proxy::VENDOR_DIRS_ROOT
+        );
+        let from = format!("'{}'", machinist::kubelet::DEVICE_PLUGIN_DIR);
         assert!(expression.unwrap().contains(&to) && expression.unwrap().contains(&from));
         let bound = all.iter().filter(|one| {
             one["kind"] == "MutatingAdmissionPolicyBinding"

@@ -12,7 +12,7 @@ use std::{
 use machinist::{
     machine_config::MachineConfig,
     plan::{self, Plan, PlanDocument, Policies, UnitFacts},
-    update::observe::Known,
+    update::observe::CallerFacts,
 };
 
 use super::support::{LIVE, OFFLINE, Tree, config, looked};
@@ -48,9 +48,9 @@ fn plan_of(case: &Path) -> Plan {
         copy(&case.join("tree"), tree.dir.path());
     }
     let live: Option<BTreeMap<String, UnitFacts>> = read("live.json").map(|text| units(&text));
-    let known = Known {
+    let known = CallerFacts {
         live_units: live.as_ref(),
-        ..Known::default()
+        ..CallerFacts::default()
     };
     let policies = Policies::default();
     let mut observed = looked(&tree.root, (&from, &to), &policies, known);

@@ -6,7 +6,7 @@ use machinist::{
     machine_config::{MachineConfig, from_canonical_json, from_portable_json, to_portable_json},
     plan::{self, Policies},
     reason::Reason,
-    update::observe::Known,
+    update::observe::CallerFacts,
 };
 
 use super::support::{OFFLINE, Tree, config, path};
@@ -28,7 +28,12 @@ fn link(to: &str) -> MachineConfig {
     ))
 }
 
-fn reasons(tree: &Tree, from: &MachineConfig, to: &MachineConfig, known: Known<'_>) -> Vec<Reason> {
+fn reasons(
+    tree: &Tree,
+    from: &MachineConfig,
+    to: &MachineConfig,
+    known: CallerFacts<'_>,
+) -> Vec<Reason> {
     let observed = tree.observed(from, to, known);
     let plan = plan::between(from, to, &observed, &Policies::default(), OFFLINE);
     let refusals = plan.err().unwrap_or_default();
@@ -39,7 +44,7 @@ fn reasons(tree: &Tree, from: &MachineConfig, to: &MachineConfig, known: Known<'
 fn a_config_that_is_handed_over_may_replace_what_it_may_where_it_was_read() {
     let (tree, nothing) = (Tree::new(), MachineConfig::default());
     tree.link(LINK, "elsewhere");
-    let known = Known::default;
+    let known = CallerFacts::default;
     let read = file();
     assert_eq!(
         reasons(&tree, &nothing, &read, known()),
@@ -61,10 +66,10 @@ fn what_the_base_config_found_as_asked_is_not_its_own() {
     let tree = Tree::new();
     tree.link(LINK, "elsewhere");
     let (from, to) = (link("elsewhere"), file());
-    assert_eq!(reasons(&tree, &from, &to, Known::default()), []);
-    let found = Known {
+    assert_eq!(reasons(&tree, &from, &to, CallerFacts::default()), []);
+    let found = CallerFacts {
         adopted: BTreeSet::from([path(LINK)]),
-        ..Known::default()
+        ..CallerFacts::default()
     };
     assert_eq!(reasons(&tree, &from, &to, found), [Reason::KindDiffers]);
 }
@@ -74,7 +79,7 @@ fn a_socket_is_never_replaced() {
     let (tree, nothing) = (Tree::new(), MachineConfig::default());
     std::fs::create_dir_all(tree.at("/etc")).unwrap();
     let socket = std::os::unix::net::UnixListener::bind(tree.at(LINK)).unwrap();
-    let refused = reasons(&tree, &nothing, &link("x"), Known::default());
+    let refused = reasons(&tree, &nothing, &link("x"), CallerFacts::default());
     assert_eq!(refused, [Reason::KindDiffers]);
     drop(socket);
 }
@@ -87,6 +92,6 @@ fn a_link_that_leads_below_itself_is_refused_and_not_an_error() {
         r#"{"ignition": {"version": "3.4.0"}, "storage": {"files": [
             {"path": "/srv/l/a", "mode": 420, "contents": {"source": "data:,x"}}]}}"#,
     );
-    let refused = reasons(&tree, &nothing, &to, Known::default());
+    let refused = reasons(&tree, &nothing, &to, CallerFacts::default());
     assert_eq!(refused, [Reason::ForeignContent]);
 }

@@ -4,7 +4,7 @@ use machinist::{
     machine_config::{MachineConfig, Unit},
     plan::{self, Policies},
     reason::Reason,
-    update::observe::Known,
+    update::observe::CallerFacts,
 };
 
 use super::support::{OFFLINE, Tree, path, unit};
@@ -20,7 +20,7 @@ fn contents(text: String, enabled: bool) -> Unit {
 }
 
 fn reasons(tree: &Tree, from: &MachineConfig, to: &MachineConfig) -> Vec<Reason> {
-    let observed = tree.observed(from, to, Known::default());
+    let observed = tree.observed(from, to, CallerFacts::default());
     let plan = plan::between(from, to, &observed, &Policies::default(), OFFLINE);
     let refusals = plan.err().unwrap_or_default();
     refusals.iter().map(|refusal| refusal.reason).collect()
@@ -114,7 +114,7 @@ fn keys_in_a_directory_that_others_may_write_are_named_where_owners_cannot_be_se
         ..User::default()
     };
     to.users.insert("ann".to_owned(), keys);
-    let mut observed = tree.observed(&MachineConfig::default(), &to, Known::default());
+    let mut observed = tree.observed(&MachineConfig::default(), &to, CallerFacts::default());
     // Nothing there is judged by its owner.
     observed.unsafe_after.clear();
     assert!(observed.objects.contains_key(&path("/home/ann/.ssh")));

@@ -7,7 +7,7 @@ use machinist::{
     machine_config::{MachineConfig, Refusal, Unit, UnitName},
     plan::{self, Plan, Policies},
     reason::Reason,
-    update::observe::Known,
+    update::observe::CallerFacts,
 };
 
 use super::{
@@ -105,7 +105,7 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
 
 /// The plan; `None` if it is refused because another unit has a name already.
 fn plan_unless_taken(tree: &Tree, before: &MachineConfig, after: &MachineConfig) -> Option<Plan> {
-    let observed = tree.observed(before, after, Known::default());
+    let observed = tree.observed(before, after, CallerFacts::default());
     match plan::between(before, after, &observed, &Policies::default(), OFFLINE) {
         Ok(plan) => Some(plan),
         Err(refusals) => {

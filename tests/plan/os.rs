@@ -4,7 +4,7 @@ use machinist::{
     machine_config::{MachineConfig, Refusal, Release},
     plan::{self, Capabilities, HostKind, OsCapabilities, OsFacts, Plan, Policies},
     reason::Reason,
-    update::observe::Known,
+    update::observe::CallerFacts,
 };
 
 use super::support::{LIVE, Tree};
@@ -28,9 +28,9 @@ fn asks_for(image: &str) -> MachineConfig {
 
 fn planned(from: &MachineConfig, to: &MachineConfig, os: OsFacts) -> Result<Plan, Vec<Refusal>> {
     let tree = Tree::new();
-    let known = Known {
+    let known = CallerFacts {
         os,
-        ..Known::default()
+        ..CallerFacts::default()
     };
     let observed = tree.observed(from, to, known);
     let capabilities = Capabilities { os: IMAGES, ..LIVE };

@@ -5,10 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use machinist::{
-    machine_config::{Content, Directory, File, Link, MachineConfig, Origin, Overwrite, Owner},
-    path::AbsPath,
+    abs_path::AbsPath,
+    machine_config::{
+        Content, Directory, EntryOrigin, File, Link, MachineConfig, Overwrite, Owner,
+    },
     plan::{self, Policies},
-    update::observe::Known,
+    update::observe::CallerFacts,
 };
 
 use super::support::{Dice, OFFLINE, Tree, from_environment, path, show};
@@ -115,7 +117,7 @@ fn file(dice: &mut Dice) -> File {
         user: given.then_some(Owner::ROOT),
         group: given.then_some(Owner::ROOT),
         content,
-        origin: Origin::default(),
+        origin: EntryOrigin::default(),
     }
 }
 
@@ -125,7 +127,7 @@ fn directory(dice: &mut Dice) -> Directory {
         mode: (!dice.one_in(3)).then(|| *dice.pick(&[0o755, 0o700])),
         user: owner.clone(),
         group: owner,
-        origin: Origin::default(),
+        origin: EntryOrigin::default(),
     }
 }
 
@@ -135,7 +137,7 @@ fn link(dice: &mut Dice) -> Link {
         target: (*dice.pick(&TARGETS)).to_owned(),
         user: Owner::ROOT,
         group: Owner::ROOT,
-        origin: Origin::default(),
+        origin: EntryOrigin::default(),
     }
 }
 
@@ -172,7 +174,7 @@ fn a_plan_with_several_names_and_kinds_leaves_nothing_to_do_and_loses_nothing() 
                     "PLAN_SEED={seed}, round {round}, step {step}:\n{found:#?}\nfrom {from:#?}\nto {to:#?}"
                 )
             };
-            let observed = tree.observed(&from, &to, Known::default());
+            let observed = tree.observed(&from, &to, CallerFacts::default());
             let planned = plan::between(&from, &to, &observed, &Policies::default(), OFFLINE);
             let Ok(plan) = planned else {
                 refused += 1;
@@ -180,7 +182,7 @@ fn a_plan_with_several_names_and_kinds_leaves_nothing_to_do_and_loses_nothing() 
             };
             done += 1;
             tree.apply(&plan);
-            let observed = tree.observed(&to, &to, Known::default());
+            let observed = tree.observed(&to, &to, CallerFacts::default());
             let again = plan::between(&to, &to, &observed, &Policies::default(), OFFLINE);
             let again = again.unwrap_or_else(|refusals| panic!("{}\n{}", told(), show(&refusals)));
             assert!(

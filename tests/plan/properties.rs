@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use machinist::{
-    machine_config::{Content, Directory, File, Link, MachineConfig, Origin, Owner, Unit},
+    machine_config::{Content, Directory, EntryOrigin, File, Link, MachineConfig, Owner, Unit},
     plan::{self, Policies, UnitFacts},
-    update::observe::Known,
+    update::observe::CallerFacts,
 };
 
 use super::support::{Dice, LIVE, OFFLINE, Tree, from_environment, path, show, unit};
@@ -20,7 +20,7 @@ fn file(text: &str, mode: u32) -> File {
         mode: Some(mode),
         user: Some(ME),
         group: Some(ME),
-        origin: Origin::default(),
+        origin: EntryOrigin::default(),
     }
 }
 
@@ -29,7 +29,7 @@ fn directory(mode: u32) -> Directory {
         mode: Some(mode),
         user: Some(ME),
         group: Some(ME),
-        origin: Origin::default(),
+        origin: EntryOrigin::default(),
     }
 }
 
@@ -39,7 +39,7 @@ fn link(target: &str) -> Link {
         target: target.into(),
         user: ME,
         group: ME,
-        origin: Origin::default(),
+        origin: EntryOrigin::default(),
     }
 }
 
@@ -168,7 +168,7 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
         let mut from = MachineConfig::default();
         for step in 0..4 {
             let to = any_config(&mut dice);
-            let observed = tree.observed(&from, &to, Known::default());
+            let observed = tree.observed(&from, &to, CallerFacts::default());
             let Ok(plan) = plan::between(&from, &to, &observed, &Policies::default(), OFFLINE)
             else {
                 refused += 1;
@@ -195,7 +195,7 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
                 plan.operations,
                 again.operations
             );
-            let observed = tree.observed(&to, &to, Known::default());
+            let observed = tree.observed(&to, &to, CallerFacts::default());
             assert_eq!(
                 plan::drift(&to, &observed, false),
                 [],
@@ -221,7 +221,7 @@ fn leaving_takes_away_what_a_config_brought_and_nothing_else() {
         tree.write("/etc/hostname", "machine\n");
         tree.write("/d/theirs", "theirs\n");
         let config = any_config(&mut dice);
-        let observed = tree.observed(&nothing, &config, Known::default());
+        let observed = tree.observed(&nothing, &config, CallerFacts::default());
         let Ok(plan) = plan::between(&nothing, &config, &observed, &Policies::default(), OFFLINE)
         else {
             continue;
@@ -271,7 +271,7 @@ fn the_order_of_the_inputs_changes_nothing_in_a_thousand_runs() {
             to.files.insert(path(name), file("x", 0o644));
         }
         let observed = match &first {
-            None => tree.observed(&MachineConfig::default(), &to, Known::default()),
+            None => tree.observed(&MachineConfig::default(), &to, CallerFacts::default()),
             Some((observed, _)) => Clone::clone(observed),
         };
         let plan = plan::between(
@@ -305,7 +305,7 @@ fn five_thousand_files_are_looked_at_and_planned_quickly() {
         .files
         .insert(path("/etc/many/7/7.conf"), file("changed", 0o644));
     let started = Instant::now();
-    let observed = tree.observed(&to, &changed, Known::default());
+    let observed = tree.observed(&to, &changed, CallerFacts::default());
     let looked = started.elapsed();
     let started = Instant::now();
     let plan = plan::between(&to, &changed, &observed, &Policies::default(), OFFLINE).unwrap();
@@ -363,7 +363,7 @@ fn actions_are_the_same_and_in_the_same_order_in_a_thousand_runs() {
             }
         }
         let mut entries: Vec<_> = NAMES.iter().map(|name| entry(name, &mut dice)).collect();
-        let mut observed = tree.observed(&nothing, &config, Known::default());
+        let mut observed = tree.observed(&nothing, &config, CallerFacts::default());
         observed.units = ["x.service", "y.service", "z.service"].map(running).into();
         let actions = |entries: &[serde_json::Value]| {
             let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": entries}}});

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use machinist::{
-    machine_config::{Content, File, MachineConfig, Origin, Overwrite, Owner, Unit},
+    machine_config::{Content, EntryOrigin, File, MachineConfig, Overwrite, Owner, Unit},
     plan::{
-        self, ActionKind, Capabilities, DriftKind, FileFacts, Observed, OperationKind, Plan,
+        self, ActionKind, Capabilities, DriftKind, FileFacts, MachineFacts, OperationKind, Plan,
         Policies, UnitFacts,
     },
     reason::Reason,
-    update::observe::{Known, drift},
+    update::observe::{CallerFacts, drift},
 };
 
 use super::support::{LIVE, OFFLINE, Tree, config, path, show, unit};
@@ -26,7 +26,7 @@ fn one_file(at: &str) -> MachineConfig {
         mode: Some(0o644),
         user: Some(Owner::ROOT),
         group: Some(Owner::ROOT),
-        origin: Origin::default(),
+        origin: EntryOrigin::default(),
     };
     MachineConfig {
         files: [(path(at), file)].into(),
@@ -35,12 +35,12 @@ fn one_file(at: &str) -> MachineConfig {
 }
 
 /// The reasons why a change of `/etc/x/f` is refused on a machine with one fact changed.
-fn reasons(change: impl FnOnce(&mut Observed)) -> Vec<Reason> {
+fn reasons(change: impl FnOnce(&mut MachineFacts)) -> Vec<Reason> {
     let tree = Tree::new();
     tree.write("/etc/x/f", "old");
     let to = one_file("/etc/x/f");
     let nothing = MachineConfig::default();
-    let mut observed = tree.observed(&nothing, &to, Known::default());
+    let mut observed = tree.observed(&nothing, &to, CallerFacts::default());
     change(&mut observed);
     match plan::between(&nothing, &to, &observed, &Policies::default(), LIVE) {
         Ok(_) => Vec::new(),
@@ -48,7 +48,7 @@ fn reasons(change: impl FnOnce(&mut Observed)) -> Vec<Reason> {
     }
 }
 
-fn facts<'a>(observed: &'a mut Observed, at: &str) -> &'a mut FileFacts {
+fn facts<'a>(observed: &'a mut MachineFacts, at: &str) -> &'a mut FileFacts {
     observed.objects.get_mut(&path(at)).unwrap()
 }
 
@@ -63,7 +63,7 @@ fn a_config_that_could_not_be_kept_is_refused_before_anything_is_touched() {
             .for_each(|file| file.content = Some(large.clone()));
         to.files.append(&mut files);
     }
-    let observed = Tree::new().observed(&nothing, &to, Known::default());
+    let observed = Tree::new().observed(&nothing, &to, CallerFacts::default());
     let plan = plan::between(&nothing, &to, &observed, &Policies::none(), OFFLINE);
     let told = show(&plan.unwrap_err());
     assert!(told.contains("545259520 bytes together"), "{told}");
@@ -91,7 +91,7 @@ fn what_the_host_cannot_do_is_refused_by_name() {
         reasons(|seen| facts(seen, "/etc/x/f").mount_point = true),
         [Reason::MountPointInTheWay]
     );
-    let mount = |seen: &mut Observed| seen.mounts.values().next().cloned().unwrap();
+    let mount = |seen: &mut MachineFacts| seen.mounts.values().next().cloned().unwrap();
     assert_eq!(
         reasons(|seen| {
             let read_only = plan::MountFacts {
@@ -113,7 +113,7 @@ fn what_the_host_cannot_do_is_refused_by_name() {
         [Reason::PermissionMissing]
     );
     for (free_bytes, free_inodes) in [(1 << 20, None), (1 << 30, Some(10))] {
-        let tight = |seen: &mut Observed| {
+        let tight = |seen: &mut MachineFacts| {
             let facts = plan::MountFacts {
                 free_bytes,
                 free_inodes,
@@ -133,7 +133,7 @@ fn what_the_host_cannot_do_is_refused_by_name() {
 fn a_running_machine_needs_the_right_to_change_owners() {
     let tree = Tree::new();
     let (nothing, to) = (MachineConfig::default(), one_file("/etc/f"));
-    let observed = tree.observed(&nothing, &to, Known::default());
+    let observed = tree.observed(&nothing, &to, CallerFacts::default());
     let no_chown = Capabilities {
         chown: false,
         ..LIVE
@@ -148,7 +148,7 @@ fn a_directory_with_content_of_others_is_neither_replaced_nor_removed() {
     let tree = Tree::new();
     tree.write("/opt/d/theirs", "x");
     let (nothing, to) = (MachineConfig::default(), one_file("/opt/d"));
-    let observed = tree.observed(&nothing, &to, Known::default());
+    let observed = tree.observed(&nothing, &to, CallerFacts::default());
     let refused =
         plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
     assert_eq!(refused[0].reason, Reason::ForeignContent);
@@ -179,7 +179,7 @@ fn nothing_that_holds_our_own_state_is_moved() {
     let nothing = MachineConfig::default();
     for place in ["/var/lib/machinist/journal", "/var/lib"] {
         let to = one_file(place);
-        let observed = tree.observed(&nothing, &to, Known::default());
+        let observed = tree.observed(&nothing, &to, CallerFacts::default());
         let refused =
             plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
         assert_eq!(refused[0].reason, Reason::ForeignContent, "{place}");
@@ -192,9 +192,9 @@ fn what_stood_there_before_comes_back() {
     tree.write("/etc/f", "new");
     tree.write("/var/lib/machinist/originals/1", "before");
     let (from, nothing) = (one_file("/etc/f"), MachineConfig::default());
-    let known = || Known {
+    let known = || CallerFacts {
         originals: BTreeMap::from([(path("/etc/f"), path("/var/lib/machinist/originals/1"))]),
-        ..Known::default()
+        ..CallerFacts::default()
     };
     let observed = tree.observed(&from, &nothing, known());
     let plan = plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE).unwrap();
@@ -217,9 +217,9 @@ fn what_was_there_as_asked_stays_when_it_leaves_the_config() {
         (first.operations.len(), &first.adopted),
         (0, &BTreeSet::from([path("/etc/f")]))
     );
-    let known = Known {
+    let known = CallerFacts {
         adopted: first.adopted,
-        ..Known::default()
+        ..CallerFacts::default()
     };
     let observed = tree.observed(&to, &nothing, known);
     let left = plan::between(&to, &nothing, &observed, &Policies::default(), OFFLINE).unwrap();
@@ -237,7 +237,7 @@ fn a_change_of_registries_that_leaves_images_alone_drains_nobody() {
         let text = format!("unqualified-search-registries = [{search}]\n");
         let file = to.files.values_mut().next().unwrap();
         file.content = Some(Content::new(text.into_bytes()));
-        let mut observed = tree.observed(&nothing, &to, Known::default());
+        let mut observed = tree.observed(&nothing, &to, CallerFacts::default());
         let crio = UnitFacts {
             load: Some("loaded".to_owned()),
             active: Some("active".to_owned()),
@@ -261,9 +261,9 @@ fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
     let (from, nothing) = (one_file("/etc/f"), MachineConfig::default());
     let place = path("/var/lib/machinist/originals/1");
     let plan = || {
-        let known = Known {
+        let known = CallerFacts {
             originals: BTreeMap::from([(path("/etc/f"), place.clone())]),
-            ..Known::default()
+            ..CallerFacts::default()
         };
         let observed = tree.observed(&from, &nothing, known);
         plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE)
@@ -291,7 +291,7 @@ fn a_file_below_a_link_that_the_config_brings_goes_where_the_link_leads() {
            "links": [{"path": "/opt/d", "target": "../srv/data"}]"#,
     );
     let nothing = MachineConfig::default();
-    let observed = tree.observed(&nothing, &to, Known::default());
+    let observed = tree.observed(&nothing, &to, CallerFacts::default());
     let plan = plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
     let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
     tree.apply(&plan);
@@ -315,7 +315,7 @@ fn arguments_that_run_already_need_no_provider() {
         ..nothing.clone()
     };
     let planned = |to: &MachineConfig| {
-        let observed = tree.observed(&nothing, to, Known::default());
+        let observed = tree.observed(&nothing, to, CallerFacts::default());
         plan::between(&nothing, to, &observed, &Policies::default(), LIVE)
             .map(|plan| plan.is_empty())
     };
@@ -423,9 +423,9 @@ fn a_users_policy_decides_and_units_that_do_not_run_cost_nothing() {
             ..UnitFacts::default()
         };
         let live = BTreeMap::from([("app.service".to_owned(), facts)]);
-        let known = Known {
+        let known = CallerFacts {
             live_units: Some(&live),
-            ..Known::default()
+            ..CallerFacts::default()
         };
         let observed = tree.observed(&nothing, &to, known);
         let mut observed = observed;
@@ -458,7 +458,14 @@ fn drift_is_named_by_path_and_kind() {
     tree.apply(&tree.plan(&MachineConfig::default(), &config));
     let drifts = |only: Option<&str>| -> Vec<(String, DriftKind)> {
         let only = only.map(|one| BTreeSet::from([path(one)]));
-        let found = drift(&tree.root, &config, only.as_ref(), false, Known::default()).unwrap();
+        let found = drift(
+            &tree.root,
+            &config,
+            only.as_ref(),
+            false,
+            CallerFacts::default(),
+        )
+        .unwrap();
         found
             .into_iter()
             .map(|drift| (drift.path.to_string(), drift.kind))
@@ -510,7 +517,7 @@ fn a_loop_of_links_is_refused_and_not_an_error() {
     tree.link("/one", "two");
     tree.link("/two", "one");
     let (nothing, to) = (MachineConfig::default(), one_file("/one/f"));
-    let observed = tree.observed(&nothing, &to, Known::default());
+    let observed = tree.observed(&nothing, &to, CallerFacts::default());
     let refused = plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
     assert_eq!(refused.unwrap_err()[0].reason, Reason::ForeignContent);
 }

@@ -9,14 +9,14 @@ use std::{
 };
 
 use machinist::{
+    abs_path::AbsPath,
     machine_config::{self, MachineConfig, Refusal, Unit, UnitName},
-    path::AbsPath,
     plan::{
-        self, Capabilities, Entries, HostKind, Node, NodeKind, Observed, OperationKind,
-        OsCapabilities, Plan, Policies,
+        self, Capabilities, DatabaseEntries, HostKind, MachineFacts, NewObject, NodeKind,
+        OperationKind, OsCapabilities, Plan, Policies,
     },
-    root::Root,
-    update::observe::{Known, observe},
+    rootfs::Root,
+    update::observe::{CallerFacts, observe},
 };
 
 /// A 64-bit generator (splitmix64), so that a seed gives the same case everywhere.
@@ -67,12 +67,12 @@ pub(crate) const LIVE: Capabilities = Capabilities {
 
 /// A config from MachineConfig or Ignition text.
 pub(crate) fn config(text: &str) -> MachineConfig {
-    let mut rules = machine_config::Rules::default();
+    let mut rules = machine_config::ConfigRules::default();
     rules.users.insert("ann".to_owned());
     rules.groups.insert("devs".to_owned());
     let documents = machine_config::parse(text, "test.yaml", &rules)
         .unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
-    machine_config::merge(documents, "worker", machine_config::Order::AsGiven)
+    machine_config::merge(documents, "worker", machine_config::MergeOrder::AsGiven)
         .unwrap_or_else(|refusals| panic!("{}", show(&refusals)))
         .0
 }
@@ -97,10 +97,10 @@ pub(crate) fn looked(
     root: &Root,
     (from, to): (&MachineConfig, &MachineConfig),
     policies: &Policies,
-    known: Known<'_>,
-) -> Observed {
+    known: CallerFacts<'_>,
+) -> MachineFacts {
     let observed = observe(root, from, to, policies, known).unwrap();
-    Observed {
+    MachineFacts {
         recovery_missing: None,
         ..observed
     }
@@ -141,13 +141,13 @@ impl Tree {
         &self,
         from: &MachineConfig,
         to: &MachineConfig,
-        known: Known<'_>,
-    ) -> Observed {
+        known: CallerFacts<'_>,
+    ) -> MachineFacts {
         looked(&self.root, (from, to), &Policies::default(), known)
     }
 
     pub(crate) fn plan(&self, from: &MachineConfig, to: &MachineConfig) -> Plan {
-        let observed = self.observed(from, to, Known::default());
+        let observed = self.observed(from, to, CallerFacts::default());
         plan::between(from, to, &observed, &Policies::default(), OFFLINE)
             .unwrap_or_else(|refusals| panic!("{}", show(&refusals)))
     }
@@ -167,7 +167,7 @@ impl Tree {
                     fs::rename(self.at(place.as_str()), &at).unwrap();
                 }
                 OperationKind::Entries(edits) => {
-                    let mut there = Entries::read(&fs::read(&at).unwrap());
+                    let mut there = DatabaseEntries::read(&fs::read(&at).unwrap());
                     edits.iter().for_each(|edit| edit.apply(&mut there));
                     fs::write(&at, there.bytes()).unwrap();
                 }
@@ -204,7 +204,7 @@ fn remove(at: &Path) {
     }
 }
 
-fn put(at: &Path, node: &Node) {
+fn put(at: &Path, node: &NewObject) {
     match &node.kind {
         NodeKind::File(content) => fs::write(at, content.bytes().unwrap()).unwrap(),
         NodeKind::Link(target) => return symlink(target, at).unwrap(),

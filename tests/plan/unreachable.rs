@@ -2,9 +2,9 @@
 
 use machinist::{
     machine_config::MachineConfig,
-    plan::{self, Observed, Plan, Policies},
+    plan::{self, MachineFacts, Plan, Policies},
     reason::Reason,
-    update::observe::Known,
+    update::observe::CallerFacts,
 };
 
 use super::support::{OFFLINE, Tree, config, path, show};
@@ -18,8 +18,8 @@ fn files(behind: &str, other: &str) -> MachineConfig {
 }
 
 /// The machine on `from`, with a mount over `/srv/u`.
-fn observed(tree: &Tree, from: &MachineConfig, to: &MachineConfig) -> Observed {
-    let mut observed = tree.observed(from, to, Known::default());
+fn observed(tree: &Tree, from: &MachineConfig, to: &MachineConfig) -> MachineFacts {
+    let mut observed = tree.observed(from, to, CallerFacts::default());
     let mount = path("/srv/u");
     observed.objects.retain(|at, _| !at.is_under(&mount));
     let why = (Reason::PermissionMissing, "Permission denied".to_owned());

@@ -3,13 +3,13 @@
 
 use machinist::{
     machine_config::{Unit, UnitName, User},
-    root::Root,
+    rootfs::Root,
 };
 
 use crate::{
-    by_hand::ByHand,
-    case::Case,
     sandbox::{Sandbox, Written, apply, at, config, long},
+    stepwise_update::ByHand,
+    update_case::Case,
 };
 
 /// The course of a case's update.

@@ -8,23 +8,23 @@ use std::{
 };
 
 use machinist::{
+    abs_path::AbsPath,
     machine_config,
-    path::AbsPath,
-    root::{
-        Act, Node, Object, Op, Root, Tree,
-        replay::{self, Effort, Inodes, Model},
+    rootfs::{
+        FsOp, FsOpKind, Root, SnapshotNode, SnapshotObject, TreeSnapshot,
+        crash_replay::{self, Inodes, Model, SearchBudget},
     },
     update::{
-        journal::{Journal, Mark, OperationRecordKind},
-        recover::{self, RecoverError},
-        store::Store,
+        crash_recovery::{self, RecoverError},
+        journal::{Journal, OperationRecordKind, TransactionState},
+        store::StateStore,
     },
 };
 
 use crate::{
-    by_hand::ByHand,
-    case::{Case, plain},
     sandbox::{Sandbox, at, difference, without_staging},
+    stepwise_update::ByHand,
+    update_case::{Case, plain},
 };
 
 /// Inode number and birth time.
@@ -33,8 +33,8 @@ type Id = (u64, Option<(i64, u32)>);
 /// The log of an update, with the identities of its objects.
 pub(crate) struct Recorded {
     pub(crate) case: Arc<Case>,
-    pub(crate) log: Vec<Op>,
-    start: Tree,
+    pub(crate) log: Vec<FsOp>,
+    start: TreeSnapshot,
     /// The identity of each path's object at the start.
     there: BTreeMap<AbsPath, Id>,
     /// The objects created since, in order.
@@ -42,10 +42,10 @@ pub(crate) struct Recorded {
 }
 
 /// The recovery function: the code under test, or a mutant of it.
-pub(crate) type Recover = fn(&Store) -> Result<Journal, RecoverError>;
+pub(crate) type Recover = fn(&StateStore) -> Result<Journal, RecoverError>;
 
-pub(crate) fn as_at_boot(store: &Store) -> Result<Journal, RecoverError> {
-    recover::recover(store).map(|(journal, _)| journal)
+pub(crate) fn as_at_boot(store: &StateStore) -> Result<Journal, RecoverError> {
+    crash_recovery::recover(store).map(|(journal, _)| journal)
 }
 
 /// The results over all states.
@@ -81,7 +81,7 @@ impl Recorded {
         if came_so_far {
             let known: HashSet<Id> = born.iter().map(|(_, id)| *id).collect();
             let (more, later) = written_down(&sandbox, usize::MAX, |root| {
-                as_at_boot(&Store::open(root).unwrap()).unwrap();
+                as_at_boot(&StateStore::open(root).unwrap()).unwrap();
             });
             log.extend(more);
             born.extend(later.into_iter().filter(|(_, id)| !known.contains(id)));
@@ -97,14 +97,14 @@ impl Recorded {
     }
 
     /// The recovery from each state that may be left of the update, every `step` operations.
-    pub(crate) fn recoveries(&self, step: usize, effort: Effort) -> Vec<Self> {
+    pub(crate) fn recoveries(&self, step: usize, effort: SearchBudget) -> Vec<Self> {
         let numbers = self.numbers(&self.log);
         let mut seen = HashSet::new();
         let mut all = Vec::new();
         for cut in (0..=self.log.len()).step_by(step) {
-            let drawn = replay::drawn_at(cut, effort);
+            let drawn = crash_replay::drawn_at(cut, effort);
             let states =
-                replay::states_with_inodes(&self.log, &self.start, cut, Model::Strict, drawn);
+                crash_replay::states_with_inodes(&self.log, &self.start, cut, Model::Strict, drawn);
             for (tree, inodes) in states.unwrap() {
                 if !seen.insert(hash(&(&tree, &inodes))) {
                     continue;
@@ -123,9 +123,9 @@ impl Recorded {
 
     /// The replay's number of each object that the journal may refer to, in this log or a mutant of
     /// it.
-    fn numbers(&self, log: &[Op]) -> HashMap<Id, usize> {
-        let effort = Effort { seed: 0, count: 1 };
-        let states = replay::states_with_inodes(&[], &self.start, 0, Model::Ordered, effort);
+    fn numbers(&self, log: &[FsOp]) -> HashMap<Id, usize> {
+        let effort = SearchBudget { seed: 0, count: 1 };
+        let states = crash_replay::states_with_inodes(&[], &self.start, 0, Model::Ordered, effort);
         let (_, inodes) = states.unwrap().next().unwrap();
         let there = self.there.iter();
         let mut numbers: HashMap<Id, usize> = there
@@ -149,18 +149,19 @@ impl Recorded {
     /// Cuts the power at every moment of `log` and recovers from every state that may be left.
     pub(crate) fn cut(
         &self,
-        log: &[Op],
+        log: &[FsOp],
         recover: Recover,
         step: usize,
         model: Model,
-        effort: Effort,
+        effort: SearchBudget,
     ) -> Found {
         let numbers = self.numbers(log);
         let mut found = Found::default();
         let (mut seen, mut completed) = (HashSet::new(), HashSet::new());
         for cut in (0..=log.len()).step_by(step) {
-            let drawn = replay::drawn_at(cut, effort);
-            let states = replay::states_with_inodes(log, &self.start, cut, model, drawn).unwrap();
+            let drawn = crash_replay::drawn_at(cut, effort);
+            let states =
+                crash_replay::states_with_inodes(log, &self.start, cut, model, drawn).unwrap();
             for (tree, inodes) in states {
                 if !seen.insert(hash(&(&tree, &inodes))) {
                     continue;
@@ -190,7 +191,7 @@ fn written_down(
     sandbox: &Sandbox,
     number: usize,
     work: impl FnOnce(&Root),
-) -> (Vec<Op>, Vec<(AbsPath, Id)>) {
+) -> (Vec<FsOp>, Vec<(AbsPath, Id)>) {
     #[derive(Default)]
     struct Seen {
         count: usize,
@@ -201,7 +202,7 @@ fn written_down(
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (plain_root, seen_too) = (sandbox.root(), Arc::clone(&seen));
     let no_exchange = sandbox.no_exchange;
-    let hook = move |op: &Op| -> Option<io::Error> {
+    let hook = move |op: &FsOp| -> Option<io::Error> {
         if no_exchange && let Some(error) = crate::sandbox::no_exchange(op) {
             return Some(error);
         }
@@ -225,15 +226,15 @@ fn written_down(
 }
 
 /// Whether the operation creates an object.
-fn makes(op: &Op) -> bool {
+fn makes(op: &FsOp) -> bool {
     matches!(
         op.act,
-        Act::Create(_) | Act::MakeDir(_) | Act::MakeLink(_) | Act::MakeSocket
+        FsOpKind::Create(_) | FsOpKind::MakeDir(_) | FsOpKind::MakeLink(_) | FsOpKind::MakeSocket
     )
 }
 
 fn identities(root: &Root) -> BTreeMap<AbsPath, Id> {
-    let tree = Tree::capture(root).unwrap();
+    let tree = TreeSnapshot::capture(root).unwrap();
     let id = |path: &AbsPath| {
         let stat = root.stat(path).unwrap().unwrap();
         (stat.identity.ino, stat.identity.birth)
@@ -251,7 +252,7 @@ fn hash(what: &impl std::hash::Hash) -> u64 {
 struct State<'a> {
     recorded: &'a Recorded,
     numbers: &'a HashMap<Id, usize>,
-    tree: &'a Tree,
+    tree: &'a TreeSnapshot,
     inodes: &'a Inodes,
 }
 
@@ -284,10 +285,10 @@ impl State<'_> {
 
     fn recovery(&self) -> Recorded {
         let sandbox = self.boot();
-        let start = Tree::capture(&sandbox.root()).unwrap();
+        let start = TreeSnapshot::capture(&sandbox.root()).unwrap();
         let there = identities(&sandbox.root());
         let (log, born) = written_down(&sandbox, usize::MAX, |root| {
-            as_at_boot(&Store::open(root).unwrap()).unwrap();
+            as_at_boot(&StateStore::open(root).unwrap()).unwrap();
         });
         Recorded {
             case: Arc::clone(&self.recorded.case),
@@ -307,10 +308,10 @@ impl State<'_> {
         let case = &self.recorded.case;
         self.nothing_torn()?;
         let sandbox = self.boot();
-        let store = Store::open(&sandbox.root()).unwrap();
+        let store = StateStore::open(&sandbox.root()).unwrap();
         let journal = recover(&store).map_err(|error| format!("recovery fails: {error:?}"))?;
         drop(store);
-        let after = Tree::capture(&sandbox.root()).unwrap();
+        let after = TreeSnapshot::capture(&sandbox.root()).unwrap();
         let told = || {
             let (old, new) = (
                 difference(&without_staging(&case.old), &without_staging(&after)),
@@ -343,11 +344,12 @@ impl State<'_> {
             let known = [&case.old, &case.new, &case.committed];
             let mut known = known.into_iter().chain(&case.between);
             // A directory's mode and owner are two operations.
-            let directory = node.object == Object::Directory;
+            let directory = node.object == SnapshotObject::Directory;
             // The names of a file change one after the other.
-            let alone = |node: Node| Node { same: None, ..node };
+            let alone = |node: SnapshotNode| SnapshotNode { same: None, ..node };
             let node = alone(node);
-            let same = |tree: &Tree| tree.0.get(&path).cloned().map(alone).as_ref() == Some(&node);
+            let same =
+                |tree: &TreeSnapshot| tree.0.get(&path).cloned().map(alone).as_ref() == Some(&node);
             if !directory && !known.any(same) {
                 return Err(format!("a reader sees {path} torn: {node:?}"));
             }
@@ -364,9 +366,12 @@ impl State<'_> {
         journal: &Journal,
     ) -> Result<(), String> {
         let case = &self.recorded.case;
-        if journal.top().is_some_and(|tx| tx.mark == Mark::Committed) {
+        if journal
+            .top()
+            .is_some_and(|tx| tx.mark == TransactionState::Committed)
+        {
             let other = self.boot();
-            drop(recover(&Store::open(&other.root()).unwrap()).unwrap());
+            drop(recover(&StateStore::open(&other.root()).unwrap()).unwrap());
             ByHand::open(&other.root())
                 .undo()
                 .map_err(|error| format!("the undo fails: {error:?}"))?;
@@ -397,7 +402,7 @@ impl State<'_> {
 }
 
 /// Distinguishes recovered machines by everything that affects the next steps.
-fn signature(tree: &Tree, journal: &Journal) -> u64 {
+fn signature(tree: &TreeSnapshot, journal: &Journal) -> u64 {
     let mut journal = journal.clone();
     each_id(&mut journal, |_| (0, None));
     let mut tree = tree.clone();

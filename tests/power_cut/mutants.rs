@@ -5,24 +5,24 @@
 //! two steps swapped. Some recover incorrectly instead.
 
 use machinist::{
-    root::{
-        Act, Op, Root,
-        replay::{Effort, Model},
+    rootfs::{
+        FsOp, FsOpKind, Root,
+        crash_replay::{Model, SearchBudget},
     },
     update::{
-        journal::{Direction, Journal, Mark, OperationRecordKind},
-        recover::RecoverError,
-        store::Store,
+        crash_recovery::RecoverError,
+        journal::{Direction, Journal, OperationRecordKind, TransactionState},
+        store::StateStore,
         transaction,
     },
 };
 
 use crate::{
-    case::Case,
     forward,
     machine::{Recorded, Recover, as_at_boot},
     sandbox::at,
     seed, undone,
+    update_case::Case,
 };
 
 const JOURNAL: &str = "/var/lib/machinist/journal";
@@ -35,14 +35,21 @@ struct Save {
     journal: Journal,
 }
 
-fn saves(log: &[Op]) -> Vec<Save> {
+fn saves(log: &[FsOp]) -> Vec<Save> {
     let mut found = Vec::new();
     for (index, op) in log.iter().enumerate() {
-        let Act::Write(bytes) = &op.act else { continue };
+        let FsOpKind::Write(bytes) = &op.act else {
+            continue;
+        };
         if op.path == at(BESIDE) {
-            let from = index - usize::from(matches!(log[index - 1].act, Act::Create(_)));
+            let from = index - usize::from(matches!(log[index - 1].act, FsOpKind::Create(_)));
             let rest = log[index..].iter();
-            let to = index + 1 + rest.clone().position(|op| op.act == Act::SyncDir).unwrap();
+            let to = index
+                + 1
+                + rest
+                    .clone()
+                    .position(|op| op.act == FsOpKind::SyncDir)
+                    .unwrap();
             let journal = Journal::decode(bytes).unwrap();
             found.push(Save { from, to, journal });
         }
@@ -51,7 +58,7 @@ fn saves(log: &[Op]) -> Vec<Save> {
 }
 
 /// The first write whose newest transaction has reached this mark.
-fn save_of(log: &[Op], mark: Mark, direction: Direction) -> Save {
+fn save_of(log: &[FsOp], mark: TransactionState, direction: Direction) -> Save {
     let fits = |save: &Save| {
         let top = save.journal.top();
         top.is_some_and(|tx| tx.mark == mark && tx.direction == direction)
@@ -59,7 +66,7 @@ fn save_of(log: &[Op], mark: Mark, direction: Direction) -> Save {
     saves(log).into_iter().find(fits).unwrap()
 }
 
-fn without(log: &[Op], drop: impl Fn(usize, &Op) -> bool) -> Vec<Op> {
+fn without(log: &[FsOp], drop: impl Fn(usize, &FsOp) -> bool) -> Vec<FsOp> {
     let kept: Vec<_> = log
         .iter()
         .enumerate()
@@ -71,7 +78,7 @@ fn without(log: &[Op], drop: impl Fn(usize, &Op) -> bool) -> Vec<Op> {
 }
 
 /// Moves a part of the log so that it ends before, or begins at, another position.
-fn moved(log: &[Op], from: usize, to: usize, target: usize) -> Vec<Op> {
+fn moved(log: &[FsOp], from: usize, to: usize, target: usize) -> Vec<FsOp> {
     let mut log = log.to_vec();
     let stretch: Vec<_> = log.drain(from..to).collect();
     let target = if target > from {
@@ -83,34 +90,37 @@ fn moved(log: &[Op], from: usize, to: usize, target: usize) -> Vec<Op> {
     log
 }
 
-fn is_sync(op: &Op) -> bool {
-    matches!(op.act, Act::SyncFile | Act::SyncDir | Act::SyncFs)
+fn is_sync(op: &FsOp) -> bool {
+    matches!(
+        op.act,
+        FsOpKind::SyncFile | FsOpKind::SyncDir | FsOpKind::SyncFs
+    )
 }
 
-fn own(op: &Op) -> bool {
+fn own(op: &FsOp) -> bool {
     let path = op.path.as_str();
     [JOURNAL, BESIDE].contains(&path) || path.starts_with("/var/lib/machinist/configs")
 }
 
-fn staged(log: &[Op]) -> Save {
-    save_of(log, Mark::Staged, Direction::Forward)
+fn staged(log: &[FsOp]) -> Save {
+    save_of(log, TransactionState::Staged, Direction::Forward)
 }
 
-fn committed(log: &[Op]) -> Save {
-    save_of(log, Mark::Committed, Direction::Forward)
+fn committed(log: &[FsOp]) -> Save {
+    save_of(log, TransactionState::Committed, Direction::Forward)
 }
 
-fn verified(log: &[Op]) -> Save {
-    save_of(log, Mark::Verified, Direction::Forward)
+fn verified(log: &[FsOp]) -> Save {
+    save_of(log, TransactionState::Verified, Direction::Forward)
 }
 
-fn intent(log: &[Op]) -> Save {
-    save_of(log, Mark::Intent, Direction::Forward)
+fn intent(log: &[FsOp]) -> Save {
+    save_of(log, TransactionState::Intent, Direction::Forward)
 }
 
 /// Prints how often the mutant is detected, of how many states.
-fn caught(name: &str, recorded: &Recorded, log: &[Op], recover: Recover) {
-    let effort = Effort {
+fn caught(name: &str, recorded: &Recorded, log: &[FsOp], recover: Recover) {
+    let effort = SearchBudget {
         seed: seed(),
         count: 24,
     };
@@ -136,7 +146,7 @@ fn every_mutant_of_the_protocol_is_caught() {
     let before_staged = |index: usize| (intent.to..staged.from).contains(&index);
     let in_commit = |index: usize| (staged.to..committed.from).contains(&index);
     let renames: Vec<usize> = (staged.to..committed.from)
-        .filter(|index| matches!(log[*index].act, Act::Exchange(_) | Act::Rename(_)))
+        .filter(|index| matches!(log[*index].act, FsOpKind::Exchange(_) | FsOpKind::Rename(_)))
         .collect();
     let (first, last) = (renames[0], *renames.last().unwrap());
 
@@ -149,7 +159,7 @@ fn every_mutant_of_the_protocol_is_caught() {
     );
 
     let no_file_sync = without(log, |index, op| {
-        before_staged(index) && op.act == Act::SyncFile
+        before_staged(index) && op.act == FsOpKind::SyncFile
     });
     caught(
         "staged files not synced",
@@ -159,7 +169,7 @@ fn every_mutant_of_the_protocol_is_caught() {
     );
 
     let no_dir_sync = without(log, |index, op| {
-        before_staged(index) && op.act == Act::SyncDir
+        before_staged(index) && op.act == FsOpKind::SyncDir
     });
     caught(
         "staged names not synced",
@@ -194,7 +204,7 @@ fn every_mutant_of_the_protocol_is_caught() {
     );
 
     let no_journal_file = without(log, |_, op| {
-        op.path == at(BESIDE) && op.act == Act::SyncFile
+        op.path == at(BESIDE) && op.act == FsOpKind::SyncFile
     });
     caught(
         "no file sync in replace",
@@ -209,7 +219,7 @@ fn every_mutant_of_the_protocol_is_caught() {
         .unwrap()
         .fs;
     let one_mount = without(log, |index, op| {
-        in_commit(index) && op.act == Act::SyncFs && op.fs == data
+        in_commit(index) && op.act == FsOpKind::SyncFs && op.fs == data
     });
     caught(
         "one mount not synced at the commit",
@@ -220,7 +230,7 @@ fn every_mutant_of_the_protocol_is_caught() {
 
     let last_sync = (0..committed.from)
         .rev()
-        .find(|i| log[*i].act == Act::SyncFs)
+        .find(|i| log[*i].act == FsOpKind::SyncFs)
         .unwrap();
     let early = moved(log, committed.from, committed.to, last_sync);
     caught(
@@ -268,13 +278,13 @@ fn every_mutant_of_the_protocol_is_caught() {
 fn every_mutant_of_the_undo_is_caught() {
     let recorded = undone(Case::small());
     let log = recorded.log.as_slice();
-    let direction = save_of(log, Mark::Committed, Direction::Undo);
+    let direction = save_of(log, TransactionState::Committed, Direction::Undo);
     let reverted = saves(log)
         .into_iter()
         .find(|save| save.journal.top().is_some_and(|tx| tx.reverted))
         .unwrap();
     let renames: Vec<usize> = (direction.to..reverted.from)
-        .filter(|index| matches!(log[*index].act, Act::Exchange(_) | Act::Rename(_)))
+        .filter(|index| matches!(log[*index].act, FsOpKind::Exchange(_) | FsOpKind::Rename(_)))
         .collect();
 
     let late = moved(
@@ -291,7 +301,7 @@ fn every_mutant_of_the_undo_is_caught() {
     );
 
     let no_sync = without(log, |index, op| {
-        (direction.to..reverted.from).contains(&index) && op.act == Act::SyncFs
+        (direction.to..reverted.from).contains(&index) && op.act == FsOpKind::SyncFs
     });
     caught(
         "undo not synced before it is called done",
@@ -311,7 +321,7 @@ fn every_mutant_of_the_undo_is_caught() {
 }
 
 /// Treats an operation as done when an object of the right kind exists at its target.
-fn by_target_alone(store: &Store) -> Result<Journal, RecoverError> {
+fn by_target_alone(store: &StateStore) -> Result<Journal, RecoverError> {
     recover_with(store, |root, tx| {
         for record in &tx.operations {
             let OperationRecordKind::Exchange {
@@ -337,7 +347,7 @@ fn by_target_alone(store: &Store) -> Result<Journal, RecoverError> {
 }
 
 /// Drops the staging of an update that may have begun to exchange.
-fn drops_staged(store: &Store) -> Result<Journal, RecoverError> {
+fn drops_staged(store: &StateStore) -> Result<Journal, RecoverError> {
     recover_with(store, |root, tx| {
         transaction::drop_staging(root, tx).unwrap();
         false
@@ -347,16 +357,16 @@ fn drops_staged(store: &Store) -> Result<Journal, RecoverError> {
 /// Like the recovery under test, but `staged` handles staged updates and returns whether the update
 /// stays.
 fn recover_with(
-    store: &Store,
+    store: &StateStore,
     staged: fn(&Root, &machinist::update::journal::Transaction) -> bool,
 ) -> Result<Journal, RecoverError> {
     let mut journal = store.load()?;
     let open = journal.top().map(|tx| (tx.mark, tx.direction));
-    if open != Some((Mark::Staged, Direction::Forward)) {
+    if open != Some((TransactionState::Staged, Direction::Forward)) {
         return as_at_boot(store);
     }
     let tx = journal.top_mut().unwrap();
-    tx.mark = Mark::Committed;
+    tx.mark = TransactionState::Committed;
     if !staged(store.root(), tx) {
         journal.transactions.pop();
     }

@@ -15,7 +15,7 @@ use machinist::kubelet::{
         relay::device_plugin_server::{DevicePlugin, DevicePluginServer},
         v1beta1::{self as api, registration_client::RegistrationClient},
     },
-    relayed::Relayed,
+    raw_message::RawMessage,
 };
 use prost::Message as _;
 use tokio::{
@@ -348,18 +348,18 @@ impl DevicePlugin for Shared {
     async fn get_preferred_allocation(
         &self,
         _: Request<api::PreferredAllocationRequest>,
-    ) -> Result<Response<Relayed>, Status> {
+    ) -> Result<Response<RawMessage>, Status> {
         let one = api::ContainerPreferredAllocationResponse {
             device_i_ds: self.script().preferred,
         };
         let answer = api::PreferredAllocationResponse {
             container_responses: vec![one],
         };
-        Ok(Response::new(Relayed(answer.encode_to_vec().into())))
+        Ok(Response::new(RawMessage(answer.encode_to_vec().into())))
     }
 
-    async fn allocate(&self, request: Request<Relayed>) -> Result<Response<Relayed>, Status> {
-        let Relayed(wire) = request.into_inner();
+    async fn allocate(&self, request: Request<RawMessage>) -> Result<Response<RawMessage>, Status> {
+        let RawMessage(wire) = request.into_inner();
         let asked = api::AllocateRequest::decode(wire.clone()).unwrap();
         let ids = asked.container_requests[0].devices_ids.clone();
         self.seen.send_modify(|seen| {
@@ -367,14 +367,14 @@ impl DevicePlugin for Shared {
             seen.questions.push(wire.to_vec());
         });
         let answer = self.does(self.script().allocate).await?;
-        Ok(Response::new(Relayed(answer.into())))
+        Ok(Response::new(RawMessage(answer.into())))
     }
 
     async fn pre_start_container(
         &self,
-        request: Request<Relayed>,
+        request: Request<RawMessage>,
     ) -> Result<Response<api::PreStartContainerResponse>, Status> {
-        let Relayed(wire) = request.into_inner();
+        let RawMessage(wire) = request.into_inner();
         self.seen.send_modify(|seen| {
             seen.started += 1;
             seen.questions.push(wire.to_vec());

@@ -10,9 +10,9 @@ use prost::Message as _;
 
 use super::{
     GPU, api,
-    kubelet_double::KubeletDouble,
+    fake_kubelet::KubeletDouble,
+    harness::{Stage, has, until},
     plugin::{Does, Plugin, Script, device, register},
-    stage::{Stage, has, until},
 };
 
 fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {

@@ -4,9 +4,9 @@ use std::{os::unix::net::UnixListener, path::PathBuf, time::Duration};
 
 use super::{
     GPU,
-    kubelet_double::KubeletDouble,
+    fake_kubelet::KubeletDouble,
+    harness::{Agent, Stage, has, until},
     plugin::{Does, Plugin, Style},
-    stage::{Agent, Stage, has, until},
 };
 
 const WATCHED: &str = "acme.dev/watched";

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{
     GPU,
-    kubelet_double::KubeletDouble,
+    fake_kubelet::KubeletDouble,
+    harness::{Stage, has},
     plugin::{Does, Plugin, Script, device},
-    stage::{Stage, has},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,7 +121,7 @@ async fn a_plugin_that_registers_twice_under_one_name_has_one_stream() {
         super::plugin::register(&directory, request).await.unwrap();
         plugin.until("asked", |seen| seen.listed == round).await;
     }
-    super::stage::until("one stream", || plugin.streams() == 1).await;
+    super::harness::until("one stream", || plugin.streams() == 1).await;
     plugin.list(vec![device("b", true)]);
     let books = kubelet
         .until("one list", |books| has(books, GPU, &["b=Healthy"]))

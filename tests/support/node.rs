@@ -9,9 +9,9 @@ use std::{
 
 use machinist::{
     reason::Reason,
-    update::node::{
-        Asked, Blocker, DrainOrder, DrainProgress, Emptied, Holders, Lending, Node, NodeError,
-        Permit, Step,
+    update::node_port::{
+        Blocker, DeviceHolderCounts, DeviceUsers, DrainOrder, DrainProgress, DrainResult,
+        IrreversibleStep, NodeError, NodeFuture, NodePort, StepDecision,
     },
 };
 use tokio::sync::Notify;
@@ -36,7 +36,7 @@ struct Knobs {
     /// A pod cannot be evicted.
     blocked: bool,
     refills: u32,
-    lendings: Vec<Lending>,
+    lendings: Vec<DeviceUsers>,
     spent: Vec<Duration>,
     control_plane: bool,
     /// Pods that use a device, of those that must be evicted.
@@ -93,7 +93,7 @@ impl NodeDouble {
         done
     }
 
-    /// Makes a request fail this often: `cordon`, the change of device allocation, `permit`,
+    /// Makes a request fail this often: `cordon`, the change of device allocation, `check_step`,
     /// `reboot` (the permission) or `uncordon`.
     pub(crate) fn fails(&self, request: &'static str, times: u32, again: bool) {
         let failing = (times, Reason::ManagerUnreachable, again);
@@ -146,7 +146,7 @@ impl NodeDouble {
     }
 
     /// The recorded changes of device allocation, in order.
-    pub(crate) fn lendings(&self) -> Vec<Lending> {
+    pub(crate) fn lendings(&self) -> Vec<DeviceUsers> {
         self.with(|knobs| knobs.lendings.clone())
     }
 
@@ -181,8 +181,8 @@ fn refusal(request: &str, reason: Reason, again: bool, unanswered: bool) -> Node
     }
 }
 
-impl Node for NodeDouble {
-    fn cordon(&self, to: String) -> Asked<'_, ()> {
+impl NodePort for NodeDouble {
+    fn cordon(&self, to: String) -> NodeFuture<'_, ()> {
         Box::pin(async move {
             self.may("cordon")?;
             if !self.is_cordoned() {
@@ -192,7 +192,7 @@ impl Node for NodeDouble {
         })
     }
 
-    fn lend(&self, lending: Lending) -> Asked<'_, ()> {
+    fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
         Box::pin(async move {
             self.may("lend")?;
             self.with(|knobs| knobs.lendings.push(lending));
@@ -200,12 +200,17 @@ impl Node for NodeDouble {
         })
     }
 
-    fn holders(&self) -> Asked<'_, Option<Holders>> {
+    fn holders(&self) -> NodeFuture<'_, Option<DeviceHolderCounts>> {
         let counts = BTreeMap::from([("acme.dev/x".to_owned(), 1)]);
-        Box::pin(async { Ok(Some(Holders::from([("lab/reads/main".to_owned(), counts)]))) })
+        Box::pin(async {
+            Ok(Some(DeviceHolderCounts::from([(
+                "lab/reads/main".to_owned(),
+                counts,
+            )])))
+        })
     }
 
-    fn held(&self) -> Asked<'_, Vec<Blocker>> {
+    fn evicted_holders(&self) -> NodeFuture<'_, Vec<Blocker>> {
         Box::pin(async move {
             self.may("held")?;
             Ok(self.with(|knobs| knobs.held.clone()))
@@ -216,7 +221,7 @@ impl Node for NodeDouble {
         self.with(|knobs| knobs.stop_units.clone())
     }
 
-    fn drain(&self, order: DrainOrder) -> Asked<'_, Emptied> {
+    fn drain(&self, order: DrainOrder) -> NodeFuture<'_, DrainResult> {
         Box::pin(async move {
             self.may("drain")?;
             assert!(self.is_cordoned(), "no eviction before the cordon");
@@ -228,7 +233,7 @@ impl Node for NodeDouble {
                 next.as_mut().enable();
                 if !self.knobs.lock().unwrap().blocked {
                     self.note("drain");
-                    return Ok(Emptied::Wholly);
+                    return Ok(DrainResult::Wholly);
                 }
                 let told = || DrainProgress {
                     spent: order.spent + begun.elapsed(),
@@ -240,37 +245,42 @@ impl Node for NodeDouble {
                     () = tokio::time::sleep(Duration::from_secs(1)) => {}
                     () = order.stop.cancelled() => {
                         order.progress.send_replace(told());
-                        return Ok(Emptied::Stopped);
+                        return Ok(DrainResult::Stopped);
                     }
                 }
             }
         })
     }
 
-    fn take_back(&self, _on: String) -> Asked<'_, ()> {
+    fn cancel_drain(&self, _on: String) -> NodeFuture<'_, ()> {
         Box::pin(async move {
             self.with(|knobs| knobs.taken_back += 1);
             Ok(())
         })
     }
 
-    fn earliest(&self) -> Asked<'_, Option<jiff::Timestamp>> {
+    fn earliest_start(&self) -> NodeFuture<'_, Option<jiff::Timestamp>> {
         Box::pin(async move { Ok(self.with(|knobs| knobs.earliest)) })
     }
 
-    fn permit(&self, step: Step, to: Option<String>) -> Asked<'_, Permit> {
+    fn check_step(
+        &self,
+        step: IrreversibleStep,
+        to: Option<String>,
+    ) -> NodeFuture<'_, StepDecision> {
         Box::pin(async move {
             let desired = self.with(|knobs| knobs.desired.clone());
             if to.is_some() && desired.is_some() && to != desired {
                 return Err(refusal("permit", Reason::DesiredConfigChanged, true, false));
             }
             self.may(match step {
-                Step::Stage { .. } => "permit",
-                Step::Reboot { .. } => "reboot",
+                IrreversibleStep::Stage { .. } => "permit",
+                IrreversibleStep::Reboot { .. } => "reboot",
             })?;
             let drained = matches!(
                 step,
-                Step::Stage { drained: true } | Step::Reboot { drained: true }
+                IrreversibleStep::Stage { drained: true }
+                    | IrreversibleStep::Reboot { drained: true }
             );
             let refilled = self.with(|knobs| {
                 let refilled = knobs.refills > 0;
@@ -282,13 +292,13 @@ impl Node for NodeDouble {
                 self.note("uncordon by another client");
             }
             match drained && !self.is_cordoned() {
-                true => Ok(Permit::Refilled),
-                false => Ok(Permit::Go),
+                true => Ok(StepDecision::Refilled),
+                false => Ok(StepDecision::Go),
             }
         })
     }
 
-    fn uncordon(&self, on: String) -> Asked<'_, ()> {
+    fn uncordon(&self, on: String) -> NodeFuture<'_, ()> {
         Box::pin(async move {
             self.may("uncordon")?;
             if self.is_cordoned() {

@@ -1,23 +1,25 @@
 //! A machine in a temporary directory that is updated by the real reconciler, and configs for it.
 
-mod bystanders;
+mod null_services;
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-pub(crate) use bystanders::{Nobody, Quiet};
+pub(crate) use null_services::{Nobody, Quiet};
 
 use machinist::{
+    abs_path::AbsPath,
     machine_config::{
         self, Content, Directory, File, Link, MachineConfig, Owner, PasswordHash, Unit, UnitName,
         User, UserAccount,
     },
-    path::AbsPath,
     plan::{Capabilities, OsCapabilities, Policies},
-    root::{Act, Object, Op, Root, Tree},
+    rootfs::{FsOp, FsOpKind, Root, SnapshotObject, TreeSnapshot},
     update::{
         journal::Journal,
-        ports::Services,
-        run::{Conduct, Desired, RebootConduct, UpdateError, UpdateReport, Updater},
+        reconciler::{
+            DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
+        },
+        service_port::Services,
         store,
     },
 };
@@ -153,8 +155,8 @@ impl Written {
         self
     }
 
-    pub(crate) fn desired(&self) -> Desired {
-        Desired::Config(Arc::new(self.0.clone()), machine_config::digest(&self.0))
+    pub(crate) fn desired(&self) -> DesiredConfig {
+        DesiredConfig::Config(Arc::new(self.0.clone()), machine_config::digest(&self.0))
     }
 }
 
@@ -221,12 +223,12 @@ impl Sandbox {
     }
 
     /// One that holds exactly `tree`.
-    pub(crate) fn holding(tree: &Tree, tops: &[&str]) -> Self {
+    pub(crate) fn holding(tree: &TreeSnapshot, tops: &[&str]) -> Self {
         Self::holding_in(temporary(), tree, tops)
     }
 
     /// The same in a directory of the test's own.
-    pub(crate) fn holding_in(dir: tempfile::TempDir, tree: &Tree, tops: &[&str]) -> Self {
+    pub(crate) fn holding_in(dir: tempfile::TempDir, tree: &TreeSnapshot, tops: &[&str]) -> Self {
         let sandbox = Self {
             dir,
             mounts: tops.iter().map(|top| at(top)).collect(),
@@ -305,8 +307,8 @@ impl Sandbox {
     }
 
     /// Everything but machinist's own state directory.
-    pub(crate) fn tree(&self) -> Tree {
-        seen(&Tree::capture(&self.root()).unwrap())
+    pub(crate) fn tree(&self) -> TreeSnapshot {
+        seen(&TreeSnapshot::capture(&self.root()).unwrap())
     }
 
     /// Runs an offline update to its end.
@@ -327,32 +329,32 @@ impl Sandbox {
 }
 
 /// The error of a file system that does not support `RENAME_EXCHANGE`.
-pub(crate) fn no_exchange(op: &Op) -> Option<io::Error> {
-    let exchange = matches!(op.act, Act::Exchange(_));
+pub(crate) fn no_exchange(op: &FsOp) -> Option<io::Error> {
+    let exchange = matches!(op.act, FsOpKind::Exchange(_));
     exchange.then(|| io::Error::from_raw_os_error(nix::libc::EINVAL))
 }
 
 /// A tree as other processes see it: without the state directory.
-pub(crate) fn seen(tree: &Tree) -> Tree {
+pub(crate) fn seen(tree: &TreeSnapshot) -> TreeSnapshot {
     let own = at("/var/lib/machinist");
     tree.without(|path| path.is_under(&own))
 }
 
 /// A tree without the staged files of an unfinished update.
-pub(crate) fn without_staging(tree: &Tree) -> Tree {
+pub(crate) fn without_staging(tree: &TreeSnapshot) -> TreeSnapshot {
     let staged = |path: &AbsPath| path.components().any(|name| name == ".machinist");
     let own = at("/var/lib/machinist");
     tree.without(|path| staged(path) || path.is_under(&own))
 }
 
 /// The differences between two trees, as text.
-pub(crate) fn difference(one: &Tree, other: &Tree) -> String {
+pub(crate) fn difference(one: &TreeSnapshot, other: &TreeSnapshot) -> String {
     let mut lines = String::new();
-    let short = |node: Option<&machinist::root::Node>| match node {
+    let short = |node: Option<&machinist::rootfs::SnapshotNode>| match node {
         None => "nothing".to_owned(),
         Some(node) => {
             let what = match &node.object {
-                Object::File(bytes) => {
+                SnapshotObject::File(bytes) => {
                     let text = String::from_utf8_lossy(bytes);
                     format!("file {:?}", text.chars().take(60).collect::<String>())
                 }
@@ -375,9 +377,9 @@ pub(crate) fn difference(one: &Tree, other: &Tree) -> String {
     lines
 }
 
-pub(crate) fn conduct(live: bool) -> Conduct {
-    Conduct {
-        reboot: RebootConduct::Auto,
+pub(crate) fn conduct(live: bool) -> ReconcilerOptions {
+    ReconcilerOptions {
+        reboot: RebootPolicy::Auto,
         verify_timeout: Duration::from_secs(60),
         boot_attempts: 2,
         reboot_timeout: Duration::from_secs(60),
@@ -404,7 +406,7 @@ pub(crate) fn apply(root: &Root, config: &Written) -> Result<Arc<UpdateReport>, 
 pub(crate) fn once(
     root: &Root,
     services: Option<impl Services>,
-    conduct: Conduct,
+    conduct: ReconcilerOptions,
     config: &Written,
 ) -> Result<Arc<UpdateReport>, UpdateError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -413,34 +415,34 @@ pub(crate) fn once(
         .unwrap();
     let (_keep, desired) = watch::channel(config.desired());
     runtime.block_on(async {
-        let (updater, _) = Updater::new(root, services, Quiet, conduct, desired)?;
+        let (updater, _) = Reconciler::new(root, services, Quiet, conduct, desired)?;
         updater.run_once(CancellationToken::new()).await
     })
 }
 
 /// On a running machine where every change restarts one unit.
-pub(crate) fn restarting(unit: &str) -> Conduct {
+pub(crate) fn restarting(unit: &str) -> ReconcilerOptions {
     let entry = |path: &str| {
         let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});
         serde_json::json!({"path": path, "actions": [restart]})
     };
     let files: Vec<_> = ["/etc", "/data", "/srv"].map(entry).into();
     let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": files}}});
-    Conduct {
+    ReconcilerOptions {
         policies: Arc::new(Policies::from_machine_configuration(&object).unwrap()),
         ..conduct(true)
     }
 }
 
 /// Like [`restarting`], after a drain.
-pub(crate) fn draining(unit: &str) -> Conduct {
+pub(crate) fn draining(unit: &str) -> ReconcilerOptions {
     let entry = |path: &str| {
         let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});
         serde_json::json!({"path": path, "actions": [{"type": "Drain"}, restart]})
     };
     let files: Vec<_> = ["/etc", "/data", "/srv"].map(entry).into();
     let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": files}}});
-    Conduct {
+    ReconcilerOptions {
         policies: Arc::new(Policies::from_machine_configuration(&object).unwrap()),
         ..conduct(true)
     }

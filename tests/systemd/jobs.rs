@@ -14,7 +14,7 @@ async fn each_way_a_job_can_end_is_told_apart() {
         ("skipped", JobResult::Skipped),
     ] {
         machine.script("a.service", Job::ends(said));
-        let ended = systemd.run_job(Verb::Restart, "a.service", LIMIT).await;
+        let ended = systemd.run_job(JobVerb::Restart, "a.service", LIMIT).await;
         assert_eq!(ended.unwrap(), result, "{said}");
     }
     let heard = machine.heard();
@@ -30,7 +30,7 @@ async fn each_way_a_job_can_end_is_told_apart() {
 async fn a_job_that_ends_before_its_request_is_answered_is_not_lost() {
     let (machine, systemd) = machine();
     machine.script("a.service", Job::ends("failed").before_reply());
-    let ended = systemd.run_job(Verb::Start, "a.service", LIMIT).await;
+    let ended = systemd.run_job(JobVerb::Start, "a.service", LIMIT).await;
     assert_eq!(ended.unwrap(), JobResult::Failed);
 }
 
@@ -39,11 +39,11 @@ async fn ends_of_other_jobs_neither_end_ours_nor_block_the_line() {
     let (machine, systemd) = machine();
     let slow = Job::ends("failed").taking(Duration::from_secs(5));
     machine.script("a.service", slow);
-    let ours = systemd.run_job(Verb::Restart, "a.service", LIMIT);
+    let ours = systemd.run_job(JobVerb::Restart, "a.service", LIMIT);
     // More than any queue in between can hold.
     let others = async {
         for _ in 0..300 {
-            let other = systemd.run_job(Verb::Start, "b.service", LIMIT).await;
+            let other = systemd.run_job(JobVerb::Start, "b.service", LIMIT).await;
             assert_eq!(other.unwrap(), JobResult::Done);
         }
     };
@@ -57,7 +57,7 @@ async fn a_job_that_does_not_end_is_left_after_our_own_limit() {
     machine.script("a.service", Job::done().taking(Duration::from_secs(3600)));
     let began = Instant::now();
     let error = systemd
-        .run_job(Verb::Start, "a.service", Duration::from_secs(30))
+        .run_job(JobVerb::Start, "a.service", Duration::from_secs(30))
         .await
         .unwrap_err();
     assert_eq!(began.elapsed().as_secs(), 30);
@@ -71,7 +71,7 @@ async fn restarting_the_bus_loses_the_connection_and_not_the_job() {
     for (active, result) in [("active", JobResult::Done), ("failed", JobResult::Failed)] {
         let job = Job::done().taking(Duration::from_secs(1));
         machine.script("a.service", job.becoming(move |unit| unit.active = active));
-        let restart = systemd.run_job(Verb::Restart, "a.service", LIMIT);
+        let restart = systemd.run_job(JobVerb::Restart, "a.service", LIMIT);
         let bus = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             machine.set_up(false, false);
@@ -94,11 +94,14 @@ async fn a_unit_that_dies_soon_after_done_is_found_out_at_once() {
         (unit.active, unit.sub, unit.result) = ("failed", "failed", "exit-code");
     });
     machine.script("a.service", dies);
-    let ended = systemd.run_job(Verb::Restart, "a.service", LIMIT).await;
+    let ended = systemd.run_job(JobVerb::Restart, "a.service", LIMIT).await;
     assert_eq!(ended.unwrap(), JobResult::Done);
     let since = systemd.unit("a.service").await.unwrap();
     let began = Instant::now();
-    let now = systemd.settle("a.service", SETTLE, &since).await.unwrap();
+    let now = systemd
+        .observe_stability("a.service", SETTLE, &since)
+        .await
+        .unwrap();
     assert!(now.has_died_since(&since));
     assert_eq!(now.service.unwrap().result, "exit-code");
     assert!(began.elapsed() < Duration::from_millis(500));
@@ -109,7 +112,7 @@ async fn a_unit_that_stays_up_is_watched_to_the_end() {
     let (machine, systemd) = machine();
     let since = systemd.unit("a.service").await.unwrap();
     let began = Instant::now();
-    let watched = systemd.settle("a.service", SETTLE, &since);
+    let watched = systemd.observe_stability("a.service", SETTLE, &since);
     let reloads = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         machine
@@ -133,14 +136,14 @@ async fn a_oneshot_that_has_done_its_work_is_fine() {
         ..Unit::stopped()
     };
     machine.set_unit("once.service", oneshot);
-    let ended = systemd.run_job(Verb::Start, "once.service", LIMIT).await;
+    let ended = systemd.run_job(JobVerb::Start, "once.service", LIMIT).await;
     assert_eq!(ended.unwrap(), JobResult::Done);
     let since = systemd.unit("once.service").await.unwrap();
     let now = systemd
-        .settle("once.service", SETTLE, &since)
+        .observe_stability("once.service", SETTLE, &since)
         .await
         .unwrap();
-    assert_eq!(now.active, Active::Inactive);
+    assert_eq!(now.active, ActiveState::Inactive);
     assert!(!now.has_died_since(&since));
 }
 
@@ -156,10 +159,13 @@ async fn a_missing_or_masked_unit_is_a_state_and_a_bad_name_an_error() {
     let state = systemd.unit("masked.service").await.unwrap();
     assert_eq!(
         (state.load, state.file_state.as_str()),
-        (Load::Masked, "masked")
+        (LoadState::Masked, "masked")
     );
     let state = systemd.unit("nowhere.service").await.unwrap();
-    assert_eq!((state.load, state.invocation_id), (Load::NotFound, None));
+    assert_eq!(
+        (state.load, state.invocation_id),
+        (LoadState::NotFound, None)
+    );
     let state = systemd.unit("a.service").await.unwrap();
     assert_eq!(state.invocation_id, Some("07".repeat(16)));
     assert_eq!(state.service.unwrap().main_pid, Some(4711));
@@ -177,7 +183,7 @@ async fn a_job_that_is_refused_says_why() {
         ("TransactionIsDestructive", Reason::RebootPending, true),
     ] {
         machine.refuse("a.service", error);
-        let refused = systemd.run_job(Verb::Reload, "a.service", LIMIT).await;
+        let refused = systemd.run_job(JobVerb::Reload, "a.service", LIMIT).await;
         let refused = refused.unwrap_err();
         assert_eq!(
             (refused.reason(), refused.again()),

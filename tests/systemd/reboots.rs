@@ -10,7 +10,7 @@ async fn a_reboot_is_accepted_when_logind_announces_it() {
         let receipt = systemd
             .reboot_by(Method::Logind, RebootFlags::NONE, LIMIT)
             .await;
-        assert_eq!(receipt.unwrap(), Receipt::Accepted, "{script:?}");
+        assert_eq!(receipt.unwrap(), RebootProof::Accepted, "{script:?}");
         assert_eq!(machine.heard(), ["RebootWithFlags 0"]);
     }
 }
@@ -21,9 +21,9 @@ async fn a_logind_without_flags_is_asked_the_old_way() {
     machine.without_reboot_flags();
     let receipt = systemd
         .login()
-        .reboot_with_receipt(RebootFlags::KEXEC, LIMIT)
+        .reboot_with_proof(RebootFlags::KEXEC, LIMIT)
         .await;
-    assert_eq!(receipt.unwrap(), Receipt::Accepted);
+    assert_eq!(receipt.unwrap(), RebootProof::Accepted);
     assert_eq!(machine.heard(), ["Reboot false"]);
 }
 
@@ -34,7 +34,10 @@ async fn a_reboot_that_does_not_come_about_says_so() {
     let cases = [
         (Reboot::Silent, Err(Reason::RebootDidNotHappen)),
         (Reboot::Cancelled, Err(Reason::RebootCancelled)),
-        (Reboot::Refused(IN_PROGRESS, ""), Ok(Receipt::InProgress)),
+        (
+            Reboot::Refused(IN_PROGRESS, ""),
+            Ok(RebootProof::InProgress),
+        ),
         (Reboot::Refused(DENIED, ""), Err(Reason::PermissionMissing)),
     ];
     for (script, outcome) in cases {
@@ -43,7 +46,7 @@ async fn a_reboot_that_does_not_come_about_says_so() {
         let began = Instant::now();
         let receipt = systemd
             .login()
-            .reboot_with_receipt(RebootFlags::NONE, LIMIT)
+            .reboot_with_proof(RebootFlags::NONE, LIMIT)
             .await;
         assert_eq!(
             receipt.map_err(|error| error.reason()),
@@ -96,7 +99,7 @@ async fn the_other_ways_prove_that_the_machine_goes_down() {
         ),
     ] {
         let receipt = reboot(&systemd, method, RebootFlags::NONE, LIMIT).await;
-        assert_eq!(receipt.unwrap(), Receipt::Accepted);
+        assert_eq!(receipt.unwrap(), RebootProof::Accepted);
         assert!(machine.heard().iter().any(|it| it == asked), "{asked}");
     }
 }

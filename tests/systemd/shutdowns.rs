@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use machinist::{
-    agent::quiesce,
+    agent::shutdown_quiesce,
     device::{Allowances, Inventory},
-    kubelet::Registering,
-    root::Root,
-    service::{DevicesService, DevicesSettings},
+    device_service::{DevicesService, DevicesSettings},
+    kubelet::RegistrationMode,
+    rootfs::Root,
     shutdown::Tasks,
 };
 use tokio::sync::watch;
@@ -53,7 +53,7 @@ impl Beside {
         let stop = CancellationToken::new();
         let root = Root::open(self.root.path()).unwrap();
         let systemd = Systemd::new(self.machine.lines());
-        let follow = quiesce::follow(
+        let follow = shutdown_quiesce::follow(
             systemd,
             root,
             self.inventory.subscribe(),
@@ -290,7 +290,7 @@ async fn vendors_are_told_before_a_shutdown_that_somebody_else_orders_and_again_
         allowances: Allowances::default(),
         uevents: Some(false),
         rescan: Duration::from_secs(600),
-        registering: Registering::default(),
+        registering: RegistrationMode::default(),
         units: units.subscribe(),
         withheld: None,
     };
@@ -298,7 +298,7 @@ async fn vendors_are_told_before_a_shutdown_that_somebody_else_orders_and_again_
     let vendors = devices.vendors().clone();
     let systemd = Systemd::new(beside.machine.lines());
     let inventory = beside.inventory.subscribe();
-    let follow = quiesce::follow(
+    let follow = shutdown_quiesce::follow(
         systemd,
         root,
         inventory,

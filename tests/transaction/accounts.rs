@@ -3,15 +3,15 @@
 use std::{collections::BTreeSet, fmt::Write as _, process::Command};
 
 use machinist::{
+    abs_path::AbsPath,
     machine_config::UserAccount,
-    path::AbsPath,
-    plan::{Drift, PlanDocument, Policies},
-    update::{look, remembered::Remembered, store},
+    plan::{DriftEntry, PlanDocument, Policies},
+    update::{cache::ObservationCache, observe_and_plan, store},
 };
 
 use crate::{
-    by_hand::ByHand,
     sandbox::{Sandbox, Written, conduct, config, difference},
+    stepwise_update::ByHand,
 };
 
 const DATABASES: [&str; 6] = ["passwd", "shadow", "group", "gshadow", "subuid", "subgid"];
@@ -36,7 +36,7 @@ fn edit(sandbox: &Sandbox, path: &str, from: &str, to: &str) {
     std::fs::set_permissions(sandbox.path(path), meta.permissions()).unwrap();
 }
 
-fn without_home(sandbox: &Sandbox) -> machinist::root::Tree {
+fn without_home(sandbox: &Sandbox) -> machinist::rootfs::TreeSnapshot {
     let mut tree = sandbox.tree();
     tree.0
         .retain(|path, _| !path.as_str().starts_with("/home/ann"));
@@ -68,9 +68,9 @@ fn a_user_comes_with_a_home_and_goes_and_every_other_byte_is_as_it_was() {
     });
     assert_eq!(modes, [0o700, 0o600, 0o644, 0o644]);
     let journal = sandbox.journal();
-    let owned = |path: &&machinist::path::AbsPath| path.as_str().starts_with("/home/ann");
+    let owned = |path: &&machinist::abs_path::AbsPath| path.as_str().starts_with("/home/ann");
     let owned = journal.owned.keys().filter(owned);
-    let owned: Vec<_> = owned.map(machinist::path::AbsPath::as_str).collect();
+    let owned: Vec<_> = owned.map(machinist::abs_path::AbsPath::as_str).collect();
     assert_eq!(
         owned,
         ["/home/ann/.ssh/authorized_keys"],
@@ -170,10 +170,10 @@ fn somebody_elses_user_of_the_same_name_stops_the_commit_and_stays() {
     assert!(passwd.contains("ann:x:7:7::/:/bin/true\n"), "{passwd}");
 }
 
-fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Vec<Drift> {
+fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Vec<DriftEntry> {
     let (capabilities, base) = (conduct(false).capabilities, sandbox.journal().base);
-    let fresh = Remembered::default();
-    look::drift(&sandbox.root(), base.as_ref(), only, capabilities, &fresh).unwrap()
+    let fresh = ObservationCache::default();
+    observe_and_plan::drift(&sandbox.root(), base.as_ref(), only, capabilities, &fresh).unwrap()
 }
 
 #[test]
@@ -204,14 +204,15 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
     let policies = Policies::default();
     let repairs = |path: &str| {
         let only = crate::sandbox::at(path);
-        let how = look::How {
+        let how = observe_and_plan::PlanOptions {
             policies: &policies,
             capabilities,
             units: None,
             only: Some(&only),
-            remembered: &Remembered::default(),
+            remembered: &ObservationCache::default(),
         };
-        let looked = look::look(&sandbox.root(), &sandbox.journal(), &ann().0, how);
+        let looked =
+            observe_and_plan::observe_and_plan(&sandbox.root(), &sandbox.journal(), &ann().0, how);
         looked.unwrap().plan.unwrap().operations.len()
     };
     assert_eq!((repairs("/etc/group"), repairs("/etc/motd")), (2, 0));
@@ -242,16 +243,16 @@ fn no_hash_is_ever_told() {
     let mut hand = ByHand::open(&sandbox.root());
     let capabilities = conduct(false).capabilities;
     let policies = Policies::default();
-    let looked = look::look(
+    let looked = observe_and_plan::observe_and_plan(
         &sandbox.root(),
         &hand.journal,
         &ann().0,
-        look::How {
+        observe_and_plan::PlanOptions {
             policies: &policies,
             capabilities,
             units: None,
             only: None,
-            remembered: &Remembered::default(),
+            remembered: &ObservationCache::default(),
         },
     );
     let plan = looked.unwrap().plan.unwrap();
@@ -349,7 +350,7 @@ fn the_machines_own_tools_agree() {
     }
     let home = |sandbox: &Sandbox| {
         let mut tree = sandbox.tree();
-        let own = |path: &machinist::path::AbsPath| path.as_str().starts_with("/home/ann");
+        let own = |path: &machinist::abs_path::AbsPath| path.as_str().starts_with("/home/ann");
         tree.0.retain(|path, _| own(path));
         tree
     };

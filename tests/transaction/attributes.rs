@@ -3,13 +3,13 @@
 use machinist::{
     machine_config::Owner,
     plan::{Capabilities, Plan, Policies},
-    update::{look, remembered::Remembered},
+    update::{cache::ObservationCache, observe_and_plan},
 };
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use crate::{
-    by_hand::ByHand,
     sandbox::{Sandbox, Written, at, conduct, config},
+    stepwise_update::ByHand,
 };
 
 const LIST: &str = "system.posix_acl_access";
@@ -70,8 +70,8 @@ fn attributes(sandbox: &Sandbox) -> Vec<&'static str> {
 
 fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
     let (journal, policies) = (sandbox.journal(), Policies::default());
-    let remembered = Remembered::default();
-    let how = look::How {
+    let remembered = ObservationCache::default();
+    let how = observe_and_plan::PlanOptions {
         remembered: &remembered,
         policies: &policies,
         capabilities: Capabilities {
@@ -81,7 +81,7 @@ fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
         units: None,
         only: None,
     };
-    let looked = look::look(&sandbox.root(), &journal, &to.0, how).unwrap();
+    let looked = observe_and_plan::observe_and_plan(&sandbox.root(), &journal, &to.0, how).unwrap();
     looked.plan.unwrap()
 }
 

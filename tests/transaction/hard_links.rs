@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use machinist::{
-    plan::{Drift, DriftKind},
+    plan::{DriftEntry, DriftKind},
     reason::Reason,
-    update::{look, remembered::Remembered},
+    update::{cache::ObservationCache, observe_and_plan},
 };
 
 use crate::{
-    by_hand::ByHand,
     sandbox::{Sandbox, Written, at, conduct, config},
+    stepwise_update::ByHand,
 };
 
 fn wanted() -> Written {
@@ -20,7 +20,7 @@ fn wanted() -> Written {
         .hard("/etc/second", "/etc/first")
 }
 
-fn told(drift: Vec<Drift>) -> Vec<(String, DriftKind)> {
+fn told(drift: Vec<DriftEntry>) -> Vec<(String, DriftKind)> {
     let told = drift.into_iter();
     told.map(|drift| (drift.path.to_string(), drift.kind))
         .collect()
@@ -43,12 +43,12 @@ fn names_that_somebody_parts_are_drift_and_are_joined_again() {
         ("/etc/second".to_owned(), DriftKind::Content),
     ];
     let (base, capabilities) = (sandbox.journal().base, conduct(false).capabilities);
-    let fresh = Remembered::default();
-    let all = look::drift(&sandbox.root(), base.as_ref(), None, capabilities, &fresh);
+    let fresh = ObservationCache::default();
+    let all = observe_and_plan::drift(&sandbox.root(), base.as_ref(), None, capabilities, &fresh);
     assert_eq!(told(all.unwrap()), parted);
     // The event concerns only the file.
     let touched = BTreeSet::from([at("/etc/file")]);
-    let around = look::drift_around(
+    let around = observe_and_plan::drift_around(
         &sandbox.root(),
         base.as_ref(),
         touched,

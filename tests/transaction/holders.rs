@@ -7,12 +7,12 @@ use std::{
 };
 
 use crate::{
-    by_hand::ByHand,
     sandbox::{Sandbox, Written, apply, config},
+    stepwise_update::ByHand,
 };
 use machinist::{
     reason::Reason,
-    root::{Act, Op},
+    rootfs::{FsOp, FsOpKind},
 };
 
 const TOP: &str = "/srv/shared";
@@ -113,7 +113,7 @@ fn a_private_directory_that_the_journal_does_not_know_is_not_used() {
 fn a_directory_that_holds_originals_of_a_version_without_records_is_used() {
     let sandbox = machine();
     sandbox.applied(&wanted("one"));
-    let store = machinist::update::store::Store::open(&sandbox.root()).unwrap();
+    let store = machinist::update::store::StateStore::open(&sandbox.root()).unwrap();
     let mut journal = store.load().unwrap();
     assert_eq!(journal.holders.len(), 1);
     journal.holders.clear();
@@ -146,8 +146,8 @@ fn a_name_that_is_taken_between_planning_and_staging_is_left_alone() {
     let sandbox = machine();
     let top = sandbox.path(TOP);
     // Another process creates the directory in the moment before machinist does.
-    let hook = move |op: &Op| {
-        if matches!(op.act, Act::MakeDir(_)) && op.path.file_name() == ".machinist" {
+    let hook = move |op: &FsOp| {
+        if matches!(op.act, FsOpKind::MakeDir(_)) && op.path.file_name() == ".machinist" {
             let usual = top.join(".machinist");
             if fs::create_dir(&usual).is_ok() {
                 fs::set_permissions(&usual, fs::Permissions::from_mode(0o777)).unwrap();

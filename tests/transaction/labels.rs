@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, io, sync::Arc};
 
 use machinist::{
     plan::{DriftKind, Plan, Policies},
-    root::{Act, Op, Root},
-    update::{look, remembered::Remembered},
+    rootfs::{FsOp, FsOpKind, Root},
+    update::{cache::ObservationCache, observe_and_plan},
 };
 
 use crate::sandbox::{Sandbox, Written, apply, at, conduct, config};
@@ -86,26 +86,26 @@ fn labels(root: &Root) -> BTreeMap<&'static str, Option<String>> {
 
 fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
     let (journal, policies) = (sandbox.journal(), Policies::default());
-    let remembered = Remembered::default();
-    let how = look::How {
+    let remembered = ObservationCache::default();
+    let how = observe_and_plan::PlanOptions {
         remembered: &remembered,
         policies: &policies,
         capabilities: conduct(false).capabilities,
         units: None,
         only: None,
     };
-    let looked = look::look(&sandbox.root(), &journal, &to.0, how).unwrap();
+    let looked = observe_and_plan::observe_and_plan(&sandbox.root(), &journal, &to.0, how).unwrap();
     looked.plan.unwrap()
 }
 
 fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
     let base = sandbox.journal().base;
-    let drift = look::drift(
+    let drift = observe_and_plan::drift(
         &sandbox.root(),
         base.as_ref(),
         None,
         conduct(false).capabilities,
-        &Remembered::default(),
+        &ObservationCache::default(),
     );
     let told = drift.unwrap().into_iter();
     told.map(|drift| (drift.path.to_string(), drift.kind))
@@ -160,8 +160,8 @@ fn new_objects_get_the_policys_labels_and_replaced_ones_keep_theirs() {
 fn labels_that_cannot_be_set_stay_pending_and_fail_nothing() {
     for number in [nix::libc::EPERM, nix::libc::EOPNOTSUPP, nix::libc::EINVAL] {
         let sandbox = machine();
-        let hook = move |op: &Op| match op.act {
-            Act::SetAttribute(..) => Some(io::Error::from_raw_os_error(number)),
+        let hook = move |op: &FsOp| match op.act {
+            FsOpKind::SetAttribute(..) => Some(io::Error::from_raw_os_error(number)),
             _ => None,
         };
         let root = sandbox.root().with_fault(Arc::new(hook));

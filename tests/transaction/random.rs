@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 
 use machinist::{
+    abs_path::AbsPath,
     machine_config::Owner,
-    path::AbsPath,
-    root::{Node, Object, Tree},
+    rootfs::{SnapshotNode, SnapshotObject, TreeSnapshot},
 };
 
 use crate::{
-    by_hand::ByHand,
     sandbox::{Sandbox, Written, at, config, difference, from_environment, long, without_staging},
+    stepwise_update::ByHand,
 };
 
-type Entries = BTreeMap<AbsPath, Node>;
+type Entries = BTreeMap<AbsPath, SnapshotNode>;
 
 /// A generator that gives the same case for a seed everywhere (splitmix64).
 pub(crate) struct Dice(pub(crate) u64);
@@ -45,7 +45,7 @@ impl Dice {
     }
 }
 
-fn node(dice: &mut Dice, path: &AbsPath) -> Node {
+fn node(dice: &mut Dice, path: &AbsPath) -> SnapshotNode {
     let owned = nix::unistd::geteuid().is_root() && dice.one_in(3);
     let (uid, gid) = match owned {
         true => (1234, 5678),
@@ -55,15 +55,15 @@ fn node(dice: &mut Dice, path: &AbsPath) -> Node {
         ),
     };
     let object = match dice.below(5) {
-        0 => Object::Link(format!("to-{}", dice.below(3))),
-        1 | 2 => Object::Directory,
-        _ => Object::File(format!("{path} {}", dice.below(3)).into_bytes()),
+        0 => SnapshotObject::Link(format!("to-{}", dice.below(3))),
+        1 | 2 => SnapshotObject::Directory,
+        _ => SnapshotObject::File(format!("{path} {}", dice.below(3)).into_bytes()),
     };
     let mode = match object {
-        Object::Link(_) => 0o777,
+        SnapshotObject::Link(_) => 0o777,
         _ => dice.mode(),
     };
-    Node {
+    SnapshotNode {
         object,
         mode,
         uid,
@@ -77,13 +77,13 @@ fn add(dice: &mut Dice, tree: &mut Entries, explicit: bool) {
     let path = dice.path();
     let fits = path.ancestors().all(|dir| {
         let there = tree.get(&dir).map(|node| &node.object);
-        there.is_none_or(|object| *object == Object::Directory)
+        there.is_none_or(|object| *object == SnapshotObject::Directory)
     });
     let holds = tree
         .keys()
         .any(|other| other != &path && other.is_under(&path));
     let new = node(dice, &path);
-    if !fits || (holds && new.object != Object::Directory) {
+    if !fits || (holds && new.object != SnapshotObject::Directory) {
         return;
     }
     if !explicit {
@@ -96,9 +96,9 @@ fn add(dice: &mut Dice, tree: &mut Entries, explicit: bool) {
 }
 
 /// The mode and owner of a created parent.
-fn parent() -> Node {
-    Node {
-        object: Object::Directory,
+fn parent() -> SnapshotNode {
+    SnapshotNode {
+        object: SnapshotObject::Directory,
         mode: 0o755,
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
@@ -106,7 +106,7 @@ fn parent() -> Node {
     }
 }
 
-fn random_tree(dice: &mut Dice) -> Tree {
+fn random_tree(dice: &mut Dice) -> TreeSnapshot {
     let mut tree = BTreeMap::new();
     for dir in ["/", "/etc", "/data", "/srv", "/var", "/var/lib"] {
         tree.insert(at(dir), parent());
@@ -114,13 +114,13 @@ fn random_tree(dice: &mut Dice) -> Tree {
     for _ in 0..dice.below(12) {
         add(dice, &mut tree, false);
     }
-    Tree(tree)
+    TreeSnapshot(tree)
 }
 
 /// Entries of a config, and the same as a config.
 ///
 /// Paths through a link of the original tree would lead elsewhere, so they are omitted.
-fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Written) {
+fn random_config(dice: &mut Dice, before: &TreeSnapshot, number: usize) -> (Entries, Written) {
     let mut wanted = BTreeMap::new();
     for _ in 0..dice.below(8) {
         add(dice, &mut wanted, true);
@@ -129,16 +129,16 @@ fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Wri
     wanted.retain(|path, _| {
         path.ancestors().all(|dir| {
             let link = before.0.get(&dir).map(|node| &node.object);
-            named.contains_key(&dir) || !matches!(link, Some(Object::Link(_)))
+            named.contains_key(&dir) || !matches!(link, Some(SnapshotObject::Link(_)))
         })
     });
     // A foreign directory that contains directories, is replaced and later needed again for an
     // entry, is created empty: its old content stays below `originals/`.
-    let replaces = |path: &AbsPath, node: &Node| {
-        let holds = |(p, n): (&AbsPath, &Node)| {
-            n.object == Object::Directory && p.is_under(path) && p != path
+    let replaces = |path: &AbsPath, node: &SnapshotNode| {
+        let holds = |(p, n): (&AbsPath, &SnapshotNode)| {
+            n.object == SnapshotObject::Directory && p.is_under(path) && p != path
         };
-        node.object != Object::Directory && before.0.iter().any(holds)
+        node.object != SnapshotObject::Directory && before.0.iter().any(holds)
     };
     wanted.retain(|path, node| !replaces(path, node));
     join(dice, &mut wanted);
@@ -147,25 +147,25 @@ fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Wri
         let (user, group) = (Owner::Id(node.uid), Owner::Id(node.gid));
         let p = path.as_str();
         match &node.object {
-            Object::File(_) if node.same.is_some() => {
+            SnapshotObject::File(_) if node.same.is_some() => {
                 written = written.hard(p, node.same.as_ref().unwrap().as_str());
             }
-            Object::File(bytes) => {
+            SnapshotObject::File(bytes) => {
                 written = written.file(p, std::str::from_utf8(bytes).unwrap(), node.mode);
                 let file = written.0.files.get_mut(path).unwrap();
                 (file.user, file.group) = (Some(user), Some(group));
             }
-            Object::Directory => {
+            SnapshotObject::Directory => {
                 written = written.dir(p, node.mode);
                 let dir = written.0.directories.get_mut(path).unwrap();
                 (dir.user, dir.group) = (Some(user), Some(group));
             }
-            Object::Link(target) => {
+            SnapshotObject::Link(target) => {
                 written = written.link(p, target);
                 let link = written.0.links.get_mut(path).unwrap();
                 (link.user, link.group) = (user, group);
             }
-            Object::Socket => {}
+            SnapshotObject::Socket => {}
         }
     }
     (wanted, written)
@@ -174,7 +174,7 @@ fn random_config(dice: &mut Dice, before: &Tree, number: usize) -> (Entries, Wri
 /// Turns some files into hard links of files on the same mount.
 fn join(dice: &mut Dice, wanted: &mut Entries) {
     let files = wanted.iter();
-    let files = files.filter(|(_, node)| matches!(node.object, Object::File(_)));
+    let files = files.filter(|(_, node)| matches!(node.object, SnapshotObject::File(_)));
     let files: Vec<AbsPath> = files.map(|(path, _)| path.clone()).collect();
     for path in &files {
         let target = &files[dice.below(files.len())];
@@ -183,7 +183,7 @@ fn join(dice: &mut Dice, wanted: &mut Entries) {
         if path != target && same_mount && node.same.is_none() && dice.one_in(2) {
             let named = wanted.values().any(|node| node.same.as_ref() == Some(path));
             let same = Some(target.clone());
-            let node = Node {
+            let node = SnapshotNode {
                 same,
                 ..node.clone()
             };
@@ -195,7 +195,7 @@ fn join(dice: &mut Dice, wanted: &mut Entries) {
 }
 
 /// Marks names of one file as a captured tree does: by the first of them.
-fn name_alike(tree: &mut Tree) {
+fn name_alike(tree: &mut TreeSnapshot) {
     let mut groups: BTreeMap<AbsPath, Vec<AbsPath>> = BTreeMap::new();
     for (path, node) in &tree.0 {
         if let Some(target) = &node.same {
@@ -213,15 +213,15 @@ fn name_alike(tree: &mut Tree) {
 }
 
 /// The original tree with the config applied to it.
-fn laid_over(before: &Tree, wanted: &Entries) -> Tree {
+fn laid_over(before: &TreeSnapshot, wanted: &Entries) -> TreeSnapshot {
     let mut tree = before.clone();
     for (path, node) in wanted {
-        if node.object != Object::Directory {
+        if node.object != SnapshotObject::Directory {
             tree.0.retain(|other, _| !other.is_under(path));
         }
         for dir in path.ancestors() {
             let there = tree.0.entry(dir).or_insert_with(parent);
-            if there.object != Object::Directory {
+            if there.object != SnapshotObject::Directory {
                 *there = parent();
             }
         }
@@ -234,17 +234,23 @@ fn laid_over(before: &Tree, wanted: &Entries) -> Tree {
 /// A tree in comparable form: without staged files. A directory that only contains entries of the
 /// config may have the mode that an earlier config gave it. With `open`, directories that will be
 /// removed once the update is verified may still exist.
-fn comparable(tree: &Tree, expected: &Tree, before: &Tree, named: &Entries, open: bool) -> Tree {
+fn comparable(
+    tree: &TreeSnapshot,
+    expected: &TreeSnapshot,
+    before: &TreeSnapshot,
+    named: &Entries,
+    open: bool,
+) -> TreeSnapshot {
     let mut tree = without_staging(tree);
     let paths: Vec<_> = tree.0.keys().rev().cloned().collect();
     for path in paths {
-        if tree.0[&path].object != Object::Directory {
+        if tree.0[&path].object != SnapshotObject::Directory {
             continue;
         }
         let holds = tree.0.keys().any(|p| p.is_under(&path) && *p != path);
         match expected.0.get(&path) {
             None if open && !holds => drop(tree.0.remove(&path)),
-            Some(node) if open && !holds && node.object != Object::Directory => {
+            Some(node) if open && !holds && node.object != SnapshotObject::Directory => {
                 drop(tree.0.insert(path, node.clone()));
             }
             Some(node) if !before.0.contains_key(&path) && !named.contains_key(&path) => {
@@ -258,10 +264,10 @@ fn comparable(tree: &Tree, expected: &Tree, before: &Tree, named: &Entries, open
 
 /// The entries on one line, for messages.
 fn told(entries: &Entries) -> String {
-    let one = |(path, node): (&AbsPath, &Node)| {
+    let one = |(path, node): (&AbsPath, &SnapshotNode)| {
         let what = match &node.object {
-            Object::File(_) => "file",
-            Object::Link(_) => "link",
+            SnapshotObject::File(_) => "file",
+            SnapshotObject::Link(_) => "link",
             _ => "dir",
         };
         format!("{path} {what} {:o} {}", node.mode, node.uid)
@@ -353,12 +359,12 @@ fn a_stack_of_unverified_configs_ends_as_the_last_one_or_as_if_none_had_been() {
                 // A foreign directory with files of ours in it, replaced and restored before either
                 // is verified, is restored with them: it cannot be cleaned and kept for the
                 // rollback at the same time.
-                let replaces = |(path, node): (&AbsPath, &Node)| {
-                    node.object != Object::Directory
+                let replaces = |(path, node): (&AbsPath, &SnapshotNode)| {
+                    node.object != SnapshotObject::Directory
                         && before
                             .0
                             .get(path)
-                            .is_some_and(|n| n.object == Object::Directory)
+                            .is_some_and(|n| n.object == SnapshotObject::Directory)
                 };
                 if wanted.iter().any(replaces) || hand.stage(&written).is_err() {
                     continue;

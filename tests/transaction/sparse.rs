@@ -6,12 +6,12 @@ use std::{fs::File, sync::mpsc, time::Duration};
 
 use machinist::{
     plan::{ChangeKind, DriftKind, Plan, Policies},
-    update::{look, remembered::Remembered},
+    update::{cache::ObservationCache, observe_and_plan},
 };
 
 use crate::{
-    by_hand::ByHand,
     sandbox::{Sandbox, Written, conduct, config},
+    stepwise_update::ByHand,
 };
 
 const HUGE: u64 = 4 << 40;
@@ -53,23 +53,23 @@ fn wanted(text: &str) -> Written {
 
 fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
     let (journal, policies) = (sandbox.journal(), Policies::default());
-    let remembered = Remembered::default();
-    let how = look::How {
+    let remembered = ObservationCache::default();
+    let how = observe_and_plan::PlanOptions {
         remembered: &remembered,
         policies: &policies,
         capabilities: conduct(false).capabilities,
         units: None,
         only: None,
     };
-    let looked = look::look(&sandbox.root(), &journal, &to.0, how).unwrap();
+    let looked = observe_and_plan::observe_and_plan(&sandbox.root(), &journal, &to.0, how).unwrap();
     looked.plan.unwrap()
 }
 
 fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
     let base = sandbox.journal().base;
     let capabilities = conduct(false).capabilities;
-    let (root, remembered) = (sandbox.root(), Remembered::default());
-    let drift = look::drift(&root, base.as_ref(), None, capabilities, &remembered);
+    let (root, remembered) = (sandbox.root(), ObservationCache::default());
+    let drift = observe_and_plan::drift(&root, base.as_ref(), None, capabilities, &remembered);
     let told = drift.unwrap().into_iter();
     told.map(|drift| (drift.path.to_string(), drift.kind))
         .collect()
@@ -211,7 +211,7 @@ fn a_deep_tree_and_odd_names_in_a_directory_of_ours_hold_up_no_undo() {
     std::fs::rename(tree, directory.join("deep")).unwrap();
     hand.undo().unwrap();
     assert!(!sandbox.path("/etc/new").exists());
-    let kept = machinist::path::AbsPath::new("/var/lib/machinist/drifted").unwrap();
+    let kept = machinist::abs_path::AbsPath::new("/var/lib/machinist/drifted").unwrap();
     sandbox.root().remove_tree(&kept).unwrap();
     assert!(!sandbox.path("/var/lib/machinist/drifted").exists());
 }

@@ -4,22 +4,22 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use machinist::{
     machine_config::{Owner, Refusal},
-    root::Tree,
+    rootfs::TreeSnapshot,
 };
 
 use crate::{
-    by_hand::ByHand,
     sandbox::{Sandbox, Written, at, config, without_staging},
+    stepwise_update::ByHand,
 };
 
 #[path = "users/attacks.rs"]
 mod attacks;
-#[path = "users/exchanged.rs"]
-mod exchanged;
+#[path = "users/directory_swaps.rs"]
+mod directory_swaps;
 #[path = "users/hostile.rs"]
 mod hostile;
-#[path = "users/judged.rs"]
-mod judged;
+#[path = "users/path_rules.rs"]
+mod path_rules;
 #[path = "users/race.rs"]
 mod race;
 
@@ -114,6 +114,6 @@ fn owner(sandbox: &Sandbox, path: &str) -> u32 {
 }
 
 /// The tree outside bob's home.
-fn outside(sandbox: &Sandbox) -> Tree {
+fn outside(sandbox: &Sandbox) -> TreeSnapshot {
     without_staging(&sandbox.tree()).without(|path| path.is_under(&at("/home/bob")))
 }

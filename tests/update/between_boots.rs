@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use machinist::{
     reason::Reason,
-    root::{Act, Op},
+    rootfs::{FsOp, FsOpKind},
     update::{
         journal::{Direction, Outcome},
         phase::Phase,
-        run::{Conduct, RebootConduct, UpdateReport, Updater},
-        store::Store,
+        reconciler::{RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
+        store::StateStore,
     },
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    by_hand::ByHand,
-    driver::{boot, machine, tree},
+    harness::{boot, machine, tree},
     sandbox::{Quiet, conduct, config, difference},
-    services::Script,
+    scripted_services::Script,
+    stepwise_update::ByHand,
 };
 
 use crate::reboots::{auto, once, one, reboots, start, two};
@@ -28,7 +28,7 @@ use crate::reboots::{auto, once, one, reboots, start, two};
 async fn a_config_withdrawn_before_its_reboot_goes_back_without_one() {
     let (sandbox, script) = (machine(), Script::new());
     let nothing = config("nothing");
-    let mut driver = start(&sandbox, &script, &nothing, RebootConduct::Ask);
+    let mut driver = start(&sandbox, &script, &nothing, RebootPolicy::Ask);
     driver.until_on(&nothing).await;
     let before = tree(&sandbox);
     driver.wants(&one());
@@ -49,7 +49,7 @@ async fn a_config_withdrawn_before_its_reboot_goes_back_without_one() {
 async fn another_config_before_the_reboot_is_one_reboot_and_the_last_config() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
-    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
     driver
         .until("pending", |report| report.phase == Phase::RebootPending)
         .await;
@@ -80,14 +80,14 @@ async fn another_config_before_the_reboot_is_one_reboot_and_the_last_config() {
 
 #[tokio::test]
 async fn a_rollback_before_the_reboot_goes_back_instead_of_rebooting() {
-    for reboot in [RebootConduct::Auto, RebootConduct::Ask] {
+    for reboot in [RebootPolicy::Auto, RebootPolicy::Ask] {
         let (sandbox, script) = (machine(), Script::new());
         let nothing = config("nothing");
-        let conduct = || Conduct {
+        let conduct = || ReconcilerOptions {
             reboot,
             ..conduct(true)
         };
-        let mut driver = start(&sandbox, &script, &nothing, RebootConduct::Ask);
+        let mut driver = start(&sandbox, &script, &nothing, RebootPolicy::Ask);
         driver.until_on(&nothing).await;
         driver.wants(&one());
         driver
@@ -115,7 +115,7 @@ fn waiting_for_a_person_to_reboot_costs_nothing_when_a_full_look_is_due() {
             let (sandbox, script) = (machine(), Script::new());
             let nothing = config("nothing").file("/etc/mine", "mine\n", 0o644);
             sandbox.write("/etc/mine", "mine\n");
-            let mut driver = start(&sandbox, &script, &nothing, RebootConduct::Ask);
+            let mut driver = start(&sandbox, &script, &nothing, RebootPolicy::Ask);
             driver.patience = std::time::Duration::from_secs(3600);
             driver.until_on(&nothing).await;
             driver.wants(&one());
@@ -135,7 +135,7 @@ fn waiting_for_a_person_to_reboot_costs_nothing_when_a_full_look_is_due() {
 #[tokio::test]
 async fn a_second_config_that_recovery_commits_after_the_reboot_still_gets_its_own() {
     let (sandbox, script) = (machine(), Script::new());
-    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
     driver
         .until("pending", |report| report.phase == Phase::RebootPending)
         .await;
@@ -157,23 +157,23 @@ async fn a_second_config_that_recovery_commits_after_the_reboot_still_gets_its_o
 #[tokio::test]
 async fn what_is_stuck_is_not_built_upon() {
     let (sandbox, script) = (machine(), Script::new());
-    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
     driver
         .until("pending", |report| report.phase == Phase::RebootPending)
         .await;
     driver.stop().await;
     let mut journal = sandbox.journal();
     journal.transactions[0].direction = Direction::Undo;
-    let store = Store::open(&sandbox.root()).unwrap();
+    let store = StateStore::open(&sandbox.root()).unwrap();
     store.save(&journal).unwrap();
     drop(store);
     // The old object cannot be moved back.
-    let broken = sandbox.root().with_fault(Arc::new(|op: &Op| {
-        matches!(op.act, Act::Exchange(_)).then(|| std::io::Error::from_raw_os_error(5))
+    let broken = sandbox.root().with_fault(Arc::new(|op: &FsOp| {
+        matches!(op.act, FsOpKind::Exchange(_)).then(|| std::io::Error::from_raw_os_error(5))
     }));
     let (_keep, desired) = watch::channel(two().desired());
     let services = Some(script.clone());
-    let (updater, _) = Updater::new(&broken, services, Quiet, conduct(true), desired).unwrap();
+    let (updater, _) = Reconciler::new(&broken, services, Quiet, conduct(true), desired).unwrap();
     let report = updater.run_once(CancellationToken::new()).await.unwrap();
     assert_eq!(report.failure.as_ref().unwrap().code, Reason::Io);
     assert!(report.unverified);
@@ -248,7 +248,7 @@ async fn trying_again_does_not_pile_up_transactions() {
 #[tokio::test]
 async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
     let (sandbox, script) = (machine(), Script::new());
-    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
     let pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
     driver.until("no reboot requested", pending).await;
     assert_eq!(reboots(&script), 0);
@@ -258,7 +258,7 @@ async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
 
     // The permission was for that update: the next one asks again.
     boot(&sandbox, "boot-2");
-    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Ask);
+    let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
     driver.until_on(&one()).await;
     driver.wants(&two());
     driver
@@ -268,7 +268,7 @@ async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
     driver.stop().await;
 
     let (sandbox, script) = (machine(), Script::new());
-    let mut driver = start(&sandbox, &script, &one(), RebootConduct::Never);
+    let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Never);
     driver.until("no reboot requested", pending).await;
     driver.word();
     driver

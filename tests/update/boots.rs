@@ -5,19 +5,19 @@ use machinist::{
     machine_config,
     reason::Reason,
     update::{
+        crash_recovery,
         journal::Outcome,
         phase::Phase,
-        ports::Startup,
-        recover,
-        run::{Conduct, RebootConduct},
-        store::Store,
+        reconciler::{RebootPolicy, ReconcilerOptions},
+        service_port::StartupState,
+        store::StateStore,
     },
 };
 
 use crate::{
-    driver::{Driver, boot, machine, tree},
+    harness::{Driver, boot, machine, tree},
     sandbox::{Sandbox, Written, conduct, config, difference},
-    services::Script,
+    scripted_services::Script,
 };
 
 pub(crate) const KUBELET: &str = "kubelet.service";
@@ -89,18 +89,18 @@ async fn a_boot_that_is_never_well_is_tried_once_more_then_undone_and_the_config
 async fn a_boot_that_becomes_well_is_verified_and_its_first_look_is_not_believed() {
     let (sandbox, script) = (machine(), Script::new());
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
-    script.is_at(Startup::Starting);
+    script.is_at(StartupState::Starting);
     script.failed(&["late.service"]);
     let mut driver = auto(&sandbox, &script, &one());
     let said = |words: &'static str| {
-        move |report: &machinist::update::run::UpdateReport| {
+        move |report: &machinist::update::reconciler::UpdateReport| {
             let failure = report.failure.as_ref();
             report.phase == Phase::Verifying && failure.is_some_and(|f| f.message == words)
         }
     };
     let both = "the boot is not finished, late.service failed";
     driver.until(both, said(both)).await;
-    script.is_at(Startup::Finished);
+    script.is_at(StartupState::Finished);
     let one_left = "late.service failed";
     driver.until(one_left, said(one_left)).await;
     script.failed(&[]);
@@ -116,7 +116,7 @@ async fn a_service_that_is_started_again_and_again_is_not_well_though_each_look_
     script.invoked(KUBELET, "0");
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
     let settle = std::time::Duration::from_secs(2);
-    let conduct = Conduct {
+    let conduct = ReconcilerOptions {
         settle,
         boot_attempts: 1,
         ..conduct(true)
@@ -174,9 +174,9 @@ async fn a_boot_that_nobody_may_order_again_is_undone_and_left_to_a_person() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
-    script.is_at(Startup::Maintenance);
-    let conduct = Conduct {
-        reboot: RebootConduct::Never,
+    script.is_at(StartupState::Maintenance);
+    let conduct = ReconcilerOptions {
+        reboot: RebootPolicy::Never,
         ..conduct(true)
     };
     let mut driver = Driver::conducted(&sandbox, &script, one().desired(), conduct);
@@ -201,7 +201,7 @@ async fn another_config_ends_the_wait_for_a_boot_that_is_not_well() {
     let before = tree(&sandbox);
     driver.stop().await;
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
-    script.is_at(Startup::Maintenance);
+    script.is_at(StartupState::Maintenance);
     let mut driver = auto(&sandbox, &script, &one());
     driver
         .until("judging", |report| {
@@ -226,7 +226,7 @@ async fn a_boot_counts_once_however_often_somebody_looks_and_what_it_broke_is_no
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
     assert_eq!(sandbox.journal().transactions[0].boots, 0);
     for _ in 0..3 {
-        recover::recover(&Store::open(&sandbox.root()).unwrap()).unwrap();
+        crash_recovery::recover(&StateStore::open(&sandbox.root()).unwrap()).unwrap();
     }
     assert_eq!(sandbox.journal().transactions[0].boots, 1);
     let known = sandbox.journal().machine_before.unwrap();

@@ -7,18 +7,18 @@ use machinist::{
     reason::Reason,
     update::{
         journal::Outcome,
-        node::Lending,
+        node_port::DeviceUsers,
         phase::Phase,
-        run::{Conduct, Desired, RebootConduct, UpdateReport},
+        reconciler::{DesiredConfig, RebootPolicy, ReconcilerOptions, UpdateReport},
     },
 };
 
 use crate::{
-    driver::{Driver, UNIT, boot, machine, tree},
+    harness::{Driver, UNIT, boot, machine, tree},
     node::{NodeDouble, stubborn},
     reboots::{one, two},
     sandbox::{Sandbox, Written, conduct, config, restarting},
-    services::Script,
+    scripted_services::Script,
 };
 
 fn start(sandbox: &Sandbox, script: &Script, node: &NodeDouble, config: &Written) -> Driver {
@@ -71,7 +71,11 @@ async fn cordon_drain_write_reboot_uncordon_and_nothing_in_another_order() {
     assert_eq!(node.log(), ["cordon one", "drain", "uncordon one"]);
     assert_eq!(
         node.lendings(),
-        [Lending::Withheld, Lending::Quiesced, Lending::Open]
+        [
+            DeviceUsers::Withheld,
+            DeviceUsers::Quiesced,
+            DeviceUsers::Open
+        ]
     );
     assert!(report.cordoned.is_none() && report.blockers.is_empty());
     assert!(!cordoned(&sandbox));
@@ -139,10 +143,10 @@ async fn a_name_without_a_config_in_a_drain_is_told_while_it_stands_and_not_afte
         .until("draining", |report| !report.blockers.is_empty())
         .await;
     let refusal = Refusal::new(Reason::ConfigNotFound, "MachineConfig nosuch not found");
-    let refused = Desired::Refused(Arc::new(vec![refusal]));
+    let refused = DesiredConfig::Refused(Arc::new(vec![refusal]));
     driver.desired.send_replace(refused);
     let told = |report: &UpdateReport| {
-        report.hindrance().map(|it| it.code) == Some(Reason::ConfigNotFound)
+        report.blocking_failure().map(|it| it.code) == Some(Reason::ConfigNotFound)
     };
     let report = driver.until("reported", told).await;
     assert_eq!(
@@ -150,7 +154,7 @@ async fn a_name_without_a_config_in_a_drain_is_told_while_it_stands_and_not_afte
         (Phase::Draining, None)
     );
     driver.wants(&one());
-    let content = |report: &UpdateReport| report.hindrance().is_none();
+    let content = |report: &UpdateReport| report.blocking_failure().is_none();
     let report = driver.until("nothing to report", content).await;
     assert_eq!(report.phase, Phase::Draining);
     node.blocks(false);
@@ -171,7 +175,7 @@ async fn another_config_in_the_midst_of_a_drain_is_planned_anew_and_drains_on() 
         .await;
     tokio::time::sleep(Duration::from_secs(100)).await;
     driver.wants(&two());
-    let wanted = |report: &machinist::update::run::UpdateReport| {
+    let wanted = |report: &machinist::update::reconciler::UpdateReport| {
         report.phase == Phase::Draining && node.drains().len() == 2
     };
     driver.until("the drain for the other", wanted).await;
@@ -217,7 +221,7 @@ async fn a_start_that_cannot_learn_what_is_desired_shows_the_drain_that_the_jour
     let draining = |report: &UpdateReport| !report.blockers.is_empty();
     let begun = driver.until("draining", draining).await.since;
     driver.stop().await;
-    let (root, unknown) = (sandbox.root(), Desired::Unknown);
+    let (root, unknown) = (sandbox.root(), DesiredConfig::Unknown);
     let mut driver = Driver::on_node(&root, &script, &node, unknown, conduct(true));
     let report = driver
         .until("the cordon of the journal", |report| {
@@ -244,7 +248,7 @@ async fn an_api_server_that_is_away_is_waited_for_in_every_step_and_nothing_is_d
         node.fails(request, times, true);
         let mut driver = start(&sandbox, &script, &node, &one());
         driver.patience = Duration::from_secs(24 * 3600);
-        let told = |report: &machinist::update::run::UpdateReport| {
+        let told = |report: &machinist::update::reconciler::UpdateReport| {
             report
                 .blockers
                 .iter()
@@ -396,7 +400,7 @@ async fn a_start_after_the_verification_gives_the_node_back_without_what_is_desi
     driver.stop().await;
     assert!(node.is_cordoned());
     node.fails("uncordon", 0, true);
-    let unknown = machinist::update::run::Desired::Unknown;
+    let unknown = machinist::update::reconciler::DesiredConfig::Unknown;
     let root = sandbox.root();
     let mut driver = Driver::on_node(&root, &script, &node, unknown, conduct(true));
     driver
@@ -410,8 +414,8 @@ async fn a_start_after_the_verification_gives_the_node_back_without_what_is_desi
 async fn what_a_person_reboots_waits_cordoned() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
-    let ask = machinist::update::run::Conduct {
-        reboot: RebootConduct::Ask,
+    let ask = machinist::update::reconciler::ReconcilerOptions {
+        reboot: RebootPolicy::Ask,
         ..conduct(true)
     };
     let (root, desired) = (sandbox.root(), one().desired());
@@ -424,13 +428,13 @@ async fn what_a_person_reboots_waits_cordoned() {
 }
 
 /// A maintenance window half a day from now, for an hour: closed, whenever this runs.
-pub(crate) fn closed() -> Conduct {
+pub(crate) fn closed() -> ReconcilerOptions {
     let later = jiff::Zoned::now().with_time_zone(jiff::tz::TimeZone::UTC);
     let later = later
         .time()
         .wrapping_add(jiff::SignedDuration::from_hours(12));
     let mut closed = conduct(true);
-    closed.windows.windows = vec![machinist::window::Window {
+    closed.windows.windows = vec![machinist::maintenance_window::MaintenanceWindow {
         days: Vec::new(),
         start: later,
         duration: Duration::from_secs(3600),

@@ -2,38 +2,38 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use machinist::update::phase::{Effect, Event, Phase};
+use machinist::update::phase::{Phase, PhaseEffect, PhaseEvent};
 
-fn events() -> Vec<Event> {
+fn events() -> Vec<PhaseEvent> {
     let mut all = vec![
-        Event::Desired,
-        Event::Withdrawn,
-        Event::PlanEmpty,
-        Event::PlanReady,
-        Event::Cordoned,
-        Event::Withheld,
-        Event::Drained,
-        Event::Permitted,
-        Event::Refilled,
-        Event::Replan,
-        Event::Staged,
-        Event::Committed,
-        Event::Verified,
-        Event::StepFailed,
-        Event::UndoFailed,
-        Event::Retry,
-        Event::RebootDue,
-        Event::BootSeen,
+        PhaseEvent::Desired,
+        PhaseEvent::Withdrawn,
+        PhaseEvent::PlanEmpty,
+        PhaseEvent::PlanReady,
+        PhaseEvent::Cordoned,
+        PhaseEvent::Withheld,
+        PhaseEvent::Drained,
+        PhaseEvent::Permitted,
+        PhaseEvent::Refilled,
+        PhaseEvent::Replan,
+        PhaseEvent::Staged,
+        PhaseEvent::Committed,
+        PhaseEvent::Verified,
+        PhaseEvent::StepFailed,
+        PhaseEvent::UndoFailed,
+        PhaseEvent::Retry,
+        PhaseEvent::RebootDue,
+        PhaseEvent::BootSeen,
     ];
     for yes in [false, true] {
-        all.push(Event::PlanRefused {
+        all.push(PhaseEvent::PlanRefused {
             reboot_pending: yes,
         });
-        all.push(Event::ActionsDone { reboot: yes });
-        all.push(Event::Released { drain: yes });
-        all.push(Event::Uncordoned { failed: yes });
+        all.push(PhaseEvent::ActionsDone { reboot: yes });
+        all.push(PhaseEvent::Released { drain: yes });
+        all.push(PhaseEvent::Uncordoned { failed: yes });
         for withdrawn in [false, true] {
-            all.push(Event::Undone {
+            all.push(PhaseEvent::Undone {
                 reboot: yes,
                 withdrawn,
             });
@@ -43,51 +43,67 @@ fn events() -> Vec<Event> {
 }
 
 /// The events with which an effect may end.
-fn answers(effect: Effect) -> Vec<Event> {
-    let refused = |reboot_pending| Event::PlanRefused { reboot_pending };
-    let done = |reboot| Event::ActionsDone { reboot };
-    let undone = |reboot, withdrawn| Event::Undone { reboot, withdrawn };
+fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
+    let refused = |reboot_pending| PhaseEvent::PlanRefused { reboot_pending };
+    let done = |reboot| PhaseEvent::ActionsDone { reboot };
+    let undone = |reboot, withdrawn| PhaseEvent::Undone { reboot, withdrawn };
     let mut all = match effect {
-        Effect::Plan => vec![
-            Event::PlanEmpty,
-            Event::PlanReady,
+        PhaseEffect::Plan => vec![
+            PhaseEvent::PlanEmpty,
+            PhaseEvent::PlanReady,
             refused(true),
             refused(false),
         ],
-        Effect::AwaitRelease => {
-            let released = |drain| Event::Released { drain };
-            vec![released(true), released(false), Event::Withdrawn]
+        PhaseEffect::AwaitRelease => {
+            let released = |drain| PhaseEvent::Released { drain };
+            vec![released(true), released(false), PhaseEvent::Withdrawn]
         }
         // The desired config may change meanwhile, too.
-        Effect::Cordon => vec![Event::Cordoned, Event::Desired, Event::Withdrawn],
-        Effect::Withhold => vec![Event::Withheld, Event::Desired, Event::Withdrawn],
-        Effect::Drain => vec![Event::Drained, Event::Desired, Event::Withdrawn],
-        Effect::Quiesce => vec![
-            Event::Permitted,
-            Event::Refilled,
-            Event::Desired,
-            Event::Withdrawn,
+        PhaseEffect::Cordon => vec![
+            PhaseEvent::Cordoned,
+            PhaseEvent::Desired,
+            PhaseEvent::Withdrawn,
         ],
-        Effect::Uncordon => {
-            let lifted = |failed| Event::Uncordoned { failed };
-            return vec![lifted(true), lifted(false), Event::Desired];
+        PhaseEffect::Withhold => vec![
+            PhaseEvent::Withheld,
+            PhaseEvent::Desired,
+            PhaseEvent::Withdrawn,
+        ],
+        PhaseEffect::Drain => vec![
+            PhaseEvent::Drained,
+            PhaseEvent::Desired,
+            PhaseEvent::Withdrawn,
+        ],
+        PhaseEffect::Quiesce => vec![
+            PhaseEvent::Permitted,
+            PhaseEvent::Refilled,
+            PhaseEvent::Desired,
+            PhaseEvent::Withdrawn,
+        ],
+        PhaseEffect::Uncordon => {
+            let lifted = |failed| PhaseEvent::Uncordoned { failed };
+            return vec![lifted(true), lifted(false), PhaseEvent::Desired];
         }
-        Effect::Stage => vec![Event::Staged, Event::Replan],
-        Effect::Commit => vec![Event::Committed],
-        Effect::Act => vec![done(true), done(false)],
-        Effect::Reboot => vec![Event::Desired, Event::Withdrawn, Event::BootSeen],
-        Effect::Verify => vec![Event::Verified],
-        Effect::Undo => {
+        PhaseEffect::Stage => vec![PhaseEvent::Staged, PhaseEvent::Replan],
+        PhaseEffect::Commit => vec![PhaseEvent::Committed],
+        PhaseEffect::Act => vec![done(true), done(false)],
+        PhaseEffect::Reboot => vec![
+            PhaseEvent::Desired,
+            PhaseEvent::Withdrawn,
+            PhaseEvent::BootSeen,
+        ],
+        PhaseEffect::Verify => vec![PhaseEvent::Verified],
+        PhaseEffect::Undo => {
             return vec![
                 undone(true, false),
                 undone(true, true),
                 undone(false, true),
                 undone(false, false),
-                Event::UndoFailed,
+                PhaseEvent::UndoFailed,
             ];
         }
     };
-    all.push(Event::StepFailed);
+    all.push(PhaseEvent::StepFailed);
     all
 }
 
@@ -114,20 +130,20 @@ fn every_phase_answers_every_event_and_stays_where_it_is_when_there_is_nothing_t
 #[test]
 fn every_answer_of_an_effect_leads_on() {
     let ways = [
-        (Phase::Planned, Effect::Plan),
-        (Phase::Waiting, Effect::AwaitRelease),
-        (Phase::Cordoned, Effect::Cordon),
-        (Phase::Withholding, Effect::Withhold),
-        (Phase::Draining, Effect::Drain),
-        (Phase::Drained, Effect::Quiesce),
-        (Phase::Staging, Effect::Stage),
-        (Phase::Committing, Effect::Commit),
-        (Phase::Acting, Effect::Act),
-        (Phase::Booted, Effect::Act),
-        (Phase::RebootPending, Effect::Reboot),
-        (Phase::Verifying, Effect::Verify),
-        (Phase::Undoing, Effect::Undo),
-        (Phase::Uncordoning, Effect::Uncordon),
+        (Phase::Planned, PhaseEffect::Plan),
+        (Phase::Waiting, PhaseEffect::AwaitRelease),
+        (Phase::Cordoned, PhaseEffect::Cordon),
+        (Phase::Withholding, PhaseEffect::Withhold),
+        (Phase::Draining, PhaseEffect::Drain),
+        (Phase::Drained, PhaseEffect::Quiesce),
+        (Phase::Staging, PhaseEffect::Stage),
+        (Phase::Committing, PhaseEffect::Commit),
+        (Phase::Acting, PhaseEffect::Act),
+        (Phase::Booted, PhaseEffect::Act),
+        (Phase::RebootPending, PhaseEffect::Reboot),
+        (Phase::Verifying, PhaseEffect::Verify),
+        (Phase::Undoing, PhaseEffect::Undo),
+        (Phase::Uncordoning, PhaseEffect::Uncordon),
     ];
     for (phase, effect) in ways {
         for event in answers(effect) {
@@ -146,10 +162,10 @@ fn whatever_would_end_gives_the_node_back_first_and_nothing_else_does() {
             let (next, effect) = phase.on(event, false);
             let lifted = phase.on(event, true);
             let ends = matches!(next, Phase::Idle | Phase::Failed);
-            match ends && !matches!(event, Event::Uncordoned { .. }) {
+            match ends && !matches!(event, PhaseEvent::Uncordoned { .. }) {
                 true => assert_eq!(
                     lifted,
-                    (Phase::Uncordoning, Some(Effect::Uncordon)),
+                    (Phase::Uncordoning, Some(PhaseEffect::Uncordon)),
                     "{phase:?} {event:?}"
                 ),
                 false => assert_eq!(lifted, (next, effect), "{phase:?} {event:?}"),
@@ -163,11 +179,11 @@ fn whatever_would_end_gives_the_node_back_first_and_nothing_else_does() {
 #[test]
 fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() {
     let order = [
-        (Phase::Waiting, Event::Released { drain: true }),
-        (Phase::Cordoned, Event::Cordoned),
-        (Phase::Withholding, Event::Withheld),
-        (Phase::Draining, Event::Drained),
-        (Phase::Drained, Event::Permitted),
+        (Phase::Waiting, PhaseEvent::Released { drain: true }),
+        (Phase::Cordoned, PhaseEvent::Cordoned),
+        (Phase::Withholding, PhaseEvent::Withheld),
+        (Phase::Draining, PhaseEvent::Drained),
+        (Phase::Drained, PhaseEvent::Permitted),
     ];
     for (index, (phase, event)) in order.into_iter().enumerate() {
         let (next, _) = phase.on(event, false);
@@ -177,7 +193,8 @@ fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() 
         assert_eq!(next, follows);
         for other in events().into_iter().filter(|other| *other != event) {
             let leads = phase.on(other, false).0;
-            let undrained = phase == Phase::Waiting && other == Event::Released { drain: false };
+            let undrained =
+                phase == Phase::Waiting && other == PhaseEvent::Released { drain: false };
             assert!(leads != Phase::Staging || undrained, "{phase:?} {other:?}");
         }
     }
@@ -188,40 +205,46 @@ fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() 
 fn nothing_is_committed_unstaged_acted_on_uncommitted_or_verified_unfinished() {
     type Marks = (bool, bool, bool);
     let mut seen: BTreeSet<(String, Marks)> = BTreeSet::new();
-    let mut todo: VecDeque<(Phase, Option<Effect>, Marks)> = VecDeque::new();
+    let mut todo: VecDeque<(Phase, Option<PhaseEffect>, Marks)> = VecDeque::new();
     // The states at the first start, and those that the journal may restore at a later one.
     todo.push_back((Phase::Idle, None, (false, false, false)));
-    todo.push_back((Phase::Acting, Some(Effect::Act), (true, true, false)));
-    todo.push_back((Phase::Booted, Some(Effect::Act), (true, true, false)));
-    todo.push_back((Phase::Undoing, Some(Effect::Undo), (true, true, false)));
+    todo.push_back((Phase::Acting, Some(PhaseEffect::Act), (true, true, false)));
+    todo.push_back((Phase::Booted, Some(PhaseEffect::Act), (true, true, false)));
+    todo.push_back((Phase::Undoing, Some(PhaseEffect::Undo), (true, true, false)));
     while let Some((phase, effect, marks)) = todo.pop_front() {
         if !seen.insert((format!("{phase:?} {effect:?}"), marks)) {
             continue;
         }
         let (staged, committed, acted) = marks;
         match effect {
-            Some(Effect::Commit) => assert!(staged),
-            Some(Effect::Act) => assert!(committed),
-            Some(Effect::Verify) => assert!(committed && acted),
+            Some(PhaseEffect::Commit) => assert!(staged),
+            Some(PhaseEffect::Act) => assert!(committed),
+            Some(PhaseEffect::Verify) => assert!(committed && acted),
             _ => {}
         }
         let events = match effect {
             Some(effect) => answers(effect),
-            None => vec![Event::Desired, Event::Withdrawn, Event::Retry],
+            None => vec![
+                PhaseEvent::Desired,
+                PhaseEvent::Withdrawn,
+                PhaseEvent::Retry,
+            ],
         };
         for event in events {
             // It is reported for a committed update alone; the boot after a rollback leads back to
             // the rollback.
-            if event == Event::BootSeen && !committed {
+            if event == PhaseEvent::BootSeen && !committed {
                 continue;
             }
             let marks = match event {
-                Event::Staged => (true, false, false),
-                Event::Committed => (staged, staged, false),
-                Event::ActionsDone { .. } => (staged, committed, committed),
-                Event::Verified | Event::Undone { reboot: false, .. } => (false, false, false),
+                PhaseEvent::Staged => (true, false, false),
+                PhaseEvent::Committed => (staged, staged, false),
+                PhaseEvent::ActionsDone { .. } => (staged, committed, committed),
+                PhaseEvent::Verified | PhaseEvent::Undone { reboot: false, .. } => {
+                    (false, false, false)
+                }
                 // Another config is staged on top.
-                Event::Released { .. } => (false, false, false),
+                PhaseEvent::Released { .. } => (false, false, false),
                 _ => marks,
             };
             let (next, effect) = phase.on(event, false);

@@ -3,22 +3,22 @@
 use std::{sync::Arc, time::Duration};
 
 use machinist::{
-    path::AbsPath,
+    abs_path::AbsPath,
     reason::Reason,
-    root::{Act, Op},
+    rootfs::{FsOp, FsOpKind},
     update::{
         journal::Outcome,
         phase::Phase,
-        run::{Conduct, RebootConduct, UpdateReport, Updater},
+        reconciler::{RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
     },
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    driver::{Driver, boot, machine, tree},
+    harness::{Driver, boot, machine, tree},
     sandbox::{Quiet, Sandbox, Written, conduct, config},
-    services::Script,
+    scripted_services::Script,
 };
 
 /// A file that no policy covers: the built-in policies require a reboot.
@@ -34,9 +34,9 @@ pub(crate) fn start(
     sandbox: &Sandbox,
     script: &Script,
     config: &Written,
-    reboot: RebootConduct,
+    reboot: RebootPolicy,
 ) -> Driver {
-    let conduct = Conduct {
+    let conduct = ReconcilerOptions {
         reboot,
         ..conduct(true)
     };
@@ -44,18 +44,18 @@ pub(crate) fn start(
 }
 
 pub(crate) fn auto(sandbox: &Sandbox, script: &Script, config: &Written) -> Driver {
-    start(sandbox, script, config, RebootConduct::Auto)
+    start(sandbox, script, config, RebootPolicy::Auto)
 }
 
 pub(crate) async fn once(
     sandbox: &Sandbox,
     script: &Script,
-    conduct: Conduct,
+    conduct: ReconcilerOptions,
     config: &Written,
 ) -> Arc<UpdateReport> {
     let (_keep, desired) = watch::channel(config.desired());
     let services = Some(script.clone());
-    let (updater, _) = Updater::new(&sandbox.root(), services, Quiet, conduct, desired).unwrap();
+    let (updater, _) = Reconciler::new(&sandbox.root(), services, Quiet, conduct, desired).unwrap();
     let ran = updater.run_once(CancellationToken::new());
     let ran = tokio::time::timeout(std::time::Duration::from_secs(30), ran);
     ran.await.unwrap().unwrap()
@@ -99,7 +99,7 @@ async fn before_its_first_turn_the_driver_already_tells_what_the_journal_proves(
     let (_keep, desired) = watch::channel(one().desired());
     let (services, conduct) = (Some(script), conduct(true));
     let (_updater, reports) =
-        Updater::new(&sandbox.root(), services, Quiet, conduct, desired).unwrap();
+        Reconciler::new(&sandbox.root(), services, Quiet, conduct, desired).unwrap();
     let report = reports.borrow();
     assert_eq!(report.phase, Phase::Booted);
     assert!(report.unverified);
@@ -165,7 +165,7 @@ async fn however_long_a_reboot_is_held_up_it_is_asked_for_slowly_the_same_way_an
 async fn a_reboot_that_is_called_off_is_said_and_leaves_time_to_take_the_config_back() {
     let (sandbox, script) = (machine(), Script::new());
     let nothing = config("nothing");
-    let mut driver = start(&sandbox, &script, &nothing, RebootConduct::Auto);
+    let mut driver = start(&sandbox, &script, &nothing, RebootPolicy::Auto);
     driver.patience = Duration::from_secs(3600);
     driver.until_on(&nothing).await;
     let before = tree(&sandbox);
@@ -212,17 +212,17 @@ async fn shutdowns_are_held_off_exactly_while_the_tree_is_a_mix() {
     let (sandbox, script) = (machine(), Script::new());
     let exchanges = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (seen, watching) = (Arc::clone(&exchanges), script.clone());
-    let root = sandbox.root().with_fault(Arc::new(move |op: &Op| {
+    let root = sandbox.root().with_fault(Arc::new(move |op: &FsOp| {
         // The journal is exchanged with its spare file as well.
         let ours = |path: &AbsPath| path.as_str() == "/etc/found";
-        if matches!(&op.act, Act::Exchange(with) if ours(&op.path) || ours(with)) {
+        if matches!(&op.act, FsOpKind::Exchange(with) if ours(&op.path) || ours(with)) {
             seen.lock().unwrap().push(watching.locks_held());
         }
         None
     }));
     let nothing = config("nothing");
-    let conduct = Conduct {
-        reboot: RebootConduct::Ask,
+    let conduct = ReconcilerOptions {
+        reboot: RebootPolicy::Ask,
         ..conduct(true)
     };
     let mut driver = Driver::on(&root, &script, nothing.desired(), conduct);

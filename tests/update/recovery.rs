@@ -2,16 +2,16 @@
 
 use machinist::{
     reason::Reason,
-    root::Root,
+    rootfs::Root,
     update::{observe::recovery_missing, phase::Phase},
 };
 
 use crate::{
-    driver::{Driver, machine, tree},
+    harness::{Driver, machine, tree},
     node::NodeDouble,
     reboots::one,
     sandbox::{Sandbox, apply, at, conduct, config},
-    services::Script,
+    scripted_services::Script,
 };
 
 const UNITS: &str = "/usr/lib/systemd/system";

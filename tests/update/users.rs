@@ -1,12 +1,12 @@
 //! What local users do between a commit and its verification.
 
-use machinist::update::{journal::Outcome, run::RebootConduct};
+use machinist::update::{journal::Outcome, reconciler::RebootPolicy};
 
 use crate::{
-    driver::{Driver, boot, machine},
+    harness::{Driver, boot, machine},
     reboots::start,
     sandbox::{Sandbox, Written, config},
-    services::Script,
+    scripted_services::Script,
 };
 
 const BOB: u32 = 61_234;
@@ -21,7 +21,7 @@ fn wanted() -> Written {
 }
 
 async fn committed(sandbox: &Sandbox, script: &Script) {
-    let mut driver: Driver = start(sandbox, script, &wanted(), RebootConduct::Auto);
+    let mut driver: Driver = start(sandbox, script, &wanted(), RebootPolicy::Auto);
     driver.patience = std::time::Duration::from_secs(60);
     script.until_asked("reboot Logind").await;
     driver.stop().await;
@@ -56,7 +56,7 @@ async fn what_a_user_does_before_the_verification_fails_no_update() {
         std::os::unix::fs::chown(home, Some(BOB), Some(BOB)).unwrap();
         committed(&sandbox, &script).await;
         act(&sandbox);
-        let mut driver = start(&sandbox, &script, &wanted(), RebootConduct::Auto);
+        let mut driver = start(&sandbox, &script, &wanted(), RebootPolicy::Auto);
         let report = driver.until_on(&wanted()).await;
         assert_eq!(report.updates[0].outcome, Outcome::Done, "{what}");
         let left = sandbox.journal().history[0].left_behind.join("; ");
@@ -70,8 +70,8 @@ async fn what_changed_where_root_alone_writes_still_fails_the_update() {
     let (sandbox, script) = (machine(), Script::new());
     committed(&sandbox, &script).await;
     sandbox.write("/etc/found", "other\n");
-    let mut driver = start(&sandbox, &script, &wanted(), RebootConduct::Auto);
-    let failed = |report: &machinist::update::run::UpdateReport| report.failure.is_some();
+    let mut driver = start(&sandbox, &script, &wanted(), RebootPolicy::Auto);
+    let failed = |report: &machinist::update::reconciler::UpdateReport| report.failure.is_some();
     driver.until("a failure", failed).await;
     driver.stop().await;
 }

@@ -1,13 +1,13 @@
 //! The warnings of a plan, in the report while the update is pending.
 
-use machinist::update::{phase::Phase, run::RebootConduct};
+use machinist::update::{phase::Phase, reconciler::RebootPolicy};
 
 use crate::{
-    driver::{boot, machine},
+    harness::{boot, machine},
     nodes::closed,
     reboots::{one, start},
     sandbox::Written,
-    services::Script,
+    scripted_services::Script,
 };
 
 const CANNOT_START: &str =
@@ -24,7 +24,7 @@ fn config() -> Written {
 async fn a_pending_update_names_a_unit_that_cannot_start_until_the_machine_is_on_it() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver =
-        crate::driver::Driver::conducted(&sandbox, &script, config().desired(), closed());
+        crate::harness::Driver::conducted(&sandbox, &script, config().desired(), closed());
     let report = driver
         .until("waits", |report| {
             report.phase == Phase::Waiting && report.opens.is_some()
@@ -32,14 +32,14 @@ async fn a_pending_update_names_a_unit_that_cannot_start_until_the_machine_is_on
         .await;
     assert_eq!(report.plan_warnings, [CANNOT_START]);
     driver.stop().await;
-    let mut driver = start(&sandbox, &script, &config(), RebootConduct::Ask);
+    let mut driver = start(&sandbox, &script, &config(), RebootPolicy::Ask);
     for restarts in 0..2 {
         let report = driver
             .until("reboot", |report| report.phase == Phase::RebootPending)
             .await;
         assert_eq!(report.plan_warnings, [CANNOT_START], "{restarts}");
         driver.stop().await;
-        driver = start(&sandbox, &script, &config(), RebootConduct::Ask);
+        driver = start(&sandbox, &script, &config(), RebootPolicy::Ask);
     }
     // Another config has the warnings of its own plan.
     driver.wants(&one());
@@ -61,7 +61,7 @@ async fn a_pending_update_names_a_unit_that_cannot_start_until_the_machine_is_on
         .await;
     driver.stop().await;
     boot(&sandbox, "boot-2");
-    let mut driver = start(&sandbox, &script, &config(), RebootConduct::Ask);
+    let mut driver = start(&sandbox, &script, &config(), RebootPolicy::Ask);
     let report = driver.until_on(&config()).await;
     assert_eq!(report.plan_warnings, [""; 0]);
     driver.stop().await;

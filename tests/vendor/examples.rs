@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    machine::{Agent, Machine},
+    device_host::{Agent, Machine},
     program::lists,
 };
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use machinist::{
     kubelet::api::v1beta1,
-    vendor::api::v1::{self as api, answer, question},
+    vendor_api::api::v1::{self as api, answer, question},
 };
 
 use crate::{
-    kubelet_double::{Books, Knobs, KubeletDouble},
-    machine::Machine,
+    device_host::Machine,
+    fake_kubelet::{Books, Knobs, KubeletDouble},
     program::{device, node, vendor_is},
 };
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use machinist::{
-    device::{status::DevicesStatus, vendor::KIND},
-    vendor::{
-        VendorStatus,
+    device::{status::DevicesStatus, vendor_declaration::KIND},
+    vendor_api::{
+        LiveVendorStatus,
         api::v1::{
             self as api, FromAgent, FromVendor, from_agent, from_vendor::Said,
             vendor_client::VendorClient,
@@ -16,7 +16,7 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Endpoint};
 
-use crate::machine::{Agent, Machine};
+use crate::device_host::{Agent, Machine};
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -227,7 +227,11 @@ pub(crate) async fn wait(what: &str, done: impl Fn() -> bool) {
 }
 
 /// Waits until the vendor's status satisfies the condition.
-pub(crate) async fn vendor_is(agent: &Agent, name: &str, wanted: impl Fn(&VendorStatus) -> bool) {
+pub(crate) async fn vendor_is(
+    agent: &Agent,
+    name: &str,
+    wanted: impl Fn(&LiveVendorStatus) -> bool,
+) {
     let vendors = agent.handle.vendors();
     let is = || {
         vendors

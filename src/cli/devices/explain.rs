@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Exit, Global, Printed, ask, print_data};
+use super::{Exit, Global, OutputFormatArg, fetch_status, print_data};
 use crate::status::{DeviceStatus, ResourceStatus, Status, VendorStatus};
 
 /// Arguments of `devices explain`.
@@ -16,19 +16,19 @@ Exits with 0 if the running agent advertises the resource, else with 1.
 
 Example:
   machinist devices explain acme.dev/serial")]
-pub struct ExplainArgs {
+pub struct DeviceExplainArgs {
     /// The resource name, as in pod specs
     #[arg(value_name = "RESOURCE")]
     pub resource: String,
     /// The output format.
     #[command(flatten)]
-    pub printed: Printed,
+    pub printed: OutputFormatArg,
 }
 
 /// The facts about one resource.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Explained<'a> {
+struct ResourceFacts<'a> {
     #[serde(flatten)]
     resource: &'a ResourceStatus,
     /// The vendor whose device driver provides it.
@@ -39,8 +39,8 @@ struct Explained<'a> {
     problems: Vec<&'a str>,
 }
 
-pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
-    let status = ask(&global.open_root()?)?;
+pub(super) fn run(global: &Global, args: &DeviceExplainArgs) -> anyhow::Result<Exit> {
+    let status = fetch_status(&global.open_root()?)?;
     let found = status.devices.iter();
     let mut found = found.filter(|one| one.resource == args.resource);
     let Some(resource) = found.next() else {
@@ -51,7 +51,7 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> Explained<'a> {
+fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> ResourceFacts<'a> {
     let vendor = resource.source.strip_prefix("vendor ");
     let vendor = vendor.and_then(|name| status.vendors.iter().find(|one| one.vendor == name));
     let of_vendor = ["vendor ", "plugin "]
@@ -63,7 +63,7 @@ fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> Explained<
             || of_vendor && problem.contains("/vendors.d/")
     };
     let problems = status.device_problems.iter().map(String::as_str);
-    Explained {
+    ResourceFacts {
         resource,
         vendor,
         holders_unknown: status.holders_unknown.as_deref(),
@@ -89,7 +89,7 @@ fn nobody(status: &Status, resource: &str) -> String {
     text
 }
 
-fn text(explained: &Explained<'_>) -> String {
+fn text(explained: &ResourceFacts<'_>) -> String {
     let resource = explained.resource;
     let mut text = format!("{} is provided by {}\n", resource.resource, resource.source);
     let known = match (resource.registered, resource.reason.as_str()) {

@@ -5,29 +5,29 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::{
-    cli::nodes::Rehearse,
+    cli::node_selection::DryRunArg,
     cluster::ClusterError,
     drain::{
-        Note, PodId, Wait,
-        evict::{DrainError, Progress, Rehearsal},
+        PodId, PodNote, PodWait,
+        eviction::{DrainError, DrainPreview, EvictionProgress},
     },
     error_chain::chain,
-    plan::printable,
+    plan::escape_line,
     reason::Reason,
 };
 
 /// The document of `drain -o json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Drain {
+pub(super) struct DrainOutput {
     api_version: &'static str,
     kind: &'static str,
     dry_run: &'static str,
-    pub(super) nodes: Vec<Report>,
+    pub(super) nodes: Vec<NodeDrainReport>,
 }
 
-impl Drain {
-    pub(super) fn new(dry_run: &'static str, nodes: Vec<Report>) -> Self {
+impl DrainOutput {
+    pub(super) fn new(dry_run: &'static str, nodes: Vec<NodeDrainReport>) -> Self {
         Self {
             api_version: "machinist.dev/v1",
             kind: "Drain",
@@ -40,7 +40,7 @@ impl Drain {
 /// One node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(super) struct NodeDrainReport {
     node: String,
     outcome: &'static str,
     /// Why the drain failed.
@@ -48,11 +48,11 @@ pub(super) struct Report {
     pub(super) message: Option<String>,
     gone: usize,
     /// The pods that would be evicted, in order; empty unless it is a dry run.
-    evict: Vec<Said>,
+    evict: Vec<PodMessage>,
     /// Notes about pods that stay or lose data.
-    notes: Vec<Said>,
+    notes: Vec<PodMessage>,
     /// The pods that the drain waits for.
-    waits: Vec<Said>,
+    waits: Vec<PodMessage>,
     left_behind: Vec<PodId>,
     #[serde(skip)]
     dry_run: &'static str,
@@ -61,7 +61,7 @@ pub(super) struct Report {
 /// A pod and a message about it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Said {
+struct PodMessage {
     namespace: String,
     name: String,
     reason: Option<Reason>,
@@ -70,7 +70,7 @@ struct Said {
     expected_end: Option<jiff::Timestamp>,
 }
 
-impl Said {
+impl PodMessage {
     fn of(pod: &PodId) -> Self {
         Self {
             namespace: pod.namespace.clone(),
@@ -82,7 +82,7 @@ impl Said {
         }
     }
 
-    fn note((pod, note): &(PodId, Note)) -> Self {
+    fn note((pod, note): &(PodId, PodNote)) -> Self {
         Self {
             reason: Some(note.reason()),
             message: Some(note.sentence()),
@@ -90,7 +90,7 @@ impl Said {
         }
     }
 
-    fn wait(wait: &Wait) -> Self {
+    fn wait(wait: &PodWait) -> Self {
         Self {
             reason: Some(wait.what.reason()),
             message: Some(wait.sentence()),
@@ -101,7 +101,7 @@ impl Said {
     }
 }
 
-impl Report {
+impl NodeDrainReport {
     fn new(node: &str, outcome: &'static str) -> Self {
         Self {
             node: node.to_owned(),
@@ -125,7 +125,7 @@ impl Report {
         }
     }
 
-    pub(super) fn not_cordoned(node: &str, error: &ClusterError) -> Self {
+    pub(super) fn cordon_failed(node: &str, error: &ClusterError) -> Self {
         Self {
             reason: Some(error.reason()),
             message: Some(chain(error)),
@@ -133,34 +133,34 @@ impl Report {
         }
     }
 
-    pub(super) fn drained(node: &str, last: &Progress) -> Self {
-        Self::new(node, "Drained").at(last)
+    pub(super) fn drained(node: &str, last: &EvictionProgress) -> Self {
+        Self::new(node, "Drained").with_progress(last)
     }
 
     /// Adds the last progress.
-    pub(super) fn at(self, last: &Progress) -> Self {
+    pub(super) fn with_progress(self, last: &EvictionProgress) -> Self {
         Self {
             gone: last.gone,
-            notes: last.notes.iter().map(Said::note).collect(),
-            waits: last.waits.iter().map(Said::wait).collect(),
+            notes: last.notes.iter().map(PodMessage::note).collect(),
+            waits: last.waits.iter().map(PodMessage::wait).collect(),
             left_behind: last.left_behind.clone(),
             ..self
         }
     }
 
-    pub(super) fn rehearsed(node: &str, dry_run: Rehearse, rehearsal: &Rehearsal) -> Self {
+    pub(super) fn preview(node: &str, dry_run: DryRunArg, rehearsal: &DrainPreview) -> Self {
         let evict = rehearsal.evict.iter().map(|one| {
-            let kept = one.kept_by.clone().map(|what| Wait {
+            let kept = one.kept_by.clone().map(|what| PodWait {
                 pod: one.pod.clone(),
                 what,
                 since: jiff::Timestamp::UNIX_EPOCH,
                 expected_end: None,
                 too_late_for: None,
             });
-            let kept = kept.as_ref().map(Said::wait);
-            Said {
+            let kept = kept.as_ref().map(PodMessage::wait);
+            PodMessage {
                 since: None,
-                ..kept.unwrap_or_else(|| Said::of(&one.pod))
+                ..kept.unwrap_or_else(|| PodMessage::of(&one.pod))
             }
         });
         let lost = rehearsal.evict.iter();
@@ -172,7 +172,7 @@ impl Report {
                 .leave
                 .iter()
                 .chain(&lost)
-                .map(Said::note)
+                .map(PodMessage::note)
                 .collect(),
             dry_run: dry_run.suffix(),
             ..Self::new(node, "WouldDrain")
@@ -194,7 +194,7 @@ impl Report {
                 let _ = writeln!(text, "node/{node} cordoned{dry_run}");
                 for pod in &self.evict {
                     let kept = pod.message.as_ref().map(|why| format!(": {why}"));
-                    let kept = printable(&kept.unwrap_or_default());
+                    let kept = escape_line(&kept.unwrap_or_default());
                     let _ = writeln!(
                         text,
                         "pod/{}/{} evicted{dry_run}{kept}",
@@ -202,7 +202,7 @@ impl Report {
                     );
                 }
                 for note in &self.notes {
-                    let why = printable(note.message.as_deref().unwrap_or_default());
+                    let why = escape_line(note.message.as_deref().unwrap_or_default());
                     let _ = writeln!(text, "pod/{}/{} {why}", note.namespace, note.name);
                 }
                 let _ = writeln!(text, "node/{node} drained{dry_run}");

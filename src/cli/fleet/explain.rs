@@ -3,9 +3,9 @@
 
 use jiff::Timestamp;
 
-use super::{node::NodeReport, text::silent, words};
+use super::{annotations, node::NodeReport, render::silence_duration};
 use crate::{
-    crd::{State, names::protocol},
+    kube_api::{NodeUpdateState, keys::protocol},
     reason::Reason,
     status::{Finding, what_to_do},
 };
@@ -42,25 +42,25 @@ fn agent(report: &NodeReport, now: Timestamp) -> Option<Finding> {
         let what = format!("no machinist agent has reported for {node}");
         return Some(Finding::plain(what, see));
     }
-    let silent = silent(report, now)?;
+    let silent = silence_duration(report, now)?;
     let what = format!("the agent of {node} has not reported for {silent}");
     Some(Finding::plain(what, see))
 }
 
 fn failed(report: &NodeReport) -> Option<Finding> {
-    let state = report.state.as_deref().and_then(State::parse)?;
+    let state = report.state.as_deref().and_then(NodeUpdateState::parse)?;
     let advice = match state {
-        State::Degraded => {
+        NodeUpdateState::Degraded => {
             "fix the reported problem; it is retried automatically if a retry may help"
         }
-        State::Unreconcilable => {
+        NodeUpdateState::Unreconcilable => {
             "set a desired config that this machine supports; nothing was changed"
         }
-        State::Working | State::Done => return None,
+        NodeUpdateState::Working | NodeUpdateState::Done => return None,
     };
     let reason = report.reason.as_deref().unwrap_or("no reason given");
     let what = format!("{} is {state}: {reason}", report.node);
-    Some(match words::leading(reason) {
+    Some(match annotations::leading(reason) {
         Some(code) => Finding::coded(code, what, advice),
         None => Finding::plain(what, advice),
     })
@@ -79,7 +79,7 @@ fn advice(reason: Reason, report: &NodeReport) -> String {
 /// an update does not continue by waiting.
 fn held_up(report: &NodeReport) -> Option<Finding> {
     let reason = report.reason.as_deref()?;
-    let code = words::leading(reason)?;
+    let code = annotations::leading(reason)?;
     let known = what_to_do(code, &report.node);
     let advice = match known.is_empty() {
         true => "fix the reported problem".to_owned(),
@@ -91,8 +91,11 @@ fn held_up(report: &NodeReport) -> Option<Finding> {
 
 fn update(report: &NodeReport) -> Option<Finding> {
     let desired = report.config.desired.as_deref()?;
-    let state = report.state.as_deref().and_then(State::parse);
-    if matches!(state, Some(State::Degraded | State::Unreconcilable)) {
+    let state = report.state.as_deref().and_then(NodeUpdateState::parse);
+    if matches!(
+        state,
+        Some(NodeUpdateState::Degraded | NodeUpdateState::Unreconcilable)
+    ) {
         return None;
     }
     if let Some(step) = &report.step {
@@ -101,9 +104,9 @@ fn update(report: &NodeReport) -> Option<Finding> {
     }
     let same = report.config.current.as_deref() == Some(desired);
     match (same, state) {
-        (true, Some(State::Done)) => None,
-        (_, Some(State::Working)) if let Some(held_up) = held_up(report) => Some(held_up),
-        (_, Some(State::Working)) => Some(Finding::plain(
+        (true, Some(NodeUpdateState::Done)) => None,
+        (_, Some(NodeUpdateState::Working)) if let Some(held_up) = held_up(report) => Some(held_up),
+        (_, Some(NodeUpdateState::Working)) => Some(Finding::plain(
             format!("update to {desired} in progress"),
             "wait; for its phase, run machinist status on the node",
         )),
@@ -181,7 +184,7 @@ fn gates(report: &NodeReport) -> Option<Finding> {
     }
     let message = report.ready_message.as_deref().unwrap_or_default();
     let what = format!("{} is not ready: {message}", report.node);
-    let code = report.ready_reason.as_deref().and_then(words::reason);
+    let code = report.ready_reason.as_deref().and_then(annotations::reason);
     Some(match code {
         Some(code) => Finding::coded(code, what, ""),
         None => Finding::plain(what, ""),

@@ -4,11 +4,11 @@
 //! show the published state. The requests are here and in `cluster/fleet.rs`; the processing of the
 //! responses does no I/O.
 
+mod annotations;
 mod explain;
 mod node;
 mod pools;
-mod text;
-mod words;
+mod render;
 
 #[cfg(test)]
 mod tests;
@@ -19,22 +19,22 @@ use jiff::Timestamp;
 use node::NodeReport;
 use pools::PoolsReport;
 
-use super::{Exit, Printed, nodes::Reach, print_data, short};
+use super::{Exit, OutputFormatArg, node_selection::ClusterArgs, print_data, short};
 use crate::{
     clock::Clock,
-    cluster::{Cluster, ClusterError, fleet, machine_config_node},
-    crd::{MachineConfigNodeStatus, PoolView},
+    cluster::{Cluster, ClusterError, fleet_queries, machine_config_node},
     error_chain::chain,
+    kube_api::{MachineConfigNodeStatus, PoolView},
     status::Finding,
 };
 
 /// The number of events to show.
-const EVENTS: usize = 8;
+const MAX_EVENTS: usize = 8;
 
 /// There is no pool of that name.
 #[derive(Debug, thiserror::Error)]
 #[error("MachineConfigPool {name} not found; {}", those(.others))]
-struct NoPool {
+struct PoolNotFound {
     name: String,
     others: Vec<String>,
 }
@@ -47,10 +47,14 @@ fn those(others: &[String]) -> String {
 }
 
 /// `status --node NAME`: exits with 0 if the node is ready and its agent still reports.
-pub(super) fn node(reach: &Reach, name: &str, printed: Printed) -> anyhow::Result<Exit> {
+pub(super) fn node(
+    reach: &ClusterArgs,
+    name: &str,
+    printed: OutputFormatArg,
+) -> anyhow::Result<Exit> {
     let now = Clock::system().now();
     let report = short()?.block_on(one(reach, name, now))?;
-    print_data(printed.output, &report, |report| text::node(report, now))?;
+    print_data(printed.output, &report, |report| render::node(report, now))?;
     Ok(match (report.ready, report.silent) {
         (Some(true), false) => Exit::Done,
         _ => Exit::Failed,
@@ -58,10 +62,14 @@ pub(super) fn node(reach: &Reach, name: &str, printed: Printed) -> anyhow::Resul
 }
 
 /// `status --pool [NAME]`: exits with 0 if none of the shown pools is degraded.
-pub(super) fn pools(reach: &Reach, name: &str, printed: Printed) -> anyhow::Result<Exit> {
+pub(super) fn pools(
+    reach: &ClusterArgs,
+    name: &str,
+    printed: OutputFormatArg,
+) -> anyhow::Result<Exit> {
     let report = short()?.block_on(several(reach, name))?;
     let now = Clock::system().now();
-    print_data(printed.output, &report, |report| text::pools(report, now))?;
+    print_data(printed.output, &report, |report| render::pools(report, now))?;
     let degraded = |pool: &pools::PoolReport| pool.computed.degraded == Some(true);
     Ok(match report.pools.iter().any(degraded) {
         true => Exit::Failed,
@@ -70,22 +78,23 @@ pub(super) fn pools(reach: &Reach, name: &str, printed: Printed) -> anyhow::Resu
 }
 
 /// `explain --node NAME`, as findings.
-pub(super) fn explain(reach: &Reach, name: &str) -> anyhow::Result<Vec<Finding>> {
+pub(super) fn explain(reach: &ClusterArgs, name: &str) -> anyhow::Result<Vec<Finding>> {
     let now = Clock::system().now();
     let report = short()?.block_on(one(reach, name, now))?;
     Ok(explain::findings(&report, now))
 }
 
 /// The published state of one node.
-async fn one(reach: &Reach, name: &str, now: Timestamp) -> anyhow::Result<NodeReport> {
+async fn one(reach: &ClusterArgs, name: &str, now: Timestamp) -> anyhow::Result<NodeReport> {
     let cluster = reach.cluster().await?;
-    let node = fleet::node(&cluster, name).await?;
+    let node = fleet_queries::node(&cluster, name).await?;
     let mut notes = Vec::new();
     let pools = pools_of(&cluster, &mut notes).await?;
     let progress = or_note(machine_config_node::read(&cluster, name).await, &mut notes)?.flatten();
-    let mut events = or_note(fleet::events(&cluster, name).await, &mut notes)?.unwrap_or_default();
-    events.truncate(EVENTS);
-    let facts = node::Facts {
+    let mut events =
+        or_note(fleet_queries::events(&cluster, name).await, &mut notes)?.unwrap_or_default();
+    events.truncate(MAX_EVENTS);
+    let facts = node::NodeObjects {
         node,
         pools,
         progress,
@@ -96,15 +105,15 @@ async fn one(reach: &Reach, name: &str, now: Timestamp) -> anyhow::Result<NodeRe
 }
 
 /// The published state of one pool, or of all.
-async fn several(reach: &Reach, name: &str) -> anyhow::Result<PoolsReport> {
+async fn several(reach: &ClusterArgs, name: &str) -> anyhow::Result<PoolsReport> {
     let cluster = reach.cluster().await?;
-    let pools = fleet::pools(&cluster).await?;
+    let pools = fleet_queries::pools(&cluster).await?;
     if !name.is_empty() && !pools.iter().any(|pool| pool.name == name) {
         let others = pools.into_iter().map(|pool| pool.name).collect();
         let name = name.to_owned();
-        return Err(NoPool { name, others }.into());
+        return Err(PoolNotFound { name, others }.into());
     }
-    let nodes = fleet::nodes(&cluster).await?;
+    let nodes = fleet_queries::nodes(&cluster).await?;
     let mut notes = Vec::new();
     let progress = progress(&cluster, &mut notes).await?;
     let mut report = PoolsReport::of(&pools, &nodes, &progress);
@@ -117,14 +126,14 @@ async fn several(reach: &Reach, name: &str) -> anyhow::Result<PoolsReport> {
 
 /// The pools; a cluster without the kind has none.
 async fn pools_of(cluster: &Cluster, notes: &mut Vec<String>) -> anyhow::Result<Vec<PoolView>> {
-    Ok(or_note(fleet::pools(cluster).await, notes)?.unwrap_or_default())
+    Ok(or_note(fleet_queries::pools(cluster).await, notes)?.unwrap_or_default())
 }
 
 async fn progress(
     cluster: &Cluster,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<BTreeMap<String, MachineConfigNodeStatus>> {
-    Ok(or_note(fleet::progress(cluster).await, notes)?.unwrap_or_default())
+    Ok(or_note(fleet_queries::progress(cluster).await, notes)?.unwrap_or_default())
 }
 
 /// Replaces a response by a note if the user may not read it or if this cluster does not have the

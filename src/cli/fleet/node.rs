@@ -5,24 +5,24 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::words::{self, BlockedBy};
+use super::annotations::{self, BlockedBy};
 use crate::{
-    cluster::fleet::NodeEvent,
-    crd::{
+    cluster::fleet_queries::NodeEvent,
+    kube_api::{
         MachineConfigNodeStatus, NodeCondition, NodeStatus, NodeView, PoolView, Progress,
         is_extended,
-        names::{condition, protocol},
+        keys::{condition, protocol},
     },
     pool::Membership,
 };
 
 /// The age in minutes after which a condition counts as outdated; agents confirm it every five to
 /// six minutes.
-const SILENT: i64 = 15;
+const STALE_AFTER_MINUTES: i64 = 15;
 
 /// The requested objects, as far as available.
 #[derive(Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct NodeObjects {
     pub(super) node: NodeView,
     pub(super) pools: Vec<PoolView>,
     pub(super) progress: Option<MachineConfigNodeStatus>,
@@ -141,8 +141,8 @@ pub(super) struct EventPart {
 }
 
 impl NodeReport {
-    pub(super) fn of(facts: Facts, now: Timestamp) -> Self {
-        let Facts {
+    pub(super) fn of(facts: NodeObjects, now: Timestamp) -> Self {
+        let NodeObjects {
             node: view,
             pools,
             progress,
@@ -163,7 +163,7 @@ impl NodeReport {
         let ready = view.condition(condition::READY);
         let heard = ready.and_then(|it| it.last_heartbeat_time);
         let text = |name| view.annotation(name).map(str::to_owned);
-        let blocked = view.annotation(crate::crd::names::annotation::BLOCKED_BY);
+        let blocked = view.annotation(crate::kube_api::keys::annotation::BLOCKED_BY);
         Self {
             api_version: "machinist.dev/v1",
             kind: "NodeStatus",
@@ -172,20 +172,21 @@ impl NodeReport {
             ready_reason: ready.map(|it| it.reason.clone()),
             ready_message: ready.map(|it| it.message.clone()),
             heard,
-            silent: heard.is_some_and(|heard| now.duration_since(heard).as_mins() >= SILENT),
+            silent: heard
+                .is_some_and(|heard| now.duration_since(heard).as_mins() >= STALE_AFTER_MINUTES),
             state: text(protocol::STATE),
             reason: text(protocol::REASON),
-            since: words::since(&view, progress.as_ref()),
+            since: annotations::since(&view, progress.as_ref()),
             config: ConfigPart {
                 current: text(protocol::CURRENT_CONFIG),
                 desired: text(protocol::DESIRED_CONFIG),
             },
             step: progress
                 .as_ref()
-                .and_then(words::step)
+                .and_then(annotations::step)
                 .map(|(name, message)| StepPart { name, message }),
             cordon: CordonPart::of(&view),
-            blocked_by: words::blocked_by(blocked.unwrap_or_default()),
+            blocked_by: annotations::blocked_by(blocked.unwrap_or_default()),
             conditions: progress
                 .map(|progress| progress.conditions)
                 .unwrap_or_default()

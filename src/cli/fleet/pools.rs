@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::words::{self, BlockedBy};
+use super::annotations::{self, BlockedBy};
 use crate::{
-    crd::{
+    kube_api::{
         MachineConfigNodeStatus, NodeView, PoolView,
-        names::{annotation, protocol},
+        keys::{annotation, protocol},
     },
-    pool::{Counts, Members, Row, Standing, conditions, max_unavailable, split},
+    pool::{
+        MachineCounts, NodePoolStatus, PoolMembers, PoolRow, conditions, max_unavailable, split,
+    },
 };
 
 /// The document of `status --pool`.
@@ -35,9 +37,9 @@ pub(super) struct PoolsReport {
 pub(super) struct PoolReport {
     pub(super) name: String,
     /// The status computed from its nodes now.
-    pub(super) computed: Row,
+    pub(super) computed: PoolRow,
     /// The status in the pool object; none if no controller has written one.
-    pub(super) written: Option<Row>,
+    pub(super) written: Option<PoolRow>,
     /// The target config of its nodes; none if no config has been rendered.
     pub(super) target: Option<String>,
     pub(super) paused: bool,
@@ -113,12 +115,12 @@ impl PoolsReport {
 
 impl PoolReport {
     fn of(
-        members: &Members<'_>,
+        members: &PoolMembers<'_>,
         progress: &BTreeMap<String, MachineConfigNodeStatus>,
         warnings: &mut Vec<String>,
     ) -> Self {
         let pool = members.pool;
-        let counts = Counts::of(members);
+        let counts = MachineCounts::of(members);
         warnings.extend(pool.mistakes());
         let limit = max_unavailable(pool, counts.machines.try_into().unwrap_or(usize::MAX));
         match &limit {
@@ -132,8 +134,8 @@ impl PoolReport {
         let conditions = conditions(members, &counts).into_iter();
         Self {
             name: pool.name.clone(),
-            computed: Row::of(members),
-            written: Row::said(pool),
+            computed: PoolRow::of(members),
+            written: PoolRow::from_status(pool),
             paused: pool.spec.paused,
             max_unavailable: limit.ok().map(|limit| limit.at_most),
             conditions: conditions
@@ -156,7 +158,7 @@ impl NodePart {
         target: Option<&str>,
         progress: Option<&MachineConfigNodeStatus>,
     ) -> Self {
-        let standing = Standing::of(node, target);
+        let standing = NodePoolStatus::of(node, target);
         let text = |name| node.annotation(name).map(str::to_owned);
         let blocked = node.annotation(annotation::BLOCKED_BY).unwrap_or_default();
         Self {
@@ -165,14 +167,14 @@ impl NodePart {
             reason: text(protocol::REASON),
             current: text(protocol::CURRENT_CONFIG),
             desired: text(protocol::DESIRED_CONFIG),
-            since: words::since(node, progress),
+            since: annotations::since(node, progress),
             ready: standing.ready,
             updated: standing.updated,
             unavailable: standing.unavailable,
             degraded: standing.degraded,
             managed: standing.managed,
             cordoned_by: super::node::CordonPart::of(node).by,
-            blocked_by: words::blocked_by(blocked),
+            blocked_by: annotations::blocked_by(blocked),
         }
     }
 }

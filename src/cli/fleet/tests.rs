@@ -4,13 +4,13 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::{
-    node::{Facts, NodeReport},
-    words,
+    annotations,
+    node::{NodeObjects, NodeReport},
 };
 use crate::{
-    crd::{
+    kube_api::{
         NodeView, PoolView,
-        names::{annotation, condition, protocol},
+        keys::{annotation, condition, protocol},
     },
     reason::Reason,
 };
@@ -20,7 +20,7 @@ fn now() -> Timestamp {
 }
 
 /// A node that an agent reported for a minute ago, in a pool that is being updated to `new`.
-fn facts(said: &[(&str, &str)]) -> Facts {
+fn facts(said: &[(&str, &str)]) -> NodeObjects {
     let heard = now() - SignedDuration::from_mins(1);
     let mut view = NodeView {
         name: "worker-1".to_owned(),
@@ -44,10 +44,10 @@ fn facts(said: &[(&str, &str)]) -> Facts {
         spec: serde_json::from_value(spec).unwrap(),
         ..PoolView::default()
     };
-    Facts {
+    NodeObjects {
         node: view,
         pools: vec![pool],
-        ..Facts::default()
+        ..NodeObjects::default()
     }
 }
 
@@ -63,7 +63,7 @@ const ON_THE_WAY: [(&str, &str); 3] = [
     (protocol::STATE, "Working"),
 ];
 
-fn told(facts: Facts) -> String {
+fn told(facts: NodeObjects) -> String {
     let found = super::explain::findings(&NodeReport::of(facts, now()), now());
     assert!(!found.is_empty());
     let each = found
@@ -80,12 +80,12 @@ fn a_settled_node_has_nothing_to_explain_but_that() {
     );
 }
 
-fn changed(mut facts: Facts, change: impl FnOnce(&mut Facts)) -> Facts {
+fn changed(mut facts: NodeObjects, change: impl FnOnce(&mut NodeObjects)) -> NodeObjects {
     change(&mut facts);
     facts
 }
 
-fn all_in(facts: Facts, parts: &[&str]) {
+fn all_in(facts: NodeObjects, parts: &[&str]) {
     let told = told(facts);
     for part in parts {
         assert!(told.contains(part), "{part}:\n{told}");
@@ -192,7 +192,7 @@ fn a_cordon_and_an_agent_that_does_not_speak_are_named() {
 
 #[test]
 fn a_list_of_blockers_that_was_cut_off_keeps_those_that_are_whole() {
-    let found = words::blocked_by(
+    let found = annotations::blocked_by(
         "shop/db-0 (DrainBlockedByBudget), Inhibitor backup (RebootInhibited), shop/we",
     );
     let named: Vec<_> = found
@@ -206,19 +206,22 @@ fn a_list_of_blockers_that_was_cut_off_keeps_those_that_are_whole() {
             ("Inhibitor backup", Some(Reason::RebootInhibited)),
         ]
     );
-    assert!(words::blocked_by("").is_empty());
-    assert_eq!(words::blocked_by("a/b (FromTomorrow)")[0].reason, None);
+    assert!(annotations::blocked_by("").is_empty());
+    assert_eq!(
+        annotations::blocked_by("a/b (FromTomorrow)")[0].reason,
+        None
+    );
 }
 
 #[test]
 fn a_rendered_config_is_told_from_its_neighbours_by_the_start_of_its_digest() {
     let name = "rendered-worker-0123456789abcdef0123456789abcdef";
-    assert_eq!(words::brief(name), "01234567");
+    assert_eq!(annotations::brief(name), "01234567");
     for whole in [
         "rendered-worker-new",
         "mine",
         "99-0123456789abcdef0123456789abcdef",
     ] {
-        assert_eq!(words::brief(whole), whole);
+        assert_eq!(annotations::brief(whole), whole);
     }
 }

@@ -13,7 +13,7 @@ use kube::{
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Event, Subject, note::noted};
+use super::{ClusterEvent, EventSubject, event_note::format_note};
 use crate::{
     backoff::{Backoff, jitter},
     clock::Clock,
@@ -22,29 +22,29 @@ use crate::{
 };
 
 /// `reportingController`; the API server requires a qualified name.
-const CONTROLLER: &str = "machinist.dev/agent";
+const REPORTING_CONTROLLER: &str = "machinist.dev/agent";
 
 /// Namespace for events about cluster-scoped objects.
-const NAMESPACE: &str = "default";
+const CLUSTER_EVENT_NAMESPACE: &str = "default";
 
 /// A series ends when its event has not been repeated for this long; the next one creates a new
 /// object. client-go uses the same time, so tools group these events as they group others.
-const OVER: Duration = Duration::from_secs(360);
+const SERIES_TIMEOUT: Duration = Duration::from_secs(360);
 
 /// Minimum time between two count updates of one event: one hour of a blocked drain costs about
 /// twelve requests.
-const COUNTED: Duration = Duration::from_secs(300);
+const COUNT_UPDATE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Rate limit per object: the burst of distinct events, and the time after which one more is
 /// allowed. Same values as client-go.
-const BURST: u32 = 25;
-const REFILL: Duration = Duration::from_secs(300);
+const BURST_EVENTS: u32 = 25;
+const REFILL_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Backoff after a failed write.
-const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+const WRITE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// One event and its repetitions.
-struct Series {
+struct EventSeries {
     /// Name of the Event object.
     name: String,
     count: i32,
@@ -54,24 +54,24 @@ struct Series {
 }
 
 /// Writes events and tracks their series.
-pub(super) struct Reporter {
+pub(super) struct EventReporter {
     cluster: Cluster,
     node: OwnNode,
     clock: Clock,
-    series: HashMap<Event, Series>,
+    series: HashMap<ClusterEvent, EventSeries>,
     /// Remaining burst of each subject, and the time at which it was computed.
-    allowed: HashMap<Subject, (u32, Instant)>,
+    allowed: HashMap<EventSubject, (u32, Instant)>,
     names: u32,
     /// Number of dropped events per subject since its last written one.
-    left_out: HashMap<Subject, u32>,
+    left_out: HashMap<EventSubject, u32>,
     /// When an event was last dropped; none once the drop counts are logged.
     untold: Option<Instant>,
 }
 
 /// A flood has ended when no event was dropped for this long.
-const CALM: Duration = Duration::from_secs(10);
+const FLOOD_END_AFTER: Duration = Duration::from_secs(10);
 
-impl Reporter {
+impl EventReporter {
     pub(super) fn new(cluster: Cluster, node: OwnNode, clock: Clock) -> Self {
         Self {
             cluster,
@@ -86,15 +86,15 @@ impl Reporter {
     }
 
     /// Waits until a flood has ended; forever if there is none.
-    pub(super) async fn calm(&self) {
+    pub(super) async fn flood_ended(&self) {
         match self.untold {
-            Some(last) => sleep_until(last + CALM).await,
+            Some(last) => sleep_until(last + FLOOD_END_AFTER).await,
             None => std::future::pending().await,
         }
     }
 
     /// Logs how many events were dropped, because the API has no field for them.
-    pub(super) fn tell_left_out(&mut self) {
+    pub(super) fn log_dropped(&mut self) {
         self.untold = None;
         for (subject, count) in &self.left_out {
             tracing::warn!("{count} events about {} omitted", self.shown(subject));
@@ -102,15 +102,16 @@ impl Reporter {
     }
 
     /// Writes an event, or increments the count of the existing one.
-    pub(super) async fn write(&mut self, event: Event) {
+    pub(super) async fn write(&mut self, event: ClusterEvent) {
         let now = Instant::now();
-        self.series.retain(|_, series| series.last + OVER > now);
+        self.series
+            .retain(|_, series| series.last + SERIES_TIMEOUT > now);
         self.allowed
-            .retain(|_, (left, since)| *left < BURST || *since + REFILL > now);
+            .retain(|_, (left, since)| *left < BURST_EVENTS || *since + REFILL_INTERVAL > now);
         if let Some(series) = self.series.get_mut(&event) {
             series.count = series.count.saturating_add(1);
             series.last = now;
-            if series.written + COUNTED > now && series.count > 2 {
+            if series.written + COUNT_UPDATE_INTERVAL > now && series.count > 2 {
                 return;
             }
             series.written = now;
@@ -130,7 +131,7 @@ impl Reporter {
         }
         let left_out = self.left_out.remove(&event.subject).unwrap_or_default();
         if let Some(name) = self.create(&event, left_out).await {
-            let series = Series {
+            let series = EventSeries {
                 name,
                 count: 1,
                 last: now,
@@ -140,16 +141,19 @@ impl Reporter {
         }
     }
 
-    fn allow(&mut self, subject: &Subject, now: Instant) -> bool {
-        let (left, since) = self.allowed.entry(subject.clone()).or_insert((BURST, now));
-        while *left < BURST && *since + REFILL <= now {
+    fn allow(&mut self, subject: &EventSubject, now: Instant) -> bool {
+        let (left, since) = self
+            .allowed
+            .entry(subject.clone())
+            .or_insert((BURST_EVENTS, now));
+        while *left < BURST_EVENTS && *since + REFILL_INTERVAL <= now {
             *left += 1;
-            *since += REFILL;
+            *since += REFILL_INTERVAL;
         }
         if *left == 0 {
             return false;
         }
-        if *left == BURST {
+        if *left == BURST_EVENTS {
             *since = now;
         }
         *left -= 1;
@@ -159,7 +163,7 @@ impl Reporter {
     /// Creates the Event and retries until it succeeds or the server rejects it for good. Returns
     /// its name. `left_out` is the number of dropped events of the same subject, which the note
     /// mentions.
-    async fn create(&mut self, event: &Event, left_out: u32) -> Option<String> {
+    async fn create(&mut self, event: &ClusterEvent, left_out: u32) -> Option<String> {
         self.names = self.names.wrapping_add(1);
         let written = self.as_written(event, left_out);
         let mut failures = 0;
@@ -175,7 +179,7 @@ impl Reporter {
                 event.reason.as_str(),
                 self.shown(&event.subject)
             );
-            match self.cluster.ask("create", object, create).await {
+            match self.cluster.request("create", object, create).await {
                 Ok(_) => return name,
                 // The event already exists: the response to an earlier attempt was lost.
                 Err(error) if error.code() == 409 => return name,
@@ -185,7 +189,7 @@ impl Reporter {
                 }
                 Err(error) => {
                     tracing::debug!("{}", chain(&error));
-                    let wait = RETRY.wait(failures, jitter());
+                    let wait = WRITE_BACKOFF.wait(failures, jitter());
                     failures = failures.saturating_add(1);
                     sleep(wait.max(error.retry_after().unwrap_or_default())).await;
                 }
@@ -193,7 +197,12 @@ impl Reporter {
         }
     }
 
-    async fn count(&self, event: &Event, name: &str, count: i32) -> Result<(), ClusterError> {
+    async fn count(
+        &self,
+        event: &ClusterEvent,
+        name: &str,
+        count: i32,
+    ) -> Result<(), ClusterError> {
         let series = json!({"series": {
             "count": count, "lastObservedTime": MicroTime(self.clock.now()),
         }});
@@ -204,12 +213,15 @@ impl Reporter {
             events(client, namespace).patch(name, &params, patch).await
         };
         let object = format!("event {name}");
-        self.cluster.ask("count", object, counted).await.map(drop)
+        self.cluster
+            .request("count", object, counted)
+            .await
+            .map(drop)
     }
 
-    fn as_written(&self, event: &Event, left_out: u32) -> Written {
+    fn as_written(&self, event: &ClusterEvent, left_out: u32) -> Written {
         let now = self.clock.now();
-        let note = noted(&event.note, left_out);
+        let note = format_note(&event.note, left_out);
         let regarding = self.regarding(&event.subject);
         let name = regarding.name.clone().unwrap_or_default();
         Written {
@@ -224,7 +236,7 @@ impl Reporter {
                 ..ObjectMeta::default()
             },
             event_time: Some(MicroTime(now)),
-            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_controller: Some(REPORTING_CONTROLLER.to_owned()),
             reporting_instance: Some(self.node.name().to_owned()),
             action: Some(event.reason.action().to_owned()),
             reason: Some(event.reason.as_str().to_owned()),
@@ -235,8 +247,8 @@ impl Reporter {
         }
     }
 
-    fn regarding(&self, subject: &Subject) -> ObjectReference {
-        let sight = self.node.sights().borrow().node.clone();
+    fn regarding(&self, subject: &EventSubject) -> ObjectReference {
+        let sight = self.node.snapshots().borrow().node.clone();
         let own = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
@@ -245,8 +257,8 @@ impl Reporter {
             ..ObjectReference::default()
         };
         match subject {
-            Subject::Node => own,
-            Subject::Pod {
+            EventSubject::Node => own,
+            EventSubject::Pod {
                 namespace,
                 name,
                 uid,
@@ -260,20 +272,20 @@ impl Reporter {
         }
     }
 
-    fn shown(&self, subject: &Subject) -> String {
+    fn shown(&self, subject: &EventSubject) -> String {
         match subject {
-            Subject::Node => format!("Node {}", self.node.name()),
-            Subject::Pod {
+            EventSubject::Node => format!("Node {}", self.node.name()),
+            EventSubject::Pod {
                 namespace, name, ..
             } => format!("Pod {namespace}/{name}"),
         }
     }
 }
 
-impl Subject {
+impl EventSubject {
     fn namespace(&self) -> &str {
         match self {
-            Self::Node => NAMESPACE,
+            Self::Node => CLUSTER_EVENT_NAMESPACE,
             Self::Pod { namespace, .. } => namespace,
         }
     }

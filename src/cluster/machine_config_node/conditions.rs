@@ -3,7 +3,9 @@
 
 use crate::{
     clock::Clock,
-    crd::{MachineConfigNodeStatus, NOT_YET, NodeCondition, NodeConditionKind, Progress},
+    kube_api::{
+        MachineConfigNodeStatus, NOT_YET_REASON, NodeCondition, NodeConditionKind, Progress,
+    },
 };
 
 /// The status for the desired config of the Node. The report names that config only after it is
@@ -27,7 +29,7 @@ pub(super) fn for_the_desired(
         .filter(|it| is_true_updated(it))
     {
         condition.status = Progress::False;
-        NOT_YET.clone_into(&mut condition.reason);
+        NOT_YET_REASON.clone_into(&mut condition.reason);
         condition.message = format!("the desired config {desired} was not read yet");
         condition.last_transition_time = now;
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{OwnNode, patches};
-use crate::{cluster::ClusterError, crd::NodeView};
+use crate::{cluster::ClusterError, kube_api::NodeView};
 
 /// Maximum number of attempts. The kubelet and controllers write to a Node all the time, and each
 /// write costs one attempt; this many conflicts in a row are not normal.
-pub(in crate::cluster) const ROUNDS: usize = 8;
+pub(in crate::cluster) const MAX_ATTEMPTS: usize = 8;
 
 /// Owner of the cordon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl OwnNode {
     /// Reads, decides and writes; starts over after a conflict. None if the Node does not exist.
     async fn settle<T>(
         &self,
-        decide: impl Fn(&NodeView) -> Result<(super::Change, T), T>,
+        decide: impl Fn(&NodeView) -> Result<(super::NodePatch, T), T>,
     ) -> Result<Option<T>, ClusterError> {
         let mut rounds = 0;
         loop {
@@ -77,7 +77,7 @@ impl OwnNode {
             match self.change(&change).await {
                 Ok(_) => return Ok(Some(outcome)),
                 Err(error) if error.is_not_found() => return Ok(None),
-                Err(error) if error.is_conflict() && rounds < ROUNDS => rounds += 1,
+                Err(error) if error.is_conflict() && rounds < MAX_ATTEMPTS => rounds += 1,
                 Err(error) => return Err(error),
             }
         }

@@ -2,31 +2,31 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Change, leave::Left, taints};
-use crate::crd::{NodeView, Taint, names};
+use super::{NodePatch, cleanup::RemovedKeys, taints};
+use crate::kube_api::{NodeView, Taint, keys};
 
 /// Cordons the node and annotates it as cordoned by machinist, in one request. The request fails if
 /// the Node changed in between, so that an operator's cordon is never claimed.
-pub(super) fn cordon(view: &NodeView) -> Change {
+pub(super) fn cordon(view: &NodeView) -> NodePatch {
     let mut operations = unchanged(view);
     if !view.has_annotations {
         operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
     }
-    let mark = pointer("/metadata/annotations", names::annotation::CORDONED);
+    let mark = pointer("/metadata/annotations", keys::annotation::CORDONED);
     operations.push(json!({"op": "add", "path": mark, "value": "update"}));
     operations.push(json!({"op": "add", "path": "/spec/unschedulable", "value": true}));
-    Change::Operations(Value::Array(operations))
+    NodePatch::Operations(Value::Array(operations))
 }
 
 /// Removes the ownership annotation, and with `lift` also the cordon.
-pub(super) fn uncordon(view: &NodeView, lift: bool) -> Change {
+pub(super) fn uncordon(view: &NodeView, lift: bool) -> NodePatch {
     let mut operations = unchanged(view);
-    let mark = pointer("/metadata/annotations", names::annotation::CORDONED);
+    let mark = pointer("/metadata/annotations", keys::annotation::CORDONED);
     operations.push(json!({"op": "remove", "path": mark}));
     if lift && view.is_cordoned() {
         operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
     }
-    Change::Operations(Value::Array(operations))
+    NodePatch::Operations(Value::Array(operations))
 }
 
 /// Operations that fail if the Node changed since it was read: a failed `test` returns 422.
@@ -40,8 +40,11 @@ pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
 
 /// Sets or removes the label that keeps remediators away, together with the annotation that marks
 /// it as ours; none if nothing changes or another writer owns the label.
-pub(super) fn stand_back(view: &NodeView, wanted: bool) -> Option<Change> {
-    let (label, mark) = (names::label::NO_REMEDIATION, names::annotation::STANDS_BACK);
+pub(super) fn remediation_exclusion(view: &NodeView, wanted: bool) -> Option<NodePatch> {
+    let (label, mark) = (
+        keys::label::NO_REMEDIATION,
+        keys::annotation::OWNS_REMEDIATION_EXCLUSION,
+    );
     let stands = view.labels.contains_key(label);
     let ours = view.annotations.contains_key(mark);
     let (label, mark) = (
@@ -70,19 +73,19 @@ pub(super) fn stand_back(view: &NodeView, wanted: bool) -> Option<Change> {
         }
         _ => return None,
     }
-    Some(Change::Operations(Value::Array(operations)))
+    Some(NodePatch::Operations(Value::Array(operations)))
 }
 
 const NO_SCHEDULE: &str = "NoSchedule";
 
 /// Whether this is the start-up taint.
 pub(super) fn is_our_taint(taint: &Taint) -> bool {
-    taint.key == names::taint::NOT_READY && taint.effect == NO_SCHEDULE
+    taint.key == keys::taint::NOT_READY && taint.effect == NO_SCHEDULE
 }
 
 /// Removes everything that machinist owns in one request, including the cordon if it is annotated
 /// as ours.
-pub(super) fn leave(view: &NodeView, left: &Left) -> Change {
+pub(super) fn removal_patch(view: &NodeView, left: &RemovedKeys) -> NodePatch {
     let mut operations = unchanged(view);
     for (parent, names) in [
         ("/metadata/annotations", &left.annotations),
@@ -103,12 +106,12 @@ pub(super) fn leave(view: &NodeView, left: &Left) -> Change {
             false => json!({"op": "add", "path": "/spec/taints", "value": others}),
         });
     }
-    Change::Operations(Value::Array(operations))
+    NodePatch::Operations(Value::Array(operations))
 }
 
 /// Adds or removes the start-up taint; none if nothing changes. Other taints in the list are kept:
 /// if another client changed the list meanwhile, the request fails.
-pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<Change> {
+pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<NodePatch> {
     let old = &view.spec.taints;
     if old.iter().any(is_our_taint) == wanted {
         return None;
@@ -116,7 +119,7 @@ pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<Change> {
     let mut new = old.clone();
     match wanted {
         true => new.push(Taint {
-            key: names::taint::NOT_READY.to_owned(),
+            key: keys::taint::NOT_READY.to_owned(),
             effect: NO_SCHEDULE.to_owned(),
             rest: std::collections::BTreeMap::new(),
         }),
@@ -134,7 +137,7 @@ pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<Change> {
         true => json!({"op": "remove", "path": "/spec/taints"}),
         false => json!({"op": "add", "path": "/spec/taints", "value": new}),
     });
-    Some(Change::Operations(Value::Array(operations)))
+    Some(NodePatch::Operations(Value::Array(operations)))
 }
 
 /// A merge patch of annotations and labels, where `null` removes one; none if there are none. The
@@ -143,7 +146,7 @@ pub(super) fn fields(
     view: &NodeView,
     annotations: Map<String, Value>,
     labels: Map<String, Value>,
-) -> Option<Change> {
+) -> Option<NodePatch> {
     let mut metadata = Map::new();
     for (name, fields) in [("annotations", annotations), ("labels", labels)] {
         if !fields.is_empty() {
@@ -154,7 +157,7 @@ pub(super) fn fields(
         return None;
     }
     metadata.insert("uid".to_owned(), json!(view.uid));
-    Some(Change::Fields(json!({"metadata": metadata})))
+    Some(NodePatch::Fields(json!({"metadata": metadata})))
 }
 
 /// Escapes `~` and `/` in a JSON pointer (RFC 6901).

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Change, patches};
-use crate::crd::{NodeView, Taint, names::annotation};
+use super::{NodePatch, patches};
+use crate::kube_api::{NodeView, Taint, keys::annotation};
 
 /// Identifies a taint on a Node: key and effect.
 fn mark(taint: &Taint) -> String {
@@ -33,7 +33,7 @@ pub(super) fn change(
     view: &NodeView,
     wanted: &[Taint],
     waits: impl Fn(&str) -> bool,
-) -> Option<(String, Change)> {
+) -> Option<(String, NodePatch)> {
     let marks: BTreeSet<String> = wanted.iter().map(mark).collect();
     let known = ours(view).into_iter().map(str::to_owned);
     let marks = marks.into_iter().chain(known).collect::<BTreeSet<_>>();
@@ -46,7 +46,7 @@ pub(super) fn change(
 
 /// The patch that sets `wanted`, or removes the taint with this key and effect; none if nothing
 /// differs.
-fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Change> {
+fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<NodePatch> {
     let old = &view.spec.taints;
     let mut marks = ours(view);
     let found = old.iter().find(|taint| self::mark(taint) == mark);
@@ -71,7 +71,7 @@ fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Cha
         });
     }
     operations.extend(marks_operations(view, &marks));
-    Some(Change::Operations(Value::Array(operations)))
+    Some(NodePatch::Operations(Value::Array(operations)))
 }
 
 /// The operations that set the annotation to `marks`.
@@ -117,8 +117,8 @@ mod tests {
     }
 
     /// The operations of a change on taints and on the annotation.
-    fn said(change: Option<(String, Change)>) -> Vec<Value> {
-        let Some((_, Change::Operations(Value::Array(all)))) = change else {
+    fn said(change: Option<(String, NodePatch)>) -> Vec<Value> {
+        let Some((_, NodePatch::Operations(Value::Array(all)))) = change else {
             return Vec::new();
         };
         let tests = |it: &Value| it["op"] == "test";

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{
     super::{
         inventory::tests::resource,
-        inventory::{Health, MountRecipe, SharePolicy, Withheld},
+        inventory::{AllocationDisabled, Health, MountSpec, SharePolicy},
         template::Template,
     },
     *,
@@ -15,8 +15,8 @@ fn ids(given: &[&str]) -> Vec<String> {
     given.iter().map(|id| (*id).to_owned()).collect()
 }
 
-fn wish<'a>(available: &'a [String], must: &'a [String], size: usize) -> Wish<'a> {
-    Wish {
+fn wish<'a>(available: &'a [String], must: &'a [String], size: usize) -> PreferredRequest<'a> {
+    PreferredRequest {
         available,
         must,
         size,
@@ -72,7 +72,7 @@ fn unknown_unhealthy_and_withheld_devices_are_refused_by_name() {
     let mut one = resource(1, &[("a", &[])]);
     let mut inventory = Inventory::default();
     let refused = |resource: &Resource, inventory: &Inventory, id: &str| {
-        grant(inventory, resource, &ids(&[id]))
+        allocate(inventory, resource, &ids(&[id]))
             .unwrap_err()
             .to_string()
     };
@@ -80,7 +80,7 @@ fn unknown_unhealthy_and_withheld_devices_are_refused_by_name() {
         refused(&one, &inventory, "b"),
         "acme.dev/x has no device \"b\""
     );
-    inventory.withheld = Some(Withheld {
+    inventory.withheld = Some(AllocationDisabled {
         why: "the node is being updated".into(),
         refuses: true,
     });
@@ -101,7 +101,7 @@ fn unknown_unhealthy_and_withheld_devices_are_refused_by_name() {
 #[test]
 fn a_container_gets_nodes_once_mounts_once_and_joined_values() {
     let mut shared = resource(2, &[("a", &[]), ("b", &[])]);
-    shared.recipe.mounts.push(MountRecipe {
+    shared.recipe.mounts.push(MountSpec {
         from: "/opt/acme".parse().unwrap(),
         to: "/opt/acme".parse().unwrap(),
         read_only: true,
@@ -113,14 +113,14 @@ fn a_container_gets_nodes_once_mounts_once_and_joined_values() {
     let path = Template::new("x,y").unwrap();
     shared.recipe.env.insert("PATHS".into(), path);
     let asked = ids(&["a::0", "a::1", "b::0"]);
-    let got = grant(&Inventory::default(), &shared, &asked).unwrap();
+    let got = allocate(&Inventory::default(), &shared, &asked).unwrap();
     let hosts: Vec<_> = got.nodes.iter().map(|node| node.host.as_str()).collect();
     assert_eq!(hosts, ["/dev/a", "/dev/b"]);
     assert_eq!(got.mounts.len(), 1);
     assert_eq!(got.env["DEVICE"], "a,b");
     assert_eq!(got.env["PATHS"], "x,y", "what is the same is there once");
     shared.share.strict = true;
-    let error = grant(&Inventory::default(), &shared, &asked).unwrap_err();
+    let error = allocate(&Inventory::default(), &shared, &asked).unwrap_err();
     assert!(matches!(error, AllocationError::SameDevice { .. }));
 }
 
@@ -128,7 +128,7 @@ fn a_container_gets_nodes_once_mounts_once_and_joined_values() {
 fn two_devices_never_get_one_path_in_the_container() {
     let mut two = resource(1, &[("a", &[]), ("b", &[])]);
     two.recipe.nodes[0].inside = Some(Template::new("/dev/serial0").unwrap());
-    let error = grant(&Inventory::default(), &two, &ids(&["a", "b"])).unwrap_err();
+    let error = allocate(&Inventory::default(), &two, &ids(&["a", "b"])).unwrap_err();
     assert_eq!(
         error.to_string(),
         "device \"b\" of acme.dev/x maps to /dev/serial0 in the container, which /dev/a already uses"
@@ -216,6 +216,6 @@ proptest! {
         let made = resource(2, &[("a", &[0]), ("b", &[])]);
         let got = preferred(&made, wish(&available, &must, size));
         prop_assert!(must.iter().all(|id| got.contains(id)));
-        let _ = grant(&Inventory::default(), &made, &available);
+        let _ = allocate(&Inventory::default(), &made, &available);
     }
 }

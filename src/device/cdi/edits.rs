@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Deserializer};
 
-const HOOKS: [&str; 6] = [
+const HOOK_NAMES: [&str; 6] = [
     "prestart",
     "createRuntime",
     "createContainer",
@@ -16,7 +16,7 @@ const HOOKS: [&str; 6] = [
 /// The changes to a container's OCI config.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct Edits {
+pub(super) struct CdiEdits {
     #[serde(deserialize_with = "without_nulls")]
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<Node>,
@@ -103,7 +103,7 @@ fn list_that_is_there<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<S
     without_nulls(from).map(Some)
 }
 
-impl Edits {
+impl CdiEdits {
     pub(super) fn is_empty(&self) -> bool {
         self.env.is_empty()
             && self.device_nodes.is_empty()
@@ -199,10 +199,10 @@ impl Node {
 impl Hook {
     fn check(&self) -> Result<(), String> {
         let name = &self.hook_name;
-        if !HOOKS.contains(&name.as_str()) {
+        if !HOOK_NAMES.contains(&name.as_str()) {
             return Err(format!(
                 "{name:?} is not a hook name; expected one of {}",
-                HOOKS.join(", ")
+                HOOK_NAMES.join(", ")
             ));
         }
         if self.path.is_empty() {

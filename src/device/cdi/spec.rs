@@ -5,32 +5,32 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::Deserialize;
 
 use super::{
-    Kind,
-    edits::{Edits, without_nulls},
+    CdiKind,
+    edits::{CdiEdits, without_nulls},
     is_word, yaml,
 };
-use crate::{device::Refusal, path::AbsPath, reason::Reason};
+use crate::{abs_path::AbsPath, device::Refusal, reason::Reason};
 
 /// The maximum size in bytes. Specs of machines with hundreds of partitions have some hundred KiB.
-pub const LARGEST: usize = 4 * 1024 * 1024;
+pub const MAX_SPEC_BYTES: usize = 4 * 1024 * 1024;
 
 /// The versions of the specification, oldest first.
-const VERSIONS: [&str; 8] = [
+const SPEC_VERSIONS: [&str; 8] = [
     "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
 ];
 
 /// A CDI spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
+pub struct CdiSpec {
     /// The kind of all its devices.
-    pub kind: Kind,
+    pub kind: CdiKind,
     /// Its devices, in the order of the file.
-    pub devices: Vec<SpecDevice>,
+    pub devices: Vec<CdiSpecDevice>,
 }
 
 /// One device of a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecDevice {
+pub struct CdiSpecDevice {
     /// The part of its qualified name after the `=`.
     pub name: String,
     /// The host paths of its own nodes, without those of the file's `containerEdits`.
@@ -40,51 +40,51 @@ pub struct SpecDevice {
     /// The file and the qualified name, for messages.
     pub(super) place: String,
     /// The edits of the file, which apply before those of the device.
-    pub(super) of_all: Arc<Edits>,
+    pub(super) of_all: Arc<CdiEdits>,
     /// The edits of the device.
-    pub(super) own: Edits,
+    pub(super) own: CdiEdits,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Written {
+struct CdiSpecDoc {
     cdi_version: String,
     kind: String,
     annotations: BTreeMap<String, Option<String>>,
     #[serde(deserialize_with = "without_nulls")]
-    devices: Vec<WrittenDevice>,
-    container_edits: Edits,
+    devices: Vec<CdiDeviceDoc>,
+    container_edits: CdiEdits,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct WrittenDevice {
+struct CdiDeviceDoc {
     name: String,
     annotations: BTreeMap<String, Option<String>>,
-    container_edits: Edits,
+    container_edits: CdiEdits,
 }
 
 /// Parses a spec in JSON or YAML. Errors name `file`.
-pub fn parse(file: &str, text: &str) -> Result<Spec, Refusal> {
+pub fn parse(file: &str, text: &str) -> Result<CdiSpec, Refusal> {
     let refused = |message: String| Refusal::new(Reason::ValueInvalid, message).file(file);
-    if text.len() > LARGEST {
+    if text.len() > MAX_SPEC_BYTES {
         return Err(refused(format!(
-            "the spec has {} bytes, limit {LARGEST}",
+            "the spec has {} bytes, limit {MAX_SPEC_BYTES}",
             text.len()
         )));
     }
-    let read: Result<Written, String> = yaml::read(text);
+    let read: Result<CdiSpecDoc, String> = yaml::read(text);
     read.and_then(|written| checked(file, written))
         .map_err(refused)
 }
 
-fn checked(file: &str, written: Written) -> Result<Spec, String> {
-    let kind = Kind::new(&written.kind).map_err(|error| error.to_string())?;
+fn checked(file: &str, written: CdiSpecDoc) -> Result<CdiSpec, String> {
+    let kind = CdiKind::new(&written.kind).map_err(|error| error.to_string())?;
     let needs = needed(&written);
-    let place = |version: &str| VERSIONS.iter().position(|known| *known == version);
+    let place = |version: &str| SPEC_VERSIONS.iter().position(|known| *known == version);
     let version = written.cdi_version.as_str();
     let Some(said) = place(version.strip_prefix('v').unwrap_or(version)) else {
-        let (given, known) = (&written.cdi_version, VERSIONS.join(", "));
+        let (given, known) = (&written.cdi_version, SPEC_VERSIONS.join(", "));
         return Err(format!(
             "cdiVersion {given:?} is not supported; expected one of {known}"
         ));
@@ -100,7 +100,7 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
     }
     written.container_edits.check()?;
     let of_all = Arc::new(written.container_edits);
-    let mut devices: Vec<SpecDevice> = Vec::new();
+    let mut devices: Vec<CdiSpecDevice> = Vec::new();
     for device in written.devices {
         let name = device.name;
         if !is_word(&name, &['-', '_', '.', ':']) {
@@ -123,7 +123,7 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
                 Err(error) => unusable = Some(format!("a node of {kind}={name}: {error}")),
             }
         }
-        devices.push(SpecDevice {
+        devices.push(CdiSpecDevice {
             place: format!("{file}: {kind}={name}"),
             name,
             nodes,
@@ -132,11 +132,11 @@ fn checked(file: &str, written: Written) -> Result<Spec, String> {
             own: device.container_edits,
         });
     }
-    Ok(Spec { kind, devices })
+    Ok(CdiSpec { kind, devices })
 }
 
 /// The oldest version that supports all features that the spec uses.
-fn needed(written: &Written) -> &'static str {
+fn needed(written: &CdiSpecDoc) -> &'static str {
     let digit = |name: &str| name.starts_with(|c: char| c.is_ascii_digit());
     let class = written.kind.split_once('/').map_or("", |(_, class)| class);
     let devices = &written.devices;
@@ -145,7 +145,7 @@ fn needed(written: &Written) -> &'static str {
     let edits = devices.iter().map(|device| &device.container_edits);
     let needed = edits
         .chain([&written.container_edits])
-        .map(Edits::needed)
+        .map(CdiEdits::needed)
         .chain((annotated || class.contains('.')).then_some("0.6.0"))
         .chain(
             devices
@@ -206,11 +206,11 @@ containerEdits:
             let told = refusal.to_string();
             assert!(told.starts_with("gpu.yaml") && told.contains(why), "{told}");
         }
-        assert!(parse("x", &" ".repeat(LARGEST + 1)).is_err());
+        assert!(parse("x", &" ".repeat(MAX_SPEC_BYTES + 1)).is_err());
     }
 
     /// Parses a spec with one device that has these edits.
-    fn with(version: &str, edits: &str) -> Result<Spec, Refusal> {
+    fn with(version: &str, edits: &str) -> Result<CdiSpec, Refusal> {
         let text = format!(
             r#"{{"cdiVersion": "{version}", "kind": "acme.dev/gpu", "devices": [{{"name": "0", "containerEdits": {edits}}}]}}"#
         );

@@ -6,7 +6,7 @@
 //! has these rules, including `serde_saphyr`, which reads machinist's own documents. Hence a library
 //! parses the YAML into events, and this module interprets them.
 
-mod decode;
+mod deserializer;
 mod dialect;
 mod scalar;
 
@@ -15,33 +15,33 @@ use std::{collections::HashMap, rc::Rc};
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
 use serde::de::DeserializeOwned;
 
-use self::{decode::Decoder, dialect::Dialect, scalar::Scalar};
+use self::{deserializer::Decoder, dialect::DialectChecker, scalar::YamlScalar};
 
 /// The maximum nesting of values; a valid spec has six levels.
-const DEEPEST: usize = 64;
-/// The maximum number of bytes that aliases may repeat; each value counts as [`WEIGHT`] plus its
+const MAX_DEPTH: usize = 64;
+/// The maximum number of bytes that aliases may repeat; each value counts as [`VALUE_OVERHEAD_BYTES`] plus its
 /// text.
-const MOST_REPEATED: usize = 8 << 20;
+const MAX_ALIASED_BYTES: usize = 8 << 20;
 /// The weight of a value in addition to its text, in bytes.
-const WEIGHT: usize = 16;
+const VALUE_OVERHEAD_BYTES: usize = 16;
 
 /// A value and the line on which it begins.
 #[derive(Debug)]
-struct Node {
+struct YamlNode {
     line: usize,
     weight: usize,
-    value: Value,
+    value: YamlValue,
 }
 
 #[derive(Debug)]
-enum Value {
-    Scalar(Scalar),
-    List(Vec<Rc<Node>>),
-    Map(Vec<Entry>),
+enum YamlValue {
+    Scalar(YamlScalar),
+    List(Vec<Rc<YamlNode>>),
+    Map(Vec<YamlEntry>),
 }
 
 /// A key and its value.
-type Entry = (Rc<Node>, Rc<Node>);
+type YamlEntry = (Rc<YamlNode>, Rc<YamlNode>);
 
 /// Reads the first document of `text`.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
@@ -49,15 +49,15 @@ pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     T::deserialize(Decoder(&document)).map_err(|error| error.to_string())
 }
 
-fn first_document(text: &str) -> Result<Rc<Node>, String> {
+fn first_document(text: &str) -> Result<Rc<YamlNode>, String> {
     let options = granit_parser::options! {
         emit_comments: false,
-        flow_nesting_limit: DEEPEST,
-        block_nesting_limit: DEEPEST,
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
     };
     let mut parser = Parser::new_from_str_with_options(text, options);
-    let mut builder = Builder::default();
-    let mut dialect = Dialect::new(text);
+    let mut builder = YamlTreeBuilder::default();
+    let mut dialect = DialectChecker::new(text);
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| {
             let line = error.marker().line();
@@ -77,34 +77,34 @@ fn first_document(text: &str) -> Result<Rc<Node>, String> {
 }
 
 /// A list or map that is not complete yet, and its anchor.
-struct Open {
+struct OpenCollection {
     line: usize,
     anchor: usize,
     is_map: bool,
-    items: Vec<Rc<Node>>,
+    items: Vec<Rc<YamlNode>>,
 }
 
 #[derive(Default)]
-struct Builder {
-    open: Vec<Open>,
-    anchors: HashMap<usize, Rc<Node>>,
+struct YamlTreeBuilder {
+    open: Vec<OpenCollection>,
+    anchors: HashMap<usize, Rc<YamlNode>>,
     repeated: usize,
-    root: Option<Rc<Node>>,
+    root: Option<Rc<YamlNode>>,
 }
 
-impl Builder {
+impl YamlTreeBuilder {
     /// Handles one event. Returns true at the end of the document.
     fn on(&mut self, event: Event<'_>, line: usize) -> Result<bool, String> {
         match event {
             Event::DocumentEnd => return Ok(true),
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain;
-                let weight = WEIGHT + text.len();
-                let scalar = Scalar::new(text.into_owned(), plain, tag_name(tag.as_deref()))?;
-                let value = Value::Scalar(scalar);
+                let weight = VALUE_OVERHEAD_BYTES + text.len();
+                let scalar = YamlScalar::new(text.into_owned(), plain, tag_name(tag.as_deref()))?;
+                let value = YamlValue::Scalar(scalar);
                 self.finish(
                     anchor,
-                    Node {
+                    YamlNode {
                         line,
                         weight,
                         value,
@@ -118,8 +118,10 @@ impl Builder {
                 let node = self.anchors.get(&anchor).cloned();
                 let node = node.ok_or("an alias refers to a value that contains it")?;
                 self.repeated = self.repeated.saturating_add(node.weight);
-                if self.repeated > MOST_REPEATED {
-                    return Err(format!("aliases expand to more than {MOST_REPEATED} bytes"));
+                if self.repeated > MAX_ALIASED_BYTES {
+                    return Err(format!(
+                        "aliases expand to more than {MAX_ALIASED_BYTES} bytes"
+                    ));
                 }
                 self.attach(node);
             }
@@ -135,7 +137,7 @@ impl Builder {
     }
 
     fn begin(&mut self, line: usize, anchor: usize, is_map: bool) {
-        self.open.push(Open {
+        self.open.push(OpenCollection {
             line,
             anchor,
             is_map,
@@ -148,16 +150,16 @@ impl Builder {
             return Ok(());
         };
         let weights = open.items.iter().map(|item| item.weight);
-        let weight = weights.fold(WEIGHT, usize::saturating_add);
+        let weight = weights.fold(VALUE_OVERHEAD_BYTES, usize::saturating_add);
         let value = if open.is_map {
-            Value::Map(entries(open.items)?)
+            YamlValue::Map(entries(open.items)?)
         } else {
-            Value::List(open.items)
+            YamlValue::List(open.items)
         };
         let line = open.line;
         self.finish(
             open.anchor,
-            Node {
+            YamlNode {
                 line,
                 weight,
                 value,
@@ -166,7 +168,7 @@ impl Builder {
         Ok(())
     }
 
-    fn finish(&mut self, anchor: usize, node: Node) {
+    fn finish(&mut self, anchor: usize, node: YamlNode) {
         let node = Rc::new(node);
         if anchor != 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
@@ -174,7 +176,7 @@ impl Builder {
         self.attach(node);
     }
 
-    fn attach(&mut self, node: Rc<Node>) {
+    fn attach(&mut self, node: Rc<YamlNode>) {
         match self.open.last_mut() {
             Some(open) => open.items.push(node),
             None => self.root = Some(node),
@@ -183,12 +185,12 @@ impl Builder {
 }
 
 /// Pairs up the alternating keys and values. Duplicate keys are refused.
-fn entries(items: Vec<Rc<Node>>) -> Result<Vec<Entry>, String> {
+fn entries(items: Vec<Rc<YamlNode>>) -> Result<Vec<YamlEntry>, String> {
     let mut seen = std::collections::HashSet::new();
     let mut entries = Vec::with_capacity(items.len() / 2);
     let mut items = items.into_iter();
     while let (Some(key), Some(value)) = (items.next(), items.next()) {
-        if let Value::Scalar(scalar) = &key.value
+        if let YamlValue::Scalar(scalar) = &key.value
             && !seen.insert(scalar.text.clone())
         {
             return Err(format!("the key {:?} is defined twice", scalar.text));
@@ -200,7 +202,7 @@ fn entries(items: Vec<Rc<Node>>) -> Result<Vec<Entry>, String> {
 
 /// The short form of a tag; none for the non-specific tag `!`.
 fn tag_name(tag: Option<&Tag>) -> Option<String> {
-    const CORE: [&str; 9] = [
+    const CORE_SCHEMA_TAGS: [&str; 9] = [
         "null",
         "bool",
         "str",
@@ -212,7 +214,9 @@ fn tag_name(tag: Option<&Tag>) -> Option<String> {
         "map",
     ];
     let tag = tag?;
-    let core = CORE.iter().find(|name| tag.is_yaml_core_schema_tag(name));
+    let core = CORE_SCHEMA_TAGS
+        .iter()
+        .find(|name| tag.is_yaml_core_schema_tag(name));
     let name = core.map_or_else(|| tag.original().to_string(), |name| format!("!!{name}"));
     (name != "!").then_some(name)
 }

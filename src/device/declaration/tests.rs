@@ -41,7 +41,7 @@ fn the_whole_supported_schema_is_read() {
         strict: true,
     };
     assert_eq!(read.share, share);
-    assert_eq!(read.numa, Numa::Fixed(vec![0, 1]));
+    assert_eq!(read.numa, NumaAffinity::Fixed(vec![0, 1]));
     assert_eq!(read.recipe.nodes[1].permissions, "rw");
     assert!(read.recipe.mounts[0].read_only);
     assert_eq!(
@@ -106,8 +106,8 @@ fn the_shortest_declaration_gets_the_node_under_its_own_name() {
     let text = "{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {name: fuse}, \
                 spec: {resource: machinist.dev/fuse, match: [{path: /dev/fuse}]}}";
     let read = parse("x.yaml", text, &Allowances::default()).unwrap();
-    assert_eq!(read.share, Share::ALONE);
-    assert_eq!(read.numa, Numa::Auto);
+    assert_eq!(read.share, Share::EXCLUSIVE);
+    assert_eq!(read.numa, NumaAffinity::Auto);
     assert_eq!(read.recipe.nodes.len(), 1);
     assert_eq!(read.recipe.nodes[0].inside, None);
 }
@@ -378,7 +378,7 @@ fn garbage_is_refused_with_a_place() {
     }
     let told = problems("spec:\n  match: [\n");
     assert!(told[0].starts_with("x.yaml:"), "{told:?}");
-    let large = format!("# {}", "x".repeat(LARGEST));
+    let large = format!("# {}", "x".repeat(MAX_DOCUMENT_BYTES));
     assert!(problems(&large)[0].contains("expected at most 65536 bytes"));
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::DRIVER;
+use super::DRIVER_NAME;
 
 /// The identity of a claim in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub fn is_uid(text: &str) -> bool {
 
 /// A device of this driver that is allocated to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allocated {
+pub struct AllocatedDevice {
     /// The request of the claim, without the name of a subrequest.
     pub request: String,
     /// The pool.
@@ -41,13 +41,13 @@ pub struct Allocated {
     /// Whether this is admin access: others may use the device at the same time.
     pub admin: bool,
     /// The taints that it tolerates.
-    pub tolerations: Vec<Toleration>,
+    pub tolerations: Vec<DeviceToleration>,
 }
 
 /// A toleration of a device taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Toleration {
+pub struct DeviceToleration {
     /// The key of the taint; if empty, the operator `Exists` matches any key.
     pub key: String,
     /// `Exists`, or `Equal` if it is empty.
@@ -58,7 +58,7 @@ pub struct Toleration {
     pub effect: String,
 }
 
-impl Toleration {
+impl DeviceToleration {
     /// Whether it tolerates a taint of this driver, which has no value and the effect `NoSchedule`.
     pub fn covers(&self, key: &str) -> bool {
         let value = self.operator == "Exists" || self.value.is_empty();
@@ -69,11 +69,11 @@ impl Toleration {
 
 /// A ResourceClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct ResourceClaim {
     /// The UID of the current object.
     pub uid: String,
     /// Its allocated devices of this driver; none while the claim is not allocated.
-    pub allocated: Option<Vec<Allocated>>,
+    pub allocated: Option<Vec<AllocatedDevice>>,
     /// Whether it or its DeviceClass has parameters for this driver, which accepts none.
     pub parameters: bool,
 }
@@ -84,62 +84,62 @@ pub struct Claim {
 pub struct BadClaim(String);
 
 #[derive(Deserialize)]
-struct Object {
-    metadata: Metadata,
+struct ClaimObject {
+    metadata: ClaimMetadata,
     #[serde(default)]
-    status: Status,
+    status: ClaimStatus,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct ClaimMetadata {
     uid: String,
 }
 
 #[derive(Default, Deserialize)]
-struct Status {
-    allocation: Option<Allocation>,
+struct ClaimStatus {
+    allocation: Option<ClaimAllocation>,
 }
 
 #[derive(Deserialize)]
-struct Allocation {
+struct ClaimAllocation {
     #[serde(default)]
-    devices: Devices,
+    devices: ClaimDevices,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Devices {
-    results: Vec<Given>,
-    config: Vec<Config>,
+struct ClaimDevices {
+    results: Vec<DeviceAllocationResult>,
+    config: Vec<ClaimConfig>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Given {
+struct DeviceAllocationResult {
     request: String,
     driver: String,
     pool: String,
     device: String,
     admin_access: Option<bool>,
     #[serde(default)]
-    tolerations: Vec<Toleration>,
+    tolerations: Vec<DeviceToleration>,
 }
 
 #[derive(Deserialize)]
-struct Config {
-    opaque: Option<Opaque>,
+struct ClaimConfig {
+    opaque: Option<OpaqueConfig>,
 }
 
 #[derive(Deserialize)]
-struct Opaque {
+struct OpaqueConfig {
     driver: String,
 }
 
-impl Claim {
+impl ResourceClaim {
     /// Parses a ResourceClaim of any `resource.k8s.io` version: these fields are the same in all.
     pub fn read(object: &str) -> Result<Self, BadClaim> {
         let bad = |error: serde_json::Error| BadClaim(error.to_string());
-        let object: Object = serde_json::from_str(object).map_err(bad)?;
+        let object: ClaimObject = serde_json::from_str(object).map_err(bad)?;
         let Some(allocation) = object.status.allocation else {
             return Ok(Self {
                 uid: object.metadata.uid,
@@ -151,8 +151,8 @@ impl Claim {
         let ours = devices
             .results
             .into_iter()
-            .filter(|one| one.driver == DRIVER);
-        let allocated = ours.map(|one| Allocated {
+            .filter(|one| one.driver == DRIVER_NAME);
+        let allocated = ours.map(|one| AllocatedDevice {
             request: match one.request.split_once('/') {
                 Some((request, _)) => request.to_owned(),
                 None => one.request,
@@ -166,7 +166,7 @@ impl Claim {
         Ok(Self {
             uid: object.metadata.uid,
             allocated: Some(allocated.collect()),
-            parameters: told.any(|opaque| opaque.driver == DRIVER),
+            parameters: told.any(|opaque| opaque.driver == DRIVER_NAME),
         })
     }
 }
@@ -189,7 +189,7 @@ mod tests {
                 "config": [{"opaque": {"driver": "gpu.acme.dev", "parameters": {}}, "source": "FromClass"}]
             }}}
         }"#;
-        let read = Claim::read(claim).unwrap();
+        let read = ResourceClaim::read(claim).unwrap();
         assert_eq!(read.uid, "u-1");
         assert!(!read.parameters);
         let [one] = read.allocated.as_deref().unwrap() else {
@@ -202,17 +202,17 @@ mod tests {
             "\"gpu.acme.dev\", \"parameters\"",
             "\"dra.machinist.dev\", \"parameters\"",
         );
-        assert!(Claim::read(&ours).unwrap().parameters);
-        let waiting = Claim::read(r#"{"metadata": {"uid": "u"}}"#).unwrap();
+        assert!(ResourceClaim::read(&ours).unwrap().parameters);
+        let waiting = ResourceClaim::read(r#"{"metadata": {"uid": "u"}}"#).unwrap();
         assert_eq!(waiting.allocated, None);
         for bad in ["", "{}", "[]", r#"{"metadata": {"uid": 1}}"#, "\u{0}"] {
-            assert!(Claim::read(bad).is_err(), "{bad}");
+            assert!(ResourceClaim::read(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn tolerations_are_those_of_the_scheduler() {
-        let of = |key: &str, operator: &str, value: &str, effect: &str| Toleration {
+        let of = |key: &str, operator: &str, value: &str, effect: &str| DeviceToleration {
             key: key.into(),
             operator: operator.into(),
             value: value.into(),

@@ -4,13 +4,13 @@
 //! The scheduler allocates devices from the published pool; the driver on the node prepares them. All
 //! code here is pure.
 
+pub mod cdi_edits;
 pub mod claim;
-pub mod edits;
-pub mod name;
+pub mod claim_checkpoint;
+pub mod device_names;
 pub mod pool;
-pub mod ports;
-pub mod prepared;
+pub mod traits;
 
 /// The driver's name, the same on all nodes: DeviceClasses refer to it. It is also the domain of
 /// device attributes, as in `device.attributes["dra.machinist.dev"].resource`.
-pub const DRIVER: &str = "dra.machinist.dev";
+pub const DRIVER_NAME: &str = "dra.machinist.dev";

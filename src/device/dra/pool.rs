@@ -8,32 +8,32 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::name;
+use super::device_names;
 use crate::device::{
-    Pairs,
-    inventory::{Device, Health, Inventory, Resource, Serve},
-    name::{ResourceName, hex16},
+    SmallMap,
+    inventory::{Device, Health, Inventory, Resource, ServeMode},
     quantity::Quantity,
+    resource_name::{ResourceName, hex16},
 };
 
 /// The maximum number of devices in a slice.
-pub const MOST_DEVICES: usize = 128;
+pub const MAX_SLICE_DEVICES: usize = 128;
 /// The maximum number of devices in a slice that has a tainted device.
-pub const MOST_TAINTED: usize = 64;
-const MOST_ATTRIBUTES: usize = 32;
-const LONGEST_DOMAIN: usize = 63;
-const LONGEST_NAME: usize = 32;
-const LONGEST_VALUE: usize = 64;
+pub const MAX_TAINTED_SLICE_DEVICES: usize = 64;
+const MAX_ATTRIBUTES: usize = 32;
+const MAX_DOMAIN_LEN: usize = 63;
+const MAX_NAME_LEN: usize = 32;
+const MAX_VALUE_LEN: usize = 64;
 
 /// The taint of a device that cannot be used: it is not allocated again, and containers that have it
 /// keep it, as with a device plugin.
-pub const UNHEALTHY: &str = "machinist.dev/unhealthy";
+pub const UNHEALTHY_TAINT: &str = "machinist.dev/unhealthy";
 /// The taint of every device while the machine is being updated.
-pub const WITHHELD: &str = "machinist.dev/withheld";
+pub const ALLOCATION_DISABLED_TAINT: &str = "machinist.dev/withheld";
 
 /// The schema of a device in a version of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spelling {
+pub enum ApiFlavor {
     /// `v1` and `v1beta2`.
     Plain,
     /// `v1beta1`: all fields but the name are below `basic`.
@@ -51,15 +51,15 @@ pub enum Attribute {
 
 /// A device in the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offered {
+pub struct PoolDevice {
     /// Its name in the pool.
     pub name: String,
     /// The resource to which it belongs.
     pub resource: ResourceName,
     /// Attributes by name, with or without a domain.
-    pub attributes: Pairs<Attribute>,
+    pub attributes: SmallMap<Attribute>,
     /// Capacities that a claim may request, by name like attributes.
-    pub capacity: Pairs<Quantity>,
+    pub capacity: SmallMap<Quantity>,
     /// The keys of its taints, all with the effect `NoSchedule`.
     pub taints: BTreeSet<&'static str>,
 }
@@ -68,7 +68,7 @@ pub struct Offered {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
     /// The devices.
-    pub devices: Vec<Offered>,
+    pub devices: Vec<PoolDevice>,
 }
 
 impl Pool {
@@ -76,16 +76,16 @@ impl Pool {
     pub fn of(inventory: &Inventory) -> Self {
         let mut devices = Vec::new();
         let mut names = BTreeSet::new();
-        for (name, resource) in inventory.served(Serve::Dra) {
+        for (name, resource) in inventory.served_by(ServeMode::Dra) {
             if resource.unfit_for_claims().is_some() {
                 continue;
             }
-            for (id, number, share) in name::shares(resource) {
+            for (id, number, share) in device_names::shares(resource) {
                 let Some(device) = resource.devices.get(id) else {
                     continue;
                 };
-                let offered = Offered {
-                    name: name::device_name(name, &share),
+                let offered = PoolDevice {
+                    name: device_names::device_name(name, &share),
                     resource: name.clone(),
                     attributes: attributes(resource, id, number, device),
                     capacity: device.capacity.clone(),
@@ -108,22 +108,26 @@ impl Pool {
 
     /// The devices of each slice. If the API server does not support taints, tainted devices are left
     /// out.
-    pub fn slices(&self, taints: bool) -> Vec<Vec<&Offered>> {
-        let told = |device: &&Offered| taints || device.taints.is_empty();
-        let devices: Vec<&Offered> = self.devices.iter().filter(told).collect();
+    pub fn slices(&self, taints: bool) -> Vec<Vec<&PoolDevice>> {
+        let told = |device: &&PoolDevice| taints || device.taints.is_empty();
+        let devices: Vec<&PoolDevice> = self.devices.iter().filter(told).collect();
         let mut slices = Vec::new();
-        for most in devices.chunks(MOST_DEVICES) {
+        for most in devices.chunks(MAX_SLICE_DEVICES) {
             let tainted = most.iter().any(|device| !device.taints.is_empty());
-            let size = if tainted { MOST_TAINTED } else { MOST_DEVICES };
-            slices.extend(most.chunks(size).map(<[&Offered]>::to_vec));
+            let size = if tainted {
+                MAX_TAINTED_SLICE_DEVICES
+            } else {
+                MAX_SLICE_DEVICES
+            };
+            slices.extend(most.chunks(size).map(<[&PoolDevice]>::to_vec));
         }
         slices
     }
 }
 
-impl Offered {
+impl PoolDevice {
     /// The device as JSON for the API server.
-    pub fn spelled(&self, spelling: Spelling) -> Value {
+    pub fn spelled(&self, spelling: ApiFlavor) -> Value {
         let mut basic = Map::new();
         let attributes = self.attributes.iter().map(|(name, value)| {
             let value = match value {
@@ -144,8 +148,8 @@ impl Offered {
             basic.insert("taints".to_owned(), taints.collect());
         }
         let mut device = match spelling {
-            Spelling::Plain => basic,
-            Spelling::Basic => Map::from_iter([("basic".to_owned(), Value::Object(basic))]),
+            ApiFlavor::Plain => basic,
+            ApiFlavor::Basic => Map::from_iter([("basic".to_owned(), Value::Object(basic))]),
         };
         device.insert("name".to_owned(), json!(self.name));
         Value::Object(device)
@@ -153,16 +157,19 @@ impl Offered {
 }
 
 fn taints(inventory: &Inventory, device: &Device) -> BTreeSet<&'static str> {
-    let unhealthy = (device.health != Health::Healthy).then_some(UNHEALTHY);
-    let withheld = inventory.withheld.is_some().then_some(WITHHELD);
+    let unhealthy = (device.health != Health::Healthy).then_some(UNHEALTHY_TAINT);
+    let withheld = inventory
+        .withheld
+        .is_some()
+        .then_some(ALLOCATION_DISABLED_TAINT);
     unhealthy.into_iter().chain(withheld).collect()
 }
 
 /// The driver's own attributes are set first, so that a source's attributes cannot replace them.
-fn attributes(resource: &Resource, id: &str, share: u32, device: &Device) -> Pairs<Attribute> {
-    let mut all = Pairs::default();
+fn attributes(resource: &Resource, id: &str, share: u32, device: &Device) -> SmallMap<Attribute> {
+    let mut all = SmallMap::default();
     // Names of resources and ids may be longer than a value may be; a digest represents them then.
-    let fitting = |text: &str| match text.len() <= LONGEST_VALUE {
+    let fitting = |text: &str| match text.len() <= MAX_VALUE_LEN {
         true => text.to_owned(),
         false => hex16(text),
     };
@@ -181,11 +188,11 @@ fn attributes(resource: &Resource, id: &str, share: u32, device: &Device) -> Pai
             continue;
         };
         // The API server limits the sum of both.
-        if all.len() + device.capacity.len() >= MOST_ATTRIBUTES {
+        if all.len() + device.capacity.len() >= MAX_ATTRIBUTES {
             break;
         }
         // A value is left out instead of cut off, since a part of it could match a wrong selector.
-        if value.len() <= LONGEST_VALUE {
+        if value.len() <= MAX_VALUE_LEN {
             all.entry(name)
                 .or_insert_with(|| Attribute::Text(value.clone()));
         }
@@ -214,7 +221,7 @@ fn qualified(key: &str) -> Option<String> {
     if name.starts_with(|c: char| c.is_ascii_digit()) {
         name.insert(0, '_');
     }
-    if name.is_empty() || name.len() > LONGEST_NAME {
+    if name.is_empty() || name.len() > MAX_NAME_LEN {
         return None;
     }
     match domain {
@@ -232,7 +239,7 @@ fn is_domain(domain: &str) -> bool {
             && label.ends_with(inner)
             && label.chars().all(|c| inner(c) || c == '-')
     };
-    domain.len() <= LONGEST_DOMAIN && domain.split('.').all(label)
+    domain.len() <= MAX_DOMAIN_LEN && domain.split('.').all(label)
 }
 
 #[cfg(test)]

@@ -1,28 +1,28 @@
 //! Scans the machine: device nodes below `/dev`, hardware in sysfs, and devices of CDI specs.
 
-mod find;
-mod specs;
+mod cdi_specs;
+mod match_devices;
 mod sysfs;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use self::{find::Finder, specs::Specs, sysfs::Sysfs};
-use super::watching::Depth;
+use self::{cdi_specs::CdiSpecs, match_devices::DeviceFinder, sysfs::Sysfs};
+use super::dir_watch::WatchDepth;
 use crate::{
+    abs_path::AbsPath,
     device::{
         Refusal,
-        declaration::{Declaration, Entry},
+        declaration::{Declaration, DeviceSelector},
+        discovery::Discovery,
         inventory::Inventory,
-        name::ResourceName,
-        sighting::Sightings,
+        resource_name::ResourceName,
     },
     error_chain::chain,
-    path::AbsPath,
-    root::{Kind, Root, RootError, Stat},
+    rootfs::{FileKind, Root, RootError, Stat},
 };
 
 /// The maximum size of a sysfs attribute, one page.
-const PAGE: u64 = 4096;
+const MAX_ATTRIBUTE_BYTES: u64 = 4096;
 
 /// The state of systemd units: whether each is active. The state of other units is not known yet.
 pub type UnitStates = BTreeMap<String, bool>;
@@ -38,11 +38,11 @@ pub(super) fn nearest_dir(root: &Root, path: &AbsPath) -> AbsPath {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Found devices, by resource.
-    pub(super) sightings: BTreeMap<ResourceName, Sightings>,
+    pub(super) sightings: BTreeMap<ResourceName, Discovery>,
     /// Problems that kept resources from being scanned.
     pub(super) unseen: Vec<Refusal>,
     /// The directories to watch for changes of the result.
-    pub(super) dirs: BTreeMap<AbsPath, Depth>,
+    pub(super) dirs: BTreeMap<AbsPath, WatchDepth>,
 }
 
 impl Scan {
@@ -57,7 +57,7 @@ impl Scan {
 
 /// The location of a device node in sysfs.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct SysfsLocation {
     sysfs: Option<AbsPath>,
     numa: Vec<u32>,
 }
@@ -66,7 +66,7 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct Scanner {
     root: Root,
-    places: HashMap<(Kind, (u32, u32)), Place>,
+    places: HashMap<(FileKind, (u32, u32)), SysfsLocation>,
 }
 
 impl Scanner {
@@ -92,16 +92,16 @@ impl Scanner {
         let mut dirs = BTreeMap::new();
         let hardware = all.iter().any(|one| one.asks_hardware());
         let sysfs = hardware.then(|| Sysfs::read(&self.root, &mut dirs));
-        let is_cdi = |entry: &Entry| matches!(entry, Entry::Cdi(_));
+        let is_cdi = |entry: &DeviceSelector| matches!(entry, DeviceSelector::Cdi(_));
         let cdi = all.iter().any(|one| one.matches.iter().any(is_cdi));
-        let specs = cdi.then(|| Specs::read(&self.root, &mut dirs));
+        let specs = cdi.then(|| CdiSpecs::read(&self.root, &mut dirs));
         let (sysfs, specs) = (sysfs.unwrap_or_default(), specs.unwrap_or_default());
         let mut scan = Scan {
             dirs,
             ..Scan::default()
         };
         for declaration in all {
-            let finder = Finder::new(self, declaration, &sysfs, &mut scan.dirs);
+            let finder = DeviceFinder::new(self, declaration, &sysfs, &mut scan.dirs);
             let known = known.resources.get(&declaration.resource);
             match finder.find(&specs, units, known.map(|one| &**one)) {
                 Some(seen) => {
@@ -114,7 +114,7 @@ impl Scanner {
     }
 
     /// The location of the device with this number.
-    fn place(&mut self, kind: Kind, number: (u32, u32)) -> Place {
+    fn place(&mut self, kind: FileKind, number: (u32, u32)) -> SysfsLocation {
         let root = &self.root;
         let place = self.places.entry((kind, number));
         place
@@ -126,17 +126,17 @@ impl Scanner {
 /// Whether `path` is a device node, with links followed.
 pub(super) fn is_device(root: &Root, path: &AbsPath) -> bool {
     let found = follow(root, path).ok().flatten();
-    found.is_some_and(|(_, stat)| matches!(stat.kind, Kind::CharDevice | Kind::BlockDevice))
+    found.is_some_and(|(_, stat)| matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice))
 }
 
 /// The object to which `path` leads, and its path, with links followed.
 pub fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
     let mut at = root.canonical(path)?;
-    for _ in 0..crate::root::MOST_LINKS {
+    for _ in 0..crate::rootfs::MAX_SYMLINKS {
         let Some(stat) = root.stat(&at)? else {
             return Ok(None);
         };
-        if stat.kind != Kind::Link {
+        if stat.kind != FileKind::Link {
             return Ok(Some((at, stat)));
         }
         let target = root.read_link(&at)?;
@@ -163,8 +163,8 @@ fn joined(link: &AbsPath, target: &str) -> Option<AbsPath> {
     base.join(rest.trim_start_matches("./")).ok()
 }
 
-fn place_of(root: &Root, kind: Kind, (major, minor): (u32, u32)) -> Place {
-    let class = if kind == Kind::BlockDevice {
+fn place_of(root: &Root, kind: FileKind, (major, minor): (u32, u32)) -> SysfsLocation {
+    let class = if kind == FileKind::BlockDevice {
         "block"
     } else {
         "char"
@@ -174,7 +174,7 @@ fn place_of(root: &Root, kind: Kind, (major, minor): (u32, u32)) -> Place {
     let inside = inside.ok().and_then(|path| root.canonical(&path).ok());
     let sysfs = inside.and_then(|inside| inside.parent());
     let sysfs = sysfs.filter(|dir| dir.as_str().starts_with("/sys/devices/"));
-    Place {
+    SysfsLocation {
         numa: sysfs
             .as_ref()
             .map(|dir| numa_of(root, dir))
@@ -205,7 +205,10 @@ fn attribute(root: &Root, dir: &AbsPath, file: &str) -> Option<String> {
     // `device/…` may be a link to another directory, which must be in sysfs.
     let path = root.canonical(&dir.join(file).ok()?).ok()?;
     let inside = path.as_str().starts_with("/sys/");
-    let text = root.read_text(&path, PAGE).ok().filter(|_| inside)?;
+    let text = root
+        .read_text(&path, MAX_ATTRIBUTE_BYTES)
+        .ok()
+        .filter(|_| inside)?;
     Some(text.trim().to_owned())
 }
 

@@ -10,53 +10,53 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Ask, RegistrySettings, Standing,
-    announce::Announcer,
-    declaration_dirs, files,
-    looking::{Looked, Looking, Next},
-    saved::{self, Keeper},
+    OfferOutcome, RegistryRequest, RegistrySettings,
+    background_scan::{ScanJob, ScanResult, ScanWorker},
+    change_log::ChangeLogger,
+    checkpoint::{self, CheckpointWriter},
+    config_files, declaration_dirs,
+    dir_watch::{DirChange, DirWatch, watch_for},
     scan::{self, Scan, UnitStates},
-    watching::{Change, DirWatch, watch_for},
 };
 use crate::{
+    abs_path::AbsPath,
     device::{
-        declaration::{Declaration, Probe},
+        declaration::{Declaration, HealthProbe},
         inventory::Inventory,
-        ledger::Ledger,
-        uevent::{Heard, Uevent, UeventError, Uevents},
+        registry_state::RegistryState,
+        uevent::{Uevent, UeventError, UeventResult, Uevents},
     },
     error_chain::chain,
-    path::AbsPath,
-    rate::Rate,
-    root::Root,
+    rate_limit::RateLimiter,
+    rootfs::Root,
 };
 
 /// Plugging one device makes several events, and udevd adds its links some milliseconds after the
 /// kernel's event: one scan covers all. Removals are published at once and scanned at most this
 /// often.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+const SCAN_DEBOUNCE: Duration = Duration::from_millis(50);
 /// The rescan interval without uevents or some directory watch: inotify alone does not see hardware
 /// without a node in `/dev`, and without inotify, changes of files go unnoticed.
-const RESCAN_UNHEARD: Duration = Duration::from_secs(60);
+const RESCAN_INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
 /// The rescan interval while health probes read sysfs attributes, whose changes cause no event.
-const RESCAN_OF_ATTRIBUTES: Duration = Duration::from_secs(10);
+const ATTRIBUTE_RESCAN_INTERVAL: Duration = Duration::from_secs(10);
 /// How long after the agent's start devices of an earlier boot may be absent before they are removed:
 /// slow buses and firmware take tens of seconds to bring up theirs.
-const LATE: Duration = Duration::from_secs(60);
+const ABSENT_DEVICE_GRACE: Duration = Duration::from_secs(60);
 /// How long requests wait at the start for the first scan, which takes milliseconds. If a file system
 /// hangs, live sources, which need no scan, are served after this time.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
+const FIRST_SCAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When a failed save is retried, for example after the disk was full.
-const SAVE_AGAIN: Duration = Duration::from_secs(30);
+const SAVE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// The average interval of saves while the inventory keeps changing, such as a reported temperature.
-const SAVE_EACH: Duration = Duration::from_secs(5);
+const SAVE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the shutdown waits for the last save, which only speeds up the next start.
-const LAST_SAVE: Duration = Duration::from_millis(500);
+const SHUTDOWN_SAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Deadlines of the pending work.
 #[derive(Debug, Default)]
-struct Due {
+struct RegistryDeadlines {
     files: Option<Instant>,
     look: Option<Instant>,
     save: Option<Instant>,
@@ -64,10 +64,10 @@ struct Due {
     settle: Option<Instant>,
 }
 
-impl Due {
+impl RegistryDeadlines {
     /// The first event of a burst sets the deadline; later ones do not postpone it.
     fn soon(at: &mut Option<Instant>) {
-        let soon = Instant::now() + DEBOUNCE;
+        let soon = Instant::now() + SCAN_DEBOUNCE;
         *at = Some(at.map_or(soon, |at| at.min(soon)));
     }
 
@@ -76,11 +76,11 @@ impl Due {
     }
 }
 
-pub(super) struct Task {
+pub(super) struct RegistryTask {
     root: Root,
-    ledger: Ledger,
-    looking: Looking,
-    keeper: Keeper,
+    ledger: RegistryState,
+    looking: ScanWorker,
+    keeper: CheckpointWriter,
     files: Option<DirWatch>,
     nodes: Option<DirWatch>,
     uevents: Option<Uevents>,
@@ -94,42 +94,42 @@ pub(super) struct Task {
     looked: Option<Instant>,
     /// Device nodes that were removed since the last scan began, which may still have seen them.
     gone: BTreeSet<AbsPath>,
-    due: Due,
+    due: RegistryDeadlines,
     /// Limits how often the list is saved: each save writes and syncs the whole list.
-    saves: Rate,
-    announcer: Announcer,
+    saves: RateLimiter,
+    announcer: ChangeLogger,
     forgot: bool,
 }
 
 /// The events that wake the task.
-enum Woken {
-    Looked(Result<Looked, JoinError>),
-    Saved(saved::End),
+enum RegistryEvent {
+    Looked(Result<ScanResult, JoinError>),
+    Saved(checkpoint::WriteOutcome),
     Files,
-    Nodes(Change),
-    Kernel(Result<Heard, UeventError>),
+    Nodes(DirChange),
+    Kernel(Result<UeventResult, UeventError>),
     Units,
     Time,
-    Asked(Ask, oneshot::Sender<()>),
+    Asked(RegistryRequest, oneshot::Sender<()>),
     Stop,
 }
 
-impl Task {
+impl RegistryTask {
     /// Restores the state that an earlier agent saved. No scan has been made yet.
     pub(super) fn new(root: Root, settings: RegistrySettings) -> Self {
-        let mut ledger = Ledger::new(settings.allowances);
-        let mut keeper = Keeper::new(root.clone());
+        let mut ledger = RegistryState::new(settings.allowances);
+        let mut keeper = CheckpointWriter::new(root.clone());
         if let Some(saved) = keeper.load() {
             ledger.restore(saved, keeper.boot_id(), |node| scan::is_device(&root, node));
         }
-        ledger.withhold(settings.withheld);
+        ledger.set_allocation_disabled(settings.withheld);
         Self {
             files: watcher(&root),
             nodes: watcher(&root),
             uevents: settings.uevents.then(listen).flatten(),
             rescan: settings.rescan,
             units: settings.units,
-            looking: Looking::new(root.clone()),
+            looking: ScanWorker::new(root.clone()),
             publish: watch::Sender::new(Arc::new(ledger.inventory())),
             root,
             ledger,
@@ -138,9 +138,9 @@ impl Task {
             started: Instant::now(),
             looked: None,
             gone: BTreeSet::new(),
-            due: Due::default(),
-            saves: Rate::every(SAVE_EACH, 10),
-            announcer: Announcer::default(),
+            due: RegistryDeadlines::default(),
+            saves: RateLimiter::per_interval(SAVE_INTERVAL, 10),
+            announcer: ChangeLogger::default(),
         }
     }
 
@@ -150,62 +150,64 @@ impl Task {
 
     pub(super) async fn run(
         mut self,
-        mut asked: mpsc::Receiver<(Ask, oneshot::Sender<()>)>,
+        mut asked: mpsc::Receiver<(RegistryRequest, oneshot::Sender<()>)>,
         stop: CancellationToken,
     ) {
-        self.looking.want(true);
+        self.looking.request_scan(true);
         loop {
             self.begin();
             let alarm = self.alarm();
             // Before the first scan it is not known which resource names the declaration files own.
-            let open = !self.looking.is_first() || self.started.elapsed() >= FIRST_LOOK;
+            let open = !self.looking.is_first() || self.started.elapsed() >= FIRST_SCAN_TIMEOUT;
             let woken = tokio::select! {
                 biased;
-                () = stop.cancelled() => Woken::Stop,
+                () = stop.cancelled() => RegistryEvent::Stop,
                 // Cancel-safe: a request stays in the channel.
-                Some((ask, reply)) = asked.recv(), if open => Woken::Asked(ask, reply),
+                Some((ask, reply)) = asked.recv(), if open => RegistryEvent::Asked(ask, reply),
                 // Both are cancel-safe: the work goes on, and its result stays available.
-                looked = self.looking.done() => Woken::Looked(looked),
-                end = self.keeper.written() => Woken::Saved(end),
+                looked = self.looking.done() => RegistryEvent::Looked(looked),
+                end = self.keeper.wait_for_save() => RegistryEvent::Saved(end),
                 // Cancel-safe: events stay in the kernel's queues.
-                _ = changed(&mut self.files) => Woken::Files,
-                change = changed(&mut self.nodes) => Woken::Nodes(change),
-                heard = hear(self.uevents.as_ref()) => Woken::Kernel(heard),
+                _ = changed(&mut self.files) => RegistryEvent::Files,
+                change = changed(&mut self.nodes) => RegistryEvent::Nodes(change),
+                heard = hear(self.uevents.as_ref()) => RegistryEvent::Kernel(heard),
                 // Cancel-safe: a change stays marked as unseen.
-                Ok(()) = self.units.changed() => Woken::Units,
+                Ok(()) = self.units.changed() => RegistryEvent::Units,
                 // Cancel-safe: the deadline is computed again.
-                () = sleep_until(alarm) => Woken::Time,
+                () = sleep_until(alarm) => RegistryEvent::Time,
             };
             match woken {
-                Woken::Stop => break,
+                RegistryEvent::Stop => break,
                 woken => self.handle(woken),
             }
         }
         // State without pending changes is on the disk already, or being written.
         let save = self.keeper.save(&self.ledger, self.due.save.is_some());
-        if timeout(LAST_SAVE, save).await.is_err() {
+        if timeout(SHUTDOWN_SAVE_TIMEOUT, save).await.is_err() {
             tracing::warn!("saving devices timed out: the next start may use an older list");
         }
     }
 
-    fn handle(&mut self, woken: Woken) {
+    fn handle(&mut self, woken: RegistryEvent) {
         match woken {
-            Woken::Looked(looked) => self.looked(looked),
-            Woken::Saved(end) => {
-                if !self.keeper.note(end) {
-                    let again = || Instant::now() + SAVE_AGAIN;
+            RegistryEvent::Looked(looked) => self.looked(looked),
+            RegistryEvent::Saved(end) => {
+                if !self.keeper.record_result(end) {
+                    let again = || Instant::now() + SAVE_RETRY_INTERVAL;
                     self.due.save.get_or_insert_with(again);
                 }
             }
-            Woken::Files => Due::soon(&mut self.due.files),
-            Woken::Nodes(Change::Gone(names)) => self.went(&names),
-            Woken::Nodes(Change::Other) | Woken::Units => Due::soon(&mut self.due.look),
-            Woken::Kernel(Ok(Heard::Event(event))) if !self.concerns(&event) => {}
-            Woken::Kernel(Ok(_)) => {
-                self.looking.forget();
-                Due::soon(&mut self.due.look);
+            RegistryEvent::Files => RegistryDeadlines::soon(&mut self.due.files),
+            RegistryEvent::Nodes(DirChange::Gone(names)) => self.went(&names),
+            RegistryEvent::Nodes(DirChange::Other) | RegistryEvent::Units => {
+                RegistryDeadlines::soon(&mut self.due.look)
             }
-            Woken::Kernel(Err(error)) => {
+            RegistryEvent::Kernel(Ok(UeventResult::Event(event))) if !self.concerns(&event) => {}
+            RegistryEvent::Kernel(Ok(_)) => {
+                self.looking.forget();
+                RegistryDeadlines::soon(&mut self.due.look);
+            }
+            RegistryEvent::Kernel(Err(error)) => {
                 tracing::warn!(
                     "no kernel device events; detecting hot plug by watching /dev instead: {}",
                     chain(&error)
@@ -213,31 +215,31 @@ impl Task {
                 self.uevents = None;
                 // The last events may be lost, and from now on rescans are more frequent.
                 self.looking.forget();
-                Due::soon(&mut self.due.look);
+                RegistryDeadlines::soon(&mut self.due.look);
             }
-            Woken::Asked(ask, reply) => {
+            RegistryEvent::Asked(ask, reply) => {
                 if let Some(reply) = self.asked(ask, reply) {
                     // The caller may have stopped waiting.
                     let _ = reply.send(());
                 }
             }
-            Woken::Time => self.on_time(),
-            Woken::Stop => {}
+            RegistryEvent::Time => self.on_time(),
+            RegistryEvent::Stop => {}
         }
     }
 
     /// Publishes removed devices as unhealthy, before a scan, which takes longer with more devices.
     fn went(&mut self, names: &BTreeSet<AbsPath>) {
-        let told = self.ledger.gone(names, self.started.elapsed());
+        let told = self.ledger.mark_removed(names, self.started.elapsed());
         if !told.is_empty() {
             self.publish();
         }
         if !names.is_empty() && told.len() == names.len() {
-            Due::soon(&mut self.due.look);
+            RegistryDeadlines::soon(&mut self.due.look);
         } else {
             // The remaining names may belong to other devices; only a scan can find out.
             let now = Instant::now();
-            let at = self.looked.map_or(now, |at| (at + DEBOUNCE).max(now));
+            let at = self.looked.map_or(now, |at| (at + SCAN_DEBOUNCE).max(now));
             self.due.look = Some(self.due.look.map_or(at, |due| due.min(at)));
         }
         self.gone.extend(told);
@@ -251,29 +253,35 @@ impl Task {
     }
 
     /// Carries out a request. Returns the reply channel when done; none if the reply is sent later.
-    fn asked(&mut self, ask: Ask, reply: oneshot::Sender<()>) -> Option<oneshot::Sender<()>> {
+    fn asked(
+        &mut self,
+        ask: RegistryRequest,
+        reply: oneshot::Sender<()>,
+    ) -> Option<oneshot::Sender<()>> {
         let now = self.started.elapsed();
         match ask {
-            Ask::Rescan => {
-                self.looking.tell(reply);
+            RegistryRequest::Rescan => {
+                self.looking.request_full_scan(reply);
                 return None;
             }
-            Ask::Withhold(why) => self.ledger.withhold(why),
-            Ask::Offer(offer, standing) => {
+            RegistryRequest::Withhold(why) => self.ledger.set_allocation_disabled(why),
+            RegistryRequest::Offer(offer, standing) => {
                 let source = offer.source.clone();
                 let by = self.ledger.offer(offer, now);
                 self.settle();
                 let told = if by == source {
-                    Standing::InForce
+                    OfferOutcome::InForce
                 } else {
-                    Standing::Taken { by }
+                    OfferOutcome::Taken { by }
                 };
                 let _ = standing.send(told);
             }
-            Ask::Withdraw(source, resource) => self.less(|ledger| {
+            RegistryRequest::Withdraw(source, resource) => self.less(|ledger| {
                 ledger.withdraw(&source, resource.as_ref());
             }),
-            Ask::Only(source, names) => self.less(|ledger| ledger.only(&source, &names)),
+            RegistryRequest::Only(source, names) => {
+                self.less(|ledger| ledger.only(&source, &names))
+            }
         }
         self.publish();
         Some(reply)
@@ -281,56 +289,59 @@ impl Task {
 
     /// Removes an offer. A declaration that waited for the resource's name may be in force then, and
     /// its devices have not been scanned yet.
-    fn less(&mut self, change: impl FnOnce(&mut Ledger)) {
-        let in_force = |ledger: &Ledger| ledger.in_force().count();
+    fn less(&mut self, change: impl FnOnce(&mut RegistryState)) {
+        let in_force = |ledger: &RegistryState| ledger.in_force().count();
         let before = in_force(&self.ledger);
         change(&mut self.ledger);
         if in_force(&self.ledger) > before {
-            Due::soon(&mut self.due.look);
+            RegistryDeadlines::soon(&mut self.due.look);
         }
     }
 
     /// Updates which flapping devices of live sources are held back.
     fn settle(&mut self) {
-        let wait = self.ledger.settle(self.started.elapsed());
+        let wait = self.ledger.release_held_devices(self.started.elapsed());
         self.due.settle = wait.map(|wait| Instant::now() + wait);
     }
 
     fn on_time(&mut self) {
-        if Due::passed(self.due.files) {
+        if RegistryDeadlines::passed(self.due.files) {
             self.due.files = None;
-            self.looking.want(true);
-        } else if Due::passed(self.due.look) {
+            self.looking.request_scan(true);
+        } else if RegistryDeadlines::passed(self.due.look) {
             self.due.look = None;
-            self.looking.want(!self.hears_of_files());
+            self.looking.request_scan(!self.hears_of_files());
         }
-        if Due::passed(self.due.settle) {
+        if RegistryDeadlines::passed(self.due.settle) {
             self.settle();
             self.publish();
         }
-        if Due::passed(self.due.save) {
+        if RegistryDeadlines::passed(self.due.save) {
             // A save with older content is under way: save again when that is done.
             self.due.save = match self.keeper.begin(&self.ledger) {
                 true => {
                     self.saves.take();
                     None
                 }
-                false => Some(Instant::now() + saved::DELAY),
+                false => Some(Instant::now() + checkpoint::SAVE_DEBOUNCE),
             };
         }
-        self.looking.complain();
+        self.looking.log_slow_step();
     }
 
     /// The earliest pending deadline; without one, the next rescan.
     fn alarm(&self) -> Instant {
-        let first = self.looking.is_first().then(|| self.started + FIRST_LOOK);
+        let first = self
+            .looking
+            .is_first()
+            .then(|| self.started + FIRST_SCAN_TIMEOUT);
         let first = first.filter(|at| *at > Instant::now());
         let due = [
             self.due.files,
             self.due.look,
             self.due.save,
             self.due.settle,
-            self.looking.late(),
+            self.looking.slow_log_time(),
             first,
         ];
         due.into_iter()
@@ -342,16 +353,16 @@ impl Task {
     /// Starts reading files or scanning, if that is requested and neither is under way.
     fn begin(&mut self) {
         match self.looking.next() {
-            Some(Next::Read) => {
+            Some(ScanJob::Read) => {
                 let (root, dirs) = (self.root.clone(), declaration_dirs());
                 if let Some(watch) = &mut self.files {
                     watch.set(&dirs.iter().map(|dir| watch_for(&root, dir)).collect());
                 }
                 let user = nix::unistd::geteuid().as_raw();
                 self.looking
-                    .run(move || Looked::Files(files::read_files(&root, &dirs, user)));
+                    .run(move || ScanResult::Files(config_files::read_files(&root, &dirs, user)));
             }
-            Some(Next::Look(mut scanner)) => {
+            Some(ScanJob::Look(mut scanner)) => {
                 // Retry a watch that failed. Whether it covers all directories is known after the
                 // scan.
                 let again = || DirWatch::new(&self.root).ok();
@@ -369,7 +380,7 @@ impl Task {
                 let known = self.publish.borrow().clone();
                 self.looking.run(move || {
                     let scan = scanner.scan(declared.iter(), &units, &known);
-                    Looked::Machine(scanner, scan)
+                    ScanResult::Machine(scanner, scan)
                 });
             }
             None => {}
@@ -378,32 +389,32 @@ impl Task {
 
     /// Whether inotify covers all directories of declarations.
     fn hears_of_files(&self) -> bool {
-        self.files.as_ref().is_some_and(DirWatch::is_whole)
+        self.files.as_ref().is_some_and(DirWatch::is_complete)
     }
 
     /// Schedules the next scan without an event.
     fn look_again(&mut self) {
-        let hears = self.hears_of_files() && self.nodes.as_ref().is_some_and(DirWatch::is_whole);
+        let hears = self.hears_of_files() && self.nodes.as_ref().is_some_and(DirWatch::is_complete);
         let mut slow = match self.uevents.is_some() && hears {
             true => self.rescan,
-            false => self.rescan.min(RESCAN_UNHEARD),
+            false => self.rescan.min(RESCAN_INTERVAL_WITHOUT_EVENTS),
         };
         let reads = |one: &Declaration| {
             one.probes
                 .iter()
-                .any(|probe| matches!(probe, Probe::Sysfs { .. }))
+                .any(|probe| matches!(probe, HealthProbe::Sysfs { .. }))
         };
         if self.ledger.in_force().any(reads) {
-            slow = slow.min(RESCAN_OF_ATTRIBUTES);
+            slow = slow.min(ATTRIBUTE_RESCAN_INTERVAL);
         }
         self.due.look = Some(Instant::now() + slow);
     }
 
     /// Records the files that were read, or the result of a scan.
-    fn looked(&mut self, looked: Result<Looked, JoinError>) {
+    fn looked(&mut self, looked: Result<ScanResult, JoinError>) {
         match looked {
-            Ok(Looked::Files(files)) => self.ledger.files(files),
-            Ok(Looked::Machine(scanner, mut scan)) => {
+            Ok(ScanResult::Files(files)) => self.ledger.files(files),
+            Ok(ScanResult::Machine(scanner, mut scan)) => {
                 if !self.gone.is_empty() {
                     scan.without(&self.gone);
                 }
@@ -413,29 +424,29 @@ impl Task {
                 let more = watch.is_some_and(|watch| watch.set(&scan.dirs));
                 if self.looking.end(scanner, more) {
                     self.publish();
-                    self.looking.told();
+                    self.looking.notify_callers();
                 }
             }
             Err(error) => {
                 tracing::error!(%error, "device scan aborted");
-                self.looking.broke(self.root.clone());
+                self.looking.record_panic(self.root.clone());
                 self.publish();
-                self.looking.told();
+                self.looking.notify_callers();
             }
         }
     }
 
     fn take_note(&mut self, scan: &Scan) {
         let now = self.started.elapsed();
-        let late = now >= LATE && !self.forgot && self.keeper.is_new_boot();
-        self.forgot |= now >= LATE;
-        self.ledger.unseen(&scan.unseen);
-        if let Some(wait) = self.ledger.seen(&scan.sightings, now, late) {
+        let late = now >= ABSENT_DEVICE_GRACE && !self.forgot && self.keeper.is_new_boot();
+        self.forgot |= now >= ABSENT_DEVICE_GRACE;
+        self.ledger.record_unscanned(&scan.unseen);
+        if let Some(wait) = self.ledger.record_scan(&scan.sightings, now, late) {
             let again = Instant::now() + wait;
             self.due.look = Some(self.due.look.map_or(again, |at| at.min(again)));
         }
         if !self.forgot {
-            let late = self.started + LATE;
+            let late = self.started + ABSENT_DEVICE_GRACE;
             self.due.look = Some(self.due.look.map_or(late, |at| at.min(late)));
         }
     }
@@ -449,7 +460,7 @@ impl Task {
         // Subscribers are notified before the changes are logged.
         self.publish.send_replace(Arc::clone(&now));
         self.announcer.announce(&before, &now);
-        let at = || (Instant::now() + saved::DELAY).max(self.saves.ready());
+        let at = || (Instant::now() + checkpoint::SAVE_DEBOUNCE).max(self.saves.ready());
         self.due.save.get_or_insert_with(at);
     }
 }
@@ -476,7 +487,7 @@ fn listen() -> Option<Uevents> {
         .ok()
 }
 
-async fn changed(watch: &mut Option<DirWatch>) -> Change {
+async fn changed(watch: &mut Option<DirWatch>) -> DirChange {
     let Some(watching) = watch else {
         return std::future::pending().await;
     };
@@ -486,11 +497,11 @@ async fn changed(watch: &mut Option<DirWatch>) -> Change {
             chain(&error)
         );
         *watch = None;
-        Change::Other
+        DirChange::Other
     })
 }
 
-async fn hear(uevents: Option<&Uevents>) -> Result<Heard, UeventError> {
+async fn hear(uevents: Option<&Uevents>) -> Result<UeventResult, UeventError> {
     match uevents {
         Some(uevents) => uevents.next().await,
         None => std::future::pending().await,

@@ -3,52 +3,52 @@
 use super::{
     super::{
         Group, PasswordHash, UserAccount,
-        document::Reading,
-        reader::{Field, Object},
+        field_reader::{FieldValue, ObjectReader},
+        parser::ParseContext,
     },
-    Dialect, Known, is_there,
+    IgnitionDialect, VersionedField, is_there,
 };
-use crate::{path::AbsPath, reason::Reason};
+use crate::{abs_path::AbsPath, reason::Reason};
 
 /// The maximum length of a name for useradd(8).
-const LONGEST_NAME: usize = 32;
+const MAX_NAME_LEN: usize = 32;
 
 /// Every field of a user except its name and keys. In Ignition 2.0 most of them were below
 /// `create`.
-pub(super) const ACCOUNT: [Known; 12] = [
+pub(super) const ACCOUNT_FIELDS: [VersionedField; 12] = [
     since_two_one("gecos"),
     since_two_one("groups"),
     since_two_one("homeDir"),
     since_two_one("noCreateHome"),
     since_two_one("noLogInit"),
     since_two_one("noUserGroup"),
-    Known::new("passwordHash"),
+    VersionedField::new("passwordHash"),
     since_two_one("primaryGroup"),
     since_two_one("shell"),
-    Known::new("shouldExist").two(None).three(Some(2)),
+    VersionedField::new("shouldExist").two(None).three(Some(2)),
     since_two_one("system"),
     since_two_one("uid"),
 ];
 
-const fn since_two_one(name: &'static str) -> Known {
-    Known::new(name).two(Some(1))
+const fn since_two_one(name: &'static str) -> VersionedField {
+    VersionedField::new(name).two(Some(1))
 }
 
 /// The fields of one object under the rules of its dialect.
-struct Fields<'r, 'o, 'n, 'p> {
-    object: &'o mut Object<'n>,
-    dialect: Dialect,
-    reading: &'r mut Reading<'p>,
+struct AccountFields<'r, 'o, 'n, 'p> {
+    object: &'o mut ObjectReader<'n>,
+    dialect: IgnitionDialect,
+    reading: &'r mut ParseContext<'p>,
 }
 
-impl<'n> Fields<'_, '_, 'n, '_> {
+impl<'n> AccountFields<'_, '_, 'n, '_> {
     /// The field, unless it is an empty string.
-    fn get(&mut self, known: Known) -> Option<Field<'n>> {
+    fn get(&mut self, known: VersionedField) -> Option<FieldValue<'n>> {
         is_there(self.object, known, self.dialect).filter(|field| !field.is_empty_text())
     }
 
-    fn of(&mut self, name: &str) -> Option<Field<'n>> {
-        let known = ACCOUNT.iter().find(|known| known.name == name)?;
+    fn of(&mut self, name: &str) -> Option<FieldValue<'n>> {
+        let known = ACCOUNT_FIELDS.iter().find(|known| known.name == name)?;
         self.get(*known)
     }
 
@@ -69,10 +69,10 @@ impl<'n> Fields<'_, '_, 'n, '_> {
         }
     }
 
-    fn name(&mut self, field: &Field<'n>) -> Option<String> {
+    fn name(&mut self, field: &FieldValue<'n>) -> Option<String> {
         let text = field.text(&mut self.reading.problems)?;
         let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        let fits = text.len() <= LONGEST_NAME && !text.starts_with('-');
+        let fits = text.len() <= MAX_NAME_LEN && !text.starts_with('-');
         if fits && text.chars().all(good) {
             return Some(text.to_owned());
         }
@@ -111,7 +111,7 @@ impl<'n> Fields<'_, '_, 'n, '_> {
 
     /// A uid or gid. 0 is reserved for root; the two other refused numbers mean "no id" to the
     /// kernel, in 16 and in 32 bits.
-    fn id(&mut self, known: Known) -> Option<u32> {
+    fn id(&mut self, known: VersionedField) -> Option<u32> {
         let field = self.get(known)?;
         let number = field.integer(&mut self.reading.problems)?;
         match u32::try_from(number) {
@@ -125,7 +125,7 @@ impl<'n> Fields<'_, '_, 'n, '_> {
     }
 
     /// Never shows the value in messages, even if it is invalid.
-    fn hash(&mut self, known: Known) -> Option<PasswordHash> {
+    fn hash(&mut self, known: VersionedField) -> Option<PasswordHash> {
         let field = self.get(known)?;
         let hash = PasswordHash::new(field.spelling());
         if hash.is_none() {
@@ -142,7 +142,7 @@ impl<'n> Fields<'_, '_, 'n, '_> {
 
     fn refuse<T>(
         &mut self,
-        field: &Field<'n>,
+        field: &FieldValue<'n>,
         reason: Reason,
         message: String,
         expected: &str,
@@ -159,11 +159,11 @@ fn is_plain(text: &str) -> bool {
 
 /// The account settings of a user; none if there are none.
 pub(super) fn read_account(
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<UserAccount> {
-    let mut fields = Fields {
+    let mut fields = AccountFields {
         object,
         dialect,
         reading,
@@ -171,7 +171,7 @@ pub(super) fn read_account(
     // machinist never writes to the login logs, so the flag has no effect.
     fields.flag("noLogInit");
     let account = UserAccount {
-        uid: fields.id(Known::new("uid").two(Some(1))),
+        uid: fields.id(VersionedField::new("uid").two(Some(1))),
         gecos: fields.text("gecos"),
         home_dir: fields.path("homeDir"),
         no_create_home: fields.flag("noCreateHome"),
@@ -182,7 +182,7 @@ pub(super) fn read_account(
         no_user_group: fields.flag("noUserGroup"),
         shell: fields.path("shell"),
         system: fields.flag("system"),
-        password_hash: fields.hash(Known::new("passwordHash")),
+        password_hash: fields.hash(VersionedField::new("passwordHash")),
         should_exist: fields.flag("shouldExist"),
     };
     (account != UserAccount::default()).then_some(account)
@@ -190,16 +190,16 @@ pub(super) fn read_account(
 
 /// Parses only the password, as OpenShift does for `core`.
 pub(super) fn read_password(
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<UserAccount> {
-    let mut fields = Fields {
+    let mut fields = AccountFields {
         object,
         dialect,
         reading,
     };
-    let password_hash = Some(fields.hash(Known::new("passwordHash"))?);
+    let password_hash = Some(fields.hash(VersionedField::new("passwordHash"))?);
     Some(UserAccount {
         password_hash,
         ..UserAccount::default()
@@ -208,25 +208,25 @@ pub(super) fn read_password(
 
 /// Parses a group except its name.
 pub(super) fn read_group(
-    field: &Field<'_>,
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Group {
     let origin = field.origin(&reading.problems);
-    let mut fields = Fields {
+    let mut fields = AccountFields {
         object,
         dialect,
         reading,
     };
     Group {
-        gid: fields.id(Known::new("gid")),
-        password_hash: fields.hash(Known::new("passwordHash")),
+        gid: fields.id(VersionedField::new("gid")),
+        password_hash: fields.hash(VersionedField::new("passwordHash")),
         system: fields
-            .get(Known::new("system"))
+            .get(VersionedField::new("system"))
             .and_then(|field| field.flag(&mut fields.reading.problems)),
         should_exist: fields
-            .get(Known::new("shouldExist").two(None).three(Some(2)))
+            .get(VersionedField::new("shouldExist").two(None).three(Some(2)))
             .and_then(|field| field.flag(&mut fields.reading.problems)),
         origin,
     }

@@ -4,24 +4,25 @@
 use super::{
     super::{
         Content,
-        document::Reading,
-        reader::{Field, Object},
-        source::{self, BadSource},
+        content_source::{self, ContentError},
+        field_reader::{FieldValue, ObjectReader},
+        parser::ParseContext,
     },
-    Dialect, Known, local, refuse_known,
+    IgnitionDialect, VersionedField, butane_local, refuse_known,
 };
 use crate::reason::Reason;
 
-const HEADERS: Known = Known::new("httpHeaders").two(None).three(Some(1));
+const HTTP_HEADERS_FIELD: VersionedField =
+    VersionedField::new("httpHeaders").two(None).three(Some(1));
 
 /// The content of a file; none if it is absent.
 pub(super) fn read(
-    mut contents: Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    mut contents: ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<Content> {
     let why = "machinist does not fetch remote content";
-    refuse_known(&mut contents, &[HEADERS], dialect, why, reading);
+    refuse_known(&mut contents, &[HTTP_HEADERS_FIELD], dialect, why, reading);
     let given = read_given(&mut contents, dialect, reading);
     let gzip = read_compression(&mut contents, reading);
     let hash = contents
@@ -43,14 +44,15 @@ pub(super) fn read(
     };
     let bytes = read_bytes(&given, gzip, reading)?;
     if let Some(what) = broken_script(&bytes) {
-        let (Given::Source(field) | Given::Inline(field) | Given::Local(field)) = &given;
+        let (ContentForm::Source(field) | ContentForm::Inline(field) | ContentForm::Local(field)) =
+            &given;
         field.warn(
             &mut reading.problems,
             format!("the kernel cannot start this script: {what}"),
         );
     }
     if let Some((wanted, hash)) = hash
-        && let Err(bad) = source::verify(&bytes, wanted)
+        && let Err(bad) = content_source::verify(&bytes, wanted)
     {
         refuse_source(&hash, bad, reading);
     }
@@ -58,32 +60,34 @@ pub(super) fn read(
 }
 
 /// The ways to specify contents; Ignition has only the first.
-enum Given<'n> {
+enum ContentForm<'n> {
     /// A URL.
-    Source(Field<'n>),
+    Source(FieldValue<'n>),
     /// The text itself.
-    Inline(Field<'n>),
+    Inline(FieldValue<'n>),
     /// A file beside the config.
-    Local(Field<'n>),
+    Local(FieldValue<'n>),
 }
 
 fn read_given<'n>(
-    contents: &mut Object<'n>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
-) -> Option<Given<'n>> {
+    contents: &mut ObjectReader<'n>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
+) -> Option<ContentForm<'n>> {
     let mut given: Vec<_> = contents
         .get("source")
-        .map(Given::Source)
+        .map(ContentForm::Source)
         .into_iter()
         .collect();
     if dialect.is_butane() {
-        given.extend(contents.get("inline").map(Given::Inline));
-        given.extend(contents.get("local").map(Given::Local));
+        given.extend(contents.get("inline").map(ContentForm::Inline));
+        given.extend(contents.get("local").map(ContentForm::Local));
     }
     let last = given.pop();
-    if let (Some(Given::Source(field) | Given::Inline(field) | Given::Local(field)), false) =
-        (&last, given.is_empty())
+    if let (
+        Some(ContentForm::Source(field) | ContentForm::Inline(field) | ContentForm::Local(field)),
+        false,
+    ) = (&last, given.is_empty())
     {
         let message = "source, inline and local exclude each other";
         field.refuse(&mut reading.problems, Reason::ValueInvalid, message, None);
@@ -92,7 +96,7 @@ fn read_given<'n>(
     last
 }
 
-fn read_compression(contents: &mut Object<'_>, reading: &mut Reading<'_>) -> bool {
+fn read_compression(contents: &mut ObjectReader<'_>, reading: &mut ParseContext<'_>) -> bool {
     let Some(field) = contents.get("compression") else {
         return false;
     };
@@ -108,24 +112,29 @@ fn read_compression(contents: &mut Object<'_>, reading: &mut Reading<'_>) -> boo
     }
 }
 
-fn read_bytes(given: &Given<'_>, gzip: bool, reading: &mut Reading<'_>) -> Option<Vec<u8>> {
+fn read_bytes(
+    given: &ContentForm<'_>,
+    gzip: bool,
+    reading: &mut ParseContext<'_>,
+) -> Option<Vec<u8>> {
     let (field, packed) = match given {
-        Given::Local(field) => (field, Ok(local::bytes(field, reading)?)),
-        Given::Inline(field) => {
+        ContentForm::Local(field) => (field, Ok(butane_local::bytes(field, reading)?)),
+        ContentForm::Inline(field) => {
             let text = field.text(&mut reading.problems)?;
             (field, Ok(text.as_bytes().to_vec()))
         }
-        Given::Source(field) => {
+        ContentForm::Source(field) => {
             let text = field.text(&mut reading.problems)?;
-            (field, source::decode(text))
+            (field, content_source::decode(text))
         }
     };
     // An empty source has no content to decompress.
-    let (Given::Source(given) | Given::Inline(given) | Given::Local(given)) = given;
+    let (ContentForm::Source(given) | ContentForm::Inline(given) | ContentForm::Local(given)) =
+        given;
     let gzip = gzip && !given.is_empty_text();
     let unpacked = packed.and_then(|bytes| match gzip {
-        true => source::gunzip(&bytes, reading.budget),
-        false if bytes.len() > reading.budget => Err(source::too_much()),
+        true => content_source::gunzip(&bytes, reading.budget),
+        false if bytes.len() > reading.budget => Err(content_source::too_much()),
         false => Ok(bytes),
     });
     match unpacked {
@@ -152,6 +161,6 @@ fn broken_script(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-fn refuse_source(field: &Field<'_>, bad: BadSource, reading: &mut Reading<'_>) {
+fn refuse_source(field: &FieldValue<'_>, bad: ContentError, reading: &mut ParseContext<'_>) {
     field.refuse(&mut reading.problems, bad.reason, bad.message, bad.expected);
 }

@@ -5,26 +5,26 @@ use std::collections::BTreeSet;
 use super::{
     super::{
         Group, User, UserAccount,
-        account::lay_over_user,
-        document::Reading,
-        parts::Parts,
-        reader::{Field, Object},
+        account::overlay_user,
+        field_reader::{FieldValue, ObjectReader},
+        parser::ParseContext,
+        partial::PartialConfig,
     },
-    Dialect, Known,
-    accounts::{ACCOUNT, read_account, read_group, read_password},
-    insert, is_there, local, refuse_known,
+    IgnitionDialect, VersionedField,
+    accounts::{ACCOUNT_FIELDS, read_account, read_group, read_password},
+    butane_local, insert, is_there, refuse_known,
 };
 use crate::reason::Reason;
 
 /// The one user of OpenShift's nodes: only its keys and password are managed, and it is never
 /// created. OpenShift refuses configs with other settings as well.
-const CORE: &str = "core";
+const CORE_USER: &str = "core";
 
 pub(super) fn read(
-    mut passwd: Object<'_>,
-    dialect: Dialect,
-    parts: &mut Parts,
-    reading: &mut Reading<'_>,
+    mut passwd: ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    parts: &mut PartialConfig,
+    reading: &mut ParseContext<'_>,
 ) {
     for field in passwd.items("groups", &mut reading.problems) {
         if let Some((name, group)) = read_one_group(&field, dialect, reading) {
@@ -34,7 +34,7 @@ pub(super) fn read(
     for field in passwd.items("users", &mut reading.problems) {
         if let Some((name, user)) = read_user(&field, dialect, reading) {
             match parts.users.get_mut(&name) {
-                Some(before) if dialect.is_two() => lay_over_user(before, user),
+                Some(before) if dialect.is_two() => overlay_user(before, user),
                 _ => insert(&mut parts.users, name, user, &field, reading),
             }
         }
@@ -43,9 +43,9 @@ pub(super) fn read(
 }
 
 fn read_one_group(
-    field: &Field<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<(String, Group)> {
     let mut object = field.object(&mut reading.problems)?;
     let rules = reading.rules;
@@ -57,21 +57,21 @@ fn read_one_group(
 }
 
 fn read_user(
-    field: &Field<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<(String, User)> {
     let mut object = field.object(&mut reading.problems)?;
     let rules = reading.rules;
     let what = "users that a config may manage (setting users.allowed)";
     let name = read_name(&mut object, &rules.users, what, "no user", reading);
     let account = match name.as_deref() {
-        Some(CORE) => of_core(&mut object, dialect, reading),
+        Some(CORE_USER) => of_core(&mut object, dialect, reading),
         _ => of_others(&mut object, dialect, reading),
     };
     if dialect.is_butane() {
         let why = "a password hash must be in the config, not in a local file";
-        let known = [Known::new("passwordHashLocal")];
+        let known = [VersionedField::new("passwordHashLocal")];
         refuse_known(&mut object, &known, dialect, why, reading);
     }
     let mut user = User {
@@ -88,7 +88,7 @@ fn read_user(
     }
     if dialect.is_butane() {
         for field in object.items("ssh_authorized_keys_local", &mut reading.problems) {
-            if let Some(text) = local::text(&field, reading) {
+            if let Some(text) = butane_local::text(&field, reading) {
                 let lines = read_keys(&field, &text, reading);
                 // Key files may contain comments, which are skipped.
                 keys.extend(lines.into_iter().filter(|line| !line.starts_with('#')));
@@ -104,7 +104,7 @@ fn read_user(
     // adds keys to an existing user.
     if user.account.is_none()
         && user.ssh_authorized_keys.is_empty()
-        && name.as_deref() != Some(CORE)
+        && name.as_deref() != Some(CORE_USER)
     {
         user.account = Some(UserAccount::default());
     }
@@ -113,15 +113,15 @@ fn read_user(
 }
 
 fn of_core(
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<UserAccount> {
     let password = read_password(object, dialect, reading);
-    let rest: Vec<Known> = ACCOUNT
+    let rest: Vec<VersionedField> = ACCOUNT_FIELDS
         .into_iter()
         .filter(|known| known.name != "passwordHash")
-        .chain([Known::new("create").three(None)])
+        .chain([VersionedField::new("create").three(None)])
         .collect();
     let why = "only SSH keys and the password are managed for user core";
     refuse_known(object, &rest, dialect, why, reading);
@@ -129,9 +129,9 @@ fn of_core(
 }
 
 fn of_others(
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<UserAccount> {
     let mut account = read_account(object, dialect, reading);
     if let Some(asked) = read_create(object, dialect, reading) {
@@ -142,26 +142,26 @@ fn of_others(
 
 /// Ignition 2.0 requested the creation of a user with `create`, which contains the account fields.
 fn read_create(
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<UserAccount> {
-    let create = Known::new("create").three(None);
+    let create = VersionedField::new("create").three(None);
     let create = is_there(object, create, dialect)?;
     let mut inside = create.object(&mut reading.problems)?;
     // Inside `create`, Ignition 2.0 has the fields that 2.1 has in the user itself.
-    let mut asked = read_account(&mut inside, Dialect::Two(1), reading).unwrap_or_default();
+    let mut asked = read_account(&mut inside, IgnitionDialect::Two(1), reading).unwrap_or_default();
     inside.finish(&mut reading.problems);
     asked.should_exist = Some(true);
     Some(asked)
 }
 
 fn read_name(
-    object: &mut Object<'_>,
+    object: &mut ObjectReader<'_>,
     allowed: &BTreeSet<String>,
     what: &str,
     nobody: &str,
-    reading: &mut Reading<'_>,
+    reading: &mut ParseContext<'_>,
 ) -> Option<String> {
     let field = object.need("name", &mut reading.problems)?;
     let name = field.text(&mut reading.problems)?;
@@ -183,7 +183,7 @@ fn read_name(
 }
 
 /// The keys of one entry. An entry may contain several pasted lines; each is a key.
-fn read_keys(field: &Field<'_>, text: &str, reading: &mut Reading<'_>) -> Vec<String> {
+fn read_keys(field: &FieldValue<'_>, text: &str, reading: &mut ParseContext<'_>) -> Vec<String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines: Vec<String> = lines.map(str::to_owned).collect();
     if lines.iter().any(|line| line.chars().any(char::is_control)) {

@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 use super::{
     super::{
         Content, Owner, Refusal,
-        document::Reading,
-        parts::{FilePart, LinkPart, NodePart, Parts},
-        reader::{Field, Object},
+        field_reader::{FieldValue, ObjectReader},
+        parser::ParseContext,
+        partial::{FilePart, LinkPart, NodePart, PartialConfig},
     },
-    Dialect, Known, contents, insert, is_there, layout, mode, trees,
+    IgnitionDialect, VersionedField, butane_trees, contents, disk_layout, file_mode, insert,
+    is_there,
 };
-use crate::{path::AbsPath, reason::Reason};
+use crate::{abs_path::AbsPath, reason::Reason};
 
 /// Directories that must not be written: their content is created by the kernel or the running
 /// system and is lost at every boot, and machinist's own state must not be a target of its own
 /// transactions.
-const FORBIDDEN: [(&str, &str); 6] = [
+const FORBIDDEN_DIRS: [(&str, &str); 6] = [
     ("/proc", "its contents are created by the kernel"),
     ("/sys", "its contents are created by the kernel"),
     ("/dev", "its contents are created by udev"),
@@ -26,21 +27,21 @@ const FORBIDDEN: [(&str, &str); 6] = [
 ];
 
 /// The name of the staging directory on each mount.
-const STAGING: &str = ".machinist";
+const STAGING_DIR_NAME: &str = ".machinist";
 
 pub(super) fn read(
-    mut storage: Object<'_>,
-    dialect: Dialect,
-    parts: &mut Parts,
-    reading: &mut Reading<'_>,
+    mut storage: ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    parts: &mut PartialConfig,
+    reading: &mut ParseContext<'_>,
 ) {
-    layout::read(&mut storage, dialect, parts, reading);
+    disk_layout::read(&mut storage, dialect, parts, reading);
     for field in storage.items("files", &mut reading.problems) {
         if let Some((path, file)) = read_file(&field, dialect, reading) {
             add_file(&mut parts.files, path, file, &field, dialect, reading);
         }
     }
-    let late = |name| Known::new(name).two(Some(1));
+    let late = |name| VersionedField::new(name).two(Some(1));
     for field in items(&mut storage, late("directories"), dialect, reading) {
         if let Some((path, directory)) = read_directory(&field, dialect, reading) {
             insert(&mut parts.directories, path, directory, &field, reading);
@@ -52,14 +53,14 @@ pub(super) fn read(
         }
     }
     if dialect.is_butane() {
-        trees::read(&mut storage, parts, reading);
+        butane_trees::read(&mut storage, parts, reading);
         refuse_targetless(parts, reading);
     }
     storage.finish(&mut reading.problems);
 }
 
 /// Refuses Butane links that have a target neither in their entry nor in a tree.
-fn refuse_targetless(parts: &Parts, reading: &mut Reading<'_>) {
+fn refuse_targetless(parts: &PartialConfig, reading: &mut ParseContext<'_>) {
     for link in parts.links.values().filter(|link| link.target.is_empty()) {
         let refusal = Refusal::new(Reason::ValueInvalid, "target is missing");
         reading.problems.push(refusal.at(&link.node.origin));
@@ -67,11 +68,11 @@ fn refuse_targetless(parts: &Parts, reading: &mut Reading<'_>) {
 }
 
 fn items<'n>(
-    object: &mut Object<'n>,
-    known: Known,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
-) -> Vec<Field<'n>> {
+    object: &mut ObjectReader<'n>,
+    known: VersionedField,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
+) -> Vec<FieldValue<'n>> {
     match is_there(object, known, dialect) {
         Some(list) => list.items(&mut reading.problems),
         None => Vec::new(),
@@ -84,9 +85,9 @@ fn add_file(
     files: &mut BTreeMap<AbsPath, FilePart>,
     path: AbsPath,
     file: FilePart,
-    field: &Field<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) {
     match files.get_mut(&path) {
         Some(before) if dialect.is_two() && file.append_origin.is_some() => before.lay_over(file),
@@ -96,9 +97,9 @@ fn add_file(
 }
 
 fn read_file(
-    field: &Field<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<(AbsPath, FilePart)> {
     let mut object = field.object(&mut reading.problems)?;
     let path = read_path(&mut object, reading);
@@ -106,12 +107,16 @@ fn read_file(
         node: read_node(&mut object, dialect, reading),
         ..FilePart::default()
     };
-    file.node.mode = mode::read(&mut object, dialect, reading);
+    file.node.mode = file_mode::read(&mut object, dialect, reading);
     let overwrites = file.node.overwrite == Some(true);
     if dialect.is_two() || reading.overwrites {
         file.node.overwrite.get_or_insert(true);
     }
-    let append = is_there(&mut object, Known::new("append").two(Some(2)), dialect);
+    let append = is_there(
+        &mut object,
+        VersionedField::new("append").two(Some(2)),
+        dialect,
+    );
     file.content = object
         .object("contents", &mut reading.problems)
         .and_then(|object| contents::read(object, dialect, reading));
@@ -128,7 +133,7 @@ fn read_file(
         Some(append) if dialect.is_two() => append_all(&mut file, &append, &mut object, reading),
         Some(append) => {
             let parts = append.items(&mut reading.problems);
-            let read = |part: Field<'_>, reading: &mut Reading<'_>| {
+            let read = |part: FieldValue<'_>, reading: &mut ParseContext<'_>| {
                 contents::read(part.object(&mut reading.problems)?, dialect, reading)
             };
             file.append = parts
@@ -147,9 +152,9 @@ fn read_file(
 /// In Ignition 2 a flag requests that the contents are appended.
 fn append_all(
     file: &mut FilePart,
-    append: &Field<'_>,
-    object: &mut Object<'_>,
-    reading: &mut Reading<'_>,
+    append: &FieldValue<'_>,
+    object: &mut ObjectReader<'_>,
+    reading: &mut ParseContext<'_>,
 ) {
     if append.flag(&mut reading.problems) != Some(true) {
         return;
@@ -164,22 +169,22 @@ fn append_all(
 }
 
 fn read_directory(
-    field: &Field<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<(AbsPath, NodePart)> {
     let mut object = field.object(&mut reading.problems)?;
     let path = read_path(&mut object, reading);
     let mut node = read_node(&mut object, dialect, reading);
-    node.mode = mode::read(&mut object, dialect, reading);
+    node.mode = file_mode::read(&mut object, dialect, reading);
     object.finish(&mut reading.problems);
     Some((path?, node))
 }
 
 fn read_link(
-    field: &Field<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<(AbsPath, LinkPart)> {
     let mut object = field.object(&mut reading.problems)?;
     let path = read_path(&mut object, reading);
@@ -199,7 +204,7 @@ fn read_link(
     Some((path?, LinkPart { node, target, hard }))
 }
 
-fn read_target(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<String> {
+fn read_target(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> Option<String> {
     let text = field.text(&mut reading.problems)?;
     if !text.is_empty() && text.len() < 4096 && !text.contains('\0') {
         return Some(text.to_owned());
@@ -209,7 +214,7 @@ fn read_target(field: &Field<'_>, reading: &mut Reading<'_>) -> Option<String> {
     None
 }
 
-fn read_path(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<AbsPath> {
+fn read_path(object: &mut ObjectReader<'_>, reading: &mut ParseContext<'_>) -> Option<AbsPath> {
     let field = object.need("path", &mut reading.problems)?;
     let text = field.text(&mut reading.problems)?;
     let path = AbsPath::new(text).map_err(|error| error.to_string());
@@ -232,27 +237,31 @@ pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
     if path == AbsPath::root() {
         return Err("/ itself cannot be an entry".to_owned());
     }
-    if path.components().any(|part| part == STAGING) {
+    if path.components().any(|part| part == STAGING_DIR_NAME) {
         return Err(format!(
-            "{path}: {STAGING} is reserved for machinist's staging directory"
+            "{path}: {STAGING_DIR_NAME} is reserved for machinist's staging directory"
         ));
     }
     let below = |above: &str| {
         let rest = path.as_str().strip_prefix(above);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    match FORBIDDEN.iter().find(|(above, _)| below(above)) {
+    match FORBIDDEN_DIRS.iter().find(|(above, _)| below(above)) {
         Some((above, why)) => Err(format!("{path} is below {above}: {why}")),
         None => Ok(path),
     }
 }
 
 /// Parses owner, origin and whether the entry may replace an object of another kind.
-fn read_node(object: &mut Object<'_>, dialect: Dialect, reading: &mut Reading<'_>) -> NodePart {
+fn read_node(
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
+) -> NodePart {
     if dialect.is_two() {
         read_filesystem(object, reading);
     }
-    let overwrite = Known::new("overwrite").two(Some(2));
+    let overwrite = VersionedField::new("overwrite").two(Some(2));
     let overwrite = is_there(object, overwrite, dialect);
     let overwrite = overwrite.and_then(|field| field.flag(&mut reading.problems));
     NodePart {
@@ -265,7 +274,7 @@ fn read_node(object: &mut Object<'_>, dialect: Dialect, reading: &mut Reading<'_
 }
 
 /// In Ignition 2 a path is relative to a named file system. `root` is the predefined one.
-fn read_filesystem(object: &mut Object<'_>, reading: &mut Reading<'_>) {
+fn read_filesystem(object: &mut ObjectReader<'_>, reading: &mut ParseContext<'_>) {
     let Some(field) = object.need("filesystem", &mut reading.problems) else {
         return;
     };
@@ -281,13 +290,13 @@ fn read_filesystem(object: &mut Object<'_>, reading: &mut Reading<'_>) {
 /// Parses an owner, by id or by name. `root` becomes 0 on every machine, so that both spellings
 /// give the same digest.
 fn read_owner(
-    object: &mut Object<'_>,
+    object: &mut ObjectReader<'_>,
     key: &'static str,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<Owner> {
     let mut owner = object.object(key, &mut reading.problems)?;
-    let name = Known::new("name").two(Some(1));
+    let name = VersionedField::new("name").two(Some(1));
     let name = is_there(&mut owner, name, dialect);
     let problems = &mut reading.problems;
     let id = owner.get("id").and_then(|field| {

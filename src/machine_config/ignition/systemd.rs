@@ -3,19 +3,19 @@
 use super::{
     super::{
         UnitFile, UnitName,
-        document::Reading,
-        parts::{Parts, UnitPart},
-        reader::{Field, Object},
+        field_reader::{FieldValue, ObjectReader},
+        parser::ParseContext,
+        partial::{PartialConfig, UnitPart},
     },
-    Dialect, Known, insert, is_there, local,
+    IgnitionDialect, VersionedField, butane_local, insert, is_there,
 };
 use crate::reason::Reason;
 
 pub(super) fn read(
-    mut systemd: Object<'_>,
-    dialect: Dialect,
-    parts: &mut Parts,
-    reading: &mut Reading<'_>,
+    mut systemd: ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    parts: &mut PartialConfig,
+    reading: &mut ParseContext<'_>,
 ) {
     for field in systemd.items("units", &mut reading.problems) {
         if let Some((name, unit)) = read_unit(&field, dialect, reading) {
@@ -34,9 +34,9 @@ pub(super) fn read(
 }
 
 fn read_unit(
-    field: &Field<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<(UnitName, UnitPart)> {
     let mut object = field.object(&mut reading.problems)?;
     let name = read_unit_name(&mut object, reading);
@@ -64,11 +64,11 @@ fn read_unit(
 /// Parses the enablement. Ignition 2 has two fields for it; the older one, `enable`, can only
 /// enable.
 fn read_enabled(
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<bool> {
-    let enabled = is_there(object, Known::new("enabled").two(Some(1)), dialect);
+    let enabled = is_there(object, VersionedField::new("enabled").two(Some(1)), dialect);
     let enabled = enabled.and_then(|field| field.flag(&mut reading.problems));
     if !dialect.is_two() {
         return enabled;
@@ -84,7 +84,10 @@ fn read_enabled(
     enabled.or_else(|| (asked == Some(true)).then_some(true))
 }
 
-fn read_unit_name(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<UnitName> {
+fn read_unit_name(
+    object: &mut ObjectReader<'_>,
+    reading: &mut ParseContext<'_>,
+) -> Option<UnitName> {
     let Some(field) = object.get("name") else {
         let message = "this unit has no name";
         let reason = Reason::UnitNameInvalid;
@@ -104,9 +107,9 @@ fn read_unit_name(object: &mut Object<'_>, reading: &mut Reading<'_>) -> Option<
 }
 
 fn read_drop_in(
-    field: &Field<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    field: &FieldValue<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<(String, Option<String>)> {
     let mut object = field.object(&mut reading.problems)?;
     let name = object
@@ -142,13 +145,13 @@ fn is_drop_in_name(name: &str) -> bool {
 
 /// The text of a unit or drop-in, which must parse as a unit file.
 fn read_text(
-    object: &mut Object<'_>,
-    dialect: Dialect,
-    reading: &mut Reading<'_>,
+    object: &mut ObjectReader<'_>,
+    dialect: IgnitionDialect,
+    reading: &mut ParseContext<'_>,
 ) -> Option<String> {
     let contents = object.get("contents");
     let local = match dialect {
-        Dialect::Butane(_) => object.get("contents_local"),
+        IgnitionDialect::Butane(_) => object.get("contents_local"),
         _ => None,
     };
     match (contents, local) {
@@ -164,7 +167,7 @@ fn read_text(
             Some(text.to_owned())
         }
         (None, Some(field)) => {
-            let text = local::text(&field, reading)?;
+            let text = butane_local::text(&field, reading)?;
             check_text(&field, &text, field.spelling(), reading);
             Some(text)
         }
@@ -172,7 +175,7 @@ fn read_text(
     }
 }
 
-fn check_text(field: &Field<'_>, text: &str, what: &str, reading: &mut Reading<'_>) {
+fn check_text(field: &FieldValue<'_>, text: &str, what: &str, reading: &mut ParseContext<'_>) {
     let reason = Reason::UnitInvalid;
     if text.contains('\0') {
         let message = format!("{what} contains a NUL byte");

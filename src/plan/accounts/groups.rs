@@ -1,16 +1,16 @@
 //! Plans the groups that a config creates, changes or removes.
 
-use super::{Draft, field, group_entry};
+use super::{AccountDraft, field, group_entry};
 use crate::{
-    machine_config::{Group, Origin},
+    machine_config::{EntryOrigin, Group},
     plan::{
         ChangeKind,
-        databases::{Database, Edit},
+        passwd::{Database, Edit},
     },
     reason::Reason,
 };
 
-impl Draft<'_> {
+impl AccountDraft<'_> {
     pub(super) fn make_groups(&mut self) {
         let to = self.to;
         for (name, group) in to.groups.iter().filter(|(_, group)| group.exists()) {
@@ -26,7 +26,13 @@ impl Draft<'_> {
 
     /// Refuses to change an entry below /usr: it belongs to the OS image, and every new image
     /// contains it again.
-    pub(super) fn refuse_vendors(&mut self, what: &str, name: &str, file: &str, origin: &Origin) {
+    pub(super) fn refuse_vendors(
+        &mut self,
+        what: &str,
+        name: &str,
+        file: &str,
+        origin: &EntryOrigin,
+    ) {
         let message = format!(
             "{what} {name} is defined in {file}, which belongs to the operating system and \
                  is not changed"
@@ -72,7 +78,12 @@ impl Draft<'_> {
     }
 
     /// Password hashes may only be stored in files that only root can read.
-    pub(super) fn refuse_open_password(&mut self, name: &str, file: Database, origin: &Origin) {
+    pub(super) fn refuse_open_password(
+        &mut self,
+        name: &str,
+        file: Database,
+        origin: &EntryOrigin,
+    ) {
         let file = file.as_str();
         let message = format!("the password for {name} needs an entry in {file}");
         self.refuse(Reason::FeatureUnsupported, message, origin);
@@ -106,7 +117,12 @@ impl Draft<'_> {
         let Some(hash) = &group.password_hash else {
             return;
         };
-        match self.set(Database::Gshadow, name, field::PASSWORD, hash.reveal()) {
+        match self.set(
+            Database::Gshadow,
+            name,
+            field::PASSWORD_FIELD,
+            hash.reveal(),
+        ) {
             None => self.refuse_open_password(name, Database::Gshadow, origin),
             Some(false) => {}
             Some(true) => {

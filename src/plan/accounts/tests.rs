@@ -12,17 +12,17 @@ const GROUP: &str = "root:x:0:\nsudo:x:27:bob\nusers:x:100:\nbob:x:1000:\n";
 const GSHADOW: &str = "root:*::\nsudo:*::bob\nusers:*::\nbob:!::\n";
 
 /// A machine with these databases.
-fn machine(texts: &[(Database, &str)]) -> Observed {
-    let mut observed = Observed::default();
+fn machine(texts: &[(Database, &str)]) -> MachineFacts {
+    let mut observed = MachineFacts::default();
     for (database, text) in texts {
-        let entries = Entries::read(text.as_bytes());
+        let entries = DatabaseEntries::read(text.as_bytes());
         for row in entries.rows(*database) {
             let (name, number) = (row[0].to_owned(), |at: usize| row[at].parse().unwrap());
             match database {
                 Database::Passwd => {
                     let (uid, gid) = (number(2), number(3));
                     let home = AbsPath::new(row[5]).ok();
-                    observed.users.insert(name, Account { uid, gid, home });
+                    observed.users.insert(name, UserFacts { uid, gid, home });
                 }
                 Database::Group => drop(observed.groups.insert(name, number(2))),
                 _ => {}
@@ -34,7 +34,7 @@ fn machine(texts: &[(Database, &str)]) -> Observed {
     observed
 }
 
-fn usual() -> Observed {
+fn usual() -> MachineFacts {
     machine(&[
         (Database::Passwd, PASSWD),
         (Database::Shadow, SHADOW),
@@ -61,25 +61,25 @@ fn hash(text: &str) -> Option<PasswordHash> {
 }
 
 /// The databases after the edits, as the transaction makes them.
-fn after(observed: &Observed, edits: &[Edit]) -> BTreeMap<Database, String> {
+fn after(observed: &MachineFacts, edits: &[Edit]) -> BTreeMap<Database, String> {
     let mut now = observed.accounts.databases.clone();
     for edit in edits {
         let there = now.get_mut(&edit.database()).unwrap();
         assert_eq!(
-            edit.standing(there),
-            super::super::Standing::Before,
+            edit.edit_state(there),
+            super::super::EditState::Before,
             "{edit:?}"
         );
         edit.apply(there);
     }
-    let text = |entries: Entries| String::from_utf8(entries.bytes()).unwrap();
+    let text = |entries: DatabaseEntries| String::from_utf8(entries.bytes()).unwrap();
     now.into_iter()
         .map(|(database, entries)| (database, text(entries)))
         .collect()
 }
 
 /// The observation of a second machine that is in the state after the edits.
-fn next(observed: &Observed, edits: &[Edit]) -> Observed {
+fn next(observed: &MachineFacts, edits: &[Edit]) -> MachineFacts {
     let texts = after(observed, edits);
     let texts: Vec<_> = texts
         .iter()
@@ -93,7 +93,7 @@ fn next(observed: &Observed, edits: &[Edit]) -> Observed {
     next
 }
 
-fn refusals(to: &MachineConfig, observed: &Observed) -> String {
+fn refusals(to: &MachineConfig, observed: &MachineFacts) -> String {
     let refusals = accounts(to, observed).refusals;
     refusals.iter().fold(String::new(), |mut text, refusal| {
         let _ = writeln!(text, "{refusal}");
@@ -190,7 +190,7 @@ fn what_was_changed_of_a_user_goes_back_unless_somebody_changed_it_since() {
     let by_bob = Edit::Field {
         database: Database::Passwd,
         name: "bob".into(),
-        index: field::SHELL,
+        index: field::SHELL_FIELD,
         before: "/bin/zsh".into(),
         after: "/bin/fish".into(),
     };
@@ -357,7 +357,7 @@ fn somebody_elses_user_of_the_same_name_is_not_taken_for_ours() {
     let mut there = next(&observed, &done.edits);
     // Ann was removed and created again by hand, with another number.
     let text = format!("{PASSWD}ann:x:1500:1001::/home/ann:/bin/sh\n");
-    let entries = Entries::read(text.as_bytes());
+    let entries = DatabaseEntries::read(text.as_bytes());
     there.accounts.databases.insert(Database::Passwd, entries);
     let left = accounts(&MachineConfig::default(), &there);
     assert!(

@@ -1,34 +1,34 @@
 //! Plans the users that a config creates, changes or removes.
 
-use super::{Draft, Home, field, numbers, user_entry};
+use super::{AccountDraft, HomeDir, field, id_allocation, user_entry};
 use crate::{
-    machine_config::{Origin, UserAccount},
-    path::AbsPath,
+    abs_path::AbsPath,
+    machine_config::{EntryOrigin, UserAccount},
     plan::{
-        Account, ChangeKind,
-        databases::{Database, Edit},
+        ChangeKind, UserFacts,
+        passwd::{Database, Edit},
     },
     reason::Reason,
 };
 
 /// OpenShift's user; machinist never creates it.
-const CORE: &str = "core";
+const CORE_USER: &str = "core";
 
 /// The password field of a user without a password: no password matches it. It is not `!`, because
 /// sshd without PAM treats `!` as a locked account and then refuses keys as well.
 const NO_PASSWORD: &str = "*";
 
 /// The password field in /etc/passwd if the hash is in /etc/shadow.
-const SHADOWED: &str = "x";
+const SHADOW_MARKER: &str = "x";
 
 /// The primary group of users who get no group of their own, as in useradd(8).
-const COMMON_GROUP: &str = "users";
+const DEFAULT_PRIMARY_GROUP: &str = "users";
 
 /// Numbers below are for system accounts: a group with such a number is not used as a new user's
 /// own group.
-const FIRST_OF_PEOPLE: u32 = 1000;
+const MIN_HUMAN_ID: u32 = 1000;
 
-impl Draft<'_> {
+impl AccountDraft<'_> {
     pub(super) fn users(&mut self) {
         let to = self.to;
         for (name, user) in &to.users {
@@ -43,7 +43,7 @@ impl Draft<'_> {
             }
             match (account.exists(), there) {
                 (true, true) => self.change_user(name, account, origin),
-                (true, false) if name == CORE => self.warn(format!(
+                (true, false) if name == CORE_USER => self.warn(format!(
                     "{}: this machine has no user {name}; the password for {name} is skipped",
                     Reason::UserMissing
                 )),
@@ -60,7 +60,7 @@ impl Draft<'_> {
         }
     }
 
-    fn add_user(&mut self, name: &str, asked: &UserAccount, origin: &Origin) {
+    fn add_user(&mut self, name: &str, asked: &UserAccount, origin: &EntryOrigin) {
         let system = asked.system == Some(true);
         let Some(uid) = self.new_uid(name, asked, origin) else {
             return;
@@ -74,7 +74,7 @@ impl Draft<'_> {
             .or_else(|| AbsPath::new(format!("/home/{name}")).ok());
         let Some(home) = home else { return };
         self.put_user(name, asked, (uid, gid), &home, origin);
-        let account = Account {
+        let account = UserFacts {
             uid,
             gid,
             home: Some(home.clone()),
@@ -87,7 +87,7 @@ impl Draft<'_> {
         }
         let entry = user_entry(name, origin);
         if !system && asked.no_create_home != Some(true) {
-            self.done.homes.push(Home {
+            self.done.homes.push(HomeDir {
                 path: home.clone(),
                 account: account.clone(),
                 entry: entry.clone(),
@@ -105,7 +105,7 @@ impl Draft<'_> {
         self.tell(entry, ChangeKind::Create, fields, what);
     }
 
-    fn new_uid(&mut self, name: &str, asked: &UserAccount, origin: &Origin) -> Option<u32> {
+    fn new_uid(&mut self, name: &str, asked: &UserAccount, origin: &EntryOrigin) -> Option<u32> {
         let found = match asked.uid {
             Some(uid) => match self.whose_uid(uid) {
                 None => return Some(uid),
@@ -132,17 +132,17 @@ impl Draft<'_> {
         name: &str,
         asked: &UserAccount,
         uid: u32,
-        origin: &Origin,
+        origin: &EntryOrigin,
     ) -> Option<(u32, String)> {
         let common = asked.no_user_group == Some(true);
-        let common = common.then(|| COMMON_GROUP.to_owned());
+        let common = common.then(|| DEFAULT_PRIMARY_GROUP.to_owned());
         if let Some(group) = asked.primary_group.clone().or(common) {
             return Some((self.gid_of(&group, name, origin)?, group));
         }
         let system = asked.system == Some(true);
         if self.observed.groups.contains_key(name) || self.done.groups.contains_key(name) {
             let gid = self.gid_of(name, name, origin)?;
-            let of_people = gid >= FIRST_OF_PEOPLE || self.to.groups.contains_key(name);
+            let of_people = gid >= MIN_HUMAN_ID || self.to.groups.contains_key(name);
             if system || of_people {
                 return Some((gid, name.to_owned()));
             }
@@ -162,7 +162,7 @@ impl Draft<'_> {
         Some((gid, name.to_owned()))
     }
 
-    fn gid_of(&mut self, group: &str, user: &str, origin: &Origin) -> Option<u32> {
+    fn gid_of(&mut self, group: &str, user: &str, origin: &EntryOrigin) -> Option<u32> {
         let made = self.done.groups.get(group);
         let gid = made.or_else(|| self.observed.groups.get(group)).copied();
         if gid.is_none() {
@@ -178,14 +178,14 @@ impl Draft<'_> {
         asked: &UserAccount,
         (uid, gid): (u32, u32),
         home: &AbsPath,
-        origin: &Origin,
+        origin: &EntryOrigin,
     ) {
         let shadowed = self.now.contains_key(&Database::Shadow);
         let hash = asked.password_hash.as_ref().map(|hash| hash.reveal());
         if hash.is_some() && !shadowed {
             self.refuse_open_password(name, Database::Shadow, origin);
         }
-        let mark = if shadowed { SHADOWED } else { NO_PASSWORD };
+        let mark = if shadowed { SHADOW_MARKER } else { NO_PASSWORD };
         let gecos = asked.gecos.as_deref().unwrap_or_default();
         let shell = asked.shell.as_ref().map(AbsPath::as_str);
         let shell = shell.unwrap_or(&self.observed.accounts.shell);
@@ -195,7 +195,7 @@ impl Draft<'_> {
             let line = shadow_line(name, hash);
             self.put(Edit::made(Database::Shadow, name, line));
         } else if let Some(hash) = hash {
-            self.set(Database::Shadow, name, field::PASSWORD, hash);
+            self.set(Database::Shadow, name, field::PASSWORD_FIELD, hash);
         }
         if asked.system != Some(true) {
             for database in [Database::Subuid, Database::Subgid] {
@@ -208,7 +208,7 @@ impl Draft<'_> {
         let Some(there) = self.now.get(&database).filter(|now| !now.has(name)) else {
             return;
         };
-        if let Some((first, count)) = numbers::range(database, there) {
+        if let Some((first, count)) = id_allocation::range(database, there) {
             let line = format!("{name}:{first}:{count}");
             self.put(Edit::made(database, name, line));
         } else {
@@ -220,7 +220,7 @@ impl Draft<'_> {
     }
 
     /// Adds the user to the requested groups. Returns whether that changes anything.
-    fn join(&mut self, name: &str, asked: &UserAccount, origin: &Origin) -> bool {
+    fn join(&mut self, name: &str, asked: &UserAccount, origin: &EntryOrigin) -> bool {
         let mut changed = false;
         for group in &asked.groups {
             if self.has(Database::Group, group) {
@@ -234,7 +234,7 @@ impl Draft<'_> {
         changed
     }
 
-    fn change_user(&mut self, name: &str, asked: &UserAccount, origin: &Origin) {
+    fn change_user(&mut self, name: &str, asked: &UserAccount, origin: &EntryOrigin) {
         let database = Database::Passwd;
         let Some(uid) = self.id(database, name) else {
             let message = format!("the entry of user {name} in /etc/passwd cannot be read");
@@ -249,10 +249,14 @@ impl Draft<'_> {
         let gid = asked.primary_group.as_ref();
         let gid = gid.and_then(|group| self.gid_of(group, name, origin));
         for (index, value, told) in [
-            (field::GROUP, gid.map(|gid| gid.to_string()), "primaryGroup"),
-            (field::GECOS, asked.gecos.clone(), "gecos"),
             (
-                field::SHELL,
+                field::GROUP_FIELD,
+                gid.map(|gid| gid.to_string()),
+                "primaryGroup",
+            ),
+            (field::GECOS_FIELD, asked.gecos.clone(), "gecos"),
+            (
+                field::SHELL_FIELD,
                 asked.shell.as_ref().map(ToString::to_string),
                 "shell",
             ),
@@ -289,16 +293,16 @@ impl Draft<'_> {
     fn set_password(&mut self, name: &str, hash: &str) -> Option<bool> {
         let there = self.now.get(&Database::Shadow)?;
         if there.has(name) {
-            return self.set(Database::Shadow, name, field::PASSWORD, hash);
+            return self.set(Database::Shadow, name, field::PASSWORD_FIELD, hash);
         }
         let line = shadow_line(name, Some(hash));
         self.put(Edit::made(Database::Shadow, name, line));
-        self.set(Database::Passwd, name, field::PASSWORD, SHADOWED)?;
+        self.set(Database::Passwd, name, field::PASSWORD_FIELD, SHADOW_MARKER)?;
         Some(true)
     }
 
     /// Refuses to change the number or home of a user, who would lose access to their files.
-    fn refuse_moves(&mut self, name: &str, asked: &UserAccount, uid: u32, origin: &Origin) {
+    fn refuse_moves(&mut self, name: &str, asked: &UserAccount, uid: u32, origin: &EntryOrigin) {
         if let Some(wanted) = asked.uid.filter(|wanted| *wanted != uid) {
             let message = format!(
                 "the uid of user {name} cannot be changed from {uid} to \
@@ -306,7 +310,7 @@ impl Draft<'_> {
             );
             self.refuse(Reason::ValueInvalid, message, origin);
         }
-        let home = self.field(Database::Passwd, name, field::HOME);
+        let home = self.field(Database::Passwd, name, field::HOME_FIELD);
         let home = home.unwrap_or_default();
         if let Some(wanted) = asked.home_dir.as_ref().filter(|path| path.as_str() != home) {
             let message =
@@ -317,7 +321,7 @@ impl Draft<'_> {
 
     /// Removes a user from all databases, together with a group that only this user had. Returns
     /// false if that is refused.
-    pub(super) fn remove_user(&mut self, name: &str, origin: &Origin) -> bool {
+    pub(super) fn remove_user(&mut self, name: &str, origin: &EntryOrigin) -> bool {
         if self.id(Database::Passwd, name).is_none_or(|uid| uid == 0) {
             let message = format!(
                 "user {name} cannot be removed: it is root, or its entry cannot \
@@ -326,8 +330,8 @@ impl Draft<'_> {
             self.refuse(Reason::ForeignContent, message, origin);
             return false;
         }
-        let gid = self.field(Database::Passwd, name, field::GROUP);
-        let home = self.field(Database::Passwd, name, field::HOME);
+        let gid = self.field(Database::Passwd, name, field::GROUP_FIELD);
+        let home = self.field(Database::Passwd, name, field::HOME_FIELD);
         for database in [
             Database::Passwd,
             Database::Shadow,
@@ -339,7 +343,7 @@ impl Draft<'_> {
         for group in self.groups_of(name) {
             self.set_member(&group, name, false);
         }
-        let own = self.field(Database::Group, name, field::ID);
+        let own = self.field(Database::Group, name, field::ID_FIELD);
         let members = self.now.get(&Database::Group);
         let members = members
             .and_then(|now| now.members(name))

@@ -10,18 +10,20 @@ use std::cmp::Ordering;
 /// contains `4.16` on a host with 4.16.3; a pre-release (`-rc.1`) is lower than its release. For
 /// texts of another form the result is false.
 pub fn is_lower(wanted: &str, installed: &str) -> bool {
-    let (Some(wanted), Some(installed)) = (Version::read(wanted), Version::read(installed)) else {
+    let (Some(wanted), Some(installed)) =
+        (ParsedVersion::read(wanted), ParsedVersion::read(installed))
+    else {
         return false;
     };
     wanted.compare(&installed) == Ordering::Less
 }
 
-struct Version<'a> {
+struct ParsedVersion<'a> {
     numbers: Vec<u64>,
     rest: Vec<&'a str>,
 }
 
-impl<'a> Version<'a> {
+impl<'a> ParsedVersion<'a> {
     fn read(text: &'a str) -> Option<Self> {
         let text = text.trim();
         let text = text.strip_prefix('v').unwrap_or(text);

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::{Demand, Policies, Policy};
-use crate::{path::AbsPath, plan::ActionKind};
+use super::{DisruptionPolicy, Policies, RequiredAction};
+use crate::{abs_path::AbsPath, plan::ActionKind};
 
 const RELOAD: ActionKind = ActionKind::Reload;
 const RESTART: ActionKind = ActionKind::Restart;
 
 /// OpenShift's built-in policies for files (MachineConfiguration `nodeDisruptionPolicyStatus`); an
 /// empty list means that no action is needed. `registries.conf`, `Special` there, is not listed:
-/// see [`SPECIAL`].
-const OPENSHIFT: &[(&str, &[(ActionKind, &str)])] = &[
+/// see [`REGISTRIES_CONF`].
+const OPENSHIFT_POLICIES: &[(&str, &[(ActionKind, &str)])] = &[
     ("/var/lib/kubelet/config.json", &[]),
     (
         "/etc/machine-config-daemon/no-reboot/containers-gpg.pub",
@@ -49,10 +49,10 @@ const OPENSHIFT: &[(&str, &[(ActionKind, &str)])] = &[
 
 /// Changes that cannot alter which image a name resolves to are reloaded without a drain
 /// ([`registries`](super::registries)).
-const SPECIAL: &str = "/etc/containers/registries.conf";
+const REGISTRIES_CONF: &str = "/etc/containers/registries.conf";
 
 /// One row of the table for ordinary distributions.
-struct Row {
+struct BuiltinRow {
     path: &'static str,
     /// None if the file is read on use and no action is needed.
     act: Option<ActionKind>,
@@ -64,8 +64,8 @@ struct Row {
     except: Option<&'static str>,
 }
 
-const fn nothing(path: &'static str) -> Row {
-    Row {
+const fn nothing(path: &'static str) -> BuiltinRow {
+    BuiltinRow {
         path,
         act: None,
         units: &[],
@@ -75,40 +75,42 @@ const fn nothing(path: &'static str) -> Row {
     }
 }
 
-const fn restart(path: &'static str, units: &'static [&'static str]) -> Row {
-    Row {
+const fn restart(path: &'static str, units: &'static [&'static str]) -> BuiltinRow {
+    BuiltinRow {
         act: Some(RESTART),
         units,
         ..nothing(path)
     }
 }
 
-const fn reload(path: &'static str, units: &'static [&'static str]) -> Row {
-    Row {
+const fn reload(path: &'static str, units: &'static [&'static str]) -> BuiltinRow {
+    BuiltinRow {
         act: Some(RELOAD),
         ..restart(path, units)
     }
 }
 
-const fn run_again(path: &'static str, units: &'static [&'static str]) -> Row {
-    Row {
+const fn run_again(path: &'static str, units: &'static [&'static str]) -> BuiltinRow {
+    BuiltinRow {
         once: true,
         ..restart(path, units)
     }
 }
 
-const CHRONY: &[&str] = &["chronyd.service", "chrony.service"];
+const CHRONY_UNITS: &[&str] = &["chronyd.service", "chrony.service"];
 /// machinist's own unit first: systemd's unit may refuse to be started manually.
-const TMPFILES: &[&str] = &[
+const TMPFILES_UNITS: &[&str] = &[
     "machinist-tmpfiles.service",
     "systemd-tmpfiles-setup.service",
 ];
-const SYSCTL: &[&str] = &["systemd-sysctl.service"];
-const CA_TRUST: &[&str] = &["coreos-update-ca-trust.service", "update-ca-trust.service"];
-const CA_CERTIFICATES: &[&str] = &["update-ca-certificates.service", "ca-certificates.service"];
+const SYSCTL_UNITS: &[&str] = &["systemd-sysctl.service"];
+const CA_TRUST_UNITS: &[&str] = &["coreos-update-ca-trust.service", "update-ca-trust.service"];
+const CA_CERTIFICATES_UNITS: &[&str] =
+    &["update-ca-certificates.service", "ca-certificates.service"];
 
 /// The value stays in the running kernel after the file is removed; so does a module.
-const STAYS: &str = "its values remain set in the running kernel until the next boot";
+const KERNEL_VALUE_REMAINS: &str =
+    "its values remain set in the running kernel until the next boot";
 
 /// The smallest action that makes each kind of file effective on ordinary distributions.
 ///
@@ -117,20 +119,20 @@ const STAYS: &str = "its values remain set in the running kernel until the next 
 /// each pull; NetworkManager reads connection profiles only on request or at start, and applies a
 /// changed profile to a device in use only when the connection is activated again, so it has no row
 /// and the default applies.
-const VANILLA: &[Row] = &[
-    Row {
-        on_removal: Some(STAYS),
-        ..run_again("/etc/sysctl.d", SYSCTL)
+const GENERIC_POLICIES: &[BuiltinRow] = &[
+    BuiltinRow {
+        on_removal: Some(KERNEL_VALUE_REMAINS),
+        ..run_again("/etc/sysctl.d", SYSCTL_UNITS)
     },
-    Row {
-        on_removal: Some(STAYS),
-        ..run_again("/etc/sysctl.conf", SYSCTL)
+    BuiltinRow {
+        on_removal: Some(KERNEL_VALUE_REMAINS),
+        ..run_again("/etc/sysctl.conf", SYSCTL_UNITS)
     },
-    Row {
-        on_removal: Some(STAYS),
+    BuiltinRow {
+        on_removal: Some(KERNEL_VALUE_REMAINS),
         ..run_again("/etc/modules-load.d", &["systemd-modules-load.service"])
     },
-    run_again("/etc/tmpfiles.d", TMPFILES),
+    run_again("/etc/tmpfiles.d", TMPFILES_UNITS),
     restart("/etc/systemd/journald.conf", &["systemd-journald.service"]),
     restart(
         "/etc/systemd/journald.conf.d",
@@ -144,17 +146,17 @@ const VANILLA: &[Row] = &[
         "/etc/systemd/timesyncd.conf.d",
         &["systemd-timesyncd.service"],
     ),
-    restart("/etc/chrony.conf", CHRONY),
-    restart("/etc/chrony.d", CHRONY),
-    restart("/etc/chrony", CHRONY),
+    restart("/etc/chrony.conf", CHRONY_UNITS),
+    restart("/etc/chrony.d", CHRONY_UNITS),
+    restart("/etc/chrony", CHRONY_UNITS),
     restart("/etc/containerd/config.toml", &["containerd.service"]),
     restart("/etc/containerd/conf.d", &["containerd.service"]),
     nothing("/etc/containerd/certs.d"),
     restart("/etc/crio/crio.conf", &["crio.service"]),
     restart("/etc/crio/crio.conf.d", &["crio.service"]),
-    run_again("/etc/pki/ca-trust/source/anchors", CA_TRUST),
-    run_again("/etc/pki/trust/anchors", CA_CERTIFICATES),
-    run_again("/usr/local/share/ca-certificates", CA_CERTIFICATES),
+    run_again("/etc/pki/ca-trust/source/anchors", CA_TRUST_UNITS),
+    run_again("/etc/pki/trust/anchors", CA_CERTIFICATES_UNITS),
+    run_again("/usr/local/share/ca-certificates", CA_CERTIFICATES_UNITS),
     reload("/etc/udev/rules.d", &["systemd-udevd.service"]),
     reload("/etc/NetworkManager/conf.d", &["NetworkManager.service"]),
     reload(
@@ -163,7 +165,7 @@ const VANILLA: &[Row] = &[
     ),
     nothing("/etc/NetworkManager/dispatcher.d"),
     // `.link` files are read by udev when a device appears.
-    Row {
+    BuiltinRow {
         except: Some(".link"),
         ..reload("/etc/systemd/network", &["systemd-networkd.service"])
     },
@@ -178,20 +180,20 @@ const VANILLA: &[Row] = &[
 /// The combination of the two tables.
 pub(super) fn policies() -> Policies {
     let mut files = BTreeMap::new();
-    let mut add = |path: &str, policy: Policy| {
+    let mut add = |path: &str, policy: DisruptionPolicy| {
         if let Ok(path) = AbsPath::new(path) {
             files.insert(path, policy);
         }
     };
-    for row in VANILLA {
+    for row in GENERIC_POLICIES {
         add(row.path, row.policy());
     }
-    for (path, acts) in OPENSHIFT {
+    for (path, acts) in OPENSHIFT_POLICIES {
         add(path, policy(path, acts));
     }
     add(
-        SPECIAL,
-        policy(SPECIAL, &[(ActionKind::Special, "crio.service")]),
+        REGISTRIES_CONF,
+        policy(REGISTRIES_CONF, &[(ActionKind::Special, "crio.service")]),
     );
     let registry = "iri-registry.service";
     let units = [(
@@ -209,15 +211,15 @@ pub(super) fn policies() -> Policies {
     }
 }
 
-impl Row {
-    fn policy(&self) -> Policy {
-        let demand = self.act.map(|kind| Demand::Unit {
+impl BuiltinRow {
+    fn policy(&self) -> DisruptionPolicy {
+        let demand = self.act.map(|kind| RequiredAction::Unit {
             kind,
             names: self.units.iter().map(|unit| (*unit).to_owned()).collect(),
             once: self.once,
             flexible: true,
         });
-        Policy {
+        DisruptionPolicy {
             name: format!("builtin:{}", self.path),
             demands: demand.into_iter().collect(),
             on_removal: self.on_removal,
@@ -226,12 +228,12 @@ impl Row {
     }
 }
 
-fn policy(name: &str, acts: &[(ActionKind, &str)]) -> Policy {
+fn policy(name: &str, acts: &[(ActionKind, &str)]) -> DisruptionPolicy {
     let demands = acts
         .iter()
         .map(|(kind, unit)| match *unit {
-            "" => Demand::Machine(*kind),
-            unit => Demand::Unit {
+            "" => RequiredAction::Machine(*kind),
+            unit => RequiredAction::Unit {
                 kind: *kind,
                 names: vec![unit.to_owned()],
                 // The service that rebuilds the CA bundle is a oneshot.
@@ -240,7 +242,7 @@ fn policy(name: &str, acts: &[(ActionKind, &str)]) -> Policy {
             },
         })
         .collect();
-    Policy {
+    DisruptionPolicy {
         name: format!("builtin:{name}"),
         demands,
         on_removal: None,
@@ -255,8 +257,11 @@ mod tests {
     #[test]
     fn every_row_has_a_path_of_its_own_and_is_found() {
         let all = policies();
-        assert_eq!(all.files.len(), VANILLA.len() + OPENSHIFT.len() + 1);
-        for row in VANILLA {
+        assert_eq!(
+            all.files.len(),
+            GENERIC_POLICIES.len() + OPENSHIFT_POLICIES.len() + 1
+        );
+        for row in GENERIC_POLICIES {
             let below = AbsPath::new(format!("{}/x.conf", row.path)).unwrap();
             assert_eq!(
                 all.for_path(&below).unwrap().name,

@@ -2,14 +2,14 @@
 
 mod builtin;
 mod parse;
-pub(super) mod registries;
+pub(super) mod registries_conf;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use registries::same_images;
+pub use registries_conf::same_images;
 
 use super::ActionKind;
-use crate::path::AbsPath;
+use crate::abs_path::AbsPath;
 
 /// The unit that systemd (254 and newer) provides if it supports soft reboots.
 pub(super) const SOFT_REBOOT: &str = "soft-reboot.target";
@@ -18,20 +18,20 @@ pub(super) const SOFT_REBOOT: &str = "soft-reboot.target";
 /// unit or key; the built-in rules are OpenShift's table and one for ordinary distributions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policies {
-    files: BTreeMap<AbsPath, Policy>,
-    units: BTreeMap<String, Policy>,
-    ssh_key: Policy,
+    files: BTreeMap<AbsPath, DisruptionPolicy>,
+    units: BTreeMap<String, DisruptionPolicy>,
+    ssh_key: DisruptionPolicy,
     /// Soft reboots are allowed if one is sufficient and no rule demands a reboot.
     soft_reboots: bool,
 }
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Policy {
+pub(super) struct DisruptionPolicy {
     /// Its name in a plan: `builtin:/etc/chrony.conf`, `user:…`.
     pub(super) name: String,
     /// The demanded actions; empty if no action is needed.
-    pub(super) demands: Vec<Demand>,
+    pub(super) demands: Vec<RequiredAction>,
     /// A note for the operator when a matching object is removed.
     pub(super) on_removal: Option<&'static str>,
     /// Files with this suffix below the path are exempt.
@@ -40,7 +40,7 @@ pub(super) struct Policy {
 
 /// One demand of a rule.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Demand {
+pub(super) enum RequiredAction {
     /// An action for the whole machine: reboot, drain, daemon-reload.
     Machine(ActionKind),
     /// An action for a unit.
@@ -66,7 +66,7 @@ impl Default for Policies {
 impl Policies {
     /// No rules at all, for callers that do not need actions.
     pub fn none() -> Self {
-        let ssh_key = Policy {
+        let ssh_key = DisruptionPolicy {
             name: "none".to_owned(),
             demands: Vec::new(),
             on_removal: None,
@@ -93,14 +93,18 @@ impl Policies {
     }
 
     /// The rule for a path: its own, otherwise that of its nearest parent directory.
-    pub(super) fn for_path(&self, path: &AbsPath) -> Option<&Policy> {
+    pub(super) fn for_path(&self, path: &AbsPath) -> Option<&DisruptionPolicy> {
         std::iter::once(path.clone())
             .chain(path.ancestors())
             .find_map(|at| self.files.get(&at).filter(|policy| policy.means(path)))
     }
 
     /// The rule for a path, if the rule's path is `above` or below it.
-    pub(super) fn for_path_within(&self, path: &AbsPath, above: &AbsPath) -> Option<&Policy> {
+    pub(super) fn for_path_within(
+        &self,
+        path: &AbsPath,
+        above: &AbsPath,
+    ) -> Option<&DisruptionPolicy> {
         std::iter::once(path.clone())
             .chain(path.ancestors())
             .take_while(|at| at.is_under(above))
@@ -108,12 +112,12 @@ impl Policies {
     }
 
     /// The rule for a unit, by its exact name.
-    pub(super) fn for_unit(&self, name: &str) -> Option<&Policy> {
+    pub(super) fn for_unit(&self, name: &str) -> Option<&DisruptionPolicy> {
         self.units.get(name)
     }
 
     /// The rule for changed SSH keys.
-    pub(super) fn for_ssh_key(&self) -> &Policy {
+    pub(super) fn for_ssh_key(&self) -> &DisruptionPolicy {
         &self.ssh_key
     }
 
@@ -127,8 +131,8 @@ impl Policies {
         policies
             .flat_map(|policy| &policy.demands)
             .filter_map(|demand| match demand {
-                Demand::Machine(_) => None,
-                Demand::Unit { names, .. } => Some(names),
+                RequiredAction::Machine(_) => None,
+                RequiredAction::Unit { names, .. } => Some(names),
             })
             .flatten()
             .cloned()
@@ -137,7 +141,7 @@ impl Policies {
     }
 }
 
-impl Policy {
+impl DisruptionPolicy {
     fn means(&self, path: &AbsPath) -> bool {
         self.except
             .is_none_or(|suffix| !path.as_str().ends_with(suffix))

@@ -2,18 +2,18 @@
 
 use serde_json::Value;
 
-use super::{Demand, Policies, Policy};
+use super::{DisruptionPolicy, Policies, RequiredAction};
 use crate::{
+    abs_path::AbsPath,
     machine_config::Refusal,
-    path::AbsPath,
-    plan::{ActionKind, linkset::name},
+    plan::{ActionKind, enablement::unit_name},
     reason::Reason,
 };
 
 /// The maximum number of entries in OpenShift's schema.
-const MOST_ENTRIES: usize = 50;
+const MAX_ENTRIES: usize = 50;
 /// The maximum number of actions per entry in OpenShift's schema.
-const MOST_ACTIONS: usize = 10;
+const MAX_ACTIONS: usize = 10;
 
 impl Policies {
     /// Returns the built-in policies overridden by those of `object`, a whole
@@ -22,17 +22,17 @@ impl Policies {
     /// # Errors
     /// Every violation of the schema in `spec.nodeDisruptionPolicy`.
     pub fn from_machine_configuration(object: &Value) -> Result<Self, Vec<Refusal>> {
-        let mut reader = Reader {
+        let mut reader = PolicyParser {
             policies: Self::default(),
             refusals: Vec::new(),
         };
         let spec = &object["spec"]["nodeDisruptionPolicy"];
         let at = "spec.nodeDisruptionPolicy";
         reader.known(spec, at, &["files", "units", "sshkey"]);
-        for (field, entry) in reader.list(&spec["files"], &format!("{at}.files"), MOST_ENTRIES) {
+        for (field, entry) in reader.list(&spec["files"], &format!("{at}.files"), MAX_ENTRIES) {
             reader.file(&field, entry);
         }
-        for (field, entry) in reader.list(&spec["units"], &format!("{at}.units"), MOST_ENTRIES) {
+        for (field, entry) in reader.list(&spec["units"], &format!("{at}.units"), MAX_ENTRIES) {
             reader.unit(&field, entry);
         }
         if !spec["sshkey"].is_null() {
@@ -47,8 +47,8 @@ impl Policies {
     }
 }
 
-fn user(name: &str, demands: Vec<Demand>) -> Policy {
-    Policy {
+fn user(name: &str, demands: Vec<RequiredAction>) -> DisruptionPolicy {
+    DisruptionPolicy {
         name: format!("user:{name}"),
         demands,
         on_removal: None,
@@ -56,12 +56,12 @@ fn user(name: &str, demands: Vec<Demand>) -> Policy {
     }
 }
 
-struct Reader {
+struct PolicyParser {
     policies: Policies,
     refusals: Vec<Refusal>,
 }
 
-impl Reader {
+impl PolicyParser {
     fn refuse(&mut self, reason: Reason, field: &str, message: String, expected: &str) {
         let mut refusal = Refusal::new(reason, message).expected(expected);
         refusal.field = Some(field.to_owned());
@@ -125,7 +125,7 @@ impl Reader {
         self.known(entry, field, &["name", "actions"]);
         let given = entry["name"].as_str().unwrap_or_default();
         let demands = self.actions(field, entry);
-        if name::shape(given).is_some() {
+        if unit_name::shape(given).is_some() {
             self.policies
                 .units
                 .insert(given.to_owned(), user(given, demands));
@@ -140,9 +140,9 @@ impl Reader {
         }
     }
 
-    fn actions(&mut self, field: &str, entry: &Value) -> Vec<Demand> {
+    fn actions(&mut self, field: &str, entry: &Value) -> Vec<RequiredAction> {
         let field = format!("{field}.actions");
-        let entries = self.list(&entry["actions"], &field, MOST_ACTIONS);
+        let entries = self.list(&entry["actions"], &field, MAX_ACTIONS);
         if entries.is_empty() {
             self.refuse(
                 Reason::ValueInvalid,
@@ -166,8 +166,8 @@ impl Reader {
             .collect()
     }
 
-    fn action(&mut self, field: &str, entry: &Value) -> Option<Demand> {
-        let machine = |kind| Some(Demand::Machine(kind));
+    fn action(&mut self, field: &str, entry: &Value) -> Option<RequiredAction> {
+        let machine = |kind| Some(RequiredAction::Machine(kind));
         match entry["type"].as_str().unwrap_or_default() {
             "None" => None,
             "Reboot" => machine(ActionKind::Reboot),
@@ -195,9 +195,9 @@ impl Reader {
         kind: ActionKind,
         key: &str,
         entry: &Value,
-    ) -> Option<Demand> {
+    ) -> Option<RequiredAction> {
         let given = entry[key]["serviceName"].as_str().unwrap_or_default();
-        if name::shape(given).is_none() {
+        if unit_name::shape(given).is_none() {
             let message = format!("{given:?} is not a valid unit name");
             let field = format!("{field}.{key}.serviceName");
             self.refuse(
@@ -208,7 +208,7 @@ impl Reader {
             );
             return None;
         }
-        Some(Demand::Unit {
+        Some(RequiredAction::Unit {
             kind,
             names: vec![given.to_owned()],
             once: false,

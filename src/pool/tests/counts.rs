@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::{super::*, cordoned, node, of_role, row, target, with};
-use crate::crd::{NodeView, names::protocol};
+use crate::kube_api::{NodeView, keys::protocol};
 
 #[test]
 fn the_row_of_two_nodes_of_which_one_is_done_is_the_worked_example() {
@@ -102,14 +102,14 @@ fn counts_and_conditions_follow_from_the_nodes_in_every_situation() {
         let found = row(&pool, &nodes);
         let split = split(std::slice::from_ref(&pool), &nodes);
         let [machines, ready, up, unavailable, bad] = counts;
-        let expected = Counts {
+        let expected = MachineCounts {
             machines,
             ready,
             updated: up,
             unavailable,
             degraded: bad,
         };
-        assert_eq!(Counts::of(&split.pools[0]), expected, "{what}");
+        assert_eq!(MachineCounts::of(&split.pools[0]), expected, "{what}");
         assert_eq!(found.updated, Some(updated), "{what}");
         assert_eq!(found.updating, Some(updating), "{what}");
         assert_eq!(found.degraded, Some(degraded), "{what}");
@@ -123,7 +123,7 @@ fn a_paused_pool_is_not_updating_and_says_what_waits() {
     let nodes = [node("a", "c0", "c0", "Done")];
     let split = split(std::slice::from_ref(&pool), &nodes);
     let members = &split.pools[0];
-    let all = conditions(members, &Counts::of(members));
+    let all = conditions(members, &MachineCounts::of(members));
     let of = |kind| all.iter().find(|it| it.kind == kind).unwrap();
     assert!(!of("Updated").status && !of("Updating").status);
     assert_eq!(of("Updating").reason, "Paused");
@@ -143,7 +143,7 @@ fn degraded_nodes_are_named_once_each_with_what_they_say_and_a_bad_rendering_cou
     {
         let split = split(std::slice::from_ref(&pool), &nodes);
         let members = &split.pools[0];
-        let all = conditions(members, &Counts::of(members));
+        let all = conditions(members, &MachineCounts::of(members));
         let named = all.iter().find(|it| it.kind == "NodeDegraded").unwrap();
         assert_eq!(named.message, "a: JobFailed: x; b: JobFailed: x");
         assert_eq!(all.last().unwrap().reason, "NodeDegraded");
@@ -154,7 +154,7 @@ fn degraded_nodes_are_named_once_each_with_what_they_say_and_a_bad_rendering_cou
     .unwrap();
     let split = split(std::slice::from_ref(&pool), &nodes[2..]);
     let members = &split.pools[0];
-    let all = conditions(members, &Counts::of(members));
+    let all = conditions(members, &MachineCounts::of(members));
     let degraded = all.iter().find(|it| it.kind == "Degraded").unwrap();
     assert!(degraded.status);
     assert_eq!(
@@ -186,14 +186,14 @@ fn a_pool_that_nobody_renders_for_is_updated_when_its_nodes_have_what_they_name(
 #[test]
 fn what_a_controller_wrote_is_shown_as_it_is() {
     let mut pool = target("c1");
-    assert_eq!(Row::said(&pool), None);
+    assert_eq!(PoolRow::from_status(&pool), None);
     pool.status = serde_json::from_value(json!({
         "configuration": {"name": "c0"}, "machineCount": 3, "readyMachineCount": 2,
         "conditions": [{"type": "Updated", "status": "False", "lastTransitionTime": null},
             {"type": "Updating", "status": "True"}],
     }))
     .unwrap();
-    let said = Row::said(&pool).unwrap();
+    let said = PoolRow::from_status(&pool).unwrap();
     assert_eq!((said.updated, said.updating), (Some(false), Some(true)));
     let cells = said.cells(Timestamp::UNIX_EPOCH);
     let expected = [

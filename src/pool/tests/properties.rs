@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::{collection, prelude::*, sample};
 
 use super::{super::*, node, of_role, with, with_roles};
-use crate::crd::{NodeView, PoolView};
+use crate::kube_api::{NodeView, PoolView};
 
 /// Generates a node with arbitrary roles, states, and conditions.
 fn any_node() -> impl Strategy<Value = NodeView> {
@@ -44,7 +44,7 @@ proptest! {
             let split = split(pools, nodes);
             let placed: usize = split.pools.iter().map(|one| one.nodes.len()).sum();
             assert_eq!(placed + split.without.len(), nodes.len());
-            let rows = split.pools.iter().map(|one| (one.pool.name.clone(), Row::of(one)));
+            let rows = split.pools.iter().map(|one| (one.pool.name.clone(), PoolRow::of(one)));
             (rows.collect::<BTreeMap<_, _>>(), split.warnings.into_iter().collect::<BTreeSet<_>>())
         };
         let first = rows(&made(&["gpu", "infra", "master", "worker"]), &nodes);
@@ -66,7 +66,7 @@ proptest! {
 
     #[test]
     fn no_node_is_done_and_failing_or_updated_and_not_done(node in any_node()) {
-        let standing = Standing::of(&node, Some("c1"));
+        let standing = NodePoolStatus::of(&node, Some("c1"));
         prop_assert!(!(standing.done && standing.failing));
         prop_assert!(!standing.updated || standing.done);
         prop_assert!(standing.ready || standing.unavailable);

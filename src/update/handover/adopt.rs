@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Found, HandoverError, found};
+use super::{HandoverError, McdConfigState, mcd_state};
 use crate::{
-    path::AbsPath,
+    abs_path::AbsPath,
     plan::{Database, Plan},
-    root::{Kind, Root},
+    rootfs::{FileKind, Root},
     update::{
         journal::{ConfigName, Journal},
-        look::{self, How},
-        store::Store,
+        observe_and_plan::{self, PlanOptions},
+        store::StateStore,
         transaction,
     },
 };
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Adoption {
     /// The daemon's config of the disk.
-    pub found: Found,
+    pub found: McdConfigState,
     /// The drift of the disk, as a plan that would repair it.
     pub plan: Plan,
     /// Originals of paths that the config names, with the paths where the daemon keeps them.
@@ -42,14 +42,14 @@ fn not_ours(journal: &Journal) -> Result<(), HandoverError> {
 }
 
 /// Compares the disk with the daemon's config. Changes nothing. Blocks.
-pub fn look_before_adoption(
+pub fn check_adoption(
     root: &Root,
     journal: &Journal,
-    found: Found,
-    how: How<'_>,
+    found: McdConfigState,
+    how: PlanOptions<'_>,
 ) -> Result<Adoption, HandoverError> {
     not_ours(journal)?;
-    let looked = look::standing(root, journal, &found.config, how)?;
+    let looked = observe_and_plan::plan_adopted(root, journal, &found.config, how)?;
     let plan = looked.plan.map_err(HandoverError::Refused)?;
     let databases = Database::ALL.map(Database::path);
     let mut owned = BTreeSet::new();
@@ -57,11 +57,11 @@ pub fn look_before_adoption(
         // User databases are shared with other programs. Directories existed before, or any program may create
         // them.
         let kind = root.stat(&path)?.map(|stat| stat.kind);
-        if matches!(kind, Some(Kind::File | Kind::Link)) && !databases.contains(&path) {
+        if matches!(kind, Some(FileKind::File | FileKind::Link)) && !databases.contains(&path) {
             owned.insert(path);
         }
     }
-    let (originals, left): (BTreeMap<_, _>, BTreeMap<_, _>) = found::originals(root)?
+    let (originals, left): (BTreeMap<_, _>, BTreeMap<_, _>) = mcd_state::originals(root)?
         .into_iter()
         .partition(|(path, _)| owned.contains(path));
     Ok(Adoption {
@@ -76,7 +76,7 @@ pub fn look_before_adoption(
 /// Adopts the machine unchanged. The journal is written last and atomically: before that, nothing visible has
 /// changed, and a repetition has the same result.
 pub fn adopt(
-    store: &Store,
+    store: &StateStore,
     adoption: &Adoption,
     failed_units: Vec<String>,
 ) -> Result<ConfigName, HandoverError> {

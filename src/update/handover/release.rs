@@ -2,34 +2,34 @@
 
 use std::collections::BTreeSet;
 
-use super::{HandoverError, MachineConfigText, found};
+use super::{HandoverError, MachineConfigText, mcd_state};
 use crate::{
+    abs_path::AbsPath,
     digest::Digest,
-    machine_config::{self, MachineConfig, Rules},
-    path::AbsPath,
-    plan::{Capabilities, Drift, MOST_BYTES},
-    root::{Kind, Root, Stat},
+    machine_config::{self, ConfigRules, MachineConfig},
+    plan::{Capabilities, DriftEntry, MAX_TOTAL_FILE_BYTES},
+    rootfs::{FileKind, Root, Stat},
     update::{
-        hold::Hold,
+        cache::ObservationCache,
         journal::{ConfigName, Journal},
-        look,
-        remembered::Remembered,
-        store::{self, Store},
+        observe_and_plan,
+        pinned_config::PinnedConfig,
+        store::{self, StateStore},
         transaction,
     },
 };
 
 /// The daemon reads its state as root.
-const MODE: u32 = 0o600;
+const STATE_FILE_MODE: u32 = 0o600;
 const UNIT_DIR: &str = "/etc/systemd/system";
 
 /// The result of a check before release.
 #[derive(Debug)]
-pub struct Giving {
+pub struct ReleasePlan {
     /// The config that the daemon will find.
     pub base: ConfigName,
     /// The drift from that config, for which the daemon would mark the node as degraded.
-    pub drift: Vec<Drift>,
+    pub drift: Vec<DriftEntry>,
 }
 
 /// Returns the config to release; refuses while an update is open.
@@ -44,22 +44,22 @@ fn ours(journal: &Journal) -> Result<&ConfigName, HandoverError> {
 }
 
 /// Compares the disk with the config to release. Changes nothing. Blocks.
-pub fn look_before_release(
+pub fn check_release(
     root: &Root,
     journal: &Journal,
     capabilities: Capabilities,
-) -> Result<Giving, HandoverError> {
+) -> Result<ReleasePlan, HandoverError> {
     let base = ours(journal)?.clone();
-    let remembered = Remembered::default();
-    let drift = look::drift(root, Some(&base), None, capabilities, &remembered)?;
-    Ok(Giving { base, drift })
+    let remembered = ObservationCache::default();
+    let drift = observe_and_plan::drift(root, Some(&base), None, capabilities, &remembered)?;
+    Ok(ReleasePlan { base, drift })
 }
 
 /// The daemon's state is complete on the disk, and machinist still owns the machine: the release can be restarted
 /// from here.
 #[derive(Debug)]
 #[must_use = "the machine is ours until `Handed::forget`"]
-pub struct Handed {
+pub struct ReleasedFiles {
     journal: Journal,
     /// Paths whose originals were passed to the daemon.
     paths: BTreeSet<AbsPath>,
@@ -69,17 +69,19 @@ pub struct Handed {
 /// available: the daemon compares its own copy with that one literally, and would treat a different
 /// spelling as a change.
 pub fn hand_over(
-    store: &Store,
-    rules: &Rules,
+    store: &StateStore,
+    rules: &ConfigRules,
     said: Option<MachineConfigText>,
-) -> Result<Handed, HandoverError> {
+) -> Result<ReleasedFiles, HandoverError> {
     let root = store.root();
     let journal = store.load()?;
     let base = ours(&journal)?.clone();
     let config = store::whole_config(root, &base)?;
     // An unreadable config of the daemon is replaced.
-    let before = found::read(root, rules).ok().flatten();
-    let same = |found: &found::Found| found.digest == base.digest && found.config.name == base.name;
+    let before = mcd_state::read(root, rules).ok().flatten();
+    let same = |found: &mcd_state::McdConfigState| {
+        found.digest == base.digest && found.config.name == base.name
+    };
     let stands = before.as_ref().is_some_and(same);
     let named = files_of(&config)?;
     let mut handed = BTreeSet::new();
@@ -90,35 +92,35 @@ pub fn hand_over(
     }
     if let Some(before) = before.filter(|_| !stands) {
         for path in files_of(&before.config)?.difference(&named) {
-            root.remove_file(&found::original_of(path)?)?;
-            root.remove_file(&found::stamp_of(path)?)?;
+            root.remove_file(&mcd_state::original_of(path)?)?;
+            root.remove_file(&mcd_state::stamp_of(path)?)?;
         }
     }
     if !stands {
         let text = text_of(&config, base.digest, rules, said)?;
-        let path = found::current_config()?;
+        let path = mcd_state::current_config()?;
         if let Some(dir) = path.parent() {
             root.make_dirs(&dir, 0o755)?;
         }
-        let mode = root.stat(&path)?.map_or(MODE, |stat| stat.mode);
+        let mode = root.stat(&path)?.map_or(STATE_FILE_MODE, |stat| stat.mode);
         root.replace(&path, &text, mode)?;
     }
-    Ok(Handed {
+    Ok(ReleasedFiles {
         journal,
         paths: handed,
     })
 }
 
-impl Handed {
+impl ReleasedFiles {
     /// Ends machinist's ownership. The journal is written last, so that a machine that is still owned can be
     /// released again.
     ///
     /// Returns the originals that could not be passed to the daemon, with the paths where they stay.
-    pub fn forget(self, store: &Store) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
+    pub fn forget(self, store: &StateStore) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
         let Self { journal, paths } = self;
         let root = store.root();
         // The next agent that starts would resume a hold.
-        Hold::forget(root)?;
+        PinnedConfig::forget(root)?;
         // The cached settings of the pool; the node may be in another pool when machinist manages it again.
         root.remove_file(&store::paths::pool())?;
         let originals = journal.originals.into_iter();
@@ -161,13 +163,13 @@ fn give_original(
     at: &AbsPath,
     anew: bool,
 ) -> Result<(), HandoverError> {
-    let (original, stamp) = (found::original_of(path)?, found::stamp_of(path)?);
+    let (original, stamp) = (mcd_state::original_of(path)?, mcd_state::stamp_of(path)?);
     // A path that already matched is its own original.
     let adopted = journal.adopted.contains(at).then_some(at);
     let kept = journal.originals.get(at).or(adopted);
     let kind = |path: &AbsPath| Ok::<_, HandoverError>(root.stat(path)?.map(|stat| stat.kind));
     let kept = match kept {
-        Some(kept) if matches!(kind(kept)?, Some(Kind::File | Kind::Link)) => Some(kept),
+        Some(kept) if matches!(kind(kept)?, Some(FileKind::File | FileKind::Link)) => Some(kept),
         _ => None,
     };
     let Some(kept) = kept else {
@@ -210,11 +212,11 @@ fn is_same(root: &Root, one: &AbsPath, other: &AbsPath) -> Result<bool, Handover
         return Ok(false);
     }
     Ok(match kind {
-        Kind::File => {
-            let digest = |path| root.digest_within(path, MOST_BYTES);
+        FileKind::File => {
+            let digest = |path| root.digest_within(path, MAX_TOTAL_FILE_BYTES);
             digest(one)?.is_some_and(|found| digest(other).is_ok_and(|it| it == Some(found)))
         }
-        Kind::Link => {
+        FileKind::Link => {
             let text = root.link_text(one)?;
             text.is_some() && text == root.link_text(other)?
         }
@@ -227,11 +229,12 @@ fn is_same(root: &Root, one: &AbsPath, other: &AbsPath) -> Result<bool, Handover
 fn text_of(
     config: &MachineConfig,
     digest: Digest,
-    rules: &Rules,
+    rules: &ConfigRules,
     said: Option<MachineConfigText>,
 ) -> Result<MachineConfigText, HandoverError> {
     if let Some(said) = said
-        && found::parse(&said, "the API server's copy", rules).is_ok_and(|it| it.digest == digest)
+        && mcd_state::parse(&said, "the API server's copy", rules)
+            .is_ok_and(|it| it.digest == digest)
     {
         return Ok(said);
     }

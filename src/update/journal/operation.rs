@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    abs_path::AbsPath,
     digest::Digest,
-    path::AbsPath,
     plan::{Attributes, Edit},
-    root::Identity,
+    rootfs::ObjectIdentity,
 };
 
 /// One operation, with the data that recovery needs to detect whether it is done.
@@ -22,13 +22,13 @@ pub struct OperationRecord {
     pub asked: Option<AbsPath>,
     /// The directory that holds the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<Identity>,
+    pub parent: Option<ObjectIdentity>,
     /// The kind of operation.
     #[serde(flatten)]
     pub kind: OperationRecordKind,
     /// The objects inside a new directory; empty for any other operation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub below: Vec<Below>,
+    pub below: Vec<NestedObject>,
     /// Objects of machinist in a directory that existed before machinist and that is removed as a whole. They are
     /// not part of the original.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -57,7 +57,7 @@ pub struct OperationRecord {
 
 /// An object inside a directory that is put in place as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Below {
+pub struct NestedObject {
     /// Its path.
     pub path: AbsPath,
     /// Whether it is a directory.
@@ -88,7 +88,7 @@ pub enum OperationRecordKind {
         /// original.
         foreign: bool,
         /// What happens to the old object once the update is verified.
-        keep: Keep,
+        keep: BackupPolicy,
         /// The requested owner, if it could only be recorded.
         recorded_owner: Option<(u32, u32)>,
     },
@@ -120,7 +120,7 @@ pub enum OperationRecordKind {
 /// What happens to the object that an operation removed from the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Keep {
+pub enum BackupPolicy {
     /// Deletes it: machinist wrote it and it is unchanged.
     No,
     /// Keeps it as the original: it existed before machinist, and is restored when the config no longer names the

@@ -6,17 +6,17 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConfigName, Failure, GivenLabels, OperationRecord, Outcome, PhaseRecord, UpdateRecord,
+    ConfigName, GivenLabels, OperationRecord, Outcome, PhaseRecord, UpdateFailure, UpdateRecord,
 };
 use crate::{
-    path::AbsPath,
-    plan::{ActionKind, EditPlace},
-    root::Identity,
+    abs_path::AbsPath,
+    plan::{ActionKind, EditTarget},
+    rootfs::ObjectIdentity,
 };
 
 /// Maximum number of phases that are kept of one transaction. A failing undo is retried forever, and the journal
 /// must not grow with it. The oldest and the newest phases are kept; those in the middle are dropped.
-const MOST_PHASES: usize = 64;
+const MAX_PHASES: usize = 64;
 
 /// One attempt to change the tree from one config to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub struct Transaction {
     /// Identifier, used in the names of staging directories and in log fields.
     pub id: String,
     /// Its progress.
-    pub mark: Mark,
+    pub mark: TransactionState,
     /// Its direction. An undo is never undone.
     pub direction: Direction,
     /// The previous config; `None` if the machine had none.
@@ -38,7 +38,7 @@ pub struct Transaction {
     pub staging: Vec<AbsPath>,
     /// Directories at mount points that machinist created for staging directories. Known from `Staged` on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub holders: BTreeMap<AbsPath, Identity>,
+    pub holders: BTreeMap<AbsPath, ObjectIdentity>,
     /// Paths whose objects were left as a user had changed them, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
@@ -52,7 +52,7 @@ pub struct Transaction {
     pub released: BTreeSet<AbsPath>,
     /// Entries of users and groups that this config does not name: their previous values are no longer restored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub let_go: Vec<EditPlace>,
+    pub let_go: Vec<EditTarget>,
     /// SELinux labels of the new objects. Known from `Staged` on.
     #[serde(default, skip_serializing_if = "GivenLabels::is_empty")]
     pub labels: GivenLabels,
@@ -70,7 +70,7 @@ pub struct Transaction {
     /// The last reboot that was requested.
     pub reboot: Option<RebootRecord>,
     /// Why it is being undone, if it is.
-    pub undo_reason: Option<Failure>,
+    pub undo_reason: Option<UpdateFailure>,
     /// An undo has durably restored everything; only its reboot may be missing.
     pub reverted: bool,
     /// The machine had booted into the config that is being undone, so it must boot again.
@@ -86,7 +86,7 @@ pub struct Transaction {
 
 /// Progress of a transaction. Recovery after a crash depends on this alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Mark {
+pub enum TransactionState {
     /// The list of operations is durable, and the machine is unchanged. Recovery drops the transaction.
     Intent,
     /// Every new object is durable in staging. Recovery commits the transaction.
@@ -161,8 +161,8 @@ pub(super) fn enter(phases: &mut Vec<PhaseRecord>, name: &str, now: Timestamp) {
         return;
     }
     leave(phases, now);
-    if phases.len() >= MOST_PHASES {
-        phases.remove(MOST_PHASES / 2);
+    if phases.len() >= MAX_PHASES {
+        phases.remove(MAX_PHASES / 2);
     }
     phases.push(PhaseRecord {
         name: name.to_owned(),

@@ -1,25 +1,25 @@
 //! Reads users and groups from the root's own files, never from this process's NSS.
 
 use crate::{
-    path::AbsPath,
-    plan::{Account, Observed},
-    root::{Root, RootError},
+    abs_path::AbsPath,
+    plan::{MachineFacts, UserFacts},
+    rootfs::{Root, RootError},
 };
 
-use super::{LONGEST_DATABASE, sshd, text_if_there};
+use super::{MAX_DATABASE_BYTES, sshd_config, text_if_there};
 
 /// Fills in users, groups, and the locations of sshd's key files.
-pub(super) fn add(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
+pub(super) fn add(root: &Root, seen: &mut MachineFacts) -> Result<(), RootError> {
     // Image-based hosts keep the vendor's accounts below /usr; the administrator's accounts take precedence.
     for path in ["/etc/passwd", "/usr/lib/passwd"] {
-        for line in text_if_there(root, path, LONGEST_DATABASE)?.lines() {
+        for line in text_if_there(root, path, MAX_DATABASE_BYTES)?.lines() {
             if let Some((name, account)) = user(line) {
                 seen.users.entry(name).or_insert(account);
             }
         }
     }
     for path in ["/etc/group", "/usr/lib/group"] {
-        for line in text_if_there(root, path, LONGEST_DATABASE)?.lines() {
+        for line in text_if_there(root, path, MAX_DATABASE_BYTES)?.lines() {
             let mut fields = line.split(':');
             if let (Some(name), Some(_), Some(gid)) = (fields.next(), fields.next(), fields.next())
                 && let Ok(gid) = gid.parse()
@@ -28,19 +28,19 @@ pub(super) fn add(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
             }
         }
     }
-    let sshd = sshd::keys(root)?;
+    let sshd = sshd_config::keys(root)?;
     seen.sshd_reads_keys_directory = sshd.reads_directory();
     seen.sshd_keys_elsewhere = sshd.elsewhere();
     Ok(())
 }
 
 /// Parses `name:password:uid:gid:comment:home:shell` (passwd(5)).
-fn user(line: &str) -> Option<(String, Account)> {
+fn user(line: &str) -> Option<(String, UserFacts)> {
     let fields: Vec<&str> = line.split(':').collect();
     let [name, _, uid, gid, _, home, ..] = fields.as_slice() else {
         return None;
     };
-    let account = Account {
+    let account = UserFacts {
         uid: uid.parse().ok()?,
         gid: gid.parse().ok()?,
         home: AbsPath::new(*home)

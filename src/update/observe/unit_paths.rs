@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    abs_path::AbsPath,
     machine_config::MachineConfig,
-    path::AbsPath,
     plan::{PRESET_DIRECTORIES, UNIT_DIRECTORIES, is_dependency_directory},
-    root::RootError,
+    rootfs::RootError,
 };
 
-use super::places::Places;
+use super::parent_resolver::ParentResolver;
 
 /// Returns the path in the unit directory for each such path of the config.
 pub(super) fn find(
     config: &MachineConfig,
-    places: &mut Places<'_>,
+    places: &mut ParentResolver<'_>,
 ) -> Result<BTreeMap<AbsPath, AbsPath>, RootError> {
     let directories = directories(config, places)?;
     let mut found = BTreeMap::new();
@@ -33,7 +33,7 @@ pub(super) fn find(
 /// dependencies that the config creates as links.
 fn directories(
     config: &MachineConfig,
-    places: &mut Places<'_>,
+    places: &mut ParentResolver<'_>,
 ) -> Result<BTreeMap<AbsPath, AbsPath>, RootError> {
     let fixed = UNIT_DIRECTORIES.into_iter().chain(PRESET_DIRECTORIES);
     let fixed = fixed.filter_map(|path| AbsPath::new(path).ok());

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
+    abs_path::AbsPath,
     machine_config::{MachineConfig, UnitName},
-    path::AbsPath,
-    plan::{self, Observed, Policies, UnitEntry, UnitFacts},
-    root::{Kind, Root, RootError},
+    plan::{self, MachineFacts, Policies, UnitEntry, UnitFacts},
+    rootfs::{FileKind, Root, RootError},
 };
 
 use super::{
-    LONGEST_TEXT, files_in,
-    linked::{Linked, unit_links},
-    places::Places,
+    MAX_TEXT_BYTES, files_in,
+    linked_units::{LinkedUnits, unit_links},
+    parent_resolver::ParentResolver,
     text_if_there,
 };
 
@@ -22,13 +22,13 @@ pub(super) fn add(
     configs: [&MachineConfig; 2],
     policies: &Policies,
     live: Option<&BTreeMap<String, UnitFacts>>,
-    ends: [&mut Places<'_>; 2],
-    seen: &mut Observed,
+    ends: [&mut ParentResolver<'_>; 2],
+    seen: &mut MachineFacts,
 ) -> Result<(), RootError> {
     seen.unit_files = entries(root)?;
     originals(root, seen)?;
     let links = unit_links(configs, seen);
-    let mut linked = Linked { root, ends };
+    let mut linked = LinkedUnits { root, ends };
     let mut todo: Vec<String> = names(configs, policies, live, seen).into_iter().collect();
     while let Some(name) = todo.pop() {
         if seen.units.contains_key(&name) {
@@ -57,7 +57,7 @@ pub(super) fn add(
             if let UnitEntry::Link(text) = entry {
                 todo.push(plan::resolve(&path, text).file_name().to_owned());
             }
-            let text = text_if_there(root, path.as_str(), LONGEST_TEXT)?;
+            let text = text_if_there(root, path.as_str(), MAX_TEXT_BYTES)?;
             todo.extend(plan::also(&name, &text));
             match text.is_empty() {
                 true => note_empty(root, &path, seen)?,
@@ -72,7 +72,7 @@ pub(super) fn add(
     }
     for directory in plan::PRESET_DIRECTORIES {
         for path in files_in(root, directory, ".preset")? {
-            let text = text_if_there(root, path.as_str(), LONGEST_TEXT)?;
+            let text = text_if_there(root, path.as_str(), MAX_TEXT_BYTES)?;
             seen.texts.insert(path, text);
         }
     }
@@ -90,7 +90,10 @@ pub(crate) fn behind_aliases(
     while let Some(name) = todo.pop() {
         for (_, path) in places(&name) {
             for place in std::iter::once(&path).chain(originals.get(&path)) {
-                if root.stat(place)?.is_none_or(|stat| stat.kind != Kind::Link) {
+                if root
+                    .stat(place)?
+                    .is_none_or(|stat| stat.kind != FileKind::Link)
+                {
                     continue;
                 }
                 let target = plan::resolve(&path, &root.read_link(place)?);
@@ -114,9 +117,9 @@ fn places(name: &str) -> impl Iterator<Item = (&'static str, AbsPath)> {
 }
 
 /// Records an empty file, which masks its unit. A file that is not text does not mask it.
-fn note_empty(root: &Root, path: &AbsPath, seen: &mut Observed) -> Result<(), RootError> {
+fn note_empty(root: &Root, path: &AbsPath, seen: &mut MachineFacts) -> Result<(), RootError> {
     let stat = root.stat(path)?;
-    if stat.is_some_and(|stat| stat.kind == Kind::File && stat.size == 0) {
+    if stat.is_some_and(|stat| stat.kind == FileKind::File && stat.size == 0) {
         seen.unit_files.insert(path.clone(), UnitEntry::Empty);
     }
     Ok(())
@@ -133,12 +136,12 @@ fn entries(root: &Root) -> Result<BTreeMap<AbsPath, UnitEntry>, RootError> {
                 continue;
             };
             match entry.kind {
-                Kind::Link => {
+                FileKind::Link => {
                     let text = root.read_link(&path)?;
                     found.insert(path, UnitEntry::Link(text));
                 }
-                Kind::File => drop(found.insert(path, UnitEntry::File)),
-                Kind::Directory if plan::is_dependency_directory(&entry.name) => {
+                FileKind::File => drop(found.insert(path, UnitEntry::File)),
+                FileKind::Directory if plan::is_dependency_directory(&entry.name) => {
                     directories.push(path);
                 }
                 _ => {}
@@ -149,7 +152,7 @@ fn entries(root: &Root) -> Result<BTreeMap<AbsPath, UnitEntry>, RootError> {
 }
 
 /// Reads the originals in the unit directories.
-fn originals(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
+fn originals(root: &Root, seen: &mut MachineFacts) -> Result<(), RootError> {
     let within = |path: &AbsPath| {
         let mut all = plan::UNIT_DIRECTORIES.iter();
         all.any(|directory| path.as_str().starts_with(directory))
@@ -160,13 +163,13 @@ fn originals(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
             continue;
         };
         let entry = match stat.kind {
-            Kind::Link => UnitEntry::Link(root.read_link(place)?),
-            Kind::File if stat.size == 0 => UnitEntry::Empty,
-            Kind::File => UnitEntry::File,
+            FileKind::Link => UnitEntry::Link(root.read_link(place)?),
+            FileKind::File if stat.size == 0 => UnitEntry::Empty,
+            FileKind::File => UnitEntry::File,
             _ => continue,
         };
         if entry == UnitEntry::File {
-            let text = text_if_there(root, place.as_str(), LONGEST_TEXT)?;
+            let text = text_if_there(root, place.as_str(), MAX_TEXT_BYTES)?;
             seen.texts.insert(place.clone(), text);
         }
         seen.unit_originals.insert(path.clone(), entry);
@@ -175,10 +178,10 @@ fn originals(root: &Root, seen: &mut Observed) -> Result<(), RootError> {
 }
 
 /// Reads the drop-ins of a unit.
-fn drop_ins(root: &Root, name: &str, seen: &mut Observed) -> Result<(), RootError> {
+fn drop_ins(root: &Root, name: &str, seen: &mut MachineFacts) -> Result<(), RootError> {
     for directory in plan::UNIT_DIRECTORIES {
         for path in files_in(root, &format!("{directory}/{name}.d"), ".conf")? {
-            let text = text_if_there(root, path.as_str(), LONGEST_TEXT)?;
+            let text = text_if_there(root, path.as_str(), MAX_TEXT_BYTES)?;
             let entry = match text.is_empty() {
                 true => UnitEntry::Empty,
                 false => UnitEntry::File,
@@ -196,7 +199,7 @@ fn names(
     configs: [&MachineConfig; 2],
     policies: &Policies,
     live: Option<&BTreeMap<String, UnitFacts>>,
-    seen: &Observed,
+    seen: &MachineFacts,
 ) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = policies.unit_names();
     let paths = [&seen.unit_paths_before, &seen.unit_paths];

@@ -1,46 +1,46 @@
 //! Manages the state directory: the journal, the applied configs, and the lock that admits one writer.
 
-mod aside;
-mod configs;
-mod contents;
+mod backup_name;
+mod config_store;
+mod content_pack;
 
-pub use aside::aside;
-pub use configs::{config, whole_config};
+pub use backup_name::backup_path;
+pub use config_store::{config, whole_config};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{
-    path::AbsPath,
+    abs_path::AbsPath,
     reason::Reason,
-    root::{Lock, Root, RootError},
+    rootfs::{FileLock, Root, RootError},
     update::{
-        journal::{BadJournal, Direction, Journal, Mark},
-        remembered::Remembered,
-        userspace,
+        boot_id,
+        cache::ObservationCache,
+        journal::{BadJournal, Direction, Journal, TransactionState},
     },
 };
 
 /// Maximum size of the journal: far above any journal that machinist writes (5,000 operations take about 2 MB), and
 /// small enough to read safely.
-pub const LARGEST_JOURNAL: u64 = 64 << 20;
+pub const MAX_JOURNAL_BYTES: u64 = 64 << 20;
 
 /// Maximum growth of a transaction's record from its commit to the end of its undo: failure reasons of bounded
 /// length, phases, boots. This is twice the maximum seen in tests.
-const GROWTH: u64 = 16 << 10;
+const MAX_RECORD_GROWTH_BYTES: u64 = 16 << 10;
 /// Maximum growth per action: the boot and the invocation ID at its start.
-const ACTION_GROWTH: u64 = 512;
+const MAX_ACTION_GROWTH_BYTES: u64 = 512;
 /// Number of attempts of a reader without the lock, which may read a journal while it is being overwritten.
-const LOOKS: u32 = 3;
+const MAX_READ_ATTEMPTS: u32 = 3;
 
 /// The state directory of one root, locked by one writer.
 #[derive(Debug)]
-pub struct Store {
+pub struct StateStore {
     root: Root,
     /// Whether the directory entry of the journal is known to be durable. Until then, a power failure may leave the
     /// spare file under that name, so the journal must not be acted on and the spare must not be overwritten.
     settled: AtomicBool,
-    remembered: Remembered,
-    _lock: Lock,
+    remembered: ObservationCache,
+    _lock: FileLock,
 }
 
 /// Reasons why the state cannot be read or written.
@@ -80,10 +80,10 @@ pub enum StoreError {
 
 impl StoreError {
     /// Returns whether a retry may succeed.
-    pub fn again(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
             Self::Locked { .. } => true,
-            Self::Root(error) => error.again(),
+            Self::Root(error) => error.is_retryable(),
             Self::Journal { .. } | Self::Config { .. } | Self::Encode(_) => false,
         }
     }
@@ -102,7 +102,7 @@ impl StoreError {
 
 /// Paths below the state directory.
 pub mod paths {
-    use crate::path::AbsPath;
+    use crate::abs_path::AbsPath;
 
     fn state(below: &str) -> AbsPath {
         AbsPath::root()
@@ -121,7 +121,7 @@ pub mod paths {
     }
 
     /// The held config.
-    pub fn held() -> AbsPath {
+    pub fn pinned_config() -> AbsPath {
         state("/held")
     }
 
@@ -170,7 +170,7 @@ pub mod paths {
     }
 }
 
-impl Store {
+impl StateStore {
     /// Creates the state directory if necessary and takes the lock, or returns an error if another process holds
     /// it.
     pub fn open(root: &Root) -> Result<Self, StoreError> {
@@ -189,7 +189,7 @@ impl Store {
         Ok(Self {
             root: root.clone(),
             settled: AtomicBool::new(false),
-            remembered: Remembered::default(),
+            remembered: ObservationCache::default(),
             _lock: lock,
         })
     }
@@ -200,7 +200,7 @@ impl Store {
     }
 
     /// Returns this writer's cache.
-    pub const fn remembered(&self) -> &Remembered {
+    pub const fn remembered(&self) -> &ObservationCache {
         &self.remembered
     }
 
@@ -241,7 +241,7 @@ impl Store {
                 self.write(before.encode().map_err(StoreError::Encode)?, true)?;
             }
             let room = text.len() as u64 + growth(journal);
-            self.root.keep_room(&paths::journal(), room)?;
+            self.root.reserve_blocks(&paths::journal(), room)?;
         }
         self.write(text, journal.transactions.is_empty())
     }
@@ -260,7 +260,7 @@ impl Store {
         let least = text.len() as u64;
         let padded = |length| Journal::padded(text, usize::try_from(length).unwrap_or_default());
         self.root
-            .take_turns(&paths::journal(), (least, trim), padded, 0o600)?;
+            .replace_alternating(&paths::journal(), (least, trim), padded, 0o600)?;
         self.settled.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -268,14 +268,15 @@ impl Store {
 
 /// Returns whether the newest transaction may be about to change the machine.
 fn may_begin(journal: &Journal) -> bool {
-    let ahead = |mark, direction| mark < Mark::Committed && direction == Direction::Forward;
+    let ahead =
+        |mark, direction| mark < TransactionState::Committed && direction == Direction::Forward;
     journal.top().is_some_and(|tx| ahead(tx.mark, tx.direction))
 }
 
 fn growth(journal: &Journal) -> u64 {
     let open = &journal.transactions;
     let actions = open.iter().map(|tx| tx.actions.len()).sum::<usize>() as u64;
-    GROWTH * (open.len() as u64 + 1) + ACTION_GROWTH * actions
+    MAX_RECORD_GROWTH_BYTES * (open.len() as u64 + 1) + MAX_ACTION_GROWTH_BYTES * actions
 }
 
 /// Reads the journal without the lock, for readers.
@@ -283,14 +284,14 @@ pub fn peek(root: &Root) -> Result<Journal, StoreError> {
     let mut looks = 1;
     loop {
         match read_journal(root) {
-            Err(StoreError::Journal { .. }) if looks < LOOKS => looks += 1,
+            Err(StoreError::Journal { .. }) if looks < MAX_READ_ATTEMPTS => looks += 1,
             read => return read,
         }
     }
 }
 
 fn read_journal(root: &Root) -> Result<Journal, StoreError> {
-    match root.read_nofollow(&paths::journal(), LARGEST_JOURNAL) {
+    match root.read_nofollow(&paths::journal(), MAX_JOURNAL_BYTES) {
         Ok(text) => Journal::decode(&text).map_err(|source| StoreError::Journal {
             path: paths::journal(),
             source,
@@ -307,7 +308,7 @@ fn read_journal(root: &Root) -> Result<Journal, StoreError> {
 /// for the root (offline, or in a sandbox).
 pub fn boot_id(root: &Root) -> Result<Option<String>, RootError> {
     let kernel = kernel_boot_id(root)?;
-    kernel.map(|id| userspace::name(root, id)).transpose()
+    kernel.map(|id| boot_id::name(root, id)).transpose()
 }
 
 /// Returns the kernel's boot ID.

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{
-    SyncPoints, TransactionError,
-    aside::{self, Way},
-    entries,
-    judge::{Verdict, judge},
-    kept,
-    reach::{Barred, reach},
+    SyncPoints, TransactionError, backups, passwd_entries,
+    progress::{OperationProgress, operation_progress},
+    target_directory::{DirectoryRefusal, reach},
+    three_step_swap::{self, SwapDirection},
 };
 use crate::{
-    path::AbsPath,
-    root::{Meta, Root},
+    abs_path::AbsPath,
+    rootfs::{Meta, Root},
     update::journal::{OperationRecord, OperationRecordKind, Transaction},
 };
 
@@ -35,7 +33,9 @@ fn commit_one(root: &Root, record: &OperationRecord) -> Result<(), TransactionEr
     let reached = match reach(root, record) {
         Ok(reached) => reached,
         // If the staging directory is missing too, the whole file system is unmounted.
-        Err(Barred::Missing) if judge(root, record)? == Verdict::Unreachable => {
+        Err(DirectoryRefusal::Missing)
+            if operation_progress(root, record)? == OperationProgress::Unreachable =>
+        {
             let target = target.clone();
             return Err(TransactionError::MountMissing { target });
         }
@@ -48,16 +48,16 @@ fn commit_one(root: &Root, record: &OperationRecord) -> Result<(), TransactionEr
 
 fn settle_and_commit(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
     let target = record.target.clone();
-    aside::settle(root, record, Way::Forward)?;
-    match judge(root, record)? {
-        Verdict::Done => Ok(()),
+    three_step_swap::settle(root, record, SwapDirection::Forward)?;
+    match operation_progress(root, record)? {
+        OperationProgress::Done => Ok(()),
         // Another process uses a directory that is about to be removed.
-        Verdict::NotDone if kept::holds_other(root, &target, record.held)? => {
+        OperationProgress::NotDone if backups::holds_other(root, &target, record.held)? => {
             Err(TransactionError::Changed { target })
         }
-        Verdict::NotDone => forward(root, record),
-        Verdict::Foreign => Err(TransactionError::Changed { target }),
-        Verdict::Unreachable => Err(TransactionError::MountMissing { target }),
+        OperationProgress::NotDone => forward(root, record),
+        OperationProgress::Foreign => Err(TransactionError::Changed { target }),
+        OperationProgress::Unreachable => Err(TransactionError::MountMissing { target }),
     }
 }
 
@@ -89,7 +89,7 @@ fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError
             Ok(root.set_access_lists(target, &none)?)
         }
         OperationRecordKind::Entries { slot, edits } => {
-            entries::forward(root, &record.target, slot, edits)
+            passwd_entries::forward(root, &record.target, slot, edits)
         }
     }
 }
@@ -104,7 +104,9 @@ pub(super) fn swap(
 ) -> Result<(), TransactionError> {
     match (at_target, in_slot) {
         (true, true) => match root.exchange(target, slot) {
-            Err(error) if error.exchange_unsupported() => aside::swap(root, target, slot)?,
+            Err(error) if error.exchange_unsupported() => {
+                three_step_swap::swap(root, target, slot)?
+            }
             exchanged => exchanged?,
         },
         (false, true) => root.move_new(slot, target)?,

@@ -15,41 +15,41 @@
 //! [`Mark::Staged`]: super::journal::Mark::Staged
 //! [`Mark::Committed`]: super::journal::Mark::Committed
 
-mod approach;
-mod aside;
-mod begin;
+mod adopted_originals;
+mod backups;
+mod cleanup;
 mod commit;
-mod entries;
-mod finish;
-mod holders;
-mod judge;
-mod kept;
-mod ours;
-mod places;
-mod reach;
-mod stage;
-mod taken;
-mod tidy;
-mod undo;
+mod finalize;
+mod intent;
+mod mount_point_dirs;
+mod ownership;
+mod passwd_entries;
+mod progress;
+mod rollback;
+mod staging;
+mod staging_dirs;
+mod target_directory;
+mod target_path;
+mod three_step_swap;
 
-pub use begin::{Beginning, begin};
+pub use adopted_originals::{copy_original, take_original};
+pub use cleanup::{RestoredOriginal, clean_up, release};
 pub use commit::commit;
-pub use entries::{databases, kept_entries};
-pub use finish::{finish, labels, modes, originals};
-pub use holders::is_holder_name;
-pub use stage::{Stop, stage};
-pub use taken::{copy_original, take_original};
-pub use tidy::{Released, release, tidy};
-pub use undo::{LeftBehind, Undone, drop_staging, undo};
+pub use finalize::{finish, labels, modes, originals};
+pub use intent::{TransactionIntent, begin};
+pub use mount_point_dirs::is_holder_name;
+pub use passwd_entries::{databases, kept_entries};
+pub use rollback::{RollbackSummary, UnrevertedTarget, drop_staging, undo};
+pub use staging::{AbortFlag, stage};
 
 use std::collections::BTreeMap;
 
 use crate::{
+    abs_path::AbsPath,
     digest::Digest,
-    path::AbsPath,
-    plan::MOST_BYTES,
+    plan::MAX_TOTAL_FILE_BYTES,
     reason::Reason,
-    root::{Kind, Root, RootError, Stat, SyncPoint},
+    rootfs::{FileKind, Root, RootError, Stat, SyncPoint},
     update::{
         journal::{ObjectId, Transaction},
         store::StoreError,
@@ -94,7 +94,7 @@ pub enum TransactionError {
     },
     /// A path could not be formed.
     #[error(transparent)]
-    Path(#[from] crate::path::BadPath),
+    Path(#[from] crate::abs_path::BadPath),
     /// A file system call failed.
     #[error(transparent)]
     Root(#[from] RootError),
@@ -105,15 +105,15 @@ pub enum TransactionError {
 
 impl TransactionError {
     /// Returns whether a retry may succeed.
-    pub fn again(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
             Self::Changed { .. }
             | Self::Stopped
             | Self::MountMissing { .. }
             | Self::Locked { .. } => true,
             Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => false,
-            Self::Root(error) => error.again(),
-            Self::Store(error) => error.again(),
+            Self::Root(error) => error.is_retryable(),
+            Self::Store(error) => error.is_retryable(),
         }
     }
 
@@ -155,7 +155,7 @@ fn object_at(root: &Root, path: &AbsPath) -> Result<Option<ObjectId>, Transactio
 fn identify(root: &Root, path: &AbsPath, stat: &Stat) -> Result<ObjectId, TransactionError> {
     let birth = stat.identity.birth;
     let digest = match (birth, stat.kind) {
-        (None, Kind::File) => Some(content_of(root, path, stat)?),
+        (None, FileKind::File) => Some(content_of(root, path, stat)?),
         _ => None,
     };
     Ok(ObjectId {
@@ -169,21 +169,21 @@ fn identify(root: &Root, path: &AbsPath, stat: &Stat) -> Result<ObjectId, Transa
 /// Returns the digest of a file's content. For a file that is longer than a config allows, returns a digest of its
 /// size and modification time.
 fn content_of(root: &Root, path: &AbsPath, stat: &Stat) -> Result<Digest, TransactionError> {
-    let digest = root.digest_within(path, MOST_BYTES)?;
+    let digest = root.digest_within(path, MAX_TOTAL_FILE_BYTES)?;
     let outside = || Digest::of(format!("{} {:?}", stat.size, stat.mtime).as_bytes());
     Ok(digest.unwrap_or_else(outside))
 }
 
 /// Returns the journal's name of the kind.
-const fn kind_name(kind: Kind) -> &'static str {
+const fn kind_name(kind: FileKind) -> &'static str {
     match kind {
-        Kind::File => "file",
-        Kind::Directory => "directory",
-        Kind::Link => "link",
-        Kind::Fifo => "fifo",
-        Kind::Socket => "socket",
-        Kind::CharDevice => "charDevice",
-        Kind::BlockDevice => "blockDevice",
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Link => "link",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "charDevice",
+        FileKind::BlockDevice => "blockDevice",
     }
 }
 

@@ -2,12 +2,12 @@
 //! be given.
 use std::collections::BTreeSet;
 
-use machinist::device::cdi::{self, Kind};
+use machinist::device::cdi::{self, CdiKind};
 
 pub(crate) fn check(text: &str) {
     match cdi::parse("/etc/cdi/a.json", text) {
         Ok(spec) => {
-            assert!(Kind::new(spec.kind.as_str()).is_ok());
+            assert!(CdiKind::new(spec.kind.as_str()).is_ok());
             assert!(!spec.devices.is_empty());
             let names: BTreeSet<_> = spec.devices.iter().map(|one| &one.name).collect();
             assert_eq!(names.len(), spec.devices.len());

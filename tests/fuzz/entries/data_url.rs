@@ -1,5 +1,5 @@
 //! Data URLs, compared with another parser: both decode an accepted URL to the same bytes.
-use machinist::machine_config::{Order, Rules, merge, parse};
+use machinist::machine_config::{ConfigRules, MergeOrder, merge, parse};
 
 /// The text of a JSON string.
 fn quoted(text: &str) -> String {
@@ -20,8 +20,8 @@ pub(crate) fn check(url: &str) {
             "storage": {{"files": [{{"path": "/a", "contents": {{"source": {}}}}}]}}}}"#,
         quoted(url)
     );
-    let read = parse(&text, "a.ign", &Rules::default())
-        .and_then(|documents| merge(documents, "fuzz", Order::AsGiven));
+    let read = parse(&text, "a.ign", &ConfigRules::default())
+        .and_then(|documents| merge(documents, "fuzz", MergeOrder::AsGiven));
     let config = match read {
         Ok((config, _)) => config,
         Err(refusals) => {

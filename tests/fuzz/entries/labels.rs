@@ -1,9 +1,9 @@
 //! file_contexts(5): any text gives labels or none, and every label is a word of the text.
-use machinist::plan::{Labels, ObjectKind};
+use machinist::plan::{ObjectKind, SelinuxLabels};
 
 pub(crate) fn check(text: &str) {
     let (rules, substitutes) = text.split_once('\0').unwrap_or((text, ""));
-    let labels = Labels::read([rules], [substitutes, ""]);
+    let labels = SelinuxLabels::read([rules], [substitutes, ""]);
     let written = text.split_whitespace().filter(|word| word.starts_with('/'));
     let paths = ["/etc/passwd", "/home/a/.ssh", "/usr/lib/x.so.1"].into_iter();
     for path in paths.chain(written.take(8)) {

@@ -1,11 +1,12 @@
 //! MachineConfig, Ignition and Butane: any text is read or refused with positions that exist, and a
 //! config that was read survives being stored and being rendered.
 use machinist::{
+    abs_path::AbsPath,
     machine_config::{
-        Local, LocalEntry, LocalError, LocalKind, NoLocal, Order, Refusal, Rules, digest,
-        documents_from_files, from_portable_json, merge, to_machine_config_yaml, to_portable_json,
+        ConfigRules, LocalEntry, LocalError, LocalFileSource, LocalKind, MergeOrder, NoLocalFiles,
+        Refusal, digest, documents_from_files, from_portable_json, merge, to_machine_config_yaml,
+        to_portable_json,
     },
-    path::AbsPath,
     reason::Reason,
 };
 
@@ -13,7 +14,7 @@ use machinist::{
 #[derive(Debug)]
 struct Anything;
 
-impl Local for Anything {
+impl LocalFileSource for Anything {
     fn read(&self, _: &str, path: &AbsPath) -> Result<Vec<u8>, LocalError> {
         match path.as_str().len() % 4 {
             0 => Ok(b"[Unit]\nDescription=x\n".to_vec()),
@@ -54,8 +55,8 @@ fn stand_in(text: &[u8], refusals: &[Refusal]) {
 
 pub(crate) fn check(text: &[u8]) {
     let files = vec![("a.bu".to_owned(), text.to_vec())];
-    let read = documents_from_files(files, &Rules::default(), &Anything);
-    let merged = read.and_then(|(documents, _)| merge(documents, "fuzz", Order::WorkerFirst));
+    let read = documents_from_files(files, &ConfigRules::default(), &Anything);
+    let merged = read.and_then(|(documents, _)| merge(documents, "fuzz", MergeOrder::WorkerFirst));
     let config = match merged {
         Ok((config, _)) => config,
         Err(refusals) if text.starts_with(&[0x1f, 0x8b]) => return assert!(!refusals.is_empty()),
@@ -65,7 +66,8 @@ pub(crate) fn check(text: &[u8]) {
     assert_eq!(digest(&stored), digest(&config));
     let manifest = to_machine_config_yaml(&config).unwrap();
     let files = vec![("b.yaml".to_owned(), manifest.into_bytes())];
-    let (documents, _) = documents_from_files(files, &Rules::default(), &NoLocal).unwrap();
-    let (again, _) = merge(documents, "fuzz", Order::AsGiven).unwrap();
+    let (documents, _) =
+        documents_from_files(files, &ConfigRules::default(), &NoLocalFiles).unwrap();
+    let (again, _) = merge(documents, "fuzz", MergeOrder::AsGiven).unwrap();
     assert_eq!(again, *config.with_defaults());
 }

@@ -1,5 +1,5 @@
 //! Settings: a file together with an environment. Problems name the file and a line that exists.
-use machinist::config::{Fragment, Inputs, Origin, SettingsFile, load};
+use machinist::settings::{Fragment, SettingOrigin, SettingsFile, SettingsInputs, load};
 
 pub(crate) fn check(text: &str) {
     let lines = u64::try_from(text.split(['\n', '\r']).count()).unwrap();
@@ -10,15 +10,15 @@ pub(crate) fn check(text: &str) {
         owner: 0,
         mode: 0o644,
     };
-    let read = load(Inputs {
+    let read = load(SettingsInputs {
         files: vec![file(text), file("update: {reboot: ask}\n")],
-        ..Inputs::default()
+        ..SettingsInputs::default()
     });
     if let Err(error) = read {
         assert!(!error.problems.is_empty());
         for problem in &error.problems {
             assert!(!problem.message.is_empty());
-            if let Origin::File { line, .. } = &problem.at {
+            if let SettingOrigin::File { line, .. } = &problem.at {
                 // Line 0 means the file as a whole.
                 assert!(*line <= lines, "{problem:?}");
             }
@@ -33,8 +33,8 @@ pub(crate) fn check(text: &str) {
         ][number % 3];
         (name.to_owned(), line.to_owned())
     });
-    let _ = load(Inputs {
+    let _ = load(SettingsInputs {
         environment: variables.take(3).collect(),
-        ..Inputs::default()
+        ..SettingsInputs::default()
     });
 }

@@ -1,8 +1,8 @@
 //! Vendors' files: refusals name the file and a line that exists.
-use machinist::device::vendor;
+use machinist::device::vendor_declaration;
 
 pub(crate) fn check(text: &str) {
-    let Err(refusals) = vendor::parse("a.yaml", text) else {
+    let Err(refusals) = vendor_declaration::parse("a.yaml", text) else {
         return;
     };
     assert!(!refusals.is_empty());

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::{
     GROUP,
-    seen::{NodeSight, ProgressSight, Seen},
+    node_recorder::{NodeSight, ProgressSight, Seen},
 };
 use crate::support::{Cluster, api::condition, lab, wait};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{AT_ONCE, Content, NODE, SEARCH, Story, said, seen::ProgressSight};
+use super::{AT_ONCE, Content, NODE, SEARCH, Story, node_recorder::ProgressSight, said};
 use crate::support::wait;
 
 /// The file as the controller writes it for an ImageDigestMirrorSet, with its empty keys.
@@ -22,8 +22,9 @@ pub fn mirrors(story: &Story<'_>, content: &mut Content) {
     let read = story.machine.read("/etc/containers/registries.conf");
     assert_eq!(read, whole.as_bytes());
     let seen = story.controller.seen();
-    let drained =
-        |it: &&super::seen::NodeSight| it.desired_drain.starts_with("drain-") || it.cordoned;
+    let drained = |it: &&super::node_recorder::NodeSight| {
+        it.desired_drain.starts_with("drain-") || it.cordoned
+    };
     let drained = seen.nodes_from(from).iter().find(drained);
     assert!(drained.is_none(), "{drained:?}");
     assert_eq!(story.machine.boot_id(), boot);

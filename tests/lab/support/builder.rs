@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::supervisor::{Hardware, Supervisor};
-use super::{Machine, WORK, inside, lab, wait};
+use super::{Machine, WORK, lab, machine_files, wait};
 
 /// A machine before its first boot.
 #[derive(Debug)]

@@ -78,7 +78,7 @@ pub fn build(name: &str, files: &[(&str, &[u8], u32)], entrypoint: &[&str]) -> I
 }
 
 fn put(tree: &Path, path: &str, content: &[u8], mode: u32) {
-    super::inside::write(tree, path, content, Some(mode)).unwrap();
+    super::machine_files::write(tree, path, content, Some(mode)).unwrap();
 }
 
 fn tar(archive: &Path, dir: &Path, what: &[&str]) {

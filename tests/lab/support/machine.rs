@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::builder::Builder;
 use super::digest::{self, Tree};
 use super::supervisor::Supervisor;
-use super::{builder, inside, lab, wait};
+use super::{builder, lab, machine_files, wait};
 
 /// From power-on to a manager without jobs; measured: 1 to 2 s on two cores.
 const BOOT: Duration = wait::seconds(60);

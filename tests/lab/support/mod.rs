@@ -10,14 +10,14 @@ pub mod builder;
 pub mod cgroup;
 pub mod cluster;
 pub mod credentials;
-pub mod dice;
 pub mod digest;
 pub mod image;
-pub mod inside;
 pub mod installed;
 pub mod machine;
+pub mod machine_files;
 pub mod node;
 pub mod report;
+pub mod seeded_random;
 pub mod supervisor;
 pub mod wait;
 
@@ -25,9 +25,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 pub use cluster::Cluster;
-pub use dice::Dice;
 pub use machine::Machine;
 pub use node::Node;
+pub use seeded_random::Dice;
 
 /// The environment that `tests/lab/run` prepared, read once.
 #[derive(Debug)]

@@ -2,14 +2,14 @@
 //! `tags.cncf.io/container-device-interface`.
 
 mod generate;
-mod listed;
+mod known_differences;
 mod tree;
 
 use std::collections::BTreeMap;
 
 use machinist::{
-    device::cdi::{ALL, File, offered, parse},
-    path::AbsPath,
+    abs_path::AbsPath,
+    device::cdi::{ALL_DEVICES, CdiFile, offered, parse},
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ fn differences(case: &Case, theirs: &Verdict) -> Vec<String> {
         for (name, text) in dir {
             let refused = theirs.refused[priority].get(name);
             match (parse(name, text), refused) {
-                (Ok(spec), None) => files.push(File {
+                (Ok(spec), None) => files.push(CdiFile {
                     path: AbsPath::new(format!("/{priority}/{name}")).unwrap(),
                     priority,
                     spec,
@@ -63,7 +63,7 @@ fn differences(case: &Case, theirs: &Verdict) -> Vec<String> {
     }
     if !found.is_empty() {
         let listed = |one: &String| {
-            listed::DIFFERENCES
+            known_differences::DIFFERENCES
                 .iter()
                 .any(|known| one.contains(known.told))
         };
@@ -84,7 +84,7 @@ fn differences(case: &Case, theirs: &Verdict) -> Vec<String> {
     let theirs = theirs
         .devices
         .iter()
-        .filter(|(name, _)| !name.ends_with(&format!("={ALL}")));
+        .filter(|(name, _)| !name.ends_with(&format!("={ALL_DEVICES}")));
     let theirs: BTreeMap<_, Vec<_>> = theirs
         .map(|(name, nodes)| (name, nodes.iter().map(|node| node.host.clone()).collect()))
         .collect();
@@ -135,20 +135,20 @@ fn generated_specs_are_offered_or_refused_as_by_the_library() {
 
 #[test]
 fn specs_that_once_differed_do_so_no_more() {
-    let texts = listed::MENDED.iter().map(|text| Case::of(text));
+    let texts = known_differences::MENDED.iter().map(|text| Case::of(text));
     compare(&texts.collect::<Vec<_>>(), 0);
 }
 
 /// The list is complete by the test above, and exact by this one.
 #[test]
 fn every_listed_difference_is_one_and_is_explained() {
-    let texts: Vec<Case> = listed::DIFFERENCES
+    let texts: Vec<Case> = known_differences::DIFFERENCES
         .iter()
         .map(|one| Case::of(one.text))
         .collect();
     let verdicts: Vec<Verdict> = ask("cdi", &texts);
     let explained = include_str!("../differences.md");
-    for (one, verdict) in listed::DIFFERENCES.iter().zip(&verdicts) {
+    for (one, verdict) in known_differences::DIFFERENCES.iter().zip(&verdicts) {
         let (name, text) = (one.name, one.text);
         let theirs = verdict.refused[0].is_empty();
         let ours = parse("a.json", text).is_ok();

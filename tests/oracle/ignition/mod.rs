@@ -2,13 +2,13 @@
 
 mod compare;
 mod generate;
-mod listed;
-mod ours;
-mod verdict;
+mod go_program;
+mod known_differences;
+mod machinist_result;
 
 use std::{fs, path::Path};
 
-use verdict::{Case, Verdict};
+use go_program::{Case, Verdict};
 
 use crate::support::{Dice, ask, rounds, seed};
 
@@ -39,7 +39,7 @@ fn the_example_machine_is_the_same_to_ignition() {
     };
     let verdicts: Vec<Verdict> = ask("ignition", std::slice::from_ref(&case));
     assert!(verdicts[0].accepted, "{}", verdicts[0].error);
-    let config = ours::read(&case).unwrap();
+    let config = machinist_result::read(&case).unwrap();
     assert!(config.files.len() > 1, "{config:#?}");
     assert_eq!(
         compare::differences(&verdicts[0], &config),
@@ -81,14 +81,14 @@ fn a_later_entry_without_contents_keeps_those_of_an_earlier_one() {
     let verdicts: Vec<Verdict> = ask("ignition", &cases);
     for (case, verdict) in cases.iter().zip(&verdicts) {
         assert!(verdict.accepted, "{case:?}: {}", verdict.error);
-        let found = compare::differences(verdict, &ours::read(case).unwrap());
+        let found = compare::differences(verdict, &machinist_result::read(case).unwrap());
         assert!(found.is_empty(), "{case:?}: {found:#?}");
     }
 }
 
 /// The differences between the library's verdict and ours.
 fn differences(case: &Case, theirs: &Verdict) -> Vec<String> {
-    match (ours::read(case), theirs.accepted) {
+    match (machinist_result::read(case), theirs.accepted) {
         (Ok(config), true) => compare::differences(theirs, &config),
         (Ok(_), false) => vec![format!("Ignition refuses it: {}", theirs.error)],
         (Err(_), false) => Vec::new(),
@@ -112,7 +112,11 @@ fn generated_configs_are_the_same_machine_to_ignition() {
     for (round, (case, verdict)) in cases.iter().zip(&verdicts).enumerate() {
         let mut differs = differences(case, verdict);
         accepted += u64::from(verdict.accepted && differs.is_empty());
-        differs.retain(|one| !listed::DIFFERENCES.iter().any(|known| known.is(one)));
+        differs.retain(|one| {
+            !known_differences::DIFFERENCES
+                .iter()
+                .any(|known| known.is(one))
+        });
         if !differs.is_empty() {
             found.push(format!("round {round}: {:#?}: {differs:#?}", case.texts));
         }
@@ -134,7 +138,7 @@ fn generated_configs_are_the_same_machine_to_ignition() {
 /// The list is complete by the test above, and exact by this one.
 #[test]
 fn every_listed_difference_is_one_and_is_explained() {
-    let cases: Vec<Case> = listed::DIFFERENCES
+    let cases: Vec<Case> = known_differences::DIFFERENCES
         .iter()
         .map(|one| Case {
             texts: (0..)
@@ -145,7 +149,11 @@ fn every_listed_difference_is_one_and_is_explained() {
         .collect();
     let verdicts: Vec<Verdict> = ask("ignition", &cases);
     let explained = include_str!("../differences.md");
-    for ((one, case), verdict) in listed::DIFFERENCES.iter().zip(&cases).zip(&verdicts) {
+    for ((one, case), verdict) in known_differences::DIFFERENCES
+        .iter()
+        .zip(&cases)
+        .zip(&verdicts)
+    {
         let found = differences(case, verdict);
         assert!(
             found.iter().any(|found| one.is(found)),

@@ -97,7 +97,7 @@ fn wanted(dice: &mut Dice) -> Written {
 }
 
 /// One update among bob's acts. Returns whether it was committed.
-fn round(sandbox: &Sandbox, dice: &mut Dice, before: &Tree, story: &mut String) -> bool {
+fn round(sandbox: &Sandbox, dice: &mut Dice, before: &TreeSnapshot, story: &mut String) -> bool {
     let same = |story: &str| {
         let now = outside(sandbox);
         assert!(now == *before, "{story}\n{}", difference(before, &now));

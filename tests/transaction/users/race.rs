@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use machinist::root::Kind;
+use machinist::rootfs::FileKind;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::*;
@@ -109,7 +109,7 @@ fn a_directory_exchanged_for_a_link_in_a_loop_leads_no_operation_elsewhere() {
                 .unwrap()
                 .unwrap()
                 .kind,
-            Kind::Link
+            FileKind::Link
         );
         reset(&sandbox);
     }

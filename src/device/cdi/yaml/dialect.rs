@@ -3,7 +3,7 @@
 use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
 
 /// Checks the events of one document against its text.
-pub(super) struct Dialect<'t> {
+pub(super) struct DialectChecker<'t> {
     text: &'t str,
     /// For each open collection, whether it is in flow style.
     open: Vec<bool>,
@@ -11,7 +11,7 @@ pub(super) struct Dialect<'t> {
     end: usize,
 }
 
-impl<'t> Dialect<'t> {
+impl<'t> DialectChecker<'t> {
     pub(super) const fn new(text: &'t str) -> Self {
         Self {
             text,

@@ -3,13 +3,13 @@
 
 /// A scalar with its original spelling, which text fields keep.
 #[derive(Debug)]
-pub(super) struct Scalar {
+pub(super) struct YamlScalar {
     pub(super) text: String,
-    pub(super) meaning: Meaning,
+    pub(super) meaning: ScalarType,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Meaning {
+pub(super) enum ScalarType {
     Null,
     Flag(bool),
     Integer(i128),
@@ -19,15 +19,15 @@ pub(super) enum Meaning {
     Text,
 }
 
-impl Scalar {
+impl YamlScalar {
     /// Resolves `text`; `tag` is its tag in the short form.
     pub(super) fn new(text: String, plain: bool, tag: Option<String>) -> Result<Self, String> {
         let meaning = match tag.as_deref() {
-            None if plain => Meaning::of(&text),
-            None | Some("!!str") => Meaning::Text,
+            None if plain => ScalarType::of(&text),
+            None | Some("!!str") => ScalarType::Text,
             Some("!!binary") => return Err("the tag !!binary is not supported".to_owned()),
             Some(tag) if tag.starts_with("!!") => tagged(&text, tag)?,
-            Some(_) => Meaning::Text,
+            Some(_) => ScalarType::Text,
         };
         Ok(Self { text, meaning })
     }
@@ -35,9 +35,13 @@ impl Scalar {
     /// The value for a boolean field, which also accepts YAML 1.1 words such as `yes` and `off`.
     pub(super) fn flag(&self) -> Option<bool> {
         match (self.meaning, self.text.as_str()) {
-            (Meaning::Flag(flag), _) => Some(flag),
-            (Meaning::Text, "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON") => Some(true),
-            (Meaning::Text, "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF") => Some(false),
+            (ScalarType::Flag(flag), _) => Some(flag),
+            (ScalarType::Text, "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON") => {
+                Some(true)
+            }
+            (ScalarType::Text, "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF") => {
+                Some(false)
+            }
             _ => None,
         }
     }
@@ -45,28 +49,28 @@ impl Scalar {
     /// The value for an integer field; the fraction of a floating-point number is cut off.
     pub(super) fn integer(&self) -> Option<i128> {
         match self.meaning {
-            Meaning::Integer(number) => Some(number),
+            ScalarType::Integer(number) => Some(number),
             // An `i128` can represent every integer of this size.
             #[allow(clippy::cast_possible_truncation, reason = "the size was compared")]
-            Meaning::Float(number) if number.abs() <= 1e19 => Some(number as i128),
+            ScalarType::Float(number) if number.abs() <= 1e19 => Some(number as i128),
             _ => None,
         }
     }
 }
 
 /// Resolves a scalar with one of YAML's core tags.
-fn tagged(text: &str, tag: &str) -> Result<Meaning, String> {
-    let meaning = Meaning::of(text);
+fn tagged(text: &str, tag: &str) -> Result<ScalarType, String> {
+    let meaning = ScalarType::of(text);
     match (tag, meaning) {
-        ("!!null", Meaning::Null)
-        | ("!!bool", Meaning::Flag(_))
-        | ("!!int", Meaning::Integer(_))
-        | ("!!float", Meaning::Float(_) | Meaning::Integer(_)) => Ok(meaning),
+        ("!!null", ScalarType::Null)
+        | ("!!bool", ScalarType::Flag(_))
+        | ("!!int", ScalarType::Integer(_))
+        | ("!!float", ScalarType::Float(_) | ScalarType::Integer(_)) => Ok(meaning),
         _ => Err(format!("{text:?} is not a value of type {tag}")),
     }
 }
 
-impl Meaning {
+impl ScalarType {
     fn of(text: &str) -> Self {
         match text {
             "" | "~" | "null" | "Null" | "NULL" => return Self::Null,

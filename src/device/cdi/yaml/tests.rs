@@ -1,6 +1,6 @@
 use super::{
     read,
-    scalar::{Meaning, Scalar},
+    scalar::{ScalarType, YamlScalar},
 };
 use serde::Deserialize;
 
@@ -16,30 +16,30 @@ struct Shape {
 #[test]
 fn scalars_mean_what_they_mean_to_the_library() {
     for (text, meaning) in [
-        ("~", Meaning::Null),
-        ("", Meaning::Null),
-        ("TRUE", Meaning::Flag(true)),
-        ("yes", Meaning::Text),
-        ("0666", Meaning::Integer(0o666)),
-        ("0o17", Meaning::Integer(15)),
-        ("-0x1_F", Meaning::Integer(-31)),
-        ("08", Meaning::Float(8.0)),
-        ("1.5e1", Meaning::Float(15.0)),
-        ("18446744073709551615", Meaning::Integer(u64::MAX.into())),
+        ("~", ScalarType::Null),
+        ("", ScalarType::Null),
+        ("TRUE", ScalarType::Flag(true)),
+        ("yes", ScalarType::Text),
+        ("0666", ScalarType::Integer(0o666)),
+        ("0o17", ScalarType::Integer(15)),
+        ("-0x1_F", ScalarType::Integer(-31)),
+        ("08", ScalarType::Float(8.0)),
+        ("1.5e1", ScalarType::Float(15.0)),
+        ("18446744073709551615", ScalarType::Integer(u64::MAX.into())),
         (
             "+18446744073709551615",
-            Meaning::Float(18_446_744_073_709_551_615.0),
+            ScalarType::Float(18_446_744_073_709_551_615.0),
         ),
-        ("1a", Meaning::Text),
-        ("--1", Meaning::Text),
+        ("1a", ScalarType::Text),
+        ("--1", ScalarType::Text),
     ] {
-        let scalar = Scalar::new(text.to_owned(), true, None).unwrap();
+        let scalar = YamlScalar::new(text.to_owned(), true, None).unwrap();
         assert_eq!(scalar.meaning, meaning, "{text}");
     }
-    let quoted = Scalar::new("5".to_owned(), false, None).unwrap();
-    assert_eq!(quoted.meaning, Meaning::Text);
-    let tagged = Scalar::new("5".to_owned(), false, Some("!!int".to_owned())).unwrap();
-    assert_eq!(tagged.meaning, Meaning::Integer(5));
+    let quoted = YamlScalar::new("5".to_owned(), false, None).unwrap();
+    assert_eq!(quoted.meaning, ScalarType::Text);
+    let tagged = YamlScalar::new("5".to_owned(), false, Some("!!int".to_owned())).unwrap();
+    assert_eq!(tagged.meaning, ScalarType::Integer(5));
 }
 
 #[test]

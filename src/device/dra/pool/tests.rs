@@ -1,9 +1,9 @@
 use super::*;
-use crate::device::inventory::{Withheld, tests::resource};
+use crate::device::inventory::{AllocationDisabled, tests::resource};
 
 fn inventory(replicas: u32, devices: &[(&str, &[u32])]) -> Inventory {
     let mut one = resource(replicas, devices);
-    one.serve = Serve::Dra;
+    one.serve = ServeMode::Dra;
     Inventory {
         resources: [(one.name.clone(), one.into())].into(),
         ..Inventory::default()
@@ -34,14 +34,14 @@ fn a_device_is_told_by_resource_id_numa_node_and_what_its_source_says() {
         .collect();
         device
             .attributes
-            .insert("long".to_owned(), "v".repeat(LONGEST_VALUE + 1));
+            .insert("long".to_owned(), "v".repeat(MAX_VALUE_LEN + 1));
     });
     let pool = Pool::of(&inventory);
     let [device] = pool.devices.as_slice() else {
         panic!("{pool:?}");
     };
     assert_eq!(
-        device.spelled(Spelling::Plain),
+        device.spelled(ApiFlavor::Plain),
         json!({
             "name": device.name,
             "attributes": {
@@ -55,7 +55,7 @@ fn a_device_is_told_by_resource_id_numa_node_and_what_its_source_says() {
             },
         })
     );
-    let basic = device.spelled(Spelling::Basic);
+    let basic = device.spelled(ApiFlavor::Basic);
     assert_eq!(basic["basic"]["attributes"]["id"]["string"], "a");
     assert!(basic.get("attributes").is_none());
 }
@@ -76,8 +76,8 @@ fn capacities_are_told_as_each_version_of_the_server_takes_them() {
     let pool = Pool::of(&inventory);
     let device = &pool.devices[0];
     let told = json!({"memory": {"value": "1Gi"}, "acme.dev/slices": {"value": "7"}});
-    assert_eq!(device.spelled(Spelling::Plain)["capacity"], told);
-    assert_eq!(device.spelled(Spelling::Basic)["basic"]["capacity"], told);
+    assert_eq!(device.spelled(ApiFlavor::Plain)["capacity"], told);
+    assert_eq!(device.spelled(ApiFlavor::Basic)["basic"]["capacity"], told);
     assert_eq!(device.attributes.len(), 30, "32 of both together");
     for name in ["memory", "acme.dev/slices", "_x9"] {
         assert!(is_name(name), "{name}");
@@ -121,18 +121,18 @@ fn what_must_not_be_used_is_tainted_and_only_what_is_served_by_claim_is_there() 
         "a device that never existed is not published"
     );
     assert!(!pool.devices[0].attributes.contains_key("numaNode"));
-    assert_eq!(pool.devices[0].taints, BTreeSet::from([UNHEALTHY]));
+    assert_eq!(pool.devices[0].taints, BTreeSet::from([UNHEALTHY_TAINT]));
     assert_eq!(
-        pool.devices[0].spelled(Spelling::Plain)["taints"],
+        pool.devices[0].spelled(ApiFlavor::Plain)["taints"],
         json!([{"key": "machinist.dev/unhealthy", "effect": "NoSchedule"}])
     );
-    inventory.withheld = Some(Withheld {
+    inventory.withheld = Some(AllocationDisabled {
         why: "update".into(),
         refuses: false,
     });
-    let both = BTreeSet::from([UNHEALTHY, WITHHELD]);
+    let both = BTreeSet::from([UNHEALTHY_TAINT, ALLOCATION_DISABLED_TAINT]);
     assert_eq!(Pool::of(&inventory).devices[0].taints, both);
-    edit(&mut inventory, |one| one.serve = Serve::DevicePlugin);
+    edit(&mut inventory, |one| one.serve = ServeMode::DevicePlugin);
     assert_eq!(Pool::of(&inventory), Pool::default());
 }
 

@@ -7,16 +7,16 @@ use std::{
 
 use super::{attribute, follow, joined, names, numa_of};
 use crate::{
+    abs_path::AbsPath,
     device::{
-        facts::{NodeFacts, PciFacts, UsbFacts},
-        registry::watching::Depth,
+        registry::dir_watch::WatchDepth,
+        sysfs_facts::{NodeFacts, PciFacts, UsbFacts},
     },
-    path::AbsPath,
-    root::Root,
+    rootfs::Root,
 };
 
 /// The directories of stable links, in order of preference.
-const LINKS: [&str; 2] = ["by-id", "by-path"];
+const STABLE_LINK_DIRS: [&str; 2] = ["by-id", "by-path"];
 
 /// A snapshot of the hardware in sysfs.
 #[derive(Debug, Default)]
@@ -32,12 +32,12 @@ pub(super) struct Sysfs {
 impl Sysfs {
     /// Reads sysfs, and adds the directories below `/dev` to watch to `dirs`. Hardware without a
     /// device node is only noticed by uevents.
-    pub(super) fn read(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> Self {
+    pub(super) fn read(root: &Root, dirs: &mut BTreeMap<AbsPath, WatchDepth>) -> Self {
         let (functions, mut unread) = match functions(root) {
             Ok(functions) => (functions, false),
             Err(()) => (HashMap::new(), true),
         };
-        let mut reader = Reader {
+        let mut reader = SysfsReader {
             root,
             usb: HashMap::new(),
             functions,
@@ -63,7 +63,7 @@ impl Sysfs {
     }
 }
 
-struct Reader<'a> {
+struct SysfsReader<'a> {
     root: &'a Root,
     /// By sysfs directory; none for directories that are no USB device.
     usb: HashMap<AbsPath, Option<Arc<UsbFacts>>>,
@@ -71,7 +71,7 @@ struct Reader<'a> {
     functions: HashMap<AbsPath, Arc<PciFacts>>,
 }
 
-impl Reader<'_> {
+impl SysfsReader<'_> {
     /// The sysfs directories of all devices of a class, `char` or `block`.
     fn devices(&self, class: &str) -> Result<Vec<AbsPath>, ()> {
         let Ok(dir) = AbsPath::new(format!("/sys/dev/{class}")) else {
@@ -164,22 +164,25 @@ fn link_name(root: &Root, dir: &AbsPath, link: &str) -> Option<String> {
 }
 
 /// Stable links by the node to which they lead, the preferred kind first.
-fn links(root: &Root, dirs: &mut BTreeMap<AbsPath, Depth>) -> BTreeMap<AbsPath, Vec<AbsPath>> {
+fn links(root: &Root, dirs: &mut BTreeMap<AbsPath, WatchDepth>) -> BTreeMap<AbsPath, Vec<AbsPath>> {
     let mut links: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let Ok(dev) = AbsPath::new("/dev") else {
         return links;
     };
-    dirs.insert(dev.clone(), Depth::Names);
+    dirs.insert(dev.clone(), WatchDepth::Names);
     for name in names(root, &dev).unwrap_or_default() {
         let Ok(dir) = dev.join(&name) else { continue };
         if !root.is_dir(&dir).unwrap_or(false) {
             continue;
         }
-        for kind in LINKS.iter().filter_map(|kind| dir.join(kind).ok()) {
+        for kind in STABLE_LINK_DIRS
+            .iter()
+            .filter_map(|kind| dir.join(kind).ok())
+        {
             let found = names(root, &kind).unwrap_or_default();
             if !found.is_empty() {
-                dirs.insert(dir.clone(), Depth::Names);
-                dirs.insert(kind.clone(), Depth::Names);
+                dirs.insert(dir.clone(), WatchDepth::Names);
+                dirs.insert(kind.clone(), WatchDepth::Names);
             }
             for link in found.iter().filter_map(|name| kind.join(name).ok()) {
                 if let Ok(Some((node, _))) = follow(root, &link) {

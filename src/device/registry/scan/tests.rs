@@ -1,5 +1,5 @@
 use super::*;
-use crate::device::sighting::Sighted;
+use crate::device::discovery::DiscoveredDevice;
 
 #[test]
 fn links_are_joined_by_name() {
@@ -20,11 +20,11 @@ fn links_are_joined_by_name() {
 #[test]
 fn what_went_while_it_was_looked_at_was_not_seen() {
     let path = |text: &str| AbsPath::new(text).unwrap();
-    let sighted = |node: &str| Sighted {
+    let sighted = |node: &str| DiscoveredDevice {
         nodes: vec![path(node).into()],
-        ..Sighted::default()
+        ..DiscoveredDevice::default()
     };
-    let mut seen = Sightings::default();
+    let mut seen = Discovery::default();
     for id in ["a", "b"] {
         seen.found
             .insert(id.to_owned(), sighted(&format!("/dev/{id}")));
@@ -58,7 +58,15 @@ fn a_device_is_near_to_the_node_of_what_it_hangs_on() {
         let link = dir.path().join("sys/dev/char").join(number);
         std::os::unix::fs::symlink(format!("../../devices/{to}"), link).unwrap();
     }
-    assert_eq!(place_of(&root, Kind::CharDevice, (4, 1)).numa, [1]);
-    assert!(place_of(&root, Kind::CharDevice, (4, 2)).numa.is_empty());
-    assert!(place_of(&root, Kind::CharDevice, (4, 3)).numa.is_empty());
+    assert_eq!(place_of(&root, FileKind::CharDevice, (4, 1)).numa, [1]);
+    assert!(
+        place_of(&root, FileKind::CharDevice, (4, 2))
+            .numa
+            .is_empty()
+    );
+    assert!(
+        place_of(&root, FileKind::CharDevice, (4, 3))
+            .numa
+            .is_empty()
+    );
 }

@@ -1,0 +1,96 @@
+//! Runs path lookups with a timeout, since a file system behind a link may hang forever. The number
+//! of hanging threads is limited for each source.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+
+/// The timeout of a lookup.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum number of concurrent lookups of one source.
+const MAX_CONCURRENT_LOOKUPS: usize = 4;
+
+/// Why a lookup failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathCheckError {
+    /// The file system does not respond.
+    #[error("path lookup took more than {} s", LOOKUP_TIMEOUT.as_secs())]
+    TooLong,
+    /// Other lookups of the source hang.
+    #[error("{MAX_CONCURRENT_LOOKUPS} path lookups are already in progress")]
+    TooMany,
+    /// The agent is shutting down.
+    #[error("path lookup aborted")]
+    BrokeOff,
+}
+
+/// The lookups of one source; for declarations, of one resource. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct PathChecker(Arc<Semaphore>);
+
+impl Default for PathChecker {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_CONCURRENT_LOOKUPS)))
+    }
+}
+
+impl PathChecker {
+    /// Runs `check_path` on a blocking thread. After a timeout it goes on and keeps its permit until it
+    /// ends.
+    pub async fn check_path<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PathCheckError> {
+        let place = timeout(LOOKUP_TIMEOUT, Arc::clone(&self.0).acquire_owned()).await;
+        let place = place.map_err(|_| PathCheckError::TooMany)?;
+        let place = place.map_err(|_| PathCheckError::BrokeOff)?;
+        let looking = spawn_blocking(move || {
+            let _place = place;
+            look()
+        });
+        match timeout(LOOKUP_TIMEOUT, looking).await {
+            Ok(looked) => looked.map_err(|_| PathCheckError::BrokeOff),
+            Err(_) => Err(PathCheckError::TooLong),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+
+    use super::*;
+
+    /// Blocks until the sender is dropped.
+    fn hangs(on: &Arc<Mutex<mpsc::Receiver<()>>>) -> impl FnOnce() + Send + 'static {
+        let on = Arc::clone(on);
+        move || drop(on.lock().map(|on| on.recv()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_hangs_is_given_up_and_no_more_than_a_few_hang() {
+        let looks = PathChecker::default();
+        let (end, on) = mpsc::channel::<()>();
+        let on = Arc::new(Mutex::new(on));
+        let mut hung = tokio::task::JoinSet::new();
+        for _ in 0..MAX_CONCURRENT_LOOKUPS {
+            let (looks, hangs) = (looks.clone(), hangs(&on));
+            hung.spawn(async move { looks.check_path(hangs).await });
+        }
+        // The paused clock does not advance while a thread is busy, so advance it explicitly.
+        while looks.0.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let late = looks.check_path(|| ());
+        let (late, ()) = tokio::join!(late, tokio::time::advance(LOOKUP_TIMEOUT + LOOKUP_TIMEOUT));
+        assert_eq!(late, Err(PathCheckError::TooMany));
+        for hung in hung.join_all().await {
+            assert_eq!(hung, Err(PathCheckError::TooLong));
+        }
+        drop(end);
+        while looks.0.available_permits() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(looks.check_path(|| 1).await, Ok(1));
+    }
+}

@@ -1,0 +1,196 @@
+//! Maintenance windows: when updates may begin. Pure: the caller passes the time.
+
+use std::time::Duration;
+
+use jiff::{
+    Timestamp, ToSpan as _,
+    civil::{Time, Weekday},
+    tz::TimeZone,
+};
+
+/// The windows of a machine. Without any, updates may begin at any time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaintenanceWindows {
+    /// The windows.
+    pub windows: Vec<MaintenanceWindow>,
+    /// The time zone of their days and times.
+    pub zone: TimeZone,
+}
+
+/// One window, which repeats every week.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaintenanceWindow {
+    /// The days on which it opens; every day if empty.
+    pub days: Vec<Weekday>,
+    /// When it opens, in local time of the zone.
+    pub start: Time,
+    /// How long it stays open, by elapsed time; at most [`MaintenanceWindow::MAX_WINDOW`].
+    pub duration: Duration,
+}
+
+impl MaintenanceWindow {
+    /// One week: a longer window would never close.
+    pub const MAX_WINDOW: Duration = Duration::from_secs(7 * 24 * 3600);
+}
+
+impl Default for MaintenanceWindows {
+    fn default() -> Self {
+        Self {
+            windows: Vec::new(),
+            zone: TimeZone::UTC,
+        }
+    }
+}
+
+/// Whether updates may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowState {
+    /// They may begin.
+    Open,
+    /// They may not begin before `opens`.
+    Closed {
+        /// When the next window opens.
+        opens: Timestamp,
+    },
+}
+
+impl MaintenanceWindows {
+    /// Whether a window is open at `now`, and if not, when the next one opens.
+    ///
+    /// A start that the clock skips (in spring) counts from the moment after the gap, as in cron
+    /// and systemd timers; one that occurs twice (in autumn) counts the first time. A window lasts
+    /// for its duration, whatever the clock does meanwhile.
+    pub fn state(&self, now: Timestamp) -> WindowState {
+        let mut opens: Option<Timestamp> = None;
+        for window in &self.windows {
+            for (from, to) in window.around(now, &self.zone) {
+                if from <= now && now < to {
+                    return WindowState::Open;
+                }
+                if from > now {
+                    opens = Some(opens.map_or(from, |known| known.min(from)));
+                }
+            }
+        }
+        // `None`: there are no windows, or times so far away that no calendar has them.
+        opens.map_or(WindowState::Open, |opens| WindowState::Closed { opens })
+    }
+}
+
+impl MaintenanceWindow {
+    /// The openings from a week before `now` to a week after it.
+    fn around(&self, now: Timestamp, zone: &TimeZone) -> Vec<(Timestamp, Timestamp)> {
+        let today = now.to_zoned(zone.clone()).date();
+        let opening = |days: i64| {
+            let date = today.checked_add(days.days()).ok()?;
+            if !self.days.is_empty() && !self.days.contains(&date.weekday()) {
+                return None;
+            }
+            let from = date.to_datetime(self.start).to_zoned(zone.clone()).ok()?;
+            let from = from.timestamp();
+            Some((from, from.checked_add(self.duration).ok()?))
+        };
+        (-8..=8).filter_map(opening).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn windows(days: &[Weekday], start: (i8, i8), hours: u64, zone: &str) -> MaintenanceWindows {
+        MaintenanceWindows {
+            windows: vec![MaintenanceWindow {
+                days: days.to_vec(),
+                start: Time::new(start.0, start.1, 0, 0).unwrap(),
+                duration: Duration::from_secs(hours * 3600),
+            }],
+            zone: TimeZone::get(zone).unwrap(),
+        }
+    }
+
+    fn opens(text: &str) -> WindowState {
+        WindowState::Closed { opens: at(text) }
+    }
+
+    #[test]
+    fn without_windows_every_time_is_good() {
+        let none = MaintenanceWindows::default();
+        assert_eq!(none.state(at("2026-11-21T12:00:00Z")), WindowState::Open);
+    }
+
+    #[test]
+    fn a_window_is_open_from_its_start_to_its_end_on_its_days_also_over_midnight() {
+        let night = windows(&[Weekday::Saturday], (23, 30), 2, "UTC");
+        for (now, state) in [
+            ("2026-11-21T23:29:59Z", opens("2026-11-21T23:30:00Z")),
+            ("2026-11-21T23:30:00Z", WindowState::Open),
+            ("2026-11-22T01:29:59Z", WindowState::Open),
+            ("2026-11-22T01:30:00Z", opens("2026-11-28T23:30:00Z")),
+        ] {
+            assert_eq!(night.state(at(now)), state, "{now}");
+        }
+        let daily = windows(&[], (2, 0), 1, "UTC");
+        assert_eq!(
+            daily.state(at("2026-11-21T03:00:00Z")),
+            opens("2026-11-22T02:00:00Z")
+        );
+        let week = windows(&[Weekday::Monday], (0, 0), 7 * 24, "UTC");
+        assert_eq!(week.state(at("2026-11-22T23:59:59Z")), WindowState::Open);
+    }
+
+    #[test]
+    fn the_first_of_several_windows_counts() {
+        let mut both = windows(&[Weekday::Sunday], (4, 0), 1, "UTC");
+        let more = windows(&[Weekday::Saturday], (22, 0), 1, "UTC");
+        both.windows.extend(more.windows);
+        assert_eq!(
+            both.state(at("2026-11-21T12:00:00Z")),
+            opens("2026-11-21T22:00:00Z")
+        );
+        assert_eq!(both.state(at("2026-11-22T04:30:00Z")), WindowState::Open);
+    }
+
+    /// Berlin, 29 March 2026: 02:00 becomes 03:00, at 01:00 UTC.
+    #[test]
+    fn a_start_that_the_clock_skips_counts_after_the_gap() {
+        let skipped = windows(&[Weekday::Sunday], (2, 30), 1, "Europe/Berlin");
+        let before = at("2026-03-29T00:59:59Z");
+        assert_eq!(skipped.state(before), opens("2026-03-29T01:30:00Z"));
+        assert_eq!(skipped.state(at("2026-03-29T01:30:00Z")), WindowState::Open);
+        assert_eq!(
+            skipped.state(at("2026-03-29T02:30:00Z")),
+            opens("2026-04-05T00:30:00Z")
+        );
+    }
+
+    #[test]
+    fn a_window_over_a_change_of_the_clock_lasts_its_time() {
+        let over = windows(&[Weekday::Sunday], (1, 0), 4, "Europe/Berlin");
+        // It opens at 00:00 UTC in winter time, and four hours are four hours.
+        assert_eq!(over.state(at("2026-03-29T03:59:59Z")), WindowState::Open);
+        assert_ne!(over.state(at("2026-03-29T04:00:00Z")), WindowState::Open);
+        // 25 October: 03:00 becomes 02:00; it opens at 23:00 UTC the day before.
+        assert_eq!(over.state(at("2026-10-24T23:00:00Z")), WindowState::Open);
+        assert_ne!(over.state(at("2026-10-25T03:00:00Z")), WindowState::Open);
+    }
+
+    #[test]
+    fn a_start_that_comes_twice_counts_the_first_time() {
+        let twice = windows(&[Weekday::Sunday], (2, 30), 1, "Europe/Berlin");
+        // 02:30 summer time is 00:30 UTC, 02:30 winter time an hour later.
+        assert_eq!(
+            twice.state(at("2026-10-25T00:29:59Z")),
+            opens("2026-10-25T00:30:00Z")
+        );
+        assert_eq!(twice.state(at("2026-10-25T01:29:59Z")), WindowState::Open);
+        assert_eq!(
+            twice.state(at("2026-10-25T01:30:00Z")),
+            opens("2026-11-01T01:30:00Z")
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! Rate limits, waiting for an optional deadline, and suppression of repeated log messages.
+
+use std::{collections::VecDeque, time::Duration};
+
+use tokio::time::{Instant, sleep_until};
+
+/// A token bucket that fills by `per_second` up to twice as many.
+#[derive(Debug)]
+pub struct RateLimiter {
+    each: Duration,
+    burst: u32,
+    /// When it was, or will be, empty.
+    empty: Instant,
+}
+
+impl RateLimiter {
+    /// Creates a full bucket: twice as many as `per_second` can be taken at once.
+    pub fn new(per_second: u32) -> Self {
+        Self::per_interval(
+            Duration::from_secs(1) / per_second.max(1),
+            2 * per_second.max(1),
+        )
+    }
+
+    /// Allows one per `each`, and up to `burst` at once.
+    pub fn per_interval(each: Duration, burst: u32) -> Self {
+        Self {
+            each,
+            burst,
+            empty: Instant::now()
+                .checked_sub(each * burst)
+                .unwrap_or_else(Instant::now),
+        }
+    }
+
+    /// When the next one can be taken; in the past if one can be taken now.
+    pub fn ready(&self) -> Instant {
+        let now = Instant::now();
+        let full = now.checked_sub(self.each * self.burst).unwrap_or(now);
+        self.empty.max(full) + self.each
+    }
+
+    /// Takes one; false if there is none.
+    pub fn take(&mut self) -> bool {
+        let next = self.ready();
+        if next > Instant::now() {
+            return false;
+        }
+        self.empty = next;
+        true
+    }
+
+    /// Takes one as soon as possible. Safe to drop while waiting.
+    pub async fn wait(&mut self) {
+        while !self.take() {
+            sleep_until(self.ready()).await;
+        }
+    }
+}
+
+/// Waits until the deadline; for ever without one. Safe to drop: the caller has the deadline.
+pub async fn sleep_until_opt(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Limits log messages that another program can cause: a repeated message is logged once, and ever
+/// new messages are logged a few times and then from time to time.
+#[derive(Debug)]
+pub struct LogOnce {
+    said: VecDeque<String>,
+    rate: RateLimiter,
+    unsaid: u64,
+}
+
+/// Number of messages remembered; more kinds of mistakes than one program makes.
+const MAX_REMEMBERED_MESSAGES: usize = 32;
+/// Interval at which new messages are still logged beyond that.
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
+
+impl Default for LogOnce {
+    fn default() -> Self {
+        Self {
+            said: VecDeque::new(),
+            rate: RateLimiter::per_interval(LOG_INTERVAL, 16),
+            unsaid: 0,
+        }
+    }
+}
+
+impl LogOnce {
+    /// Whether to log the message now; if so, the number of messages suppressed since the last one.
+    pub fn take(&mut self, sentence: &str) -> Option<u64> {
+        if self.said.iter().any(|said| said == sentence) {
+            return None;
+        }
+        if !self.rate.take() {
+            self.unsaid += 1;
+            return None;
+        }
+        if self.said.len() == MAX_REMEMBERED_MESSAGES {
+            self.said.pop_front();
+        }
+        self.said.push_back(sentence.to_owned());
+        Some(std::mem::take(&mut self.unsaid))
+    }
+
+    /// Forgets the messages after the problem was solved, so that its return is logged again.
+    pub fn forget(&mut self) {
+        self.said.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_is_let_through_and_then_so_many_in_a_second() {
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let mut rate = RateLimiter::new(10);
+        assert_eq!((0..100).filter(|_| rate.take()).count(), 20);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!((0..100).filter(|_| rate.take()).count(), 10);
+        let before = Instant::now();
+        rate.wait().await;
+        assert_eq!(before.elapsed(), Duration::from_millis(100));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn what_alternates_is_said_once_and_what_is_ever_new_now_and_then() {
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let mut complaints = LogOnce::default();
+        let said = |complaints: &mut LogOnce, all: &mut dyn Iterator<Item = String>| {
+            all.filter(|one| complaints.take(one).is_some()).count()
+        };
+        let mut two = (0..100).map(|n| format!("{}", n % 2));
+        assert_eq!(said(&mut complaints, &mut two), 2);
+        let mut new = (2..1000).map(|n| n.to_string());
+        assert_eq!(said(&mut complaints, &mut new), 14);
+        tokio::time::advance(LOG_INTERVAL).await;
+        assert_eq!(complaints.take("again"), Some(998 - 14));
+        complaints.forget();
+        tokio::time::advance(LOG_INTERVAL).await;
+        assert_eq!(complaints.take("again"), Some(0));
+    }
+}

@@ -1,0 +1,41 @@
+//! Loads and validates the agent's own settings from files, environment and flags.
+//!
+//! Precedence, later wins, key by key: built-in defaults, `machinist.yaml`,
+//! `machinist.yaml.d/*.yaml` in name order, `pool.<name>.yaml` of the node's pool, the environment
+//! (`MACHINIST_UPDATE__REBOOT`), flags. Every effective value has its origin, and all problems of
+//! all sources are reported at once.
+
+mod cluster;
+mod custom_gates;
+mod enums;
+mod error;
+mod extract;
+mod fragment;
+mod load;
+mod merge;
+mod pool;
+mod roles;
+mod settings;
+mod value_types;
+mod window;
+
+pub use cluster::Kubeconfig;
+pub use enums::{
+    CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+    Registration, SoftReboot,
+};
+pub use error::{SettingOrigin, SettingsError, SettingsProblem};
+pub use extract::EffectiveSetting;
+pub use fragment::Fragment;
+pub use load::{
+    FindError, LoadError, ReloadOutcome, ReloadableSettings, SettingsFile, SettingsInputs,
+    SettingsLocation, load,
+};
+pub use settings::{
+    ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
+    DriftSettings, LogSettings, ReadinessSettings, Settings, UpdateSettings,
+};
+pub use value_types::SourceSetting;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! Parses the roles of a machine.
+
+use super::{
+    extract::{Setting, ValueMismatch},
+    fragment::{ValueNode, ValueShape},
+};
+
+/// Values of the label `machineconfiguration.openshift.io/role`.
+#[derive(Debug, Default)]
+pub(super) struct Roles(pub(super) Vec<String>);
+
+impl Roles {
+    const EXPECTED: &str = "the name of a role, or a list such as [worker, infra]";
+
+    /// Whether the API server would accept it as the value of a label.
+    fn is_role(text: &str) -> bool {
+        let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let end = |c: char| c.is_ascii_alphanumeric();
+        (1..=63).contains(&text.len())
+            && text.chars().all(inner)
+            && text.starts_with(end)
+            && text.ends_with(end)
+    }
+
+    fn of_text(node: &ValueNode, text: &str) -> Result<Vec<String>, ValueMismatch> {
+        let roles: Vec<String> = text.split(',').map(|role| role.trim().to_owned()).collect();
+        match roles.iter().all(|role| Self::is_role(role)) {
+            true => Ok(roles),
+            false => Err(ValueMismatch::new(node, Self::EXPECTED)),
+        }
+    }
+}
+
+impl Setting for Roles {
+    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+        let items = match &node.shape {
+            ValueShape::Text(text) => return Self::of_text(node, text).map(Self),
+            ValueShape::List(items) => items,
+            ValueShape::Nothing | ValueShape::Map(_) => {
+                return Err(ValueMismatch::new(node, Self::EXPECTED));
+            }
+        };
+        let mut roles = Vec::new();
+        for (number, item) in items.iter().enumerate() {
+            let one = match &item.shape {
+                ValueShape::Text(text) => Self::of_text(item, text),
+                _ => Err(ValueMismatch::new(item, Self::EXPECTED)),
+            };
+            roles.extend(one.map_err(|misfit| misfit.below(&format!("[{number}]")))?);
+        }
+        Ok(Self(roles))
+    }
+
+    fn show(&self) -> serde_json::Value {
+        self.0.iter().map(String::as_str).collect()
+    }
+}

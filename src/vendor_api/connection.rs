@@ -1,0 +1,166 @@
+//! One connection of a vendor: who the peer is, and how long it may stay without a session.
+
+use std::{
+    future::Future as _,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::UnixStream,
+    sync::OwnedSemaphorePermit,
+    time::{Instant, Sleep, sleep},
+};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::Connected;
+
+use super::limits::HELLO_TIMEOUT;
+use crate::authority_rewrite::AuthorityRewrite;
+
+/// How long the final status of a session may take to reach the vendor.
+const FINAL_STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The process at the other end.
+#[derive(Clone, Debug)]
+pub(super) struct VendorPeer {
+    /// The connecting user, from the socket's peer credentials.
+    pub(super) user: u32,
+    /// Its process id, for the log only: it is 0 in another pid namespace, and ids are reused.
+    pub(super) process: i32,
+    /// The state of its session.
+    pub(super) stage: Arc<SessionTracker>,
+}
+
+/// The state of a connection's one session.
+#[derive(Debug, Default)]
+pub(super) struct SessionTracker {
+    /// The session was granted.
+    pub(super) open: CancellationToken,
+    /// The session has ended.
+    pub(super) over: CancellationToken,
+    claimed: AtomicBool,
+}
+
+impl SessionTracker {
+    /// Claims the connection's one session; true for the first caller.
+    pub(super) fn claim(&self) -> bool {
+        !self.claimed.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// The phase of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnectionPhase {
+    /// No session has been granted yet.
+    Door,
+    /// The session is open.
+    Session,
+    /// The session has ended.
+    Farewell,
+}
+
+/// A connection that limits its own lifetime. It reads as closed when it has had no session for too
+/// long, and shortly after its session has ended, so that idle peers do not occupy the few
+/// connections.
+#[derive(Debug)]
+pub(super) struct VendorConnection {
+    stream: AuthorityRewrite,
+    peer: VendorPeer,
+    at: ConnectionPhase,
+    open: Pin<Box<WaitForCancellationFutureOwned>>,
+    over: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Resolves when the agent stops.
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    left: Pin<Box<Sleep>>,
+    _one_of_few: OwnedSemaphorePermit,
+}
+
+impl VendorConnection {
+    /// Wraps an accepted connection. Fails when the kernel does not give the peer's credentials.
+    pub(super) fn new(
+        stream: UnixStream,
+        one_of_few: OwnedSemaphorePermit,
+        stop: CancellationToken,
+    ) -> io::Result<Self> {
+        let who = stream.peer_cred()?;
+        let stage = Arc::new(SessionTracker::default());
+        Ok(Self {
+            stream: AuthorityRewrite::new(stream),
+            at: ConnectionPhase::Door,
+            open: Box::pin(stage.open.clone().cancelled_owned()),
+            over: Box::pin(stage.over.clone().cancelled_owned()),
+            stop: Box::pin(stop.cancelled_owned()),
+            left: Box::pin(sleep(HELLO_TIMEOUT)),
+            peer: VendorPeer {
+                user: who.uid(),
+                process: who.pid().unwrap_or_default(),
+                stage,
+            },
+            _one_of_few: one_of_few,
+        })
+    }
+
+    /// Whether the current phase has timed out. Called with each read, so that every change of
+    /// phase wakes the reader.
+    fn is_up(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.at == ConnectionPhase::Door && self.open.as_mut().poll(cx).is_ready() {
+            self.at = ConnectionPhase::Session;
+        }
+        let is_over = self.at != ConnectionPhase::Farewell
+            && (self.over.as_mut().poll(cx).is_ready() || self.stop.as_mut().poll(cx).is_ready());
+        if is_over {
+            self.at = ConnectionPhase::Farewell;
+            self.left
+                .as_mut()
+                .reset(Instant::now() + FINAL_STATUS_TIMEOUT);
+        }
+        self.at != ConnectionPhase::Session && self.left.as_mut().poll(cx).is_ready()
+    }
+}
+
+impl Connected for VendorConnection {
+    type ConnectInfo = VendorPeer;
+
+    fn connect_info(&self) -> VendorPeer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for VendorConnection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.is_up(cx) {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut this.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for VendorConnection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, from)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

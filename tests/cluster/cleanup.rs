@@ -1,0 +1,169 @@
+//! Uninstalling machinist from a node: its own fields are removed, and no others.
+
+use machinist::cluster::machine_config_node;
+use serde_json::{Value, json};
+
+use super::{
+    node::{NODE, node, with_node},
+    server::Trouble,
+};
+
+const OBJECT: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";
+
+/// The Node during a drain.
+fn marked() -> Value {
+    let mut marked = node();
+    for (name, value) in [
+        ("machinist.dev/cordoned", "update"),
+        (
+            "machinist.dev/blocked-by",
+            "shop/web-1 (DrainBlockedByBudget)",
+        ),
+        ("machinist.dev/stands-back", "update"),
+    ] {
+        marked["metadata"]["annotations"][name] = json!(value);
+    }
+    marked["metadata"]["labels"]["remediation.medik8s.io/exclude-from-remediation"] = json!("true");
+    marked["spec"]["unschedulable"] = json!(true);
+    let taints = marked["spec"]["taints"].as_array_mut().unwrap();
+    taints.push(json!({"key": "machinist.dev/not-ready", "effect": "NoSchedule"}));
+    let conditions = marked["status"]["conditions"].as_array_mut().unwrap();
+    conditions.insert(1, json!({"type": "machinist.dev/Ready", "status": "True"}));
+    marked
+}
+
+fn without_version(mut object: Value) -> Value {
+    object["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceVersion");
+    object
+}
+
+#[tokio::test]
+async fn what_is_ours_goes_and_nobody_elses() {
+    let (server, own) = with_node().await;
+    server.put(NODE, marked());
+    let looked = own.clean_up_node(true).await.unwrap().unwrap();
+    assert_eq!(server.writes().len(), 0, "dry run: no write");
+    let left = own.clean_up_node(false).await.unwrap().unwrap();
+    assert_eq!(looked, left);
+    assert!(left.uncordoned && !left.kept_cordoned);
+    assert_eq!(left.conditions, ["machinist.dev/Ready"]);
+    assert_eq!(without_version(server.object(NODE)), node());
+
+    let writes = server.writes().len();
+    assert_eq!(
+        own.clean_up_node(false).await.unwrap().unwrap(),
+        Default::default()
+    );
+    assert_eq!(
+        server.writes().len(),
+        writes,
+        "a repeated call writes nothing"
+    );
+}
+
+#[tokio::test]
+async fn a_persons_cordon_and_their_word_stay() {
+    let (server, own) = with_node().await;
+    // Cordoned by an operator: there is no mark of the agent.
+    server.edit(NODE, |node| node["spec"]["unschedulable"] = json!(true));
+    assert!(!own.clean_up_node(false).await.unwrap().unwrap().uncordoned);
+    assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
+    assert_eq!(server.writes().len(), 0);
+
+    // The agent's cordon, which an operator wants to keep.
+    server.put(NODE, marked());
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machinist.dev/keep-cordoned"] = json!("disk");
+    });
+    let left = own.clean_up_node(false).await.unwrap().unwrap();
+    assert!(left.kept_cordoned && !left.uncordoned);
+    let now = server.object(NODE);
+    assert_eq!(now["spec"]["unschedulable"], true);
+    assert_eq!(
+        now["metadata"]["annotations"]["machinist.dev/keep-cordoned"],
+        "disk"
+    );
+    assert!(now["metadata"]["annotations"]["machinist.dev/cordoned"].is_null());
+}
+
+#[tokio::test]
+async fn whoever_writes_meanwhile_keeps_what_they_wrote() {
+    let (server, own) = with_node().await;
+    let status = "PATCH /api/v1/nodes/a/status";
+    server.put(NODE, marked());
+    server.trouble(status, Trouble::Code(409, "Conflict"));
+    own.clean_up_node(false).await.unwrap().unwrap();
+    assert_eq!(without_version(server.object(NODE)), node());
+    assert_eq!(server.heard_of(status).len(), 2);
+
+    let mut without_condition = marked();
+    without_condition["status"] = node()["status"].clone();
+    server.put(NODE, without_condition);
+    let add: fn(&mut Value) = |node| node["metadata"]["labels"]["example.com/new"] = json!("1");
+    server.trouble("PATCH /api/v1/nodes/a", Trouble::Meanwhile(add));
+    own.clean_up_node(false).await.unwrap().unwrap();
+    let mut expected = node();
+    add(&mut expected);
+    assert_eq!(without_version(server.object(NODE)), expected);
+}
+
+#[tokio::test]
+async fn no_node_is_left_alone() {
+    let (server, own) = with_node().await;
+    server.remove(NODE);
+    assert_eq!(own.clean_up_node(false).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn the_machine_config_node_goes_where_nobody_but_us_made_it() {
+    let writer = |manager: &str, subresource: &str| json!({"manager": manager, "operation": "Apply", "subresource": subresource});
+    let cases = [
+        (
+            vec![writer("machinist", ""), writer("machinist", "status")],
+            true,
+        ),
+        (
+            vec![
+                writer("machine-config-controller", ""),
+                writer("machinist", ""),
+            ],
+            false,
+        ),
+        (vec![writer("machinist", "status")], false),
+        (vec![], false),
+    ];
+    for (writers, ours) in cases {
+        let (server, _) = with_node().await;
+        let cluster = server.cluster().await;
+        let object = json!({
+            "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfigNode",
+            "metadata": {"name": "a", "uid": "it", "managedFields": writers},
+        });
+        server.put(OBJECT, object);
+        let remove = async |look| {
+            machine_config_node::remove(&cluster, "a", look)
+                .await
+                .unwrap()
+        };
+        assert_eq!(remove(true).await, ours);
+        assert!(!server.object(OBJECT).is_null());
+        assert_eq!(remove(false).await, ours);
+        assert_eq!(server.object(OBJECT).is_null(), ours);
+        if ours {
+            let sent = server.heard_of("DELETE ").remove(0).body;
+            assert_eq!(sent["preconditions"]["uid"], "it");
+            assert!(!remove(false).await, "the same again");
+        }
+    }
+    let (server, _) = with_node().await;
+    server.trouble(&format!("GET {OBJECT}"), Trouble::Code(403, "Forbidden"));
+    let cluster = server.cluster().await;
+    assert!(
+        !machine_config_node::remove(&cluster, "a", false)
+            .await
+            .unwrap()
+    );
+}

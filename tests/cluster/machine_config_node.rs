@@ -1,0 +1,236 @@
+//! The MachineConfigNode: created where its kind exists, written only on change.
+
+use jiff::Timestamp;
+use machinist::{
+    clock::Clock,
+    cluster::machine_config_node,
+    kube_api::{ConfigVersion, MachineConfigNodeStatus, NodeCondition, Progress},
+};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    node::{NODE, following, node, with_node},
+    server::{Server, Trouble},
+};
+
+const OURS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";
+const SPEC: &str = "PATCH /apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";
+const STATUS: &str = "PATCH /apis/machineconfiguration.openshift.io/v1/machineconfignodes/a/status";
+
+fn status(updated: Progress, at: &str) -> MachineConfigNodeStatus {
+    let condition = |kind: &str, status| NodeCondition {
+        kind: kind.to_owned(),
+        status,
+        reason: kind.to_owned(),
+        message: "words".to_owned(),
+        last_transition_time: at.parse::<Timestamp>().unwrap(),
+    };
+    MachineConfigNodeStatus {
+        conditions: vec![
+            condition("Cordoned", Progress::False),
+            condition("Updated", updated),
+        ],
+        config_version: Some(ConfigVersion {
+            current: "rendered-worker-0".to_owned(),
+            desired: "rendered-worker-1".to_owned(),
+        }),
+        observed_generation: None,
+    }
+}
+
+const EARLY: &str = "2026-11-21T20:00:00Z";
+const LATE: &str = "2026-11-21T22:00:00Z";
+
+type Told = watch::Sender<Option<MachineConfigNodeStatus>>;
+
+async fn keeping(
+    server: &Server,
+    own: &machinist::cluster::node::OwnNode,
+) -> (Told, [DropGuard; 2]) {
+    let (told, heard) = watch::channel(None);
+    let stop = CancellationToken::new();
+    let cluster = server.cluster().await;
+    tokio::spawn(machine_config_node::maintain_status(
+        cluster,
+        own.clone(),
+        watch::channel(None).1,
+        heard,
+        Clock::system(),
+        stop.clone(),
+    ));
+    (told, [following(own), stop.drop_guard()])
+}
+
+fn is(server: &Server, updated: &str) -> bool {
+    server.object(OURS)["status"]["conditions"][1]["status"] == updated
+}
+
+#[tokio::test]
+async fn it_is_made_for_the_node_and_written_on_change_alone() {
+    let (server, own) = with_node().await;
+    let (told, _tasks) = keeping(&server, &own).await;
+    told.send_replace(Some(status(Progress::False, EARLY)));
+    server
+        .until("the first conditions", |it| is(it, "False"))
+        .await;
+    let object = server.object(OURS);
+    let made = server.heard_of(SPEC)[0].body.clone();
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "first");
+    assert_eq!(made["spec"]["pool"]["name"], "worker");
+    assert_eq!(
+        made["spec"]["configVersion"]["desired"],
+        "rendered-worker-1"
+    );
+    assert_eq!(
+        object["status"]["configVersion"]["current"],
+        "rendered-worker-0"
+    );
+    assert_eq!(server.writes().len(), 2);
+    assert!(
+        server
+            .writes()
+            .iter()
+            .all(|it| it.query.contains("fieldManager=machinist"))
+    );
+
+    // The same status with another time causes no write, and an unchanged condition keeps its time.
+    told.send_replace(Some(status(Progress::False, LATE)));
+    told.send_replace(Some(status(Progress::True, LATE)));
+    server.until("the change", |it| is(it, "True")).await;
+    let conditions = server.object(OURS)["status"]["conditions"].clone();
+    assert_eq!(conditions[0]["lastTransitionTime"], EARLY);
+    assert_eq!(conditions[1]["lastTransitionTime"], LATE);
+    assert_eq!(server.heard_of(STATUS).len(), 2);
+    assert_eq!(server.writes().len(), 3);
+
+    // A Node that was registered again has another UID for the owner reference.
+    server.remove(NODE);
+    let mut again = node();
+    again["metadata"]["uid"] = json!("second");
+    server.put(NODE, again);
+    let owned = |server: &Server| {
+        let last = server.writes().pop().unwrap().body;
+        last["metadata"]["ownerReferences"][0]["uid"] == "second"
+    };
+    server.until("the new owner", owned).await;
+}
+
+#[tokio::test]
+async fn the_desired_config_is_the_nodes_before_the_agent_has_read_it() {
+    let (server, own) = with_node().await;
+    let (told, _tasks) = keeping(&server, &own).await;
+    let mut early = status(Progress::False, EARLY);
+    early.config_version.as_mut().unwrap().desired = "rendered-worker-0".to_owned();
+    told.send_replace(Some(early));
+    let desired = |server: &Server, name: &str| {
+        let object = server.object(OURS);
+        let at = |part: &str| object[part]["configVersion"]["desired"] == name;
+        at("spec") && at("status")
+    };
+    let first = |server: &Server| desired(server, "rendered-worker-1");
+    server.until("the Node's desired config", first).await;
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"]["machineconfiguration.openshift.io/desiredConfig"] =
+            json!("rendered-worker-2");
+    });
+    let second = |server: &Server| desired(server, "rendered-worker-2");
+    server.until("another desired config", second).await;
+    let old = |it: &super::server::Heard| {
+        it.body
+            .to_string()
+            .contains(r#""desired":"rendered-worker-0""#)
+    };
+    assert!(!server.writes().iter().any(old));
+}
+
+/// Independent of whether the Node or the report is known first.
+#[tokio::test]
+async fn a_new_desired_config_is_never_seen_as_updated() {
+    for by_report in [false, true] {
+        let (server, own) = with_node().await;
+        let (told, _tasks) = keeping(&server, &own).await;
+        told.send_replace(Some(status(Progress::True, EARLY)));
+        server
+            .until("it is on the first", |it| is(it, "True"))
+            .await;
+        let known = server.writes().len();
+        if by_report {
+            let mut next = status(Progress::False, LATE);
+            next.config_version.as_mut().unwrap().desired = "rendered-worker-2".to_owned();
+            told.send_replace(Some(next));
+        }
+        server.edit(NODE, |node| {
+            node["metadata"]["annotations"]["machineconfiguration.openshift.io/desiredConfig"] =
+                json!("rendered-worker-2");
+        });
+        let is_new = |it: &Server| {
+            let object = it.object(OURS);
+            let at = |part: &str| object[part]["configVersion"]["desired"] == "rendered-worker-2";
+            at("spec") && at("status")
+        };
+        server.until("the second", is_new).await;
+        assert!(is(&server, "False"));
+        let late = server.object(OURS)["status"]["conditions"][1]["lastTransitionTime"].clone();
+        assert_ne!(late, EARLY);
+        // The object is never left with the new name and the old condition.
+        let mut updated = json!("True");
+        for write in &server.writes()[known..] {
+            let is_status = write.body["status"].is_object();
+            if is_status {
+                updated = write.body["status"]["conditions"][1]["status"].clone();
+            }
+            let part = if is_status { "status" } else { "spec" };
+            if write.body[part]["configVersion"]["desired"] == "rendered-worker-2" {
+                assert_eq!(updated, "False", "{by_report}: {}", write.body);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_start_of_the_agent_writes_nothing_that_is_there() {
+    let (server, own) = with_node().await;
+    {
+        let (told, _tasks) = keeping(&server, &own).await;
+        told.send_replace(Some(status(Progress::True, EARLY)));
+        server.until("it is written", |it| is(it, "True")).await;
+    }
+    let (told, _tasks) = keeping(&server, &own).await;
+    told.send_replace(Some(status(Progress::True, LATE)));
+    let again = |it: &Server| {
+        it.heard_of(SPEC)
+            .iter()
+            .filter(|it| it.body["spec"].is_object())
+            .count()
+            == 2
+    };
+    server.until("it is applied again", again).await;
+    told.send_replace(Some(status(Progress::False, LATE)));
+    server.until("the next change", |it| is(it, "False")).await;
+    assert_eq!(
+        server.heard_of(STATUS).len(),
+        2,
+        "the first one and the change"
+    );
+}
+
+#[tokio::test]
+async fn where_the_kind_does_not_exist_nobody_is_bothered() {
+    let (server, own) = with_node().await;
+    server.trouble(SPEC, Trouble::Code(404, "NotFound"));
+    let (told, _tasks) = keeping(&server, &own).await;
+    told.send_replace(Some(status(Progress::False, EARLY)));
+    server
+        .until("one try", |it| it.heard_of(SPEC).len() == 1)
+        .await;
+    for updated in [Progress::True, Progress::False, Progress::True] {
+        told.send_replace(Some(status(updated, EARLY)));
+        tokio::task::yield_now().await;
+    }
+    // A request of another task completes: time enough for an unwanted request.
+    own.read().await.unwrap();
+    own.read().await.unwrap();
+    assert_eq!(server.writes().len(), 1);
+}

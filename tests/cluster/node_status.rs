@@ -1,0 +1,416 @@
+//! The agent's fields on the Node: written when they change, restored when they vanish, without
+//! touching other fields.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use machinist::{
+    backoff::Backoff,
+    clock::Clock,
+    cluster::{
+        events::{ClusterEvent, Events},
+        node::{DesiredCondition, DesiredNodeStatus, OwnNode, WriteRate, maintain_node},
+    },
+    kube_api::{EventReason, Taint},
+};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    node::{NODE, following, node, with_node},
+    server::{Server, Trouble},
+};
+
+const STATE: &str = "machineconfiguration.openshift.io/state";
+const REASON: &str = "machineconfiguration.openshift.io/reason";
+
+/// Milliseconds where the agent uses seconds and minutes.
+const QUICK: WriteRate = WriteRate {
+    heartbeat: Duration::from_secs(3600),
+    gap: Duration::from_millis(1),
+    words: Duration::from_millis(1),
+    retry: Backoff::new(Duration::from_millis(20), Duration::from_millis(100)),
+};
+
+fn notice(state: &str, ready: bool) -> DesiredNodeStatus {
+    DesiredNodeStatus {
+        annotations: BTreeMap::from([
+            (STATE, Some(state.to_owned())),
+            (REASON, Some(String::new())),
+        ]),
+        labels: BTreeMap::new(),
+        taints: Vec::new(),
+        stand_back: false,
+        not_ready_taint: Some(!ready),
+        conditions: vec![
+            condition_of("machinist.dev/Ready", ready),
+            condition_of("machinist.dev/DrainInProgress", !ready),
+        ],
+    }
+}
+
+fn condition_of(kind: &'static str, is: bool) -> DesiredCondition {
+    DesiredCondition {
+        kind,
+        status: if is { "True" } else { "False" },
+        reason: match is {
+            true => "Ok".to_owned(),
+            false => "UpdateInProgress".to_owned(),
+        },
+        message: "the gates".to_owned(),
+        names: Vec::new(),
+    }
+}
+
+struct Kept {
+    server: Server,
+    notices: watch::Sender<Option<DesiredNodeStatus>>,
+    events: mpsc::Receiver<ClusterEvent>,
+    _own: OwnNode,
+    _tasks: (DropGuard, DropGuard),
+}
+
+async fn kept(first: DesiredNodeStatus, pace: WriteRate) -> Kept {
+    let (server, own) = with_node().await;
+    keeping(server, own, first, pace)
+}
+
+fn keeping(server: Server, own: OwnNode, first: DesiredNodeStatus, pace: WriteRate) -> Kept {
+    let (notices, heard) = watch::channel(Some(first));
+    let stop = CancellationToken::new();
+    let clock = Clock::from_fn(|| "2026-11-21T22:00:00.5Z".parse::<Timestamp>().unwrap());
+    let (tell, events) = Events::new();
+    tokio::spawn(maintain_node(
+        own.clone(),
+        heard,
+        tell,
+        clock,
+        pace,
+        stop.clone(),
+    ));
+    Kept {
+        server,
+        notices,
+        events,
+        _tasks: (following(&own), stop.drop_guard()),
+        _own: own,
+    }
+}
+
+fn condition(node: &Value, kind: &str) -> Value {
+    let all = node["status"]["conditions"].as_array().unwrap();
+    let found = all.iter().find(|it| it["type"] == kind);
+    found.cloned().unwrap_or_default()
+}
+
+fn says(server: &Server, state: &str, status: &str) -> bool {
+    let node = server.object(NODE);
+    node["metadata"]["annotations"][STATE] == state
+        && condition(&node, "machinist.dev/Ready")["status"] == status
+}
+
+fn has_taint(server: &Server) -> bool {
+    let node = server.object(NODE);
+    let taints = node["spec"]["taints"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    taints
+        .iter()
+        .any(|it| it["key"] == "machinist.dev/not-ready")
+}
+
+#[tokio::test]
+async fn what_is_new_is_written_once_and_all_of_others_stays() {
+    let kept = kept(notice("Working", false), QUICK).await;
+    let server = &kept.server;
+    let written = |server: &Server| says(server, "Working", "False") && has_taint(server);
+    server.until("everything is written", written).await;
+    let now = server.object(NODE);
+    let taints = now["spec"]["taints"].as_array().unwrap();
+    assert_eq!(
+        json!(taints[..2]),
+        node()["spec"]["taints"],
+        "with every field"
+    );
+    assert_eq!(condition(&now, "Ready"), condition(&node(), "Ready"));
+    assert_eq!(
+        condition(&now, "KernelDeadlock"),
+        condition(&node(), "KernelDeadlock")
+    );
+    let desired = "machineconfiguration.openshift.io/desiredConfig";
+    assert_eq!(now["metadata"]["annotations"][desired], "rendered-worker-1");
+    let ours = condition(&now, "machinist.dev/Ready");
+    assert_eq!(ours["reason"], "UpdateInProgress");
+    assert_eq!(ours["lastTransitionTime"], "2026-11-21T22:00:00Z");
+    let before = server.writes().len();
+    assert_eq!(
+        before,
+        3,
+        "annotations, taint, condition: {:#?}",
+        server.writes()
+    );
+
+    kept.notices.send_replace(Some(notice("Done", true)));
+    let done = |server: &Server| says(server, "Done", "True") && !has_taint(server);
+    server.until("the change is written", done).await;
+    let now = server.object(NODE);
+    assert_eq!(now["spec"]["taints"], node()["spec"]["taints"]);
+    assert_eq!(server.writes().len(), before + 3);
+    // Neither an equal notice nor the kubelet's heartbeat causes a write.
+    kept.notices.send_replace(Some(notice("Done", true)));
+    server.edit(NODE, |node| {
+        node["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-11-21T20:05:00Z");
+    });
+    kept.notices.send_replace(Some(notice("Working", true)));
+    server
+        .until("the next change", |server| says(server, "Working", "True"))
+        .await;
+    assert_eq!(server.writes().len(), before + 4, "one annotation alone");
+}
+
+#[tokio::test]
+async fn what_vanishes_comes_back_and_so_it_does_on_a_node_registered_anew() {
+    const LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
+    let first = DesiredNodeStatus {
+        stand_back: true,
+        ..notice("Done", true)
+    };
+    let kept = kept(first, QUICK).await;
+    let server = &kept.server;
+    let written = |server: &Server| {
+        let node = server.object(NODE);
+        says(server, "Done", "True")
+            && condition(&node, "machinist.dev/DrainInProgress")["status"] == "False"
+            && node["metadata"]["labels"][LABEL] == "true"
+    };
+    server.until("it is written", written).await;
+    server.edit(NODE, |node| {
+        node["metadata"]["annotations"] = json!({});
+        node["metadata"]["labels"] = json!({});
+        node["status"]["conditions"] = json!([]);
+    });
+    server.until("restored", written).await;
+
+    server.remove(NODE);
+    let mut again = node();
+    again["metadata"]["uid"] = json!("second");
+    server.put(NODE, again);
+    server.until("written to the new Node", written).await;
+    let last = server.writes().pop().unwrap();
+    assert!(last.what.starts_with("PATCH"), "nothing creates a Node");
+}
+
+#[tokio::test]
+async fn the_latest_wish_wins_over_an_outage() {
+    let (server, own) = with_node().await;
+    for _ in 0..3 {
+        server.trouble("PATCH", Trouble::Code(503, "ServiceUnavailable"));
+        server.trouble("PATCH", Trouble::Cut);
+    }
+    let kept = keeping(server, own, notice("Working", false), QUICK);
+    kept.server
+        .until("two attempts failed", |it| it.writes().len() >= 2)
+        .await;
+    kept.notices.send_replace(Some(notice("Done", true)));
+    kept.server.heals();
+    let done = |server: &Server| says(server, "Done", "True");
+    kept.server.until("the last desired state", done).await;
+    let tried = kept.server.writes();
+    let first = tried[0].body.pointer("/metadata/annotations").unwrap();
+    assert_eq!(first[STATE], "Working");
+    let stale = tried
+        .iter()
+        .rev()
+        .take(2)
+        .any(|it| it.body.to_string().contains("Working"));
+    assert!(!stale, "{tried:#?}");
+}
+
+#[tokio::test]
+async fn a_taint_that_changed_meanwhile_is_read_and_tried_anew() {
+    let (server, own) = with_node().await;
+    // The second write is the taint's.
+    server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
+    server.trouble(
+        "PATCH",
+        Trouble::Meanwhile(|node| {
+            let more = json!({"key": "example.com/more", "effect": "NoSchedule"});
+            node["spec"]["taints"].as_array_mut().unwrap().push(more);
+        }),
+    );
+    let kept = keeping(server, own, notice("Done", false), QUICK);
+    kept.server.until("the taint", has_taint).await;
+    let taints = kept.server.object(NODE)["spec"]["taints"].clone();
+    let keys: Vec<_> = taints
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["key"])
+        .collect();
+    let expected = [
+        "node-role.kubernetes.io/master",
+        "example.com/new",
+        "example.com/more",
+        "machinist.dev/not-ready",
+    ];
+    assert_eq!(keys, expected);
+}
+
+#[tokio::test]
+async fn a_condition_that_does_not_change_is_confirmed_with_the_heartbeat() {
+    let pace = WriteRate {
+        heartbeat: Duration::from_millis(150),
+        ..QUICK
+    };
+    let kept = kept(notice("Done", true), pace).await;
+    let began = tokio::time::Instant::now();
+    let beats = |it: &Server| it.heard_of("PATCH /api/v1/nodes/a/status").len();
+    kept.server
+        .until("five conditions", |it| beats(it) >= 5)
+        .await;
+    assert!(began.elapsed() >= Duration::from_millis(4 * 150));
+    let others = kept.server.writes().len() - beats(&kept.server);
+    assert_eq!(others, 1, "nothing else is repeated");
+    let hourly = 3600.0 / WriteRate::default().heartbeat.as_secs_f64();
+    assert!(hourly <= 15.0, "{hourly} writes in an idle hour");
+}
+
+#[tokio::test]
+async fn what_an_earlier_version_left_goes_at_the_start_and_peoples_words_stay() {
+    let (server, own) = with_node().await;
+    server.edit(NODE, |node| {
+        node["metadata"]["labels"]["machinist.dev/old"] = json!("x");
+        let notes = &mut node["metadata"]["annotations"];
+        notes["machinist.dev/blocked-by"] = json!("shop/web-0 (budget)");
+        notes["machinist.dev/keep-cordoned"] = json!("");
+        notes["machinist.dev/cordoned"] = json!("update");
+        node["status"]["conditions"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"type": "machinist.dev/Old", "status": "True"}));
+    });
+    let kept = keeping(server, own, notice("Done", true), QUICK);
+    let swept = |server: &Server| {
+        says(server, "Done", "True")
+            && condition(&server.object(NODE), "machinist.dev/Old").is_null()
+    };
+    kept.server.until("the old condition is gone", swept).await;
+    let now = kept.server.object(NODE);
+    assert_eq!(now["metadata"]["labels"], node()["metadata"]["labels"]);
+    let notes = now["metadata"]["annotations"].as_object().unwrap();
+    assert!(!notes.contains_key("machinist.dev/blocked-by"));
+    // The operator's request, and the mark without which the agent would not lift its own cordon.
+    assert!(notes.contains_key("machinist.dev/keep-cordoned"));
+    assert!(notes.contains_key("machinist.dev/cordoned"));
+}
+
+#[tokio::test]
+async fn whom_a_condition_names_is_told_at_once_and_numbers_wait() {
+    let named = |name: &str, message: &str| {
+        let mut notice = notice("Working", false);
+        (notice.conditions[0].names, notice.conditions[0].message) =
+            (vec![name.to_owned()], message.to_owned());
+        notice
+    };
+    let pace = WriteRate {
+        words: Duration::from_secs(3600),
+        ..QUICK
+    };
+    let kept = kept(named("a", "a waits, 1 of 3"), pace).await;
+    let server = &kept.server;
+    let says = |server: &Server, message: &str| {
+        condition(&server.object(NODE), "machinist.dev/Ready")["message"] == message
+    };
+    let first = |server: &Server| says(server, "a waits, 1 of 3");
+    server.until("which pod it names", first).await;
+    kept.notices
+        .send_replace(Some(named("a", "a waits, 2 of 3")));
+    kept.notices.send_replace(Some(named("b", "b waits")));
+    server
+        .until("another name", |server| says(server, "b waits"))
+        .await;
+    let before = server.writes().len();
+    kept.notices
+        .send_replace(Some(named("b", "b is still waiting")));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(server.writes().len(), before, "{:#?}", server.writes());
+}
+
+#[tokio::test]
+async fn remediators_are_sent_away_and_called_back_but_never_by_somebody_elses_label() {
+    const LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
+    let standing = |state: &str, stand_back| DesiredNodeStatus {
+        stand_back,
+        ..notice(state, true)
+    };
+    let kept = kept(standing("Working", true), QUICK).await;
+    let label = |server: &Server| server.object(NODE)["metadata"]["labels"][LABEL].clone();
+    let server = &kept.server;
+    server.until("the label", |it| label(it) == "true").await;
+    kept.notices.send_replace(Some(standing("Done", false)));
+    server.until("no label", |it| label(it).is_null()).await;
+    let notes = server.object(NODE)["metadata"]["annotations"].clone();
+    assert!(notes.get("machinist.dev/stands-back").is_none(), "{notes}");
+
+    // Maintenance by another component.
+    server.edit(NODE, |node| {
+        node["metadata"]["labels"][LABEL] = json!("true")
+    });
+    kept.notices.send_replace(Some(standing("Working", true)));
+    let state = |it: &Server, state: &str| says(it, state, "True");
+    server.until("working", |it| state(it, "Working")).await;
+    kept.notices.send_replace(Some(standing("Done", false)));
+    server.until("done", |it| state(it, "Done")).await;
+    assert_eq!(label(server), "true");
+}
+
+#[tokio::test]
+async fn who_takes_our_words_away_again_and_again_is_answered_ever_more_slowly() {
+    let kept = kept(notice("Done", true), QUICK).await;
+    let server = &kept.server;
+    let began = tokio::time::Instant::now();
+    for _ in 0..7 {
+        let written = |server: &Server| says(server, "Done", "True");
+        server.until("it is written", written).await;
+        server.edit(NODE, |node| {
+            node["metadata"]["annotations"][STATE] = json!("Nonsense");
+        });
+    }
+    // The first two answers come immediately; before the others there are delays of 20, 40, 80 and
+    // 100 ms, each less a quarter at most.
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(180), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_taint_that_a_policy_refuses_holds_up_neither_other_taints_nor_conditions() {
+    let (server, own) = with_node().await;
+    // The first write is the annotations', the second the first taint's.
+    server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
+    server.trouble("PATCH", Trouble::Code(403, "Forbidden"));
+    let taint = |key: &str| Taint {
+        key: key.to_owned(),
+        effect: "NoSchedule".to_owned(),
+        rest: BTreeMap::new(),
+    };
+    let notice = DesiredNodeStatus {
+        taints: vec![taint("acme.dev/serial"), taint("beta.dev/fpga")],
+        ..notice("Done", true)
+    };
+    let mut kept = keeping(server, own, notice, QUICK);
+    let done = |server: &Server| says(server, "Done", "True");
+    kept.server.until("the conditions", done).await;
+    let node = kept.server.object(NODE);
+    let taints = node["spec"]["taints"].as_array().unwrap();
+    assert!(taints.iter().any(|it| it["key"] == "beta.dev/fpga"));
+    assert!(taints.iter().all(|it| it["key"] != "acme.dev/serial"));
+    let event = kept.events.recv().await.unwrap();
+    assert_eq!(event.reason, EventReason::TaintRefused);
+    assert!(
+        event.note.contains("acme.dev/serial:NoSchedule"),
+        "{}",
+        event.note
+    );
+}

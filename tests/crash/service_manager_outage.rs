@@ -1,0 +1,234 @@
+//! A service manager that is unreachable for a minute, and a clock that jumps by a day, in each
+//! phase.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::{Timestamp, ToSpan as _};
+use machinist::{
+    reason::Reason,
+    update::{
+        journal::{Journal, TransactionState},
+        phase::Phase,
+        store::StateStore,
+    },
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    child::{Course, Order, Place},
+    harness::{Driver, UNIT, boot},
+    kill_matrix::{finish, machine, must_be_old_or_new, rebooted, restarts, tree},
+    phase_observer::listen,
+    sandbox::{Sandbox, conduct, difference, restarting},
+    scripted_services::Script,
+    update_case::{Case, plain},
+};
+
+const PHASES: [(Course, Phase); 9] = [
+    (Course::Restart, Phase::Planned),
+    (Course::Restart, Phase::Waiting),
+    (Course::Restart, Phase::Staging),
+    (Course::Restart, Phase::Committing),
+    (Course::Restart, Phase::Acting),
+    (Course::Restart, Phase::Verifying),
+    (Course::Reboot, Phase::RebootPending),
+    (Course::Reboot, Phase::Booted),
+    (Course::Undo, Phase::Undoing),
+];
+
+#[test]
+fn a_manager_that_is_gone_for_a_minute_in_any_phase_only_delays_the_update() {
+    let case = Case::everything();
+    for (course, phase) in PHASES {
+        let what = format!("{course:?}, gone in {}", phase.name());
+        let sandbox = machine(&case);
+        let script = Script::new();
+        let went = Arc::new(AtomicBool::new(false));
+        let (goes, at) = (script.clone(), Arc::clone(&went));
+        let _listening = listen(move |passage| {
+            if passage.phase == phase.name() && !at.swap(true, Ordering::Relaxed) {
+                goes.goes_for(Duration::from_secs(60));
+            }
+        });
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let conduct = || match course {
+                Course::Reboot => conduct(true),
+                _ => restarting(UNIT),
+            };
+            let start = || {
+                let mut driver = Driver::on(&sandbox.root(), &script, case.to.desired(), conduct());
+                driver.patience = Duration::from_secs(24 * 3600);
+                driver
+            };
+            let mut driver = start();
+            match course {
+                Course::Restart => drop(driver.until_on(&case.to).await),
+                Course::Reboot => {
+                    script.until_reboot().await;
+                    driver.stop().await;
+                    boot(&sandbox, "boot-2");
+                    driver = start();
+                    driver.until_on(&case.to).await;
+                }
+                Course::Undo => {
+                    script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
+                    driver.until_failed().await;
+                }
+            }
+            driver.stop().await;
+        });
+        assert!(went.load(Ordering::Relaxed), "{what}: never");
+        let expected = match course {
+            Course::Undo => &case.old,
+            _ => &case.new,
+        };
+        let tree = plain(&tree(&sandbox));
+        assert!(tree == *expected, "{what}\n{}", difference(expected, &tree));
+        if course == Course::Undo {
+            // Once for the removed config, once for the restored one.
+            assert_eq!(restarts(&script.asked()), 2, "{what}");
+        }
+    }
+}
+
+/// Shifts every time in the journal.
+fn shift(journal: &mut Journal, hours: i64) {
+    let moved = |time: Timestamp| time.checked_add(hours.hours()).unwrap();
+    for tx in &mut journal.transactions {
+        tx.started = moved(tx.started);
+        for phase in &mut tx.phases {
+            phase.started = moved(phase.started);
+            phase.finished = phase.finished.map(moved);
+        }
+        if let Some(reboot) = &mut tx.reboot {
+            reboot.ordered = moved(reboot.ordered);
+        }
+    }
+    for update in &mut journal.history {
+        (update.started, update.finished) = (moved(update.started), moved(update.finished));
+    }
+    if let Some((_, since)) = &mut journal.devices_before {
+        *since = moved(*since);
+    }
+}
+
+#[test]
+fn a_clock_that_jumped_by_a_day_in_any_phase_changes_nothing() {
+    let case = Case::everything();
+    for (course, phase) in PHASES {
+        for hours in [24, -24] {
+            let what = format!("{course:?}, {}, {hours} h", phase.name());
+            let sandbox = machine(&case);
+            let root = sandbox.path("");
+            if phase == Phase::Booted {
+                let (root, place) = (root.clone(), None);
+                Order {
+                    root,
+                    course,
+                    place,
+                }
+                .run();
+                boot(&sandbox, "boot-2");
+            }
+            let index = Phase::ALL.iter().position(|known| *known == phase);
+            let place = index.map(Place::Entering);
+            let ended = Order {
+                root,
+                course,
+                place,
+            }
+            .run();
+            assert!(ended.killed, "{what}");
+            if rebooted(&ended) {
+                boot(&sandbox, "boot-2");
+            }
+            // The clock went the other way while the agent was down.
+            let store = StateStore::open(&sandbox.root()).unwrap();
+            let mut journal = store.load().unwrap();
+            shift(&mut journal, -hours);
+            store.save(&journal).unwrap();
+            drop(store);
+            must_be_old_or_new(&case, &sandbox, &what);
+            finish(&case, &sandbox, course, &what);
+        }
+    }
+}
+
+/// The current step finishes, and no other one begins.
+fn nothing_was_begun_after_the_stop(sandbox: &Sandbox, script: &Script, phase: Phase, what: &str) {
+    let open = sandbox.journal().transactions;
+    let committed = open.iter().any(|tx| tx.mark == TransactionState::Committed);
+    match phase {
+        Phase::Planned | Phase::Waiting => assert_eq!(open, [], "{what}"),
+        Phase::Staging => assert!(!committed, "{what}: {open:?}"),
+        Phase::Committing => assert_eq!(restarts(&script.asked()), 0, "{what}"),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
+    let case = Case::everything();
+    for (course, phase) in PHASES {
+        let what = format!("{course:?}, stopped in {}", phase.name());
+        let sandbox = machine(&case);
+        if phase == Phase::Booted {
+            let (root, place) = (sandbox.path(""), None);
+            Order {
+                root,
+                course,
+                place,
+            }
+            .run();
+            boot(&sandbox, "boot-2");
+        }
+        // Cancelled within the phase change itself: another task would cancel at some later step.
+        let stop = CancellationToken::new();
+        let stops = stop.clone();
+        let listening = listen(move |passage| {
+            if passage.phase == phase.name() {
+                stops.cancel();
+            }
+        });
+        let script = Script::new();
+        if course == Course::Undo {
+            script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
+        }
+        if phase == Phase::Acting {
+            // However long a job takes.
+            script.hangs(&format!("Restart {UNIT}"));
+        }
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let conduct = match course {
+                Course::Reboot => conduct(true),
+                _ => restarting(UNIT),
+            };
+            let (root, to) = (sandbox.root(), case.to.desired());
+            let driver = Driver::stopped_by(&stop, &root, &script, to, conduct);
+            stop.cancelled().await;
+            driver.stop().await;
+        });
+        drop(listening);
+        // Waits for work that cannot be interrupted, as the end of the process does.
+        drop(runtime);
+        nothing_was_begun_after_the_stop(&sandbox, &script, phase, &what);
+        if script
+            .asked()
+            .iter()
+            .any(|asked| asked.starts_with("reboot"))
+        {
+            boot(&sandbox, "boot-2");
+        }
+        finish(&case, &sandbox, course, &what);
+    }
+}

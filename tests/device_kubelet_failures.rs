@@ -1,0 +1,205 @@
+//! The device service and kubelets that refuse, restart, or end during a call.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    dead_code,
+    reason = "a test may panic, and plays the outside world that makes files and devices"
+)]
+
+mod support {
+    pub(crate) mod device_host;
+    pub(crate) mod fake_kubelet;
+}
+
+use std::time::{Duration, Instant};
+
+use machinist::kubelet::api::v1beta1 as api;
+use support::{
+    device_host::Machine,
+    fake_kubelet::{Books, Knobs, KubeletDouble},
+};
+
+const TTY: &str = "acme.dev/tty";
+
+fn with(devices: &[&str]) -> Machine {
+    let machine = Machine::new();
+    for name in devices {
+        machine.plug(name);
+    }
+    machine.declare("tty.yaml", TTY, "/dev/tty?", 1);
+    machine
+}
+
+fn healthy(books: &Books) -> usize {
+    let list = books.get(TTY).map_or(&[][..], |known| known.list());
+    list.iter().filter(|one| one.ends_with("=Healthy")).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_refuses_for_good_is_told_of_and_asked_ever_more_rarely() {
+    let machine = with(&["ttyA"]);
+    let refuse = Knobs {
+        refuse: usize::MAX,
+        ..Knobs::default()
+    };
+    let kubelet = KubeletDouble::start_with(machine.root(), refuse).await;
+    let agent = machine.agent();
+    let refused = |status: &machinist::device::status::DevicesStatus| {
+        let reason = status.devices.first().and_then(|one| one.reason.as_deref());
+        reason.is_some_and(|why| why.contains("ordered to refuse"))
+    };
+    let status = agent.until("the kubelet's own words", refused).await;
+    assert!(!status.devices[0].registered);
+    let soon = kubelet.asked();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    // 50 ms, then doubled each time: six or seven in three seconds.
+    let more = kubelet.asked() - soon;
+    assert!((1..=8).contains(&more), "asked {more} times more");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_dies_in_the_middle_of_a_registration_is_one_of_two() {
+    let machine = with(&["ttyA"]);
+    let silent = Knobs {
+        answer_late: Duration::from_secs(60),
+        ..Knobs::default()
+    };
+    let first = KubeletDouble::start_with(machine.root(), silent).await;
+    let agent = machine.agent();
+    first.until_asked(1).await;
+    drop(first);
+    let second = KubeletDouble::start(machine.root()).await;
+    let books = second
+        .until("the next one knows it", |books| healthy(books) == 1)
+        .await;
+    assert_eq!(books[TTY].registrations, 1);
+    assert_eq!(second.sockets().len(), 1);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_that_go_and_come_in_turns_are_counted_as_they_are() {
+    let all = ["ttyA", "ttyB", "ttyC", "ttyD"];
+    let machine = with(&all);
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    let counted = async |what: &str, count: usize| {
+        let since = Instant::now();
+        let books = kubelet.until(what, |books| healthy(books) == count).await;
+        assert_eq!(books[TTY].list().len(), all.len(), "the capacity stays");
+        since.elapsed()
+    };
+    counted("four", 4).await;
+    machine.unplug("ttyA");
+    let gone = counted("three", 3).await;
+    machine.unplug("ttyD");
+    let also = counted("two of four", 2).await;
+    // Load can only add to a time.
+    assert!(
+        gone.min(also) < Duration::from_secs(1),
+        "{gone:?}, {also:?}"
+    );
+    machine.plug("ttyD");
+    counted("three again", 3).await;
+    machine.plug("ttyA");
+    counted("four again", 4).await;
+    machine.unplug("ttyB");
+    machine.unplug("ttyC");
+    counted("two", 2).await;
+    machine.plug("ttyB");
+    counted("three of four", 3).await;
+    machine.plug("ttyC");
+    counted("all of them", 4).await;
+    agent.stop().await;
+}
+
+/// Links appear some milliseconds after their nodes, so an addition is debounced; a removed device
+/// must be reported immediately.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_is_told_sooner_than_what_comes() {
+    let machine = with(&["ttyA", "ttyB", "ttyC", "ttyD", "ttyE"]);
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    kubelet.until("five", |books| healthy(books) == 5).await;
+    let told_after = async |what: &str, change: &dyn Fn(&str), names: [&str; 5]| {
+        let mut fastest = Duration::MAX;
+        for name in names {
+            // Lists are sent at a minimum interval, whatever they contain.
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            let before = kubelet.books()[TTY].lists.len();
+            let since = Instant::now();
+            change(name);
+            kubelet
+                .until(what, |books| books[TTY].lists.len() > before)
+                .await;
+            fastest = fastest.min(since.elapsed());
+        }
+        fastest
+    };
+    let all = ["ttyA", "ttyB", "ttyC", "ttyD", "ttyE"];
+    let gone = told_after("it is gone", &|name| machine.unplug(name), all).await;
+    let new = ["ttyF", "ttyG", "ttyH", "ttyI", "ttyJ"];
+    let came = told_after("it is there", &|name| machine.plug(name), new).await;
+    assert!(came >= Duration::from_millis(50), "{came:?}");
+    assert!(gone < came, "{gone:?} against {came:?}");
+    agent.stop().await;
+}
+
+/// More directories than are watched: no event is received for the last one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_no_event_tells_of_is_found_by_looking() {
+    let machine = Machine::new();
+    for number in 0..300 {
+        std::fs::create_dir_all(machine.path(&format!("dev/d{number:03}"))).unwrap();
+    }
+    machine.plug("d000/x");
+    machine.declare("tty.yaml", TTY, "/dev/d*/x", 1);
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent_that_looks_every(Duration::from_millis(500));
+    kubelet.until("one", |books| healthy(books) == 1).await;
+    machine.plug("d299/x");
+    kubelet.until("both", |books| healthy(books) == 2).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_that_listens_late_on_the_socket_it_made_is_found() {
+    let machine = with(&["ttyA"]);
+    let agent = machine.agent();
+    let knobs = Knobs {
+        listen_late: Duration::from_secs(4),
+        ..Knobs::default()
+    };
+    let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+    kubelet.until("listed", |books| healthy(books) == 1).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_is_answered_the_one_before_a_start_included() {
+    let machine = with(&["ttyA"]);
+    let kubelet = KubeletDouble::start(machine.root()).await;
+    let agent = machine.agent();
+    kubelet.until("one", |books| healthy(books) == 1).await;
+    let mut plugin = kubelet.plugin(TTY);
+    let options = plugin.get_device_plugin_options(api::Empty {}).await;
+    assert!(!options.unwrap().into_inner().pre_start_required);
+    let ids = vec!["ttyA".to_owned()];
+    let wish = api::ContainerPreferredAllocationRequest {
+        available_device_i_ds: ids.clone(),
+        must_include_device_i_ds: Vec::new(),
+        allocation_size: 1,
+    };
+    let wishes = api::PreferredAllocationRequest {
+        container_requests: vec![wish],
+    };
+    let preferred = plugin.get_preferred_allocation(wishes).await.unwrap();
+    let preferred = preferred.into_inner().container_responses;
+    assert_eq!(preferred[0].device_i_ds, ids);
+    kubelet.allocate(TTY, &["ttyA"]).await.unwrap();
+    let start = api::PreStartContainerRequest { devices_ids: ids };
+    plugin.pre_start_container(start).await.unwrap();
+    agent.stop().await;
+}

@@ -1,0 +1,199 @@
+//! Configs with which a machine does not boot properly: it rolls back to the old one without help.
+
+use serde_json::{Value, json};
+
+use crate::single_machine::{SOURCE, TREES};
+use crate::support::agent::{example, file, manifest};
+use crate::support::digest::{Tree, differences};
+use crate::support::{Machine, wait};
+
+/// Short, because a lab machine boots in a second or two.
+const SETTINGS: &str = "update: {verifyTimeout: 5s}\nactions: {settle: 200ms}\n";
+/// Two boots of five seconds each, three reboots, and a busy host.
+const BACK: std::time::Duration = wait::seconds(100);
+const JOURNAL: &str = "/var/lib/machinist/journal";
+
+/// A machine that is verified on an example, with containerd running.
+struct Guarded {
+    machine: Machine,
+    before: Tree,
+    update: Value,
+}
+
+fn guarded(name: &str) -> Guarded {
+    let mut machine = Machine::build(name)
+        .machinist()
+        .file("/etc/machinist/machinist.yaml", SETTINGS)
+        .config(example("10"))
+        .enable("containerd.service")
+        .boot();
+    machine.start_agent();
+    machine.wait_updated("", wait::seconds(30));
+    // Reboots first, so that files which a first and a second boot create in /etc exist before the
+    // test records anything.
+    machine.reboot();
+    let status = machine.wait_updated("", wait::seconds(30));
+    assert_eq!(machine.property("containerd", "ActiveState"), "active");
+    let before = look(&machine);
+    let update = status["updates"][0].clone();
+    Guarded {
+        machine,
+        before,
+        update,
+    }
+}
+
+fn look(machine: &Machine) -> Tree {
+    machine.tree(TREES, &[SOURCE, &["/var/lib/machinist"]].concat())
+}
+
+/// A config with one unit, and a file that requires a reboot.
+fn config(unit: Value, files: Vec<Value>) -> String {
+    let reboots = file("/etc/example.conf", 0o640, "reboots\n");
+    let files: Vec<_> = files.into_iter().chain([reboots]).collect();
+    let units = match unit {
+        Value::Null => Value::Null,
+        unit => json!({"units": [unit]}),
+    };
+    manifest("90-bad", json!({"files": files}), units)
+}
+
+fn masks_containerd() -> String {
+    config(json!({"name": "containerd.service", "mask": true}), vec![])
+}
+
+/// Every boot in the machine's journal, the first one first.
+fn boots(machine: &Machine) -> Vec<String> {
+    let lines = machine.exec(&["journalctl", "--list-boots", "--no-pager", "--output=json"]);
+    let boots: Value = serde_json::from_str(&lines).unwrap();
+    let ids = boots.as_array().unwrap().iter();
+    ids.map(|boot| boot["boot_id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+impl Guarded {
+    /// Saves the config and waits until the update has finished, whatever its result.
+    fn give_and_wait(&self, text: &str) -> Value {
+        self.machine.give_config("90-bad.yaml", text);
+        self.wait_back()
+    }
+
+    fn wait_back(&self) -> Value {
+        let what = "the machine to be up again";
+        self.machine.wait_status(what, BACK, |status| {
+            status["phase"] == "Failed" && status["updates"][0]["id"] != self.update["id"]
+        })
+    }
+
+    /// Asserts that the machine has rolled back, reports it, and stays on the old config.
+    fn is_back(&self, status: &Value, missing: &str) {
+        let machine = &self.machine;
+        println!("{}", machine.story().join("\n"));
+        assert_eq!(status["updates"][0]["outcome"], "RolledBack", "{status:#}");
+        assert_eq!(status["updates"][0]["reason"], "MachineUnwell");
+        assert_eq!(status["failure"]["code"], "MachineUnwell");
+        assert_eq!(status["failure"]["again"], false);
+        let message = status["failure"]["message"].as_str().unwrap();
+        assert!(message.contains(missing), "{message}");
+        let shown = machine.exec(&["machinist", "history"]);
+        assert!(shown.contains("RolledBack"), "{shown}");
+        assert_eq!(differences(&self.before, &look(machine)), [""; 0]);
+        let state = || machine.property("containerd", "ActiveState");
+        machine.wait("containerd to run", wait::seconds(20), || {
+            state() == "active"
+        });
+        // Neither an agent restart nor a reboot tries the config again.
+        let boot = machine.boot_id();
+        machine.exec(&["systemctl", "restart", "machinist"]);
+        let again =
+            machine.wait_status("the failure to be reported", wait::seconds(20), |status| {
+                status["config"]["desired"] != "" && !status["failure"].is_null()
+            });
+        assert_eq!(again["updates"][0]["id"], status["updates"][0]["id"]);
+        assert_eq!(machine.boot_id(), boot);
+    }
+}
+
+#[test]
+fn a_config_that_masks_containerd_is_taken_back_after_two_boots_without_help() {
+    let guarded = guarded("masked");
+    let known = boots(&guarded.machine).len();
+    let start = std::time::Instant::now();
+    let status = guarded.give_and_wait(&masks_containerd());
+    println!(
+        "lab: figure: back on the old config after {:.1?}",
+        start.elapsed()
+    );
+    // Two boots with the bad config and one after the rollback.
+    assert_eq!(boots(&guarded.machine).len(), known + 3);
+    guarded.is_back(
+        &status,
+        "containerd.service is inactive, but was running before",
+    );
+}
+
+#[test]
+fn a_config_whose_boot_ends_in_emergency_mode_is_taken_back_after_two_boots_without_help() {
+    let guarded = guarded("emergency");
+    let known = boots(&guarded.machine).len();
+    let breaks = "[Unit]\nDefaultDependencies=no\nBefore=local-fs.target\n\
+                  [Service]\nType=oneshot\nExecStart=/bin/false\n\
+                  [Install]\nRequiredBy=local-fs.target\n";
+    let unit = json!({"name": "breaks-boot.service", "contents": breaks, "enabled": true});
+    let status = guarded.give_and_wait(&config(unit, vec![]));
+    assert_eq!(boots(&guarded.machine).len(), known + 3);
+    guarded.is_back(&status, "the machine is in rescue or emergency mode");
+}
+
+#[test]
+fn a_config_that_loses_the_gateway_is_taken_back_after_two_boots_without_help() {
+    let guarded = guarded("silent");
+    let elsewhere = "[Match]\nName=host0\n[Network]\nAddress=10.98.0.2/24\nGateway=10.98.0.1\n\
+                     LinkLocalAddressing=no\nIPv6AcceptRA=no\n";
+    let network = file("/etc/systemd/network/10-host0.network", 0o644, elsewhere);
+    let status = guarded.give_and_wait(&config(Value::Null, vec![network]));
+    guarded.is_back(
+        &status,
+        "gateway 10.99.0.1 is unreachable, but was reachable before",
+    );
+}
+
+#[test]
+fn whatever_becomes_of_guard_agent_socket_and_power_the_machine_comes_back() {
+    let guarded = guarded("broken");
+    let machine = &guarded.machine;
+    let old = machine.boot_id();
+    machine.give_config("90-bad.yaml", &masks_containerd());
+    let first = machine.wait_new_boot(&old, wait::seconds(60));
+    let status = machine.wait_status("the boot to be judged", wait::seconds(20), |status| {
+        status["phase"] == "Verifying" && !status["failure"].is_null()
+    });
+    assert_eq!(status["failure"]["code"], "MachineUnwell", "{status:#}");
+    let pid = |unit: &str| machine.property(unit, "MainPID");
+    assert_ne!(pid("machinist-guard"), "0");
+    // The guard is killed and another process takes the lock before the guard is restarted. The
+    // agent is killed as well, and its sockets are removed.
+    machine.exec(&["kill", "-KILL", &pid("machinist-guard")]);
+    machine.wait("the guard to be restored", wait::seconds(10), || {
+        pid("machinist-guard") != "0"
+    });
+    let control = "/var/lib/machinist/control/agent.sock";
+    machine.exec(&["rm", "/run/machinist/agent.sock", control]);
+    machine.exec(&["kill", "-KILL", &pid("machinist")]);
+    let second = machine.wait_new_boot(&first, wait::seconds(60));
+    // Cuts the power as soon as the journal records the rollback.
+    let undoes = || {
+        let journal = machine.try_read(JOURNAL).unwrap_or_default();
+        String::from_utf8_lossy(&journal).contains("\"direction\":\"Undo\"")
+    };
+    machine.wait("the undo to begin", wait::seconds(60), undoes);
+    machine.kill();
+    machine.press_power();
+    let third = machine.wait_new_boot(&second, wait::seconds(60));
+    let status = guarded.wait_back();
+    guarded.is_back(
+        &status,
+        "containerd.service is inactive, but was running before",
+    );
+    assert_ne!(third, first);
+}

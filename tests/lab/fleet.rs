@@ -1,0 +1,170 @@
+//! Operations of a fleet over time: devices across a planned reboot, cancelled updates, a new
+//! version during an update, a controller that drains, a Node that is registered again,
+//! interference by others, a config that breaks the kubelet, and uninstallation. Two nodes with the
+//! DaemonSet as shipped.
+
+mod api_outage;
+mod broken_kubelet;
+mod device_pod_reboot;
+mod foreign_changes;
+mod node_changes;
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::chaos::judge::{self, Deed};
+use crate::support::agent::{file, manifest};
+use crate::support::{Cluster, Machine, installed::Mine, lab, wait};
+
+const GROUP: &str = "machineconfiguration.openshift.io";
+const FUSE: &str = "machinist.dev/fuse";
+const USER: &str = "uses-fuse";
+const DECLARATION: &str = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: fuse}\n\
+    spec: {resource: machinist.dev/fuse, match: [{path: /dev/fuse}], share: {replicas: 2},\n\
+    \x20 taint: {key: machinist.dev/fuse-first, effect: PreferNoSchedule}}\n";
+
+/// The cluster with its two nodes.
+struct Fleet {
+    cluster: Cluster,
+    first: Machine,
+    second: Machine,
+}
+
+impl Fleet {
+    /// Creates a config with the device's declaration and the given content, and requests it for a
+    /// node.
+    fn ask(&self, node: &str, config: &str, content: &str, systemd: Value) {
+        let files = [
+            file("/etc/machinist/devices.d/fuse.yaml", 0o644, DECLARATION),
+            file("/etc/example.conf", 0o640, content),
+        ];
+        self.cluster
+            .apply(&manifest(config, json!({"files": files}), systemd));
+        self.annotate(node, &format!("{GROUP}/desiredConfig={config}"));
+    }
+
+    fn annotate(&self, node: &str, annotation: &str) {
+        self.cluster
+            .kubectl(&["annotate", "--overwrite", "node", node, annotation]);
+    }
+
+    fn node(&self, name: &str) -> Value {
+        self.cluster.kubectl_json(&["get", "node", name])
+    }
+
+    fn wait_node(&self, name: &str, what: &str, condition: impl FnMut(&Value) -> bool) -> Value {
+        self.cluster
+            .wait_object("node", name, what, wait::seconds(120), condition)
+    }
+
+    fn wait_done(&self, name: &str, config: &str) -> Value {
+        self.wait_node(name, &format!("{config} and Done"), |node| {
+            protocol(node, "currentConfig") == config && protocol(node, "state") == "Done"
+        })
+    }
+
+    fn wait_lent(&self, name: &str, count: &str) {
+        self.wait_node(name, &format!("{FUSE} {count} allocatable"), |node| {
+            node["status"]["allocatable"][FUSE] == count
+        });
+    }
+
+    /// Runs machinist on an administrator's workstation.
+    fn laptop(&self, arguments: &[&str]) -> Output {
+        self.cluster
+            .machinist("laptop", arguments)
+            .output()
+            .unwrap()
+    }
+
+    /// The agents' actions on a node since the log had `from` lines.
+    fn deeds(&self, node: &str, from: usize) -> Vec<Deed> {
+        let deeds = judge::deeds(&self.cluster.audit(), from, node, USER);
+        let agents = deeds.into_iter().map(|(_, deed)| deed);
+        agents
+            .filter(|deed| !matches!(deed, Deed::Reports { .. }))
+            .collect()
+    }
+
+    /// The pod that uses the device and its node, if it is running and ready.
+    fn user(&self) -> Option<(String, String)> {
+        let pods = self
+            .cluster
+            .kubectl_json(&["get", "pods", "-l", &format!("app={USER}")]);
+        let ready = |pod: &&Value| {
+            pod["metadata"]["deletionTimestamp"].is_null()
+                && pod["status"]["containerStatuses"][0]["ready"] == true
+        };
+        let pod = pods["items"].as_array().unwrap().iter().find(ready)?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Some((
+            text(&pod["spec"]["nodeName"]),
+            text(&pod["metadata"]["uid"]),
+        ))
+    }
+
+    /// Applies other settings of the fleet and restarts the agents.
+    fn with_settings(&self, mine: &Mine<'_>) {
+        self.cluster.apply_overlay("vanilla", mine);
+        self.restart_agents();
+    }
+
+    /// Restarts the agent's pods, one node after the other.
+    fn restart_agents(&self) {
+        let agents = "daemonset/machinist";
+        self.cluster
+            .kubectl(&["-n", "machinist-system", "rollout", "restart", agents]);
+        self.cluster.wait_rolled_out();
+    }
+}
+
+fn protocol<'a>(node: &'a Value, name: &str) -> &'a str {
+    let annotations = &node["metadata"]["annotations"];
+    annotations[format!("{GROUP}/{name}")]
+        .as_str()
+        .unwrap_or_default()
+}
+
+fn said(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+#[test]
+fn a_fleet_is_tended_from_a_laptop_through_second_thoughts_and_misfortunes() {
+    let cluster = Cluster::start(&lab().version);
+    let fleet = Fleet {
+        cluster,
+        first: Machine::boot("first"),
+        second: Machine::boot("second"),
+    };
+    for machine in [&fleet.first, &fleet.second] {
+        fleet.cluster.join(machine);
+    }
+    fleet
+        .cluster
+        .install_machinist(&[&fleet.first, &fleet.second], "");
+    for node in ["first", "second"] {
+        let config = format!("rendered-{node}-a");
+        fleet.ask(node, &config, "a\n", Value::Null);
+    }
+    for node in ["first", "second"] {
+        fleet.wait_done(node, &format!("rendered-{node}-a"));
+        fleet.wait_lent(node, "2");
+        fleet.wait_node(node, "a label and a taint of the device", |node| {
+            node["metadata"]["labels"]["machinist.dev/resource.machinist.dev-fuse"] == "present"
+                && node["spec"]["taints"][0]["key"] == "machinist.dev/fuse-first"
+        });
+    }
+    device_pod_reboot::over_a_planned_reboot_with_second_thoughts(&fleet);
+    node_changes::by_the_hand_of_a_controller(&fleet);
+    node_changes::held_by_a_person(&fleet);
+    node_changes::registered_anew(&fleet);
+    foreign_changes::who_change_their_minds(&fleet);
+    if lab().long {
+        api_outage::of_ten_minutes(&fleet);
+    }
+    broken_kubelet::by_a_config_that_breaks_the_kubelet(&fleet);
+    broken_kubelet::without_a_trace(&fleet);
+}

@@ -1,0 +1,104 @@
+//! Checks the diagram in ARCHITECTURE.md against the code: every path, in `use` lines and written
+//! in full, is compared with the table of layering rules.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the test reads the sources"
+)]
+
+#[path = "layering/checker.rs"]
+mod checker;
+#[path = "layering/paths.rs"]
+mod paths;
+#[path = "layering/table.rs"]
+mod table;
+#[path = "layering/tokens.rs"]
+mod tokens;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use checker::violations;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every source file, by its path below `src`.
+fn sources() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut todo = vec![root().join("src")];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if path.extension().is_some_and(|kind| kind == "rs") {
+                let short: PathBuf = path.strip_prefix(root().join("src")).unwrap().into();
+                found.push((
+                    short.to_str().unwrap().to_owned(),
+                    fs::read_to_string(&path).unwrap(),
+                ));
+            }
+        }
+    }
+    found.sort();
+    assert!(found.len() > 100, "only {} files", found.len());
+    found
+}
+
+#[test]
+fn no_room_imports_what_its_wall_keeps_out() {
+    let sources = sources();
+    let mut found = Vec::new();
+    for (file, text) in &sources {
+        found.extend(violations(file, text));
+    }
+    assert!(
+        found.is_empty(),
+        "{} walls are broken:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+/// An unused allowance would make a layering rule weaker than necessary.
+#[test]
+fn every_allowance_is_used() {
+    let mut unused = table::allowances();
+    for (file, text) in &sources() {
+        for used in checker::uses(file, text) {
+            unused.remove(&used);
+        }
+    }
+    assert!(unused.is_empty(), "{unused:#?}");
+}
+
+#[test]
+fn the_table_in_the_architecture_is_the_one_that_is_checked() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let drawn = table::as_markdown();
+    assert!(
+        page.contains(&drawn),
+        "the section \"Walls\" of ARCHITECTURE.md must hold this table:\n{drawn}"
+    );
+}
+
+#[test]
+fn files_stay_as_short_as_promised() {
+    let mut lengths: Vec<_> = sources()
+        .into_iter()
+        .map(|(file, text)| (text.lines().count(), file))
+        .collect();
+    lengths.sort();
+    let longest = lengths.last().unwrap();
+    assert!(longest.0 <= 500, "{longest:?}");
+    let p90 = &lengths[lengths.len() * 9 / 10];
+    assert!(
+        p90.0 <= 300,
+        "nine in ten files have at most 300 lines: {p90:?}"
+    );
+}

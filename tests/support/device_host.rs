@@ -1,0 +1,182 @@
+//! A machine in a temporary directory, with an agent's device service.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use machinist::{
+    device::{Allowances, registry::UnitStates, status::DevicesStatus},
+    device_service::{DevicesHandle, DevicesService, DevicesSettings},
+    kubelet::RegistrationMode,
+    rootfs::Root,
+    shutdown::Tasks,
+};
+
+/// Long enough that no periodic scan happens during a test.
+const RESCAN: Duration = Duration::from_secs(600);
+
+/// A root directory in which device nodes can be created.
+pub(crate) struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        // Any user may create "whiteouts", character devices 0:0, but not on an overlay, and the
+        // temporary directory of a container often is one.
+        for base in [std::env::temp_dir(), "/dev/shm".into()] {
+            let Ok(dir) = tempfile::tempdir_in(base) else {
+                continue;
+            };
+            let machine = Self { dir };
+            std::fs::create_dir_all(machine.path("dev")).unwrap();
+            if make_node(&machine.path("dev/probe"), "probe").is_ok() {
+                std::fs::remove_file(machine.path("dev/probe")).unwrap();
+                for dir in ["etc/machinist/devices.d", "proc/sys/kernel/random"] {
+                    std::fs::create_dir_all(machine.path(dir)).unwrap();
+                }
+                machine.boot("boot-1");
+                return machine;
+            }
+        }
+        panic!("no file system allows device nodes");
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn path(&self, below: &str) -> std::path::PathBuf {
+        self.root().join(below)
+    }
+
+    pub(crate) fn boot(&self, id: &str) {
+        std::fs::write(self.path("proc/sys/kernel/random/boot_id"), id).unwrap();
+    }
+
+    pub(crate) fn plug(&self, name: &str) {
+        let node = self.path("dev").join(name);
+        std::fs::create_dir_all(node.parent().unwrap()).unwrap();
+        make_node(&node, name).unwrap();
+    }
+
+    pub(crate) fn unplug(&self, name: &str) {
+        std::fs::remove_file(self.path("dev").join(name)).unwrap();
+    }
+
+    pub(crate) fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.path("etc/machinist/devices.d").join(file), text).unwrap();
+    }
+
+    pub(crate) fn declare(&self, file: &str, resource: &str, path: &str, replicas: u32) {
+        self.write(
+            file,
+            &format!(
+                "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: x}}\n\
+                 spec:\n  resource: {resource}\n  match: [{{path: \"{path}\"}}]\n  \
+                 share: {{replicas: {replicas}}}\n"
+            ),
+        );
+    }
+
+    pub(crate) fn agent(&self) -> Agent {
+        self.agent_with(None, RESCAN, RegistrationMode::BySocket)
+    }
+
+    /// An agent whose resources the kubelet finds through its plugin watcher.
+    pub(crate) fn agent_that_is_found(&self) -> Agent {
+        self.agent_with(None, RESCAN, RegistrationMode::ByWatcher)
+    }
+
+    /// An agent that scans periodically at this interval, without an event.
+    pub(crate) fn agent_that_looks_every(&self, rescan: Duration) -> Agent {
+        self.agent_with(None, rescan, RegistrationMode::BySocket)
+    }
+
+    /// An agent that starts with allocation disabled by its predecessor.
+    pub(crate) fn withholding_agent(&self, why: &str) -> Agent {
+        let withheld = machinist::device_service::allocation_disabled(why, true);
+        self.agent_with(Some(withheld), RESCAN, RegistrationMode::BySocket)
+    }
+
+    fn agent_with(
+        &self,
+        withheld: Option<machinist::device::AllocationDisabled>,
+        rescan: Duration,
+        registering: RegistrationMode,
+    ) -> Agent {
+        let tasks = Tasks::new();
+        let root = Root::open(self.root()).unwrap();
+        let units = tokio::sync::watch::Sender::new(UnitStates::new());
+        let settings = DevicesSettings {
+            allowances: Allowances::default(),
+            uevents: None,
+            rescan,
+            registering,
+            units: units.subscribe(),
+            withheld,
+        };
+        let handle = DevicesService::start(root, settings, &tasks);
+        Agent {
+            handle,
+            units,
+            tasks,
+        }
+    }
+}
+
+/// Each name has a device number of its own, of a driver that no machine has.
+fn make_node(path: &Path, name: &str) -> nix::Result<()> {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    let mode = Mode::from_bits_truncate(0o666);
+    let minor = name.bytes().fold(1_u64, |minor, byte| {
+        (minor * 31 + u64::from(byte)) % 0xf_fffb
+    });
+    mknod(path, SFlag::S_IFCHR, mode, makedev(240, minor))
+        .or_else(|_| mknod(path, SFlag::S_IFCHR, mode, makedev(0, 0)))
+}
+
+pub(crate) struct Agent {
+    pub(crate) handle: DevicesHandle,
+    /// The states of systemd units.
+    pub(crate) units: tokio::sync::watch::Sender<UnitStates>,
+    tasks: Tasks,
+}
+
+impl Agent {
+    /// The number of running tasks.
+    pub(crate) fn tasks(&self) -> usize {
+        self.tasks.tracker().len()
+    }
+
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        wanted: impl Fn(&DevicesStatus) -> bool,
+    ) -> Arc<DevicesStatus> {
+        let mut status = self.handle.status();
+        let waiting = status.wait_for(|status| wanted(status));
+        match tokio::time::timeout(Duration::from_secs(5), waiting).await {
+            Ok(status) => status.unwrap().clone(),
+            Err(_) => panic!(
+                "not within 5 s: {what}; {:#?}",
+                self.handle.status().borrow()
+            ),
+        }
+    }
+
+    /// Serves claims as the agent of this node; returns the slices to be published.
+    pub(crate) fn claims(
+        &self,
+        claims: Arc<dyn machinist::device::dra::traits::ClaimReader>,
+        published: tokio::sync::watch::Receiver<machinist::device::dra::traits::PublishedPool>,
+    ) -> tokio::sync::watch::Receiver<machinist::device::dra::traits::DesiredPool> {
+        let served = self
+            .handle
+            .serve_claims("node-1", claims, published, &self.tasks);
+        served.unwrap()
+    }
+
+    /// Stops like SIGTERM: everything ends, and every task is joined.
+    pub(crate) async fn stop(self) {
+        self.tasks.finish(Duration::from_secs(1)).await.unwrap();
+    }
+}

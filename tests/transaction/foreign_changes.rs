@@ -1,0 +1,164 @@
+//! Other processes write while an update is open: their content is kept, whatever the result of the
+//! update.
+
+use crate::{
+    sandbox::{Sandbox, config, difference, without_staging},
+    stepwise_update::ByHand,
+};
+
+fn drifted(sandbox: &Sandbox) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut todo = vec![sandbox.path("/var/lib/machinist/drifted")];
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            match std::fs::read_to_string(&path) {
+                Ok(text) => found.push(text),
+                Err(_) => todo.push(path),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn an_undo_keeps_what_somebody_put_in_place_of_ours() {
+    let sandbox = Sandbox::new();
+    let long = format!("/etc/{0}/{0}/long", "n".repeat(200));
+    for path in ["/etc/found", "/etc/a/b", "/etc/a-b", &long] {
+        sandbox.write(path, "found\n");
+    }
+    let before = without_staging(&sandbox.tree());
+    let mut wanted = config("wanted").file("/etc/new/dir/file", "ours\n", 0o644);
+    for path in ["/etc/found", "/etc/a/b", "/etc/a-b", &long, "/etc/made"] {
+        wanted = wanted.file(path, "ours\n", 0o644);
+    }
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&wanted).unwrap();
+    hand.commit().unwrap();
+    for path in ["/etc/found", "/etc/a/b", "/etc/a-b", &long, "/etc/made"] {
+        std::fs::remove_file(sandbox.path(path)).unwrap();
+        sandbox.write(path, &format!("theirs {}\n", &path[..6]));
+    }
+    sandbox.write("/etc/new/dir/beside", "theirs beside ours\n");
+    hand.undo().unwrap();
+    let after = without_staging(&sandbox.tree());
+    assert!(after == before, "{}", difference(&before, &after));
+    let kept = drifted(&sandbox);
+    assert_eq!(
+        kept,
+        [
+            "ours\n",
+            "theirs /etc/a\n",
+            "theirs /etc/a\n",
+            "theirs /etc/f\n",
+            "theirs /etc/m\n",
+            "theirs /etc/n\n",
+            "theirs beside ours\n",
+        ]
+    );
+}
+
+#[test]
+fn a_target_that_changes_before_the_commit_is_left_alone_and_the_rest_goes_back() {
+    let sandbox = Sandbox::new();
+    sandbox.write("/etc/a", "found\n");
+    sandbox.write("/etc/b", "found\n");
+    let wanted = config("wanted")
+        .file("/etc/a", "ours\n", 0o644)
+        .file("/etc/b", "ours\n", 0o644)
+        .file("/etc/c", "ours\n", 0o644);
+    for changed in ["/etc/a", "/etc/b", "/etc/c"] {
+        let mut hand = ByHand::open(&sandbox.root());
+        hand.stage(&wanted).unwrap();
+        std::fs::remove_file(sandbox.path(changed)).ok();
+        sandbox.write(changed, "theirs\n");
+        let before = without_staging(&sandbox.tree());
+        hand.commit().unwrap_err();
+        hand.undo().unwrap();
+        let after = without_staging(&sandbox.tree());
+        assert!(
+            after == before,
+            "{changed}: {}",
+            difference(&before, &after)
+        );
+    }
+    assert_eq!(drifted(&sandbox), [""; 0]);
+}
+
+#[test]
+fn a_directory_that_somebody_uses_meanwhile_does_not_go() {
+    let sandbox = Sandbox::new();
+    let first = config("first")
+        .dir("/srv/ours", 0o755)
+        .file("/srv/ours/f", "x", 0o644);
+    sandbox.applied(&first);
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&config("second")).unwrap();
+    sandbox.write("/srv/ours/theirs", "theirs\n");
+    hand.commit().unwrap_err();
+    hand.undo().unwrap();
+    drop(hand);
+    assert_eq!(sandbox.read("/srv/ours/theirs").unwrap(), "theirs\n");
+    assert_eq!(sandbox.read("/srv/ours/f").unwrap(), "x");
+    sandbox.applied(&config("second"));
+    assert_eq!(sandbox.read("/srv/ours/theirs").unwrap(), "theirs\n");
+    assert_eq!(sandbox.read("/srv/ours/f"), None);
+}
+
+#[test]
+fn a_file_that_came_after_ours_had_gone_is_somebody_elses() {
+    let sandbox = Sandbox::new();
+    let wanted = config("wanted").file("/etc/f", "ours\n", 0o644);
+    sandbox.applied(&wanted);
+    std::fs::remove_file(sandbox.path("/etc/f")).unwrap();
+    sandbox.applied(&config("nothing"));
+    sandbox.write("/etc/f", "a package's\n");
+    sandbox.applied(&wanted);
+    sandbox.applied(&config("nothing"));
+    assert_eq!(sandbox.read("/etc/f").unwrap(), "a package's\n");
+}
+
+#[test]
+fn keys_are_put_into_a_persons_file_and_cut_out_of_it_again() {
+    let sandbox = Sandbox::new();
+    sandbox.write("/etc/passwd", "ann:x:0:0::/home/ann:/bin/sh\n");
+    sandbox.write("/home/ann/.ssh/authorized_keys", "ssh-ed25519 AAAA own\n");
+    let mut wanted = config("wanted");
+    let user = machinist::machine_config::User {
+        ssh_authorized_keys: vec!["ssh-ed25519 BBBB given".to_owned()],
+        ..Default::default()
+    };
+    wanted.0.users.insert("ann".to_owned(), user);
+    sandbox.applied(&wanted);
+    let text = sandbox.read("/home/ann/.ssh/authorized_keys").unwrap();
+    assert!(text.contains("own") && text.contains("given"), "{text}");
+    assert!(sandbox.journal().originals.is_empty());
+    // The user adds a key; it stays when ours are removed.
+    sandbox.write(
+        "/home/ann/.ssh/authorized_keys",
+        &format!("{text}ssh-ed25519 CCCC new\n"),
+    );
+    sandbox.applied(&config("nothing"));
+    let text = sandbox.read("/home/ann/.ssh/authorized_keys").unwrap();
+    assert!(text.contains("own") && text.contains("new"), "{text}");
+    assert!(!text.contains("given"), "{text}");
+}
+
+#[test]
+fn what_others_changed_long_ago_goes_with_the_twenty_first_update_after_it() {
+    let sandbox = Sandbox::new();
+    for day in 1..=30 {
+        let path = format!("/var/lib/machinist/drifted/202001{day:02}T000000Z-0/etc-a");
+        sandbox.write(&path, &format!("{day:02}\n"));
+    }
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&config("wanted").file("/etc/a", "ours\n", 0o644))
+        .unwrap();
+    hand.commit().unwrap();
+    assert_eq!(drifted(&sandbox).len(), 30);
+    hand.close();
+    let newest: Vec<_> = (11..=30).map(|day| format!("{day:02}\n")).collect();
+    assert_eq!(drifted(&sandbox), newest);
+}

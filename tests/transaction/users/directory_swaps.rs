@@ -1,0 +1,90 @@
+//! Directories that a user exchanges for links while the config has files in them.
+
+use machinist::{reason::Reason, rootfs::FileKind};
+
+use super::*;
+use crate::sandbox::difference;
+
+/// Bob replaces the directory of a managed file with a link.
+fn exchange_for_a_link(sandbox: &Sandbox) {
+    let (home, away) = (sandbox.path("/home/bob/a"), sandbox.path("/home/bob/away"));
+    std::fs::rename(&home, away).unwrap();
+    add(sandbox, &Link("/home/bob/a", BOB, "/etc/systemd/system"));
+}
+
+#[test]
+fn a_link_that_comes_after_the_first_apply_keeps_only_its_own_path_from_leaving() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = machine(&[
+        Dir("/home/bob/a", BOB, 0o755),
+        File("/etc/systemd/system/app", 0),
+    ]);
+    apply(&sandbox, &with_file("/home/bob/a/app", BOB)).unwrap();
+    exchange_for_a_link(&sandbox);
+    let refusals = apply(
+        &sandbox,
+        &with_file("/home/bob/a/app", BOB).file("/etc/more", "x", 0o600),
+    );
+    let reasons: Vec<_> = refusals.unwrap_err().iter().map(|it| it.reason).collect();
+    assert_eq!(reasons, [Reason::UnsafePath]);
+    apply(&sandbox, &config("nothing").file("/etc/more", "x", 0o600)).unwrap();
+    assert_eq!(
+        sandbox.read("/etc/systemd/system/app").as_deref(),
+        Some("found\n")
+    );
+    assert_eq!(
+        sandbox.read("/home/bob/away/app").as_deref(),
+        Some("ours\n")
+    );
+    assert_eq!(sandbox.read("/etc/plain"), None);
+    assert_eq!(sandbox.read("/etc/more").as_deref(), Some("x"));
+}
+
+#[test]
+fn a_directory_that_is_exchanged_after_staging_takes_the_update_back() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = machine(&[Dir("/home/bob/a", BOB, 0o755)]);
+    let before = outside(&sandbox);
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&with_file("/home/bob/a/app", BOB)).unwrap();
+    exchange_for_a_link(&sandbox);
+    hand.commit().unwrap_err();
+    hand.undo().unwrap();
+    assert!(
+        outside(&sandbox) == before,
+        "{}",
+        difference(&before, &outside(&sandbox))
+    );
+}
+
+#[test]
+fn an_undo_leaves_behind_what_a_user_put_out_of_reach_and_brings_back_the_rest() {
+    if !plays_users() {
+        return;
+    }
+    for replaced in [false, true] {
+        let sandbox = machine(&[Dir("/home/bob/a", BOB, 0o755), File("/etc/plain", 0)]);
+        if replaced {
+            add(&sandbox, &File("/home/bob/a/app", BOB));
+        }
+        let before = outside(&sandbox);
+        let mut hand = ByHand::open(&sandbox.root());
+        hand.stage(&with_file("/home/bob/a/app", BOB)).unwrap();
+        hand.commit().unwrap();
+        exchange_for_a_link(&sandbox);
+        hand.undo().unwrap();
+        assert_eq!(sandbox.read("/etc/plain").as_deref(), Some("found\n"));
+        assert_eq!(
+            sandbox.read("/home/bob/away/app").as_deref(),
+            Some("ours\n")
+        );
+        let stat = sandbox.root().stat(&at("/home/bob/a")).unwrap().unwrap();
+        assert_eq!(stat.kind, FileKind::Link);
+        let after = outside(&sandbox);
+        assert!(after == before, "{}", difference(&before, &after));
+    }
+}

@@ -1,0 +1,334 @@
+//! Updates without a reboot: their actions, their failures, and configs that are read meanwhile.
+
+use std::sync::Arc;
+
+use machinist::{
+    machine_config::Refusal,
+    reason::Reason,
+    update::{
+        journal::Outcome,
+        phase::Phase,
+        reconciler::{DesiredConfig, Reconciler, UpdateError},
+        store::StoreError,
+    },
+};
+use tokio::sync::watch;
+
+use crate::{
+    harness::{Driver, UNIT, machine, tree},
+    sandbox::{Quiet, Written, config, difference, once, restarting},
+    scripted_services::Script,
+};
+
+fn one() -> Written {
+    config("one")
+        .file("/etc/found", "one\n", 0o644)
+        .file("/etc/a/b", "one\n", 0o600)
+}
+
+fn two() -> Written {
+    config("two")
+        .file("/etc/found", "two\n", 0o644)
+        .file("/etc/c", "two\n", 0o600)
+}
+
+fn restart() -> String {
+    format!("Restart {UNIT}")
+}
+
+#[tokio::test]
+async fn a_config_is_applied_acted_on_and_verified() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = Driver::start(&sandbox, &script, one().desired());
+    let report = driver.until_on(&one()).await;
+    assert_eq!(report.updates[0].outcome, Outcome::Done);
+    assert_eq!(report.failure, None);
+    assert_eq!(sandbox.read("/etc/found").unwrap(), "one\n");
+    assert_eq!(script.asked(), [restart()]);
+    driver.wants(&two());
+    driver.until_on(&two()).await;
+    assert_eq!(sandbox.read("/etc/a/b"), None);
+    driver.stop().await;
+    // The next start finds nothing to do.
+    let mut driver = Driver::start(&sandbox, &script, two().desired());
+    driver.until_on(&two()).await;
+    assert_eq!(script.asked().len(), 2);
+    driver.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_action_brings_everything_back_and_is_not_tried_again_unchanged() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = Driver::start(&sandbox, &script, one().desired());
+    driver.until_on(&one()).await;
+    let before = tree(&sandbox);
+    script.fails(&restart(), Reason::UnitDied, false);
+    driver.wants(&two());
+    let report = driver.until_failed().await;
+    assert_eq!(report.failure.as_ref().unwrap().code, Reason::UnitDied);
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    assert_eq!(report.updates[0].reason, Some(Reason::UnitDied));
+    assert!(!report.unverified);
+    let after = tree(&sandbox);
+    assert!(after == before, "{}", difference(&before, &after));
+    // For the first config, for the second, and for the rollback.
+    assert_eq!(script.asked(), [restart(), restart(), restart()]);
+    assert_eq!(report.config.current.as_ref().unwrap().name, "one");
+    // An equal config with another name changes nothing. Then a better one follows.
+    let mut renamed = two();
+    renamed.0.name = "two-again".to_owned();
+    driver.wants(&renamed);
+    script.heals(&restart());
+    let three = two().file("/etc/d", "three\n", 0o644);
+    driver.wants(&three);
+    let report = driver.until_on(&three).await;
+    assert_eq!(report.failure, None);
+    assert_eq!(script.asked().len(), 4);
+    driver.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_config_taken_back_clears_the_failure() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = Driver::start(&sandbox, &script, one().desired());
+    driver.until_on(&one()).await;
+    script.fails(&restart(), Reason::JobFailed, false);
+    driver.wants(&two());
+    driver.until_failed().await;
+    driver.wants(&one());
+    let report = driver.until_on(&one()).await;
+    assert_eq!(report.failure, None);
+    driver.stop().await;
+    assert_eq!(sandbox.journal().failure, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_passing_failure_is_tried_again_after_a_while_that_grows() {
+    let (sandbox, script) = (machine(), Script::new());
+    script.fails(&restart(), Reason::ManagerUnreachable, true);
+    let mut driver = Driver::start(&sandbox, &script, one().desired());
+    driver.patience = std::time::Duration::from_secs(3600);
+    let begun = tokio::time::Instant::now();
+    let mut waits = Vec::new();
+    for round in 1..=5_usize {
+        driver
+            .until("another attempt", |report| {
+                report.phase == Phase::Failed && report.updates.len() == round
+            })
+            .await;
+        waits.push(begun.elapsed());
+    }
+    let steps: Vec<_> = waits
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+        .collect();
+    for (step, least) in steps.iter().zip([0.7, 1.4, 2.9, 5.9]) {
+        assert!(*step >= least, "{steps:?}");
+    }
+    script.heals(&restart());
+    driver.until_on(&one()).await;
+    driver.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better_one_comes() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = Driver::start(&sandbox, &script, one().desired());
+    driver.until_on(&one()).await;
+    // The source refuses it.
+    let refusal = Refusal::new(Reason::SyntaxInvalid, "no YAML");
+    driver
+        .desired
+        .send_replace(DesiredConfig::Refused(Arc::new(vec![refusal])));
+    let report = driver
+        .until("refused", |report| !report.refused.is_empty())
+        .await;
+    assert_eq!(
+        report.blocking_failure().unwrap().code,
+        Reason::SyntaxInvalid
+    );
+    // It is no longer desired, and nothing is left of it.
+    driver.desired.send_replace(DesiredConfig::Nothing);
+    let report = driver
+        .until("content", |report| report.refused.is_empty())
+        .await;
+    assert_eq!(report.blocking_failure(), None);
+    assert_eq!(report.phase, Phase::Idle);
+    // The machine refuses it: a file exists where a directory is needed.
+    let bad = one().file("/etc/shadow/x", "x", 0o600);
+    sandbox.write("/etc/shadow", "somebody's\n");
+    driver.wants(&bad);
+    let report = driver
+        .until("refused by the plan", |report| {
+            report
+                .failure
+                .as_ref()
+                .is_some_and(|failure| failure.code == Reason::ForeignContent)
+                && report.phase == Phase::Idle
+        })
+        .await;
+    assert_eq!(report.config.current.as_ref().unwrap().name, "one");
+    // The valid config again: nothing to do, and no failure.
+    driver.wants(&one());
+    let report = driver
+        .until("content", |report| report.failure.is_none())
+        .await;
+    assert_eq!(report.phase, Phase::Idle);
+    driver.wants(&two());
+    driver.until_on(&two()).await;
+    assert_eq!(script.asked().len(), 2);
+    driver.stop().await;
+}
+
+#[tokio::test]
+async fn an_interrupted_restart_is_not_done_twice_when_the_unit_has_started_since() {
+    for (invocation, asked) in [("after", 1), ("before", 2)] {
+        let (sandbox, script) = (machine(), Script::new());
+        script.invoked(UNIT, "before");
+        script.hangs(&restart());
+        let driver = Driver::start(&sandbox, &script, one().desired());
+        script.until_asked(&restart()).await;
+        driver.stop().await;
+        assert_eq!(sandbox.journal().transactions.len(), 1);
+        script.heals(&restart());
+        script.invoked(UNIT, invocation);
+        let mut driver = Driver::start(&sandbox, &script, one().desired());
+        driver.until_on(&one()).await;
+        assert_eq!(script.asked().len(), asked, "{invocation}");
+        driver.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_config_that_changes_while_it_acts_is_followed() {
+    let (sandbox, script) = (machine(), Script::new());
+    script.hangs(&restart());
+    let mut driver = Driver::start(&sandbox, &script, one().desired());
+    script.until_asked(&restart()).await;
+    driver.wants(&two());
+    script.heals(&restart());
+    driver.until_on(&two()).await;
+    assert_eq!(sandbox.read("/etc/found").unwrap(), "two\n");
+    assert_eq!(sandbox.read("/etc/a/b"), None);
+    driver.stop().await;
+}
+
+#[tokio::test]
+async fn what_somebody_changed_is_kept_and_reported() {
+    let (sandbox, script) = (machine(), Script::new());
+    let unit = "[Service]\nExecStart=/bin/true\n";
+    let first = one().unit("y.service", unit, false).link("/etc/l", "found");
+    let mut driver = Driver::start(&sandbox, &script, first.desired());
+    driver.until_on(&first).await;
+    std::fs::remove_file(sandbox.path("/etc/l")).unwrap();
+    for path in ["/etc/found", "/etc/systemd/system/y.service", "/etc/l"] {
+        sandbox.write(path, "somebody's work\n");
+    }
+    let drift = driver
+        .until("drift", |report| report.drift.len() == 3)
+        .await;
+    assert_eq!(drift.phase, Phase::Idle);
+    let changed = unit.replace("true", "false");
+    let second = two().unit("y.service", &changed, false).link("/etc/l", "c");
+    driver.wants(&second);
+    let report = driver.until_on(&second).await;
+    assert_eq!(sandbox.read("/etc/found").unwrap(), "two\n");
+    driver
+        .until("no drift", |report| report.drift.is_empty())
+        .await;
+    driver.stop().await;
+    let drifted = sandbox
+        .path("/var/lib/machinist/drifted")
+        .join(&report.updates[0].id);
+    let mut names: Vec<_> = std::fs::read_dir(drifted)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        ["etc-found", "etc-l", "etc-systemd-system-y.service"]
+    );
+}
+
+#[tokio::test]
+async fn a_link_that_enabled_a_unit_leaves_as_nobodys_work() {
+    let (sandbox, script) = (machine(), Script::new());
+    let unit = "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n";
+    let first = one().unit("y.service", unit, true);
+    let mut driver = Driver::start(&sandbox, &script, first.desired());
+    driver.until_on(&first).await;
+    let link = sandbox.path("/etc/systemd/system/multi-user.target.wants/y.service");
+    assert!(link.is_symlink());
+    let second = one().unit("y.service", unit, false);
+    driver.wants(&second);
+    driver.until_on(&second).await;
+    driver.stop().await;
+    assert!(!link.is_symlink());
+    assert!(!sandbox.path("/var/lib/machinist/drifted").exists());
+}
+
+#[test]
+fn one_writer_at_a_time() {
+    let sandbox = machine();
+    let (_keep, desired) = watch::channel(one().desired());
+    let new = || {
+        let (script, conduct) = (Script::new(), restarting(UNIT));
+        Reconciler::new(
+            &sandbox.root(),
+            Some(script),
+            Quiet,
+            conduct,
+            desired.clone(),
+        )
+    };
+    let first = new().unwrap();
+    let second = new().err().unwrap();
+    assert!(
+        matches!(second, UpdateError::Store(StoreError::Locked { .. })),
+        "{second:?}"
+    );
+    drop(first);
+    new().unwrap();
+}
+
+#[test]
+fn a_journal_that_cannot_be_trusted_stops_everything() {
+    for (text, code) in [
+        ("torn", Reason::JournalUnreadable),
+        (
+            "{\"machinistJournal\":9,\"minReader\":9,\"checksum\":\"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"}\n",
+            Reason::JournalTooNew,
+        ),
+    ] {
+        let (sandbox, script) = (machine(), Script::new());
+        let conduct = || restarting(UNIT);
+        once(&sandbox.root(), Some(script.clone()), conduct(), &one()).unwrap();
+        sandbox.write("/var/lib/machinist/journal", text);
+        let before = machinist::rootfs::TreeSnapshot::capture(&sandbox.root()).unwrap();
+        let report = once(&sandbox.root(), Some(script.clone()), conduct(), &two());
+        let failure = report.unwrap().failure.clone().unwrap();
+        assert_eq!(failure.code, code);
+        let after = machinist::rootfs::TreeSnapshot::capture(&sandbox.root()).unwrap();
+        assert!(after == before, "{}", difference(&before, &after));
+    }
+}
+
+#[tokio::test]
+async fn a_persons_word_puts_back_what_drifted_and_tries_again_what_failed() {
+    let (sandbox, script) = (machine(), Script::new());
+    let mut driver = Driver::start(&sandbox, &script, one().desired());
+    driver.until_on(&one()).await;
+    sandbox.write("/etc/found", "edited\n");
+    driver
+        .until("the drift", |report| !report.drift.is_empty())
+        .await;
+    driver.word();
+    driver
+        .until("repaired", |report| {
+            report.asked == 1 && report.updates.len() == 2 && report.phase == Phase::Idle
+        })
+        .await;
+    assert_eq!(sandbox.read("/etc/found").unwrap(), "one\n");
+    driver.stop().await;
+}

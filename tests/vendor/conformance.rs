@@ -1,0 +1,229 @@
+//! `machinist vendor-check`: its findings in programs that follow the protocol, and in those that
+//! do not.
+
+use std::time::Duration;
+
+use machinist::{
+    abs_path::AbsPath,
+    device::vendor_declaration,
+    rootfs::Root,
+    shutdown::Tasks,
+    vendor_api::{
+        api::v1::{self as api, from_vendor::Said},
+        conformance::{ConformanceCheck, ProgramExit, RuleResult, RuleVerdict, StepTimeouts},
+    },
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::examples::example;
+
+const FILE: &str = "\
+apiVersion: machinist.dev/v1
+kind: DeviceVendor
+metadata: {name: acme}
+spec: {connects: program, resources: [acme.dev/*], devices: ['/dev/acme*']}
+";
+
+/// Checks the program that `program` starts on the socket's path.
+async fn check<F: Future<Output = ()> + Send + 'static>(
+    program: impl FnOnce(String) -> F,
+) -> Vec<RuleResult> {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    let tasks = Tasks::new();
+    let vendor = vendor_declaration::parse("acme.yaml", FILE).unwrap();
+    let path = AbsPath::new("/agent.sock").unwrap();
+    let check = ConformanceCheck::listen(&root, path, vendor, &tasks).unwrap();
+    let socket = dir.path().join("agent.sock").display().to_string();
+    let program = tokio::spawn(program(socket));
+    let found = check
+        .run(StepTimeouts {
+            step: Duration::from_secs(3),
+            answer: Duration::from_secs(1),
+            heartbeats: Duration::from_secs(4),
+        })
+        .await;
+    program.abort();
+    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    found
+}
+
+fn broken(found: &[RuleResult]) -> Vec<String> {
+    let broken = found
+        .iter()
+        .filter(|one| one.verdict == RuleVerdict::Broken);
+    broken
+        .map(|one| format!("{}: {}", one.rule, one.seen))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_keeps_every_rule() {
+    let found = check(example::serve).await;
+    assert_eq!(broken(&found), Vec::<String>::new());
+    let kept = found
+        .iter()
+        .filter(|one| one.verdict == RuleVerdict::Kept)
+        .count();
+    assert_eq!((kept, found.len()), (10, 15), "{found:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_never_comes_is_told_of() {
+    let found = check(|_| std::future::pending()).await;
+    assert_eq!(found.len(), 15, "all rules are named, whatever happens");
+    let broken = broken(&found);
+    assert_eq!(broken.len(), 1, "{broken:?}");
+    assert!(broken[0].ends_with("no session within 3 s"), "{broken:?}");
+}
+
+fn snapshot(generation: u64, device: &str) -> api::Snapshot {
+    api::Snapshot {
+        resource: "acme.dev/x".into(),
+        generation,
+        devices: vec![crate::program::device(device)],
+        asks: None,
+    }
+}
+
+/// Sends Hello and one invalid snapshot, and nothing more.
+async fn sloppy(socket: String) {
+    says(socket, vec![snapshot(1, "sda")]).await;
+}
+
+/// Sends Hello and these snapshots, and nothing more.
+async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
+    let endpoint = tonic::transport::Endpoint::new(format!("unix:{socket}")).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let (to, said) = mpsc::channel(8);
+    let say = |said| to.send(api::FromVendor { said: Some(said) });
+    let hello = api::Hello {
+        api_versions: vec!["v1".into()],
+        vendor: "acme".into(),
+        instance: "one".into(),
+        resources: vec!["acme.dev/x".into()],
+    };
+    say(Said::Hello(hello)).await.unwrap();
+    for snapshot in snapshots {
+        say(Said::Snapshot(snapshot)).await.unwrap();
+    }
+    let mut client = api::vendor_client::VendorClient::new(channel);
+    let mut from = client
+        .session(ReceiverStream::new(said))
+        .await
+        .unwrap()
+        .into_inner();
+    while from.message().await.is_ok_and(|message| message.is_some()) {}
+    drop(to);
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_broken_rule_is_told_with_what_was_seen() {
+    let broken = broken(&check(sloppy).await);
+    let expected = [
+        "/dev/sda is not among the nodes that vendor acme may hand out",
+        "it sends a message within three heartbeats",
+        "it answers Quiesce: no answer in time",
+        "it answers Resume: no answer in time",
+        "it reconnects when the session ends: not within 3 s",
+    ];
+    assert_eq!(broken.len(), expected.len(), "{broken:#?}");
+    for (found, expected) in broken.iter().zip(expected) {
+        assert!(found.contains(expected), "{found}: {expected}");
+    }
+}
+
+#[test]
+fn a_program_that_has_ended_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("acme.yaml");
+    std::fs::write(&file, FILE).unwrap();
+    let began = std::time::Instant::now();
+    let command = std::process::Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .args(["vendor-check", "--file"])
+        .arg(&file)
+        .args(["--", "sh", "-c", "exit 7"])
+        .output()
+        .unwrap();
+    let took = began.elapsed();
+    assert_eq!(command.status.code(), Some(1));
+    let told = String::from_utf8(command.stdout).unwrap();
+    assert!(
+        told.contains("the program exited: exit status: 7"),
+        "{told}"
+    );
+    assert!(took < StepTimeouts::default().step, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_goes_into_the_background_is_judged_by_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    let tasks = Tasks::new();
+    let vendor = vendor_declaration::parse("acme.yaml", FILE).unwrap();
+    let path = AbsPath::new("/agent.sock").unwrap();
+    let check = ConformanceCheck::listen(&root, path, vendor, &tasks).unwrap();
+    let well = Some(ProgramExit {
+        how: "exit status: 0".to_owned(),
+        well: true,
+    });
+    let (_tell, ended) = tokio::sync::watch::channel(well);
+    let socket = dir.path().join("agent.sock").display().to_string();
+    // Later than the last message of a program that has ended can arrive.
+    let program = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        says(socket, vec![snapshot(1, "acme0")]).await;
+    });
+    let patience = StepTimeouts {
+        step: Duration::from_secs(10),
+        answer: Duration::from_secs(1),
+        heartbeats: Duration::from_secs(1),
+    };
+    let found = check.of_program(ended).run(patience).await;
+    program.abort();
+    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    for kept in &found[..3] {
+        assert_eq!(kept.verdict, RuleVerdict::Kept, "{kept:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_follows_the_first_snapshot_is_judged_too() {
+    let rule = "a later snapshot replaces the previous one, and generations never decrease";
+    let healthy = |generation| snapshot(generation, "acme0");
+    for (generations, expected) in [
+        (&[7, 3][..], RuleVerdict::Broken),
+        (&[7, 8], RuleVerdict::Kept),
+        (&[7], RuleVerdict::Skipped),
+    ] {
+        let said = generations.iter().copied().map(healthy).collect();
+        let found = check(|socket| says(socket, said)).await;
+        let one = found.iter().find(|one| one.rule == rule).unwrap();
+        assert_eq!(one.verdict, expected, "{one:?}");
+        if expected == RuleVerdict::Broken {
+            let why = "generation 3 is older than 7";
+            assert!(one.seen.contains(why), "{one:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_refused_is_told_with_its_place_and_nothing_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("acme.yaml");
+    std::fs::write(&file, FILE.replace("program", "telepathy")).unwrap();
+    let command = std::process::Command::new(env!("CARGO_BIN_EXE_machinist"))
+        .args(["vendor-check", "--file"])
+        .arg(&file)
+        .args(["--", "touch"])
+        .arg(dir.path().join("started"))
+        .output()
+        .unwrap();
+    assert_eq!(command.status.code(), Some(1));
+    let told = String::from_utf8(command.stderr).unwrap();
+    assert!(told.contains("acme.yaml:4:18"), "{told}");
+    assert!(told.contains("program, plugin"), "{told}");
+    assert!(!dir.path().join("started").exists());
+}

@@ -1,0 +1,418 @@
+//! Starts, crashes and restarts: of the program, of the agent, of the vendor's file.
+
+use machinist::vendor_api::api::v1::{self as api, Reason, from_agent, from_vendor::Said};
+use tonic::Code;
+
+use crate::{
+    device_host::Machine,
+    program::{device, listed, lists, vendor_is, wait},
+};
+
+fn machine() -> Machine {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.plug("acme1");
+    machine.vendor("acme", "");
+    machine
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vendor_offers_devices_and_says_how_they_are() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    assert_eq!(
+        (welcome.api_version.as_str(), welcome.grace_ms),
+        ("v1", 1000)
+    );
+    assert_eq!(welcome.limits.unwrap().devices, 1000);
+    assert_eq!(welcome.kept, []);
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0"), device("acme1")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy", "x/acme1=Healthy"]).await;
+    let mut hot = device("acme1");
+    (hot.health, hot.reason) = (api::Health::Unhealthy.into(), "92 °C".into());
+    program
+        .offer("acme.dev/x", 2, vec![device("acme0"), hot])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy", "x/acme1=Unhealthy (92 °C)"]).await;
+    program
+        .offer("acme.dev/x", 3, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_lost_leaves_the_devices_for_the_grace_and_a_resume_brings_them_back() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 5, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    drop(program);
+    vendor_is(&agent, "acme", |one| one.lapsing.is_some()).await;
+    assert_eq!(listed(&agent.handle.status_now()), ["x/acme0=Healthy"]);
+    let status = agent
+        .until("lapsed", |status| listed(status)[0].contains("Unhealthy"))
+        .await;
+    let shown = &listed(&status)[0];
+    assert!(
+        shown.contains("vendor acme is disconnected: it closed its session"),
+        "{shown}"
+    );
+    let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    assert_eq!(welcome.kept[0].generation, 5);
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    let old = program
+        .offer("acme.dev/x", 4, vec![device("acme1")])
+        .await
+        .unwrap_err();
+    assert_eq!(old.reason(), Reason::GenerationOld);
+    assert!(old.message.contains("older than 5"), "{}", old.message);
+    program
+        .offer("acme.dev/x", 5, vec![device("acme0")])
+        .await
+        .unwrap();
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_grace_runs_also_for_one_that_dies_while_it_is_answered() {
+    let machine = machine();
+    let agent = machine.agent();
+    for round in 0..20 {
+        let (program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+        let snapshot = api::Snapshot {
+            resource: "acme.dev/x".into(),
+            generation: round + 1,
+            devices: vec![device("acme0")],
+            asks: None,
+        };
+        program.say(Said::Snapshot(snapshot)).await;
+        // Before, during and after the check of the socket.
+        tokio::time::sleep(std::time::Duration::from_micros(round * 100)).await;
+        drop(program);
+        vendor_is(&agent, "acme", |one| {
+            one.instance.is_none() && one.lapsing.is_some()
+        })
+        .await;
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_instance_waits_for_the_first_one_and_then_begins_anew() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut first, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    first
+        .offer("acme.dev/x", 9, vec![device("acme0")])
+        .await
+        .unwrap();
+    let refused = machine
+        .hello("acme", "two", &["acme.dev/x"])
+        .await
+        .err()
+        .unwrap();
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    assert!(
+        refused
+            .message()
+            .contains("instance \"one\" of vendor acme already has a session"),
+        "{refused}"
+    );
+    let (mut again, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    assert_eq!(welcome.kept.len(), 1);
+    assert_eq!(
+        first.last_word().await.code(),
+        Code::Aborted,
+        "the dead stream is replaced"
+    );
+    again
+        .offer("acme.dev/x", 10, vec![device("acme0")])
+        .await
+        .unwrap();
+    drop(again);
+    vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
+    let (mut second, welcome) = machine.hello("acme", "two", &["acme.dev/x"]).await.unwrap();
+    assert_eq!(welcome.kept, []);
+    second
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_never_says_its_devices_again_loses_them_after_the_grace() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut first, _) = machine
+        .hello("acme", "one", &["acme.dev/x", "acme.dev/y"])
+        .await
+        .unwrap();
+    first
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    first
+        .offer("acme.dev/y", 1, vec![device("acme1")])
+        .await
+        .unwrap();
+    drop(first);
+    vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
+    let (_second, _) = machine.hello("acme", "two", &["acme.dev/x"]).await.unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    let expected = "x/acme0=Unhealthy (vendor acme has not offered it again since it reconnected)";
+    lists(&agent, &[expected]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_starts_again_has_the_devices_at_once_and_waits_for_the_vendor() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 7, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+    assert_eq!(program.last_word().await.code(), Code::Unavailable);
+    let agent = machine.agent();
+    assert_eq!(listed(&agent.handle.status_now()), ["x/acme0=Healthy"]);
+    agent
+        .until("lapsed", |status| {
+            listed(status)[0].contains("has not connected since the agent started")
+        })
+        .await;
+    let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    assert_eq!(welcome.kept, [], "another agent received the generations");
+    program
+        .offer("acme.dev/x", 7, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+    std::fs::remove_file(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
+    let agent = machine.agent();
+    lists(&agent, &[]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_goes_takes_everything_with_it_and_one_that_comes_back_begins_anew() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    std::fs::remove_file(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
+    let last = program.last_word().await;
+    assert!(
+        last.message().contains("no file declares vendor acme"),
+        "{last}"
+    );
+    lists(&agent, &[]).await;
+    let socket = machine.vendor_socket("acme");
+    wait("the socket goes", || !socket.exists()).await;
+    machine.vendor("acme", "");
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+    assert!(!socket.exists(), "an agent that stops leaves no socket");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_vendor_left_that_no_file_declares_goes_once_all_files_can_be_read() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+    let file = |name: &str| machine.path("etc/machinist/vendors.d").join(name);
+    std::fs::remove_file(file("acme.yaml")).unwrap();
+    // The broken file may be the one that declares acme.
+    std::fs::write(file("other.yaml"), "{").unwrap();
+    let agent = machine.agent();
+    agent
+        .until("the change to be reported", |status| {
+            !status.problems.is_empty()
+        })
+        .await;
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    std::fs::remove_file(file("other.yaml")).unwrap();
+    lists(&agent, &[]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_changes_holds_for_the_next_message() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let both = vec![device("acme0"), device("acme1")];
+    program.offer("acme.dev/x", 1, both.clone()).await.unwrap();
+    machine.vendor("acme", "  limits: {devices: 1}\n");
+    let mut generation = 2;
+    let rejected = loop {
+        match program.offer("acme.dev/x", generation, both.clone()).await {
+            Err(rejected) => break rejected,
+            Ok(()) => generation += 1,
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert!(generation < 50, "the file is not applied");
+    };
+    assert_eq!(rejected.reason(), Reason::Limit);
+    assert!(
+        rejected.message.contains("2 devices are more than the 1"),
+        "{}",
+        rejected.message
+    );
+    lists(&agent, &["x/acme0=Healthy", "x/acme1=Healthy"]).await;
+    // A resource that is no longer allowed is withdrawn, and the program is notified.
+    machine.vendor_of("acme", "[acme.dev/y]", "");
+    let from_agent::Said::Rejected(rejected) = program.next().await.unwrap() else {
+        panic!("it is not notified");
+    };
+    assert_eq!(rejected.reason(), Reason::ResourceForbidden);
+    assert_eq!(
+        rejected.message,
+        "vendor acme may not offer acme.dev/x any more"
+    );
+    lists(&agent, &[]).await;
+    machine.vendor("acme", "  users: [4242]\n");
+    assert_eq!(program.last_word().await.code(), Code::PermissionDenied);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_claimant_is_refused_and_comes_into_force_when_the_first_one_goes() {
+    let machine = machine();
+    machine.vendor("other", "");
+    let agent = machine.agent();
+    let (mut first, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    first
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    let (mut second, _) = machine
+        .hello("other", "one", &["acme.dev/x"])
+        .await
+        .unwrap();
+    let taken = second
+        .offer("acme.dev/x", 1, vec![device("acme1")])
+        .await
+        .unwrap_err();
+    assert_eq!(taken.reason(), Reason::ResourceTaken);
+    assert_eq!(
+        taken.message,
+        "acme.dev/x is already offered by vendor acme"
+    );
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    std::fs::remove_file(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
+    let freed = second.next().await.unwrap();
+    assert!(matches!(freed, from_agent::Said::Accepted(one) if one.generation == 1));
+    lists(&agent, &["x/acme1=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_declaration_that_waits_for_a_name_is_looked_at_as_soon_as_it_has_it() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut first, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    first
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    machine.declare("x.yaml", "acme.dev/x", "/dev/acme1", 1);
+    agent
+        .until("it waits", |status| !status.problems.is_empty())
+        .await;
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    std::fs::remove_file(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
+    lists(&agent, &["x/acme1=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
+    let machine = machine();
+    machine.vendor("other", "");
+    let agent = machine.agent();
+    let (mut first, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    first
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    let (mut second, _) = machine
+        .hello("other", "one", &["acme.dev/y"])
+        .await
+        .unwrap();
+    second
+        .offer("acme.dev/y", 1, vec![device("acme1")])
+        .await
+        .unwrap();
+    drop(first);
+    let gone = "x/acme0=Unhealthy (vendor acme is disconnected: it closed its session)";
+    lists(&agent, &[gone, "y/acme1=Healthy"]).await;
+    // The agent task that removed the devices also serves the new session, so the effects of the
+    // removal on others are complete.
+    let (mut first, _) = machine.hello("acme", "two", &["acme.dev/x"]).await.unwrap();
+    first
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy", "y/acme1=Healthy"]).await;
+    second
+        .offer("acme.dev/y", 2, vec![device("acme1")])
+        .await
+        .unwrap();
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_that_somebody_removes_or_replaces_is_made_again() {
+    let machine = machine();
+    let agent = machine.agent();
+    let socket = machine.vendor_socket("acme");
+    wait("the socket", || socket.exists()).await;
+    let answers = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
+    std::fs::remove_file(&socket).unwrap();
+    wait("a new socket", answers).await;
+    // The socket of a program that has ended: nothing listens on it.
+    let other = socket.with_file_name("other");
+    drop(std::os::unix::net::UnixListener::bind(&other).unwrap());
+    std::fs::rename(&other, &socket).unwrap();
+    wait("ours again", answers).await;
+    std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    wait("with its directory", answers).await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+}

@@ -1,0 +1,443 @@
+//! A vendor is not trusted: invalid messages are refused with an explanation, and no other vendor
+//! is affected.
+
+use std::{os::unix::net::UnixStream, time::Duration};
+
+use machinist::vendor_api::api::v1::{self as api, Reason, from_vendor::Said};
+use tonic::Code;
+
+use crate::{
+    device_host::{Agent, Machine},
+    program::{Manner, Program, device, lists, node, vendor_is},
+};
+
+/// A machine on which a well-behaved vendor has one device.
+pub(crate) async fn with_a_neighbour() -> (Machine, Agent, Program) {
+    let machine = Machine::new();
+    machine.plug("acme0");
+    machine.vendor("acme", "");
+    machine.vendor("good", "");
+    let agent = machine.agent();
+    let (mut good, _) = machine
+        .hello("good", "one", &["acme.dev/good"])
+        .await
+        .unwrap();
+    good.offer("acme.dev/good", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    (machine, agent, good)
+}
+
+/// The neighbour is unaffected, and the vendor itself may reconnect.
+pub(crate) async fn unharmed(machine: &Machine, agent: &Agent, mut good: Program) {
+    good.offer("acme.dev/good", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    let status = agent.handle.status_now();
+    assert_eq!(crate::program::listed(&status)[0], "good/acme0=Healthy");
+    vendor_is(agent, "acme", |one| one.instance.is_none()).await;
+    machine
+        .hello("acme", "later", &["acme.dev/x"])
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_who_is_not_in_the_file_is_refused_by_name() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    machine.vendor("strict", "  users: [4242]\n");
+    let refused = machine
+        .hello("strict", "one", &["acme.dev/x"])
+        .await
+        .err()
+        .unwrap();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let expected = format!(
+        "user {} may not connect as vendor strict",
+        nix::unistd::geteuid()
+    );
+    assert_eq!(refused.message(), expected);
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sockets_and_directories_let_nobody_else_in() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let (machine, agent, _good) = with_a_neighbour().await;
+    machine.vendor("grouped", "  group: 4242\n");
+    machine
+        .hello("grouped", "one", &["acme.dev/y"])
+        .await
+        .unwrap();
+    for (name, group) in [("acme", 0), ("grouped", 4242)] {
+        let socket = machine.vendor_socket(name);
+        for (path, mode) in [(socket.as_path(), 0o660), (socket.parent().unwrap(), 0o750)] {
+            let found = std::fs::symlink_metadata(path).unwrap();
+            assert_eq!(found.permissions().mode() & 0o7777, mode, "{path:?}");
+            if nix::unistd::geteuid().is_root() {
+                assert_eq!((found.uid(), found.gid()), (0, group), "{path:?}");
+            }
+        }
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hello_that_claims_too_much_is_refused_with_a_sentence() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let many: Vec<String> = (0..9).map(|n| format!("acme.dev/{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let long = "x".repeat(129);
+    for (vendor, instance, resources, expected) in [
+        (
+            "good",
+            "one",
+            &["acme.dev/x"][..],
+            "this is the socket of vendor acme",
+        ),
+        ("acme", "", &["acme.dev/x"], "the instance name is not"),
+        ("acme", &long, &["acme.dev/x"], "the instance name is not"),
+        (
+            "acme",
+            "one",
+            &["other.dev/x"],
+            "vendor acme may not offer other.dev/x",
+        ),
+        ("acme", "one", &["../x"], "is not a valid resource name"),
+        ("acme", "one", &[], "0 resources are named"),
+        (
+            "acme",
+            "one",
+            &many,
+            "9 resources are named; vendor acme may offer 1 to 8",
+        ),
+    ] {
+        let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+        let refused = program
+            .hello(vendor, instance, resources)
+            .await
+            .unwrap_err();
+        assert!(refused.message().contains(expected), "{refused}");
+    }
+    let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+    program
+        .say(Said::Heartbeat(api::Heartbeat { number: 1 }))
+        .await;
+    assert_eq!(
+        program.last_word().await.message(),
+        "the first message is not Hello"
+    );
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_are_too_large_end_the_session_unread() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let mut huge = device("acme0");
+    huge.attributes = [("a".to_owned(), "x".repeat(10 << 20))].into();
+    let ten_thousand = (0..10_000).map(|n| device(&format!("acme{n}"))).collect();
+    let many_parts = vec![api::Device::default(); 10_000];
+    for (devices, expected) in [
+        (vec![huge], "a message is larger than 524288 bytes"),
+        (
+            ten_thousand,
+            "the message has 20000 parts; at most 8192 are read",
+        ),
+        (
+            many_parts,
+            "the message has 10000 parts; at most 8192 are read",
+        ),
+    ] {
+        let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+        program
+            .say(Said::Snapshot(api::Snapshot {
+                resource: "acme.dev/x".into(),
+                generation: 1,
+                devices,
+                asks: None,
+            }))
+            .await;
+        let last = program.last_word().await;
+        assert_eq!(
+            (last.code(), last.message()),
+            (Code::ResourceExhausted, expected)
+        );
+    }
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_that_are_wrong_are_rejected_and_the_session_goes_on() {
+    let (machine, agent, _good) = with_a_neighbour().await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program
+        .offer("acme.dev/x", 1, vec![device("acme0")])
+        .await
+        .unwrap();
+    let other = program
+        .offer("acme.dev/other", 1, Vec::new())
+        .await
+        .unwrap_err();
+    assert_eq!(other.reason(), Reason::ResourceUnknown);
+    let many = (0..1001).map(|n| device(&format!("acme{n}"))).collect();
+    let many = program.offer("acme.dev/x", 2, many).await.unwrap_err();
+    assert_eq!(many.reason(), Reason::Limit);
+    for (path, expected) in [
+        ("/dev/acme0/../../etc/shadow", "it holds . or .."),
+        (
+            "/etc/shadow",
+            "not among the nodes that vendor acme may hand out",
+        ),
+        ("/dev/acme9", "/dev/acme9 does not exist"),
+    ] {
+        let mut wrong = device("bad");
+        wrong.recipe = Some(node(path));
+        let wrong = program
+            .offer("acme.dev/x", 2, vec![wrong])
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (wrong.reason(), wrong.device.as_str()),
+            (Reason::PathForbidden, "bad")
+        );
+        assert!(wrong.message.contains(expected), "{}", wrong.message);
+    }
+    program
+        .offer("acme.dev/x", 2, vec![device("acme0")])
+        .await
+        .unwrap();
+    lists(&agent, &["good/acme0=Healthy", "x/acme0=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_gathered_while_nobody_read_it_is_no_flood() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    // Four for each second of half a minute, and all of them at once.
+    for number in 0..120 {
+        program
+            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .await;
+    }
+    for number in 0..120 {
+        let echo = program.next().await.unwrap();
+        assert_eq!(
+            echo,
+            api::from_agent::Said::Heartbeat(api::Heartbeat { number })
+        );
+    }
+    drop(program);
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_goes_on_too_fast_is_told_so_after_a_while() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let began = tokio::time::Instant::now();
+    for number in 0..400 {
+        program
+            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .await;
+    }
+    let last = loop {
+        match program.next().await {
+            Ok(_) => {}
+            Err(last) => break last,
+        }
+    };
+    assert_eq!(last.code(), Code::ResourceExhausted);
+    assert_eq!(last.message(), "more than 20 messages in a second");
+    assert!(began.elapsed().as_secs() >= 4, "{:?}", began.elapsed());
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_ends_the_session_and_holds_no_memory() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let before = resident();
+    for _ in 0..3 {
+        let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+        // As large as the agent reads, and never accepted: the id is invalid.
+        let reason = "x".repeat(500);
+        let wrong = api::Device {
+            reason,
+            ..api::Device::default()
+        };
+        for generation in 1..20 {
+            program
+                .say(Said::Snapshot(api::Snapshot {
+                    resource: "acme.dev/x".into(),
+                    generation,
+                    devices: vec![wrong.clone(); 1000],
+                    asks: None,
+                }))
+                .await;
+        }
+        // Small ones are quick on any machine: more than are read ahead.
+        for number in 0..2000 {
+            program
+                .say(Said::Heartbeat(api::Heartbeat { number }))
+                .await;
+        }
+        let last = program.last_word().await;
+        assert_eq!(last.code(), Code::ResourceExhausted);
+        assert_eq!(last.message(), "more than 20 messages in a second");
+    }
+    let grown = resident().saturating_sub(before);
+    // Of 60 messages with 30 MiB only a few are in transit, most of them in the program.
+    eprintln!("resident memory after the floods: +{grown} KiB, the program's own included");
+    // Other tests run in this process at the same time, hence the margin.
+    assert!(grown < 100 * 1024, "+{grown} KiB");
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+/// Resident memory of this process in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.unwrap().parse().unwrap()
+}
+
+/// Sends pings for some seconds at the highest possible rate; returns the number of answers.
+fn pings(socket: &std::path::Path) -> (usize, Duration) {
+    use std::io::{Read as _, Write as _};
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let mut answers = stream.try_clone().unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut bytes, mut buffer) = (0, [0; 4096]);
+        while let Ok(count @ 1..) = answers.read(&mut buffer) {
+            bytes += count;
+        }
+        bytes
+    });
+    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let start = [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        &[0, 0, 0, 4, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    stream.write_all(&start).unwrap();
+    stream
+        .set_write_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let (flood, mut at) = (ping.repeat(100), 0);
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        // A partial write continues at its end.
+        if let Ok(count) = stream.write(&flood[at..]) {
+            at = (at + count) % flood.len();
+        }
+    }
+    let took = began.elapsed();
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    (reader.join().unwrap() / ping.len(), took)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_pings_is_answered_at_a_measured_pace() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    drop(machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap());
+    let socket = machine.vendor_socket("acme");
+    let flood = tokio::task::spawn_blocking(move || pings(&socket));
+    let (answers, took) = flood.await.unwrap();
+    let most = 1300 + 500 * usize::try_from(took.as_secs() + 1).unwrap();
+    assert!((100..most).contains(&answers), "{answers} in {took:?}");
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_were_left_hold_nobody_up() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let socket = machine.vendor_socket("acme");
+    for _ in 0..150 {
+        drop(UnixStream::connect(&socket).unwrap());
+    }
+    let start = std::time::Instant::now();
+    machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let took = start.elapsed();
+    assert!(
+        took < Duration::from_secs(10),
+        "{took:?}, and the grace is 30 s"
+    );
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_never_reads_loses_its_session() {
+    let (machine, agent, good) = with_a_neighbour().await;
+    let manner = Manner { window: Some(1) };
+    let program = machine.open("acme", manner).await;
+    // Even the Welcome is blocked, so it is not waited for.
+    let program = program.unwrap();
+    program
+        .say(Said::Hello(api::Hello {
+            api_versions: vec!["v1".into()],
+            vendor: "acme".into(),
+            instance: "one".into(),
+            resources: vec!["acme.dev/x".into()],
+        }))
+        .await;
+    vendor_is(&agent, "acme", |one| one.instance.is_some()).await;
+    for number in 0..200 {
+        program
+            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .await;
+        tokio::time::sleep(Duration::from_millis(if number < 30 { 1 } else { 52 })).await;
+        let status = agent.handle.vendors().status();
+        let acme = status.iter().find(|one| one.vendor == "acme").unwrap();
+        if let Some(why) = &acme.lapsing {
+            assert_eq!(why, "it does not read its messages");
+            break;
+        }
+        assert!(number < 199, "it still has its session");
+    }
+    drop(program);
+    unharmed(&machine, &agent, good).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_much_as_a_vendor_may_offer_takes_a_few_mebibytes() {
+    let (machine, agent, mut good) = with_a_neighbour().await;
+    machine.vendor("large", "  limits: {devices: 2000}\n");
+    let (mut program, _) = machine
+        .hello("large", "one", &["acme.dev/x"])
+        .await
+        .unwrap();
+    let long = |number: usize| {
+        let mut device = device(&format!("{number:0>40}"));
+        // A device that is not advertised need not exist.
+        device.health = api::Health::Unhealthy.into();
+        device.recipe = Some(node(&format!("/dev/acme{number:0>40}")));
+        device
+    };
+    let before = resident();
+    program
+        .offer("acme.dev/x", 1, (0..2000).map(long).collect())
+        .await
+        .unwrap();
+    agent
+        .until("all are listed", |status| {
+            status.devices.iter().any(|one| one.devices.len() == 2000)
+        })
+        .await;
+    let grown = resident().saturating_sub(before);
+    eprintln!(
+        "2000 devices of one vendor: +{grown} KiB, including the lists for kubelet and status, and the program's own memory"
+    );
+    good.offer("acme.dev/good", 2, vec![device("acme0")])
+        .await
+        .unwrap();
+    agent.stop().await;
+}

@@ -1,0 +1,153 @@
+//! How mistakes are reported to a vendor and to the machine's administrator, and how they are
+//! fixed.
+
+use machinist::vendor_api::api::v1::{self as api, Reason, from_vendor::Said};
+use tonic::Code;
+
+use crate::{
+    device_host::Machine,
+    program::{Manner, device, listed, lists, vendor_is},
+};
+
+fn machine() -> Machine {
+    let machine = Machine::new();
+    for node in ["acme0", "acme1"] {
+        machine.plug(node);
+    }
+    machine.vendor("acme", "");
+    machine
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_that_are_offered_in_vain_say_so_until_they_are_accepted() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let offered = program.offer("acme.dev/x", 1, vec![device("acme0")]).await;
+    offered.unwrap();
+    drop(program);
+    let lapsed = "x/acme0=Unhealthy (vendor acme is disconnected: it closed its session)";
+    lists(&agent, &[lapsed]).await;
+    let broke_off = |one: &machinist::vendor_api::LiveVendorStatus| {
+        one.lapsing.as_deref() == Some("vendor acme is disconnected: it closed its session")
+    };
+    vendor_is(&agent, "acme", broke_off).await;
+    let (mut program, _) = machine.hello("acme", "two", &["acme.dev/x"]).await.unwrap();
+    let away = vec![device("acme0"), device("acme7")];
+    let rejected = program.offer("acme.dev/x", 1, away.clone()).await;
+    assert_eq!(rejected.unwrap_err().device, "acme7");
+    let why =
+        "vendor acme: offer of acme.dev/x rejected: device \"acme7\": /dev/acme7 does not exist";
+    lists(&agent, &[&format!("x/acme0=Unhealthy ({why})")]).await;
+    vendor_is(&agent, "acme", |one| one.vain["acme.dev/x"] == why).await;
+    machine.plug("acme7");
+    program.offer("acme.dev/x", 1, away).await.unwrap();
+    lists(&agent, &["x/acme0=Healthy", "x/acme7=Healthy"]).await;
+    let well = |one: &machinist::vendor_api::LiveVendorStatus| {
+        one.vain.is_empty() && one.lapsing.is_none()
+    };
+    vendor_is(&agent, "acme", well).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_allows_again_what_it_forbade_lets_the_vendor_say_it_again() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let offered = program.offer("acme.dev/x", 1, vec![device("acme0")]).await;
+    offered.unwrap();
+    machine.vendor_of("acme", "[acme.dev/y]", "");
+    match program.next().await.unwrap() {
+        api::from_agent::Said::Rejected(why) => assert_eq!(why.reason(), Reason::ResourceForbidden),
+        other => panic!("expected Rejected, got {other:?}"),
+    }
+    lists(&agent, &[]).await;
+    machine.vendor("acme", "");
+    let last = program.last_word().await;
+    let told = "vendor acme may offer acme.dev/x again";
+    assert_eq!((last.code(), last.message()), (Code::Aborted, told));
+    let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    assert_eq!(welcome.kept, []);
+    let offered = program.offer("acme.dev/x", 2, vec![device("acme0")]).await;
+    offered.unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_claim_can_keep_is_said_again_when_the_file_wants_no_claims_any_more() {
+    let machine = machine();
+    let agent = machine.agent();
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    let snapshot = |generation| api::Snapshot {
+        resource: "acme.dev/x".into(),
+        generation,
+        devices: vec![device("acme0")],
+        asks: Some(api::Asks {
+            pre_start: true,
+            ..api::Asks::default()
+        }),
+    };
+    program.snapshot(snapshot(1)).await.unwrap();
+    machine.vendor("acme", "  serve: dra\n");
+    let why = "serve: dra has no PreStart call: asks.pre_start is not supported";
+    match program.next().await.unwrap() {
+        api::from_agent::Said::Rejected(rejected) => assert_eq!(rejected.message, why),
+        other => panic!("expected Rejected, got {other:?}"),
+    }
+    lists(&agent, &[]).await;
+    vendor_is(&agent, "acme", |one| one.vain["acme.dev/x"] == why).await;
+    machine.vendor("acme", "");
+    let last = program.last_word().await;
+    let told = "vendor acme may offer acme.dev/x again";
+    assert_eq!((last.code(), last.message()), (Code::Aborted, told));
+    let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    program.snapshot(snapshot(2)).await.unwrap();
+    lists(&agent, &["x/acme0=Healthy"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_allows_fewer_resources_ends_the_session_that_named_more() {
+    let machine = machine();
+    let agent = machine.agent();
+    let both = ["acme.dev/x", "acme.dev/y"];
+    let (mut program, _) = machine.hello("acme", "one", &both).await.unwrap();
+    for name in both {
+        program.offer(name, 1, vec![device("acme0")]).await.unwrap();
+    }
+    machine.vendor("acme", "  limits: {resources: 1}\n");
+    let told = "2 resources are named; vendor acme may offer 1 to 1";
+    assert_eq!(program.last_word().await.message(), told);
+    let refused = machine.hello("acme", "one", &both).await.err().unwrap();
+    assert_eq!(refused.message(), told);
+    agent
+        .until("lapsed", |status| {
+            listed(status).iter().all(|one| one.contains("Unhealthy"))
+        })
+        .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_does_not_begin_with_hello_is_counted_and_told() {
+    let machine = machine();
+    let agent = machine.agent();
+    let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+    program
+        .say(Said::Heartbeat(api::Heartbeat { number: 1 }))
+        .await;
+    let told = "the first message is not Hello";
+    assert_eq!(program.last_word().await.message(), told);
+    vendor_is(&agent, "acme", |one| {
+        let last = one.last_reason.as_deref().unwrap_or_default();
+        one.refused == 1 && last == format!("session rejected: {told}")
+    })
+    .await;
+    // A connection that only probes the socket is not reported as a mistake.
+    drop(machine.open("acme", Manner { window: None }).await.unwrap());
+    let (_program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
+    vendor_is(&agent, "acme", |one| one.sessions == 1 && one.refused == 1).await;
+    agent.stop().await;
+}
