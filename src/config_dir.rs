@@ -1,5 +1,5 @@
-//! The config source of a machine without a cluster: a directory of manifests, which is watched and
-//! read again as a whole whenever something in it changes.
+//! The config source of a machine without a cluster: a directory of manifests, which is watched and read again as a
+//! whole whenever something in it changes.
 
 mod butane_files;
 mod symlink_chain;
@@ -26,15 +26,14 @@ use crate::{
     update::reconciler::DesiredConfig,
 };
 
-/// An editor's save causes several events within a few milliseconds. The reaction to a save must
-/// show within 300 ms, so the quiet time is a small part of that.
+/// An editor's save causes several events within a few milliseconds. The reaction to a save must show within 300
+/// ms, so the quiet time is a small part of that.
 const DEBOUNCE: Duration = Duration::from_millis(40);
 
 /// A half-finished save is invalid, so an error is reported only after this time.
 const ERROR_REPORT_DELAY: Duration = Duration::from_millis(150);
 
-/// Bytes of one manifest: more than the API server would accept, since some manifests never go
-/// there.
+/// Bytes of one manifest: more than the API server would accept, since some manifests never go there.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// A directory with more manifests is the wrong directory.
@@ -52,8 +51,8 @@ type ManifestTexts = Vec<(String, Vec<u8>)>;
 /// A directory of manifests.
 #[derive(Clone, Debug)]
 pub struct DirectorySource {
-    /// The tree in which `dir` is resolved: the root for a path from settings, the caller's file
-    /// system for a path from a flag.
+    /// The tree in which `dir` is resolved: the root for a path from settings, the caller's file system for a path
+    /// from a flag.
     pub tree: Root,
     /// The directory.
     pub dir: AbsPath,
@@ -106,8 +105,8 @@ impl ConfigValidator {
 }
 
 impl DirectorySource {
-    /// Reads and merges everything in the directory, in the order of file names; hidden files and
-    /// names with an unknown extension are left out.
+    /// Reads and merges everything in the directory, in the order of file names; hidden files and names with an
+    /// unknown extension are left out.
     pub fn read(&self) -> Result<MachineConfig, RejectedConfig> {
         self.read_all().0
     }
@@ -203,8 +202,8 @@ impl DirectorySource {
             let trusted = self.check(&path);
             match trusted.and_then(|()| self.tree.read(&path, MAX_FILE_BYTES)) {
                 Ok(bytes) => files.push((shown, bytes)),
-                // The link's target may be unreachable, such as on a share; its entries must not be
-                // removed from the machine.
+                // The link's target may be unreachable, such as on a share; its entries must not be removed from
+                // the machine.
                 Err(error) if error.is_not_found() && self.tree.read_link(&path).is_ok() => {
                     let message = "this is a dangling symbolic link";
                     missing.push(self.refusal(Reason::SourceUnreadable, message).file(shown));
@@ -240,8 +239,8 @@ impl DirectorySource {
         let mut used = UsedFiles::default();
         let mut patient = false;
         loop {
-            // Twice if the manifests use files that were not watched: those may have changed
-            // between the reading and the watch.
+            // Twice if the manifests use files that were not watched: those may have changed between the reading
+            // and the watch.
             for _ in 0..2 {
                 let mut published = self.publish(&desired, &metrics, patient).await;
                 if !published.0 {
@@ -273,8 +272,8 @@ impl DirectorySource {
         tokio::task::spawn_blocking(armed).await.unwrap_or_default()
     }
 
-    /// Reads once and publishes the result. With `patient` a refusal is not published and false is
-    /// returned. Also returns the local files that were used.
+    /// Reads once and publishes the result. With `patient` a refusal is not published and false is returned. Also
+    /// returns the local files that were used.
     async fn publish(
         &self,
         desired: &watch::Sender<DesiredConfig>,

@@ -67,8 +67,8 @@ const UPDATE_OUTCOMES: [UpdateOutcomeStatus; 5] = [
 ];
 
 impl Metrics {
-    /// Metrics of the agent whose state `status` holds. Counters start at zero and all exist from
-    /// the first scrape on, so that rates over them are correct.
+    /// Metrics of the agent whose state `status` holds. Counters start at zero and all exist from the first scrape
+    /// on, so that rates over them are correct.
     pub fn new(status: watch::Receiver<Arc<Status>>) -> Self {
         let mut registry = Registry::with_prefix("machinist");
         registry.register_collector(Box::new(StatusCollector(status)));

@@ -83,7 +83,7 @@ fn the_table_in_the_architecture_is_the_one_that_is_checked() {
     let drawn = table::as_markdown();
     assert!(
         page.contains(&drawn),
-        "the section \"Walls\" of ARCHITECTURE.md must hold this table:\n{drawn}"
+        "the section \"Layering rules\" of ARCHITECTURE.md must hold this table:\n{drawn}"
     );
 }
 

@@ -23,14 +23,13 @@ use crate::{
 /// Probe interval, same as a kubelet's default for containers.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A probe without a result after this time counts as closed. It continues to run, because a probe
-/// of an unresponsive file system may block forever, and must not be started again every ten
-/// seconds.
+/// A probe without a result after this time counts as closed. It continues to run, because a probe of an
+/// unresponsive file system may block forever, and must not be started again every ten seconds.
 const PROBE_RESULT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Units and HTTP probes are cancelled after this time and tried again: a server that lost the
-/// request never responds to it, but may respond to the next one. A service manager that reloads
-/// its units is unresponsive for seconds.
+/// Units and HTTP probes are cancelled after this time and tried again: a server that lost the request never
+/// responds to it, but may respond to the next one. A service manager that reloads its units is unresponsive for
+/// seconds.
 const PROBE_CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum length of the HTTP status line in bytes.
@@ -211,93 +210,4 @@ async fn first_line(endpoint: &Endpoint) -> std::io::Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    /// Starts a server that sends `answer` to every client; returns its endpoint.
-    async fn says(answer: &'static [u8]) -> Endpoint {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let mut question = [0; 256];
-                let count = stream.read(&mut question).await.unwrap();
-                assert!(question[..count].starts_with(b"GET /healthz?full HTTP/1.0\r\n"));
-                let _ = stream.write_all(answer).await;
-            }
-        });
-        Endpoint {
-            address: "127.0.0.1".to_owned(),
-            port,
-            path: "/healthz?full".to_owned(),
-        }
-    }
-
-    #[tokio::test]
-    async fn only_a_200_opens_and_what_else_is_answered_is_named() {
-        let good = says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
-        assert_eq!(get(&good).await.open, Some(true));
-        let ill = says(b"HTTP/1.0 503 Service Unavailable\r\n\r\n").await;
-        let answer = get(&ill).await;
-        assert_eq!(answer.open, Some(false));
-        assert!(answer.message.ends_with("returned 503"), "{answer:?}");
-        for other in [&b"SSH-2.0-OpenSSH 200\r\n"[..], b""] {
-            assert_eq!(get(&says(other).await).await.open, Some(false));
-        }
-        assert!(answer.message.contains("/healthz "), "{answer:?}");
-        assert!(!answer.message.contains("full"), "it may be a token");
-        let mut nobody = good.clone();
-        // Port 1 (tcpmux), on which no process listens.
-        nobody.port = 1;
-        assert_eq!(get(&nobody).await.open, Some(false));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_loses_a_question_is_asked_anew() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move {
-            let lost = listener.accept().await.unwrap();
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
-            }
-            drop(lost);
-        });
-        let probe = CustomProbe::Http(Endpoint {
-            address: "127.0.0.1".to_owned(),
-            port,
-            path: "/".to_owned(),
-        });
-        let dir = tempfile::tempdir().unwrap();
-        let root = Root::open(dir.path()).unwrap();
-        let (to, mut answers) = watch::channel(ProbeResults::new());
-        tokio::spawn(follow(probe.clone(), root, None, to));
-        let open = |known: &ProbeResults| known.get(&probe).and_then(|answer| answer.open);
-        let closed = answers.wait_for(|known| open(known) == Some(false)).await;
-        assert_eq!(closed.unwrap()[&probe].message, "no response within 3 s");
-        let opened = answers.wait_for(|known| open(known) == Some(true));
-        // The clock is paused, so that probes take no time on it.
-        timeout(Duration::from_secs(600), opened)
-            .await
-            .unwrap()
-            .unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_file_is_looked_for_below_the_root_and_a_unit_only_where_there_are_units() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = Root::open(dir.path()).unwrap();
-        let path = AbsPath::new("/licence").unwrap();
-        let look = || file(path.clone(), root.clone());
-        assert_eq!(look().await.open, Some(false));
-        root.replace(&path, b"", 0o600).unwrap();
-        assert_eq!(look().await.open, Some(true));
-        assert_eq!(unit("a.service", None).await.open, None);
-        root.build_link(&AbsPath::new("/round").unwrap(), "round")
-            .unwrap();
-        let round = file(AbsPath::new("/round/key").unwrap(), root.clone()).await;
-        assert!(round.message.contains("symbolic links"), "{round:?}");
-    }
-}
+mod tests;

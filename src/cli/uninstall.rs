@@ -1,5 +1,5 @@
-//! Implements `machinist uninstall`, which removes what the agent installed on a host and set on
-//! its Node; objects of its configs stay.
+//! Implements `machinist uninstall`, which removes what the agent installed on a host and set on its Node; objects
+//! of its configs stay.
 
 mod render;
 
@@ -56,15 +56,14 @@ pub struct UninstallArgs {
     /// Show what would be removed, and remove nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Also remove /var/lib/machinist and the state directories on other mounts: the history of the
-    /// machine's config, and the originals
+    /// Also remove /var/lib/machinist and the state directories on other mounts: the history of the machine's
+    /// config, and the originals
     #[arg(long)]
     pub purge: bool,
     /// The name of this machine's Node [default: cluster.node of the settings, the host's name]
     #[arg(long, value_name = "NODE", env = "NODE_NAME")]
     pub node: Option<String>,
-    /// Kubeconfig for the API server [default: cluster.kubeconfig of the settings, the pod's
-    /// account]
+    /// Kubeconfig for the API server [default: cluster.kubeconfig of the settings, the pod's account]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<String>,
     /// Wait for a signal at the end, as needed in the pods of a DaemonSet
@@ -175,9 +174,8 @@ impl UninstallArgs {
     }
 }
 
-/// Locks the state of this root, if it exists. Refuses if another process holds it, if an update is
-/// open or the node is cordoned for one, and if stopped units wait to be started, because only the
-/// agent would finish those.
+/// Locks the state of this root, if it exists. Refuses if another process holds it, if an update is open or the
+/// node is cordoned for one, and if stopped units wait to be started, because only the agent would finish those.
 fn hold(root: &Root) -> anyhow::Result<Option<StateStore>> {
     if root.stat(&paths::state_dir())?.is_none() {
         return Ok(None);
@@ -221,8 +219,8 @@ fn hold(root: &Root) -> anyhow::Result<Option<StateStore>> {
     Ok(Some(store))
 }
 
-/// machinist's directories on other mounts than the state directory's: the original of a path is
-/// kept on the mount of that path.
+/// machinist's directories on other mounts than the state directory's: the original of a path is kept on the mount
+/// of that path.
 fn elsewhere(root: &Root, journal: &Journal) -> anyhow::Result<Vec<AbsPath>> {
     let mut dirs = BTreeSet::from([AbsPath::root().join("etc/.machinist")?]);
     let kept = transaction::originals(journal).into_values();
@@ -237,8 +235,7 @@ fn elsewhere(root: &Root, journal: &Journal) -> anyhow::Result<Vec<AbsPath>> {
     Ok(there)
 }
 
-/// Cleans up the Node first: a Node that stays cordoned is worse than leftover files. Every step
-/// may be repeated.
+/// Cleans up the Node first: a Node that stays cordoned is worse than leftover files. Every step may be repeated.
 async fn remove(
     context: &ConfigContext,
     args: &UninstallArgs,
@@ -298,8 +295,7 @@ async fn leave(
     Ok(Some(NodeRemovals::of(&name, left, removed, slices)))
 }
 
-/// Makes PID 1 unload the units; a failure does not matter, because the next boot does not load
-/// them.
+/// Makes PID 1 unload the units; a failure does not matter, because the next boot does not load them.
 async fn forget_units(root: &Root) {
     if let Err(error) = Systemd::of(root).daemon_reload().await {
         warn(&format!(

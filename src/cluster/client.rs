@@ -256,8 +256,8 @@ impl Cluster {
         })
     }
 
-    /// The current client. It is rebuilt at most every [`CREDENTIALS_REREAD_INTERVAL`] while the server is unreachable, or while this
-    /// module is responsible for rereading the token.
+    /// The current client. It is rebuilt at most every [`CREDENTIALS_REREAD_INTERVAL`] while the server is
+    /// unreachable, or while this module is responsible for rereading the token.
     async fn current(&self) -> (Client, u64) {
         let mut current = self.0.current.lock().await;
         if (current.doubted || current.trimmed)

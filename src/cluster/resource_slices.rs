@@ -1,5 +1,5 @@
-//! Maintains the ResourceSlices of the node: the devices that pods can claim here. They are
-//! rewritten whenever they differ from the desired ones; a restarting kubelet deletes all of them.
+//! Maintains the ResourceSlices of the node: the devices that pods can claim here. They are rewritten whenever they
+//! differ from the desired ones; a restarting kubelet deletes all of them.
 
 mod slice_object;
 mod watcher;
@@ -31,11 +31,10 @@ use crate::{
 };
 
 const KIND: &str = "ResourceSlice";
-/// Debounce of changes: each change rewrites every slice, and the scheduler ignores a pool until
-/// all its slices exist.
+/// Debounce of changes: each change rewrites every slice, and the scheduler ignores a pool until all its slices
+/// exist.
 const CHANGE_DEBOUNCE: Duration = Duration::from_millis(200);
-/// Minimum average interval between changes: device updates from a vendor must not load the
-/// cluster.
+/// Minimum average interval between changes: device updates from a vendor must not load the cluster.
 const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Burst of changes after a quiet period.
 const BURST_CHANGES: u32 = 10;
@@ -68,8 +67,7 @@ impl std::fmt::Debug for SliceReconciler {
 }
 
 impl SliceReconciler {
-    /// Creates the reconciler without sending a request. `tell` holds the state published by an
-    /// earlier agent.
+    /// Creates the reconciler without sending a request. `tell` holds the state published by an earlier agent.
     pub fn new(
         cluster: Cluster,
         node: OwnNode,
@@ -99,16 +97,14 @@ impl SliceReconciler {
         let owner = self.node.snapshots().borrow().node.clone();
         self.owner = owner.map(|node| node.uid.clone());
         let Some(owner) = self.owner.clone() else {
-            // No pod is scheduled here without a Node; the reconciler runs again when the Node
-            // exists.
+            // No pod is scheduled here without a Node; the reconciler runs again when the Node exists.
             return Ok(());
         };
         loop {
             let wanted = self.wanted(&pool);
             let generation = self.generation(&wanted);
             if self.last.as_ref().is_none_or(|last| last.1 != generation) {
-                // If no token was available, the caller has waited for one, or this is the first
-                // write of a watch.
+                // If no token was available, the caller has waited for one, or this is the first write of a watch.
                 self.changes.take();
             }
             let kept = self.write(&owner, &wanted, generation).await?;
@@ -158,8 +154,8 @@ impl SliceReconciler {
         .collect()
     }
 
-    /// The pool generation. It increases on every change and only then: the scheduler uses only the
-    /// newest generation, and slices of different generations do not form a complete pool.
+    /// The pool generation. It increases on every change and only then: the scheduler uses only the newest
+    /// generation, and slices of different generations do not form a complete pool.
     fn generation(&self, wanted: &[DesiredSlice]) -> u64 {
         let highest = self.known.values().map(|slice| slice.generation).max();
         if let Some((last, generation)) = &self.last
@@ -184,8 +180,7 @@ impl SliceReconciler {
         }
     }
 
-    /// Writes slices that differ and deletes superfluous ones. False if the server dropped the
-    /// taints.
+    /// Writes slices that differ and deletes superfluous ones. False if the server dropped the taints.
     async fn write(
         &mut self,
         owner: &str,

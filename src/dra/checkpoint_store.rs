@@ -1,7 +1,7 @@
 //! The checkpoint of prepared claims on disk, and the CDI specs that runtimes read.
 //!
-//! The checkpoint is written first: a claim in it is prepared, or can be prepared again; the
-//! kubelet never received an answer about a claim that is not in it.
+//! The checkpoint is written first: a claim in it is prepared, or can be prepared again; the kubelet never received
+//! an answer about a claim that is not in it.
 
 use crate::{
     abs_path::{AbsPath, BadPath},
@@ -67,14 +67,14 @@ impl CheckpointFile {
         self.boot.as_deref()
     }
 
-    /// Whether the claim's allocation is still valid: after a boot nodes may have other names, and
-    /// so may the sources' devices.
+    /// Whether the claim's allocation is still valid: after a boot nodes may have other names, and so may the
+    /// sources' devices.
     pub(super) fn is_of_this_boot(&self, prepared: &PreparedClaim) -> bool {
         prepared.boot.is_none() || self.boot.is_none() || prepared.boot == self.boot
     }
 
-    /// Reads the checkpoint and returns whether it is known to be complete: a new machine has none,
-    /// and a damaged one is moved aside.
+    /// Reads the checkpoint and returns whether it is known to be complete: a new machine has none, and a damaged
+    /// one is moved aside.
     pub(super) fn load(&self) -> (ClaimCheckpoint, bool) {
         let read = || -> Result<Option<Vec<u8>>, CheckpointError> {
             match self
@@ -86,8 +86,7 @@ impl CheckpointFile {
             }
         };
         match read() {
-            // A runtime reads the spec again when its container restarts, so existing specs are
-            // kept.
+            // A runtime reads the spec again when its container restarts, so existing specs are kept.
             Ok(None) if self.has_specs() => {
                 tracing::error!(
                     "{CHECKPOINT_PATH} is missing, starting with an empty checkpoint; CDI specs of prepared claims stay until the machine restarts"
@@ -112,8 +111,8 @@ impl CheckpointFile {
         }
     }
 
-    /// Whether an agent has prepared claims since the machine started. If the directory cannot be
-    /// listed, assume so.
+    /// Whether an agent has prepared claims since the machine started. If the directory cannot be listed, assume
+    /// so.
     fn has_specs(&self) -> bool {
         let dir = AbsPath::new(cdi::SPEC_DIRS[1]);
         let entries = dir.map(|dir| self.root.list(&dir));
@@ -148,9 +147,8 @@ impl CheckpointFile {
         Ok(self.root.replace_by(&path, &parts, 0o600)?)
     }
 
-    /// Writes the CDI spec of a claim; a file that is already correct is left alone. If the spec
-    /// would give the container another device it is removed instead, so that no container starts
-    /// with it.
+    /// Writes the CDI spec of a claim; a file that is already correct is left alone. If the spec would give the
+    /// container another device it is removed instead, so that no container starts with it.
     pub(super) fn write_spec(&self, prepared: &PreparedClaim) -> Result<(), CheckpointError> {
         let path = spec_path(&prepared.claim.uid)?;
         let Some(spec) = &prepared.spec else {
@@ -227,90 +225,4 @@ fn spec_path(uid: &str) -> Result<AbsPath, BadPath> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::dra::claim::ClaimName;
-
-    fn prepared() -> PreparedClaim {
-        PreparedClaim {
-            claim: ClaimName {
-                namespace: "lab".into(),
-                name: "c".into(),
-                uid: "u-1".into(),
-            },
-            devices: Vec::new(),
-            spec: Some(serde_json::json!({"kind": "x"})),
-            links: [].into(),
-            boot: None,
-        }
-    }
-
-    #[test]
-    fn a_book_is_read_as_it_was_written_and_a_damaged_one_is_put_aside() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
-        assert_eq!(store.load(), (ClaimCheckpoint::default(), true));
-        let one = prepared();
-        let book = ClaimCheckpoint {
-            generation: 7,
-            claims: [(one.claim.uid.clone(), one)].into(),
-            ..ClaimCheckpoint::default()
-        };
-        store.save(&book).unwrap();
-        assert_eq!(store.load(), (book.clone(), true));
-        let file = AbsPath::new(CHECKPOINT_PATH).unwrap();
-        let whole = store.root.read(&file, MAX_CHECKPOINT_BYTES).unwrap();
-        for at in [0, 10, whole.len() / 2, whole.len() - 1] {
-            let mut bad = whole.clone();
-            bad[at] ^= 1;
-            store.root.replace(&file, &bad, 0o600).unwrap();
-            assert_eq!(
-                store.load(),
-                (ClaimCheckpoint::default(), false),
-                "byte {at}"
-            );
-            let kept = AbsPath::new(BROKEN_CHECKPOINT_PATH).unwrap();
-            assert_eq!(store.root.read(&kept, MAX_CHECKPOINT_BYTES).unwrap(), bad);
-        }
-        for cut in [0, 1, whole.len() - 1] {
-            store.root.replace(&file, &whole[..cut], 0o600).unwrap();
-            assert_eq!(
-                store.load(),
-                (ClaimCheckpoint::default(), false),
-                "cut at {cut}"
-            );
-        }
-    }
-
-    #[test]
-    fn specs_of_claims_whose_book_is_missing_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
-        store.write_spec(&prepared()).unwrap();
-        assert_eq!(store.load(), (ClaimCheckpoint::default(), false));
-        store.remove_spec("u-1").unwrap();
-        assert_eq!(store.load(), (ClaimCheckpoint::default(), true));
-    }
-
-    #[test]
-    fn specs_come_and_go_with_their_claims_and_others_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
-        let one = prepared();
-        store.write_spec(&one).unwrap();
-        let mine = AbsPath::new("/var/run/cdi/dra.machinist.dev-u-1.json").unwrap();
-        assert_eq!(store.root.read(&mine, 100).unwrap(), b"{\"kind\":\"x\"}");
-        let other = AbsPath::new("/var/run/cdi/acme.json").unwrap();
-        store.root.replace(&other, b"{}", 0o644).unwrap();
-        let book = ClaimCheckpoint {
-            claims: [(one.claim.uid.clone(), one)].into(),
-            ..ClaimCheckpoint::default()
-        };
-        store.sweep(&book).unwrap();
-        assert!(store.root.stat(&mine).unwrap().is_some());
-        store.sweep(&ClaimCheckpoint::default()).unwrap();
-        assert!(store.root.stat(&mine).unwrap().is_none());
-        assert!(store.root.stat(&other).unwrap().is_some());
-        store.remove_spec("u-1").unwrap();
-    }
-}
+mod tests;

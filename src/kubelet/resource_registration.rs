@@ -91,8 +91,8 @@ pub(super) struct ResourceTask {
     pub(super) stop: CancellationToken,
     /// Registrations so far: each has a socket with its own name.
     number: u64,
-    /// Limits re-registrations because of changed options: each one makes the kubelet count the
-    /// resource as zero for a moment, so a source that flips its options must not cause many.
+    /// Limits re-registrations because of changed options: each one makes the kubelet count the resource as zero
+    /// for a moment, so a source that flips its options must not cause many.
     changes: RateLimiter,
 }
 
@@ -102,8 +102,7 @@ pub(super) enum ServerExit {
     NewKubelet,
     /// The stream ended: the kubelet, running or not, no longer listens to us.
     Unheard,
-    /// The options changed: the kubelet reads only at registration whether it has to call
-    /// PreStartContainer.
+    /// The options changed: the kubelet reads only at registration whether it has to call PreStartContainer.
     Changed,
     /// The resource is no longer offered.
     Withdrawn,
@@ -186,8 +185,7 @@ impl ResourceTask {
         let name = &self.name;
         let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
         tokio::select! {
-            // Safe to drop, all of them: they only read the latest values, and the other is a
-            // timer.
+            // Safe to drop, all of them: they only read the latest values, and the other is a timer.
             _ = newer => MIN_BACKOFF,
             _ = self.shared.inventory.wait_for(gone) => pause,
             () = sleep(pause) => (pause * 2).min(MAX_BACKOFF),
@@ -282,8 +280,8 @@ impl ResourceTask {
         let (name, root) = (&self.name, &self.shared.root);
         let gone = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
         let socket_there = || root.stat(&session.socket).is_ok_and(|stat| stat.is_some());
-        // A socket that the watcher found stays valid for the next kubelet; the end of this one
-        // shows in the stream.
+        // A socket that the watcher found stays valid for the next kubelet; the end of this one shows in the
+        // stream.
         let by_socket = self.shared.registering == RegistrationMode::BySocket;
         let replaced = |now: &Option<KubeletRun>| {
             now.as_ref().filter(|_| by_socket).is_some_and(|now| {
@@ -320,9 +318,8 @@ impl ResourceTask {
         self.shared.board.lost(&self.name, why);
     }
 
-    /// Ends a session. A kubelet before 1.37 that sees the old stream end *after* the next
-    /// registration disconnects the new one, so with a running kubelet the old one has to end
-    /// first.
+    /// Ends a session. A kubelet before 1.37 that sees the old stream end *after* the next registration disconnects
+    /// the new one, so with a running kubelet the old one has to end first.
     pub(super) async fn finish(&self, session: PluginServer, ended: &ServerExit) {
         self.record_lost(ended);
         if matches!(ended, ServerExit::Withdrawn) {

@@ -13,8 +13,8 @@ use crate::{abs_path::AbsPath, digest::Digest};
 
 /// The complete desired state of one machine, merged from all documents that apply to it.
 ///
-/// Two configs are equal if they describe the same machine; the origins of entries ([`EntryOrigin`]) and
-/// the config's name do not affect [`MachineConfig::digest`](super::digest).
+/// Two configs are equal if they describe the same machine; the origins of entries ([`EntryOrigin`]) and the
+/// config's name do not affect [`MachineConfig::digest`](super::digest).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MachineConfig {
@@ -31,8 +31,7 @@ pub struct MachineConfig {
     pub units: BTreeMap<UnitName, Unit>,
     /// Users by name: the desired settings, not the existing accounts.
     pub users: BTreeMap<String, User>,
-    /// Groups by name. Omitted from the canonical form if empty, so that configs without groups
-    /// keep their digests.
+    /// Groups by name. Omitted from the canonical form if empty, so that configs without groups keep their digests.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Group>,
     /// Kernel arguments; order and repetition matter.
@@ -57,8 +56,8 @@ pub struct MachineConfig {
     /// The recorded state of the machine before its first config.
     #[serde(skip)]
     pub before: ClusterBaseline,
-    /// The platform release that the config was rendered for, if a document states it. Like the
-    /// name it is neither part of the digest nor stored.
+    /// The platform release that the config was rendered for, if a document states it. Like the name it is neither
+    /// part of the digest nor stored.
     #[serde(skip)]
     pub release: Option<Release>,
     /// Warnings to add to every plan.
@@ -69,8 +68,8 @@ pub struct MachineConfig {
     pub overwrite: Overwrite,
 }
 
-/// Which entries may replace an object of another kind. This is a permission and not part of the
-/// desired state, so it is never part of equality or of the canonical form.
+/// Which entries may replace an object of another kind. This is a permission and not part of the desired state, so
+/// it is never part of equality or of the canonical form.
 #[derive(Clone, Debug, Default)]
 pub enum Overwrite {
     /// The config was read from the store. The machine was on it before, so every entry may.
@@ -176,8 +175,8 @@ impl PartialEq for EntryOrigin {
     }
 }
 
-/// A file. With content the config manages all of it; without, an existing file keeps its content,
-/// and its mode or owner if absent. Absent fields are omitted from the canonical form.
+/// A file. With content the config manages all of it; without, an existing file keeps its content, and its mode or
+/// owner if absent. Absent fields are omitted from the canonical form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct File {
@@ -198,8 +197,8 @@ pub struct File {
     pub origin: EntryOrigin,
 }
 
-/// A directory with its mode and owner, but without its content. An existing directory keeps the
-/// attributes that are absent here.
+/// A directory with its mode and owner, but without its content. An existing directory keeps the attributes that
+/// are absent here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Directory {
@@ -223,8 +222,8 @@ pub struct Directory {
 pub struct Link {
     /// The target, absolute or relative; of a hard link, the absolute path of the file.
     pub target: String,
-    /// Whether this is a hard link to the file at `target`: then mode and owner are the file's.
-    /// Omitted from the canonical form if false, so that other configs keep their digests.
+    /// Whether this is a hard link to the file at `target`: then mode and owner are the file's. Omitted from the
+    /// canonical form if false, so that other configs keep their digests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hard: bool,
     /// The owning user.
@@ -238,8 +237,7 @@ pub struct Link {
 
 /// The content of a file: its digest, and the bytes if they are loaded. Cheap to clone.
 ///
-/// Nearly all operations on a config only need digests, so a config read from the store has no
-/// bytes.
+/// Nearly all operations on a config only need digests, so a config read from the store has no bytes.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Content {

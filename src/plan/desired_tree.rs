@@ -40,8 +40,8 @@ pub(super) enum ObjectSpec {
         uid: u32,
         gid: u32,
     },
-    /// A file or directory of which only the kind is fixed: a mode or owner that is not set stays
-    /// unchanged on the machine, and the content of a file always does.
+    /// A file or directory of which only the kind is fixed: a mode or owner that is not set stays unchanged on the
+    /// machine, and the content of a file always does.
     Partial {
         directory: bool,
         mode: Option<u32>,
@@ -53,8 +53,8 @@ pub(super) enum ObjectSpec {
         uid: u32,
         gid: u32,
     },
-    /// A hard link to the file at this canonical path, which is not itself a hard link of the
-    /// config; with the inode number of the file that exists there now.
+    /// A hard link to the file at this canonical path, which is not itself a hard link of the config; with the
+    /// inode number of the file that exists there now.
     Hard {
         target: AbsPath,
         inode: Option<u64>,
@@ -78,11 +78,9 @@ pub(super) struct DesiredTree {
     pub(super) absent: BTreeMap<AbsPath, DesiredEntry>,
     /// Paths where a wanted object replaces another one that the config removes.
     pub(super) freed: BTreeSet<AbsPath>,
-    /// Directories to create with these attributes if they are missing; existing ones are not
-    /// changed.
+    /// Directories to create with these attributes if they are missing; existing ones are not changed.
     pub(super) parents: BTreeMap<AbsPath, ObjectSpec>,
-    /// Units that would start at boot if they were enabled, by the unit whose enablement starts
-    /// them.
+    /// Units that would start at boot if they were enabled, by the unit whose enablement starts them.
     pub(super) starts: BTreeMap<String, BTreeSet<String>>,
     /// The units that are enabled because the presets enable them.
     pub(super) preset: BTreeSet<String>,
@@ -196,8 +194,8 @@ impl DesiredTree {
         }
     }
 
-    /// Adds one object. Two entries for the same object are merged if they want the same under two
-    /// names; otherwise they are refused.
+    /// Adds one object. Two entries for the same object are merged if they want the same under two names; otherwise
+    /// they are refused.
     pub(super) fn add(
         &mut self,
         place: &PathResolver<'_>,
@@ -304,8 +302,8 @@ impl DesiredTree {
         }
     }
 
-    /// The nearest object above `path` that is not a directory. `clear` holds paths whose parents
-    /// have been checked.
+    /// The nearest object above `path` that is not a directory. `clear` holds paths whose parents have been
+    /// checked.
     fn no_directory_above(
         &self,
         path: &AbsPath,
@@ -357,8 +355,8 @@ impl PathResolver<'_> {
         })
     }
 
-    /// Whether a layout link that leads to a directory exists there: it satisfies a wanted
-    /// directory without mode and owner.
+    /// Whether a layout link that leads to a directory exists there: it satisfies a wanted directory without mode
+    /// and owner.
     fn is_layout_link(&self, path: &AbsPath) -> bool {
         let place = self.of(path);
         let end = self.observed.link_ends.get(&place);
@@ -491,8 +489,8 @@ impl ObjectSpec {
         )
     }
 
-    /// Whether both are links that lead from `path` to the same target, even if the targets are
-    /// spelled differently.
+    /// Whether both are links that lead from `path` to the same target, even if the targets are spelled
+    /// differently.
     fn same_link(&self, path: &AbsPath, other: &Self) -> bool {
         match (self, other) {
             (Self::Link { target: one, .. }, Self::Link { target: two, .. }) => {

@@ -15,13 +15,12 @@ use crate::{
     reason::Reason,
 };
 
-/// The directory of machinist's own state. No operation may move or replace a directory that
-/// contains it.
+/// The directory of machinist's own state. No operation may move or replace a directory that contains it.
 pub(super) const STATE_DIR: &str = "/var/lib/machinist";
 
-/// The maximum number of operations of one update. Each is a record of a few hundred bytes in a
-/// journal that is rewritten as a whole several times; MachineConfigs of a cluster contain at most
-/// some thousand files (etcd limits objects to 1.5 MiB).
+/// The maximum number of operations of one update. Each is a record of a few hundred bytes in a journal that is
+/// rewritten as a whole several times; MachineConfigs of a cluster contain at most some thousand files (etcd limits
+/// objects to 1.5 MiB).
 const MAX_OPERATIONS: usize = 50_000;
 
 /// The refusals of this host for `operations`.
@@ -252,8 +251,7 @@ impl HostChecks<'_> {
         })
     }
 
-    /// Mode and owner belong to the file and not to its name: changing them would affect its other
-    /// names as well.
+    /// Mode and owner belong to the file and not to its name: changing them would affect its other names as well.
     fn other_names(&self) -> Option<Refusal> {
         let (target, facts) = (&self.operation.target, self.facts()?);
         let own = u32::try_from(self.steps.names_of(target)).unwrap_or(u32::MAX);

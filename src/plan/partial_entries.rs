@@ -1,9 +1,7 @@
-//! Plans entries that leave some values to the machine: a file without contents, a directory
-//! without mode or owner.
+//! Plans entries that leave some values to the machine: a file without contents, a directory without mode or owner.
 //!
-//! Values that are not set keep their current state. If an earlier config set a value and the next
-//! one does not, the value from before machinist is restored, so that the result never depends on
-//! the sequence of configs.
+//! Values that are not set keep their current state. If an earlier config set a value and the next one does not,
+//! the value from before machinist is restored, so that the result never depends on the sequence of configs.
 
 use super::{
     Attributes, ChangeKind, FileFacts, MachineFacts,
@@ -105,8 +103,8 @@ impl PathFacts<'_> {
         }
     }
 
-    /// Whether an earlier config put an object of its own here: then the content of this file is
-    /// machinist's and not the original one.
+    /// Whether an earlier config put an object of its own here: then the content of this file is machinist's and
+    /// not the original one.
     fn gave_content(&self, same_kind: bool) -> bool {
         self.had.is_some_and(|had| match had.object {
             ObjectSpec::Partial { .. } => !same_kind,
@@ -115,8 +113,7 @@ impl PathFacts<'_> {
             && !self.observed.modes.contains_key(self.path)
     }
 
-    /// Whether it matched the config when a config first mentioned it, and has not been changed
-    /// since.
+    /// Whether it matched the config when a config first mentioned it, and has not been changed since.
     fn is_as_found(&self) -> bool {
         let changed = self.observed.originals.contains_key(self.path)
             || self.observed.modes.contains_key(self.path);
@@ -150,8 +147,8 @@ impl PathFacts<'_> {
         (facts.kind == kind).then_some((place, facts))
     }
 
-    /// The desired mode and owner: the values in the entry; else the restored values if an earlier
-    /// config changed them; else the current ones.
+    /// The desired mode and owner: the values in the entry; else the restored values if an earlier config changed
+    /// them; else the current ones.
     fn attributes(&self, wanted: &ObjectSpec, facts: &FileFacts) -> Attributes {
         let had = self.had.filter(|_| !self.is_as_found());
         let had = had.map_or((None, None, None), |had| had.object.given());
@@ -211,8 +208,8 @@ fn is_as(facts: &FileFacts, wanted: Attributes, owners: bool) -> bool {
     now.mode == wanted.mode && (!owners || owner(now) == owner(wanted))
 }
 
-/// The fields that an act changes, by the names of [`super::Change::fields`]; those that differ
-/// from the entry come first.
+/// The fields that an act changes, by the names of [`super::Change::fields`]; those that differ from the entry come
+/// first.
 pub(super) fn changed_by(
     act: &PathAction,
     facts: &FileFacts,
@@ -235,8 +232,8 @@ pub(super) fn changed_by(
 }
 
 impl PathSteps {
-    /// Plans a file without contents that leaves the config: mode and owner are restored, the
-    /// content stays. A file that was created for the entry is removed if it is still empty.
+    /// Plans a file without contents that leaves the config: mode and owner are restored, the content stays. A file
+    /// that was created for the entry is removed if it is still empty.
     pub(super) fn file_without_content_leaves(
         &mut self,
         path: &AbsPath,
@@ -287,8 +284,7 @@ impl PathSteps {
         self.put(path, &wanted.entry, act, change, fields);
     }
 
-    /// The mode and owner to restore to a directory when its entry leaves; none if it has them
-    /// already.
+    /// The mode and owner to restore to a directory when its entry leaves; none if it has them already.
     pub(super) fn directory_back(
         path: &AbsPath,
         wanted: &DesiredObject,

@@ -1,5 +1,4 @@
-//! Models the planned unit directories: unit files, drop-ins, links and preset files from all parts
-//! of the config.
+//! Models the planned unit directories: unit files, drop-ins, links and preset files from all parts of the config.
 
 mod config_entries;
 mod external_units;
@@ -36,8 +35,7 @@ pub const UNIT_DIRECTORIES: [&str; 7] = [
     GENERATOR_DIRS[1],
 ];
 
-/// The directories where generators create units. These are started by the links beside them and
-/// cannot be enabled.
+/// The directories where generators create units. These are started by the links beside them and cannot be enabled.
 const GENERATOR_DIRS: [&str; 2] = ["/run/systemd/generator", "/run/systemd/generator.late"];
 
 const DEPENDENCY_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
@@ -115,8 +113,7 @@ pub(super) struct UnitTree<'a> {
 }
 
 impl<'a> UnitTree<'a> {
-    /// The directories with the entries of `config` and without those that only the base config
-    /// created.
+    /// The directories with the entries of `config` and without those that only the base config created.
     pub(super) fn planned(
         config: &'a MachineConfig,
         observed: &'a MachineFacts,
@@ -146,8 +143,7 @@ impl<'a> UnitTree<'a> {
         tree
     }
 
-    /// The directories without the entries of the base config, and with the originals in their
-    /// place.
+    /// The directories without the entries of the base config, and with the originals in their place.
     pub(super) fn without_ours(observed: &'a MachineFacts, side: ConfigSide<'a>) -> Self {
         let mut tree = Self {
             outside: external_units::known(observed, side),
@@ -190,8 +186,8 @@ impl<'a> UnitTree<'a> {
         self.entries.get(path)
     }
 
-    /// Whether the vendor's directory contains the units that every boot needs, that is, whether
-    /// the tree is a whole OS.
+    /// Whether the vendor's directory contains the units that every boot needs, that is, whether the tree is a
+    /// whole OS.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.named("basic.target"), UnitResolution::File(..))
     }

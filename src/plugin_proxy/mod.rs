@@ -1,11 +1,9 @@
-//! A proxy between the kubelet and vendors' unmodified device plugins: towards a plugin it acts as
-//! the kubelet.
+//! A proxy between the kubelet and vendors' unmodified device plugins: towards a plugin it acts as the kubelet.
 //!
-//! Each vendor with `connects: plugin` has its own directory with a `kubelet.sock`. The vendor's
-//! pod mounts it at the path of the kubelet's directory, and whichever process registers there
-//! belongs to that vendor. The plugin's lists go to the registry, and the kubelet's calls for such
-//! a resource are forwarded to its plugin. So plugins do not notice a kubelet restart, nor the
-//! kubelet a plugin restart.
+//! Each vendor with `connects: plugin` has its own directory with a `kubelet.sock`. The vendor's pod mounts it at
+//! the path of the kubelet's directory, and whichever process registers there belongs to that vendor. The plugin's
+//! lists go to the registry, and the kubelet's calls for such a resource are forwarded to its plugin. So plugins do
+//! not notice a kubelet restart, nor the kubelet a plugin restart.
 
 mod allocate_policy;
 mod allocator;
@@ -95,8 +93,8 @@ impl PluginProxy {
     }
 }
 
-/// Serves the vendors that connect by plugin, also as they change. Ends with `tasks`: plugins and
-/// their sockets then stay, and the next agent continues with them.
+/// Serves the vendors that connect by plugin, also as they change. Ends with `tasks`: plugins and their sockets
+/// then stay, and the next agent continues with them.
 pub fn start(
     root: Root,
     vendors: watch::Receiver<Arc<Vendors>>,
@@ -143,8 +141,7 @@ impl RunningVendor {
     }
 }
 
-/// Runs one task for each vendor. A vendor whose file changed is restarted, as after an agent
-/// restart.
+/// Runs one task for each vendor. A vendor whose file changed is restarted, as after an agent restart.
 async fn supervise(shared: ProxyDeps, mut vendors: watch::Receiver<Arc<Vendors>>) {
     let mut running: BTreeMap<String, RunningVendor> = BTreeMap::new();
     let mut lock: Option<FileLock> = None;

@@ -153,8 +153,8 @@ pub fn observe_and_plan(
     look_from(root, journal, from, to, how, PlanPurpose::All)
 }
 
-/// Works like [`observe_and_plan`], for a config that another daemon has already put on the disk: the plan treats everything
-/// that it names as owned. Blocks.
+/// Works like [`observe_and_plan`], for a config that another daemon has already put on the disk: the plan treats
+/// everything that it names as owned. Blocks.
 pub fn plan_adopted(
     root: &Root,
     journal: &Journal,

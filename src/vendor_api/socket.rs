@@ -83,9 +83,8 @@ impl Drop for VendorSocket {
 impl VendorSocket {
     /// Creates the vendor's directory and socket, and serves on it.
     ///
-    /// Access control is the directory's mode: only root and the vendor's group can enter it, and a
-    /// pod that mounts it thereby acts as the vendor. The directory stays when the socket is
-    /// removed, since pods have it mounted.
+    /// Access control is the directory's mode: only root and the vendor's group can enter it, and a pod that mounts
+    /// it thereby acts as the vendor. The directory stays when the socket is removed, since pods have it mounted.
     pub(super) fn serve(
         root: &Root,
         vendor: &watch::Receiver<Arc<Vendor>>,
@@ -189,8 +188,8 @@ impl VendorSocket {
     }
 }
 
-/// The accepted connections, limited in number and in rate. The others wait in the kernel's queue,
-/// which is bounded itself.
+/// The accepted connections, limited in number and in rate. The others wait in the kernel's queue, which is bounded
+/// itself.
 fn incoming(
     vendor: watch::Receiver<Arc<Vendor>>,
     listener: UnixListener,

@@ -121,16 +121,14 @@ impl VendorSupervisor {
                 changed = vendors.changed() => if changed.is_err() { return },
                 // Safe to drop: the deadlines are stored.
                 () = sleep_until_opt(again) => {}
-                // Safe to drop: events stay in the kernel's queue, and a broken socket stays
-                // broken.
+                // Safe to drop: events stay in the kernel's queue, and a broken socket stays broken.
                 () = changed(&mut self.watch) => self.make_again(),
                 () = self.broken.notified() => self.make_again(),
             }
         }
     }
 
-    /// Schedules sockets that were removed or broke for re-creation; after a delay, in case it
-    /// repeats.
+    /// Schedules sockets that were removed or broke for re-creation; after a delay, in case it repeats.
     fn make_again(&mut self) {
         for (name, kept) in &mut self.kept {
             if kept.socket.as_ref().is_some_and(|socket| !socket.is_open()) {
@@ -141,8 +139,8 @@ impl VendorSupervisor {
         }
     }
 
-    /// Watches the directories of all sockets, and detects at once a socket that changed or was
-    /// removed before its watch began.
+    /// Watches the directories of all sockets, and detects at once a socket that changed or was removed before its
+    /// watch began.
     fn watch_sockets(&mut self) {
         let Some(watch) = &mut self.watch else { return };
         let sockets = self.kept.values().filter_map(|kept| kept.socket.as_ref());

@@ -135,7 +135,7 @@ fn a_violation_is_caught_however_it_is_written() {
 #[test]
 fn what_is_allowed_or_only_for_tests_or_only_said_is_no_violation() {
     for text in [
-        "use crate::{digest::Digest, path::AbsPath}; use super::model::Plan; use self::x::Y;",
+        "use crate::{digest::Digest, abs_path::AbsPath}; use super::model::Plan; use self::x::Y;",
         "// use crate::systemd;\n/* std::fs */ fn f() { g(\"std::fs::read\"); }",
         "#[cfg(test)] use std::fs;\n#[cfg(test)]\nmod tests { use crate::systemd; fn f() { std::fs::read(); } }",
         "use std::collections::BTreeMap; use serde::Serialize; fn f() { BTreeMap::new(); }",
@@ -165,5 +165,5 @@ fn a_room_within_a_room_has_its_own_wall() {
         1
     );
     assert_eq!(from("device/glob.rs", "use super::registry::Registry;"), 1);
-    assert_eq!(from("newroom/mod.rs", "use crate::path::AbsPath;"), 1);
+    assert_eq!(from("newroom/mod.rs", "use crate::abs_path::AbsPath;"), 1);
 }

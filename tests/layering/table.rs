@@ -411,7 +411,7 @@ pub(crate) fn as_markdown() -> String {
             .collect::<Vec<_>>()
             .join(" ")
     };
-    let mut table = String::from("| room | may import |\n|---|---|\n");
+    let mut table = String::from("| module | may import |\n|---|---|\n");
     for Wall { rooms, may, why } in WALLS {
         let may = match *may {
             "" => "nothing of the crate".to_owned(),

@@ -1,5 +1,7 @@
 //! The registry task: owns the ledger, scans devices on events and publishes the inventory.
 
+mod event_sources;
+
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{
@@ -8,6 +10,8 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
+
+use event_sources::{changed, hear, listen, watcher};
 
 use super::{
     OfferOutcome, RegistryRequest, RegistrySettings,
@@ -31,20 +35,19 @@ use crate::{
     rootfs::Root,
 };
 
-/// Plugging one device makes several events, and udevd adds its links some milliseconds after the
-/// kernel's event: one scan covers all. Removals are published at once and scanned at most this
-/// often.
+/// Plugging one device makes several events, and udevd adds its links some milliseconds after the kernel's event:
+/// one scan covers all. Removals are published at once and scanned at most this often.
 const SCAN_DEBOUNCE: Duration = Duration::from_millis(50);
-/// The rescan interval without uevents or some directory watch: inotify alone does not see hardware
-/// without a node in `/dev`, and without inotify, changes of files go unnoticed.
+/// The rescan interval without uevents or some directory watch: inotify alone does not see hardware without a node
+/// in `/dev`, and without inotify, changes of files go unnoticed.
 const RESCAN_INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
 /// The rescan interval while health probes read sysfs attributes, whose changes cause no event.
 const ATTRIBUTE_RESCAN_INTERVAL: Duration = Duration::from_secs(10);
-/// How long after the agent's start devices of an earlier boot may be absent before they are removed:
-/// slow buses and firmware take tens of seconds to bring up theirs.
+/// How long after the agent's start devices of an earlier boot may be absent before they are removed: slow buses
+/// and firmware take tens of seconds to bring up theirs.
 const ABSENT_DEVICE_GRACE: Duration = Duration::from_secs(60);
-/// How long requests wait at the start for the first scan, which takes milliseconds. If a file system
-/// hangs, live sources, which need no scan, are served after this time.
+/// How long requests wait at the start for the first scan, which takes milliseconds. If a file system hangs, live
+/// sources, which need no scan, are served after this time.
 const FIRST_SCAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When a failed save is retried, for example after the disk was full.
@@ -245,8 +248,8 @@ impl RegistryTask {
         self.gone.extend(told);
     }
 
-    /// Whether an event calls for a scan: those about device nodes do, and those of PCI and USB (such
-    /// as a driver binding) while a declaration selects hardware by more than its name.
+    /// Whether an event calls for a scan: those about device nodes do, and those of PCI and USB (such as a driver
+    /// binding) while a declaration selects hardware by more than its name.
     fn concerns(&self, event: &Uevent) -> bool {
         let bus = matches!(event.subsystem.as_deref(), Some("pci" | "usb"));
         event.node.is_some() || bus && self.ledger.in_force().any(Declaration::asks_hardware)
@@ -287,8 +290,8 @@ impl RegistryTask {
         Some(reply)
     }
 
-    /// Removes an offer. A declaration that waited for the resource's name may be in force then, and
-    /// its devices have not been scanned yet.
+    /// Removes an offer. A declaration that waited for the resource's name may be in force then, and its devices
+    /// have not been scanned yet.
     fn less(&mut self, change: impl FnOnce(&mut RegistryState)) {
         let in_force = |ledger: &RegistryState| ledger.in_force().count();
         let before = in_force(&self.ledger);
@@ -363,8 +366,7 @@ impl RegistryTask {
                     .run(move || ScanResult::Files(config_files::read_files(&root, &dirs, user)));
             }
             Some(ScanJob::Look(mut scanner)) => {
-                // Retry a watch that failed. Whether it covers all directories is known after the
-                // scan.
+                // Retry a watch that failed. Whether it covers all directories is known after the scan.
                 let again = || DirWatch::new(&self.root).ok();
                 self.nodes = self.nodes.take().or_else(again);
                 self.files = self.files.take().or_else(again);
@@ -462,48 +464,5 @@ impl RegistryTask {
         self.announcer.announce(&before, &now);
         let at = || (Instant::now() + checkpoint::SAVE_DEBOUNCE).max(self.saves.ready());
         self.due.save.get_or_insert_with(at);
-    }
-}
-
-fn watcher(root: &Root) -> Option<DirWatch> {
-    DirWatch::new(root)
-        .inspect_err(|error| {
-            tracing::warn!(
-                "directory watch unavailable, falling back to rescans: {}",
-                chain(error)
-            )
-        })
-        .ok()
-}
-
-fn listen() -> Option<Uevents> {
-    Uevents::listen()
-        .inspect_err(|error| {
-            tracing::info!(
-                "no kernel device events; detecting hot plug by watching /dev instead: {}",
-                chain(error)
-            )
-        })
-        .ok()
-}
-
-async fn changed(watch: &mut Option<DirWatch>) -> DirChange {
-    let Some(watching) = watch else {
-        return std::future::pending().await;
-    };
-    watching.changed().await.unwrap_or_else(|error| {
-        tracing::warn!(
-            "directory watch failed, falling back to rescans: {}",
-            chain(&error)
-        );
-        *watch = None;
-        DirChange::Other
-    })
-}
-
-async fn hear(uevents: Option<&Uevents>) -> Result<UeventResult, UeventError> {
-    match uevents {
-        Some(uevents) => uevents.next().await,
-        None => std::future::pending().await,
     }
 }

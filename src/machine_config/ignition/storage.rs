@@ -14,9 +14,8 @@ use super::{
 };
 use crate::{abs_path::AbsPath, reason::Reason};
 
-/// Directories that must not be written: their content is created by the kernel or the running
-/// system and is lost at every boot, and machinist's own state must not be a target of its own
-/// transactions.
+/// Directories that must not be written: their content is created by the kernel or the running system and is lost
+/// at every boot, and machinist's own state must not be a target of its own transactions.
 const FORBIDDEN_DIRS: [(&str, &str); 6] = [
     ("/proc", "its contents are created by the kernel"),
     ("/sys", "its contents are created by the kernel"),
@@ -79,8 +78,8 @@ fn items<'n>(
     }
 }
 
-/// Adds a file. In Ignition 2 one file may occur several times: the last entry wins, and entries
-/// with `append` add to the earlier ones.
+/// Adds a file. In Ignition 2 one file may occur several times: the last entry wins, and entries with `append` add
+/// to the earlier ones.
 fn add_file(
     files: &mut BTreeMap<AbsPath, FilePart>,
     path: AbsPath,
@@ -287,8 +286,8 @@ fn read_filesystem(object: &mut ObjectReader<'_>, reading: &mut ParseContext<'_>
     }
 }
 
-/// Parses an owner, by id or by name. `root` becomes 0 on every machine, so that both spellings
-/// give the same digest.
+/// Parses an owner, by id or by name. `root` becomes 0 on every machine, so that both spellings give the same
+/// digest.
 fn read_owner(
     object: &mut ObjectReader<'_>,
     key: &'static str,

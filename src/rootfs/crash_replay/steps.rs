@@ -209,8 +209,8 @@ impl LogReader {
             FsOpKind::SyncDir => steps.settle_where(|step| {
                 concerns_inode(&step.change, ino) || concerns_entries_of(&step.change, ino)
             }),
-            // Trees contain neither extended attributes nor allocated blocks. The other operations
-            // are handled above.
+            // Trees contain neither extended attributes nor allocated blocks. The other operations are handled
+            // above.
             FsOpKind::SetAttribute(..)
             | FsOpKind::Reserve(_)
             | FsOpKind::SyncFs
@@ -229,8 +229,8 @@ impl LogReader {
 
     fn create(&mut self, op: &FsOp, body: InodeBody, mode: u32) -> Result<(), String> {
         let slot = self.free_slot(&op.path)?;
-        // A new object starts with its directory's owner: the recording process either owns both,
-        // or records a SetOwner.
+        // A new object starts with its directory's owner: the recording process either owns both, or records a
+        // SetOwner.
         let (uid, gid) = (self.live.0[slot.0].uid, self.live.0[slot.0].gid);
         let inode = Inode {
             body,

@@ -57,8 +57,8 @@ impl Double {
         Self::with(self.view).await
     }
 
-    /// Writes the annotation and runs the controller once: it cordons immediately, and confirms
-    /// only if no pods are left.
+    /// Writes the annotation and runs the controller once: it cordons immediately, and confirms only if no pods are
+    /// left.
     fn turn(&mut self, pods_left: bool) {
         if let Some(asked) = self.asks.borrow_and_update().as_ref() {
             let asked = asked.to_string();

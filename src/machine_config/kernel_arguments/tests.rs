@@ -1,0 +1,111 @@
+use super::*;
+
+fn read(text: &str) -> Vec<(String, Option<String>)> {
+    let all = KernelCommandLine::parse(text).0.into_iter();
+    all.map(|one| (one.name, one.value)).collect()
+}
+
+/// Results of the kernel's `next_arg` for these texts.
+#[test]
+fn a_command_line_is_split_as_the_kernel_splits_it() {
+    for (text, expected) in [
+        ("", &[][..]),
+        (
+            " baz=test bar=hello world",
+            &[
+                ("baz", Some("test")),
+                ("bar", Some("hello")),
+                ("world", None),
+            ],
+        ),
+        ("a=\"b c\"", &[("a", Some("b c"))]),
+        ("\"a=b c\"", &[("a", Some("b c"))]),
+        ("\"a b\" c", &[("a b", None), ("c", None)]),
+        ("a=\"b\"c", &[("a", Some("b\"c"))]),
+        ("a=b\"c d\"", &[("a", Some("b\"c d\""))]),
+        ("a=\"b\\\" c=d\"", &[("a", Some("b\\")), ("c", Some("d\""))]),
+        ("a=b=c", &[("a", Some("b=c"))]),
+        ("=a", &[("=a", None)]),
+        ("=a=b", &[("=a", Some("b"))]),
+        ("a=", &[("a", Some(""))]),
+        ("a=\"", &[("a", Some(""))]),
+        ("\"a=\"b\"\" c", &[("a", Some("b\"")), ("c", None)]),
+        ("\"a\"=\"b", &[("a\"", Some("b"))]),
+        ("printk.always-on\n", &[("printk.always_on", None)]),
+        ("a=\"b c", &[("a", Some("b c"))]),
+        ("\u{b}a\tb", &[("a", None), ("b", None)]),
+    ] {
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned)))
+            .collect();
+        assert_eq!(read(text), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn arguments_that_run_are_found_however_they_are_spelled() {
+    for (wanted, running, missing) in [
+        (
+            "cgroup_no_v1=\"all\" psi=0",
+            "quiet cgroup_no_v1=all psi=0",
+            "",
+        ),
+        ("dyndbg=\"file x.c +p\"", "\"dyndbg=file x.c +p\" ro", ""),
+        (
+            "rd.driver-blacklist=nouveau",
+            "rd.driver_blacklist=nouveau",
+            "",
+        ),
+        ("a=x-y", "a=x_y", "a=x-y"),
+        ("quiet quiet", "quiet", ""),
+        (
+            "console=tty0 console=ttyS0",
+            "console=tty0 a console=ttyS1 console=ttyS0",
+            "",
+        ),
+        (
+            "console=tty0 console=ttyS0",
+            "console=ttyS0 console=tty0",
+            "console=ttyS0",
+        ),
+        ("b a", "a b", ""),
+        ("single", "ro -- single", "single"),
+        ("-- single", "ro -- single", ""),
+        ("-- single", "ro single", "single"),
+        ("-- a-b", "-- a_b", "a-b"),
+    ] {
+        let (wanted, running) = (
+            KernelCommandLine::parse(wanted),
+            KernelCommandLine::parse(running),
+        );
+        let found: Vec<_> = wanted
+            .missing_from(&running)
+            .iter()
+            .map(|one| one.as_str())
+            .collect();
+        assert_eq!(found.join(" "), missing, "{wanted} in {running}");
+    }
+}
+
+#[test]
+fn what_no_kernel_could_be_given_is_named() {
+    for (text, fault) in [
+        ("a=\"b c\"", false),
+        ("a=\"b", true),
+        ("a\0b", true),
+        ("a\nb", true),
+    ] {
+        assert_eq!(kernel_argument_fault(text).is_some(), fault, "{text:?}");
+    }
+    assert!(!KernelCommandLine::parse(&"a".repeat(MAX_COMMAND_LINE_BYTES - 1)).is_too_long());
+    assert!(KernelCommandLine::parse(&"a".repeat(MAX_COMMAND_LINE_BYTES)).is_too_long());
+}
+
+#[test]
+fn arguments_for_the_kernel_stand_before_those_for_init() {
+    let mut line = KernelCommandLine::parse("ro -- single");
+    line.append(&KernelCommandLine::parse("quiet -- x"));
+    assert_eq!(line.to_string(), "ro quiet -- single x");
+    assert_eq!(KernelCommandLine::parse(&line.to_string()), line);
+}
