@@ -191,7 +191,7 @@ fn failed_units(units: Option<&FailedUnits>) -> Verdict {
 
 fn pressure(stall: Option<Pressure>, policy: &Policy) -> Verdict {
     let Some(stall) = stall else {
-        return Verdict::no_signal("the kernel provides no pressure information");
+        return Verdict::no_signal("the kernel has no pressure information");
     };
     let above: Vec<_> = [
         ("cpu", stall.cpu, policy.cpu_pressure),
