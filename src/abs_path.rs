@@ -42,7 +42,7 @@ impl AbsPath {
             return Some("it is longer than 4095 bytes");
         }
         if given.contains('\0') {
-            return Some("it holds a NUL byte");
+            return Some("it contains a NUL byte");
         }
         if given == "/" {
             return None;

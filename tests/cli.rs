@@ -423,7 +423,7 @@ fn a_declaration_of_what_another_file_offers_is_told_with_that_file() {
         "{told}"
     );
     assert!(
-        told.contains("vendor acme may offer acme.dev/null"),
+        told.contains("vendor acme may also offer acme.dev/null"),
         "{told}"
     );
 }

@@ -47,7 +47,7 @@ async fn a_kubelet_that_refuses_for_good_is_told_of_and_asked_ever_more_rarely()
     let agent = machine.agent();
     let refused = |status: &machinist::device::status::DevicesStatus| {
         let reason = status.devices.first().and_then(|one| one.reason.as_deref());
-        reason.is_some_and(|why| why.contains("ordered to refuse"))
+        reason.is_some_and(|why| why.contains("rejected by the test"))
     };
     let status = agent.until("the kubelet's own words", refused).await;
     assert!(!status.devices[0].registered);

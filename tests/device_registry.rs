@@ -115,7 +115,7 @@ fn two_names_of_one_node_are_one_device_where_sysfs_does_not_list_it() {
     assert_eq!(resource.devices.keys().collect::<Vec<_>>(), ["one", "two"]);
     let told = found.problems.iter().map(ToString::to_string);
     let told: Vec<_> = told
-        .filter(|one| one.contains("is one by another name"))
+        .filter(|one| one.contains("is another name of one"))
         .collect();
     assert_eq!(told.len(), 2, "{:?}", found.problems);
 }

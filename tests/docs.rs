@@ -9,6 +9,8 @@
 mod examples;
 #[path = "docs/policies.rs"]
 mod policies;
+#[path = "docs/prose.rs"]
+mod prose;
 #[path = "docs/transcripts.rs"]
 mod transcripts;
 

@@ -159,10 +159,7 @@ fn finish(
     print_data(how.output, &update, |update| match update {
         Some(update) => {
             let outcome = update.outcome.map_or("", UpdateOutcomeStatus::as_str);
-            format!(
-                "{outcome}: current config is now {}.\n",
-                ended.config.current
-            )
+            format!("{outcome}: config is now {}.\n", ended.config.current)
         }
         None => "The machine matches the config.\n".to_owned(),
     })?;

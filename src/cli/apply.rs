@@ -182,13 +182,9 @@ fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow
     print_data(output, &last, |last| match (last, &report.failure) {
         (_, Some(failure)) => super::output::failed(&failure.message, failure.code),
         (Some(update), None) => {
-            let on = report
-                .config
-                .current
-                .as_ref()
-                .map_or("no config", |on| &on.name);
+            let on = report.config.current.as_ref().map_or("none", |on| &on.name);
             let outcome = update.outcome.map_or("", UpdateOutcomeStatus::as_str);
-            format!("{outcome}: current config is now {on}.\n")
+            format!("{outcome}: config is now {on}.\n")
         }
         (None, None) => "The machine matches the config.\n".to_owned(),
     })?;

@@ -1,6 +1,6 @@
-//! Devices: discovery, declarations, allocation, and the service that ties them together.
+//! Devices: discovery, declarations and allocation.
 //!
-//! Except [`registry`] and [`service`], all modules are pure: the same declarations and the same
+//! Except [`registry`], all modules are pure: the same declarations and the same
 //! hardware give the same lists, choices and answers.
 
 pub mod allocation;

@@ -145,6 +145,10 @@ impl AsyncWrite for LimitedConnection {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "test code that connects to sockets in a temporary directory"
+)]
 mod tests {
     use std::{
         os::{

@@ -194,8 +194,7 @@ impl DesiredTree {
         }
     }
 
-    /// Adds one object. Two entries for the same object are merged if they want the same under two names; otherwise
-    /// they are refused.
+    /// Adds one object. Two entries that want the same of it under two names are merged, others are refused.
     pub(super) fn add(
         &mut self,
         place: &PathResolver<'_>,
@@ -302,8 +301,7 @@ impl DesiredTree {
         }
     }
 
-    /// The nearest object above `path` that is not a directory. `clear` holds paths whose parents have been
-    /// checked.
+    /// The nearest object above `path` that is not a directory. `clear` holds paths with checked parents.
     fn no_directory_above(
         &self,
         path: &AbsPath,
@@ -489,8 +487,7 @@ impl ObjectSpec {
         )
     }
 
-    /// Whether both are links that lead from `path` to the same target, even if the targets are spelled
-    /// differently.
+    /// Whether both are links that lead from `path` to the same target, however it is spelled.
     fn same_link(&self, path: &AbsPath, other: &Self) -> bool {
         match (self, other) {
             (Self::Link { target: one, .. }, Self::Link { target: two, .. }) => {

@@ -14,6 +14,8 @@ use crate::{abs_path::AbsPath, machine_config::EntryKind};
 const DEFAULT_RULE: &str = "default";
 /// The rule for units that no policy names.
 const UNITS_RULE: &str = "builtin:units";
+/// The reason to start a unit that existed before and does not run.
+const NOT_RUNNING: &str = "enabled but not running, so it is started";
 
 /// The needs of one change.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -341,11 +343,9 @@ impl DisruptionResolver<'_> {
             any = true;
         }
         verdict.why.push(if any {
-            let new = why.starts_with("new");
-            let otherwise = if new {
-                "new and enabled"
-            } else {
-                "changed and enabled"
+            let otherwise = match why == NOT_RUNNING {
+                true => "changed and enabled",
+                false => "enabled",
             };
             self.as_it_runs(why, otherwise)
         } else {
@@ -372,7 +372,7 @@ impl DisruptionResolver<'_> {
             let why = if new {
                 "enabled, so it is started"
             } else {
-                "enabled but not running, so it is started"
+                NOT_RUNNING
             };
             self.starts(subject, why, verdict);
         } else {

@@ -25,11 +25,11 @@ impl PathSteps {
         owners: bool,
         directories: &mut Vec<(AbsPath, DesiredEntry)>,
     ) {
+        let asked = &wanted.asked;
         if let Some((at, (_, text))) = observed.unreachable_at(path) {
             self.warnings.push(format!(
-                "{} is removed from the config, but kept on disk, because it cannot be examined: \
-                 {at}: {text}",
-                wanted.asked
+                "{asked} is removed from the config, but kept on disk, because it cannot be \
+                 examined: {at}: {text}"
             ));
             return;
         }
@@ -53,8 +53,7 @@ impl PathSteps {
                 return;
             }
             self.warnings.push(format!(
-                "cannot restore the original of {}: {place} not found",
-                wanted.asked
+                "cannot restore the original of {asked}: {place} not found"
             ));
         }
         let Some(facts) = facts else {
@@ -66,8 +65,7 @@ impl PathSteps {
         let since = differences(wanted, facts, owners);
         if since.contains(&"kind") {
             self.warnings.push(format!(
-                "{} is removed from the config, but kept on disk, because its type has changed",
-                wanted.asked
+                "{asked} is removed from the config, but kept on disk, because its type has changed"
             ));
         } else if facts.kind == ObjectKind::Directory {
             directories.push((path.clone(), wanted.entry.clone()));

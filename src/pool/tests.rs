@@ -120,7 +120,11 @@ fn a_selector_with_a_mistake_selects_nobody_and_says_field_and_what_is_expected(
     let labels = with_roles(&["worker"]);
     let key = format!("{ROLE}worker");
     for (operator, values, said) in [
-        ("Gt", json!(["1"]), "\"Gt\"; expected In, NotIn"),
+        (
+            "Gt",
+            json!(["1"]),
+            "\"Gt\" for node-role.kubernetes.io/worker; expected In, NotIn",
+        ),
         ("In", json!([]), "expected at least one"),
         ("NotIn", json!([]), "expected at least one"),
         ("Exists", json!(["x"]), "takes none"),

@@ -196,7 +196,7 @@ fn failed_units(units: Option<&FailedUnits>) -> GateResult {
 
 fn pressure(stall: Option<Pressure>, policy: &GatePolicy) -> GateResult {
     let Some(stall) = stall else {
-        return GateResult::no_signal("the kernel provides no pressure information");
+        return GateResult::no_signal("the kernel has no pressure information");
     };
     let above: Vec<_> = [
         ("cpu", stall.cpu, policy.cpu_pressure),

@@ -45,7 +45,7 @@ fn apply_beside_an_agent_is_done_by_the_agent_and_held_until_the_source_changes(
     let done = place.machinist(&["apply", "--yes", other]);
     assert_eq!(code(&done), 0, "{}", err(&done));
     assert!(out(&done).contains("+ file /etc/other"), "{}", out(&done));
-    assert!(out(&done).contains("AppliedOffline: current config is now rendered-machine-"));
+    assert!(out(&done).contains("AppliedOffline: config is now rendered-machine-"));
     assert_eq!(place.read("/etc/other").as_deref(), Some("x"));
     assert!(place.read("/etc/one").is_none());
     let held = agent.status()["held"].clone();

@@ -127,7 +127,7 @@ fn apply_does_it_once_and_the_second_time_there_is_nothing_to_do() {
 
     let first = place.with_source(&["apply", "--yes"]);
     assert_eq!(code(&first), 0, "{}", err(&first));
-    assert!(out(&first).contains("AppliedOffline: current config is now rendered-machine-"));
+    assert!(out(&first).contains("AppliedOffline: config is now rendered-machine-"));
     let tree = place.tree();
     let inode = |path: &str| {
         use std::os::unix::fs::MetadataExt as _;
@@ -469,7 +469,7 @@ fn a_butane_config_on_the_command_line_reads_the_files_beside_it() {
     let refused = apply();
     assert_eq!(code(&refused), 1);
     let told = format!("{}{}", out(&refused), err(&refused));
-    let at = "a.bu:3:54: storage.files[0].contents.local:\n    \"../text\" leads out";
+    let at = "a.bu:3:54: storage.files[0].contents.local:\n    \"../text\" points outside";
     assert!(told.contains(at), "{told}");
 }
 

@@ -317,7 +317,7 @@ fn half_of_a_config_that_somebody_is_writing_is_not_applied() {
     writer.write_all(&next.as_bytes()[half..]).unwrap();
     drop(writer);
     until("the whole config", || place.read("/etc/three").is_some());
-    assert_eq!(agent.lines("begins").len(), 2);
+    assert_eq!(agent.lines("starting update to").len(), 2);
 }
 
 #[test]

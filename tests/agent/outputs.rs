@@ -24,7 +24,7 @@ fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {
         "+ unit example-greeting.service",
         "+ mask of apt-daily-upgrade.timer",
         // … its reason …
-        "enabled, so it is started (builtin:units)",
+        "new; enabled (builtin:units)",
         // … and its cost.
         "cost on a running machine: Restart",
         "8 changes to files; no actions, because no system runs in this root.",

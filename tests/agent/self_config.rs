@@ -116,11 +116,11 @@ fn a_plan_warns_of_a_file_that_a_later_one_covers_and_names_both() {
     };
     let planned = write("second");
     let warning = planned.split("Warnings").nth(1).unwrap_or_default();
-    for said in ["/etc/one", "10-one.yaml:", "20-two.yaml:", "comes after"] {
+    for said in ["/etc/one", "10-one.yaml:", "20-two.yaml:", "overrides"] {
         assert!(warning.contains(said), "{said:?} in {planned}");
     }
     let planned = write("first");
-    assert!(!planned.contains("comes after"), "equal content: {planned}");
+    assert!(!planned.contains("overrides"), "equal content: {planned}");
 }
 
 #[test]

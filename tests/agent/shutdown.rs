@@ -91,7 +91,7 @@ fn an_agent_that_was_ended_starts_again_and_has_nothing_to_do() {
     agent.rests();
     assert_eq!(place.tree(), tree);
     assert_eq!(agent.status()["updates"].as_array().unwrap().len(), 1);
-    assert!(agent.lines("begins").is_empty());
+    assert!(agent.lines("starting update to").is_empty());
 }
 
 #[test]

@@ -167,34 +167,19 @@ async fn what_the_node_says_is_compared_before_a_hand_over_and_changed_after_it(
     .await;
     server.put(PODS, pods(json!([])));
     annotate("desiredConfig", "rendered-worker-2");
-    refuses(
-        &server,
-        &root,
-        "adopt",
-        "has desired config rendered-worker-2",
-    )
-    .await;
+    let why = "has desired config rendered-worker-2";
+    refuses(&server, &root, "adopt", why).await;
     annotate("desiredConfig", "rendered-worker-1");
     annotate("currentConfig", "rendered-worker-0");
-    refuses(
-        &server,
-        &root,
-        "adopt",
-        "has current config rendered-worker-0",
-    )
-    .await;
+    let why = "has current config rendered-worker-0";
+    refuses(&server, &root, "adopt", why).await;
     annotate("currentConfig", "rendered-worker-1");
     let (code, said) = machinist(&server, &root, "adopt").await;
     assert_eq!(code, Some(0), "{said}");
     // An update that is requested meanwhile is not handed back half way.
     annotate("desiredConfig", "rendered-worker-2");
-    refuses(
-        &server,
-        &root,
-        "release",
-        "has desired config rendered-worker-2",
-    )
-    .await;
+    let why = "has desired config rendered-worker-2";
+    refuses(&server, &root, "release", why).await;
     annotate("desiredConfig", "rendered-worker-1");
     annotate("state", "Working");
     server.edit(NODE, |node| {

@@ -120,7 +120,7 @@ async fn an_agent_keeps_the_held_config_and_goes_back_further_than_the_last_vers
     let source = state_writer::source(dir.path(), LATEST);
     let run = command(&machine, &["run", "--source", &source]);
     let agent = Agent::spawn(run, machine.root().to_owned());
-    agent.says("the machine is held on rendered-machine-");
+    agent.says("machine pinned to rendered-machine-");
     wait("rest", || agent.status()["phase"] == "Idle").await;
     let status = agent.status();
     assert_eq!(status["held"]["by"], "rollback", "{status:#}");
@@ -188,7 +188,7 @@ async fn devices_are_served_at_once_and_claims_and_plugins_are_known() {
     stage.claims.allocate("c", &[("one", &claimed())]);
     stage.claims.allocate("d", &[("one", &claimed())]);
     let why = stage.prepare("d").await.unwrap_err();
-    assert!(why.contains("claim lab/c still has"), "{why}");
+    assert!(why.contains("still in use by claim lab/c"), "{why}");
     // The spec is the one that the last version wrote, and goes with its claim.
     let spec = machine.path("var/run/cdi/dra.machinist.dev-c-uid.json");
     assert!(spec.exists());

@@ -93,7 +93,10 @@ fn links_that_the_presets_ask_for_are_marked_as_such() {
     let mark = "by the presets";
     let text = tree.plan(&MachineConfig::default(), &to).to_text(false);
     assert!(text.contains(mark), "{text}");
-    assert!(!text.contains("so started"), "no machine runs here: {text}");
+    assert!(
+        !text.contains("it is started"),
+        "no machine runs here: {text}"
+    );
     unit(&mut to, "e.service", contents(UNIT.to_owned(), true));
     let text = tree.plan(&MachineConfig::default(), &to).to_text(false);
     assert!(!text.contains(mark), "{text}");

@@ -90,7 +90,7 @@ fn attributes_of_another_user_do_not_pass_to_a_file_of_root() {
     let Some(sandbox) = machine(1000) else { return };
     let warnings = plan(&sandbox, &wanted(0)).warnings;
     let said = warnings.iter().any(|warning| {
-        warning.starts_with("/etc/app is a file of user 1000: its access control list")
+        warning.starts_with("/etc/app belongs to user 1000: its access control list")
     });
     assert!(said, "{warnings:?}");
     sandbox.applied(&wanted(0));

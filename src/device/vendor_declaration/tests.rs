@@ -148,7 +148,7 @@ fn the_first_file_owns_a_name_and_a_broken_file_leaves_the_good_one_in_force() {
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
     assert_eq!(vendors.problems.len(), 1);
     let told = vendors.problems[0].to_string();
-    assert!(told.contains("is declared by /etc/"), "{told}");
+    assert!(told.contains("acme is already declared by /etc/"), "{told}");
     let vendors = book.read(both("spec: ["));
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
     assert_eq!(vendors.problems.len(), 2);
@@ -196,7 +196,7 @@ fn what_stands_for_nobody_and_what_is_machinists_own_is_refused() {
     assert_eq!(file("lock", "program", ""), Ok(()));
     let why = file("lock", "plugin", "").unwrap_err();
     assert!(
-        why.starts_with("x.yaml:3:18: metadata.name: \"lock\" is machinist's own"),
+        why.starts_with("x.yaml:3:18: metadata.name: \"lock\" is a reserved directory name"),
         "{why}"
     );
 }

@@ -197,8 +197,7 @@ fn what_was_changed_of_a_user_goes_back_unless_somebody_changed_it_since() {
     by_bob.apply(there.accounts.databases.get_mut(&Database::Passwd).unwrap());
     let left = accounts(&MachineConfig::default(), &there);
     assert!(left.warnings[0].starts_with(
-        "shell of user bob is removed from the config, but kept \
-         on disk, because was changed"
+        "shell of user bob is removed from the config, but kept, because it was modified"
     ));
     let texts = after(&there, &left.edits);
     assert!(texts[&Database::Passwd].contains(":/bin/fish\n"));
@@ -319,7 +318,7 @@ fn what_this_machine_cannot_hold_is_refused() {
     assert_eq!(refusals(&gone, &observed).lines().count(), 2);
     let bare = machine(&[(Database::Passwd, PASSWD)]);
     let to = user("ann", UserAccount::default());
-    assert!(refusals(&to, &bare).contains("need /etc/group"));
+    assert!(refusals(&to, &bare).contains("users and groups: /etc/group is missing"));
     let open = machine(&[(Database::Passwd, PASSWD), (Database::Group, GROUP)]);
     let to = user(
         "ann",

@@ -73,7 +73,10 @@ fn what_is_wrong_is_named_with_its_place() {
             "{name: a, unit: a.service, file: /a, effect: warn}",
             "only one of unit",
         ),
-        ("{name: a, dns: a, effect: warn}", "nothing else"),
+        (
+            "{name: a, dns: a, effect: warn}",
+            "expected only name, effect and one of unit",
+        ),
     ];
     for (gate, expected) in cases {
         let told = read(&format!("  - {gate}\n")).unwrap_err();
