@@ -9,7 +9,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    checkpoint_store::CheckpointError, claim_allocation::ClaimAllocator, claim_gc::ClaimGc,
+    claim_allocation::ClaimAllocator, claim_files::CheckpointError, claim_gc::ClaimGc,
     claim_store::ClaimStore,
 };
 use crate::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, Notify};
 
 use super::{
-    checkpoint_store::{CheckpointError, CheckpointFile},
+    claim_files::{CheckpointError, CheckpointFile},
     status::DriverStatusWriter,
 };
 use crate::{

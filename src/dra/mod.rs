@@ -9,8 +9,8 @@
 //! which publishes them.
 
 pub mod api;
-mod checkpoint_store;
 mod claim_allocation;
+mod claim_files;
 mod claim_gc;
 mod claim_preparation;
 mod claim_store;
@@ -27,8 +27,8 @@ use tokio::sync::{mpsc, watch};
 
 pub use self::status::DriverState;
 use self::{
-    checkpoint_store::CheckpointFile,
     claim_allocation::ClaimAllocator,
+    claim_files::CheckpointFile,
     claim_preparation::ClaimPreparer,
     claim_store::ClaimStore,
     claim_task::{ClaimTask, ClaimTaskInputs, ClaimTaskOutputs},

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    checkpoint_store::CheckpointError, claim_allocation::ClaimAllocator,
+    claim_allocation::ClaimAllocator, claim_files::CheckpointError,
     claim_preparation::PrepareError, claim_store::ClaimStore,
 };
 use crate::{

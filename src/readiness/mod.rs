@@ -7,6 +7,7 @@
 mod custom_gates;
 mod facts;
 mod gate_evaluation;
+mod gate_policy;
 mod host_gates;
 
 pub use custom_gates::{CustomGate, CustomProbe, Endpoint, GateId, ProbeResult, ProbeResults};
@@ -14,8 +15,9 @@ pub use facts::{
     ConfigFacts, DeviceManager, DevicesReturn, FailedUnits, Failure, FreeInodes, FreeSpace,
     GateInputs, KubeletReadiness, MemorySettings, Pressure, RebootFacts,
 };
+pub use gate_policy::{GateEffect, GatePolicy, MinFree};
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -89,44 +91,12 @@ impl GateName {
             Self::KernelMemorySettings => "KernelMemorySettings",
         }
     }
-
-    /// The effect of the closed gate, unless configured otherwise.
-    ///
-    /// Gates for problems that an update can cause block; gates for the load of a machine only
-    /// warn.
-    pub const fn default_effect(self) -> GateEffect {
-        match self {
-            Self::Config | Self::BootProven | Self::Kubelet | Self::Devices | Self::FailedUnits => {
-                GateEffect::Hold
-            }
-            Self::DeviceManagerAbsent
-            | Self::OtherDaemon
-            | Self::Pressure
-            | Self::DiskSpace
-            | Self::Inodes
-            | Self::TimeSync
-            | Self::ReadOnlyRoot
-            | Self::KernelMemorySettings => GateEffect::Warn,
-        }
-    }
 }
 
 impl fmt::Display for GateName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
-}
-
-/// The effect of a closed gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum GateEffect {
-    /// `/readyz` fails.
-    Hold,
-    /// It is listed, without further effect.
-    Warn,
-    /// It is evaluated and shown, but never counts as closed.
-    Off,
 }
 
 /// One gate with its state.
@@ -145,44 +115,6 @@ pub struct Gate {
     pub reason: Reason,
     /// One sentence for people.
     pub message: String,
-}
-
-/// The settings of the gates.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatePolicy {
-    /// Effects that differ from [`GateName::default_effect`].
-    pub effects: BTreeMap<GateName, GateEffect>,
-    /// Limit of CPU pressure: the share of the last minute, in percent, in which some task waited.
-    pub cpu_pressure: u8,
-    /// The same for memory.
-    pub memory_pressure: u8,
-    /// The same for I/O.
-    pub io_pressure: u8,
-    /// `DiskSpace` closes below this free space.
-    pub min_free: MinFree,
-    /// `Inodes` closes below this share of free inodes, in percent.
-    pub min_inodes: u8,
-    /// How long devices may take to return before the gate opens with a report.
-    pub return_limit: Duration,
-    /// The administrator's own gates.
-    pub own: Vec<CustomGate>,
-}
-
-impl GatePolicy {
-    /// The effect of `name` while closed.
-    pub fn effect(&self, name: GateName) -> GateEffect {
-        let set = self.effects.get(&name).copied();
-        set.unwrap_or_else(|| name.default_effect())
-    }
-}
-
-/// The minimum free space of a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MinFree {
-    /// Percentage of its size, 0 to 100.
-    Percent(u8),
-    /// In bytes.
-    Bytes(u64),
 }
 
 /// All gates, each exactly once: those of [`GateName::ALL`] in their order, then the

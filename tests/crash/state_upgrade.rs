@@ -29,7 +29,7 @@ use crate::{
     update_case::{Case, MOUNTS},
 };
 
-const DIRECTORY: &str = "tests/crash/last_version";
+const DIRECTORY: &str = "tests/crash/state_upgrade";
 const JOURNAL: &str = "/var/lib/machinist/journal";
 
 /// One object of a fixture; the content of a file is text, or hexadecimal where it is not UTF-8.

@@ -9,8 +9,7 @@ use crate::{
         dra::traits::{CallFuture, ClaimReader, InUseDevices},
     },
     dra::{
-        checkpoint_store::CheckpointFile, claim_task::KUBELET_CALL_TIMEOUT,
-        status::DriverStatusWriter,
+        claim_files::CheckpointFile, claim_task::KUBELET_CALL_TIMEOUT, status::DriverStatusWriter,
     },
     rootfs::Root,
 };
