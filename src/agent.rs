@@ -266,8 +266,7 @@ async fn build(
     tasks: &Tasks,
 ) -> Result<Reconciler<Systemd, AgentHooks>, AgentError> {
     let capabilities = capabilities(&setup.root, setup.settings.owners)?;
-    let (status, statuses) =
-        watch::channel(Arc::new(endpoints::initial_status(&setup, capabilities)));
+    let (status, statuses) = endpoints::status_channel(&setup, capabilities);
     let AgentSetup {
         root,
         place,
@@ -285,11 +284,9 @@ async fn build(
     let conduct = reconciler_options(&settings, capabilities, Arc::clone(&policies));
     let made = Reconciler::new_with_guard(&root, systemd.clone(), listener, conduct, ends.desired);
     let (driver, update) = made.await.map_err(Box::new)?;
-    let driver = driver
-        .with_operator_requests(ends.words)
-        .with_recovery_install(host);
-    let doors = endpoints::bind(&root, &settings)?;
-    status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&doors.address));
+    let driver = driver.with_operator_requests(ends.words);
+    let driver = driver.with_recovery_install(host);
+    let doors = endpoints::bind(&root, &settings, &status)?;
     let (control, asks) = endpoints::control(place.own_uid, &settings);
 
     // Only after the lock and the port were acquired: otherwise another process is this machine's

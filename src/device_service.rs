@@ -103,13 +103,8 @@ impl DevicesService {
         let asking = HolderQuery::new(root.clone(), registry.inventory());
         let driver = DraDriver::load(root.clone());
         let declared = vendor_api::follow(root.clone(), tasks);
-        let vendors = vendor_api::start(
-            root.clone(),
-            registry.clone(),
-            declared.clone(),
-            quiesced,
-            tasks,
-        );
+        let offers = registry.clone();
+        let vendors = vendor_api::start(root.clone(), offers, declared.clone(), quiesced, tasks);
         let plugins = plugin_proxy::start(root.clone(), declared.clone(), registry.clone(), tasks);
         let of_plugins = plugins.problems();
         let answerers = answerers(declared_paths, &vendors, plugins);
@@ -129,11 +124,8 @@ impl DevicesService {
         // All three are cancel-safe: they keep no state between two changes, and the holders are
         // requested again.
         until_stopped("device status", joined.follow(publish), tasks);
-        until_stopped(
-            "devices that go",
-            asking.clone().log_removed_held_devices(),
-            tasks,
-        );
+        let removed = asking.clone().log_removed_held_devices();
+        until_stopped("removed devices", removed, tasks);
         let after = asking.clone().query_after_allocations(allocations.clone());
         until_stopped("device holders", after, tasks);
         let preparing = driver.preparing();

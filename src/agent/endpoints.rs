@@ -33,8 +33,15 @@ use crate::{
     systemd::{Notifier, Systemd},
 };
 
-/// The initial status.
-pub(super) fn initial_status(setup: &AgentSetup, capabilities: Capabilities) -> Status {
+/// A channel of the status, with the initial one.
+pub(super) fn status_channel(
+    setup: &AgentSetup,
+    capabilities: Capabilities,
+) -> (watch::Sender<Arc<Status>>, watch::Receiver<Arc<Status>>) {
+    watch::channel(Arc::new(initial_status(setup, capabilities)))
+}
+
+fn initial_status(setup: &AgentSetup, capabilities: Capabilities) -> Status {
     if !capabilities.chown {
         tracing::info!("file owners are recorded only: this process lacks CAP_CHOWN");
     }
@@ -100,18 +107,20 @@ pub(super) fn control(
 /// The admin port and the two sockets below the root. Clients that connect early wait until they
 /// are served.
 pub(super) struct Listeners {
-    /// The address of the port, bound or to be bound.
-    pub(super) address: String,
     port: Result<TcpListener, AdminSettings>,
     status: UnixListener,
     control: UnixListener,
 }
 
-/// Binds the port and the sockets, which can fail.
-pub(super) fn bind(root: &Root, settings: &Settings) -> Result<Listeners, AgentError> {
+/// Binds the port and the sockets, which can fail, and publishes the port's address.
+pub(super) fn bind(
+    root: &Root,
+    settings: &Settings,
+    status: &watch::Sender<Arc<Status>>,
+) -> Result<Listeners, AgentError> {
     let (port, address) = bind_port(settings.admin)?;
+    status.send_modify(|status| Arc::make_mut(status).admin.clone_from(&address));
     Ok(Listeners {
-        address,
         port,
         status: bind_status(root)?,
         control: bind_control(root)?,

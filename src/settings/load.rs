@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{
     error::{SettingOrigin, SettingsError, SettingsProblem},
     fragment::Fragment,
+    model::Settings,
     pool,
-    settings::Settings,
 };
 use crate::{
     abs_path::{AbsPath, BadPath},

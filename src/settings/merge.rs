@@ -13,11 +13,11 @@ use super::{
     error::SettingsError,
     extract::{FragmentReader, Setting, ValueMismatch},
     fragment::{Fragment, ValueNode, ValueShape},
-    roles::Roles,
-    settings::{
+    model::{
         ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
         DriftSettings, LogSettings, ReadinessSettings, Settings, UpdateSettings,
     },
+    roles::Roles,
     value_types::{GroupName, Percent, SourceSetting, UserName},
 };
 use crate::{

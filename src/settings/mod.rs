@@ -13,9 +13,9 @@ mod extract;
 mod fragment;
 mod load;
 mod merge;
+mod model;
 mod pool;
 mod roles;
-mod settings;
 mod value_types;
 mod window;
 
@@ -31,7 +31,7 @@ pub use load::{
     FindError, LoadError, ReloadOutcome, ReloadableSettings, SettingsFile, SettingsInputs,
     SettingsLocation, load,
 };
-pub use settings::{
+pub use model::{
     ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
     DriftSettings, LogSettings, ReadinessSettings, Settings, UpdateSettings,
 };

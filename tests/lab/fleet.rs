@@ -13,7 +13,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::chaos::judge::{self, Deed};
+use crate::chaos::checks::{self, Deed};
 use crate::support::agent::{file, manifest};
 use crate::support::{Cluster, Machine, installed::Mine, lab, wait};
 
@@ -80,7 +80,7 @@ impl Fleet {
 
     /// The agents' actions on a node since the log had `from` lines.
     fn deeds(&self, node: &str, from: usize) -> Vec<Deed> {
-        let deeds = judge::deeds(&self.cluster.audit(), from, node, USER);
+        let deeds = checks::deeds(&self.cluster.audit(), from, node, USER);
         let agents = deeds.into_iter().map(|(_, deed)| deed);
         agents
             .filter(|deed| !matches!(deed, Deed::Reports { .. }))

@@ -5,21 +5,21 @@ use std::thread;
 use serde_json::Value;
 
 use super::{Fleet, device_pod_reboot, foreign_changes, protocol};
-use crate::chaos::judge::Deed;
+use crate::chaos::checks::Deed;
 use crate::support::wait;
 
 /// The cluster itself may evict the pod afterwards: its node was unreachable, so it counts as
 /// unready, and unready pods may be evicted. The test accepts that; the update must finish, once.
 pub fn of_ten_minutes(fleet: &Fleet) {
-    lent::keep_the_pod(fleet);
+    device_pod_reboot::keep_the_pod(fleet);
     let (boot, reboots) = (fleet.first.boot_id(), fleet.first.reboots().len());
     let from = fleet.cluster.audit().len();
     fleet.ask("first", "rendered-first-d", "d\n", Value::Null);
-    lent::wait_blocked(fleet);
+    device_pod_reboot::wait_blocked(fleet);
     fleet.cluster.stop_api();
     for _ in 0..10 {
         thread::sleep(wait::seconds(60));
-        lent::lives_without_an_api_server(fleet);
+        device_pod_reboot::lives_without_an_api_server(fleet);
         assert_eq!(fleet.first.read("/etc/example.conf"), b"b\n");
     }
     fleet.cluster.start_api();
@@ -48,6 +48,6 @@ pub fn of_ten_minutes(fleet: &Fleet) {
     println!(
         "lab: figure: ten minutes without an API server in a drain: one cordon, one reboot, one uncordon"
     );
-    others::as_before(fleet);
+    foreign_changes::as_before(fleet);
     assert_eq!(protocol(&fleet.node("first"), "reason"), "");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Fleet, GROUP, USER, device_pod_reboot, protocol};
-use crate::chaos::judge::{self, Deed};
+use crate::chaos::checks::{self, Deed};
 use crate::support::{
     installed::{CONSOLE, Mine},
     wait,
@@ -24,7 +24,7 @@ pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
         "update: {verifyTimeout: 15s}\n",
     );
     assert_eq!(fleet.user().expect("the pod").0, "first");
-    lent::keep_the_pod(fleet);
+    device_pod_reboot::keep_the_pod(fleet);
     let settings = format!("drain: {{forceAfter: {}s}}\n", PATIENCE.as_secs());
     fleet.with_settings(&Mine {
         settings: &settings,
@@ -74,7 +74,7 @@ pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
 
 /// Asserts the time from the cordon to the deletion, in the API server's audit log.
 fn is_forced_in_time(fleet: &Fleet, from: usize) {
-    let deeds = judge::deeds(&fleet.cluster.audit(), from, "first", USER);
+    let deeds = checks::deeds(&fleet.cluster.audit(), from, "first", USER);
     let span = |of: fn(&Deed) -> bool| deeds.iter().find(|(_, deed)| of(deed)).unwrap().0;
     let cordon = span(|deed| *deed == Deed::Cordon);
     let forced = span(|deed| matches!(deed, Deed::Evict(_)));

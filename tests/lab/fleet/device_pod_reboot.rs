@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::{FUSE, Fleet, USER, said};
-use crate::chaos::judge::Deed;
+use crate::chaos::checks::Deed;
 use crate::support::{image, wait};
 
 /// The longest time until a kubelet reports its resources, on a busy machine.

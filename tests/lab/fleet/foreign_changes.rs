@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{FUSE, Fleet, GROUP, USER, device_pod_reboot, protocol};
-use crate::chaos::judge::Deed;
+use crate::chaos::checks::Deed;
 use crate::support::wait;
 
 const FORCE: &str = "machinist.dev/force-drain";
@@ -14,10 +14,10 @@ const WHY: &str = "the lab cannot wait";
 /// operator requested both.
 pub fn who_change_their_minds(fleet: &Fleet) {
     assert_eq!(fleet.user().expect("the pod").0, "first");
-    lent::keep_the_pod(fleet);
+    device_pod_reboot::keep_the_pod(fleet);
     let from = fleet.cluster.audit().len();
     fleet.ask("first", "rendered-first-x", "x\n", Value::Null);
-    lent::wait_blocked(fleet);
+    device_pod_reboot::wait_blocked(fleet);
     name_what_is_absent(fleet);
     name_it_anew(fleet);
     assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);

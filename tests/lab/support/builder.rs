@@ -101,7 +101,7 @@ impl Builder {
     /// Adds everything the machine has beyond the base image to its root.
     fn furnish(&self, root: &Path, address: &str) {
         let put = |path: &str, content: &[u8], mode| {
-            inside::write(root, path, content, Some(mode))
+            machine_files::write(root, path, content, Some(mode))
                 .unwrap_or_else(|e| panic!("cannot write {path} of {}: {e}", self.name));
         };
         put(
@@ -147,7 +147,7 @@ impl Builder {
             (wants.to_owned(), unit)
         });
         for (path, target) in masked.chain(enabled).chain(recovery).chain(given) {
-            inside::link(root, &path, target).expect("a link in a fresh machine");
+            machine_files::link(root, &path, target).expect("a link in a fresh machine");
         }
     }
 }

@@ -207,19 +207,19 @@ impl Machine {
     /// Replaces a file, whether the machine is on or off; its parents are created and its mode is
     /// kept (0644 when new).
     pub fn write(&self, path: &str, content: impl AsRef<[u8]>) {
-        inside::write(&self.live_root(), path, content.as_ref(), None)
+        machine_files::write(&self.live_root(), path, content.as_ref(), None)
             .unwrap_or_else(|e| panic!("cannot write {path} of {}: {e}", self.name));
     }
 
     /// The content of a file, whether the machine is on or off.
     pub fn read(&self, path: &str) -> Vec<u8> {
-        inside::read(&self.live_root(), path)
+        machine_files::read(&self.live_root(), path)
             .unwrap_or_else(|e| panic!("cannot read {path} of {}: {e}", self.name))
     }
 
     /// The content of a file, when there is one.
     pub fn try_read(&self, path: &str) -> Option<Vec<u8>> {
-        inside::read(&self.live_root(), path).ok()
+        machine_files::read(&self.live_root(), path).ok()
     }
 
     /// Polls until `condition` holds; a failure message contains the name of the machine.
@@ -246,7 +246,7 @@ impl Machine {
     /// `/usr/lib/systemd/system`.
     pub fn install_machinist(&self) {
         for (path, bytes, mode) in builder::machinist_files() {
-            inside::write(&self.live_root(), &path, &bytes, Some(mode))
+            machine_files::write(&self.live_root(), &path, &bytes, Some(mode))
                 .unwrap_or_else(|e| panic!("cannot install {path}: {e}"));
         }
         self.exec(&["systemctl", "daemon-reload"]);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Debug};
 use machinist::machine_config::{MachineConfig, Owner};
 use serde_json::{Value, json};
 
-use super::verdict::{Unit, Verdict};
+use super::go_program::{Unit, Verdict};
 
 /// Both results in one form, entry by entry: lines that only one of them has are differences.
 pub(super) fn differences(theirs: &Verdict, ours: &MachineConfig) -> Vec<String> {

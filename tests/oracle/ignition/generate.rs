@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ours::NAMES, verdict::Case};
+use super::{go_program::Case, machinist_result::NAMES};
 use crate::support::Dice;
 
 const VERSIONS: [&str; 10] = [

@@ -4,7 +4,7 @@ use machinist::machine_config::{
     ConfigLoader, ConfigRules, MachineConfig, MergeOrder, NoLocalFiles, Refusal,
 };
 
-use super::verdict::Case;
+use super::go_program::Case;
 
 /// Every user and group of the cases may be managed: the permitted names are a setting of machinist
 /// and not part of Ignition.
