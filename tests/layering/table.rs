@@ -4,17 +4,17 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 /// One row: modules, the modules they may import, and the reason where that is not obvious.
-pub(crate) struct Wall {
+pub(crate) struct Rule {
     /// Modules with the same rule. A submodule has a row of its own when its rule differs.
-    pub(crate) rooms: &'static str,
+    pub(crate) modules: &'static str,
     /// Modules that they may import; `*` for modules that combine all others.
     pub(crate) may: &'static str,
     pub(crate) why: &'static str,
 }
 
-impl Wall {
-    pub(crate) fn rooms(&self) -> impl Iterator<Item = &'static str> {
-        self.rooms.split(' ')
+impl Rule {
+    pub(crate) fn modules(&self) -> impl Iterator<Item = &'static str> {
+        self.modules.split(' ')
     }
 
     pub(crate) fn may(&self) -> impl Iterator<Item = &'static str> {
@@ -22,134 +22,134 @@ impl Wall {
     }
 }
 
-const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall {
-    Wall { rooms, may, why }
+const fn rule(modules: &'static str, may: &'static str, why: &'static str) -> Rule {
+    Rule { modules, may, why }
 }
 
-pub(crate) const WALLS: &[Wall] = &[
-    wall(
+pub(crate) const RULES: &[Rule] = &[
+    rule(
         "reason abs_path digest error_chain authority_rewrite places clock backoff rate_limit shutdown maintenance_window protobuf_scan text kube_api",
         "",
         "",
     ),
-    wall("machine_config", "digest abs_path reason text", ""),
-    wall("plan", "digest machine_config abs_path reason text", ""),
-    wall("update::phase", "", ""),
-    wall(
+    rule("machine_config", "digest abs_path reason text", ""),
+    rule("plan", "digest machine_config abs_path reason text", ""),
+    rule("update::phase", "", ""),
+    rule(
         "update::journal",
         "digest abs_path plan reason rootfs",
-        "which directory it was",
+        "identity of a directory",
     ),
-    wall(
+    rule(
         "device",
         "machine_config abs_path reason",
-        "refusals are the config's",
+        "refusals of configs",
     ),
-    wall("drain", "reason", ""),
-    wall(
+    rule("drain", "reason", ""),
+    rule(
         "drain::eviction",
         "backoff clock drain reason error_chain",
         "",
     ),
-    wall(
+    rule(
         "readiness",
         "abs_path reason text",
-        "what an administrator's gate asks for",
+        "paths and units of custom gates",
     ),
-    wall("status", "plan readiness reason", ""),
-    wall(
-        "pool",
-        "kube_api",
-        "nodes and pools as the cluster has them",
-    ),
-    wall("rootfs", "digest abs_path reason", ""),
-    wall(
+    rule("status", "plan readiness reason", ""),
+    rule("pool", "kube_api", "Node and pool objects"),
+    rule("rootfs", "digest abs_path reason", ""),
+    rule(
         "systemd",
         "backoff abs_path plan reason rootfs error_chain update",
-        "it fulfils the port of the update loop",
+        "implements the reconciler's service port",
     ),
-    wall(
+    rule(
         "os",
         "machine_config abs_path plan reason rootfs",
-        "what a plan may ask of it",
+        "requests of a plan",
     ),
-    wall("host", "abs_path", ""),
-    wall(
+    rule("host", "abs_path", ""),
+    rule(
         "kubelet",
         "authority_rewrite backoff device abs_path places rate_limit rootfs shutdown error_chain text",
-        "what is lent",
+        "the devices to advertise",
     ),
-    wall(
+    rule(
         "dra",
         "backoff device device::registry digest kubelet abs_path rootfs shutdown error_chain",
-        "what may be claimed, and what was",
+        "devices for claims",
     ),
-    wall(
+    rule(
         "vendor_api",
         "authority_rewrite backoff device device::registry abs_path places rate_limit rootfs shutdown error_chain protobuf_scan text",
-        "what is offered, and what is asked of whoever offers it",
+        "offered devices and their allocation",
     ),
-    wall(
+    rule(
         "plugin_proxy",
         "backoff device device::registry kubelet abs_path rate_limit rootfs shutdown error_chain protobuf_scan text",
-        "the kubelet's wire contract, from its other side",
+        "the kubelet's side of the wire contract",
     ),
-    wall(
+    rule(
         "cluster",
         "backoff clock kube_api digest machine_config metrics abs_path plan readiness reason rootfs status error_chain update update::phase",
-        "it publishes what is desired",
+        "publishes the desired config",
     ),
-    wall("cluster::pods", "cluster drain drain::eviction", ""),
-    wall(
+    rule("cluster::pods", "cluster drain drain::eviction", ""),
+    rule(
         "cluster::resource_slices cluster::resource_claims",
         "backoff cluster cluster::resource_claims kube_api device rate_limit reason error_chain",
-        "it fulfils the ports of claims",
+        "implements the traits of claims",
     ),
-    wall(
+    rule(
         "config_dir",
         "machine_config metrics abs_path reason rootfs error_chain update text",
-        "it publishes what is desired",
+        "publishes the desired config",
     ),
-    wall(
+    rule(
         "update",
         "backoff digest machine_config abs_path plan reason rootfs error_chain update::journal update::phase maintenance_window",
         "",
     ),
-    wall(
+    rule(
         "device::registry",
         "device digest abs_path rate_limit reason rootfs shutdown error_chain text",
         "",
     ),
-    wall(
+    rule(
         "device_service",
         "device device::registry dra kubelet plugin_proxy rootfs shutdown error_chain vendor_api",
         "",
     ),
-    wall(
+    rule(
         "settings",
         "machine_config abs_path readiness reason rootfs error_chain maintenance_window",
-        "names of units",
+        "unit names",
     ),
-    wall("logging", "settings text", "what is logged, and how"),
-    wall("metrics", "status", ""),
-    wall(
+    rule("logging", "settings text", "log settings"),
+    rule("metrics", "status", ""),
+    rule(
         "admin",
         "settings metrics abs_path readiness reason rootfs status text",
         "",
     ),
-    wall("agent cli", "*", "they join the others"),
+    rule("agent cli", "*", "they combine the others"),
 ];
 
 /// An outside path, where it may be named, and the reason.
 pub(crate) struct Outside {
     pub(crate) path: &'static str,
     /// Modules, including their submodules; `*` for all.
-    pub(crate) rooms: &'static [&'static str],
+    pub(crate) modules: &'static [&'static str],
     pub(crate) why: &'static str,
 }
 
-const fn outside(path: &'static str, rooms: &'static [&'static str], why: &'static str) -> Outside {
-    Outside { path, rooms, why }
+const fn outside(
+    path: &'static str,
+    modules: &'static [&'static str],
+    why: &'static str,
+) -> Outside {
+    Outside { path, modules, why }
 }
 
 /// Modules with concurrency; the vocabulary has none.
@@ -189,11 +189,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside(
         "std::fs",
         &["rootfs"],
-        "only the file room makes file system calls",
+        "only the file module makes file system calls",
     ),
-    outside("tokio::fs", &[], "the file room is synchronous"),
-    outside("rustix", &["rootfs"], "file work is the file room's"),
-    outside("inotify", &["rootfs"], "others are handed a root::Watch"),
+    outside("tokio::fs", &[], "the file module is synchronous"),
+    outside("rustix", &["rootfs"], "file work is the file module's"),
+    outside("inotify", &["rootfs"], "others get a rootfs::Watch"),
     // Other kernel interfaces.
     outside(
         "nix",
@@ -300,15 +300,19 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         &["dra", "kubelet", "plugin_proxy", "vendor_api"],
         "",
     ),
-    outside("axum", &["admin"], "HTTP is the admin room's"),
+    outside("axum", &["admin"], "HTTP is the admin module's"),
     outside(
         "axum::http",
         &["admin", "cluster::response_limit"],
-        "HTTP is the admin room's; a layer of the API server's client",
+        "HTTP is the admin module's; a layer of the API server's client",
     ),
     outside("http_body_util", &["cluster::response_limit"], ""),
     outside("tower", &["cluster::response_limit"], ""),
-    outside("kube", &["cluster"], "the API server is asked in one room"),
+    outside(
+        "kube",
+        &["cluster"],
+        "the API server is asked in one module",
+    ),
     outside("prometheus_client", &["metrics"], ""),
     outside("tracing_subscriber", &["logging"], ""),
     outside("tracing_journald", &["logging"], ""),
@@ -375,7 +379,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "update",
             "vendor_api",
         ],
-        "the vocabulary says nothing by itself",
+        "pure modules do not log",
     ),
     outside(
         "litemap",
@@ -390,16 +394,16 @@ pub(crate) const OUTSIDE: &[Outside] = &[
 
 /// Every allowance of both tables, under the name that the checker uses.
 pub(crate) fn allowances() -> BTreeSet<String> {
-    let walls = WALLS.iter().filter(|wall| wall.may != "*");
-    let walls = walls.flat_map(|wall| wall.may().map(|may| format!("{} → {may}", wall.rooms)));
-    let shared = |rooms: &[&str]| rooms == DRIVERS || rooms == ["*"];
-    let outside = OUTSIDE.iter().filter(|row| !shared(row.rooms));
+    let rules = RULES.iter().filter(|rule| rule.may != "*");
+    let rules = rules.flat_map(|rule| rule.may().map(|may| format!("{} → {may}", rule.modules)));
+    let shared = |modules: &[&str]| modules == DRIVERS || modules == ["*"];
+    let outside = OUTSIDE.iter().filter(|row| !shared(row.modules));
     let outside = outside.flat_map(|row| {
-        row.rooms
+        row.modules
             .iter()
-            .map(|room| format!("{} in {room}", row.path))
+            .map(|module| format!("{} in {module}", row.path))
     });
-    walls.chain(outside).collect()
+    rules.chain(outside).collect()
 }
 
 /// The table as Markdown, for ARCHITECTURE.md.
@@ -412,7 +416,7 @@ pub(crate) fn as_markdown() -> String {
             .join(" ")
     };
     let mut table = String::from("| module | may import |\n|---|---|\n");
-    for Wall { rooms, may, why } in WALLS {
+    for Rule { modules, may, why } in RULES {
         let may = match *may {
             "" => "nothing of the crate".to_owned(),
             "*" => "whatever they need".to_owned(),
@@ -424,7 +428,7 @@ pub(crate) fn as_markdown() -> String {
             format!(" – {why}")
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(table, "| {} | {may}{why} |", code(rooms));
+        let _ = writeln!(table, "| {} | {may}{why} |", code(modules));
     }
     table
 }
