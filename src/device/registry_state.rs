@@ -1,4 +1,4 @@
-//! The ledger, which is the registry's state: the declarations in force, the owner of each resource
+//! State of the device registry: the declarations in force, the owner of each resource
 //! name, and the known devices.
 
 mod removals;
@@ -99,7 +99,7 @@ pub struct RegistryState {
 }
 
 impl RegistryState {
-    /// A ledger without any resources.
+    /// A registry state without any resources.
     pub fn new(allowances: Allowances) -> Self {
         Self {
             allowances,

@@ -94,7 +94,7 @@ impl CheckpointWriter {
         }
     }
 
-    /// Saves the ledger if `changed` is set, and waits until it is written: for the shutdown.
+    /// Saves the registry state if `changed` is set, and waits until it is written: for the shutdown.
     pub(super) async fn save(&mut self, ledger: &RegistryState, changed: bool) {
         if self.writing.is_some() {
             let end = self.wait_for_save().await;
@@ -109,7 +109,7 @@ impl CheckpointWriter {
         }
     }
 
-    /// Starts saving the ledger in the background, which writes nothing if the content is the same.
+    /// Starts saving the registry state in the background, which writes nothing if the content is the same.
     /// Returns false while an earlier save is under way.
     pub(super) fn begin(&mut self, ledger: &RegistryState) -> bool {
         if self.writing.is_some() {

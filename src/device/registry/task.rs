@@ -1,4 +1,4 @@
-//! The registry task: owns the ledger, scans devices on events and publishes the inventory.
+//! The registry task: owns the registry state, scans devices on events and publishes the inventory.
 
 mod event_sources;
 
