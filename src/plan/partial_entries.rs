@@ -11,8 +11,12 @@ use super::{
 };
 use crate::{
     abs_path::AbsPath,
-    machine_config::{Content, DIRECTORY_MODE, FILE_MODE},
+    machine_config::{Content, DIRECTORY_MODE, FILE_MODE, Refusal},
+    reason::Reason,
 };
+
+/// The set-user-ID and set-group-ID bits of a mode.
+const SET_ID_BITS: u32 = 0o6000;
 
 impl ObjectSpec {
     /// The object to create if nothing exists: values that are not set get Ignition's defaults.
@@ -165,11 +169,12 @@ impl PathFacts<'_> {
             (None, Some(_)) => before,
             (None, None) => now,
         };
-        Attributes {
+        let wanted = Attributes {
             mode: pick(mode, had.0, before.mode, facts.mode),
             uid: pick(uid, had.1, before.uid, facts.uid),
             gid: pick(gid, had.2, before.gid, facts.gid),
-        }
+        };
+        without_set_id_of_others(wanted, facts)
     }
 
     /// Mode and owner after the entry has left: only the values that it set are restored.
@@ -181,12 +186,45 @@ impl PathFacts<'_> {
     ) -> Attributes {
         let (mode, uid, gid) = wanted.given();
         let pick = |given: Option<u32>, before: u32, now: u32| given.map_or(now, |_| before);
-        Attributes {
+        let back = Attributes {
             mode: pick(mode, before.mode, facts.mode),
             uid: pick(uid, before.uid, facts.uid),
             gid: pick(gid, before.gid, facts.gid),
-        }
+        };
+        without_set_id_of_others(back, facts)
     }
+
+    /// Refuses set-ID bits for a file whose content its owner wrote and whose owner changes: anybody could run that
+    /// content with the rights of the new owner.
+    pub(super) fn set_id_refusal(
+        &self,
+        wanted: &DesiredObject,
+        facts: &FileFacts,
+    ) -> Option<Refusal> {
+        let (mode, uid, _) = wanted.object.given();
+        let uid = uid.unwrap_or(facts.uid);
+        let sets_id =
+            wanted.object.is_without_content() && mode.is_some_and(|mode| mode & SET_ID_BITS != 0);
+        if !sets_id || facts.kind != ObjectKind::File || facts.uid == 0 || facts.uid == uid {
+            return None;
+        }
+        let message = format!(
+            "{} has no contents in the config, belongs to user {}, and would get set-ID bits for user {uid}",
+            wanted.asked, facts.uid
+        );
+        let refusal = Refusal::new(Reason::UnsafePath, message).at(&wanted.entry.origin);
+        Some(refusal.expected("contents, or a mode without set-ID bits"))
+    }
+}
+
+/// Clears the set-ID bits of a file that changes its owner or group, as the kernel's chown does: its content may
+/// come from the previous owner.
+fn without_set_id_of_others(mut wanted: Attributes, facts: &FileFacts) -> Attributes {
+    let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
+    if facts.kind == ObjectKind::File && changes {
+        wanted.mode &= !SET_ID_BITS;
+    }
+    wanted
 }
 
 fn defaults(wanted: &ObjectSpec) -> Attributes {

@@ -196,6 +196,9 @@ impl PathSteps {
                     path,
                     observed,
                 };
+                if let Some(refusal) = reached.set_id_refusal(wanted, facts) {
+                    self.refusals.push((path.clone(), refusal));
+                }
                 let act = reached.partial(&wanted.object, facts, owners);
                 fields = match &act {
                     Some(act) => changed_by(act, facts, fields),

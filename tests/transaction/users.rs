@@ -22,6 +22,8 @@ mod hostile;
 mod path_rules;
 #[path = "users/race.rs"]
 mod race;
+#[path = "users/set_id.rs"]
+mod set_id;
 
 const BOB: u32 = 1001;
 const ALICE: u32 = 1002;

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The set-user-id and set-group-id bits.
-const SET_ID_BITS: u32 = 0o6000;
+pub(super) const SET_ID_BITS: u32 = 0o6000;
 
 /// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

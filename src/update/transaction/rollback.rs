@@ -4,7 +4,7 @@ use super::{
     SyncPoints, TransactionError, backups,
     commit::{loses_lists, set_attributes, swap},
     object_at, passwd_entries,
-    progress::{OperationProgress, operation_progress},
+    progress::{OperationProgress, SET_ID_BITS, operation_progress},
     target_directory::{DirectoryRefusal, clear_staging, is_machines, reach, staging},
     three_step_swap::{self, SwapDirection},
 };
@@ -207,17 +207,31 @@ fn backward(root: &Root, record: &OperationRecord) -> Result<(), TransactionErro
         ),
         OperationRecordKind::Metadata {
             before,
+            after,
             chown,
             file,
             ..
         } => {
             bring_lists_back(root, record)?;
-            set_attributes(root, &record.target, *before, (*chown, *file))
+            let before = attributes_before(*before, *after, (*chown, *file));
+            set_attributes(root, &record.target, before, (*chown, *file))
         }
         OperationRecordKind::Entries { slot, edits } => {
             passwd_entries::backward(root, &record.target, slot, edits)
         }
     }
+}
+
+/// The mode and owner to restore. A file that belonged to another user than root meanwhile may contain that user's
+/// content, so its set-ID bits are not restored.
+fn attributes_before(
+    (mode, uid, gid): (u32, u32, u32),
+    (_, owner, _): (u32, u32, u32),
+    (chown, file): (bool, bool),
+) -> (u32, u32, u32) {
+    let foreign = chown && file && owner != 0 && owner != uid;
+    let mode = if foreign { mode & !SET_ID_BITS } else { mode };
+    (mode, uid, gid)
 }
 
 fn bring_lists_back(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
@@ -240,6 +254,7 @@ fn reclaim(
     let OperationRecordKind::Exchange { slot, before, .. } = &record.kind else {
         let OperationRecordKind::Metadata {
             before,
+            after,
             chown,
             file,
             ..
@@ -257,7 +272,8 @@ fn reclaim(
             .is_some_and(|stat| stat.kind == kind)
         {
             bring_lists_back(root, record)?;
-            set_attributes(root, &record.target, *before, (*chown, *file))?;
+            let before = attributes_before(*before, *after, (*chown, *file));
+            set_attributes(root, &record.target, before, (*chown, *file))?;
         }
         return Ok(Some(record.target.clone()));
     };
