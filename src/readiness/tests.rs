@@ -1,3 +1,5 @@
+use std::{collections::BTreeMap, time::Duration};
+
 use super::*;
 
 fn at(seconds: i64) -> Timestamp {
