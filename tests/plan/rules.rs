@@ -389,7 +389,7 @@ fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
         tree.apply(&tree.plan(&nothing, &keys));
         let file = tree.at("/home/core/.ssh/authorized_keys");
         assert!(
-            std::fs::read_to_string(file).unwrap().contains("BBBB ours"),
+            std::fs::read_to_string(file).unwrap().contains("AgIC ours"),
             "{line}"
         );
     }
