@@ -11,7 +11,9 @@ mod text_report;
 mod timeline;
 
 pub use crate::plan::DriftKind;
-pub use explain::{Finding, explain, what_to_do};
+pub use explain::{
+    Finding, JOURNAL_TOO_NEW_ADVICE, JOURNAL_UNREADABLE_ADVICE, explain, what_to_do,
+};
 pub use failure_message::{in_short, sentences};
 pub use history::render as render_history;
 pub use text_report::render;

@@ -99,6 +99,29 @@ pub(crate) fn escape_data(text: &str) -> String {
     data
 }
 
+/// The number of letters to insert, remove, replace or swap with the next one to turn one text into
+/// the other.
+pub(crate) fn edit_distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
+    for line in 0..=one.len() {
+        for column in 0..=other.len() {
+            rows[line][column] = match (line, column) {
+                (0, rest) | (rest, 0) => rest,
+                (i, j) => {
+                    let replaced = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
+                    let exchanged =
+                        i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1];
+                    let exchanged = exchanged.then(|| rows[i - 2][j - 2] + 1);
+                    let moved = rows[i - 1][j].min(rows[i][j - 1]) + 1;
+                    replaced.min(moved).min(exchanged.unwrap_or(usize::MAX))
+                }
+            };
+        }
+    }
+    rows[one.len()][other.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,5 +187,21 @@ mod tests {
         );
         let read: [String; 1] = serde_json::from_str(&shown).unwrap();
         assert_eq!(read, [HOSTILE]);
+    }
+
+    #[test]
+    fn letters_that_differ_are_counted() {
+        for (one, other, letters) in [
+            ("contents", "content", 1),
+            ("contents", "contants", 1),
+            ("enabled", "enable", 1),
+            ("links", "luks", 2),
+            ("", "ab", 2),
+            ("mask", "mask", 0),
+            ("mask", "maks", 1),
+        ] {
+            assert_eq!(edit_distance(one, other), letters, "{one} {other}");
+            assert_eq!(edit_distance(other, one), letters, "{other} {one}");
+        }
     }
 }

@@ -157,7 +157,7 @@ fn offer(
             to.send_replace(Arc::clone(live.settings()));
         }
         ReloadOutcome::Refused(why) => {
-            tracing::warn!("invalid settings, keeping the previous ones: {why}");
+            tracing::warn!("keeping the previous settings: {why}");
         }
     }
 }

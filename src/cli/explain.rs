@@ -1,5 +1,7 @@
 //! Implements `machinist explain`.
 
+use std::path::Path;
+
 use clap::Args;
 
 use super::{
@@ -7,11 +9,12 @@ use super::{
     config_context::ConfigContext,
     fleet,
     node_selection::{ClusterArgs, log},
-    print_data, start_logging_beside_a_page,
+    print_data, root_flag, start_logging_beside_a_page,
 };
 use crate::{
+    reason::Reason,
     settings::{Fragment, Job},
-    status::{Finding, explain},
+    status::{Finding, JOURNAL_TOO_NEW_ADVICE, JOURNAL_UNREADABLE_ADVICE, explain},
     update::{
         pinned_config::PinnedConfig,
         store::{self, StoreError},
@@ -68,14 +71,51 @@ fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
             "see: machinist settings",
         ));
     }
+    let mut source = String::new();
     match agent_client::agent(&context)? {
         Some(status) => {
             let reboot = context.settings.update.reboot.as_str();
             found.extend(explain(&status, reboot));
+            source = source_flag(&context, &status.source);
         }
         None => found.extend(without_agent(&context)?),
     }
+    let mut flags = root_flag(&context.root);
+    if let Some(dir) = &global.config {
+        flags += &format!(" --config {}", dir.display());
+    }
+    for finding in &mut found {
+        finding.advice = with_flags(&finding.advice, &flags, &source);
+    }
     Ok(found)
+}
+
+/// The flag with which `apply` reads the source of the agent, after a space; empty if the settings
+/// select it.
+fn source_flag(context: &ConfigContext, of_the_agent: &str) -> String {
+    let own = context.source().map(|own| format!("dir:{}", own.shown));
+    match own {
+        Ok(own) if own != of_the_agent && of_the_agent.starts_with("dir:") => {
+            format!(" --source {of_the_agent}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// The advice with these flags after each command of machinist.
+fn with_flags(advice: &str, flags: &str, source: &str) -> String {
+    let mut advice = advice.replace(
+        "machinist apply",
+        &format!("machinist apply{flags}{source}"),
+    );
+    for command in [
+        "machinist run",
+        "machinist settings",
+        "machinist journal reset",
+    ] {
+        advice = advice.replace(command, &format!("{command}{flags}"));
+    }
+    advice
 }
 
 fn sentence(finding: &Finding) -> String {
@@ -99,13 +139,20 @@ fn without_agent(context: &ConfigContext) -> anyhow::Result<Vec<Finding>> {
             "no agent running for root {}",
             context.root.display().display()
         ),
-        "to start it: systemctl start machinist, or machinist run",
+        match context.root.display() == Path::new("/") {
+            true => "to start it: systemctl start machinist, or machinist run",
+            false => "to start it: machinist run",
+        },
     )];
     let journal = match store::peek(&context.root) {
         Ok(journal) => journal,
         Err(StoreError::Journal { path, source }) => {
+            let path = path.display();
             let what = format!("{path} is unusable, no changes are made: {source}");
-            let advice = "see: machinist journal reset --help";
+            let advice = match source.reason() {
+                Reason::JournalTooNew => JOURNAL_TOO_NEW_ADVICE,
+                _ => JOURNAL_UNREADABLE_ADVICE,
+            };
             found.push(Finding::coded(source.reason(), what, advice));
             return Ok(found);
         }
@@ -140,4 +187,20 @@ fn without_agent(context: &ConfigContext) -> anyhow::Result<Vec<Finding>> {
         }));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_has_the_flags_that_reach_the_same_machine() {
+        let (flags, source) = (" --root /x", " --source dir:y");
+        let advice = "to repair it: machinist apply; else see: machinist settings";
+        assert_eq!(
+            with_flags(advice, flags, source),
+            "to repair it: machinist apply --root /x --source dir:y; else see: machinist settings --root /x"
+        );
+        assert_eq!(with_flags(advice, "", ""), advice);
+    }
 }

@@ -38,7 +38,7 @@ pub(super) fn run(global: &Global, args: &GuardArgs) -> anyhow::Result<Exit> {
     let (settings, problem) = settings(global, &root)?;
     start_logging(settings.log)?;
     if let Some(problem) = problem {
-        tracing::warn!("invalid settings, using the defaults: {problem}");
+        tracing::warn!("using the default settings: {problem}");
     }
     let runtime = daemon()?;
     let ended = runtime.block_on(boot_guard::run(&root, &settings));

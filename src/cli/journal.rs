@@ -139,9 +139,10 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
     }
     // Hold the lock to the end, so that no update can start between the check and the new journal.
     let store = match StateStore::open(root) {
-        Err(StoreError::Locked { .. }) => {
+        Err(StoreError::Locked { lock }) => {
             bail!(
-                "another machinist process uses this root: stop it first (systemctl stop machinist)"
+                "another machinist process uses this root ({} is locked): stop it first (systemctl stop machinist)",
+                lock.display()
             )
         }
         store => store?,
@@ -155,7 +156,7 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
         ),
         JournalLoss::Knowledge => bail!(
             "{state}: replacing {} loses the current config and the original files. To replace it anyway, use --force",
-            paths::journal()
+            root.host_path(&paths::journal()).display()
         ),
     }
     let question = format!("{state}. Move the journal aside and start a new one?");
@@ -164,9 +165,10 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Failed);
     }
     let kept = keep_copy(root)?;
+    let flags = super::root_flag(root);
     store.save(&Journal::default())?;
     print(&format!(
-        "The old journal is kept as {kept}. Start the agent, or run machinist apply.\n"
+        "The old journal is kept as {kept}. Start the agent, or run machinist apply{flags}.\n"
     ))?;
     Ok(Exit::Done)
 }
@@ -212,5 +214,5 @@ fn keep_copy(root: &Root) -> anyhow::Result<String> {
     let copy = store::backup_path(root, &paths::journal(), Clock::system().now())?;
     let text = root.read_nofollow(&paths::journal(), store::MAX_JOURNAL_BYTES)?;
     root.replace(&copy, &text, 0o600)?;
-    Ok(copy.to_string())
+    Ok(root.host_path(&copy).display().to_string())
 }

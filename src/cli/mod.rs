@@ -44,12 +44,13 @@ pub use bootstrap::{daemon, short, start_logging, start_logging_beside_a_page};
 pub use output::{Format, OutputFormatArg, print, print_data};
 pub use prompt::{Confirmation, NotATerminal, confirm};
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use crate::{
     agent::{self, AgentError},
     error_chain::chain,
     logging::TelemetryError,
+    rootfs::Root,
     settings::{FindError, LoadError},
 };
 
@@ -74,6 +75,14 @@ impl From<Exit> for ExitCode {
             Exit::Pending => Self::from(2),
             Exit::Usage => Self::from(64),
         }
+    }
+}
+
+/// The flag that selects this root, after a space; empty for `/`.
+fn root_flag(root: &Root) -> String {
+    match root.display() {
+        root if root == Path::new("/") => String::new(),
+        root => format!(" --root {}", root.display()),
     }
 }
 

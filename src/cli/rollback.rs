@@ -97,7 +97,12 @@ fn chosen(earlier: &[ConfigName], to: &str) -> anyhow::Result<ConfigName> {
              entries, such as {{\"ignition\": {{\"version\": \"3.5.0\"}}}} in a file NAME.ign"
         ),
         (None, _) if to.parse::<usize>().is_ok() => {
-            bail!("only {count} earlier configs exist")
+            let exist = if count == 1 {
+                "config exists"
+            } else {
+                "configs exist"
+            };
+            bail!("only {count} earlier {exist}")
         }
         (None, _) => bail!("no earlier config {to} found; see machinist history"),
     }

@@ -1,6 +1,6 @@
 //! Implements `machinist status`.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::Value;
 
@@ -61,8 +61,10 @@ pub(super) fn run(global: &Global, args: StatusArgs) -> anyhow::Result<Exit> {
     }
     let answer = match admin::fetch_status(&global.open_root()?) {
         Err(AgentClientError::NoAgent(root)) => {
-            return Err(AgentClientError::NoAgent(root))
-                .context("to query the cluster instead: status --node NAME, or --pool [NAME]");
+            let error = AgentClientError::NoAgent(root);
+            bail!(
+                "{error}; to query the cluster instead: machinist status --node NAME, or --pool [NAME]"
+            );
         }
         answer => answer?,
     };

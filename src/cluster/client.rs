@@ -129,7 +129,10 @@ impl ClusterAccess {
 }
 
 async fn of_files(files: &[PathBuf], context: Option<String>) -> Result<Config, ConnectError> {
-    let wrong = |e| ConnectError::Kubeconfig(files.to_vec(), Box::new(e));
+    let wrong = |error| match error {
+        KubeconfigError::ReadConfig(why, file) => ConnectError::KubeconfigFile(file, why),
+        error => ConnectError::Kubeconfig(files.to_vec(), Box::new(error)),
+    };
     let merged = merged(files).map_err(wrong)?;
     let options = KubeConfigOptions {
         context,

@@ -19,6 +19,9 @@ pub enum ConnectError {
     /// A kubeconfig cannot be read or is incomplete.
     #[error("cannot use the kubeconfig {}", shown(.0))]
     Kubeconfig(Vec<PathBuf>, #[source] Box<KubeconfigError>),
+    /// A kubeconfig cannot be opened.
+    #[error("cannot read the kubeconfig {}", .0.display())]
+    KubeconfigFile(PathBuf, #[source] std::io::Error),
     /// The token file contains no token.
     #[error("token file {} contains no token; expected one line of text", .0.display())]
     Token(PathBuf),

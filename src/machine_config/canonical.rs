@@ -87,7 +87,7 @@ pub fn to_portable_json(config: &MachineConfig) -> Result<Vec<u8>, MissingConten
 /// Parses a portable form. The config's name is empty, as with [`from_canonical_json`].
 pub fn from_portable_json(bytes: &[u8]) -> Result<MachineConfig, CanonicalError> {
     let form = read(bytes)?;
-    let decode = |text: &String| data_url::forgiving_base64::decode_to_vec(text.as_bytes()).ok();
+    let decode = |text: &String| content_source::decode_base64(text);
     let texts = form.contents.iter().flatten();
     // Equal contents share their bytes.
     let contents: BTreeMap<Digest, Content> = texts

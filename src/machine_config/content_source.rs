@@ -162,6 +162,11 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// The bytes of a base64 text, with or without padding.
+pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    data_url::forgiving_base64::decode_to_vec(text.as_bytes()).ok()
+}
+
 /// Base64 with padding, the form used for output.
 pub(super) fn base64(bytes: &[u8]) -> String {
     const BASE64_DIGITS: &[u8; 64] =

@@ -41,6 +41,7 @@ pub use canonical::{
     CanonicalError, digest, from_canonical_json, from_portable_json, rendered_name,
     to_canonical_json, to_portable_json,
 };
+pub(crate) use content_source::decode_base64;
 pub use defaults::{DIRECTORY_MODE, FILE_MODE};
 pub use disk_layout::DiskLayout;
 pub use ignition::place_fault;

@@ -8,7 +8,7 @@ use super::{
     field_reader::{FieldValue, ObjectReader},
     ignition::{IgnitionDialect, versions},
 };
-use crate::reason::Reason;
+use crate::{reason::Reason, text::edit_distance};
 
 /// Keys that identify an entry and have no effect by themselves.
 const IDENTITY_KEYS: [&str; 7] = [
@@ -124,7 +124,7 @@ impl ObjectReader<'_> {
             if known_key.len().abs_diff(key.len()) > most {
                 return None;
             }
-            let distance = distance(&known_key, &key);
+            let distance = edit_distance(&known_key, &key);
             (distance <= most).then_some((distance, known))
         });
         near.min_by_key(|(distance, _)| *distance)
@@ -151,48 +151,4 @@ impl ObjectReader<'_> {
 /// A key normalised for the spelling differences between the formats.
 fn plain(key: &str) -> String {
     key.replace(['_', '-'], "").to_lowercase()
-}
-
-/// The number of letters to insert, remove, replace or swap with the next one to turn one text into
-/// the other.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
-    for line in 0..=one.len() {
-        for column in 0..=other.len() {
-            rows[line][column] = match (line, column) {
-                (0, rest) | (rest, 0) => rest,
-                (i, j) => {
-                    let replaced = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
-                    let exchanged =
-                        i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1];
-                    let exchanged = exchanged.then(|| rows[i - 2][j - 2] + 1);
-                    let moved = rows[i - 1][j].min(rows[i][j - 1]) + 1;
-                    replaced.min(moved).min(exchanged.unwrap_or(usize::MAX))
-                }
-            };
-        }
-    }
-    rows[one.len()][other.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn letters_that_differ_are_counted() {
-        for (one, other, letters) in [
-            ("contents", "content", 1),
-            ("contents", "contants", 1),
-            ("enabled", "enable", 1),
-            ("links", "luks", 2),
-            ("", "ab", 2),
-            ("mask", "mask", 0),
-            ("mask", "maks", 1),
-        ] {
-            assert_eq!(distance(one, other), letters, "{one} {other}");
-            assert_eq!(distance(other, one), letters, "{other} {one}");
-        }
-    }
 }

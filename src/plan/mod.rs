@@ -28,6 +28,7 @@ mod partial_entries;
 mod passwd;
 mod planner;
 mod policy;
+mod public_key;
 mod reachability;
 pub mod recovery_units;
 mod removal;

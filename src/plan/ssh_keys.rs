@@ -5,6 +5,7 @@ use super::{
     UserFacts,
     desired_tree::{DesiredEntry, DesiredTree, ObjectSpec, PathResolver},
     machine_facts::ObjectKind,
+    public_key,
 };
 use crate::{
     abs_path::AbsPath,
@@ -23,6 +24,9 @@ const MANAGED_KEYS_FILE: &str = ".ssh/authorized_keys.d/ignition";
 /// Relative to the home; read by every sshd and edited by users.
 const AUTHORIZED_KEYS_FILE: &str = ".ssh/authorized_keys";
 
+/// How many characters of a key a warning shows.
+const MAX_SHOWN_KEY: usize = 24;
+
 /// Adds the key files of the users that exist on the machine; other users are skipped with a
 /// warning, as OpenShift does for a missing `core`.
 pub(super) fn add(layout: &mut DesiredTree, config: &MachineConfig, place: &PathResolver<'_>) {
@@ -33,6 +37,7 @@ pub(super) fn add(layout: &mut DesiredTree, config: &MachineConfig, place: &Path
         if unwanted || no_keys {
             continue;
         }
+        layout.warnings.extend(unreadable_keys(name, user));
         match add_user(layout, place, name, user) {
             Ok(()) => {}
             Err((code, why)) => {
@@ -103,6 +108,27 @@ fn add_user(
     };
     layout.add(place, &asked, entry, private_file(content, account));
     Ok(())
+}
+
+/// A warning for each key that sshd skips.
+fn unreadable_keys(name: &str, user: &User) -> Vec<String> {
+    let place = match (&user.origin.file, user.origin.line) {
+        (Some(file), Some(line)) => format!("{file}:{line}: "),
+        (Some(file), None) => format!("{file}: "),
+        _ => String::new(),
+    };
+    let keys = user.ssh_authorized_keys.iter();
+    keys.filter_map(|key| {
+        let why = public_key::fault(key)?;
+        let mut start: String = key.chars().take(MAX_SHOWN_KEY).collect();
+        if start.len() < key.len() {
+            start.push('…');
+        }
+        Some(format!(
+            "{place}sshd ignores the SSH key \"{start}\" of {name}: {why}"
+        ))
+    })
+    .collect()
 }
 
 fn is_link(place: &PathResolver<'_>, path: &AbsPath) -> bool {

@@ -6,7 +6,7 @@ use super::{
     error::{SettingOrigin, SettingsProblem},
     fragment::{Fragment, Leaf, ValueNode, ValueShape, env_name},
 };
-use crate::reason::Reason;
+use crate::{reason::Reason, text::edit_distance};
 
 /// One effective value and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -238,8 +238,18 @@ fn unknown(leaf: &Leaf, known: &[&str]) -> SettingsProblem {
         let message = format!("found {} in place of a section", describe(&leaf.node.shape));
         (Reason::ValueInvalid, message, below.join(", "))
     } else {
-        let expected = beside(&leaf.key, &spelled, known);
-        (Reason::FieldUnknown, "unknown key".to_owned(), expected)
+        match misspelled(&leaf.key, &spelled, known) {
+            Some(meant) => (
+                Reason::FieldUnknown,
+                format!("unknown key; did you mean {meant}?"),
+                String::new(),
+            ),
+            None => (
+                Reason::FieldUnknown,
+                "unknown key".to_owned(),
+                beside(&leaf.key, &spelled, known),
+            ),
+        }
     };
     SettingsProblem {
         at: leaf.node.at.clone(),
@@ -248,6 +258,21 @@ fn unknown(leaf: &Leaf, known: &[&str]) -> SettingsProblem {
         message,
         expected,
     }
+}
+
+/// The known key that differs by at most two letters, or by one if `key` is short.
+fn misspelled(key: &str, spelled: &dyn Fn(&str) -> String, known: &[&str]) -> Option<String> {
+    // A quoted key with dots is one key, not a misspelled path.
+    if key.contains('"') {
+        return None;
+    }
+    let most = if key.len() > 4 { 2 } else { 1 };
+    let near = known.iter().map(|one| spelled(one)).filter_map(|one| {
+        let distance = edit_distance(&one.to_lowercase(), &key.to_lowercase());
+        (distance <= most).then_some((distance, one))
+    });
+    let nearest = near.min_by_key(|(distance, _)| *distance);
+    nearest.map(|(_, one)| one)
 }
 
 /// The known keys of the same section, or all sections.

@@ -181,7 +181,7 @@ fn a_wrong_value_is_named_with_its_place_and_what_was_expected() {
         ("source: dir:relative", r#"m.yaml:1:9: source: found "dir:relative"; expected auto, cluster or dir:/absolute/path below the root"#),
         ("source: {dir: /x}", "m.yaml:1:15: source.dir: found a mapping at source; expected a value"),
         ("log: debug", r#"m.yaml:1:6: log: found "debug" in place of a section; expected log.format, log.level"#),
-        ("log: {levle: debug}", "m.yaml:1:14: log.levle: unknown key; expected one of log.format, log.level"),
+        ("log: {levle: debug}", "m.yaml:1:14: log.levle: unknown key; did you mean log.level?"),
         ("\"log.level\": debug", "m.yaml:1:14: \"log.level\": unknown key; expected one of"),
         ("update: {windows: [{start: 2am, duration: 1h}]}", r#"m.yaml:1:28: update.windows[0].start: found "2am"; expected a time of day such as "02:30""#),
         ("update: {timeZone: Berlin}", r#"m.yaml:1:20: update.timeZone: found "Berlin"; expected the name of a time zone such as UTC or Europe/Berlin"#),

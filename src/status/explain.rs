@@ -5,6 +5,13 @@ use serde::Serialize;
 use super::{Status, failure_message::sentences};
 use crate::{readiness::GateEffect, reason::Reason};
 
+/// How to proceed with a journal that cannot be read.
+pub const JOURNAL_UNREADABLE_ADVICE: &str = "stop the agent (systemctl stop machinist; in a cluster label the node agent.machinist.dev/disabled=), run machinist journal reset, then start the agent again";
+
+/// How to proceed with a journal that a newer version has written.
+pub const JOURNAL_TOO_NEW_ADVICE: &str =
+    "install the version of machinist that wrote the journal, or a newer one";
+
 /// One obstacle, and how to resolve it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -105,9 +112,11 @@ fn failures(status: &Status) -> Vec<Finding> {
     let Some(failure) = &status.failure else {
         return Vec::new();
     };
-    let advice = match (failure.again, status.phase.as_str()) {
-        (true, _) => "no action needed, it is retried automatically; to retry now: machinist apply",
-        (false, _) => {
+    let advice = match (failure.code, failure.again) {
+        (Reason::JournalUnreadable, _) => JOURNAL_UNREADABLE_ADVICE,
+        (Reason::JournalTooNew, _) => JOURNAL_TOO_NEW_ADVICE,
+        (_, true) => "no action needed, it is retried automatically; to retry now: machinist apply",
+        (_, false) => {
             "fix the reported problem; there is no retry until the source changes or you run machinist apply"
         }
     };

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     plan::escape_line,
     readiness::{Gate, GateEffect},
+    reason::Reason,
 };
 
 const OK_STYLE: Style = AnsiColor::Green.on_default();
@@ -163,6 +164,10 @@ fn gates(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
 fn verdict(gate: &Gate) -> (Style, &'static str) {
     match (gate.open, gate.effect) {
         (_, GateEffect::Off) => (Style::new(), "off"),
+        // Open, but with a message that deserves attention.
+        (true, _) if !matches!(gate.reason, Reason::Ok | Reason::SignalMissing) => {
+            (WARNING_STYLE, "note")
+        }
         (true, _) => (OK_STYLE, "ok"),
         (false, GateEffect::Hold) => (ERROR_STYLE, "hold"),
         (false, GateEffect::Warn) => (WARNING_STYLE, "warn"),

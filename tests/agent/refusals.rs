@@ -23,7 +23,7 @@ fn settings_that_are_wrong_are_named_by_line_and_nothing_starts() {
     assert_eq!(code(&refused), 64);
     for said in [
         "machinist.yaml:3:",
-        "update.rebot: unknown key; expected one of",
+        "update.rebot: unknown key; did you mean update.reboot?",
         "machinist.yaml:5:",
     ] {
         assert!(err(&refused).contains(said), "{said} in {}", err(&refused));

@@ -42,11 +42,11 @@ fn settings_are_taken_over_while_it_runs_and_bad_ones_change_nothing() {
     let said = agent.says("settings changed");
     assert!(said.contains("drift.fullPass"), "{said}");
     fs::write(&file, "drift:\n  fullPass: soon\n").unwrap();
-    let said = agent.says("keeping the previous ones");
+    let said = agent.says("keeping the previous settings");
     assert!(said.contains("machinist.yaml"), "{said}");
     // SIGHUP also reloads the settings, and does not stop the agent.
     agent.signal(SIGHUP);
-    agent.says_again("keeping the previous ones", 2);
+    agent.says_again("keeping the previous settings", 2);
     assert_eq!(agent.get("/livez").0, 200);
 }
 

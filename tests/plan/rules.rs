@@ -353,7 +353,7 @@ fn keys_are_cut_out_of_a_persons_file_when_they_leave() {
 #[test]
 fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
     let keys = config(
-        r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 BBBB ours"]}]}}"#,
+        r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIC ours"]}]}}"#,
     );
     let nothing = MachineConfig::default();
     // As Fedora CoreOS and its derivatives ship it, and as administrators write it.
@@ -374,7 +374,7 @@ fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
         let found = std::fs::read_to_string(file);
         assert_eq!(
             found.unwrap_or_default(),
-            "ssh-ed25519 BBBB ours\n",
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIC ours\n",
             "{line}"
         );
     }
@@ -389,7 +389,7 @@ fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
         tree.apply(&tree.plan(&nothing, &keys));
         let file = tree.at("/home/core/.ssh/authorized_keys");
         assert!(
-            std::fs::read_to_string(file).unwrap().contains("BBBB ours"),
+            std::fs::read_to_string(file).unwrap().contains("AgIC ours"),
             "{line}"
         );
     }

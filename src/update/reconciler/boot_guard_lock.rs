@@ -14,7 +14,6 @@ use super::{
     state_errors::{self, StateOpen, StateRecovery},
 };
 use crate::{
-    abs_path::AbsPath,
     rootfs::Root,
     update::{
         boot_health,
@@ -206,7 +205,7 @@ enum LockAttempt {
         journal: Box<Journal>,
         /// There is a boot to judge.
         due: bool,
-        lock: AbsPath,
+        lock: std::path::PathBuf,
     },
 }
 

@@ -7,7 +7,10 @@ mod content_pack;
 pub use backup_name::backup_path;
 pub use config_store::{config, whole_config};
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use crate::{
     abs_path::AbsPath,
@@ -47,16 +50,16 @@ pub struct StateStore {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has locked this root.
-    #[error("another machinist process uses this root: {lock} is locked")]
+    #[error("another machinist process uses this root: {} is locked", .lock.display())]
     Locked {
-        /// The lock file.
-        lock: AbsPath,
+        /// The lock file, with the root.
+        lock: PathBuf,
     },
     /// The journal cannot be used.
-    #[error("cannot use {path}")]
+    #[error("cannot use {}", .path.display())]
     Journal {
-        /// The journal's path.
-        path: AbsPath,
+        /// The journal's path, with the root.
+        path: PathBuf,
         /// The cause.
         #[source]
         source: BadJournal,
@@ -184,7 +187,7 @@ impl StateStore {
         root.make_dirs(&paths::contents(), 0o700)?;
         let lock = root.lock(&paths::lock())?;
         let lock = lock.ok_or_else(|| StoreError::Locked {
-            lock: paths::lock(),
+            lock: root.host_path(&paths::lock()),
         })?;
         Ok(Self {
             root: root.clone(),
@@ -293,7 +296,7 @@ pub fn peek(root: &Root) -> Result<Journal, StoreError> {
 fn read_journal(root: &Root) -> Result<Journal, StoreError> {
     match root.read_nofollow(&paths::journal(), MAX_JOURNAL_BYTES) {
         Ok(text) => Journal::decode(&text).map_err(|source| StoreError::Journal {
-            path: paths::journal(),
+            path: root.host_path(&paths::journal()),
             source,
         }),
         Err(error) if error.is_not_found() => Ok(Journal {
