@@ -1,6 +1,6 @@
 //! Client of the API server: connection, watches and writes.
 //!
-//! The only module that uses `kube::Client`. Every request goes through [`Cluster::ask`], which
+//! The only module that uses `kube::Client`. Every request goes through [`Cluster::request`], which
 //! applies a timeout and reloads the credentials when they are rejected. Waiting, counting failures
 //! and retrying happen only in this module's top-level loops.
 

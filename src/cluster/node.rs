@@ -91,7 +91,7 @@ pub struct OwnNode {
 }
 
 impl OwnNode {
-    /// Starts with no observed state; [`OwnNode::follow`] and the requests fill it.
+    /// Starts with no observed state; [`OwnNode::watch_node`] and the requests fill it.
     pub fn new(cluster: Cluster, name: &str) -> Self {
         Self {
             cluster,

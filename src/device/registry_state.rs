@@ -285,7 +285,7 @@ impl RegistryState {
 
     /// Records the result of a scan. Returns when to scan next without an event.
     ///
-    /// `forget` removes devices that do not exist any more, see [`sighting::merge`].
+    /// `forget` removes devices that do not exist any more, see [`discovery::merge`].
     pub fn record_scan(
         &mut self,
         sightings: &BTreeMap<ResourceName, Discovery>,

@@ -1,7 +1,7 @@
 //! Draining a node: which pods are evicted, in which order, what blocks them, and when they are
 //! deleted by force.
 //!
-//! Everything except [`evict`] is pure: the same pods, budgets and times give the same result,
+//! Everything except [`eviction`] is pure: the same pods, budgets and times give the same result,
 //! without requests. Pods and budgets are converted once from the API types ([`Pod`], [`DisruptionBudget`])
 //! into small values; times are parameters.
 //!

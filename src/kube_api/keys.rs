@@ -40,7 +40,7 @@ pub mod protocol {
     pub const CURRENT_CONFIG: &str = "machineconfiguration.openshift.io/currentConfig";
     /// The desired MachineConfig. Written by the controller; an operator may set it.
     pub const DESIRED_CONFIG: &str = "machineconfiguration.openshift.io/desiredConfig";
-    /// The node's update state, a [`State`](super::super::State). Written by the node.
+    /// The node's update state, a [`NodeUpdateState`](super::super::NodeUpdateState). Written by the node.
     pub const STATE: &str = "machineconfiguration.openshift.io/state";
     /// The cause of the state, as free text of at most 2000 bytes; empty when done. Written by the
     /// node.

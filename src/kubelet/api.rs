@@ -14,7 +14,7 @@ pub mod v1beta1 {
     pub const VERSION: &str = "v1beta1";
 }
 
-/// The device plugin API again, with [`Relayed`](super::relayed::Relayed) in place of the requests
+/// The device plugin API again, with [`Relayed`](super::raw_message::RawMessage) in place of the requests
 /// of `Allocate` and `PreStartContainer` and the answers to `Allocate` and
 /// `GetPreferredAllocation`.
 pub mod relay {

@@ -76,7 +76,7 @@ pub struct Deployments {
     pub booted: Deployment,
     /// The deployment that is staged for the next boot.
     pub staged: Option<StagedDeployment>,
-    /// The previous deployment, to which [`Provider::roll_back`](super::Provider::roll_back) returns.
+    /// The previous deployment, to which [`OsProvider::roll_back`](super::OsProvider::roll_back) returns.
     pub fallback: Option<Deployment>,
 }
 

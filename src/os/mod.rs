@@ -25,7 +25,7 @@ pub use self::{
 use crate::{plan::OsCapabilities, rootfs::Root};
 
 /// Returns what can be changed in the operating system below `root`. This is the only place that decides it: a
-/// built-in provider is registered here for its kind of host, with its [`OsProvider::CAN`].
+/// built-in provider is registered here for its kind of host, with its [`OsProvider::CAPABILITIES`].
 pub fn capabilities(root: &Root) -> OsCapabilities {
     OsCapabilities::without_provider(host_kind(root))
 }

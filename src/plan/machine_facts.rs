@@ -95,7 +95,7 @@ pub struct MachineFacts {
     /// The same for the desired config.
     pub unsafe_after: BTreeMap<AbsPath, String>,
     /// Why an interrupted update would not be recovered before ordinary services start; none if the
-    /// units for that are installed and enabled ([`super::recovery`]).
+    /// units for that are installed and enabled ([`super::recovery_units`]).
     pub recovery_missing: Option<String>,
 }
 

@@ -40,7 +40,7 @@ pub struct Plan {
     #[serde(skip)]
     pub operations: Vec<Operation>,
     /// Canonical paths that the new config mentions for the first time and that already match it.
-    /// The caller stores them and passes them back as [`super::Observed::adopted`], without those
+    /// The caller stores them and passes them back as [`super::MachineFacts::adopted`], without those
     /// that an unverified transaction wrote itself: adopted objects stay when they leave the
     /// config.
     #[serde(skip)]

@@ -20,7 +20,7 @@ const MIN_TRUNCATE_BYTES: u64 = 256 << 10;
 impl Root {
     /// Replaces the file at `p` as [`Root::replace`] does, but keeps the previous file as
     /// `.<name>.new` and overwrites that the next time: if both have [reserved
-    /// space](Self::keep_room), this allocates neither blocks nor inodes.
+    /// space](Self::reserve_blocks), this allocates neither blocks nor inodes.
     ///
     /// `text` is called with the minimum length of the content: the spare's own length, because
     /// truncating it would free the reserved space. With `trim`, a spare that is far longer than

@@ -7,7 +7,7 @@
 //! calls.
 //!
 //! All calls block; asynchronous callers put long ones on a blocking thread. Tests may
-//! [record](Root::recording) the operations, compute the states after a power cut ([`replay`]), and
+//! [record](Root::recording) the operations, compute the states after a power cut ([`crash_replay`]), and
 //! make chosen operations [fail](Root::with_fault).
 
 mod atomic_write;

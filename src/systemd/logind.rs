@@ -119,7 +119,7 @@ impl Logind {
     }
 
     /// Requests a reboot. The answer arrives before the reboot is announced; see
-    /// [`Logind::reboot_with_receipt`]. If the machine shuts down before the answer, the request was
+    /// [`Logind::reboot_with_proof`]. If the machine shuts down before the answer, the request was
     /// accepted.
     pub async fn reboot(&self, flags: RebootFlags) -> Result<(), SystemdError> {
         let ask = async {

@@ -62,7 +62,7 @@ const SOFT_REBOOT: RebootNames = RebootNames {
 
 impl Systemd {
     /// Requests a reboot by one method and waits at most `receipt_within` for the confirmation.
-    /// Methods other than [`Method::Logind`] support only the flag [`RebootFlags::SOFT_REBOOT`].
+    /// Methods other than [`Method::Logind`] support only the flag [`RebootFlags::SOFT`].
     ///
     /// Locks of others are respected by every method; without logind there are none.
     pub async fn reboot_by(

@@ -2,7 +2,7 @@
 //! itself can observe.
 //!
 //! This module is pure: [`faults`] compares the evidence from before the update with the evidence now.
-//! [`super::run`] collects the evidence, in the agent and in `machinist guard`.
+//! [`super::reconciler`] collects the evidence, in the agent and in `machinist guard`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -33,7 +33,7 @@ pub enum LazyPayload {
     Heartbeat(api::Heartbeat),
 }
 
-/// [`api::LazySnapshot`].
+/// [`api::Snapshot`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LazySnapshot {
     /// The resource, one of those in Hello.

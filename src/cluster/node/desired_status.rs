@@ -35,7 +35,7 @@ pub struct DesiredCondition {
     pub status: &'static str,
     /// The reason, as a stable code.
     pub reason: String,
-    /// One sentence, no longer than [`REASON_LIMIT`](crate::kube_api::REASON_LIMIT).
+    /// One sentence, no longer than [`REASON_LIMIT`](crate::kube_api::MAX_REASON_BYTES).
     pub message: String,
     /// Objects named in the message. A change of this list is published as quickly as a change of
     /// the reason.

@@ -35,7 +35,7 @@ const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(100);
 const MIN_WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl OwnNode {
-    /// Watches until `stop`. Changes are published to [`OwnNode::sights`]; the last state is kept
+    /// Watches until `stop`. Changes are published to [`OwnNode::snapshots`]; the last state is kept
     /// during an outage.
     pub async fn watch_node(self, stop: CancellationToken) {
         // Resource version to resume from; none to list first.

@@ -16,7 +16,7 @@ use crate::{
 
 /// Carries out the remaining operations and makes them durable. It is idempotent.
 ///
-/// The caller marks the transaction [`Committed`](super::super::journal::Mark::Committed). After
+/// The caller marks the transaction [`Committed`](super::super::journal::TransactionState::Committed). After
 /// [`TransactionError::Changed`] nothing is lost: completed operations stay, and [`super::undo`] restores the old
 /// objects.
 pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {

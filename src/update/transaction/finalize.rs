@@ -15,7 +15,7 @@ use crate::{
 
 /// Merges all open transactions into the base. Pure; the caller saves the journal immediately afterwards.
 ///
-/// Each path keeps its oldest original. From here on nothing is undone. [`super::tidy`] moves the files, and may be
+/// Each path keeps its oldest original. From here on nothing is undone. `cleanup` moves the files, and may be
 /// repeated after a crash.
 pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
     journal.labels = labels(journal);

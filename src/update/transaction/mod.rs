@@ -11,9 +11,9 @@
 //! This module is synchronous and depends only on the root and the journal: the agent, the command line, and
 //! recovery at boot use the same code.
 //!
-//! [`Mark::Intent`]: super::journal::Mark::Intent
-//! [`Mark::Staged`]: super::journal::Mark::Staged
-//! [`Mark::Committed`]: super::journal::Mark::Committed
+//! [`Mark::Intent`]: super::journal::TransactionState::Intent
+//! [`Mark::Staged`]: super::journal::TransactionState::Staged
+//! [`Mark::Committed`]: super::journal::TransactionState::Committed
 
 mod adopted_originals;
 mod backups;

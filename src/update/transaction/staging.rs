@@ -29,7 +29,7 @@ pub type AbortFlag = AtomicBool;
 ///
 /// `planned` is the plan's list of operations from which `tx` was made, in the same order. Leftovers of an
 /// interrupted attempt in the staging directories are removed first. The caller marks the transaction
-/// [`Staged`](super::super::journal::Mark::Staged) and saves the journal.
+/// [`Staged`](super::super::journal::TransactionState::Staged) and saves the journal.
 pub fn stage(
     root: &Root,
     tx: &mut Transaction,
