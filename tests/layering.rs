@@ -51,7 +51,7 @@ fn sources() -> Vec<(String, String)> {
 }
 
 #[test]
-fn no_module_imports_what_its_rule_excludes() {
+fn no_room_imports_what_its_wall_keeps_out() {
     let sources = sources();
     let mut found = Vec::new();
     for (file, text) in &sources {
@@ -59,7 +59,7 @@ fn no_module_imports_what_its_rule_excludes() {
     }
     assert!(
         found.is_empty(),
-        "{} rules are broken:\n{}",
+        "{} walls are broken:\n{}",
         found.len(),
         found.join("\n")
     );

@@ -49,8 +49,7 @@ pub(super) struct PathSteps {
     pub(super) adopted: BTreeSet<AbsPath>,
     /// The paths of objects in the base config.
     pub(super) ours: BTreeSet<AbsPath>,
-    /// Files without content in the base config that another program has written since; machinist
-    /// must not discard their content.
+    /// Files without content in the base config that another program has written; their content must stay.
     pub(super) written: BTreeSet<AbsPath>,
     /// The number of hard links in the desired config, by the file they lead to.
     pub(super) hard_links: BTreeMap<AbsPath, usize>,
@@ -196,9 +195,8 @@ impl PathSteps {
                     path,
                     observed,
                 };
-                if let Some(refusal) = reached.set_id_refusal(wanted, facts) {
-                    self.refusals.push((path.clone(), refusal));
-                }
+                let refusal = reached.set_id_refusal(wanted, facts);
+                self.refusals.extend(refusal.map(|it| (path.clone(), it)));
                 let act = reached.partial(&wanted.object, facts, owners);
                 fields = match &act {
                     Some(act) => changed_by(act, facts, fields),

@@ -74,8 +74,7 @@ impl ValueMismatch {
     }
 }
 
-/// The maximum number of characters of an invalid value to quote: enough to recognise it, on one
-/// line.
+/// The maximum number of characters of an invalid value to quote: enough to recognise it, on one line.
 const MAX_QUOTED_CHARS: usize = 60;
 
 fn describe(shape: &ValueShape) -> String {
@@ -152,8 +151,7 @@ impl FragmentReader {
         self.take_if(key, default, |_| Ok(()))
     }
 
-    /// Like [`FragmentReader::take`]; `judge` returns the expected value if a well-formed value is not
-    /// acceptable.
+    /// Like [`FragmentReader::take`]; `judge` returns the expected value if a well-formed value is not acceptable.
     pub(super) fn take_if<T: Setting>(
         &mut self,
         key: &'static str,

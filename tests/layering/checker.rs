@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     paths::{FullPath, paths},
-    table::{OUTSIDE, Outside, RULES, Rule},
+    table::{OUTSIDE, Outside, WALLS, Wall},
 };
 
 /// Every violation of a layering rule in `file`, one line each.
@@ -49,36 +49,36 @@ fn is_under(path: &str, above: &str) -> bool {
 }
 
 /// The row that a module belongs to: the closest one above it.
-fn rule_of(module: &str) -> Option<&'static Rule> {
-    let rows = RULES
+fn wall_of(module: &str) -> Option<&'static Wall> {
+    let rows = WALLS
         .iter()
-        .filter(|rule| rule.modules().any(|module| is_under(module, module)));
-    rows.max_by_key(|rule| {
-        let fits = rule.modules().filter(|module| is_under(module, module));
+        .filter(|wall| wall.rooms().any(|room| is_under(module, room)));
+    rows.max_by_key(|wall| {
+        let fits = wall.rooms().filter(|room| is_under(module, room));
         fits.map(str::len).max()
     })
 }
 
 fn inside(module: &str, target: &str) -> Result<Option<String>, String> {
-    let Some(from) = rule_of(module) else {
+    let Some(from) = wall_of(module) else {
         return match module {
             "main" | "lib" => Ok(None),
-            _ => Err("this module is not in the table of rules".to_owned()),
+            _ => Err("this room is not in the table of walls".to_owned()),
         };
     };
-    let to = rule_of(target).ok_or("the target's module is not in the table of rules")?;
+    let to = wall_of(target).ok_or("the target's room is not in the table of walls")?;
     // Modules of one row may not import each other either, but a module may import itself.
-    let home = |module: &str| is_under(module, module) && is_under(target, module);
-    if from.modules == to.modules && from.modules().any(home) || from.may == "*" {
+    let home = |room: &str| is_under(module, room) && is_under(target, room);
+    if from.rooms == to.rooms && from.rooms().any(home) || from.may == "*" {
         return Ok(None);
     }
-    let module = to
-        .modules()
-        .filter(|module| is_under(target, module))
-        .max_by_key(|module| module.len());
-    match module.filter(|module| from.may().any(|may| may == *module)) {
-        Some(module) => Ok(Some(format!("{} → {module}", from.modules))),
-        None => Err(format!("{} may import: {}", from.modules, from.may)),
+    let room = to
+        .rooms()
+        .filter(|room| is_under(target, room))
+        .max_by_key(|room| room.len());
+    match room.filter(|room| from.may().any(|may| may == *room)) {
+        Some(room) => Ok(Some(format!("{} → {room}", from.rooms))),
+        None => Err(format!("{} may import: {}", from.rooms, from.may)),
     }
 }
 
@@ -87,16 +87,16 @@ fn outside(module: &str, target: &str) -> Result<Option<String>, String> {
     let Some(row) = rows.max_by_key(|row| row.path.len()) else {
         return match target.split("::").next() {
             Some("std" | "core" | "alloc") => Ok(None),
-            _ => Err("this crate is not in the table of rules".to_owned()),
+            _ => Err("this crate is not in the table of walls".to_owned()),
         };
     };
-    let Outside { path, modules, why } = row;
-    if *modules == ["*"] {
+    let Outside { path, rooms, why } = row;
+    if *rooms == ["*"] {
         return Ok(None);
     }
-    match modules.iter().find(|module| is_under(module, module)) {
-        Some(module) => Ok(Some(format!("{path} in {module}"))),
-        None => Err(format!("only in {modules:?}: {why}")),
+    match rooms.iter().find(|room| is_under(module, room)) {
+        Some(room) => Ok(Some(format!("{path} in {room}"))),
+        None => Err(format!("only in {rooms:?}: {why}")),
     }
 }
 
@@ -133,7 +133,7 @@ fn a_violation_is_caught_however_it_is_written() {
 }
 
 #[test]
-fn allowed_imports_tests_and_comments_are_no_violation() {
+fn what_is_allowed_or_only_for_tests_or_only_said_is_no_violation() {
     for text in [
         "use crate::{digest::Digest, abs_path::AbsPath}; use super::model::Plan; use self::x::Y;",
         "// use crate::systemd;\n/* std::fs */ fn f() { g(\"std::fs::read\"); }",
@@ -154,7 +154,7 @@ fn allowed_imports_tests_and_comments_are_no_violation() {
 
 /// A submodule with a row of its own has its own layering rule.
 #[test]
-fn a_submodule_has_its_own_rule() {
+fn a_room_within_a_room_has_its_own_wall() {
     let from = |file: &str, text: &str| violations(file, text).len();
     assert_eq!(
         from(
@@ -168,5 +168,5 @@ fn a_submodule_has_its_own_rule() {
         1
     );
     assert_eq!(from("device/glob.rs", "use super::registry::Registry;"), 1);
-    assert_eq!(from("newmodule/mod.rs", "use crate::abs_path::AbsPath;"), 1);
+    assert_eq!(from("newroom/mod.rs", "use crate::abs_path::AbsPath;"), 1);
 }

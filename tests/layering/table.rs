@@ -4,17 +4,17 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 /// One row: modules, the modules they may import, and the reason where that is not obvious.
-pub(crate) struct Rule {
+pub(crate) struct Wall {
     /// Modules with the same rule. A submodule has a row of its own when its rule differs.
-    pub(crate) modules: &'static str,
+    pub(crate) rooms: &'static str,
     /// Modules that they may import; `*` for modules that combine all others.
     pub(crate) may: &'static str,
     pub(crate) why: &'static str,
 }
 
-impl Rule {
-    pub(crate) fn modules(&self) -> impl Iterator<Item = &'static str> {
-        self.modules.split(' ')
+impl Wall {
+    pub(crate) fn rooms(&self) -> impl Iterator<Item = &'static str> {
+        self.rooms.split(' ')
     }
 
     pub(crate) fn may(&self) -> impl Iterator<Item = &'static str> {
@@ -22,134 +22,130 @@ impl Rule {
     }
 }
 
-const fn rule(modules: &'static str, may: &'static str, why: &'static str) -> Rule {
-    Rule { modules, may, why }
+const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall {
+    Wall { rooms, may, why }
 }
 
-pub(crate) const RULES: &[Rule] = &[
-    rule(
+pub(crate) const WALLS: &[Wall] = &[
+    wall(
         "reason abs_path digest error_chain authority_rewrite places clock backoff rate_limit shutdown maintenance_window protobuf_scan text kube_api",
         "",
         "",
     ),
-    rule("machine_config", "digest abs_path reason text", ""),
-    rule("plan", "digest machine_config abs_path reason text", ""),
-    rule("update::phase", "", ""),
-    rule(
+    wall("machine_config", "digest abs_path reason text", ""),
+    wall("plan", "digest machine_config abs_path reason text", ""),
+    wall("update::phase", "", ""),
+    wall(
         "update::journal",
         "digest abs_path plan reason rootfs",
         "identity of a directory",
     ),
-    rule(
+    wall(
         "device",
         "machine_config abs_path reason",
         "refusals of configs",
     ),
-    rule("drain", "reason", ""),
-    rule(
+    wall("drain", "reason", ""),
+    wall(
         "drain::eviction",
         "backoff clock drain reason error_chain",
         "",
     ),
-    rule(
+    wall(
         "readiness",
         "abs_path reason text",
         "paths and units of custom gates",
     ),
-    rule("status", "plan readiness reason", ""),
-    rule("pool", "kube_api", "Node and pool objects"),
-    rule("rootfs", "digest abs_path reason", ""),
-    rule(
+    wall("status", "plan readiness reason", ""),
+    wall("pool", "kube_api", "Node and pool objects"),
+    wall("rootfs", "digest abs_path reason", ""),
+    wall(
         "systemd",
         "backoff abs_path plan reason rootfs error_chain update",
         "implements the reconciler's service port",
     ),
-    rule(
+    wall(
         "os",
         "machine_config abs_path plan reason rootfs",
         "requests of a plan",
     ),
-    rule("host", "abs_path", ""),
-    rule(
+    wall("host", "abs_path", ""),
+    wall(
         "kubelet",
         "authority_rewrite backoff device abs_path places rate_limit rootfs shutdown error_chain text",
         "the devices to advertise",
     ),
-    rule(
+    wall(
         "dra",
         "backoff device device::registry digest kubelet abs_path rootfs shutdown error_chain",
         "devices for claims",
     ),
-    rule(
+    wall(
         "vendor_api",
         "authority_rewrite backoff device device::registry abs_path places rate_limit rootfs shutdown error_chain protobuf_scan text",
         "offered devices and their allocation",
     ),
-    rule(
+    wall(
         "plugin_proxy",
         "backoff device device::registry kubelet abs_path rate_limit rootfs shutdown error_chain protobuf_scan text",
         "the kubelet's side of the wire contract",
     ),
-    rule(
+    wall(
         "cluster",
         "backoff clock kube_api digest machine_config metrics abs_path plan readiness reason rootfs status error_chain update update::phase",
         "publishes the desired config",
     ),
-    rule("cluster::pods", "cluster drain drain::eviction", ""),
-    rule(
+    wall("cluster::pods", "cluster drain drain::eviction", ""),
+    wall(
         "cluster::resource_slices cluster::resource_claims",
         "backoff cluster cluster::resource_claims kube_api device rate_limit reason error_chain",
         "implements the traits of claims",
     ),
-    rule(
+    wall(
         "config_dir",
         "machine_config metrics abs_path reason rootfs error_chain update text",
         "publishes the desired config",
     ),
-    rule(
+    wall(
         "update",
         "backoff digest machine_config abs_path plan reason rootfs error_chain update::journal update::phase maintenance_window",
         "",
     ),
-    rule(
+    wall(
         "device::registry",
         "device digest abs_path rate_limit reason rootfs shutdown error_chain text",
         "",
     ),
-    rule(
+    wall(
         "device_service",
         "device device::registry dra kubelet plugin_proxy rootfs shutdown error_chain vendor_api",
         "",
     ),
-    rule(
+    wall(
         "settings",
-        "machine_config abs_path readiness reason rootfs error_chain maintenance_window",
+        "machine_config abs_path readiness reason rootfs error_chain maintenance_window text",
         "unit names",
     ),
-    rule("logging", "settings text", "log settings"),
-    rule("metrics", "status", ""),
-    rule(
+    wall("logging", "settings text", "log settings"),
+    wall("metrics", "status", ""),
+    wall(
         "admin",
         "settings metrics abs_path readiness reason rootfs status text",
         "",
     ),
-    rule("agent cli", "*", "they combine the others"),
+    wall("agent cli", "*", "they combine the others"),
 ];
 
 /// An outside path, where it may be named, and the reason.
 pub(crate) struct Outside {
     pub(crate) path: &'static str,
     /// Modules, including their submodules; `*` for all.
-    pub(crate) modules: &'static [&'static str],
+    pub(crate) rooms: &'static [&'static str],
     pub(crate) why: &'static str,
 }
 
-const fn outside(
-    path: &'static str,
-    modules: &'static [&'static str],
-    why: &'static str,
-) -> Outside {
-    Outside { path, modules, why }
+const fn outside(path: &'static str, rooms: &'static [&'static str], why: &'static str) -> Outside {
+    Outside { path, rooms, why }
 }
 
 /// Modules with concurrency; the vocabulary has none.
@@ -189,11 +185,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside(
         "std::fs",
         &["rootfs"],
-        "only the file module makes file system calls",
+        "only the file room makes file system calls",
     ),
-    outside("tokio::fs", &[], "the file module is synchronous"),
-    outside("rustix", &["rootfs"], "file work is the file module's"),
-    outside("inotify", &["rootfs"], "others get a rootfs::Watch"),
+    outside("tokio::fs", &[], "the file room is synchronous"),
+    outside("rustix", &["rootfs"], "file work is the file room's"),
+    outside("inotify", &["rootfs"], "others are handed a root::Watch"),
     // Other kernel interfaces.
     outside(
         "nix",
@@ -300,19 +296,15 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         &["dra", "kubelet", "plugin_proxy", "vendor_api"],
         "",
     ),
-    outside("axum", &["admin"], "HTTP is the admin module's"),
+    outside("axum", &["admin"], "HTTP is the admin room's"),
     outside(
         "axum::http",
         &["admin", "cluster::response_limit"],
-        "HTTP is the admin module's; a layer of the API server's client",
+        "HTTP is the admin room's; a layer of the API server's client",
     ),
     outside("http_body_util", &["cluster::response_limit"], ""),
     outside("tower", &["cluster::response_limit"], ""),
-    outside(
-        "kube",
-        &["cluster"],
-        "the API server is asked in one module",
-    ),
+    outside("kube", &["cluster"], "the API server is asked in one room"),
     outside("prometheus_client", &["metrics"], ""),
     outside("tracing_subscriber", &["logging"], ""),
     outside("tracing_journald", &["logging"], ""),
@@ -379,7 +371,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "update",
             "vendor_api",
         ],
-        "pure modules do not log",
+        "the vocabulary says nothing by itself",
     ),
     outside(
         "litemap",
@@ -394,16 +386,16 @@ pub(crate) const OUTSIDE: &[Outside] = &[
 
 /// Every allowance of both tables, under the name that the checker uses.
 pub(crate) fn allowances() -> BTreeSet<String> {
-    let rules = RULES.iter().filter(|rule| rule.may != "*");
-    let rules = rules.flat_map(|rule| rule.may().map(|may| format!("{} → {may}", rule.modules)));
-    let shared = |modules: &[&str]| modules == DRIVERS || modules == ["*"];
-    let outside = OUTSIDE.iter().filter(|row| !shared(row.modules));
+    let walls = WALLS.iter().filter(|wall| wall.may != "*");
+    let walls = walls.flat_map(|wall| wall.may().map(|may| format!("{} → {may}", wall.rooms)));
+    let shared = |rooms: &[&str]| rooms == DRIVERS || rooms == ["*"];
+    let outside = OUTSIDE.iter().filter(|row| !shared(row.rooms));
     let outside = outside.flat_map(|row| {
-        row.modules
+        row.rooms
             .iter()
-            .map(|module| format!("{} in {module}", row.path))
+            .map(|room| format!("{} in {room}", row.path))
     });
-    rules.chain(outside).collect()
+    walls.chain(outside).collect()
 }
 
 /// The table as Markdown, for ARCHITECTURE.md.
@@ -416,7 +408,7 @@ pub(crate) fn as_markdown() -> String {
             .join(" ")
     };
     let mut table = String::from("| module | may import |\n|---|---|\n");
-    for Rule { modules, may, why } in RULES {
+    for Wall { rooms, may, why } in WALLS {
         let may = match *may {
             "" => "nothing of the crate".to_owned(),
             "*" => "whatever they need".to_owned(),
@@ -428,7 +420,7 @@ pub(crate) fn as_markdown() -> String {
             format!(" – {why}")
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(table, "| {} | {may}{why} |", code(modules));
+        let _ = writeln!(table, "| {} | {may}{why} |", code(rooms));
     }
     table
 }
