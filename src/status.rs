@@ -386,9 +386,7 @@ impl Status {
     /// stop.
     pub fn leftovers(&self) -> impl Iterator<Item = String> {
         let lines = self.zero_resources.iter();
-        lines.map(|name| {
-            format!("{name}: not advertised by machinist; the Node still lists it with 0")
-        })
+        lines.map(|name| format!("{name}: not advertised by machinist; its count on the Node is 0"))
     }
 
     /// The summary for `STATUS=` and `/readyz`.

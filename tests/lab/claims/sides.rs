@@ -30,7 +30,7 @@ pub(super) fn neither(stage: &Stage) {
     told("devices in use are not leftovers", &json!([]));
     machine.sh(&format!("rm {DECLARED}"));
     told("the leftover", &json!([FUSE]));
-    let line = format!("{FUSE}: not advertised by machinist; the Node still lists it with 0");
+    let line = format!("{FUSE}: not advertised by machinist; its count on the Node is 0");
     for command in [&["devices", "list"][..], &["status"]] {
         let shown = machine.exec(&[&["/usr/bin/machinist"], command].concat());
         assert!(shown.contains(&line), "{shown}");

@@ -66,7 +66,7 @@ pub(super) fn are_of_its_own_node(cluster: &Cluster, token: &str) {
         ),
     ] {
         let error = answer.expect_err(what);
-        let told = "is no slice of the node of the agent's token: \"first\"";
+        let told = "is not a ResourceSlice of the node of the agent's token: \"first\"";
         assert!(error.contains(told), "{what}: {error}");
     }
     let there = cluster.object("resourceslice", "lab-other");
