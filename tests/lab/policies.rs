@@ -190,22 +190,22 @@ fn of_the_object(token: &Token<'_>) -> Vec<Refused> {
         (
             "a label",
             token.merge(&label),
-            "not list these labels: node-role",
+            "labels not listed in the ConfigMap machinist-node-names: node-role",
         ),
         (
             "a label by the status",
             token.status(&label),
-            "not list these labels: node-role",
+            "labels not listed in the ConfigMap machinist-node-names: node-role",
         ),
         (
             "a label that others set",
             token.merge(&metadata(json!({"labels": {"example.com/theirs": null}}))),
-            "not list these labels: example.com/theirs",
+            "labels not listed in the ConfigMap machinist-node-names: example.com/theirs",
         ),
         (
             "an annotation",
             token.merge(&metadata(json!({"annotations": {"example.com/x": "y"}}))),
-            "not list these annotations: example.com/x",
+            "annotations not listed in the ConfigMap machinist-node-names: example.com/x",
         ),
         (
             "the config that it is to have",
@@ -215,17 +215,17 @@ fn of_the_object(token: &Token<'_>) -> Vec<Refused> {
         (
             "an annotation by the status",
             token.status(&metadata(json!({"annotations": {"example.com/x": "y"}}))),
-            "not list these annotations: example.com/x",
+            "annotations not listed in the ConfigMap machinist-node-names: example.com/x",
         ),
         (
             "a taint",
             taints(json!({"op": "add", "path": "/spec/taints/-", "value": theirs})),
-            "not list these taints: example.com/more",
+            "taints not listed in the ConfigMap machinist-node-names: example.com/more",
         ),
         (
             "a taint of a declaration that is not listed",
             taints(json!({"op": "add", "path": "/spec/taints/-", "value": unlisted})),
-            "not list these taints: acme.dev/serial",
+            "taints not listed in the ConfigMap machinist-node-names: acme.dev/serial",
         ),
         (
             "taking the taints of others",
@@ -383,12 +383,12 @@ fn names(token: &Token<'_>) {
         (
             "a label that is not listed",
             token.merge(&label),
-            "not list these labels: example.com/b",
+            "labels not listed in the ConfigMap machinist-node-names: example.com/b",
         ),
         (
             "taking the list away",
             deleted,
-            "without this ConfigMap agents could use every name",
+            "this ConfigMap restricts the names that agents may use",
         ),
     ]);
     // It is deleted with its namespace.
