@@ -200,7 +200,7 @@ impl PathFacts<'_> {
         &self,
         wanted: &DesiredObject,
         facts: &FileFacts,
-    ) -> Option<Refusal> {
+    ) -> Option<(AbsPath, Refusal)> {
         let (mode, uid, _) = wanted.object.given();
         let uid = uid.unwrap_or(facts.uid);
         let sets_id =
@@ -213,7 +213,8 @@ impl PathFacts<'_> {
             wanted.asked, facts.uid
         );
         let refusal = Refusal::new(Reason::UnsafePath, message).at(&wanted.entry.origin);
-        Some(refusal.expected("contents, or a mode without set-ID bits"))
+        let refusal = refusal.expected("contents, or a mode without set-ID bits");
+        Some((self.path.clone(), refusal))
     }
 }
 

@@ -195,8 +195,7 @@ impl PathSteps {
                     path,
                     observed,
                 };
-                let refusal = reached.set_id_refusal(wanted, facts);
-                self.refusals.extend(refusal.map(|it| (path.clone(), it)));
+                self.refusals.extend(reached.set_id_refusal(wanted, facts));
                 let act = reached.partial(&wanted.object, facts, owners);
                 fields = match &act {
                     Some(act) => changed_by(act, facts, fields),

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use machinist::{
-    cluster::{Cluster, ClusterAccess, ClusterEnv, ClusterError, ConnectError},
+    cluster::{Cluster, ClusterAccess, ClusterEnv, ClusterError},
     error_chain::chain,
     reason::Reason,
 };
