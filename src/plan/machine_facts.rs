@@ -178,6 +178,11 @@ pub struct Attributes {
     pub gid: u32,
 }
 
+impl Attributes {
+    /// The set-user-ID and set-group-ID bits of a mode.
+    pub const SET_ID_BITS: u32 = 0o6000;
+}
+
 /// Kinds of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {

@@ -15,9 +15,6 @@ use crate::{
     reason::Reason,
 };
 
-/// The set-user-ID and set-group-ID bits of a mode.
-const SET_ID_BITS: u32 = 0o6000;
-
 impl ObjectSpec {
     /// The object to create if nothing exists: values that are not set get Ignition's defaults.
     pub(super) fn with_defaults(&self) -> Self {
@@ -203,8 +200,8 @@ impl PathFacts<'_> {
     ) -> Option<(AbsPath, Refusal)> {
         let (mode, uid, _) = wanted.object.given();
         let uid = uid.unwrap_or(facts.uid);
-        let sets_id =
-            wanted.object.is_without_content() && mode.is_some_and(|mode| mode & SET_ID_BITS != 0);
+        let sets_id = wanted.object.is_without_content()
+            && mode.is_some_and(|mode| mode & Attributes::SET_ID_BITS != 0);
         if !sets_id || facts.kind != ObjectKind::File || facts.uid == 0 || facts.uid == uid {
             return None;
         }
@@ -223,7 +220,7 @@ impl PathFacts<'_> {
 fn without_set_id_of_others(mut wanted: Attributes, facts: &FileFacts) -> Attributes {
     let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
     if facts.kind == ObjectKind::File && changes {
-        wanted.mode &= !SET_ID_BITS;
+        wanted.mode &= !Attributes::SET_ID_BITS;
     }
     wanted
 }

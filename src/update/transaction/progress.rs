@@ -3,12 +3,10 @@
 use super::{TransactionError, object_at, passwd_entries};
 use crate::{
     abs_path::AbsPath,
+    plan::Attributes,
     rootfs::{FileKind, Root},
     update::journal::{ObjectId, OperationRecord, OperationRecordKind},
 };
-
-/// The set-user-id and set-group-id bits.
-pub(super) const SET_ID_BITS: u32 = 0o6000;
 
 /// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +78,7 @@ pub(super) fn operation_progress(
             };
             // Compared attribute by attribute: a crash may have left the owner set and the mode not yet. Setting
             // the owner of a file clears its set-ID bits.
-            let cleared = before.0 & !SET_ID_BITS;
+            let cleared = before.0 & !Attributes::SET_ID_BITS;
             let mixed = [before.0, after.0, cleared].contains(&now.0)
                 && (!chown || [(before.1, before.2), (after.1, after.2)].contains(&(now.1, now.2)));
             Ok(match () {

@@ -4,12 +4,13 @@ use super::{
     SyncPoints, TransactionError, backups,
     commit::{loses_lists, set_attributes, swap},
     object_at, passwd_entries,
-    progress::{OperationProgress, SET_ID_BITS, operation_progress},
+    progress::{OperationProgress, operation_progress},
     target_directory::{DirectoryRefusal, clear_staging, is_machines, reach, staging},
     three_step_swap::{self, SwapDirection},
 };
 use crate::{
     abs_path::AbsPath,
+    plan::Attributes,
     reason::Reason,
     rootfs::{FileKind, Root},
     update::journal::{OperationRecord, OperationRecordKind, Transaction, TransactionState},
@@ -230,7 +231,11 @@ fn attributes_before(
     (chown, file): (bool, bool),
 ) -> (u32, u32, u32) {
     let foreign = chown && file && owner != 0 && owner != uid;
-    let mode = if foreign { mode & !SET_ID_BITS } else { mode };
+    let mode = if foreign {
+        mode & !Attributes::SET_ID_BITS
+    } else {
+        mode
+    };
     (mode, uid, gid)
 }
 
