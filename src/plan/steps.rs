@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Attributes, ChangeKind, FileFacts, MachineFacts,
     desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec},
+    hard_links::FileNames,
     machine_facts::ObjectKind,
     object_compare::differences,
     partial_entries::{PathFacts, changed_by},
@@ -51,8 +52,8 @@ pub(super) struct PathSteps {
     pub(super) ours: BTreeSet<AbsPath>,
     /// Files without content in the base config that another program has written; their content must stay.
     pub(super) written: BTreeSet<AbsPath>,
-    /// The number of hard links in the desired config, by the file they lead to.
-    pub(super) hard_links: BTreeMap<AbsPath, usize>,
+    /// The names that the configs give to files.
+    pub(super) names: FileNames,
     /// Directories that contain an object of the desired config, changed or not.
     pub(super) needed: BTreeSet<AbsPath>,
 }
@@ -67,15 +68,9 @@ pub(super) fn steps(
     let ours = before.objects.keys().cloned().collect();
     let mut needed = BTreeSet::new();
     add_parents(after.objects.keys(), &mut needed);
-    let mut hard_links = BTreeMap::new();
-    for wanted in after.objects.values() {
-        if let ObjectSpec::Hard { target, .. } = &wanted.object {
-            *hard_links.entry(target.clone()).or_default() += 1;
-        }
-    }
     let mut steps = PathSteps {
         ours,
-        hard_links,
+        names: FileNames::of(before, after, observed),
         needed,
         ..PathSteps::default()
     };
@@ -131,11 +126,6 @@ impl DesiredTree {
 }
 
 impl PathSteps {
-    /// How many hard links of the desired config lead to this file.
-    pub(super) fn names_of(&self, file: &AbsPath) -> usize {
-        self.hard_links.get(file).copied().unwrap_or(0)
-    }
-
     pub(super) fn put(
         &mut self,
         path: &AbsPath,

@@ -88,3 +88,86 @@ fn a_file_on_another_mount_cannot_have_a_name_here() {
         inode(&sandbox, "/data/found")
     );
 }
+
+/// A config that sets only the mode of a file, and gives the file another name.
+fn with_mode_alone(mode: u32, linked: bool) -> Written {
+    let wanted = config("mode").file("/etc/t", "", mode);
+    let mut wanted = match linked {
+        true => wanted.hard("/etc/h", "/etc/t"),
+        false => wanted,
+    };
+    wanted.0.files.get_mut(&at("/etc/t")).unwrap().content = None;
+    wanted
+}
+
+fn mode(sandbox: &Sandbox, path: &str) -> u32 {
+    sandbox.root().stat(&at(path)).unwrap().unwrap().mode
+}
+
+#[test]
+fn a_link_of_the_configs_own_does_not_keep_the_mode_of_its_file_from_changing() {
+    let sandbox = Sandbox::new();
+    sandbox.write("/etc/t", "found\n");
+    let before = mode(&sandbox, "/etc/t");
+    sandbox.applied(&with_mode_alone(0o600, true));
+    sandbox.applied(&with_mode_alone(0o640, true));
+    assert_eq!(inode(&sandbox, "/etc/h"), inode(&sandbox, "/etc/t"));
+    // The link leaves in the same update that changes the mode.
+    sandbox.applied(&with_mode_alone(0o604, false));
+    assert_eq!(
+        (mode(&sandbox, "/etc/t"), sandbox.read("/etc/h")),
+        (0o604, None)
+    );
+    sandbox.applied(&with_mode_alone(0o600, true));
+    // Both leave.
+    sandbox.applied(&config("nothing"));
+    assert_eq!(
+        (mode(&sandbox, "/etc/t"), sandbox.read("/etc/h")),
+        (before, None)
+    );
+    assert_eq!(sandbox.read("/etc/t").as_deref(), Some("found\n"));
+}
+
+#[test]
+fn a_name_that_no_config_brought_still_keeps_the_mode_of_its_file_from_changing() {
+    for linked in [true, false] {
+        let sandbox = Sandbox::new();
+        sandbox.write("/etc/t", "found\n");
+        sandbox.applied(&with_mode_alone(0o600, linked));
+        std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/srv-a")).unwrap();
+        let to = with_mode_alone(0o640, linked);
+        let refusals = ByHand::open(&sandbox.root()).stage(&to).unwrap_err();
+        let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
+        assert_eq!(reasons, [Reason::SameObject], "{linked}");
+        assert_eq!(mode(&sandbox, "/srv-a"), 0o600);
+    }
+    // A link that the config wants and that does not exist yet stands for no existing name.
+    let sandbox = Sandbox::new();
+    sandbox.write("/etc/t", "found\n");
+    std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/etc/other")).unwrap();
+    let refusals = ByHand::open(&sandbox.root())
+        .stage(&with_mode_alone(0o600, true))
+        .unwrap_err();
+    let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
+    assert_eq!(reasons, [Reason::SameObject]);
+}
+
+#[test]
+fn a_name_that_was_there_before_the_config_is_not_the_configs_once_it_has_left() {
+    let sandbox = Sandbox::new();
+    sandbox.write("/etc/t", "found\n");
+    std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/etc/h")).unwrap();
+    let before = mode(&sandbox, "/etc/t");
+    sandbox.applied(&with_mode_alone(0o600, true));
+    let refusals = ByHand::open(&sandbox.root())
+        .stage(&with_mode_alone(0o640, false))
+        .unwrap_err();
+    let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
+    assert_eq!(reasons, [Reason::SameObject]);
+    // Both names get back the mode that they had.
+    sandbox.applied(&config("nothing"));
+    assert_eq!(
+        (mode(&sandbox, "/etc/t"), mode(&sandbox, "/etc/h")),
+        (before, before)
+    );
+}
