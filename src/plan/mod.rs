@@ -26,6 +26,7 @@ mod operations_fold;
 mod os;
 mod partial_entries;
 mod passwd;
+mod planned_objects;
 mod planner;
 mod policy;
 mod public_key;
@@ -56,6 +57,7 @@ pub use json::PlanDocument;
 pub use kind_replacement::{LinkEnd, is_layout};
 pub use observed_paths::{ObservedPath, also, asked};
 pub use passwd::{Database, DatabaseEntries, Edit, EditState, EditTarget, remember};
+pub use planned_objects::{PlannedObjects, may_change_directories, planned_objects};
 pub use planner::{MAX_TOTAL_FILE_BYTES, between, only};
 
 pub use crate::text::escape_line;

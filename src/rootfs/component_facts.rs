@@ -13,7 +13,7 @@ use rustix::{
 };
 
 use super::{
-    FileKind, Root, Stat,
+    FileKind, Meta, Root, Stat,
     directory_control::{ComponentFacts, MountCrossing, TrustedUsers},
     resolve,
 };
@@ -85,6 +85,21 @@ impl Root {
         let mount = crossed(id)?;
         known.insert(id, mount.clone());
         Ok(mount)
+    }
+}
+
+impl ComponentFacts {
+    /// Replaces mode and owner of a directory by planned ones.
+    pub(super) fn plan(&mut self, handle: &OwnedFd, meta: &Meta) {
+        if self.stat.kind != FileKind::Directory {
+            return;
+        }
+        self.stat.mode = meta.mode;
+        if meta.chown {
+            (self.stat.uid, self.stat.gid) = (meta.uid, meta.gid);
+        }
+        let fuse = self.mount.as_ref().is_some_and(|mount| mount.fuse);
+        self.shared = !fuse && may_be_written(handle, &self.stat);
     }
 }
 

@@ -67,8 +67,18 @@ impl TrustedUsers {
         at: &AbsPath,
         found: &ComponentFacts,
     ) -> Result<DirectoryControl, String> {
-        let uid = found.stat.uid;
         self.crossing(above, at, found)?;
+        self.enter_as(above, at, (found.stat.uid, found.stat.mode), found.shared)
+    }
+
+    /// The same for a directory with this owner and mode, which is no mount.
+    pub(super) fn enter_as(
+        self,
+        above: &DirectoryControl,
+        at: &AbsPath,
+        (uid, mode): (u32, u32),
+        shared: bool,
+    ) -> Result<DirectoryControl, String> {
         match above {
             DirectoryControl::Root | DirectoryControl::Sticky if !self.has(uid) => {
                 Ok(DirectoryControl::User {
@@ -77,7 +87,7 @@ impl TrustedUsers {
                 })
             }
             DirectoryControl::Root | DirectoryControl::Sticky => {
-                Ok(match (found.shared, found.stat.mode & 0o1000) {
+                Ok(match (shared, mode & 0o1000) {
                     (false, _) => DirectoryControl::Root,
                     (true, 0) => DirectoryControl::User {
                         uid: None,

@@ -5,7 +5,7 @@ use std::{io, os::fd::OwnedFd};
 use rustix::io::Errno;
 
 use super::{
-    DirectoryControl, ExpectedObject, FileKind, Root, RootError, Stat,
+    DirectoryControl, ExpectedObject, FileKind, Meta, Root, RootError, Stat,
     component_facts::mount_of,
     directory_control::{ComponentFacts, LinkBound, TrustedUsers},
     resolve,
@@ -67,17 +67,22 @@ impl LinkTarget {
         }
     }
 
-    /// Whether the link may lead through `at`.
+    /// Whether the link may lead through `at`, an object that gets the owner of `planned`, if given.
     ///
     /// # Errors
     /// The reason why not.
-    pub fn passes(&self, root: &Root, at: &AbsPath) -> Result<(), String> {
+    pub fn passes(&self, root: &Root, at: &AbsPath, planned: Option<&Meta>) -> Result<(), String> {
         let Some(bound) = &self.bound else {
             return Ok(());
         };
+        let planned = planned.filter(|meta| meta.chown);
+        let owner = || match planned {
+            Some(meta) => Ok(Some(meta.uid)),
+            None => root.stat(at).map(|stat| stat.map(|stat| stat.uid)),
+        };
         // An object that cannot be examined must not be passed.
-        let uid = match at.is_under(&bound.top).then(|| root.stat(at)) {
-            Some(Ok(stat)) => stat.map(|stat| stat.uid),
+        let uid = match at.is_under(&bound.top).then(owner) {
+            Some(Ok(uid)) => uid,
             _ => return Err(bound.refusal(at.as_str())),
         };
         bound.passes(at, uid)
@@ -86,12 +91,13 @@ impl LinkTarget {
 
 impl Root {
     /// Examines the object at `at`, which is in the directory `holder` (a path without links,
-    /// controlled by `above`).
+    /// controlled by `above`). A directory is judged with the mode and owner of `planned`, if given.
     pub fn step(
         &self,
         holder: &AbsPath,
         above: &DirectoryControl,
         at: &AbsPath,
+        planned: Option<&Meta>,
     ) -> Result<StepResult, RootError> {
         let failed = |error| self.failed("look at", at, error);
         let dir = match self.open_without_links(holder.relative()) {
@@ -101,13 +107,40 @@ impl Root {
         };
         let (_, mount) = mount_of(&dir).map_err(failed)?;
         match self.found(&dir, at.file_name(), mount) {
-            Ok((handle, found, _)) => {
+            Ok((handle, mut found, _)) => {
                 let trusted = self.trusted().map_err(failed)?;
+                if let Some(meta) = planned {
+                    found.plan(&handle, meta);
+                }
                 self.judged(trusted, above, at, &handle, &found)
             }
             Err(error) if resolve::is_absent(&error) => Ok(StepResult::Absent),
             Err(error) => Err(self.inaccessible(at, error)),
         }
+    }
+
+    /// Determines who will control the directory at `at`, which does not exist yet, if it is created
+    /// with this mode and owner.
+    pub fn step_into_new(
+        &self,
+        above: &DirectoryControl,
+        at: &AbsPath,
+        meta: &Meta,
+    ) -> Result<DirectoryControl, RootError> {
+        let trusted = self.trusted();
+        let trusted = trusted.map_err(|error| self.failed("look at", at, error))?;
+        let own = rustix::process::geteuid().as_raw();
+        let (uid, gid) = match meta.chown {
+            true => (meta.uid, meta.gid),
+            false => (own, own),
+        };
+        let shared = match meta.mode & 0o022 {
+            0 => false,
+            0o020 => gid != 0,
+            _ => true,
+        };
+        let control = trusted.enter_as(above, at, (uid, meta.mode), shared);
+        control.map_err(|why| refused(at, why))
     }
 
     /// A file system that denies access even to root is one that a user has mounted, or whose

@@ -7,6 +7,7 @@ mod linked_units;
 mod objects;
 mod parent_resolver;
 mod passwd;
+mod planned_control;
 mod recovery_units;
 mod selinux_policy;
 mod sshd_config;
@@ -29,7 +30,7 @@ use crate::{
 
 pub(super) use self::units::behind_aliases;
 pub use self::{digest_cache::DigestCache, recovery_units::missing as recovery_missing};
-use self::{objects::ObjectObserver, parent_resolver::ParentResolver};
+use self::{objects::ObjectObserver, parent_resolver::ParentResolver, planned_control::BothPaths};
 
 /// Maximum length of a unit, preset, or key file. Larger files are not treated as such.
 const MAX_TEXT_BYTES: u64 = 256 * 1024;
@@ -151,6 +152,11 @@ fn observe_sides(
     )?;
     let before = leaving.map(|from| plan::asked(from, None, &seen));
     let after = plan::asked(to, Some(from), &seen);
+    let both = leaving.filter(|from| plan::may_change_directories(from, to));
+    let both = both.map(|_| BothPaths {
+        before: before.clone().unwrap_or_default(),
+        after: after.clone(),
+    });
     let mut look = ObjectObserver::new(root, seen, to, (known.digests, known.labels));
     let before = look.locate(before.unwrap_or_default(), today)?;
     let after = look.locate(after, planned)?;
@@ -158,15 +164,15 @@ fn observe_sides(
     look.kinds(before.paths.iter().chain(&after.paths))?;
     look.originals()?;
     look.directories(&before.paths, &after.paths)?;
-    let (unsafe_before, unsafe_after) = (look.barred(&before), look.barred(&after));
-    let users_directories = look.users_directories();
-    let mut seen = look.finish()?;
-    seen.users_directories = users_directories;
-    seen.unsafe_before = unsafe_before;
-    seen.unsafe_after = unsafe_after;
-    seen.canonical_before = before.moved;
-    seen.canonical = after.moved;
-    Ok(seen)
+    look.seen.users_directories = look.users_directories();
+    look.seen.unsafe_before = look.barred(&before);
+    look.seen.unsafe_after = look.barred(&after);
+    look.seen.canonical_before = before.moved;
+    look.seen.canonical = after.moved;
+    if let Some(both) = both {
+        look.judge_planned(from, to, &both)?;
+    }
+    Ok(look.finish()?)
 }
 
 /// Returns the drift from `config`: all of it, or only that of the paths in `only`. `owners` is false if owners

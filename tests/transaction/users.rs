@@ -20,6 +20,8 @@ mod directory_swaps;
 mod hostile;
 #[path = "users/path_rules.rs"]
 mod path_rules;
+#[path = "users/planned_owners.rs"]
+mod planned_owners;
 #[path = "users/race.rs"]
 mod race;
 #[path = "users/set_id.rs"]

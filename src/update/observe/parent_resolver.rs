@@ -10,7 +10,7 @@ use crate::{
     abs_path::AbsPath,
     machine_config::{Directory, MachineConfig},
     plan::is_layout,
-    rootfs::{DirectoryControl, LinkTarget, MAX_SYMLINKS, Root, RootError, StepResult},
+    rootfs::{DirectoryControl, LinkTarget, MAX_SYMLINKS, Meta, Root, RootError, StepResult},
 };
 
 /// Maximum depth of directories that links may lead to. Without a limit, the user who made the link could exhaust
@@ -30,6 +30,8 @@ struct ResolvedParent {
 pub(super) struct ParentResolver<'a> {
     root: Root,
     planned: Option<(&'a MachineConfig, &'a MachineConfig)>,
+    /// Mode and owner that directories will have, by canonical path.
+    made: Arc<BTreeMap<AbsPath, Meta>>,
     /// Entries of the two configs by their current canonical path, where that differs from the given path.
     entries: HashMap<AbsPath, &'a AbsPath>,
     /// Keyed by text, because parents are looked up without building a path.
@@ -83,12 +85,18 @@ impl<'a> ParentResolver<'a> {
         Self {
             root: root.for_one_pass(),
             planned,
+            made: Arc::default(),
             entries: HashMap::new(),
             known: HashMap::new(),
             bare: HashSet::new(),
             controlled: BTreeMap::new(),
             barred: BTreeMap::new(),
         }
+    }
+
+    /// Judges directories by the mode and owner that they will have.
+    pub(super) fn with_made(self, made: Arc<BTreeMap<AbsPath, Meta>>) -> Self {
+        Self { made, ..self }
     }
 
     /// Returns the risks of all paths that were resolved.
@@ -119,7 +127,7 @@ impl<'a> ParentResolver<'a> {
         let mut holder = self.directory(top, 0)?;
         for name in rest.iter().take(rest.len().saturating_sub(1)) {
             let at = child(&holder.at, name);
-            let entered = match self.step(&holder, &at)? {
+            let entered = match self.made_step(&holder, &at, false)? {
                 ParentEntry::Directory(control) => (control, None),
                 ParentEntry::Barred(why) => (Arc::clone(&holder.control), Some(why)),
                 // The plan reports a link where it needs a directory.
@@ -242,17 +250,39 @@ impl<'a> ParentResolver<'a> {
                     || from.links.contains_key(name)
             });
         }
-        Ok(match self.step(above, at)? {
+        self.made_step(above, at, link_goes)
+    }
+
+    /// Returns the object at `at`, or the directory that will be created there. `link_goes` tells that a link there
+    /// will be removed.
+    fn made_step(
+        &mut self,
+        above: &ResolvedParent,
+        at: &AbsPath,
+        link_goes: bool,
+    ) -> Result<ParentEntry, RootError> {
+        let found = match self.step(above, at)? {
             ParentEntry::Link(_) if link_goes => ParentEntry::Bare,
             found => found,
-        })
+        };
+        let (ParentEntry::Bare, Some(meta)) = (&found, self.made.get(at)) else {
+            return Ok(found);
+        };
+        let entered = self.root.step_into_new(&above.control, at, meta);
+        self.bare.insert(at.clone());
+        match entered {
+            Ok(control) => Ok(ParentEntry::Directory(Arc::new(control))),
+            Err(RootError::Unsafe { why, .. }) => Ok(ParentEntry::Barred(why.into())),
+            Err(error) => Err(error),
+        }
     }
 
     fn step(&self, above: &ResolvedParent, at: &AbsPath) -> Result<ParentEntry, RootError> {
         if above.barred.is_some() || self.bare.contains(&above.at) {
             return Ok(ParentEntry::Bare);
         }
-        Ok(match self.root.step(&above.at, &above.control, at) {
+        let made = self.made.get(at);
+        Ok(match self.root.step(&above.at, &above.control, at, made) {
             Ok(StepResult::Directory(control)) if control == *above.control => {
                 ParentEntry::Directory(Arc::clone(&above.control))
             }
@@ -267,6 +297,10 @@ impl<'a> ParentResolver<'a> {
         })
     }
 
+    fn passes(&self, link: &LinkTarget, at: &AbsPath) -> Result<(), String> {
+        link.passes(&self.root, at, self.made.get(at))
+    }
+
     /// Follows a link in `above`; returns why it may not be followed if that is so.
     fn follow(
         &mut self,
@@ -279,7 +313,7 @@ impl<'a> ParentResolver<'a> {
             false => above.clone(),
         };
         if link.target.starts_with('/')
-            && let Err(why) = link.passes(&self.root, &here.at)
+            && let Err(why) = self.passes(link, &here.at)
         {
             return Ok(Err(why));
         }
@@ -298,11 +332,11 @@ impl<'a> ParentResolver<'a> {
                 )));
             }
             // A link on the way is checked itself, not only its target.
-            if let Err(why) = link.passes(&self.root, &passed) {
+            if let Err(why) = self.passes(link, &passed) {
                 return Ok(Err(why));
             }
             here = self.directory(&passed, links)?;
-            if let Err(why) = link.passes(&self.root, &here.at) {
+            if let Err(why) = self.passes(link, &here.at) {
                 return Ok(Err(why));
             }
         }

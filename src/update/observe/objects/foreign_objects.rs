@@ -44,7 +44,11 @@ impl ObjectObserver<'_> {
     }
 
     /// Counts the requested paths that are names of the same object.
-    fn names_of<'p>(&self, object: &Stat, asked: impl Iterator<Item = &'p ObservedPath>) -> u32 {
+    pub(in crate::update::observe) fn names_of<'p>(
+        &self,
+        object: &Stat,
+        asked: impl Iterator<Item = &'p ObservedPath>,
+    ) -> u32 {
         let paths: BTreeSet<&AbsPath> = asked.map(|asked| &asked.path).collect();
         let same = |path: &&&AbsPath| {
             let stat = self.root.stat(path).ok().flatten();
