@@ -14,6 +14,8 @@
 mod accounts;
 #[path = "transaction/attributes.rs"]
 mod attributes;
+#[path = "transaction/bind_mounts.rs"]
+mod bind_mounts;
 #[path = "transaction/foreign_changes.rs"]
 mod foreign_changes;
 #[path = "transaction/hard_links.rs"]

@@ -146,6 +146,8 @@ pub struct FileFacts {
     pub digest: Option<Digest>,
     /// The target of a link; none if it is not UTF-8.
     pub target: Option<String>,
+    /// Major and minor number of its file system's device.
+    pub device: (u32, u32),
     /// Its inode number; within one mount it shows whether two paths are names of the same object.
     pub inode: u64,
     /// Its number of hard links.

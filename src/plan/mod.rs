@@ -34,6 +34,7 @@ mod reachability;
 pub mod recovery_units;
 mod removal;
 mod render;
+mod same_object;
 mod selinux;
 mod soft_reboot;
 mod ssh_keys;

@@ -12,7 +12,7 @@ use super::{
     disruption::{DisruptionResolver, RequiredActions},
     hard_links, home_dirs, host_checks,
     kind_replacement::KindReplacement,
-    operations_fold, os, reachability, selinux,
+    operations_fold, os, reachability, same_object, selinux,
     steps::{PathSteps, steps},
     unit_aliases,
     unit_state::MachineUnits,
@@ -91,6 +91,7 @@ fn plan(
         let (configs, layouts) = ([from, to], [&before, &after]);
         let os = os::refusals(&os_changes, configs, layouts, observed, capabilities.os);
         refusals.extend(os);
+        refusals.extend(same_object::refusals(&steps, &after, observed));
     }
     // Trees of thousands of files are large, so free the memory early.
     drop(before);

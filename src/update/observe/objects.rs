@@ -466,6 +466,7 @@ fn facts(stat: &Stat, target: Option<String>, mount: AbsPath) -> FileFacts {
         },
         digest: None,
         target,
+        device: stat.device,
         inode: stat.identity.ino,
         names: stat.nlink,
         mount_point: stat.mount_point,
