@@ -156,7 +156,12 @@ impl TrustedUsers {
                 top: top.clone(),
             })),
             DirectoryControl::Root => Err(format!("the link {at} belongs to user {uid}")),
-            DirectoryControl::Sticky | DirectoryControl::User { uid: None, .. } => Err(format!(
+            // The sticky bit keeps others from moving root's links out of the directory, but not
+            // from moving a link of root's into it from a directory of theirs.
+            DirectoryControl::Sticky => Err(format!(
+                "the link {at}, which belongs to user {uid}, is in a directory to which every user may move links"
+            )),
+            DirectoryControl::User { uid: None, .. } => Err(format!(
                 "the link {at}, which belongs to user {uid}, is in a directory that others may write"
             )),
         }

@@ -1,5 +1,7 @@
 //! Attacks that succeeded in the past.
 
+use std::os::unix::process::CommandExt as _;
+
 use machinist::reason::Reason;
 use rustix::fs::{XattrFlags, setxattr};
 
@@ -74,4 +76,30 @@ fn a_hard_link_to_a_file_of_roots_is_not_one_of_the_configs_names() {
     ]);
     let wanted = with_file("/home/bob/d/one", BOB).hard("/home/bob/d/other", "/home/bob/d/one");
     assert_eq!(reasons(apply(&sandbox, &wanted)), [Reason::UnsafePath]);
+}
+
+/// The sticky bit keeps bob from moving root's links out of `/tmp`, but not from moving a link of
+/// root's there: root cannot tell one that it made there itself.
+#[test]
+fn a_link_of_roots_that_a_user_can_move_to_a_shared_directory_is_not_followed() {
+    if !plays_users() {
+        return;
+    }
+    let wanted = with_file("/tmp/app/conf", 0);
+    let told = "the link /tmp/app, which belongs to user 0, is in a directory to which every user may move links";
+    let made = machine(&[Link("/tmp/app", 0, "/etc")]);
+    let moved = machine(&[Link("/home/bob/app", 0, "/etc")]);
+    let top = moved.path("/");
+    std::fs::set_permissions(&top, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut move_it = std::process::Command::new("mv");
+    move_it.args([moved.path("/home/bob/app"), moved.path("/tmp/app")]);
+    let status = move_it.uid(BOB).gid(BOB).status().unwrap();
+    assert!(status.success(), "bob may move the link");
+    assert_eq!(owner(&moved, "/tmp/app"), 0);
+    for sandbox in [made, moved] {
+        let refusals = apply(&sandbox, &wanted).unwrap_err();
+        let texts: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+        assert!(texts.len() == 1 && texts[0].contains(told), "{texts:?}");
+        assert_eq!(sandbox.read("/etc/conf"), None);
+    }
 }
