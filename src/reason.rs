@@ -109,7 +109,8 @@ reasons! {
     // Update
     /// The machine changed three times between planning and staging.
     ObservedChanged,
-    /// Another process changed a target during the commit.
+    /// Another process changed a target during the commit, or a user moved a directory on its path
+    /// while it was read.
     TargetChanged,
     /// Staging failed.
     StagingFailed,

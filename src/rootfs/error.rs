@@ -1,6 +1,9 @@
 //! Errors of operations below a root: the operation, the path as the user knows it, and the cause.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use rustix::io::Errno;
 
@@ -159,6 +162,35 @@ impl RootError {
     pub fn is_loop(&self) -> bool {
         let number = self.raw_os_error().map(Errno::from_raw_os_error);
         matches!(number, Some(Errno::LOOP | Errno::NAMETOOLONG))
+    }
+
+    /// Whether an object on the path was missing, or of another kind than before. On a path that a
+    /// user may change, this user may have moved it between two calls.
+    pub fn is_moved(&self) -> bool {
+        let number = self.raw_os_error().map(Errno::from_raw_os_error);
+        let not_a_link = number.is_none() && self.kind() == io::ErrorKind::InvalidInput;
+        let moved = matches!(
+            number,
+            Some(
+                Errno::NOENT
+                    | Errno::NOTDIR
+                    | Errno::LOOP
+                    | Errno::XDEV
+                    | Errno::STALE
+                    | Errno::AGAIN
+            )
+        );
+        moved || not_a_link
+    }
+
+    /// Whether the call that failed was about `path`, or about an object below it; `path` is spelled
+    /// as by [`super::Root::host_path`].
+    pub fn is_about(&self, path: &Path) -> bool {
+        match self {
+            Self::Pair { from, to, .. } => from.starts_with(path) || to.starts_with(path),
+            Self::Call { path: at, .. } | Self::WrongKind { path: at, .. } => at.starts_with(path),
+            _ => false,
+        }
     }
 
     /// Whether no process listens on the socket.

@@ -47,6 +47,15 @@ pub enum ObserveError {
     /// The tree could not be read.
     #[error("cannot scan the machine")]
     Root(#[from] RootError),
+    /// A user moved or replaced an object in a directory of theirs meanwhile.
+    #[error("an object in {top}, which a user controls, was moved or replaced during the scan")]
+    Moved {
+        /// The topmost directory that the user controls.
+        top: AbsPath,
+        /// The call that failed.
+        #[source]
+        source: RootError,
+    },
 }
 
 impl ObserveError {
@@ -54,6 +63,7 @@ impl ObserveError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Root(error) => error.is_retryable(),
+            Self::Moved { .. } => true,
         }
     }
 
@@ -61,6 +71,7 @@ impl ObserveError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Root(error) => error.reason(),
+            Self::Moved { .. } => Reason::TargetChanged,
         }
     }
 }
@@ -160,19 +171,18 @@ fn observe_sides(
     let mut look = ObjectObserver::new(root, seen, to, (known.digests, known.labels));
     let before = look.locate(before.unwrap_or_default(), today)?;
     let after = look.locate(after, planned)?;
-    look.asked(before.paths.iter().chain(&after.paths))?;
-    look.kinds(before.paths.iter().chain(&after.paths))?;
-    look.originals()?;
-    look.directories(&before.paths, &after.paths)?;
+    let observed = look.observe_all([&before, &after]);
+    observed.map_err(|error| look.blame(error))?;
     look.seen.users_directories = look.users_directories();
     look.seen.unsafe_before = look.barred(&before);
     look.seen.unsafe_after = look.barred(&after);
     look.seen.canonical_before = before.moved;
     look.seen.canonical = after.moved;
     if let Some(both) = both {
-        look.judge_planned(from, to, &both)?;
+        let judged = look.judge_planned(from, to, &both);
+        judged.map_err(|error| look.blame(error))?;
     }
-    Ok(look.finish()?)
+    Ok(look.seen)
 }
 
 /// Returns the drift from `config`: all of it, or only that of the paths in `only`. `owners` is false if owners

@@ -19,6 +19,13 @@ use machinist::{
 
 use crate::sandbox::{Written, conduct};
 
+/// Why an update was not staged, apart from refusals.
+#[derive(Debug)]
+pub(crate) enum StageFailure {
+    Look(observe_and_plan::LookError),
+    Transaction(TransactionError),
+}
+
 /// One or more open updates.
 pub(crate) struct ByHand {
     pub(crate) store: StateStore,
@@ -49,6 +56,14 @@ impl ByHand {
 
     /// Plans, records the intent and stages on top of the open updates.
     pub(crate) fn stage(&mut self, to: &Written) -> Result<(), Vec<Refusal>> {
+        self.try_stage(to).unwrap()
+    }
+
+    /// The same on a machine that changes meanwhile.
+    pub(crate) fn try_stage(
+        &mut self,
+        to: &Written,
+    ) -> Result<Result<(), Vec<Refusal>>, StageFailure> {
         let (store, journal) = (&self.store, &mut self.journal);
         let capabilities: Capabilities = conduct(self.live).capabilities;
         let policies = Policies::default();
@@ -64,9 +79,12 @@ impl ByHand {
                 only: None,
                 remembered: store.remembered(),
             },
-        )
-        .unwrap();
-        let plan = looked.plan?;
+        );
+        let looked = looked.map_err(StageFailure::Look)?;
+        let plan = match looked.plan {
+            Ok(plan) => plan,
+            Err(refusals) => return Ok(Err(refusals)),
+        };
         let named: BTreeSet<_> = looked.named;
         let from = observe_and_plan::current(journal).cloned();
         let tx = transaction::begin(
@@ -84,15 +102,16 @@ impl ByHand {
                 now: Timestamp::now(),
             },
         )
-        .unwrap();
+        .map_err(StageFailure::Transaction)?;
         journal.transactions.push(tx);
         store.save(journal).unwrap();
         let tx = journal.top_mut().unwrap();
         let stop = AbortFlag::new(false);
-        transaction::stage(root, tx, &plan.operations, capabilities.chown, &stop).unwrap();
+        let staged = transaction::stage(root, tx, &plan.operations, capabilities.chown, &stop);
+        staged.map_err(StageFailure::Transaction)?;
         tx.mark = TransactionState::Staged;
         store.save(journal).unwrap();
-        Ok(())
+        Ok(Ok(()))
     }
 
     pub(crate) fn commit(&mut self) -> Result<(), TransactionError> {

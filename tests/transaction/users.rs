@@ -18,6 +18,8 @@ mod attacks;
 mod directory_swaps;
 #[path = "users/hostile.rs"]
 mod hostile;
+#[path = "users/moved_paths.rs"]
+mod moved_paths;
 #[path = "users/path_rules.rs"]
 mod path_rules;
 #[path = "users/planned_owners.rs"]

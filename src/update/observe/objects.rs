@@ -110,8 +110,20 @@ impl<'a> ObjectObserver<'a> {
         Ok(located)
     }
 
+    /// Observes everything at the paths of the two configs.
+    pub(super) fn observe_all(
+        &mut self,
+        [before, after]: [&LocatedPaths; 2],
+    ) -> Result<(), RootError> {
+        self.asked(before.paths.iter().chain(&after.paths))?;
+        self.kinds(before.paths.iter().chain(&after.paths))?;
+        self.originals()?;
+        self.directories(&before.paths, &after.paths)?;
+        self.mounts()
+    }
+
     /// Observes the requested paths and their parents.
-    pub(super) fn asked<'p>(
+    fn asked<'p>(
         &mut self,
         asked: impl Iterator<Item = &'p ObservedPath> + Clone,
     ) -> Result<(), RootError> {
@@ -311,7 +323,7 @@ impl<'a> ObjectObserver<'a> {
     }
 
     /// Observes the originals.
-    pub(super) fn originals(&mut self) -> Result<(), RootError> {
+    fn originals(&mut self) -> Result<(), RootError> {
         let places: Vec<AbsPath> = self.seen.originals.values().cloned().collect();
         let mut files = self.objects(places.iter())?;
         // An original of another size than the current object need not be compared with it.
@@ -336,7 +348,7 @@ impl<'a> ObjectObserver<'a> {
     }
 
     /// Lists the directories that a plan may replace or remove.
-    pub(super) fn directories(
+    fn directories(
         &mut self,
         before: &[ObservedPath],
         after: &[ObservedPath],
@@ -407,8 +419,8 @@ impl<'a> ObjectObserver<'a> {
         Ok(())
     }
 
-    /// Observes each mount once, and returns the observation.
-    pub(super) fn finish(mut self) -> Result<MachineFacts, RootError> {
+    /// Observes each mount once.
+    fn mounts(&mut self) -> Result<(), RootError> {
         self.object(&AbsPath::root())?;
         // Copies of staged objects are kept there.
         self.object(&paths::state_dir())?;
@@ -436,7 +448,7 @@ impl<'a> ObjectObserver<'a> {
             };
             self.seen.mounts.insert(top, facts);
         }
-        Ok(self.seen)
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     kind_name, mount_point_dirs, object_at,
     ownership::{is_ours, ours_below, released},
     staging_dirs::StagingDirs,
+    target_directory::blame_user,
     target_path::{TargetPath, approach, forget_links_that_go, lasting_parent, refuse_foreign},
 };
 use crate::{
@@ -61,17 +62,10 @@ pub fn begin(
     let mut operations = Vec::with_capacity(from.plan.operations.len());
     let mut followed = Vec::with_capacity(from.plan.operations.len());
     for (index, operation) in from.plan.operations.iter().enumerate() {
-        let (before, target) = (&from.plan.operations[..index], &operation.target);
-        let TargetPath { way, asked, links } = approach(root, from.moved, before, target)?;
-        let parent = lasting_parent(root, &way, target)?;
-        let pinned = root.pinned(&[&way]);
-        refuse_foreign(&pinned, &way, operation, is_ours(journal, target))?;
-        let record = record(&pinned, journal, from, operation, index, &mut places)?;
-        operations.push(OperationRecord {
-            asked,
-            parent,
-            ..record
-        });
+        let recorded = reach_and_record(root, journal, from, (index, operation), &mut places);
+        let recorded = recorded.map_err(|error| blame_user(root, &operation.target, error));
+        let (record, links) = recorded?;
+        operations.push(record);
         followed.push(links);
     }
     forget_links_that_go(&mut operations, &followed);
@@ -155,6 +149,28 @@ fn actions(journal: &Journal, plan: &Plan) -> Vec<ActionRecord> {
     };
     let all = plan::in_order(owed.chain(planned));
     all.into_iter().map(record).collect()
+}
+
+/// Creates the record of one operation. Returns it with the links on the requested path.
+fn reach_and_record(
+    root: &Root,
+    journal: &Journal,
+    from: &TransactionIntent<'_>,
+    (index, operation): (usize, &Operation),
+    places: &mut StagingDirs<'_>,
+) -> Result<(OperationRecord, Vec<AbsPath>), TransactionError> {
+    let (before, target) = (&from.plan.operations[..index], &operation.target);
+    let TargetPath { way, asked, links } = approach(root, from.moved, before, target)?;
+    let parent = lasting_parent(root, &way, target)?;
+    let pinned = root.pinned(&[&way]);
+    refuse_foreign(&pinned, &way, operation, is_ours(journal, target))?;
+    let record = record(&pinned, journal, from, operation, index, places)?;
+    let record = OperationRecord {
+        asked,
+        parent,
+        ..record
+    };
+    Ok((record, links))
 }
 
 fn record(

@@ -6,8 +6,10 @@ use std::{
 };
 
 use super::{
-    SyncPoints, TransactionError, adopted_originals::copy_file, backups, kind_name,
-    mount_point_dirs, object_at, target_directory::staging,
+    SyncPoints, TransactionError,
+    adopted_originals::copy_file,
+    backups, kind_name, mount_point_dirs, object_at,
+    target_directory::{blame_user, staging},
 };
 use crate::{
     abs_path::AbsPath,
@@ -63,7 +65,8 @@ pub fn stage(
         if stop.load(Ordering::Relaxed) {
             return Err(TransactionError::Stopped);
         }
-        work.stage_one(operation, record)?;
+        let staged = work.stage_one(operation, record);
+        staged.map_err(|error| blame_user(root, &operation.target, error))?;
     }
     tx.labels = work.close(&tx.operations)?;
     for (operation, record) in planned.iter().zip(&mut tx.operations) {

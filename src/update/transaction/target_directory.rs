@@ -74,8 +74,29 @@ fn way(root: &Root, record: &OperationRecord) -> Result<WalkedPath, DirectoryRef
 fn walk(root: &Root, path: &AbsPath) -> Result<WalkedPath, DirectoryRefusal> {
     root.walk(path).map_err(|error| match error.is_absent() {
         true => DirectoryRefusal::Missing,
-        false => DirectoryRefusal::Error(error.into()),
+        false => DirectoryRefusal::Error(blame_user(root, path, error.into())),
     })
+}
+
+/// Converts an error into a change of the target by another process, if a user may have caused it by moving a
+/// directory on the path while it was in use.
+pub(super) fn blame_user(
+    root: &Root,
+    target: &AbsPath,
+    error: TransactionError,
+) -> TransactionError {
+    let moved = matches!(&error, TransactionError::Root(cause) if cause.is_moved());
+    if !moved || is_roots(root, target) {
+        return error;
+    }
+    tracing::warn!(path = %target, "{}", crate::error_chain::chain(&error));
+    changed(target)
+}
+
+/// Returns whether only root can change the path. A path that cannot be walked any more may be a user's.
+fn is_roots(root: &Root, path: &AbsPath) -> bool {
+    root.walk(path)
+        .is_ok_and(|way| way.control == DirectoryControl::Root)
 }
 
 /// Walks to the directory that contains staging and originals of a slot; returns `None` if it does not exist.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{LocatedPaths, ObjectObserver};
+use super::{super::ObserveError, LocatedPaths, ObjectObserver};
 use crate::{
     abs_path::AbsPath,
     plan::ObservedPath,
@@ -74,6 +74,20 @@ impl ObjectObserver<'_> {
             names: *names,
         };
         self.root.foreign_target(path, stat, control, &own)
+    }
+
+    /// Converts an error that a user can cause by moving objects in a directory of theirs.
+    pub(in crate::update::observe) fn blame(&self, error: RootError) -> ObserveError {
+        let top = |control: &DirectoryControl| match control {
+            DirectoryControl::User { top, .. } => Some(top.clone()),
+            DirectoryControl::Root | DirectoryControl::Sticky => None,
+        };
+        let mut tops = self.controlled.values().filter_map(top);
+        let there = tops.find(|top| error.is_about(&self.root.host_path(top)));
+        match there.filter(|_| error.is_moved()) {
+            Some(top) => ObserveError::Moved { top, source: error },
+            None => error.into(),
+        }
     }
 
     /// Returns the users who control the directories of paths.
