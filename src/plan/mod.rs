@@ -60,8 +60,8 @@ pub use planner::{MAX_TOTAL_FILE_BYTES, between, only};
 
 pub use crate::text::escape_line;
 pub use machine_facts::{
-    AccountFacts, Attributes, FileFacts, MachineFacts, MountFacts, ObjectKind, UnitEntry,
-    UnitFacts, UserFacts,
+    AccountFacts, Attributes, FileFacts, MachineFacts, MountFacts, ObjectKind, SpecifierFacts,
+    UnitEntry, UnitFacts, UserFacts,
 };
 pub use model::{
     Action, ActionKind, Capabilities, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan, PlanChange,

@@ -1,6 +1,6 @@
 //! Resolves unit names in the planned tree.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     MachineFacts,
@@ -129,6 +129,7 @@ impl<'a> UnitCatalog<'a> {
                     texts,
                     linked,
                     link,
+                    specifiers: Arc::clone(&self.observed.specifiers),
                 })
             }
             UnitResolution::Masked => UnitLookup::Masked,
