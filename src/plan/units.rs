@@ -133,8 +133,11 @@ fn lift_masks(
             let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
             layout.absent.insert(place.of(&path), entry);
         }
-        let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter().skip(1);
+        let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter();
         let elsewhere = elsewhere.find(|directory| {
+            if **directory == UNIT_DIR {
+                return false;
+            }
             let path = AbsPath::new(format!("{directory}/{name}")).ok();
             path.is_some_and(|path| {
                 there
@@ -360,7 +363,10 @@ impl EnablementPlanner<'_, '_> {
     /// config no longer sets the units' enablement.
     fn kept_away(&self, units: &BTreeSet<String>) -> BTreeSet<AbsPath> {
         let originals = self.place.observed.unit_originals.iter();
-        let below = originals.filter(|(path, _)| path.as_str().starts_with(UNIT_DIR));
+        let below = originals.filter(|(path, _)| {
+            let below = path.as_str().strip_prefix(UNIT_DIR);
+            below.is_some_and(|rest| rest.starts_with('/'))
+        });
         let links = below.filter_map(|(path, entry)| match entry {
             UnitEntry::Link(text) if !self.was_replaced(path) => Some((path.clone(), text.clone())),
             _ => None,

@@ -55,6 +55,17 @@ impl Base {
             }
         }
         if dice.one_in(3) {
+            let place = *dice.pick(&[
+                "/etc/systemd/system.attached",
+                "/run/systemd/system.control",
+            ]);
+            base.units.push("w.service");
+            base.files.insert(
+                format!("{place}/w.service"),
+                install(dice, "w.service", upheld),
+            );
+        }
+        if dice.one_in(3) {
             base.units.push("v@.service");
             let text = without_aliases(&install(dice, "v@.service", upheld));
             base.files.insert(format!("{vendor}/v@.service"), text);

@@ -85,3 +85,35 @@ fn specifiers_that_this_root_does_not_define_are_named() {
     assert!(id.contains("%m") && id.contains("/etc/machine-id"), "{id}");
     assert!(os.contains("%o") && os.contains("os-release"), "{os}");
 }
+
+#[test]
+fn units_beside_the_administrators_directory_exist() {
+    for directory in [
+        "/etc/systemd/system.control",
+        "/etc/systemd/system.attached",
+        "/run/systemd/system.control",
+        "/run/systemd/system.attached",
+    ] {
+        for more in [&["/usr/lib/systemd/system"][..], &["/etc/systemd/system"]] {
+            let (ours, theirs) = (Tree::new(), Tree::new());
+            for tree in [&ours, &theirs] {
+                tree.write(&format!("{directory}/x.service"), UNIT);
+                for other in more {
+                    let text = UNIT.replace("m.target", "n.target");
+                    tree.write(&format!("{other}/x.service"), &text);
+                }
+            }
+            let plan = plan(&ours, &MachineConfig::default(), &said("x.service", true)).unwrap();
+            assert_eq!(warnings(&plan), [""; 0], "{directory}");
+            ours.apply(&plan);
+            assert_eq!(ours.links(UNITS).len(), 1, "{directory} {more:?}");
+            if systemctl(&theirs, &["enable", "x.service"]).is_some() {
+                assert_eq!(
+                    ours.links(UNITS),
+                    theirs.links(UNITS),
+                    "{directory} {more:?}"
+                );
+            }
+        }
+    }
+}

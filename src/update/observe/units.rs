@@ -41,7 +41,8 @@ pub(super) fn add(
         drop_ins(root, &name, seen)?;
         let mut vendor_file = None;
         // This is an alias that was removed when its unit was disabled.
-        if let Some((_, own)) = places(&name).next()
+        let own = places(&name).find(|(directory, _)| *directory == plan::UNIT_DIR);
+        if let Some((_, own)) = own
             && let Some(UnitEntry::Link(text)) = seen.unit_originals.get(&own)
         {
             todo.push(plan::resolve(&own, text).file_name().to_owned());
