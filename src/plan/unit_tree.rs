@@ -7,7 +7,7 @@ mod listings;
 use std::{borrow::Cow, collections::BTreeMap};
 
 pub use self::config_entries::named_in;
-pub(super) use self::config_entries::{brings, unit_path};
+pub(super) use self::config_entries::{brings, unit_path, units_with_files};
 use self::{
     config_entries::{brought, drop_in_path},
     external_units::{ExternalTarget, alias},

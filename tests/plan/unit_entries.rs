@@ -5,11 +5,14 @@ use std::process::Command;
 
 use machinist::{
     machine_config::{MachineConfig, Refusal, Unit},
-    plan::{self, Plan, Policies},
+    plan::{self, ActionKind, Plan, Policies, UnitFacts},
     update::observe::CallerFacts,
 };
 
-use super::support::{OFFLINE, Tree, config, unit};
+use super::{
+    oracle::UNITS,
+    support::{LIVE, OFFLINE, Tree, config, unit},
+};
 
 pub(crate) const UNIT: &str = "[Service]\nExecStart=/x\n[Install]\nWantedBy=m.target\n";
 
@@ -53,4 +56,77 @@ pub(crate) fn systemctl(tree: &Tree, words: &[&str]) -> Option<bool> {
     command.arg(format!("--root={}", tree.dir.path().display()));
     let output = command.args(words).output().ok()?;
     Some(output.status.success())
+}
+
+#[test]
+fn instances_that_only_the_presets_enabled_are_disabled_when_their_entry_leaves() {
+    let drop_in = |name: &str| {
+        let mut config = MachineConfig::default();
+        let dropins = [("10-x.conf".to_owned(), "[Unit]\nDescription=x\n".to_owned())].into();
+        let entry = Unit {
+            dropins,
+            ..Unit::default()
+        };
+        unit(&mut config, name, entry);
+        config
+    };
+    let nothing = MachineConfig::default();
+    for name in ["t@.service", "t@a.service"] {
+        let tree = Tree::new();
+        tree.write("/usr/lib/systemd/system/t@.service", UNIT);
+        let presets = "enable t@.service a b\ndisable *\n";
+        tree.write("/usr/lib/systemd/system-preset/50-x.preset", presets);
+        let to = drop_in(name);
+        tree.apply(&plan(&tree, &nothing, &to).unwrap());
+        assert!(!tree.links(UNITS).is_empty(), "{name}");
+        assert!(plan(&tree, &to, &to).unwrap().is_empty(), "{name}");
+        tree.apply(&plan(&tree, &to, &nothing).unwrap());
+        assert_eq!(tree.links(UNITS), [].into(), "{name}");
+    }
+}
+
+#[test]
+fn a_unit_given_as_a_file_is_preset_and_restarted_like_one_given_as_a_unit() {
+    let file = |text: &str| {
+        let storage = format!(
+            r#""files": [{{"path": "{UNITS}/x.service", "contents": {{"source": "data:,{text}"}}}}]"#
+        );
+        entries(&storage, r#"{"name": "x.service"}"#)
+    };
+    let wanted = "%5BService%5D%0AExecStart=/x%0A%5BInstall%5D%0AWantedBy=m.target%0A";
+    let (nothing, first) = (MachineConfig::default(), file(wanted));
+    let tree = Tree::new();
+    tree.apply(&plan(&tree, &nothing, &first).unwrap());
+    let links: Vec<String> = tree.links(UNITS).into_keys().collect();
+    assert_eq!(links, ["etc/systemd/system/m.target.wants/x.service"]);
+    assert!(plan(&tree, &first, &first).unwrap().is_empty());
+
+    let running = UnitFacts {
+        load: Some("loaded".into()),
+        active: Some("active".into()),
+        ..UnitFacts::default()
+    };
+    let live = [("x.service".to_owned(), running)].into();
+    let between = |from: &MachineConfig, to: &MachineConfig| {
+        let known = CallerFacts {
+            live_units: Some(&live),
+            ..CallerFacts::default()
+        };
+        let mut observed = tree.observed(from, to, known);
+        for facts in observed.objects.values_mut() {
+            (facts.uid, facts.gid) = (0, 0);
+        }
+        let plan = plan::between(from, to, &observed, &Policies::default(), LIVE).unwrap();
+        plan.actions
+            .iter()
+            .map(|action| action.kind)
+            .collect::<Vec<_>>()
+    };
+    let changed = file(&format!("{wanted}%23%0A"));
+    let restart = [ActionKind::DaemonReload, ActionKind::Restart];
+    assert_eq!(between(&first, &changed), restart);
+    let stop = [ActionKind::Stop, ActionKind::DaemonReload];
+    assert_eq!(between(&first, &nothing), stop);
+    tree.apply(&plan(&tree, &first, &nothing).unwrap());
+    assert_eq!(tree.links(UNITS), [].into());
 }
