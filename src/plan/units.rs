@@ -320,13 +320,12 @@ impl EnablementPlanner<'_, '_> {
                     .add(self.place, &path, entry.clone(), ObjectSpec::link(target));
             }
         }
-        // A unit of the config has exactly the links that the config wants; a vendor's unit may
-        // have links that others added.
+        // Links that others made stay, as with `systemctl enable`. Those that were removed when the unit was
+        // disabled do not come back.
         if has_file {
-            let units = BTreeSet::from([entry.name.to_string()]);
-            let mut extra = enablement::standing_for(&units, self.links);
-            extra.extend(self.kept_away(&units));
-            self.clear(entry, extra.into_iter().filter(|path| !own.contains(path)));
+            let mut away = self.kept_away(&BTreeSet::from([entry.name.to_string()]));
+            away.retain(|path| !own.contains(path) && !self.links.contains_key(path));
+            self.clear(entry, away.into_iter());
         }
     }
 

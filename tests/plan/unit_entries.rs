@@ -1,7 +1,7 @@
 //! Entries for one unit in several parts of a config, and units that are not in the usual directories, compared
 //! with `systemctl --root` where it is installed.
 
-use std::process::Command;
+use std::{fs, process::Command};
 
 use machinist::{
     machine_config::{MachineConfig, Refusal, Unit},
@@ -129,4 +129,52 @@ fn a_unit_given_as_a_file_is_preset_and_restarted_like_one_given_as_a_unit() {
     assert_eq!(between(&first, &nothing), stop);
     tree.apply(&plan(&tree, &first, &nothing).unwrap());
     assert_eq!(tree.links(UNITS), [].into());
+}
+
+#[test]
+fn links_that_no_config_made_stay_when_a_unit_is_enabled() {
+    let (ours, theirs) = (Tree::new(), Tree::new());
+    for tree in [&ours, &theirs] {
+        tree.write("/srv/x.service", UNIT);
+        tree.link(&format!("{UNITS}/other.service"), "/srv/x.service");
+        tree.link(&format!("{UNITS}/z.target.wants/x.service"), "../x.service");
+        tree.link(
+            &format!("{UNITS}/z.target.wants/other.service"),
+            "/srv/x.service",
+        );
+    }
+    let nothing = MachineConfig::default();
+    let mut to = MachineConfig::default();
+    let entry = Unit {
+        contents: Some(UNIT.to_owned()),
+        enabled: Some(true),
+        ..Unit::default()
+    };
+    unit(&mut to, "x.service", entry.clone());
+    ours.apply(&plan(&ours, &nothing, &to).unwrap());
+    theirs.write(&format!("{UNITS}/x.service"), UNIT);
+    if systemctl(&theirs, &["enable", "x.service"]).is_some() {
+        assert_eq!(ours.links(UNITS), theirs.links(UNITS));
+    }
+    assert_eq!(ours.links(UNITS).len(), 4);
+    // What an earlier config made goes.
+    let mut later = MachineConfig::default();
+    let contents = Some(UNIT.replace("m.target", "n.target"));
+    unit(&mut later, "x.service", Unit { contents, ..entry });
+    ours.apply(&plan(&ours, &to, &later).unwrap());
+    let made = fs::symlink_metadata(ours.at(&format!("{UNITS}/m.target.wants/x.service")));
+    assert!(made.is_err());
+    assert_eq!(ours.links(UNITS).len(), 4);
+    // The unit of somebody else is not one of the unit that the presets enable.
+    let silent = Unit {
+        contents: Some(UNIT.to_owned()),
+        ..Unit::default()
+    };
+    unit(&mut later, "x.service", silent);
+    ours.apply(&plan(&ours, &to, &later).unwrap());
+    ours.apply(&plan(&ours, &later, &nothing).unwrap());
+    assert!(
+        ours.links(UNITS)
+            .contains_key("etc/systemd/system/other.service")
+    );
 }

@@ -10,7 +10,8 @@ use crate::{
         desired_tree::{
             ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
         },
-        enablement::{self, LinkTargets},
+        enablement::{self, LinkTargets, unit_name},
+        unit_tree,
     },
 };
 
@@ -33,6 +34,16 @@ pub(super) fn has_its_own_say(
     says(config) || (says(from) && !config.units.contains_key(&unit))
 }
 
+/// Whether a link under another name leads to a file outside the unit directories that only has the unit's name.
+fn is_of_others(path: &AbsPath, name: &UnitName, links: &LinkTargets) -> bool {
+    let text = links.get(path).map(String::as_str).unwrap_or_default();
+    let end = enablement::follow(path, text, links);
+    let link = path.file_name();
+    let named =
+        link == name.as_str() || unit_name::template(link).as_deref() == Some(name.as_str());
+    !named && !unit_tree::UNIT_DIRECTORIES.contains(&end.directory())
+}
+
 /// Keeps the existing links: the config does not set the enablement, and the links belong to the
 /// unit.
 pub(super) fn keep(
@@ -43,6 +54,9 @@ pub(super) fn keep(
     links: &LinkTargets,
 ) {
     for path in enablement::standing_for(&BTreeSet::from([name.to_string()]), links) {
+        if is_of_others(&path, name, links) {
+            continue;
+        }
         let canonical = place.of(&path);
         if layout.objects.contains_key(&canonical) || layout.absent.contains_key(&canonical) {
             continue;
