@@ -101,7 +101,8 @@ reasons! {
     NotChecked,
     /// This host has no service that would recover an update after a power cut.
     RecoveryMissing,
-    /// Two paths of the config name the same object, or an alias of a unit is another unit's name.
+    /// Two paths of the config name the same object, an alias of a unit is another unit's name, or a mask would replace
+    /// the link of a unit.
     SameObject,
     /// An unprivileged user could redirect this path; the message names the link and its owner.
     UnsafePath,

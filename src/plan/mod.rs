@@ -41,6 +41,7 @@ mod text_diff;
 mod unit_aliases;
 mod unit_catalog;
 mod unit_check;
+mod unit_conflicts;
 mod unit_preset;
 mod unit_state;
 mod unit_tree;

@@ -6,6 +6,7 @@ use std::{fs, process::Command};
 use machinist::{
     machine_config::{MachineConfig, Refusal, Unit},
     plan::{self, ActionKind, Plan, Policies, UnitFacts},
+    reason::Reason,
     update::observe::CallerFacts,
 };
 
@@ -177,4 +178,20 @@ fn links_that_no_config_made_stay_when_a_unit_is_enabled() {
         ours.links(UNITS)
             .contains_key("etc/systemd/system/other.service")
     );
+}
+
+#[test]
+fn a_mask_of_a_linked_unit_is_refused_as_systemctl_does() {
+    for target in ["/opt/x.service", "/opt/gone.service"] {
+        let tree = Tree::new();
+        tree.write("/opt/x.service", UNIT);
+        tree.link(&format!("{UNITS}/x.service"), target);
+        let to = entries("", r#"{"name": "x.service", "mask": true}"#);
+        let refusals = plan(&tree, &MachineConfig::default(), &to).unwrap_err();
+        let reasons: Vec<Reason> = refusals.iter().map(|refusal| refusal.reason).collect();
+        assert_eq!(reasons, [Reason::SameObject], "{target}");
+        assert!(refusals[0].message.contains(target), "{refusals:?}");
+        let accepted = systemctl(&tree, &["mask", "x.service"]);
+        assert_ne!(accepted, Some(true), "{target}");
+    }
 }
