@@ -13,7 +13,7 @@ use super::{
     machine_facts::UnitEntry,
     unit_aliases,
     unit_catalog::UnitCatalog,
-    unit_check,
+    unit_check, unit_conflicts,
     unit_preset::{Preset, Presets},
     unit_tree::{self, UnitTree},
 };
@@ -58,6 +58,7 @@ pub(super) fn add(
     let enabled = to_be_enabled(&catalogue, &presets);
     catalogue.name_units(enabled.into_iter());
     unit_aliases::check(layout, &catalogue);
+    unit_conflicts::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
     let links = catalogue.tree.links();
     // Explicit settings come first; units without a setting keep the remaining links.

@@ -60,6 +60,91 @@ pub(crate) fn systemctl(tree: &Tree, words: &[&str]) -> Option<bool> {
 }
 
 #[test]
+fn links_and_files_that_contradict_the_entry_of_their_unit_are_refused() {
+    let nothing = MachineConfig::default();
+    let link =
+        |at: &str, target: &str| format!(r#""links": [{{"path": "{at}", "target": "{target}"}}]"#);
+    let (file, vendor) = ("/etc/systemd/system/x.service", "/usr/lib/systemd/system");
+    let mask = link(file, "/dev/null");
+    let empty = format!(r#""files": [{{"path": "{file}", "contents": {{"source": ""}}}}]"#);
+    let off = r#"{"name": "x.service", "enabled": false}"#;
+    let on = r#"{"name": "x.service", "enabled": true}"#;
+    let unmask = r#"{"name": "x.service", "mask": false}"#;
+    for (storage, units) in [
+        (
+            link(&format!("{UNITS}/m.target.wants/x.service"), file),
+            off,
+        ),
+        (
+            link(
+                &format!("{UNITS}/n.target.requires/x.service"),
+                "../x.service",
+            ),
+            off,
+        ),
+        (
+            link(
+                &format!("{vendor}/m.target.wants/x.service"),
+                "../x.service",
+            ),
+            off,
+        ),
+        (link(&format!("{UNITS}/other.service"), "x.service"), off),
+        (mask.clone(), on),
+        (mask.clone(), unmask),
+        (empty, on),
+    ] {
+        let tree = Tree::new();
+        tree.write(&format!("{vendor}/x.service"), UNIT);
+        let to = entries(&storage, units);
+        let refusals = plan(&tree, &nothing, &to).expect_err(&storage);
+        let [refusal] = &refusals[..] else {
+            panic!("{storage} {units}: {refusals:?}");
+        };
+        assert_eq!(refusal.reason, Reason::EntryDuplicate, "{refusal}");
+        let told = refusal.to_string();
+        assert!(
+            told.contains("storage.") && told.contains("systemd.units"),
+            "{told}"
+        );
+        // A machine that is on such a config keeps it.
+        assert!(plan(&tree, &to, &to).is_ok(), "{storage}");
+    }
+}
+
+#[test]
+fn links_that_agree_with_the_entry_of_their_unit_are_accepted() {
+    let nothing = MachineConfig::default();
+    for (at, target, entry) in [
+        (
+            "m.target.wants/x.service",
+            "/dev/null",
+            r#""enabled": false"#,
+        ),
+        (
+            "m.target.wants/x.service",
+            "/etc/systemd/system/y.service",
+            r#""enabled": true"#,
+        ),
+        (
+            "m.target.wants/y.service",
+            "/usr/lib/systemd/system/y.service",
+            r#""enabled": false"#,
+        ),
+        ("x.service", "/opt/x.service", r#""enabled": false"#),
+        ("z.service", "/opt/x.service", r#""enabled": false"#),
+    ] {
+        let tree = Tree::new();
+        tree.write("/usr/lib/systemd/system/y.service", UNIT);
+        tree.write("/opt/x.service", UNIT);
+        let storage = format!(r#""links": [{{"path": "{UNITS}/{at}", "target": "{target}"}}]"#);
+        let to = entries(&storage, &format!(r#"{{"name": "x.service", {entry}}}"#));
+        let planned = plan(&tree, &nothing, &to);
+        assert!(planned.is_ok(), "{at} {target} {entry}: {planned:?}");
+    }
+}
+
+#[test]
 fn instances_that_only_the_presets_enabled_are_disabled_when_their_entry_leaves() {
     let drop_in = |name: &str| {
         let mut config = MachineConfig::default();

@@ -117,3 +117,16 @@ fn units_beside_the_administrators_directory_exist() {
         }
     }
 }
+
+#[test]
+fn a_mask_below_a_directory_that_takes_precedence_is_named() {
+    let tree = Tree::new();
+    tree.write("/etc/systemd/system.control/x.service", UNIT);
+    let to = entries("", r#"{"name": "x.service", "mask": true}"#);
+    let plan = plan(&tree, &MachineConfig::default(), &to).unwrap();
+    let warned = plan
+        .warnings
+        .iter()
+        .any(|warning| warning.contains("system.control"));
+    assert!(warned, "{:?}", plan.warnings);
+}
