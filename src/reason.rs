@@ -101,8 +101,8 @@ reasons! {
     NotChecked,
     /// This host has no service that would recover an update after a power cut.
     RecoveryMissing,
-    /// Two paths of the config name the same object, also through a mount, or an alias of a unit is
-    /// another unit's name.
+    /// Two paths of the config name the same object, also through a mount, an alias of a unit is
+    /// another unit's name, or a mask would replace the link of a unit.
     SameObject,
     /// An unprivileged user could redirect this path; the message names the link and its owner.
     UnsafePath,

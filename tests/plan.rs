@@ -34,5 +34,9 @@ mod rules;
 mod soft_reboot;
 #[path = "plan/support.rs"]
 mod support;
+#[path = "plan/unit_entries.rs"]
+mod unit_entries;
+#[path = "plan/unit_names.rs"]
+mod unit_names;
 #[path = "plan/unreachable.rs"]
 mod unreachable;

@@ -59,7 +59,9 @@ impl ChangeBuilder<'_> {
 
     fn change(&self, path: &AbsPath, step: &PathStep) -> (PlanChange, RequiredActions) {
         let entry = &step.entry;
-        let unit = entry.name.split('/').next().unwrap_or_default();
+        let given = self.judge.machine.unit_at(entry.kind, &entry.name);
+        let name = given.as_ref().map_or(&*entry.name, |(_, name)| name);
+        let unit = name.split('/').next().unwrap_or_default();
         let starts: Vec<String> = self
             .after
             .starts

@@ -70,9 +70,18 @@ impl DisruptionResolver<'_> {
     pub(super) fn disruption(&self, subject: ChangeContext<'_>) -> Disruption {
         match subject.kind {
             EntryKind::File | EntryKind::Directory | EntryKind::Link => {
-                match subject.path.and_then(|path| self.policies.for_path(path)) {
-                    Some(policy) => self.by_policy(policy, subject),
-                    None => self.reboot_for(subject),
+                let policy = subject.path.and_then(|path| self.policies.for_path(path));
+                match (policy, self.machine.unit_at(subject.kind, subject.name)) {
+                    (Some(policy), _) => self.by_policy(policy, subject),
+                    (None, Some((kind, name))) => {
+                        let name = &name;
+                        self.of_unit(ChangeContext {
+                            kind,
+                            name,
+                            ..subject
+                        })
+                    }
+                    (None, None) => self.reboot_for(subject),
                 }
             }
             EntryKind::SSHKey => self.by_policy(self.policies.for_ssh_key(), subject),

@@ -1,7 +1,10 @@
 //! Defines the observed state of a machine as plain data; the update module collects it and the
 //! planner reads it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +69,8 @@ pub struct MachineFacts {
     pub sshd_reads_keys_directory: bool,
     /// The source of sshd's keys, if it is not a file that a config can write keys to.
     pub sshd_keys_elsewhere: Option<String>,
+    /// The values of specifiers in `[Install]`.
+    pub specifiers: Arc<SpecifierFacts>,
     /// Kernel arguments of the running kernel.
     pub kernel_arguments: KernelCommandLine,
     /// The config to compare with where only changes are judged.
@@ -223,6 +228,15 @@ pub struct UserFacts {
     pub gid: u32,
     /// Its home directory, when that is a usable path.
     pub home: Option<AbsPath>,
+}
+
+/// The facts that specifiers in the `[Install]` section of units stand for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpecifierFacts {
+    /// The machine ID (machine-id(5)).
+    pub machine_id: Option<String>,
+    /// The fields of os-release(5); none if the root has no such file.
+    pub os_release: Option<BTreeMap<String, String>>,
 }
 
 /// One entry of a unit directory.

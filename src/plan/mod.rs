@@ -43,6 +43,7 @@ mod text_diff;
 mod unit_aliases;
 mod unit_catalog;
 mod unit_check;
+mod unit_conflicts;
 mod unit_preset;
 mod unit_state;
 mod unit_tree;
@@ -63,8 +64,8 @@ pub use planner::{MAX_TOTAL_FILE_BYTES, between, only};
 
 pub use crate::text::escape_line;
 pub use machine_facts::{
-    AccountFacts, Attributes, FileFacts, MachineFacts, MountFacts, ObjectKind, UnitEntry,
-    UnitFacts, UserFacts,
+    AccountFacts, Attributes, FileFacts, MachineFacts, MountFacts, ObjectKind, SpecifierFacts,
+    UnitEntry, UnitFacts, UserFacts,
 };
 pub use model::{
     Action, ActionKind, Capabilities, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan, PlanChange,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Edit, MachineFacts, ObjectKind,
+    Edit, MachineFacts, ObjectKind, SpecifierFacts,
     desired_tree::{ConfigSide, DesiredTree, ObjectSpec},
 };
 use crate::{
@@ -145,6 +145,6 @@ impl DesiredTree {
 }
 
 /// The units that `Also=` in the `[InstallSection]` section of `text`, the file of `unit`, adds.
-pub fn also(unit: &str, text: &str) -> Vec<String> {
-    super::enablement::InstallSection::read(unit, std::iter::once(text)).also
+pub fn also(unit: &str, text: &str, machine: &SpecifierFacts) -> Vec<String> {
+    super::enablement::InstallSection::read(unit, std::iter::once(text), machine).also
 }

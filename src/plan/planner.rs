@@ -104,7 +104,7 @@ fn plan(
         return Err(in_order(refusals));
     }
     let live = capabilities.live;
-    let machine = MachineUnits { observed, to, live };
+    let machine = MachineUnits::new(observed, [from, to], live);
     let builder = ChangeBuilder {
         steps: &steps,
         after: &after,

@@ -9,6 +9,7 @@ use super::{
     enablement::{self, LinkTargets, UNIT_DIR},
     machine_facts::UnitEntry,
     unit_catalog::UnitCatalog,
+    unit_conflicts,
     unit_tree::{UNIT_DIRECTORIES, UnitResolution, UnitTree, unit_path},
 };
 use crate::{
@@ -92,6 +93,8 @@ pub(super) fn check(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
     for (name, unit) in masked {
         if matches!(there.named(name.as_str()), UnitResolution::Alias(_)) {
             mask_of_alias(layout, catalogue, &there, (name, unit));
+        } else {
+            unit_conflicts::of_mask(layout, &there, (name, unit));
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Resolves unit names in the planned tree.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     MachineFacts,
@@ -22,6 +25,10 @@ pub(super) struct UnitCatalog<'a> {
     aliases: BTreeMap<String, String>,
     /// Whether the config enables or disables a unit, by the unit's real name.
     said: BTreeMap<String, bool>,
+    /// The units of which the config contains the file.
+    files: BTreeSet<String>,
+    /// The same for the base config.
+    files_before: BTreeSet<String>,
 }
 
 impl<'a> UnitCatalog<'a> {
@@ -37,7 +44,29 @@ impl<'a> UnitCatalog<'a> {
             tree: UnitTree::planned(config, observed, side),
             aliases: BTreeMap::new(),
             said: BTreeMap::new(),
+            files: match side {
+                ConfigSide::Before => {
+                    unit_tree::units_with_files(config, &observed.unit_paths_before)
+                }
+                ConfigSide::After(_) => unit_tree::units_with_files(config, &observed.unit_paths),
+            },
+            files_before: match side {
+                ConfigSide::Before => BTreeSet::new(),
+                ConfigSide::After(from) => {
+                    unit_tree::units_with_files(from, &observed.unit_paths_before)
+                }
+            },
         }
+    }
+
+    /// Whether the config contains the file of this unit, as a unit or as a file.
+    pub(super) fn has_file(&self, name: &UnitName) -> bool {
+        self.files.contains(name.as_str())
+    }
+
+    /// Whether the base config contains the file of this unit.
+    pub(super) fn had_file(&self, name: &UnitName) -> bool {
+        self.files_before.contains(name.as_str())
     }
 
     /// Records the aliases of these enabled units, and then the enablement settings of the config.
@@ -129,6 +158,7 @@ impl<'a> UnitCatalog<'a> {
                     texts,
                     linked,
                     link,
+                    specifiers: Arc::clone(&self.observed.specifiers),
                 })
             }
             UnitResolution::Masked => UnitLookup::Masked,

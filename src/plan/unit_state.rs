@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     abs_path::AbsPath,
-    machine_config::{MachineConfig, Unit, UnitFile, UnitName},
+    machine_config::{EntryKind, MachineConfig, Unit, UnitFile, UnitName},
 };
 
 /// Units that a running machine cannot do without: a restart would disconnect all their clients, so
@@ -24,6 +24,7 @@ const REBOOT_ONLY_UNITS: [&str; 6] = [
 /// The observed machine with the units of the desired config.
 pub(super) struct MachineUnits<'a> {
     pub(super) observed: &'a MachineFacts,
+    pub(super) from: &'a MachineConfig,
     pub(super) to: &'a MachineConfig,
     /// Whether a service manager runs; without one the active units are unknown.
     pub(super) live: bool,
@@ -40,7 +41,21 @@ pub(super) enum ReloadMethod {
     Reboot(&'static str),
 }
 
-impl MachineUnits<'_> {
+impl<'a> MachineUnits<'a> {
+    /// The units for a plan between two configs.
+    pub(super) const fn new(
+        observed: &'a MachineFacts,
+        [from, to]: [&'a MachineConfig; 2],
+        live: bool,
+    ) -> Self {
+        Self {
+            observed,
+            from,
+            to,
+            live,
+        }
+    }
+
     fn facts(&self, unit: &str) -> Option<&UnitFacts> {
         self.observed.units.get(unit)
     }
@@ -64,8 +79,39 @@ impl MachineUnits<'_> {
     }
 
     fn brings(&self, unit: &str) -> bool {
-        self.asked(unit)
-            .is_some_and(|unit| unit.contents.is_some() && !unit.mask)
+        let asked = self.asked(unit);
+        asked.is_some_and(|unit| unit.contents.is_some() && !unit.mask)
+            || self.file_text(unit).is_some_and(|text| !text.is_empty())
+    }
+
+    /// The unit or drop-in, by its name in changes, that an entry of `storage.files` contains; none for other files,
+    /// and if neither config has an entry for the unit in its list of units.
+    pub(super) fn unit_at(&self, kind: EntryKind, path: &str) -> Option<(EntryKind, String)> {
+        let path = AbsPath::new(path)
+            .ok()
+            .filter(|_| kind == EntryKind::File)?;
+        let mut names = [&self.observed.unit_paths, &self.observed.unit_paths_before].into_iter();
+        let path = names.find_map(|names| names.get(&path)).unwrap_or(&path);
+        let below = path.as_str().strip_prefix(UNIT_DIR)?.strip_prefix('/')?;
+        let (unit, drop_in) = match below.split_once(".d/") {
+            Some((unit, file)) => (unit, Some(file)),
+            None => (below, None),
+        };
+        let name = UnitName::new(unit).ok()?;
+        let said = |config: &MachineConfig| config.units.contains_key(&name);
+        (said(self.to) || said(self.from)).then(|| match drop_in {
+            Some(file) => (EntryKind::DropIn, format!("{unit}/{file}")),
+            None => (EntryKind::Unit, unit.to_owned()),
+        })
+    }
+
+    /// The text of a unit that the config contains as a file.
+    fn file_text(&self, unit: &str) -> Option<&str> {
+        let own = AbsPath::new(format!("{UNIT_DIR}/{unit}")).ok()?;
+        let mut names = self.observed.unit_paths.iter();
+        let asked = names.find(|(_, path)| **path == own);
+        let file = self.to.files.get(asked.map_or(&own, |(asked, _)| asked))?;
+        std::str::from_utf8(file.content.as_ref()?.bytes()?).ok()
     }
 
     /// Whether the unit will exist.
@@ -134,15 +180,16 @@ impl MachineUnits<'_> {
                 .get(self.facts(unit)?.vendor_file.as_ref()?)
         };
         let main = asked
-            .and_then(|unit| unit.contents.as_ref())
-            .or_else(|| self.own_text(unit))
-            .or_else(vendor);
+            .and_then(|unit| unit.contents.as_deref())
+            .or_else(|| self.file_text(unit))
+            .or_else(|| self.own_text(unit).map(String::as_str))
+            .or_else(|| vendor().map(String::as_str));
         let main = match (main, unit_name::template(unit)) {
             (None, Some(template)) if template != unit => return self.content(&template),
             (main, _) => main,
         };
         let dropins = asked.into_iter().flat_map(|unit| unit.dropins.values());
-        merged(main.into_iter().chain(dropins).map(String::as_str))
+        merged(main.into_iter().chain(dropins.map(String::as_str)))
     }
 
     /// Whether a reload job would be accepted; true if the unit's file is not known.

@@ -7,7 +7,9 @@ mod listings;
 use std::{borrow::Cow, collections::BTreeMap};
 
 pub use self::config_entries::named_in;
-pub(super) use self::config_entries::{brings, unit_path};
+pub(super) use self::config_entries::{
+    ConfigEntry, brings, config_entries, unit_path, units_with_files,
+};
 use self::{
     config_entries::{brought, drop_in_path},
     external_units::{ExternalTarget, alias},
@@ -24,9 +26,14 @@ use super::{
 use crate::{abs_path::AbsPath, machine_config::MachineConfig};
 
 /// The directories of unit files, highest precedence first (systemd.unit(5)).
-pub const UNIT_DIRECTORIES: [&str; 7] = [
+pub const UNIT_DIRECTORIES: [&str; 11] = [
+    OVERRIDING_DIRECTORIES[0],
+    OVERRIDING_DIRECTORIES[1],
     UNIT_DIR,
+    // Units of portable services.
+    "/etc/systemd/system.attached",
     "/run/systemd/system",
+    "/run/systemd/system.attached",
     GENERATOR_DIRS[0],
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
@@ -34,6 +41,10 @@ pub const UNIT_DIRECTORIES: [&str; 7] = [
     "/lib/systemd/system",
     GENERATOR_DIRS[1],
 ];
+
+/// The directories that take precedence over the administrator's; systemd's own interfaces write there.
+pub(super) const OVERRIDING_DIRECTORIES: [&str; 2] =
+    ["/etc/systemd/system.control", "/run/systemd/system.control"];
 
 /// The directories where generators create units. These are started by the links beside them and cannot be enabled.
 const GENERATOR_DIRS: [&str; 2] = ["/run/systemd/generator", "/run/systemd/generator.late"];

@@ -1,7 +1,10 @@
 //! Translates the units of a config into objects below `/etc/systemd/system`.
 
+mod kept_links;
+
 use std::collections::BTreeSet;
 
+use self::kept_links::{has_its_own_say, keep};
 use super::{
     desired_tree::{
         ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
@@ -10,7 +13,7 @@ use super::{
     machine_facts::UnitEntry,
     unit_aliases,
     unit_catalog::UnitCatalog,
-    unit_check,
+    unit_check, unit_conflicts,
     unit_preset::{Preset, Presets},
     unit_tree::{self, UnitTree},
 };
@@ -52,14 +55,15 @@ pub(super) fn add(
     lift_masks(layout, config, place, side);
     let mut catalogue = UnitCatalog::new(config, place.observed, side);
     let presets = Presets::of(&catalogue.tree.presets());
-    let enabled = to_be_enabled(config, side, &presets);
+    let enabled = to_be_enabled(&catalogue, &presets);
     catalogue.name_units(enabled.into_iter());
     unit_aliases::check(layout, &catalogue);
+    unit_conflicts::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
     let links = catalogue.tree.links();
     // Explicit settings come first; units without a setting keep the remaining links.
     for (name, unit) in &config.units {
-        let wish = wish(name, unit, side, &presets);
+        let wish = wish(name, unit, &catalogue, &presets);
         if !unit.mask && wish != DesiredEnablement::Unsaid {
             EnablementPlanner {
                 layout,
@@ -71,34 +75,29 @@ pub(super) fn add(
         }
     }
     let unsaid = |name: &UnitName, unit: &Unit| {
-        wish(name, unit, side, &presets) == DesiredEnablement::Unsaid
+        wish(name, unit, &catalogue, &presets) == DesiredEnablement::Unsaid
     };
     for (name, unit) in config
         .units
         .iter()
         .filter(|(name, unit)| unsaid(name, unit))
     {
-        if brought(unit) {
+        let mut enabling = EnablementPlanner {
+            layout: &mut *layout,
+            place,
+            catalogue: &catalogue,
+            links: &links,
+        };
+        if catalogue.has_file(name) {
             let kept = links
                 .iter()
                 .filter(|(path, _)| !has_its_own_say(path, config, side));
-            keep(
-                layout,
-                place,
-                name,
-                unit,
-                &kept
-                    .map(|(path, text)| (path.clone(), text.clone()))
-                    .collect(),
-            );
+            let kept = kept.map(|(path, text)| (path.clone(), text.clone()));
+            keep(enabling.layout, place, name, unit, &kept.collect());
+            let entry = DesiredEntry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
+            enabling.keep_made(&entry, name, &presets);
         } else if only_drop_ins(unit) {
-            let mut enabling = EnablementPlanner {
-                layout,
-                place,
-                catalogue: &catalogue,
-                links: &links,
-            };
-            enabling.keep_preset(name, unit);
+            enabling.keep_preset(name, unit, &presets);
         }
     }
 }
@@ -133,8 +132,11 @@ fn lift_masks(
             let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
             layout.absent.insert(place.of(&path), entry);
         }
-        let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter().skip(1);
+        let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter();
         let elsewhere = elsewhere.find(|directory| {
+            if **directory == UNIT_DIR {
+                return false;
+            }
             let path = AbsPath::new(format!("{directory}/{name}")).ok();
             path.is_some_and(|path| {
                 there
@@ -151,15 +153,20 @@ fn lift_masks(
     }
 }
 
-/// The units that the config or the presets enable, by the names in the config.
-fn to_be_enabled(config: &MachineConfig, side: ConfigSide<'_>, presets: &Presets) -> Vec<String> {
-    let units = config.units.iter().filter(|(_, unit)| !unit.mask);
-    let names = units.flat_map(|(name, unit)| match wish(name, unit, side, presets) {
-        DesiredEnablement::Enabled => vec![name.to_string()],
-        DesiredEnablement::Preset(Preset::Enable(names)) => names,
-        _ => Vec::new(),
-    });
-    names.collect()
+/// The units that the presets and the config enable, by the names in the config. Those that the config enables come
+/// last: an alias that both get belongs to them.
+fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> Vec<String> {
+    let (mut by_presets, mut said) = (Vec::new(), Vec::new());
+    let units = catalogue.config.units.iter();
+    for (name, unit) in units.filter(|(_, unit)| !unit.mask) {
+        match wish(name, unit, catalogue, presets) {
+            DesiredEnablement::Enabled => said.push(name.to_string()),
+            DesiredEnablement::Preset(Preset::Enable(names)) => by_presets.extend(names),
+            _ => {}
+        }
+    }
+    by_presets.append(&mut said);
+    by_presets
 }
 
 /// The desired enablement of a unit.
@@ -178,22 +185,23 @@ enum DesiredEnablement {
 fn wish(
     name: &UnitName,
     unit: &Unit,
-    side: ConfigSide<'_>,
+    catalogue: &UnitCatalog<'_>,
     presets: &Presets,
 ) -> DesiredEnablement {
-    match (unit.enabled, side) {
+    let (has_file, had_file) = (catalogue.has_file(name), catalogue.had_file(name));
+    match (unit.enabled, catalogue.side) {
         (Some(true), _) => DesiredEnablement::Enabled,
         (Some(false), _) => DesiredEnablement::Disabled,
         // Presets apply to units that are new in the config, with a file or with drop-ins only,
         // like in OpenShift's daemon.
-        (None, ConfigSide::After(from)) if unit.contents.is_some() || only_drop_ins(unit) => {
+        (None, ConfigSide::After(from)) if has_file || only_drop_ins(unit) => {
             let silent = |known: &&Unit| {
-                let same = brought(known) == brought(unit);
-                same && (brought(known) || only_drop_ins(known)) && known.enabled.is_none()
+                let same = had_file == has_file;
+                same && (had_file || only_drop_ins(known)) && known.enabled.is_none()
             };
             match from.units.get(name).filter(silent) {
                 Some(_) => DesiredEnablement::Unsaid,
-                None if brought(unit) => DesiredEnablement::Preset(presets.ask(name.as_str())),
+                None if has_file => DesiredEnablement::Preset(presets.ask(name.as_str())),
                 // Without a preset rule, a drop-in does not enable a unit of the vendor.
                 None => presets
                     .rule_for(name.as_str())
@@ -208,11 +216,6 @@ fn wish(
 fn only_drop_ins(unit: &Unit) -> bool {
     let texts = || unit.dropins.values().any(|text| !text.is_empty());
     unit.contents.is_none() && !unit.mask && texts()
-}
-
-/// Whether the config contains a unit file; for a masked unit only the mask is used.
-fn brought(unit: &Unit) -> bool {
-    unit.contents.is_some() && !unit.mask
 }
 
 fn add_files(layout: &mut DesiredTree, place: &PathResolver<'_>, name: &UnitName, unit: &Unit) {
@@ -250,11 +253,14 @@ impl EnablementPlanner<'_, '_> {
     fn apply(&mut self, name: &UnitName, unit: &Unit, wish: DesiredEnablement) {
         let real = self.catalogue.real_name(name, unit);
         let entry = DesiredEntry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
+        let has_file = self.catalogue.has_file(name);
         match wish {
-            DesiredEnablement::Enabled => self.enable(&entry, unit, &[real], true),
+            DesiredEnablement::Enabled => self.enable(&entry, &[real], (true, has_file)),
+            // An entry under another name of the unit sets its enablement.
+            DesiredEnablement::Preset(_) if self.catalogue.sets_enablement(&real) => {}
             DesiredEnablement::Preset(Preset::Enable(names)) => {
                 self.layout.preset.insert(real);
-                self.enable(&entry, unit, &names, false);
+                self.enable(&entry, &names, (false, has_file));
             }
             DesiredEnablement::Disabled => {
                 let newly = self.newly_said(name, unit);
@@ -269,7 +275,8 @@ impl EnablementPlanner<'_, '_> {
         }
     }
 
-    fn enable(&mut self, entry: &DesiredEntry, unit: &Unit, names: &[String], said: bool) {
+    /// Enables units for one entry. `said`: the config requests it; `has_file`: the config contains the unit.
+    fn enable(&mut self, entry: &DesiredEntry, names: &[String], (said, has_file): (bool, bool)) {
         let mut own = BTreeSet::new();
         for name in names {
             let name = &self.catalogue.tree.real_name(name);
@@ -285,7 +292,7 @@ impl EnablementPlanner<'_, '_> {
             if let Some(why_not) = why_not {
                 // A preset is not an explicit request: there may be drop-ins for a unit that is not
                 // installed.
-                if said || unit.contents.is_some() {
+                if said || has_file {
                     let warning = format!("cannot enable {name}: {why_not}");
                     self.layout.warnings.push(warning);
                 }
@@ -314,13 +321,12 @@ impl EnablementPlanner<'_, '_> {
                     .add(self.place, &path, entry.clone(), ObjectSpec::link(target));
             }
         }
-        // A unit of the config has exactly the links that the config wants; a vendor's unit may
-        // have links that others added.
-        if unit.contents.is_some() {
-            let units = BTreeSet::from([entry.name.to_string()]);
-            let mut extra = enablement::standing_for(&units, self.links);
-            extra.extend(self.kept_away(&units));
-            self.clear(entry, extra.into_iter().filter(|path| !own.contains(path)));
+        // Links that others made stay, as with `systemctl enable`. Those that were removed when the unit was
+        // disabled do not come back.
+        if has_file {
+            let mut away = self.kept_away(&BTreeSet::from([entry.name.to_string()]));
+            away.retain(|path| !own.contains(path) && !self.links.contains_key(path));
+            self.clear(entry, away.into_iter());
         }
     }
 
@@ -360,7 +366,10 @@ impl EnablementPlanner<'_, '_> {
     /// config no longer sets the units' enablement.
     fn kept_away(&self, units: &BTreeSet<String>) -> BTreeSet<AbsPath> {
         let originals = self.place.observed.unit_originals.iter();
-        let below = originals.filter(|(path, _)| path.as_str().starts_with(UNIT_DIR));
+        let below = originals.filter(|(path, _)| {
+            let below = path.as_str().strip_prefix(UNIT_DIR);
+            below.is_some_and(|rest| rest.starts_with('/'))
+        });
         let links = below.filter_map(|(path, entry)| match entry {
             UnitEntry::Link(text) if !self.was_replaced(path) => Some((path.clone(), text.clone())),
             _ => None,
@@ -376,27 +385,45 @@ impl EnablementPlanner<'_, '_> {
 
     /// Keeps the result of the presets for a unit that the config has only drop-ins for: the links
     /// that the presets created are managed, and those that they removed can be restored later.
-    fn keep_preset(&mut self, name: &UnitName, unit: &Unit) {
+    fn keep_preset(&mut self, name: &UnitName, unit: &Unit, presets: &Presets) {
         let real = self.catalogue.real_name(name, unit);
         let entry = DesiredEntry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
-        let set = enablement::enable(&real, &|other| self.catalogue.find(other), &|_| true);
-        for (path, target) in set.links {
-            let canonical = self.place.of(&path);
-            if self.links.get(&path) == Some(&target) && !self.layout.speaks_of(&canonical) {
-                let object = ObjectSpec::link(target);
-                let wanted = DesiredObject {
-                    entry: entry.clone(),
-                    asked: path,
-                    object,
-                };
-                self.layout.objects.insert(canonical, wanted);
-            }
-        }
+        self.keep_made(&entry, name, presets);
         let gone = self.kept_away(&BTreeSet::from([real]));
         let gone = gone
             .into_iter()
             .filter(|path| !self.links.contains_key(path));
         self.clear(&entry, gone.collect::<Vec<_>>().into_iter());
+    }
+
+    /// Keeps the links that enabling the unit creates, those of instances and of `Also=` included.
+    fn keep_made(&mut self, entry: &DesiredEntry, name: &UnitName, presets: &Presets) {
+        let mut units = BTreeSet::from([entry.name.to_string()]);
+        // The presets enable a template through its instances.
+        if let Some(Preset::Enable(names)) = presets.rule_for(name.as_str()) {
+            units.extend(names.iter().map(|name| self.catalogue.tree.real_name(name)));
+        }
+        let find = |other: &str| self.catalogue.find(other);
+        let stop = |other: &str| self.catalogue.sets_enablement(other);
+        let made: LinkTargets = units
+            .iter()
+            .flat_map(|unit| enablement::enable(unit, &find, &stop).links)
+            .collect();
+        for (path, target) in made {
+            let canonical = self.place.of(&path);
+            let disabled = self.catalogue.is_disabled(path.file_name());
+            if self.links.get(&path) == Some(&target)
+                && !disabled
+                && !self.layout.speaks_of(&canonical)
+            {
+                let wanted = DesiredObject {
+                    entry: entry.clone(),
+                    asked: path,
+                    object: ObjectSpec::link(target),
+                };
+                self.layout.objects.insert(canonical, wanted);
+            }
+        }
     }
 
     fn clear(&mut self, entry: &DesiredEntry, paths: impl Iterator<Item = AbsPath>) {
@@ -417,51 +444,4 @@ pub(super) fn started_by(link: &AbsPath) -> Option<String> {
     let startable = unit_name::shape(unit) != Some(unit_name::UnitNameShape::Template)
         && unit_name::shape(&wanter) != Some(unit_name::UnitNameShape::Template);
     (startable && !UNREACHED_TARGETS.contains(&wanter.as_str())).then(|| unit.to_owned())
-}
-
-/// Whether this is the link of an instance that one of the configs enables or disables by name:
-/// then its template, which has no explicit setting, does not keep it.
-fn has_its_own_say(link: &AbsPath, config: &MachineConfig, side: ConfigSide<'_>) -> bool {
-    let (ConfigSide::After(from), Ok(unit)) = (side, UnitName::new(link.file_name())) else {
-        return false;
-    };
-    let says = |config: &MachineConfig| {
-        config
-            .units
-            .get(&unit)
-            .is_some_and(|unit| unit.enabled.is_some())
-    };
-    says(config) || (says(from) && !config.units.contains_key(&unit))
-}
-
-/// Keeps the existing links: the config does not set the enablement, and the links belong to the
-/// unit.
-fn keep(
-    layout: &mut DesiredTree,
-    place: &PathResolver<'_>,
-    name: &UnitName,
-    unit: &Unit,
-    links: &LinkTargets,
-) {
-    for path in enablement::standing_for(&BTreeSet::from([name.to_string()]), links) {
-        let canonical = place.of(&path);
-        if layout.objects.contains_key(&canonical) || layout.absent.contains_key(&canonical) {
-            continue;
-        }
-        let target = links.get(&path).cloned().unwrap_or_default();
-        let entry = DesiredEntry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
-        layout
-            .starts
-            .entry(name.to_string())
-            .or_default()
-            .extend(started_by(&path));
-        layout.objects.insert(
-            canonical,
-            DesiredObject {
-                entry,
-                asked: path,
-                object: ObjectSpec::link(target),
-            },
-        );
-    }
 }

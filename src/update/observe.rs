@@ -10,6 +10,7 @@ mod passwd;
 mod planned_control;
 mod recovery_units;
 mod selinux_policy;
+mod specifiers;
 mod sshd_config;
 mod symlink_targets;
 mod unit_paths;
@@ -126,13 +127,16 @@ fn observe_sides(
     known: CallerFacts<'_>,
 ) -> Result<MachineFacts, ObserveError> {
     let from = leaving.unwrap_or(to);
+    let specifiers = specifiers::read(root)?;
+    let fields = specifiers.os_release.as_ref();
+    let release = fields.and_then(|fields| fields.get("OPENSHIFT_VERSION"));
     let mut seen = MachineFacts {
         originals: known.originals,
         adopted: known.adopted,
         modes: known.modes,
         kernel_arguments: kernel_arguments(root)?,
         os: OsFacts {
-            release: release(root)?,
+            release: release.cloned(),
             kernel_type: kernel_type(root)?,
             fips: text_if_there(root, FIPS_PATH, MAX_TEXT_BYTES)?.trim() == "1",
             ..known.os
@@ -140,6 +144,7 @@ fn observe_sides(
         base: known.base,
         labels: selinux_policy::read(root)?,
         labels_pending: known.labels_pending,
+        specifiers: specifiers.into(),
         ..MachineFacts::default()
     };
     accounts::add(root, &mut seen)?;
@@ -290,20 +295,6 @@ fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
         _ => "default",
     };
     Ok(Some(kind.to_owned()))
-}
-
-/// Returns the OpenShift release that the root's os-release names.
-fn release(root: &Root) -> Result<Option<String>, RootError> {
-    // os-release(5): the second file is read only if the first is missing.
-    let mut text = text_if_there(root, "/etc/os-release", MAX_TEXT_BYTES)?;
-    if text.is_empty() {
-        text = text_if_there(root, "/usr/lib/os-release", MAX_TEXT_BYTES)?;
-    }
-    let value = |line: &str| {
-        let value = line.trim().strip_prefix("OPENSHIFT_VERSION=")?;
-        Some(value.trim_matches(['"', '\'']).to_owned())
-    };
-    Ok(text.lines().filter_map(value).next_back())
 }
 
 /// Reads a text file and follows links; returns an empty text if it is missing, too long, or not text.

@@ -58,7 +58,7 @@ fn file() -> impl Strategy<Value = ModelFile> {
         |mode| {
             // Digits that could be read in the other base; 420 and the like could not.
             let octal = mode.to_string().bytes().all(|digit| digit < b'8');
-            *mode < 100 || !octal || [420, 416, 511, 2541].contains(mode)
+            *mode < 10 || !octal || [420, 416, 511, 2541].contains(mode)
         },
     );
     (bytes(), mode, owner(), owner()).prop_map(|(bytes, mode, user, group)| ModelFile {

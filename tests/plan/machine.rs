@@ -55,6 +55,17 @@ impl Base {
             }
         }
         if dice.one_in(3) {
+            let place = *dice.pick(&[
+                "/etc/systemd/system.attached",
+                "/run/systemd/system.control",
+            ]);
+            base.units.push("w.service");
+            base.files.insert(
+                format!("{place}/w.service"),
+                install(dice, "w.service", upheld),
+            );
+        }
+        if dice.one_in(3) {
             base.units.push("v@.service");
             let text = without_aliases(&install(dice, "v@.service", upheld));
             base.files.insert(format!("{vendor}/v@.service"), text);
@@ -83,6 +94,11 @@ impl Base {
                 0 => drop(self.files.insert(path, "[Unit]\n".to_owned())),
                 1 => self.link(path, &format!("/usr/lib/systemd/system/s{at}.{kind}")),
                 2 => self.link(path, &format!("/opt/gone{at}.{kind}")),
+                // A file elsewhere that has the name of the unit.
+                4 => {
+                    let (_, unit) = name.split_once('-').unwrap();
+                    self.link(path, &format!("/srv/{}", unit.replace("@z", "@")));
+                }
                 3 => self.link(path, "/dev/null"),
                 _ => {}
             }

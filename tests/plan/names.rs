@@ -64,24 +64,6 @@ fn an_alias_is_free_where_it_leads_to_the_same_unit_and_not_where_the_file_name_
 }
 
 #[test]
-fn a_mask_takes_the_place_of_a_link_to_a_unit_elsewhere() {
-    const LINK: &str = "/etc/systemd/system/k.service";
-    let tree = Tree::new();
-    tree.write("/opt/k.service", UNIT);
-    tree.link(LINK, "/opt/k.service");
-    let nothing = MachineConfig::default();
-    let mut to = MachineConfig::default();
-    let mask = Unit {
-        mask: true,
-        ..Unit::default()
-    };
-    unit(&mut to, "k.service", mask);
-    tree.apply(&tree.plan(&nothing, &to));
-    let there = std::fs::read_link(tree.at(LINK)).unwrap();
-    assert_eq!(there.to_str(), Some("/dev/null"));
-}
-
-#[test]
 fn links_that_the_presets_ask_for_are_marked_as_such() {
     let tree = Tree::new();
     let mut to = MachineConfig::default();

@@ -66,6 +66,8 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
         for tree in [&ours, &theirs] {
             tree.write("/usr/lib/systemd/system-preset/50-test.preset", &presets);
             fs::create_dir_all(tree.at(UNITS)).unwrap();
+            tree.write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n");
+            tree.write("/usr/lib/os-release", "ID=fedora\n");
         }
         let base = Base::throw(&mut dice, version >= 254);
         base.add_to(&ours);
@@ -314,6 +316,8 @@ pub(crate) fn install(dice: &mut Dice, name: &str, upheld: bool) -> String {
         "\"q.target\"",
         "r@%i.service",
         "multi-user.target m.target",
+        "%m-%o.target",
+        "s%h.target %a.target",
     ];
     for (key, chance) in [
         ("WantedBy", 2),

@@ -61,19 +61,31 @@ pub(super) fn read(
 /// The mode that the same digits mean in the other base, decimal or octal.
 fn other_base(digits: &str) -> Option<u32> {
     let octal = digits.bytes().all(|digit| matches!(digit, b'0'..=b'7'));
-    let (bare, base, largest) = match digits.strip_prefix('0') {
+    let (bare, base, shortest, largest) = match digits.strip_prefix('0') {
         // Set-id and sticky bits are not written in decimal.
-        Some(bare) => (bare, 10, 0o777),
-        None => (digits, 8, 0o7777),
+        Some(bare) => (bare, 10, 3, 0o777),
+        // A single digit is the same mode in both bases.
+        None => (digits, 8, 2, 0o7777),
     };
-    let fits = octal && (3..=4).contains(&bare.len());
+    let fits = octal && (shortest..=4).contains(&bare.len());
     let other = u32::from_str_radix(bare, base).ok().filter(|_| fits)?;
     (other <= largest).then_some(other)
 }
 
 /// Whether the digits were certainly meant in the other base.
 fn is_slip(digits: &str, mode: u32, other: u32) -> bool {
-    USUAL_OCTAL_MODES.contains(&digits) || (!is_plausible(mode) && is_plausible(other))
+    let decimal = !digits.starts_with('0');
+    USUAL_OCTAL_MODES.contains(&digits)
+        || (!is_plausible(mode) && is_plausible(other))
+        // Decimal 100 is mode 0144, which gives others more than the owner; mode 0100 does not.
+        || (decimal && !is_descending(mode) && is_descending(other))
+}
+
+/// Whether others have no permission that the group lacks, and the group none that the owner lacks;
+/// an owner without any permission (077) is not compared.
+const fn is_descending(mode: u32) -> bool {
+    let (owner, group, others) = (mode >> 6 & 7, mode >> 3 & 7, mode & 7);
+    mode & 0o777 != 0 && others & !group == 0 && (owner == 0 || group & !owner == 0)
 }
 
 /// Whether the owner may read, the group has no permission that the owner lacks, and others have
@@ -108,6 +120,13 @@ mod tests {
             ("500", 0o500),
             ("1777", 0o1777),
             ("2755", 0o2755),
+            ("10", 0o010),
+            ("77", 0o077),
+            ("100", 0o100),
+            ("110", 0o110),
+            ("111", 0o111),
+            ("222", 0o222),
+            ("1111", 0o1111),
             ("0420", 0o644),
             ("0256", 0o400),
             ("0436", 0o664),
@@ -115,8 +134,10 @@ mod tests {
             assert_eq!(slip(digits), Some(meant), "{digits}");
         }
         for right in [
-            "0", "7", "420", "493", "256", "384", "448", "511", "365", "1023", "2541", "0644",
-            "0755", "0511", "0222", "0111", "0730", "01777", "04755", "02000",
+            "0", "1", "7", "40", "56", "63", "64", "72", "73", "420", "416", "436", "438", "493",
+            "256", "288", "292", "320", "384", "448", "453", "457", "511", "365", "1023", "2541",
+            "0644", "0755", "0511", "0222", "0111", "0100", "010", "0144", "0730", "01777",
+            "04755", "02000",
         ] {
             assert_eq!(slip(right), None, "{right}");
         }

@@ -2,9 +2,10 @@
 
 use super::{
     UNIT_DIR,
+    specifiers::expand,
     unit_name::{self, UnitNameShape},
 };
-use crate::{abs_path::AbsPath, machine_config::UnitFile};
+use crate::{abs_path::AbsPath, machine_config::UnitFile, plan::machine_facts::SpecifierFacts};
 
 /// The `[InstallSection]` settings of a unit. Lists keep their order; names are expanded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,18 +16,33 @@ pub(in crate::plan) struct InstallSection {
     pub(in crate::plan) upheld_by: Vec<String>,
     pub(in crate::plan) also: Vec<String>,
     pub(in crate::plan) default_instance: Option<String>,
+    /// Why settings could not be expanded, one sentence each.
+    pub(in crate::plan) complaints: Vec<String>,
 }
 
 impl InstallSection {
     /// Reads the `[InstallSection]` sections of `texts`, the unit file first, for the unit called `unit`.
-    pub(in crate::plan) fn read<'a>(unit: &str, texts: impl Iterator<Item = &'a str>) -> Self {
+    pub(in crate::plan) fn read<'a>(
+        unit: &str,
+        texts: impl Iterator<Item = &'a str>,
+        machine: &SpecifierFacts,
+    ) -> Self {
         let file = merged(texts);
-        let instance = default_instance(unit, file.last("Install", "DefaultInstance"));
-        let names = |key: &str| {
+        let mut complaints = Vec::new();
+        let mut expanded = |key: &str, word: &str, instance: Option<&str>| {
+            let text = expand(word, unit, instance, machine);
+            let complaint = |why| format!("{unit} cannot be enabled by {key}={word}: {why}");
+            text.map_err(|why| complaints.push(complaint(why))).ok()
+        };
+        let given = file.last("Install", "DefaultInstance");
+        let given = given.filter(|_| unit_name::shape(unit) == Some(UnitNameShape::Template));
+        let instance = given.and_then(|given| expanded("DefaultInstance", given, None));
+        let instance = instance.filter(|instance| is_instance(instance));
+        let mut names = |key: &str| {
             let words = file.words("Install", key);
             words
                 .iter()
-                .filter_map(|word| expand(word, unit, instance.as_deref()))
+                .filter_map(|word| expanded(key, word, instance.as_deref()))
                 .collect()
         };
         let aliases = if unit_name::may_alias(unit) {
@@ -41,6 +57,7 @@ impl InstallSection {
             upheld_by: names("UpheldBy"),
             also: names("Also"),
             default_instance: instance.clone(),
+            complaints,
         }
     }
 
@@ -62,46 +79,11 @@ pub(in crate::plan) fn merged<'a>(texts: impl Iterator<Item = &'a str>) -> UnitF
     })
 }
 
-/// `DefaultInstance=` applies to templates only; for an instance it is silently ignored.
-fn default_instance(unit: &str, given: Option<&str>) -> Option<String> {
-    if unit_name::shape(unit) != Some(UnitNameShape::Template) {
-        return None;
-    }
-    let instance = expand(given?, unit, None)?;
+/// Whether `DefaultInstance=` has a usable value. It applies to templates only; for an instance it is silently
+/// ignored.
+fn is_instance(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
-    (!instance.is_empty() && instance.chars().all(allowed)).then_some(instance)
-}
-
-/// Expands the specifiers that depend on the unit name only.
-///
-/// `systemctl` also expands those of the machine it runs on (`%H`, `%m`, `%v`, …); they would make
-/// a plan depend on where it is computed, so a word with one of them is skipped.
-fn expand(word: &str, unit: &str, default_instance: Option<&str>) -> Option<String> {
-    let instanced = match (unit_name::shape(unit), default_instance) {
-        (Some(UnitNameShape::Template), Some(instance)) => unit_name::with_instance(unit, instance),
-        _ => unit.to_owned(),
-    };
-    let mut out = String::with_capacity(word.len());
-    let mut rest = word.chars();
-    while let Some(c) = rest.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        match rest.next() {
-            Some('n') => out.push_str(&instanced),
-            Some('N') => out.push_str(unit_name::stem(&instanced)),
-            Some('p') => out.push_str(unit_name::prefix(unit)),
-            Some('i') => out.push_str(unit_name::instance(&instanced)),
-            Some('j') => {
-                let prefix = unit_name::prefix(unit);
-                out.push_str(prefix.rsplit('-').next().unwrap_or(prefix));
-            }
-            Some('%') => out.push('%'),
-            _ => return None,
-        }
-    }
-    Some(out)
+    !text.is_empty() && text.chars().all(allowed)
 }
 
 /// The path of the link for `Alias=alias` of `unit`; none for the unit's own name.

@@ -4,14 +4,19 @@
 //! which `tests/plan.rs` compares this module with.
 
 mod install_section;
+mod specifiers;
 pub(in crate::plan) mod unit_name;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 pub(in crate::plan) use install_section::{InstallSection, merged};
 use install_section::{alias_path, below};
 
 use self::unit_name::UnitNameShape;
+use super::machine_facts::SpecifierFacts;
 use crate::abs_path::AbsPath;
 
 /// The directory of the administrator's units and of the links that enable units.
@@ -29,6 +34,8 @@ pub(in crate::plan) struct UnitSource {
     /// The target of the additional link that must exist for such a file if something other than
     /// that link makes the unit known: its template, or a link of the vendor.
     pub(in crate::plan) link: Option<String>,
+    /// The values of specifiers.
+    pub(in crate::plan) specifiers: Arc<SpecifierFacts>,
 }
 
 /// The result of looking up a unit name.
@@ -76,6 +83,7 @@ pub(in crate::plan) fn enable(
         if found != unit {
             set.also.insert(found.to_owned());
         }
+        set.complaints.extend(install.complaints.iter().cloned());
         links_of(found, source, install, find, &mut set);
     });
     set
@@ -112,7 +120,8 @@ fn walk(
             }
             _ => continue,
         };
-        let install = InstallSection::read(&next, source.texts.iter().map(String::as_str));
+        let texts = source.texts.iter().map(String::as_str);
+        let install = InstallSection::read(&next, texts, &source.specifiers);
         visit(&next, &source, &install);
         for also in &install.also {
             if !stop(also) && seen.insert(also.clone()) {

@@ -1,6 +1,9 @@
 //! Lists the entries of the unit directories that a config creates: units, files and links.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use super::{UNIT_DIRECTORIES, UnitTreeEntry, is_dependency_directory, is_preset};
 use crate::{
@@ -9,30 +12,52 @@ use crate::{
     plan::enablement::{UNIT_DIR, resolve, unit_name},
 };
 
-/// The entries of the unit and preset directories that a config creates; an unknown text is `None`.
+/// A file or link of a config in a unit or preset directory.
+pub(in crate::plan) struct ConfigEntry<'a> {
+    /// The path in the config.
+    pub(in crate::plan) asked: &'a AbsPath,
+    /// The path in the directory.
+    pub(in crate::plan) path: AbsPath,
+    pub(in crate::plan) entry: UnitTreeEntry<'a>,
+}
+
+/// The files and links of a config in the unit and preset directories; an unknown text is `None`.
 /// `names` is [`Observed::unit_paths`](super::Observed::unit_paths) of the config.
+pub(in crate::plan) fn config_entries<'a>(
+    config: &'a MachineConfig,
+    names: &'a BTreeMap<AbsPath, AbsPath>,
+) -> impl Iterator<Item = ConfigEntry<'a>> {
+    let entry = |asked: &'a AbsPath, entry: UnitTreeEntry<'a>| {
+        let path = names.get(asked).unwrap_or(asked);
+        is_ours(path).then(|| ConfigEntry {
+            asked,
+            path: path.clone(),
+            entry,
+        })
+    };
+    let files = config.files.iter();
+    // An entry without contents keeps the machine's content.
+    let files = files.filter_map(move |(path, file)| {
+        let content = file.content.as_ref()?;
+        entry(path, UnitTreeEntry::File(text(content)))
+    });
+    let links = config.links.iter();
+    let links = links.filter_map(move |(path, link)| {
+        let shown = match link.hard {
+            true => UnitTreeEntry::File(hard_text(config, &link.target)),
+            false => UnitTreeEntry::Link(&link.target),
+        };
+        entry(path, shown)
+    });
+    files.chain(links)
+}
+
+/// The entries of the unit and preset directories that a config creates; an unknown text is `None`.
 pub(super) fn brought<'a>(
     config: &'a MachineConfig,
     names: &'a BTreeMap<AbsPath, AbsPath>,
 ) -> impl Iterator<Item = (AbsPath, UnitTreeEntry<'a>)> {
-    let name =
-        |path: &'a AbsPath| Some(names.get(path).unwrap_or(path)).filter(|path| is_ours(path));
-    let files = config.files.iter();
-    let files = files.filter_map(move |(path, file)| Some((name(path)?, file)));
-    // An entry without contents keeps the machine's content.
-    let files = files.filter_map(|(path, file)| {
-        let content = file.content.as_ref()?;
-        Some((path.clone(), UnitTreeEntry::File(text(content))))
-    });
-    let links = config.links.iter();
-    let links = links.filter_map(move |(path, link)| Some((name(path)?, link)));
-    let links = links.map(|(path, link)| {
-        let entry = match link.hard {
-            true => UnitTreeEntry::File(hard_text(config, &link.target)),
-            false => UnitTreeEntry::Link(&link.target),
-        };
-        (path.clone(), entry)
-    });
+    let entries = config_entries(config, names).map(|entry| (entry.path, entry.entry));
     let units = config.units.iter().flat_map(|(name, unit)| {
         let own = own_entry(unit);
         let own = own.and_then(|entry| Some((unit_path(name.as_str())?, entry)));
@@ -43,7 +68,7 @@ pub(super) fn brought<'a>(
         });
         own.into_iter().chain(drop_ins)
     });
-    files.chain(links).chain(units)
+    entries.chain(units)
 }
 
 fn own_entry(unit: &Unit) -> Option<UnitTreeEntry<'_>> {
@@ -70,6 +95,20 @@ pub(in crate::plan) fn brings(
     path: &AbsPath,
 ) -> bool {
     brought(config, names).any(|(brought, _)| brought == *path)
+}
+
+/// The units of which a config contains the file, as a unit or as a file.
+pub(in crate::plan) fn units_with_files(
+    config: &MachineConfig,
+    names: &BTreeMap<AbsPath, AbsPath>,
+) -> BTreeSet<String> {
+    let is_file = |(path, entry): &(AbsPath, UnitTreeEntry<'_>)| {
+        UNIT_DIRECTORIES.contains(&path.directory())
+            && matches!(entry, UnitTreeEntry::File(_))
+            && !entry.is_mask()
+    };
+    let files = brought(config, names).filter(is_file);
+    files.map(|(path, _)| path.file_name().to_owned()).collect()
 }
 
 /// The path of this unit's file in the administrator's directory.

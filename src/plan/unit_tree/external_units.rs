@@ -9,7 +9,7 @@ use crate::{
     machine_config::MachineConfig,
     plan::{
         desired_tree::ConfigSide,
-        enablement::{resolve, unit_name},
+        enablement::{UNIT_DIR, resolve, unit_name},
         machine_facts::{MachineFacts, UnitEntry},
     },
 };
@@ -93,7 +93,9 @@ impl<'a> UnitTree<'a> {
     /// a unit.
     pub(in crate::plan) fn link_of_linked(&self, unit: &str, path: &AbsPath) -> Option<String> {
         let own = unit_path(unit)?;
-        let others = UNIT_DIRECTORIES.iter().skip(1);
+        let others = UNIT_DIRECTORIES
+            .iter()
+            .filter(|directory| **directory != UNIT_DIR);
         let mut others =
             others.filter_map(|directory| AbsPath::new(format!("{directory}/{unit}")).ok());
         let template = unit_name::template(unit).filter(|other| other != unit);

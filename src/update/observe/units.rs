@@ -41,7 +41,8 @@ pub(super) fn add(
         drop_ins(root, &name, seen)?;
         let mut vendor_file = None;
         // This is an alias that was removed when its unit was disabled.
-        if let Some((_, own)) = places(&name).next()
+        let own = places(&name).find(|(directory, _)| *directory == plan::UNIT_DIR);
+        if let Some((_, own)) = own
             && let Some(UnitEntry::Link(text)) = seen.unit_originals.get(&own)
         {
             todo.push(plan::resolve(&own, text).file_name().to_owned());
@@ -49,7 +50,7 @@ pub(super) fn add(
         for (directory, path) in places(&name) {
             for target in links.get(&path).into_iter().flatten() {
                 let text = linked.text_behind(target, seen);
-                todo.extend(plan::also(&name, &text));
+                todo.extend(plan::also(&name, &text, &seen.specifiers));
             }
             let Some(entry) = seen.unit_files.get(&path) else {
                 continue;
@@ -58,7 +59,7 @@ pub(super) fn add(
                 todo.push(plan::resolve(&path, text).file_name().to_owned());
             }
             let text = text_if_there(root, path.as_str(), MAX_TEXT_BYTES)?;
-            todo.extend(plan::also(&name, &text));
+            todo.extend(plan::also(&name, &text, &seen.specifiers));
             match text.is_empty() {
                 true => note_empty(root, &path, seen)?,
                 false => drop(seen.texts.insert(path.clone(), text)),
@@ -216,7 +217,7 @@ fn names(
             names.extend(
                 unit.contents
                     .iter()
-                    .flat_map(|text| plan::also(name.as_str(), text)),
+                    .flat_map(|text| plan::also(name.as_str(), text, &seen.specifiers)),
             );
         }
     }

@@ -1,0 +1,132 @@
+//! Specifiers in `[Install]`, and units beside the administrator's directory, compared with `systemctl --root` where
+//! it is installed.
+
+use machinist::machine_config::MachineConfig;
+
+use super::{
+    oracle::UNITS,
+    support::Tree,
+    unit_entries::{UNIT, entries, plan, said, systemctl, warnings},
+};
+
+#[test]
+fn specifiers_in_the_install_section_are_expanded_as_systemctl_does() {
+    for (word, machine) in [
+        ("%m", ""),
+        ("%a", ""),
+        ("%o", ""),
+        ("%w", ""),
+        ("%W", ""),
+        ("%B", ""),
+        ("%A", ""),
+        ("%M", ""),
+        ("%u", ""),
+        ("%U", ""),
+        ("%g", ""),
+        ("%G", ""),
+        ("%n", ""),
+        ("%i", ""),
+        ("%j", ""),
+        ("%h", "not allowed"),
+        ("%I", "not allowed"),
+        ("%J", "not allowed"),
+        ("%z", "not allowed"),
+        ("%H", "may change"),
+        ("%l", "may change"),
+        ("%q", "may change"),
+        ("%v", "may change"),
+        ("%b", "may change"),
+    ] {
+        let (ours, theirs) = (Tree::new(), Tree::new());
+        for tree in [&ours, &theirs] {
+            tree.write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n");
+            tree.write(
+                "/usr/lib/os-release",
+                "ID=\"fedora\"\nVERSION_ID='39'\nIMAGE_ID=i\n",
+            );
+            // The name of a unit is not part of another name with the same instance.
+            let alias = match word {
+                "%n" => String::new(),
+                _ => format!("Alias=al-{word}@ins.service\n"),
+            };
+            let text = format!("{UNIT}WantedBy=q-{word}.target\n{alias}");
+            tree.write(&format!("{UNITS}/foo-bar@ins.service"), &text);
+        }
+        let name = "foo-bar@ins.service";
+        let plan = plan(&ours, &MachineConfig::default(), &said(name, true)).unwrap();
+        ours.apply(&plan);
+        let warnings = warnings(&plan);
+        let named = |warning: &&&String| warning.contains(word) && warning.contains(machine);
+        let expected = if machine.is_empty() { 0 } else { 2 };
+        assert_eq!(warnings.len(), expected, "{word}: {warnings:?}");
+        assert_eq!(
+            warnings.iter().filter(named).count(),
+            expected,
+            "{warnings:?}"
+        );
+        if machine == "may change" {
+            assert_eq!(ours.links(UNITS).len(), 1, "{word}");
+        } else if systemctl(&theirs, &["enable", name]).is_some() {
+            assert_eq!(ours.links(UNITS), theirs.links(UNITS), "{word}");
+        }
+    }
+}
+
+#[test]
+fn specifiers_that_this_root_does_not_define_are_named() {
+    let tree = Tree::new();
+    let text = "[Service]\nExecStart=/x\n[Install]\nWantedBy=q-%m.target\nRequiredBy=q-%o.target\n";
+    tree.write(&format!("{UNITS}/x.service"), text);
+    let plan = plan(&tree, &MachineConfig::default(), &said("x.service", true)).unwrap();
+    let warnings = warnings(&plan);
+    let [id, os] = &warnings[..] else {
+        panic!("{warnings:?}");
+    };
+    assert!(id.contains("%m") && id.contains("/etc/machine-id"), "{id}");
+    assert!(os.contains("%o") && os.contains("os-release"), "{os}");
+}
+
+#[test]
+fn units_beside_the_administrators_directory_exist() {
+    for directory in [
+        "/etc/systemd/system.control",
+        "/etc/systemd/system.attached",
+        "/run/systemd/system.control",
+        "/run/systemd/system.attached",
+    ] {
+        for more in [&["/usr/lib/systemd/system"][..], &["/etc/systemd/system"]] {
+            let (ours, theirs) = (Tree::new(), Tree::new());
+            for tree in [&ours, &theirs] {
+                tree.write(&format!("{directory}/x.service"), UNIT);
+                for other in more {
+                    let text = UNIT.replace("m.target", "n.target");
+                    tree.write(&format!("{other}/x.service"), &text);
+                }
+            }
+            let plan = plan(&ours, &MachineConfig::default(), &said("x.service", true)).unwrap();
+            assert_eq!(warnings(&plan), [""; 0], "{directory}");
+            ours.apply(&plan);
+            assert_eq!(ours.links(UNITS).len(), 1, "{directory} {more:?}");
+            if systemctl(&theirs, &["enable", "x.service"]).is_some() {
+                assert_eq!(
+                    ours.links(UNITS),
+                    theirs.links(UNITS),
+                    "{directory} {more:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mask_below_a_directory_that_takes_precedence_is_named() {
+    let tree = Tree::new();
+    tree.write("/etc/systemd/system.control/x.service", UNIT);
+    let to = entries("", r#"{"name": "x.service", "mask": true}"#);
+    let plan = plan(&tree, &MachineConfig::default(), &to).unwrap();
+    let warned = plan
+        .warnings
+        .iter()
+        .any(|warning| warning.contains("system.control"));
+    assert!(warned, "{:?}", plan.warnings);
+}
