@@ -183,7 +183,7 @@ pub struct Attributes {
 }
 
 /// Kinds of object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
     /// A regular file.
     File,
