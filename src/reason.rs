@@ -276,6 +276,23 @@ reasons! {
     SignalMissing,
 }
 
+impl Reason {
+    /// Whether a plan is refused because of an object or an account of the machine, which anybody may change or
+    /// remove: the same config may be accepted later.
+    pub const fn is_obstacle(self) -> bool {
+        matches!(
+            self,
+            Self::FileOwnerUnknown
+                | Self::HardLinkTarget
+                | Self::MountPointInTheWay
+                | Self::ForeignContent
+                | Self::KindDiffers
+                | Self::SameObject
+                | Self::UnsafePath
+        )
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -34,6 +34,8 @@ mod random;
 mod sandbox;
 #[path = "transaction/sparse.rs"]
 mod sparse;
+#[path = "transaction/ssh_keys.rs"]
+mod ssh_keys;
 #[path = "support/stepwise_update.rs"]
 mod stepwise_update;
 #[path = "support/update_case.rs"]

@@ -27,6 +27,8 @@ mod no_reboot;
 mod node;
 #[path = "update/nodes.rs"]
 mod nodes;
+#[path = "update/obstacles.rs"]
+mod obstacles;
 #[path = "update/phases.rs"]
 mod phases;
 #[path = "update/reboots.rs"]

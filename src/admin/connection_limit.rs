@@ -1,10 +1,9 @@
 //! Limits connections in time and in number for each user, so that no client can block the others.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     io,
     pin::Pin,
-    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -18,7 +17,12 @@ use tokio::{
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     time::Sleep,
 };
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::{
+    request_progress::RequestProgress,
+    user_connections::{ConnectionPermit, UserConnections},
+};
 
 /// How long a connection may last. Every answer is sent from memory.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(5);
@@ -67,55 +71,12 @@ impl PeerPolicy for TcpStream {
 
 /// A listener whose connections are limited in time and in number for each user. When a user
 /// exceeds the number, the oldest connection is closed, so that idle ones do not block a new
-/// request.
+/// request. Where the user is unknown, the oldest with an unfinished header is closed first, and one
+/// that waits for its answer last.
 #[derive(Debug)]
 pub struct LimitedListener<L> {
     listener: L,
     open: BTreeMap<Option<u32>, UserConnections>,
-}
-
-/// The connections of one user, the oldest first.
-#[derive(Debug, Default)]
-struct UserConnections {
-    /// Includes ended connections until they are removed later.
-    tokens: VecDeque<Weak<CancellationToken>>,
-    /// Its reference count gives the number of open connections.
-    alive: Arc<()>,
-}
-
-impl UserConnections {
-    fn alive(&self) -> usize {
-        Arc::strong_count(&self.alive) - 1
-    }
-
-    fn admit(&mut self, most: usize) -> ConnectionPermit {
-        while self.alive() >= most
-            && let Some(oldest) = self.tokens.pop_front()
-        {
-            if let Some(oldest) = oldest.upgrade() {
-                oldest.cancel();
-                break;
-            }
-        }
-        // Only from time to time: each pass scans all of them, and a flood would cause one for each
-        // connection.
-        if self.tokens.len() > 4 * most {
-            self.tokens.retain(|one| one.strong_count() > 0);
-        }
-        let token = Arc::new(CancellationToken::new());
-        self.tokens.push_back(Arc::downgrade(&token));
-        ConnectionPermit {
-            token,
-            _alive: Arc::clone(&self.alive),
-        }
-    }
-}
-
-/// The place of a connection in the count; released when dropped.
-#[derive(Debug)]
-struct ConnectionPermit {
-    token: Arc<CancellationToken>,
-    _alive: Arc<()>,
 }
 
 impl<L> LimitedListener<L> {
@@ -127,16 +88,26 @@ impl<L> LimitedListener<L> {
         }
     }
 
-    /// Counts one more connection of `peer`, and ends the oldest if there are too many.
+    /// Returns whether there are too many connections and none of them is known to have an unfinished header.
+    fn is_full_of_unread(&self, peer: PeerProcess) -> bool {
+        let theirs = self.open.get(&peer.uid);
+        theirs.is_some_and(|theirs| theirs.alive() >= limit(peer) && !theirs.has_unfinished())
+    }
+
+    /// Counts one more connection of `peer`, and ends another one if there are too many.
     fn admit(&mut self, peer: PeerProcess) -> ConnectionPermit {
         if self.open.len() > MAX_TRACKED_USERS {
             self.open.retain(|_, theirs| theirs.alive() > 0);
         }
-        let most = peer
-            .uid
-            .map_or(MAX_UNIDENTIFIED_CONNECTIONS, |_| MAX_CONNECTIONS_PER_USER);
-        self.open.entry(peer.uid).or_default().admit(most)
+        let theirs = self.open.entry(peer.uid).or_default();
+        theirs.admit(limit(peer), peer.uid.is_none())
     }
+}
+
+/// The number of connections that a peer may have.
+fn limit(peer: PeerProcess) -> usize {
+    let identified = peer.uid.map(|_| MAX_CONNECTIONS_PER_USER);
+    identified.unwrap_or(MAX_UNIDENTIFIED_CONNECTIONS)
 }
 
 impl<L> Listener for LimitedListener<L>
@@ -149,13 +120,18 @@ where
     async fn accept(&mut self) -> (Self::Io, PeerProcess) {
         let (stream, _) = self.listener.accept().await;
         let peer = stream.peer();
+        // The accepted connections are read before further ones take their places.
+        if self.is_full_of_unread(peer) {
+            tokio::task::yield_now().await;
+        }
         let place = self.admit(peer);
         let connection = TimedConnection {
             stream,
             overdue: Box::pin(tokio::time::sleep(MAX_CONNECTION_TIME)),
             read: 0,
-            evicted: Box::pin(CancellationToken::clone(&place.token).cancelled_owned()),
-            _place: place,
+            evicted: Box::pin(place.connection.token.clone().cancelled_owned()),
+            progress: RequestProgress::default(),
+            place,
         };
         (connection, peer)
     }
@@ -185,7 +161,8 @@ pub struct TimedConnection<S> {
     /// Bytes read since its time was last extended.
     read: usize,
     evicted: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: ConnectionPermit,
+    progress: RequestProgress,
+    place: ConnectionPermit,
 }
 
 impl<S> TimedConnection<S> {
@@ -210,7 +187,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedConnection<S> {
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.read += buffer.filled().len() - before;
+        let bytes = &buffer.filled()[before..];
+        self.read += bytes.len();
+        self.progress.read(bytes);
+        self.place.note(&self.progress);
         if self.read >= BYTES_PER_EXTRA_TIME {
             self.read -= BYTES_PER_EXTRA_TIME;
             let later = self.overdue.deadline() + EXTRA_CONNECTION_TIME;
@@ -229,7 +209,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedConnection<S> {
         if let Poll::Ready(over) = self.over(context) {
             return Poll::Ready(Err(over));
         }
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if matches!(written, Poll::Ready(Ok(_))) {
+            self.progress.answered();
+            self.place.note(&self.progress);
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -253,24 +238,27 @@ mod tests {
         let mut mine: Vec<_> = (0..MAX_CONNECTIONS_PER_USER)
             .map(|_| guarded.admit(peer(0)))
             .collect();
-        assert!(mine.iter().all(|one| !one.token.is_cancelled()));
+        assert!(mine.iter().all(|one| !one.connection.token.is_cancelled()));
         // An ended connection is not counted.
         mine.pop();
         mine.push(guarded.admit(peer(0)));
-        assert!(mine.iter().all(|one| !one.token.is_cancelled()));
+        assert!(mine.iter().all(|one| !one.connection.token.is_cancelled()));
         mine.push(guarded.admit(peer(0)));
-        let ended: Vec<_> = mine.iter().map(|one| one.token.is_cancelled()).collect();
+        let ended: Vec<_> = mine
+            .iter()
+            .map(|one| one.connection.token.is_cancelled())
+            .collect();
         assert!(
             ended[0] && ended[1..].iter().all(|ended| !ended),
             "{ended:?}"
         );
-        assert!(!other.token.is_cancelled());
+        assert!(!other.connection.token.is_cancelled());
 
         // Ended connections leave no entries behind.
         for _ in 0..100 * MAX_CONNECTIONS_PER_USER {
             drop(guarded.admit(peer(2)));
         }
-        assert!(guarded.open[&Some(2)].tokens.len() <= 4 * MAX_CONNECTIONS_PER_USER + 1);
+        assert!(guarded.open[&Some(2)].connections.len() <= 4 * MAX_CONNECTIONS_PER_USER + 1);
         for user in 0..10_000 {
             drop(guarded.admit(peer(user)));
         }

@@ -15,7 +15,9 @@ mod connection_limit;
 mod control_socket;
 mod liveness;
 mod port;
+mod request_progress;
 mod routes;
+mod user_connections;
 
 pub use client::{AgentClientError, fetch_desired_config, fetch_status, submit_config};
 pub use connection_limit::{LimitedListener, PeerProcess};

@@ -40,7 +40,12 @@ pub fn print(text: &str) -> io::Result<()> {
     print_raw(&text::escape_page(text))
 }
 
-/// The same for output that must not be changed: scripts, configs.
+/// Writes a config to stdout: YAML in which every text that is not plain ASCII is quoted as in JSON, or JSON.
+pub(super) fn print_config(text: &str) -> io::Result<()> {
+    print_raw(&text::escape_data(text))
+}
+
+/// Writes text to stdout that must not be changed, such as scripts.
 pub(super) fn print_raw(text: &str) -> io::Result<()> {
     let stdout = io::stdout();
     // Write in one piece: a plan has thousands of lines, and each colour would be a separate write.
@@ -67,10 +72,26 @@ pub fn print_data<T: Serialize>(
 ) -> anyhow::Result<()> {
     let page = match format {
         Format::Text => text::escape_page(&text(data)),
-        Format::Json => text::escape_data(&(serde_json::to_string_pretty(data)? + "\n")),
-        Format::Yaml => text::escape_data(&serde_saphyr::to_string(data)?),
+        Format::Json => json(data)?,
+        Format::Yaml => yaml(data)?,
     };
     Ok(print_raw(&page)?)
+}
+
+/// Data as YAML. Texts with terminal control characters are only safe in quotes, so such data is written in the form
+/// of JSON, which is YAML as well.
+fn yaml<T: Serialize>(data: &T) -> anyhow::Result<String> {
+    let plain = serde_saphyr::to_string(data)?;
+    match text::escape_data(&plain) == plain {
+        true => Ok(plain),
+        false => json(data),
+    }
+}
+
+fn json<T: Serialize>(data: &T) -> anyhow::Result<String> {
+    Ok(text::escape_data(
+        &(serde_json::to_string_pretty(data)? + "\n"),
+    ))
 }
 
 /// A file name that is unlikely to exist, for a file in a directory that others may write to.
@@ -138,4 +159,32 @@ pub(super) fn warn(text: &str) {
 /// Writes text to stderr unchanged.
 pub(super) fn write_error(text: &str) {
     let _ = anstream::stderr().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn yaml_means_the_same_with_escapes() {
+        let texts = [
+            "a\u{202e}b",
+            "\u{9b}2J",
+            "line\nwith \u{202e}\n",
+            "# a\u{2066}",
+            "a: \u{7f}",
+            "\u{85}",
+        ];
+        let all: BTreeMap<String, String> = texts
+            .into_iter()
+            .map(|text| (format!("k{text}"), text.to_owned()))
+            .collect();
+        let shown = yaml(&all).unwrap();
+        let misleading = |c: char| text::is_misleading(c) && c != '\n';
+        assert!(!shown.chars().any(misleading), "{shown:?}");
+        let read: BTreeMap<String, String> = serde_saphyr::from_str(&shown).unwrap();
+        assert_eq!(read, all, "{shown}");
+    }
 }

@@ -5,9 +5,9 @@ use clap::Args;
 use super::{
     ConfigArgs, Exit, Format, Global,
     config_context::{ConfigContext, print_refusals},
-    output::print_raw,
+    output::print_config,
 };
-use crate::machine_config::to_machine_config_yaml;
+use crate::machine_config::{to_machine_config, to_machine_config_yaml};
 
 /// Flags of `render`.
 #[derive(Debug, Args)]
@@ -46,13 +46,12 @@ pub(super) fn run(global: &Global, args: &RenderArgs) -> anyhow::Result<Exit> {
             return Ok(Exit::Failed);
         }
     };
-    let manifest = to_machine_config_yaml(&config)?;
     match args.output {
         Format::Json => {
-            let value: serde_json::Value = serde_saphyr::from_str(&manifest)?;
-            print_raw(&(serde_json::to_string_pretty(&value)? + "\n"))?;
+            let value = to_machine_config(&config)?;
+            print_config(&(serde_json::to_string_pretty(&value)? + "\n"))?;
         }
-        Format::Text | Format::Yaml => print_raw(&manifest)?,
+        Format::Text | Format::Yaml => print_config(&to_machine_config_yaml(&config)?)?,
     }
     Ok(Exit::Done)
 }

@@ -100,6 +100,9 @@ impl ChangeBuilder<'_> {
         let after = after.map(Box::new);
         let what = match step.change {
             ChangeKind::Remove if self.lifts_mask(path, entry) => "mask removed".to_owned(),
+            ChangeKind::Remove if self.moves_keys(path, entry) => {
+                format!("removed from {path}, because sshd reads the keys elsewhere")
+            }
             _ => kind_replacement::replaced(path, step, self.observed)
                 .unwrap_or_else(|| describe(step)),
         };
@@ -121,6 +124,15 @@ impl ChangeBuilder<'_> {
     /// Whether the config removes a mask, which may be one that no config created.
     fn lifts_mask(&self, path: &AbsPath, entry: &DesiredEntry) -> bool {
         entry.kind == EntryKind::Mask && self.after.absent.contains_key(path)
+    }
+
+    /// Whether the config keeps the keys, in a file at another path.
+    fn moves_keys(&self, path: &AbsPath, entry: &DesiredEntry) -> bool {
+        let keys = entry.kind == EntryKind::SSHKey;
+        let mut wanted = self.after.objects.iter();
+        keys && wanted.any(|(at, wanted)| {
+            at != path && wanted.entry.kind == entry.kind && wanted.entry.name == entry.name
+        })
     }
 
     fn enablement(

@@ -84,6 +84,8 @@ pub(super) struct DesiredTree {
     pub(super) starts: BTreeMap<String, BTreeSet<String>>,
     /// The units that are enabled because the presets enable them.
     pub(super) preset: BTreeSet<String>,
+    /// Files of the base config's users where keys were written if sshd had another configuration then.
+    pub(super) earlier_keys: BTreeMap<AbsPath, DesiredObject>,
     /// Entries of users and groups.
     pub(super) accounts: Accounts,
     /// What the config or this host does not allow.
@@ -113,14 +115,13 @@ impl DesiredTree {
         side: ConfigSide<'_>,
     ) -> Self {
         let mut layout = Self::default();
-        let before = matches!(side, ConfigSide::Before);
         let accounts = match side {
             ConfigSide::Before => Accounts::default(),
             ConfigSide::After(_) => accounts::accounts(config, observed),
         };
         let place = PathResolver {
             observed,
-            before,
+            before: matches!(side, ConfigSide::Before),
             from: match side {
                 ConfigSide::Before => None,
                 ConfigSide::After(from) => Some(from),

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Database, Edit, MachineFacts,
     desired_tree::{ConfigSide, DesiredTree},
+    kind_replacement,
+    machine_facts::ObjectKind,
     object_compare::differences,
 };
 use crate::{
@@ -27,6 +29,9 @@ pub struct DriftEntry {
     /// The users or groups whose entries differ in an account database; none for everything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
+    /// The expected and the found kind of object, where these differ.
+    #[serde(skip)]
+    pub kinds: Option<(ObjectKind, ObjectKind)>,
     /// Whether a local user may have caused it: the user controls the directory or owns the object.
     #[serde(skip)]
     pub by_user: bool,
@@ -84,6 +89,10 @@ impl fmt::Display for DriftEntry {
         let Self {
             path, kind, entry, ..
         } = self;
+        if let Some((expected, found)) = self.kinds.filter(|_| *kind == DriftKind::Content) {
+            let [expected, found] = [expected, found].map(kind_replacement::noun);
+            return write!(f, "{path} is {found}, not {expected}");
+        }
         match (kind, entry) {
             (DriftKind::Missing, Some(entry)) => write!(f, "{path} has no entry for {entry}"),
             (_, Some(entry)) => write!(f, "{path} has a different entry for {entry}"),
@@ -125,10 +134,13 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
             let owned = wanted.object.uid().is_some_and(|uid| uid != 0)
                 && matches!(kind, DriftKind::Content | DriftKind::Mode);
             let controlled = observed.users_directories.contains_key(path);
+            let found = observed.objects.get(path).map(|facts| facts.kind);
+            let kinds = found.map(|found| (wanted.object.kind(), found));
             drifts.push(DriftEntry {
                 path: wanted.asked.clone(),
                 kind,
                 entry: None,
+                kinds: kinds.filter(|(expected, found)| expected != found),
                 by_user: kind == DriftKind::Unsafe || owned || controlled,
             });
         }
@@ -141,6 +153,7 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
         path: path.clone(),
         kind: DriftKind::Unit,
         entry: None,
+        kinds: None,
         by_user: false,
     }));
     drifts.extend(of_accounts(&layout.accounts.edits));
@@ -172,6 +185,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<DriftEntry> {
         path: database.path(),
         kind,
         entry: Some(names.into_iter().collect::<Vec<_>>().join(", ")),
+        kinds: None,
         by_user: false,
     };
     names.into_iter().map(drift).collect()

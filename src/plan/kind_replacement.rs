@@ -150,7 +150,7 @@ fn leads_elsewhere(wanted: ObjectKind, step: &PathStep) -> bool {
     wanted == ObjectKind::Link && step.fields.contains(&"target")
 }
 
-fn noun(kind: ObjectKind) -> &'static str {
+pub(super) const fn noun(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::File => "a regular file",
         ObjectKind::Directory => "a directory",
@@ -175,14 +175,20 @@ pub(super) fn describe(path: &AbsPath, facts: &FileFacts, observed: &MachineFact
         ObjectKind::Other => noun(facts.kind).to_owned(),
         ObjectKind::Link => {
             let text = facts.target.as_deref().unwrap_or_default();
-            let end = match observed.link_ends.get(path) {
-                None => String::new(),
-                Some(LinkEnd { path, kind, below }) => match kind {
-                    None => format!(" ({path}, which does not exist)"),
-                    Some(ObjectKind::Directory) => format!(" ({path}, {})", directory(*below)),
-                    Some(kind) => format!(" ({path}, {})", noun(*kind)),
-                },
-            };
+            // A link that is not followed ends at itself.
+            let end = observed.link_ends.get(path).filter(|end| end.path != *path);
+            let end = end.map_or_else(String::new, |LinkEnd { path, kind, below }| {
+                let resolved = match path.as_str() == text {
+                    true => String::new(),
+                    false => format!("{path}, "),
+                };
+                let what = match kind {
+                    None => "which does not exist".to_owned(),
+                    Some(ObjectKind::Directory) => directory(*below),
+                    Some(kind) => noun(*kind).to_owned(),
+                };
+                format!(" ({resolved}{what})")
+            });
             format!("a symbolic link to {text}{end}")
         }
     }

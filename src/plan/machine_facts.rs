@@ -65,9 +65,13 @@ pub struct MachineFacts {
     /// The text of small files that a plan must read: preset files, `authorized_keys`, vendor unit
     /// files whose `[Install]` section is needed, and files that a diff is shown for.
     pub texts: BTreeMap<AbsPath, String>,
-    /// Whether sshd reads `~/.ssh/authorized_keys.d/ignition`.
+    /// Whether sshd reads `~/.ssh/authorized_keys.d/ignition`, in the tree as planned.
     pub sshd_reads_keys_directory: bool,
-    /// The source of sshd's keys, if it is not a file that a config can write keys to.
+    /// The same in the tree of today.
+    pub sshd_read_keys_directory: bool,
+    /// The files of SSH keys that machinist created and that no other program owns.
+    pub key_files: BTreeSet<AbsPath>,
+    /// The source of sshd's keys as planned, if it is not a file that a config can write keys to.
     pub sshd_keys_elsewhere: Option<String>,
     /// The values of specifiers in `[Install]`.
     pub specifiers: Arc<SpecifierFacts>,
@@ -191,7 +195,7 @@ impl Attributes {
 }
 
 /// Kinds of object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
     /// A regular file.
     File,

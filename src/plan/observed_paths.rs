@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Edit, MachineFacts, ObjectKind, SpecifierFacts,
     desired_tree::{ConfigSide, DesiredTree, ObjectSpec},
+    ssh_keys,
 };
 use crate::{
     abs_path::AbsPath,
@@ -80,7 +81,8 @@ pub fn asked(
         .filter(|asked| !layout.speaks_of(&asked.path))
         .collect();
     let accounts = layout.accounts;
-    let there = layout.objects.into_iter().map(|(path, wanted)| {
+    let there = layout.objects.into_iter().chain(layout.earlier_keys);
+    let there = there.map(|(path, wanted)| {
         let keys = wanted.entry.kind == EntryKind::SSHKey;
         let name = &*wanted.entry.name;
         let account = || {
@@ -90,7 +92,7 @@ pub fn asked(
         let account = keys.then(account).flatten();
         ObservedPath {
             home: account.and_then(|account| account.home.clone()),
-            edited: keys && !observed.sshd_reads_keys_directory,
+            edited: keys && ssh_keys::is_shared(&wanted.asked),
             only_seen: wanted.object.is_without_content(),
             size: match &wanted.object {
                 ObjectSpec::File { content, .. } => Some(content.size()),

@@ -7,6 +7,7 @@ use super::{
     Attributes, MachineFacts, NewObject, NodeKind, Operation, OperationKind,
     desired_tree::{DesiredTree, ObjectSpec},
     machine_facts::ObjectKind,
+    ssh_keys,
     steps::{PathAction, PathStep, PathSteps},
 };
 use crate::{
@@ -146,7 +147,7 @@ fn drop_what_goes_with_its_directory(
 fn edited(steps: &PathSteps, observed: &MachineFacts) -> BTreeSet<AbsPath> {
     let keys = steps.at.iter().filter(|(path, step)| {
         step.entry.kind == EntryKind::SSHKey
-            && !observed.sshd_reads_keys_directory
+            && ssh_keys::is_shared(path)
             && observed.objects.contains_key(*path)
     });
     keys.map(|(path, _)| path.clone()).collect()

@@ -124,7 +124,7 @@ impl PathSteps {
 
     /// Removes the managed keys from a file that also contains the user's own keys; removes the
     /// file only if nothing else is left in it.
-    fn keys_leave(
+    pub(super) fn keys_leave(
         &mut self,
         path: &AbsPath,
         wanted: &DesiredObject,
@@ -134,7 +134,8 @@ impl PathSteps {
         if facts.is_none_or(|facts| facts.kind != ObjectKind::File) {
             return;
         }
-        let act = match observed.texts.get(path) {
+        let text = observed.texts.get(path);
+        let act = match text.filter(|_| ssh_keys::is_shared(&wanted.asked)) {
             None => PathAction::Remove,
             Some(text) => match (ssh_keys::without_block(text), &wanted.object) {
                 (Some(rest), ObjectSpec::File { mode, uid, gid, .. })

@@ -2,10 +2,11 @@
 //! a block in the user's own file.
 
 use super::{
-    UserFacts,
-    desired_tree::{DesiredEntry, DesiredTree, ObjectSpec, PathResolver},
+    MachineFacts, UserFacts,
+    desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
     machine_facts::ObjectKind,
     public_key,
+    steps::PathSteps,
 };
 use crate::{
     abs_path::AbsPath,
@@ -38,13 +39,10 @@ pub(super) fn add(layout: &mut DesiredTree, config: &MachineConfig, place: &Path
             continue;
         }
         layout.warnings.extend(unreadable_keys(name, user));
-        match add_user(layout, place, name, user) {
-            Ok(()) => {}
-            Err((code, why)) => {
-                let why = format!("{code}: {why}");
-                layout.warnings.push(why.clone());
-                layout.skipped.push(why);
-            }
+        if let Err((code, why)) = add_user(layout, place, name, user) {
+            let why = format!("{code}: {why}");
+            layout.warnings.push(why.clone());
+            layout.skipped.push(why);
         }
     }
 }
@@ -65,15 +63,20 @@ fn add_user(
         skipped(Reason::KeysSkipped, why)
     })?;
     let entry = DesiredEntry::new(EntryKind::SSHKey, name, &user.origin);
-    let own = place.observed.sshd_reads_keys_directory;
-    let below = if own {
-        MANAGED_KEYS_FILE
-    } else {
-        AUTHORIZED_KEYS_FILE
+    let own = match place.before {
+        true => place.observed.sshd_read_keys_directory,
+        false => place.observed.sshd_reads_keys_directory,
     };
-    let Ok(asked) = home.join(below) else {
+    let (below, other) = match own {
+        true => (MANAGED_KEYS_FILE, AUTHORIZED_KEYS_FILE),
+        false => (AUTHORIZED_KEYS_FILE, MANAGED_KEYS_FILE),
+    };
+    let (Ok(asked), Ok(other)) = (home.join(below), home.join(other)) else {
         return Ok(());
     };
+    if place.before {
+        layout.add_earlier_keys(place, other, &entry, private_file(own_file(user), account));
+    }
     let file = place.of(&asked);
     // The file itself, then the directories between it and the home.
     let depth = below.split('/').count();
@@ -108,6 +111,65 @@ fn add_user(
     };
     layout.add(place, &asked, entry, private_file(content, account));
     Ok(())
+}
+
+impl DesiredTree {
+    /// Adds the file that sshd reads only with another configuration: keys may have been written there when it had
+    /// that configuration.
+    fn add_earlier_keys(
+        &mut self,
+        place: &PathResolver<'_>,
+        asked: AbsPath,
+        entry: &DesiredEntry,
+        object: ObjectSpec,
+    ) {
+        let file = place.of(&asked);
+        if !self.speaks_of(&file) {
+            let entry = entry.clone();
+            let earlier = DesiredObject {
+                entry,
+                asked,
+                object,
+            };
+            self.earlier_keys.insert(file, earlier);
+        }
+    }
+}
+
+impl PathSteps {
+    /// Removes the keys that machinist wrote where sshd read them with an earlier configuration.
+    pub(super) fn earlier_keys_leave(
+        &mut self,
+        before: &DesiredTree,
+        after: &DesiredTree,
+        observed: &MachineFacts,
+    ) {
+        for (path, wanted) in &before.earlier_keys {
+            let facts = observed.objects.get(path);
+            let ours = match &wanted.object {
+                // Its managed block is removed.
+                _ if is_shared(path) => observed.texts.contains_key(path),
+                _ if observed.key_files.contains(path) => true,
+                ObjectSpec::File { content, .. } => {
+                    facts.is_some_and(|facts| facts.digest == Some(content.digest()))
+                }
+                _ => false,
+            };
+            if ours && !after.speaks_of(path) {
+                self.keys_leave(path, wanted, facts, observed);
+            }
+        }
+    }
+}
+
+/// Whether a file of SSH keys is one that users edit as well.
+pub(super) fn is_shared(file: &AbsPath) -> bool {
+    file.as_str().ends_with(AUTHORIZED_KEYS_FILE)
+}
+
+/// Whether the name of a file is one to which SSH keys are written.
+pub fn is_keys_file(file: &AbsPath) -> bool {
+    is_shared(file) || file.as_str().ends_with(MANAGED_KEYS_FILE)
 }
 
 /// A warning for each key that sshd skips.

@@ -95,6 +95,7 @@ pub(super) fn steps(
             steps.leaving(path, wanted, observed, owners, &mut leaving_directories);
         }
     }
+    steps.earlier_keys_leave(before, after, observed);
     for (path, entry) in &before.absent {
         if let Some(place) = observed.originals.get(path)
             && !after.speaks_of(path)

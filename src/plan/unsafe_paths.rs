@@ -22,7 +22,9 @@ pub(super) fn refuse_unsafe_paths(
     }
     let obstructed = obstructed(before, observed);
     for (path, why) in observed.unsafe_before.iter().chain(&obstructed) {
-        let wanted = before.objects.remove(path);
+        let earlier = before.earlier_keys.remove(path);
+        let earlier = earlier.filter(|_| observed.key_files.contains(path));
+        let wanted = before.objects.remove(path).or(earlier);
         let absent = before.absent.remove(path);
         if (wanted.is_some() || absent.is_some()) && !after.speaks_of(path) {
             let asked = wanted.map_or_else(|| path.clone(), |wanted| wanted.asked);
@@ -67,7 +69,7 @@ pub(super) fn leave_obstructed(
 
 /// Paths in a user's directory where the user has replaced a parent directory by something else.
 fn obstructed(before: &DesiredTree, observed: &MachineFacts) -> BTreeMap<AbsPath, String> {
-    let users = before.objects.keys();
+    let users = before.objects.keys().chain(before.earlier_keys.keys());
     let users = users.filter(|path| observed.users_directories.contains_key(path));
     let obstacle = |path: &AbsPath| {
         let facts = |above: &AbsPath| observed.objects.get(above);

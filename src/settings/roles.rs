@@ -22,6 +22,17 @@ impl Roles {
             && text.ends_with(end)
     }
 
+    /// The roles in their order, each only where it is named first.
+    fn each_once(all: Vec<String>) -> Self {
+        let mut roles: Vec<String> = Vec::with_capacity(all.len());
+        for role in all {
+            if !roles.contains(&role) {
+                roles.push(role);
+            }
+        }
+        Self(roles)
+    }
+
     fn of_text(node: &ValueNode, text: &str) -> Result<Vec<String>, ValueMismatch> {
         let roles: Vec<String> = text.split(',').map(|role| role.trim().to_owned()).collect();
         match roles.iter().all(|role| Self::is_role(role)) {
@@ -34,7 +45,7 @@ impl Roles {
 impl Setting for Roles {
     fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
         let items = match &node.shape {
-            ValueShape::Text(text) => return Self::of_text(node, text).map(Self),
+            ValueShape::Text(text) => return Self::of_text(node, text).map(Self::each_once),
             ValueShape::List(items) => items,
             ValueShape::Nothing | ValueShape::Map(_) => {
                 return Err(ValueMismatch::new(node, Self::EXPECTED));
@@ -48,10 +59,42 @@ impl Setting for Roles {
             };
             roles.extend(one.map_err(|misfit| misfit.below(&format!("[{number}]")))?);
         }
-        Ok(Self(roles))
+        Ok(Self::each_once(roles))
     }
 
     fn show(&self) -> serde_json::Value {
         self.0.iter().map(String::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::settings::{Fragment, SettingsInputs, load};
+
+    fn roles(text: &str) -> Option<Vec<String>> {
+        let flags = Fragment::default().with_flag("--role", "source.role", text);
+        let settings = load(SettingsInputs {
+            flags,
+            ..SettingsInputs::default()
+        });
+        settings.ok().map(|settings| settings.source_roles)
+    }
+
+    #[test]
+    fn roles_are_trimmed_and_each_counts_once() {
+        for (text, expected) in [
+            ("worker", &["worker"][..]),
+            ("worker, worker", &["worker"]),
+            (" worker ,infra,worker", &["worker", "infra"]),
+        ] {
+            assert_eq!(roles(text).as_deref().unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_empty_role_is_refused() {
+        for text in ["", " ", "worker,", ",worker", "worker,,infra", "worker, "] {
+            assert_eq!(roles(text), None, "{text:?}");
+        }
     }
 }

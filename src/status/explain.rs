@@ -8,6 +8,9 @@ use crate::{readiness::GateEffect, reason::Reason};
 /// How to proceed with a journal that cannot be read.
 pub const JOURNAL_UNREADABLE_ADVICE: &str = "stop the agent (systemctl stop machinist; in a cluster label the node agent.machinist.dev/disabled=), run machinist journal reset, then start the agent again";
 
+/// What to do about an obstacle on the machine.
+const OBSTACLE_ADVICE: &str = "change on the machine what the message names; it is retried automatically within five minutes; to retry now: machinist apply";
+
 /// How to proceed with a journal that a newer version has written.
 pub const JOURNAL_TOO_NEW_ADVICE: &str =
     "install the version of machinist that wrote the journal, or a newer one";
@@ -115,6 +118,7 @@ fn failures(status: &Status) -> Vec<Finding> {
     let advice = match (failure.code, failure.again) {
         (Reason::JournalUnreadable, _) => JOURNAL_UNREADABLE_ADVICE,
         (Reason::JournalTooNew, _) => JOURNAL_TOO_NEW_ADVICE,
+        (code, true) if code.is_obstacle() => OBSTACLE_ADVICE,
         (_, true) => "no action needed, it is retried automatically; to retry now: machinist apply",
         (_, false) => {
             "fix the reported problem; there is no retry until the source changes or you run machinist apply"

@@ -8,6 +8,7 @@ mod objects;
 mod parent_resolver;
 mod passwd;
 mod planned_control;
+mod planned_texts;
 mod recovery_units;
 mod selinux_policy;
 mod specifiers;
@@ -86,6 +87,8 @@ pub struct CallerFacts<'a> {
     pub originals: BTreeMap<AbsPath, AbsPath>,
     /// Paths that already matched when a config first named them ([`MachineFacts::adopted`]).
     pub adopted: BTreeSet<AbsPath>,
+    /// Files of SSH keys that machinist created ([`MachineFacts::key_files`]).
+    pub key_files: BTreeSet<AbsPath>,
     /// Mode and owner before machinist changed them ([`MachineFacts::modes`]).
     pub modes: BTreeMap<AbsPath, Attributes>,
     /// Previous values of user and group entries ([`plan::AccountFacts::kept`]).
@@ -134,6 +137,7 @@ fn observe_sides(
         originals: known.originals,
         adopted: known.adopted,
         modes: known.modes,
+        key_files: known.key_files,
         kernel_arguments: kernel_arguments(root)?,
         os: OsFacts {
             release: release.cloned(),
@@ -155,6 +159,7 @@ fn observe_sides(
         ParentResolver::today(root),
         ParentResolver::planned(root, from, to)?,
     );
+    accounts::add_key_locations(root, [from, to], &mut planned, &mut seen)?;
     seen.unit_paths_before = unit_paths::find(from, &mut today)?;
     seen.unit_paths = unit_paths::find(to, &mut planned)?;
     let both = [&mut today, &mut planned];
@@ -245,7 +250,12 @@ fn concerning(config: &MachineConfig, paths: &BTreeSet<AbsPath>) -> MachineConfi
     let of_units = some(&|path| path.as_str().starts_with("/etc/systemd/system/"));
     let of_accounts = some(&|path| Database::at(path).is_some());
     let of_keys = some(&|path| path.as_str().contains("/.ssh/"));
-    let files = config.files.iter().filter(|(path, _)| paths.contains(path));
+    // sshd's configuration decides where the keys are.
+    let of_sshd = |path: &AbsPath| of_keys && path.as_str().contains("ssh");
+    let files = config
+        .files
+        .iter()
+        .filter(|(path, _)| paths.contains(path) || of_sshd(path));
     let directories = config
         .directories
         .iter()

@@ -203,6 +203,7 @@ fn look_from(
         originals: transaction::originals(journal),
         adopted: adopted(journal),
         modes: transaction::modes(journal),
+        key_files: transaction::owned_files(journal, plan::is_keys_file),
         entries: transaction::kept_entries(journal),
         // Without a provider, the booted deployment is unknown.
         os: OsFacts::default(),

@@ -239,3 +239,45 @@ fn a_resource_is_explained_and_one_that_nobody_offers_is_an_error() {
     assert_eq!(code(&asked), 1);
     assert!(err(&asked).contains("acme.dev/none is not provided on this machine"));
 }
+
+#[test]
+fn a_rendered_config_has_escapes_for_what_steers_a_terminal() {
+    let place = Place::new();
+    fs::create_dir(place.root()).unwrap();
+    // A right-to-left override, the C1 form of an escape sequence, and DEL.
+    let text = "a\u{202e}b\u{9b}2Jc\u{7f}d";
+    let link = |target: &str| json!({"path": "/etc/link", "target": target});
+    let unit = json!({"name": "a.service", "contents": format!("# {text}\n[Service]\nExecStart=/bin/true\n")});
+    let config = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": {"name": "a"},
+        "spec": {"config": {"ignition": {"version": "3.4.0"}, "storage": {"links": [link(text)]},
+            "systemd": {"units": [unit]}}},
+    });
+    let file = place.path().join("a.json");
+    // The source may not have them either.
+    let escaped =
+        |text: String, bad: char| text.replace(bad, &format!("\\u{:04x}", u32::from(bad)));
+    let source = ['\u{202e}', '\u{9b}', '\u{7f}']
+        .into_iter()
+        .fold(config.to_string(), escaped);
+    fs::write(&file, source).unwrap();
+    let misleading = |c: &char| (c.is_control() && *c != '\n') || *c == '\u{202e}';
+    let render = |file: &std::path::Path, format: &str| {
+        let rendered = place.machinist(&["render", file.to_str().unwrap(), "-o", format]);
+        assert_eq!(code(&rendered), 0, "{}", err(&rendered));
+        let page = out(&rendered);
+        let bad: Vec<char> = page.chars().filter(misleading).collect();
+        assert!(bad.is_empty(), "{format}: {bad:?}");
+        page
+    };
+    let read: Value = serde_json::from_str(&render(&file, "json")).unwrap();
+    let there = &read["spec"]["config"];
+    assert_eq!(there["storage"]["links"][0]["target"], text);
+    assert_eq!(there["systemd"]["units"][0]["contents"], unit["contents"]);
+    // What was rendered is the same config, in both formats.
+    let yaml = place.path().join("rendered.yaml");
+    fs::write(&yaml, render(&file, "yaml")).unwrap();
+    assert_eq!(render(&yaml, "yaml"), fs::read_to_string(&yaml).unwrap());
+    let again: Value = serde_json::from_str(&render(&yaml, "json")).unwrap();
+    assert_eq!(again, read);
+}

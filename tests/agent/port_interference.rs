@@ -1,11 +1,12 @@
 //! Interference of other programs with the port: they flood it, or bind it first.
 
 use std::{
+    collections::VecDeque,
     io::{Read as _, Write as _},
     net::{SocketAddrV4, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -61,6 +62,60 @@ fn probes_are_answered_while_another_program_floods_the_port() {
         stop.store(true, Ordering::Relaxed);
         answered
     });
+    assert!(
+        answered * 100 >= PROBES * 99,
+        "{answered} of {PROBES} were answered"
+    );
+}
+
+/// Opens 2,000 connections again and again at the maximum rate, and keeps each open with half a header.
+fn half_headers(address: SocketAddrV4, stop: &AtomicBool) {
+    const OPEN: usize = 2_000;
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let mut open = VecDeque::with_capacity(OPEN);
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(one) = socket_with(family, kind, SocketFlags::CLOEXEC, None) else {
+            open.clear();
+            continue;
+        };
+        if connect(&one, &address).is_ok() {
+            let _ = rustix::io::write(&one, b"GET /livez HTTP/1.1\r\nHost: te");
+            open.push_back(one);
+        }
+        if open.len() >= OPEN {
+            open.pop_front();
+        }
+    }
+}
+
+/// A kubelet's probe: it fails after one second.
+fn kubelet_probe(address: &str) -> bool {
+    let begun = Instant::now();
+    let answer = probe(address).unwrap_or_default();
+    answer.starts_with("HTTP/1.1 200 ") && begun.elapsed() < Duration::from_secs(1)
+}
+
+#[test]
+fn probes_are_answered_beside_thousands_of_unfinished_requests() {
+    const PROBES: usize = 1_000;
+    const INTERVAL: Duration = Duration::from_millis(10);
+    let place = Place::with_file("/etc/one", "zero");
+    let agent = place.settled();
+    let (address, stop) = (agent.address(), AtomicBool::new(false));
+    let at = address.parse().unwrap();
+    let answered = thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| half_headers(at, &stop));
+        }
+        let answered = (0..PROBES).filter(|_| {
+            thread::sleep(INTERVAL);
+            kubelet_probe(&address)
+        });
+        let answered = answered.count();
+        stop.store(true, Ordering::Relaxed);
+        answered
+    });
+    println!("{answered} of {PROBES} probes were answered");
     assert!(
         answered * 100 >= PROBES * 99,
         "{answered} of {PROBES} were answered"

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::harness::{Place, code, err};
+use crate::harness::{Place, code, err, out, until};
 
 #[test]
 fn settings_that_are_wrong_are_named_by_line_and_nothing_starts() {
@@ -133,4 +133,30 @@ fn an_ordinary_user_applies_to_a_directory_and_owners_are_recorded() {
     assert!(place.at("/etc/chrony.conf").exists());
     let verified = as_nobody(&place, test, &["verify"]).unwrap();
     assert_eq!(code(&verified), 0, "{}", err(&verified));
+}
+
+#[test]
+fn a_config_with_an_obstacle_is_applied_without_a_restart_when_the_obstacle_goes() {
+    let place = Place::with_file("/etc/app", "ours");
+    fs::create_dir_all(place.at("/etc/app")).unwrap();
+    fs::write(place.at("/etc/app/theirs"), "a file").unwrap();
+    let agent = place.start();
+    agent.says("KindDiffers");
+    until("the refusal in the status", || {
+        let failure = &agent.status()["failure"];
+        failure["code"] == "KindDiffers" && failure["again"] == true
+    });
+    assert!(place.at("/etc/app/theirs").exists());
+    let shown = place.machinist(&["status"]);
+    assert!(out(&shown).contains("retrying"), "{}", out(&shown));
+    let explained = place.machinist(&["explain"]);
+    let advice = "change on the machine what the message names";
+    let explained = out(&explained)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert!(explained.contains(advice), "{explained}");
+    fs::remove_dir_all(place.at("/etc/app")).unwrap();
+    agent.rests();
+    assert_eq!(place.read("/etc/app").as_deref(), Some("ours"));
 }

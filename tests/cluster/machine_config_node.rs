@@ -189,6 +189,70 @@ async fn a_new_desired_config_is_never_seen_as_updated() {
     }
 }
 
+/// The reports of the last steps may come faster than they can be written.
+#[tokio::test]
+async fn every_step_of_an_update_is_written_before_its_end() {
+    const STEPS: [&str; 8] = [
+        "AppliedFilesAndOS",
+        "RebootedNode",
+        "Resumed",
+        "UpdateComplete",
+        "Cordoned",
+        "Uncordoned",
+        "NodeDegraded",
+        "Updated",
+    ];
+    let (server, own) = with_node().await;
+    let (told, _tasks) = keeping(&server, &own).await;
+    let steps = |of: &dyn Fn(&str) -> Progress| {
+        let mut steps = status(Progress::False, EARLY);
+        let template = steps.conditions.remove(0);
+        let condition = |kind: &&str| NodeCondition {
+            kind: (*kind).to_owned(),
+            status: of(kind),
+            ..template.clone()
+        };
+        steps.conditions = STEPS.iter().map(condition).collect();
+        Some(steps)
+    };
+    let read = |body: &serde_json::Value, kind: &str| {
+        let mut all = body["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let found = all.find(|it| it["type"] == kind);
+        found.map_or_else(String::new, |it| it["status"].as_str().unwrap().to_owned())
+    };
+    for cordoned in [true, false] {
+        told.send_replace(steps(&|kind| match kind {
+            "AppliedFilesAndOS" => Progress::True,
+            "Cordoned" if cordoned => Progress::True,
+            "RebootedNode" => Progress::Unknown,
+            _ => Progress::False,
+        }));
+        let reboots = |it: &Server| read(&it.object(OURS), "RebootedNode") == "Unknown";
+        server.until("the reboot", reboots).await;
+        let known = server.writes().len();
+        let end = |kind: &str| match kind {
+            "Updated" => Progress::True,
+            _ => Progress::False,
+        };
+        told.send_replace(steps(&end));
+        let updated = |it: &Server| read(&it.object(OURS), "Updated") == "True";
+        server.until("the end", updated).await;
+        let writes = server.writes().split_off(known);
+        assert_eq!(writes.len(), 2, "{writes:?}");
+        let seen = STEPS.map(|kind| read(&writes[0].body, kind) == "True");
+        let expected = [true, true, true, true, cordoned, cordoned, false, false];
+        assert_eq!(seen, expected, "{}", writes[0].body);
+        let seen = STEPS.map(|kind| read(&writes[1].body, kind) == "True");
+        assert_eq!(
+            seen,
+            [false, false, false, false, false, false, false, true]
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_start_of_the_agent_writes_nothing_that_is_there() {
     let (server, own) = with_node().await;

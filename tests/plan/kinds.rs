@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use machinist::{
     machine_config::{MachineConfig, from_canonical_json, from_portable_json, to_portable_json},
-    plan::{self, Policies},
+    plan::{self, DriftKind, Policies},
     reason::Reason,
     update::observe::CallerFacts,
 };
 
-use super::support::{OFFLINE, Tree, config, path};
+use super::support::{OFFLINE, Tree, config, path, show};
 
 const LINK: &str = "/etc/resolv.conf";
 
@@ -94,4 +94,56 @@ fn a_link_that_leads_below_itself_is_refused_and_not_an_error() {
     );
     let refused = reasons(&tree, &nothing, &to, CallerFacts::default());
     assert_eq!(refused, [Reason::ForeignContent]);
+}
+
+fn refusal(tree: &Tree, to: &MachineConfig) -> String {
+    let nothing = MachineConfig::default();
+    let observed = tree.observed(&nothing, to, CallerFacts::default());
+    let plan = plan::between(&nothing, to, &observed, &Policies::default(), OFFLINE);
+    show(&plan.unwrap_err())
+}
+
+#[test]
+fn a_link_is_described_once_with_the_kind_at_its_end() {
+    for (target, expected) in [
+        // A loop has no end.
+        ("resolv.conf", "a symbolic link to resolv.conf exists"),
+        (
+            "/etc/found",
+            "a symbolic link to /etc/found (a regular file) exists",
+        ),
+        (
+            "found",
+            "a symbolic link to found (/etc/found, a regular file) exists",
+        ),
+        (
+            "/etc/none",
+            "a symbolic link to /etc/none (which does not exist) exists",
+        ),
+    ] {
+        let tree = Tree::new();
+        tree.write("/etc/found", "found");
+        tree.link(LINK, target);
+        let refused = refusal(&tree, &file());
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
+fn verification_names_the_kind_that_it_expected_and_the_kind_that_it_found() {
+    let directory = config(&format!(
+        r#"{{"ignition": {{"version": "3.4.0"}}, "storage": {{"directories": [{{"path": "{LINK}"}}]}}}}"#
+    ));
+    for (wanted, found) in [
+        (file(), "is a symbolic link, not a regular file"),
+        (directory, "is a symbolic link, not a directory"),
+    ] {
+        let tree = Tree::new();
+        tree.link(LINK, "elsewhere");
+        let observed = tree.observed(&wanted, &wanted, CallerFacts::default());
+        let drift = plan::drift(&wanted, &observed, false);
+        let told: Vec<String> = drift.iter().map(ToString::to_string).collect();
+        assert_eq!(told, [format!("{LINK} {found}")]);
+        assert_eq!(drift[0].kind, DriftKind::Content);
+    }
 }

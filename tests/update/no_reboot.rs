@@ -163,8 +163,8 @@ async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better
             report
                 .failure
                 .as_ref()
-                .is_some_and(|failure| failure.code == Reason::ForeignContent)
-                && report.phase == Phase::Idle
+                .is_some_and(|failure| failure.code == Reason::ForeignContent && failure.again)
+                && report.phase == Phase::Failed
         })
         .await;
     assert_eq!(report.config.current.as_ref().unwrap().name, "one");

@@ -4,7 +4,7 @@
 use crate::{
     clock::Clock,
     kube_api::{
-        MachineConfigNodeStatus, NOT_YET_REASON, NodeCondition, NodeConditionKind, Progress,
+        MachineConfigNodeStatus, NOT_YET_REASON, NodeCondition, NodeConditionKind as Kind, Progress,
     },
 };
 
@@ -37,7 +37,63 @@ pub(super) fn for_the_desired(
 }
 
 fn is_true_updated(condition: &NodeCondition) -> bool {
-    condition.kind == NodeConditionKind::Updated.as_str() && condition.status == Progress::True
+    condition.kind == Kind::Updated.as_str() && condition.status == Progress::True
+}
+
+/// The status between `known`, the last written one, and `next`, in which the update has ended: all steps of the
+/// update are done. The last steps may take less time than a write, and each step has to be seen. None if they were
+/// written, or if no update has ended.
+pub(super) fn completed(
+    known: &MachineConfigNodeStatus,
+    next: &MachineConfigNodeStatus,
+) -> Option<MachineConfigNodeStatus> {
+    let desired = |status: &MachineConfigNodeStatus| {
+        let version = status.config_version.as_ref();
+        version.map(|version| version.desired.clone())
+    };
+    let last = |kind: Kind| {
+        let mut all = known.conditions.iter();
+        let condition = all.find(|it| it.kind == kind.as_str());
+        condition.map(|condition| condition.status)
+    };
+    let began = last(Kind::AppliedFilesAndOS).is_some_and(|status| status != Progress::False);
+    let resumed = last(Kind::Resumed).is_none_or(|status| status == Progress::True);
+    let ends = is_updated(next) && !is_updated(known) && desired(known) == desired(next);
+    if !ends || !began || resumed {
+        return None;
+    }
+    let updated = next.conditions.iter().find(|it| is_true_updated(it))?;
+    let cordoned = last(Kind::Cordoned) == Some(Progress::True);
+    let mut status = known.clone();
+    status.config_version.clone_from(&next.config_version);
+    for kind in Kind::ALL {
+        let mut all = status.conditions.iter_mut();
+        let Some(condition) = all.find(|it| it.kind == kind.as_str()) else {
+            continue;
+        };
+        let is_done = match kind {
+            Kind::Resumed | Kind::UpdateComplete => true,
+            Kind::Uncordoned => cordoned,
+            Kind::Updated | Kind::NodeDegraded => false,
+            _ => condition.status == Progress::Unknown,
+        };
+        if is_done && condition.status != Progress::True {
+            condition.status = Progress::True;
+            kind.reason().clone_into(&mut condition.reason);
+            condition.message = format!("{}: done", desired(next).unwrap_or_default());
+            condition.last_transition_time = updated.last_transition_time;
+        }
+    }
+    let now = next.conditions.iter().find(|it| is_degraded(it));
+    let mut all = status.conditions.iter_mut();
+    if let (Some(known), Some(now)) = (all.find(|it| is_degraded(it)), now) {
+        known.clone_from(now);
+    }
+    Some(status)
+}
+
+fn is_degraded(condition: &NodeCondition) -> bool {
+    condition.kind == Kind::NodeDegraded.as_str()
 }
 
 pub(super) fn is_updated(status: &MachineConfigNodeStatus) -> bool {

@@ -89,6 +89,12 @@ fn the_state_follows_the_protocol() {
             Some(Working),
         ),
         (failed(Idle, Reason::NoSpace, false), Some(Unreconcilable)),
+        // An obstacle is retried, and reported at once.
+        (failed(Failed, Reason::ForeignContent, true), Some(Degraded)),
+        (
+            failed(Planned, Reason::ForeignContent, true),
+            Some(Degraded),
+        ),
         (unread(Reason::FieldUnknown), Some(Unreconcilable)),
         (unread(Reason::ConfigNotFound), Some(Working)),
     ];

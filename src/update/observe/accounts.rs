@@ -2,13 +2,19 @@
 
 use crate::{
     abs_path::AbsPath,
+    machine_config::MachineConfig,
     plan::{MachineFacts, UserFacts},
     rootfs::{Root, RootError},
 };
 
-use super::{MAX_DATABASE_BYTES, sshd_config, text_if_there};
+use super::{
+    MAX_DATABASE_BYTES,
+    parent_resolver::ParentResolver,
+    planned_texts::{ConfigChange, PlannedTexts},
+    sshd_config, text_if_there,
+};
 
-/// Fills in users, groups, and the locations of sshd's key files.
+/// Fills in users and groups.
 pub(super) fn add(root: &Root, seen: &mut MachineFacts) -> Result<(), RootError> {
     // Image-based hosts keep the vendor's accounts below /usr; the administrator's accounts take precedence.
     for path in ["/etc/passwd", "/usr/lib/passwd"] {
@@ -28,9 +34,31 @@ pub(super) fn add(root: &Root, seen: &mut MachineFacts) -> Result<(), RootError>
             }
         }
     }
-    let sshd = sshd_config::keys(root)?;
-    seen.sshd_reads_keys_directory = sshd.reads_directory();
-    seen.sshd_keys_elsewhere = sshd.elsewhere();
+    Ok(())
+}
+
+/// Fills in the locations of sshd's key files, in the current tree and as planned.
+pub(super) fn add_key_locations(
+    root: &Root,
+    [from, to]: [&MachineConfig; 2],
+    places: &mut ParentResolver<'_>,
+    seen: &mut MachineFacts,
+) -> Result<(), RootError> {
+    if from.users.is_empty() && to.users.is_empty() {
+        return Ok(());
+    }
+    let today = sshd_config::keys(PlannedTexts::today(root))?;
+    seen.sshd_read_keys_directory = today.reads_directory();
+    let (originals, adopted) = (&seen.originals, &seen.adopted);
+    let change = ConfigChange {
+        from,
+        to,
+        originals,
+        adopted,
+    };
+    let planned = sshd_config::keys(PlannedTexts::planned(root, change, places))?;
+    seen.sshd_reads_keys_directory = planned.reads_directory();
+    seen.sshd_keys_elsewhere = planned.elsewhere();
     Ok(())
 }
 

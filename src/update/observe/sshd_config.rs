@@ -1,8 +1,8 @@
 //! Determines from its configuration (sshd_config(5)) where sshd reads users' keys.
 
-use crate::rootfs::{Root, RootError};
+use crate::rootfs::RootError;
 
-use super::{MAX_DATABASE_BYTES, files_in, text_if_there};
+use super::planned_texts::PlannedTexts;
 
 const SSHD_CONFIG_PATH: &str = "/etc/ssh/sshd_config";
 
@@ -16,9 +16,9 @@ pub(super) struct SshdKeys {
     command: Option<String>,
 }
 
-pub(super) fn keys(root: &Root) -> Result<SshdKeys, RootError> {
+pub(super) fn keys(mut texts: PlannedTexts<'_, '_, '_>) -> Result<SshdKeys, RootError> {
     let mut found = SshdKeys::default();
-    let main = text_if_there(root, SSHD_CONFIG_PATH, MAX_DATABASE_BYTES)?;
+    let main = texts.text(SSHD_CONFIG_PATH)?;
     let mut included = false;
     for (keyword, words) in for_all_users(&main) {
         if !keyword.eq_ignore_ascii_case("Include") {
@@ -31,12 +31,12 @@ pub(super) fn keys(root: &Root) -> Result<SshdKeys, RootError> {
                 false => format!("/etc/ssh/{pattern}"),
             };
             included |= SSHD_CONFIG_DIRS.iter().any(|dir| pattern.starts_with(dir));
-            found.include(root, &pattern)?;
+            found.include(&mut texts, &pattern)?;
         }
     }
     if !included {
         for directory in SSHD_CONFIG_DIRS {
-            found.include(root, &format!("{directory}/*.conf"))?;
+            found.include(&mut texts, &format!("{directory}/*.conf"))?;
         }
     }
     Ok(found)
@@ -77,16 +77,21 @@ impl SshdKeys {
     }
 
     /// Reads a file, or the files in a directory that match the pattern's ending.
-    fn include(&mut self, root: &Root, pattern: &str) -> Result<(), RootError> {
+    fn include(
+        &mut self,
+        texts: &mut PlannedTexts<'_, '_, '_>,
+        pattern: &str,
+    ) -> Result<(), RootError> {
         let paths = match pattern.rsplit_once("/*") {
-            Some((directory, ending)) => files_in(root, directory, ending)?
+            Some((directory, ending)) => texts
+                .files(directory, ending)?
                 .into_iter()
                 .map(|path| path.to_string())
                 .collect(),
             None => vec![pattern.to_owned()],
         };
         for path in paths {
-            let text = text_if_there(root, &path, MAX_DATABASE_BYTES)?;
+            let text = texts.text(&path)?;
             for (keyword, words) in for_all_users(&text) {
                 self.take(keyword, words);
             }
@@ -121,6 +126,7 @@ fn for_all_users(text: &str) -> impl Iterator<Item = (&str, Words<'_>)> {
 )]
 mod tests {
     use super::*;
+    use crate::rootfs::Root;
 
     fn keys_of(files: &[(&str, &str)]) -> SshdKeys {
         let dir = tempfile::tempdir().unwrap();
@@ -129,7 +135,8 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        keys(&Root::open(dir.path()).unwrap()).unwrap()
+        let root = Root::open(dir.path()).unwrap();
+        keys(PlannedTexts::today(&root)).unwrap()
     }
 
     #[test]

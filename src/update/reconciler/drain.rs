@@ -52,14 +52,14 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     /// Returns whether the node is cordoned for an update that no longer exists, neither on the disk nor as a
-    /// retry.
+    /// retry. An update with an obstacle is retried, but the node is cordoned again only after the obstacle is gone.
     pub(super) fn is_stale_cordon(&self) -> bool {
         let failure = self.journal.failure.as_ref();
         self.node.is_some()
             && self.trouble.is_none()
             && self.journal.cordon.is_some()
             && self.journal.transactions.is_empty()
-            && !failure.is_some_and(|failure| failure.again)
+            && !failure.is_some_and(|failure| failure.again && !failure.code.is_obstacle())
     }
 
     /// Returns whether the planned update drains the node first. The repair of a drifted path does not.

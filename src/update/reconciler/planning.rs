@@ -48,16 +48,19 @@ pub(super) struct PlannedUpdate {
 pub(super) struct PlanRefusedError(pub(super) Vec<Refusal>);
 
 /// Returns whether the refusal may disappear without a change of the config: disk space becomes free, a file system
-/// is remounted, a flag is cleared, or recovery is installed. Anything else requires a changed config.
+/// is mounted or remounted, a flag is cleared, recovery is installed, or an obstacle is removed. Anything else requires
+/// a changed config.
 fn passes(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::NoSpace
-            | Reason::ReadOnly
-            | Reason::Immutable
-            | Reason::RecoveryMissing
-            | Reason::UnsafePath
-    )
+    reason.is_obstacle()
+        || matches!(
+            reason,
+            Reason::NoSpace
+                | Reason::ReadOnly
+                | Reason::Immutable
+                | Reason::MountMissing
+                | Reason::PermissionMissing
+                | Reason::RecoveryMissing
+        )
 }
 
 /// Returns as many warnings as the status and the journal keep.
@@ -65,10 +68,10 @@ pub(super) fn few(warnings: &[String]) -> Vec<String> {
     warnings.iter().take(MAX_WARNINGS).cloned().collect()
 }
 
-/// Returns whether unsafe paths are the only reasons.
-fn unsafe_alone(refusals: &[Refusal]) -> bool {
+/// Returns whether obstacles are the only reasons.
+fn obstacles_alone(refusals: &[Refusal]) -> bool {
     let mut refusals = refusals.iter();
-    refusals.all(|refusal| refusal.reason == Reason::UnsafePath)
+    refusals.all(|refusal| refusal.reason.is_obstacle())
 }
 
 /// The desired config disappeared between two reads.
@@ -164,9 +167,9 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         Ok(PhaseEvent::PlanReady)
     }
 
-    /// Handles a refused plan. A repair is dropped if the only reasons are unsafe paths.
+    /// Handles a refused plan. A repair is dropped if the only reasons are obstacles.
     fn refused(&mut self, refusals: Vec<Refusal>, digest: Digest) -> PhaseEvent {
-        if self.repair.is_some() && unsafe_alone(&refusals) {
+        if self.repair.is_some() && obstacles_alone(&refusals) {
             let reason = Reason::LeftBehind;
             for refusal in refusals {
                 tracing::warn!(%reason, "not repaired: {refusal}");

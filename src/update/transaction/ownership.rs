@@ -56,6 +56,18 @@ pub(super) fn ours_below(journal: &Journal, target: &AbsPath) -> Vec<AbsPath> {
     inside.into_iter().rev().cloned().collect()
 }
 
+/// Returns the files with such a path that machinist owns, including those of open transactions.
+pub fn owned_files(journal: &Journal, named: fn(&AbsPath) -> bool) -> BTreeSet<AbsPath> {
+    let operations = journal.transactions.iter().flat_map(|tx| &tx.operations);
+    let open = operations.flat_map(|record| {
+        let below = record.below.iter().map(|below| &below.path);
+        below.chain(std::iter::once(&record.target))
+    });
+    let known = journal.owned.keys().chain(open);
+    let named = known.filter(|path| named(path) && is_ours(journal, path));
+    named.cloned().collect()
+}
+
 /// Returns the paths that previous configs owned and the new one does not name.
 pub(super) fn released(journal: &Journal, named: &BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
     let kept = journal.owned.keys().chain(journal.originals.keys());

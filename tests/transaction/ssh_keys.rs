@@ -1,0 +1,212 @@
+//! Where the SSH keys of users are written when sshd's configuration changes with a config, or between two configs.
+
+use machinist::{
+    machine_config::MachineConfig,
+    plan::{Capabilities, OsCapabilities, Plan, Policies},
+    update::{
+        cache::ObservationCache,
+        observe_and_plan::{PlanOptions, observe_and_plan},
+    },
+};
+
+use super::sandbox::{Sandbox, Written, config};
+
+const HOME_FILE: &str = "/home/ann/.ssh/authorized_keys";
+const DIRECTORY_FILE: &str = "/home/ann/.ssh/authorized_keys.d/ignition";
+const SSHD_FILE: &str = "/etc/ssh/sshd_config.d/40-keys.conf";
+const DIRECTORY: &str = "AuthorizedKeysFile .ssh/authorized_keys.d/*\n";
+const HOME: &str = "AuthorizedKeysFile .ssh/authorized_keys\n";
+
+fn machine() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let uid = nix::unistd::geteuid();
+    let gid = nix::unistd::getegid();
+    sandbox.write(
+        "/etc/passwd",
+        &format!("ann:x:{uid}:{gid}::/home/ann:/bin/sh\n"),
+    );
+    sandbox.write("/home/ann/.keep", "");
+    sandbox
+}
+
+fn keys() -> Written {
+    config("keys").key("ann", "ssh-ed25519 BBBB given")
+}
+
+fn keys_and_sshd(text: &str) -> Written {
+    keys().file(SSHD_FILE, text, 0o600)
+}
+
+/// The files that contain the key of the config.
+fn given(sandbox: &Sandbox) -> Vec<&'static str> {
+    let has = |path: &&str| {
+        sandbox
+            .read(path)
+            .is_some_and(|text| text.contains("given"))
+    };
+    [HOME_FILE, DIRECTORY_FILE]
+        .into_iter()
+        .filter(has)
+        .collect()
+}
+
+/// The targets of the operations that another update to `to` would carry out.
+fn planned(sandbox: &Sandbox, to: &MachineConfig) -> Vec<String> {
+    let operations = looked(sandbox, to).operations;
+    operations
+        .iter()
+        .map(|operation| operation.target.to_string())
+        .collect()
+}
+
+fn looked(sandbox: &Sandbox, to: &MachineConfig) -> Plan {
+    let how = PlanOptions {
+        policies: &Policies::default(),
+        capabilities: Capabilities {
+            live: false,
+            chown: false,
+            os: OsCapabilities::default(),
+        },
+        units: None,
+        only: None,
+        remembered: &ObservationCache::default(),
+    };
+    let looked = observe_and_plan(&sandbox.root(), &sandbox.journal(), to, how).unwrap();
+    looked.plan.unwrap()
+}
+
+#[test]
+fn keys_go_where_the_sshd_config_of_the_same_config_makes_sshd_look() {
+    for (path, file) in [
+        (SSHD_FILE, DIRECTORY_FILE),
+        ("/etc/ssh/sshd_config", DIRECTORY_FILE),
+        ("/etc/ssh/sshd_config.d/a.txt", HOME_FILE),
+    ] {
+        let sandbox = machine();
+        let wanted = keys().file(path, DIRECTORY, 0o600);
+        sandbox.applied(&wanted);
+        assert_eq!(given(&sandbox), [file], "{path}");
+        assert_eq!(planned(&sandbox, &wanted.0), [""; 0], "{path}");
+        sandbox.applied(&config("nothing"));
+        assert_eq!(given(&sandbox), [""; 0], "{path}");
+    }
+}
+
+#[test]
+fn links_of_the_same_config_lead_to_sshds_configuration() {
+    let sandbox = machine();
+    let wanted = keys()
+        .file("/etc/shared/keys.text", DIRECTORY, 0o600)
+        .link(SSHD_FILE, "../../shared/keys.text");
+    sandbox.applied(&wanted);
+    assert_eq!(given(&sandbox), [DIRECTORY_FILE]);
+    assert_eq!(planned(&sandbox, &wanted.0), [""; 0]);
+
+    let sandbox = machine();
+    let wanted = keys()
+        .file("/etc/shared/keys.conf", DIRECTORY, 0o600)
+        .link("/etc/ssh/sshd_config.d", "../shared");
+    sandbox.applied(&wanted);
+    assert_eq!(given(&sandbox), [DIRECTORY_FILE]);
+    assert_eq!(planned(&sandbox, &wanted.0), [""; 0]);
+}
+
+#[test]
+fn keys_move_when_a_config_changes_or_removes_its_sshd_config() {
+    for own in ["", "ssh-ed25519 AAAA own\n"] {
+        let sandbox = machine();
+        if !own.is_empty() {
+            sandbox.write(HOME_FILE, own);
+        }
+        let mut expected = [HOME_FILE, DIRECTORY_FILE].into_iter().cycle();
+        for wanted in [
+            keys(),
+            keys_and_sshd(DIRECTORY),
+            keys_and_sshd(HOME),
+            keys_and_sshd(DIRECTORY),
+            keys(),
+        ] {
+            sandbox.applied(&wanted);
+            assert_eq!(given(&sandbox), [expected.next().unwrap()]);
+            assert_eq!(planned(&sandbox, &wanted.0), [""; 0]);
+        }
+        sandbox.applied(&config("nothing"));
+        assert_eq!(given(&sandbox), [""; 0]);
+        assert_eq!(sandbox.read(HOME_FILE).unwrap_or_default(), own);
+    }
+}
+
+#[test]
+fn an_sshd_config_that_comes_back_or_that_nobody_changed_counts() {
+    let sandbox = machine();
+    sandbox.write(SSHD_FILE, DIRECTORY);
+    sandbox.applied(&keys_and_sshd(HOME));
+    assert_eq!(given(&sandbox), [HOME_FILE]);
+    sandbox.applied(&keys());
+    assert_eq!(sandbox.read(SSHD_FILE).as_deref(), Some(DIRECTORY));
+    assert_eq!(given(&sandbox), [DIRECTORY_FILE]);
+    assert_eq!(planned(&sandbox, &keys().0), [""; 0]);
+    // The file matched when the config first named it, so it stays.
+    let adopted = machine();
+    adopted.write(SSHD_FILE, DIRECTORY);
+    std::fs::set_permissions(
+        adopted.path(SSHD_FILE),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
+    adopted.applied(&keys_and_sshd(DIRECTORY));
+    adopted.applied(&keys());
+    assert_eq!(adopted.read(SSHD_FILE).as_deref(), Some(DIRECTORY));
+    assert_eq!(given(&adopted), [DIRECTORY_FILE]);
+}
+
+#[test]
+fn keys_at_an_earlier_location_are_removed_when_an_administrator_changed_sshd() {
+    for (first, second) in [(HOME, DIRECTORY), (DIRECTORY, HOME)] {
+        // The config leaves directly, or the keys move first.
+        for moved in [false, true] {
+            let sandbox = machine();
+            sandbox.write(SSHD_FILE, first);
+            sandbox.applied(&keys());
+            sandbox.write(SSHD_FILE, second);
+            if moved {
+                let wanted = keys().file("/etc/other", "other\n", 0o600);
+                sandbox.applied(&wanted);
+                assert_eq!(given(&sandbox).len(), 1, "{first}");
+                assert_eq!(planned(&sandbox, &wanted.0), [""; 0]);
+            }
+            sandbox.applied(&config("nothing"));
+            assert_eq!(given(&sandbox), [""; 0], "{first} {moved}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_says_that_keys_move() {
+    let sandbox = machine();
+    sandbox.applied(&keys());
+    let changes = looked(&sandbox, &keys_and_sshd(DIRECTORY).0).changes;
+    let changes = changes.iter().filter(|change| change.name == "ann");
+    let whys: Vec<&str> = changes.map(|change| change.why.as_str()).collect();
+    assert_eq!(whys.len(), 2);
+    let moved = format!(
+        "removed from {HOME_FILE}, because sshd reads the keys elsewhere; its policy requires no action"
+    );
+    assert_eq!(
+        whys.iter().filter(|why| **why == moved).count(),
+        1,
+        "{whys:?}"
+    );
+}
+
+#[test]
+fn keys_of_others_at_the_other_location_stay() {
+    let sandbox = machine();
+    sandbox.write(DIRECTORY_FILE, "ssh-ed25519 AAAA theirs\n");
+    sandbox.write(HOME_FILE, "ssh-ed25519 CCCC own\n");
+    sandbox.applied(&keys());
+    sandbox.applied(&config("nothing"));
+    let read = |path| sandbox.read(path).unwrap();
+    assert_eq!(read(DIRECTORY_FILE), "ssh-ed25519 AAAA theirs\n");
+    assert_eq!(read(HOME_FILE), "ssh-ed25519 CCCC own\n");
+}
