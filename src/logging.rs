@@ -12,10 +12,8 @@ use tracing_subscriber::{
     EnvFilter, Layer, Registry, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt,
 };
 
-use crate::{
-    settings::{LogFormat, LogLevel, LogSettings},
-    text,
-};
+use machinist_base::text;
+use machinist_status::settings::{LogFormat, LogLevel, LogSettings};
 
 /// The names of fields for searching the journal. Written in lower case in code.
 pub mod field {
@@ -36,7 +34,7 @@ pub mod field {
 /// The environment variables for logging.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    /// `MACHINIST_LOG`: filter directives, such as `info,machinist::device=debug`. Overrides
+    /// `MACHINIST_LOG`: filter directives, such as `info,machinist_device=debug`. Overrides
     /// `log.level`.
     pub filter: Option<String>,
     /// `JOURNAL_STREAM`: device and inode of the stream that systemd gave the service.
@@ -50,7 +48,7 @@ pub struct Environment {
 pub enum TelemetryError {
     /// `MACHINIST_LOG` cannot be parsed.
     #[error(
-        "invalid filter MACHINIST_LOG={given:?}; expected for example info,machinist::device=debug"
+        "invalid filter MACHINIST_LOG={given:?}; expected for example info,machinist_device=debug"
     )]
     Filter {
         /// Its value.
@@ -223,9 +221,9 @@ mod tests {
             .unwrap()
             .to_string();
         assert_eq!(loud, "debug");
-        let given = "info,machinist::device=debug";
+        let given = "info,machinist_device=debug";
         let shown = filter(log, Some(given)).unwrap().to_string();
-        assert!(shown.contains("machinist::device=debug"), "{shown}");
+        assert!(shown.contains("machinist_device=debug"), "{shown}");
         assert!(shown.contains("h2=error"), "{shown}");
         let shown = filter(log, Some("info,h2=warn")).unwrap().to_string();
         assert!(

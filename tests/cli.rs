@@ -15,13 +15,13 @@ use std::{
 };
 
 use jiff::Timestamp;
-use machinist::{
-    admin,
+use machinist_agent::admin;
+use machinist_base::reason::Reason;
+use machinist_rootfs::Root;
+use machinist_status::{
+    Mode, Status,
     metrics::Metrics,
     readiness::{Gate, GateEffect, GateName},
-    reason::Reason,
-    rootfs::Root,
-    status::{Mode, Status},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -18,10 +18,8 @@ mod specs;
 use std::os::unix::fs::symlink;
 
 use device_host::Machine;
-use machinist::{
-    device::{Allowances, Resource, registry::check},
-    rootfs::Root,
-};
+use machinist_device::{Allowances, Resource, registry::check};
+use machinist_rootfs::Root;
 
 /// The PCI function of the USB controller.
 const CONTROLLER: &str = "pci0000:00/0000:00:14.0";
@@ -241,9 +239,9 @@ fn nodes_of_one_card_are_one_device_and_the_container_gets_all_of_them() {
         problems[0].contains("acme-none is not on a USB port"),
         "{problems:?}"
     );
-    let inventory = machinist::device::Inventory::default();
+    let inventory = machinist_device::Inventory::default();
     let ids = ["usb-1-2".to_owned()];
-    let grant = machinist::device::allocation::allocate(&inventory, &resource, &ids).unwrap();
+    let grant = machinist_device::allocation::allocate(&inventory, &resource, &ids).unwrap();
     assert_eq!(grant.nodes.len(), 2);
     assert_eq!(grant.env["NODES"], "/dev/acme-ctl2,/dev/acme-data2");
 }
@@ -369,7 +367,7 @@ async fn what_is_gone_stays_listed_and_what_is_asked_for_otherwise_is_dropped() 
     };
     write("acme");
     let agent = hardware.machine.agent();
-    let ids = |status: &machinist::device::status::DevicesStatus| -> Vec<String> {
+    let ids = |status: &machinist_device::status::DevicesStatus| -> Vec<String> {
         let devices = status.devices.iter().flat_map(|one| &one.devices);
         devices
             .map(|one| format!("{}={}", one.id, one.health))
@@ -399,7 +397,7 @@ async fn a_device_is_as_well_as_its_unit() {
         .machine
         .write("x.yaml", &Hardware::declaration(spec));
     let agent = hardware.machine.agent();
-    let is = |status: &machinist::device::status::DevicesStatus, health: &str| {
+    let is = |status: &machinist_device::status::DevicesStatus, health: &str| {
         let device = status.devices.first().and_then(|one| one.devices.first());
         device.is_some_and(|device| device.health == health)
     };

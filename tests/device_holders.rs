@@ -16,11 +16,9 @@ mod support {
 
 use std::time::Duration;
 
-use machinist::{
-    device::{holders::HolderSnapshot, status::DevicesStatus},
-    kubelet::{PodResources, PodResourcesError},
-    rootfs::Root,
-};
+use machinist_device::{holders::HolderSnapshot, status::DevicesStatus};
+use machinist_device_plugins::kubelet::{PodResources, PodResourcesError};
+use machinist_rootfs::Root;
 use support::{
     device_host::{Agent, Machine},
     fake_kubelet::KubeletDouble,

@@ -14,7 +14,7 @@ mod support {
 
 use std::time::{Duration, Instant};
 
-use machinist::kubelet::api::v1beta1 as api;
+use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use support::{
     device_host::Machine,
     fake_kubelet::{Books, Knobs, KubeletDouble},
@@ -45,7 +45,7 @@ async fn a_kubelet_that_refuses_for_good_is_told_of_and_asked_ever_more_rarely()
     };
     let kubelet = KubeletDouble::start_with(machine.root(), refuse).await;
     let agent = machine.agent();
-    let refused = |status: &machinist::device::status::DevicesStatus| {
+    let refused = |status: &machinist_device::status::DevicesStatus| {
         let reason = status.devices.first().and_then(|one| one.reason.as_deref());
         reason.is_some_and(|why| why.contains("rejected by the test"))
     };

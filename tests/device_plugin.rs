@@ -16,7 +16,7 @@ mod restarts;
 
 use device_host::Machine;
 use fake_kubelet::{Books, KubeletDouble};
-use machinist::kubelet::api::v1beta1 as api;
+use machinist_device_plugins::kubelet::api::v1beta1 as api;
 
 fn has(books: &Books, resource: &str, list: &[&str]) -> bool {
     books

@@ -13,14 +13,12 @@ mod support {
 
 use std::os::unix::fs::symlink;
 
-use machinist::{
-    device::{
-        Allowances,
-        registry::{check, list},
-        status::DevicesStatus,
-    },
-    rootfs::Root,
+use machinist_device::{
+    Allowances,
+    registry::{check, list},
+    status::DevicesStatus,
 };
+use machinist_rootfs::Root;
 use support::device_host::Machine;
 
 // One thread: nothing else runs between the start of the second agent and the check of its status.

@@ -21,14 +21,12 @@ use std::{
 };
 
 use clap::CommandFactory as _;
-use machinist::{
-    cli::Cli,
-    cluster::publisher::is_transient,
-    kube_api::EventReason,
-    readiness::{GateEffect, GateName},
-    reason::Reason,
-    update::phase::Phase,
-};
+use machinist::cli::Cli;
+use machinist_base::reason::Reason;
+use machinist_cluster::publisher::is_transient;
+use machinist_kube_api::EventReason;
+use machinist_status::readiness::{GateEffect, GateName};
+use machinist_update::phase::Phase;
 
 fn home() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -196,7 +194,7 @@ fn every_event_is_explained_in_order_with_its_weight_and_meaning() {
 /// Only names of our own that the code writes or reads.
 #[test]
 fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
-    use machinist::kube_api::keys::{annotation, condition, label, taint};
+    use machinist_kube_api::keys::{annotation, condition, label, taint};
     let named: BTreeSet<_> = rows(&page("docs/cluster.md"))
         .into_iter()
         .map(|cells| cells[0].clone())

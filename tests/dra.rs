@@ -27,16 +27,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use device_host::{Agent, Machine};
 use fake_claims::{ClaimsDouble, Watcher, claim, until};
-use machinist::{
-    device::{
-        dra::{
-            device_names::device_name,
-            traits::{DesiredPool, PublishedPool},
-        },
-        resource_name::ResourceName,
+use machinist_device::{
+    dra::{
+        device_names::device_name,
+        traits::{DesiredPool, PublishedPool},
     },
-    dra::api::{health, v1, v1beta1},
+    resource_name::ResourceName,
 };
+use machinist_device_plugins::dra::api::{health, v1, v1beta1};
 use pod_resources::PodResourcesDouble;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -188,7 +186,7 @@ async fn a_driver_is_found_by_the_watcher_and_offers_what_it_speaks() {
     stage
         .published
         .send_modify(|it| it.resources = Some([ResourceName::new(TTY).unwrap()].into()));
-    let served = |status: &machinist::device::status::DevicesStatus| {
+    let served = |status: &machinist_device::status::DevicesStatus| {
         status.devices.first().is_some_and(|it| it.registered)
     };
     stage.agent.until("it is served", served).await;

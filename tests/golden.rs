@@ -33,13 +33,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use machinist::{
-    machine_config::{self, ConfigRules, MachineConfig, Overwrite},
-    plan::{Capabilities, HostKind, OsCapabilities, Plan, Policies},
-    reason::Reason,
-    rootfs::{SnapshotObject, TreeSnapshot},
-    update::{cache::ObservationCache, observe_and_plan, store},
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::{ConfigRules, MachineConfig, Overwrite};
+use machinist_plan::{Capabilities, HostKind, OsCapabilities, Plan, Policies};
+use machinist_rootfs::{SnapshotObject, TreeSnapshot};
+use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
 use sandbox::{
     Nobody, Sandbox, Written, at, conduct, difference, from_environment, long, once,
@@ -177,9 +175,13 @@ fn a_first_config_is_compared_with_the_one_that_another_daemon_left() {
     let same = rendered("rendered-worker-1", "/dev/sda");
     let other = rendered("rendered-worker-0", "/dev/sdx");
     let to = rendered("rendered-worker-2", "/dev/sda").to_string();
-    let documents = machine_config::parse(&to, "to.json", &ConfigRules::default()).unwrap();
-    let order = machine_config::MergeOrder::AsGiven;
-    let to = Written(machine_config::merge(documents, "worker", order).unwrap().0);
+    let documents = machinist_ignition::parse(&to, "to.json", &ConfigRules::default()).unwrap();
+    let order = machinist_ignition::MergeOrder::AsGiven;
+    let to = Written(
+        machinist_ignition::merge(documents, "worker", order)
+            .unwrap()
+            .0,
+    );
     let cases: [(&[(&str, &serde_json::Value)], usize); 5] = [
         (&[(CURRENT_CONFIG, &same)], 0),
         (&[(ENCAPSULATED, &same)], 0),
@@ -239,10 +241,10 @@ impl Case<'_> {
 
     fn config(&self, name: &str) -> Option<Written> {
         let text = fs::read_to_string(self.dir.join(name)).ok()?;
-        let documents = machine_config::parse(&text, name, &ConfigRules::default())
+        let documents = machinist_ignition::parse(&text, name, &ConfigRules::default())
             .unwrap_or_else(|refusals| panic!("{}: {refusals:?}", self.dir.display()));
-        let order = machine_config::MergeOrder::AsGiven;
-        let (config, _) = machine_config::merge(documents, "worker", order)
+        let order = machinist_ignition::MergeOrder::AsGiven;
+        let (config, _) = machinist_ignition::merge(documents, "worker", order)
             .unwrap_or_else(|refusals| panic!("{}: {refusals:?}", self.dir.display()));
         let name = name.trim_end_matches(".yaml").to_owned();
         Some(Written(MachineConfig { name, ..config }))
@@ -322,7 +324,7 @@ fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
 }
 
 fn apply(sandbox: &Sandbox, to: &Written) {
-    let conduct = machinist::update::reconciler::ReconcilerOptions {
+    let conduct = machinist_update::reconciler::ReconcilerOptions {
         capabilities: OFFLINE,
         ..conduct(false)
     };

@@ -20,17 +20,14 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use machinist::{
-    abs_path::AbsPath,
-    agent,
-    machine_config::ConfigRules,
-    plan::Policies,
-    rootfs::Root,
-    settings::Owners,
-    update::{
-        handover::{self, HandoverError},
-        store::{self, StateStore},
-    },
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::ConfigRules;
+use machinist_plan::Policies;
+use machinist_rootfs::Root;
+use machinist_status::settings::Owners;
+use machinist_update::{
+    handover::{self, HandoverError},
+    store::{self, StateStore},
 };
 use serde_json::{Value, json};
 
@@ -174,7 +171,7 @@ impl Machine {
         all
     }
 
-    fn journal(&self) -> machinist::update::journal::Journal {
+    fn journal(&self) -> machinist_update::journal::Journal {
         store::peek(&Root::open(self.0.path()).unwrap()).unwrap()
     }
 }
@@ -438,9 +435,9 @@ fn gives_back(store: &StateStore) -> Result<Vec<(AbsPath, AbsPath)>, HandoverErr
 
 fn adopts(root: &Root) -> Result<(), HandoverError> {
     let found = handover::find(root, &ConfigRules::default())?;
-    let capabilities = agent::look_capabilities(root, Owners::Auto);
+    let capabilities = machinist_agent::look_capabilities(root, Owners::Auto);
     let policies = Policies::default();
-    let looked = agent::adoption(root, found, capabilities, &policies);
+    let looked = machinist_agent::adoption(root, found, capabilities, &policies);
     let adoption = tokio::runtime::Runtime::new().unwrap().block_on(looked)?;
     handover::adopt(&StateStore::open(root)?, &adoption, Vec::new()).map(drop)
 }

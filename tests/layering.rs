@@ -1,5 +1,5 @@
-//! Checks the diagram in ARCHITECTURE.md against the code: every path, in `use` lines and written
-//! in full, is compared with the table of layering rules.
+//! Checks the layering rules: the crate table in ARCHITECTURE.md against the manifests, and every
+//! path in the code, in `use` lines and written in full, against the rules inside crates.
 
 #![allow(
     clippy::disallowed_methods,
@@ -9,6 +9,8 @@
 
 #[path = "layering/checker.rs"]
 mod checker;
+#[path = "layering/manifests.rs"]
+mod manifests;
 #[path = "layering/paths.rs"]
 mod paths;
 #[path = "layering/table.rs"]
@@ -16,10 +18,7 @@ mod table;
 #[path = "layering/tokens.rs"]
 mod tokens;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use checker::violations;
 
@@ -27,21 +26,27 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every source file, by its path below `src`.
+/// Every source file with its text. The name is `CRATE/path.rs`, below the crate's sources; files
+/// of the program have no crate in front.
 fn sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut todo = vec![root().join("src")];
-    while let Some(dir) = todo.pop() {
+    let mut todo = vec![(root().join("src"), String::new())];
+    for name in manifests::crates() {
+        let directory = root().join("crates").join(&name).join("src");
+        todo.push((directory, name.replace('-', "_")));
+    }
+    while let Some((dir, prefix)) = todo.pop() {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let below = match prefix.as_str() {
+                "" => name.to_owned(),
+                prefix => format!("{prefix}/{name}"),
+            };
             if path.is_dir() {
-                todo.push(path);
-            } else if path.extension().is_some_and(|kind| kind == "rs") {
-                let short: PathBuf = path.strip_prefix(root().join("src")).unwrap().into();
-                found.push((
-                    short.to_str().unwrap().to_owned(),
-                    fs::read_to_string(&path).unwrap(),
-                ));
+                todo.push((path, below));
+            } else if name.ends_with(".rs") {
+                found.push((below, fs::read_to_string(&path).unwrap()));
             }
         }
     }
@@ -59,7 +64,7 @@ fn no_room_imports_what_its_wall_keeps_out() {
     }
     assert!(
         found.is_empty(),
-        "{} walls are broken:\n{}",
+        "{} layering rules are broken:\n{}",
         found.len(),
         found.join("\n")
     );
@@ -80,11 +85,12 @@ fn every_allowance_is_used() {
 #[test]
 fn the_table_in_the_architecture_is_the_one_that_is_checked() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let drawn = table::as_markdown();
-    assert!(
-        page.contains(&drawn),
-        "the section \"Layering rules\" of ARCHITECTURE.md must hold this table:\n{drawn}"
-    );
+    for drawn in [manifests::as_markdown(), table::as_markdown()] {
+        assert!(
+            page.contains(&drawn),
+            "ARCHITECTURE.md must hold this table:\n{drawn}"
+        );
+    }
 }
 
 #[test]

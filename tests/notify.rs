@@ -10,7 +10,7 @@
 
 use std::{os::unix::net::UnixDatagram, process::Command, time::Duration};
 
-use machinist::systemd::Notifier;
+use machinist_systemd::Notifier;
 
 const CHILD: &str = "MACHINIST_TEST_SPEAKS";
 

@@ -29,12 +29,10 @@ mod update_case;
 
 use std::collections::HashSet;
 
-use machinist::{
-    reason::Reason,
-    rootfs::{
-        FsOp, FsOpKind, Root,
-        crash_replay::{Model, SearchBudget},
-    },
+use machinist_base::reason::Reason;
+use machinist_rootfs::{
+    FsOp, FsOpKind, Root,
+    crash_replay::{Model, SearchBudget},
 };
 
 use machine::{Found, Recorded, as_at_boot};

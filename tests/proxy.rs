@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use fake_kubelet::KubeletDouble;
 use harness::{Stage, has};
-use machinist::kubelet::api::v1beta1 as api;
+use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use plugin::{Does, Plugin, device};
 
 const GPU: &str = "acme.dev/gpu";
@@ -264,14 +264,17 @@ fn the_file_and_the_paths_on_the_page_for_vendors_are_those_that_work() {
     let page = std::fs::read_to_string(page).unwrap();
     let mut blocks = page.split("```yaml\n").skip(1);
     let file = blocks.next().unwrap().split("```").next().unwrap();
-    let vendor = machinist::device::vendor_declaration::parse("acme.yaml", file).unwrap();
+    let vendor = machinist_device::vendor_declaration::parse("acme.yaml", file).unwrap();
     let directory = format!(
         "path: {}/{}",
-        machinist::plugin_proxy::VENDOR_DIRS_ROOT,
+        machinist_device_plugins::plugin_proxy::VENDOR_DIRS_ROOT,
         vendor.name
     );
     let mount = blocks.next().unwrap();
     assert!(mount.contains(&directory), "{directory}");
-    let usual = format!("mountPath: {}", machinist::kubelet::DEVICE_PLUGIN_DIR);
+    let usual = format!(
+        "mountPath: {}",
+        machinist_device_plugins::kubelet::DEVICE_PLUGIN_DIR
+    );
     assert!(mount.contains(&usual), "{usual}");
 }

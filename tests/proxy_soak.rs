@@ -19,7 +19,7 @@ mod plugin;
 
 use fake_kubelet::KubeletDouble;
 use harness::{Stage, has, until};
-use machinist::kubelet::api::v1beta1 as api;
+use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use plugin::{Plugin, device};
 
 const GPU: &str = "acme.dev/gpu";

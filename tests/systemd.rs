@@ -18,14 +18,12 @@ use std::{
 };
 
 use fake_systemd::{Job, PretendSystemd, Reboot, Unit};
-use machinist::{
-    reason::Reason,
-    systemd::{
-        ActiveState, BusAddresses, InhibitMode, JobResult, JobVerb, LoadState, Method, RebootFlags,
-        RebootProof, SystemState, Systemd, SystemdErrorKind,
-    },
-    update::service_port::{RebootKind, RebootMethod, Services},
+use machinist_base::reason::Reason;
+use machinist_systemd::{
+    ActiveState, BusAddresses, InhibitMode, JobResult, JobVerb, LoadState, Method, RebootFlags,
+    RebootProof, SystemState, Systemd, SystemdErrorKind,
 };
+use machinist_update::service_port::{RebootKind, RebootMethod, Services};
 use tokio::time::Instant;
 
 const LIMIT: Duration = Duration::from_secs(60);

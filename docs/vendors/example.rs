@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use machinist::vendor_api::api::v1::{
+use machinist_device_plugins::vendor_api::api::v1::{
     self as api, answer::Answer, from_agent::Said as FromAgent, from_vendor::Said, question::Asked,
 };
 use tokio::{sync::mpsc, time::sleep};

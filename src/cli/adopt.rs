@@ -10,14 +10,11 @@ use super::{
     output::{print_error, warn},
     print, print_data, short, start_logging_beside_a_page,
 };
-use crate::{
-    agent,
-    plan::PlanDocument,
-    settings::Fragment,
-    update::{
-        handover::{self, Adoption, HandoverError},
-        store::StateStore,
-    },
+use machinist_plan::PlanDocument;
+use machinist_status::settings::Fragment;
+use machinist_update::{
+    handover::{self, Adoption, HandoverError},
+    store::StateStore,
 };
 
 /// Flags of `adopt`.
@@ -48,7 +45,7 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
     let context = ConfigContext::open(global, Fragment::default(), false)?;
     start_logging_beside_a_page(context.settings.log)?;
     check_no_mcd(&context)?;
-    let rules = agent::rules(&context.settings);
+    let rules = machinist_agent::rules(&context.settings);
     let found = match handover::find(&context.root, &rules) {
         Ok(found) => found,
         Err(error) => return refused(error),
@@ -62,9 +59,9 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
         told.check_current_config(&found.config.name)?;
     }
     // As for an update, a live machine needs the capabilities for writing its state.
-    let capabilities = agent::capabilities(&context.root, context.settings.owners)?;
+    let capabilities = machinist_agent::capabilities(&context.root, context.settings.owners)?;
     let policies = context.policies()?;
-    let looked = agent::adoption(&context.root, found, capabilities, &policies);
+    let looked = machinist_agent::adoption(&context.root, found, capabilities, &policies);
     let adoption = match short()?.block_on(looked) {
         Ok(adoption) => adoption,
         Err(error) => return refused(error),
@@ -82,7 +79,7 @@ pub(super) fn run(global: &Global, args: &AdoptArgs) -> anyhow::Result<Exit> {
         warn("nothing was changed");
         return Ok(Exit::Failed);
     }
-    let failed = short()?.block_on(agent::failed_units(&context.root));
+    let failed = short()?.block_on(machinist_agent::failed_units(&context.root));
     let adopted = StateStore::open(&context.root).map_err(HandoverError::from);
     let adopted = adopted.and_then(|store| handover::adopt(&store, &adoption, failed));
     let base = explain_lock_error(adopted)?;

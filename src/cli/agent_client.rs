@@ -10,14 +10,10 @@ use super::{
     config_context::print_refusals, confirm, print, print_data, progress::UpdateProgressLine,
     short, status,
 };
-use crate::{
-    admin::{AgentClientError, submit_config},
-    agent,
-    machine_config::{self, MachineConfig},
-    plan::Plan,
-    settings,
-    status::{Status, UpdateOutcomeStatus, UpdateStatus},
-};
+use machinist_agent::admin::{AgentClientError, submit_config};
+use machinist_ignition::MachineConfig;
+use machinist_plan::Plan;
+use machinist_status::{Status, UpdateOutcomeStatus, UpdateStatus, settings};
 
 /// The interval for polling the agent's progress, short enough to look smooth.
 const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -59,8 +55,8 @@ pub(super) fn apply_through_agent(
             return Ok(Exit::Failed);
         }
     }
-    let digest = machine_config::digest(config);
-    let text = machine_config::to_portable_json(config)?;
+    let digest = machinist_ignition::digest(config);
+    let text = machinist_ignition::to_portable_json(config)?;
     let taken = submit_config(&context.root, how.by, &config.name, &text)?;
     let progress = UpdateProgressLine::new(how.output);
     let digest = digest.to_string();
@@ -75,9 +71,9 @@ pub(super) fn apply_through_agent(
 
 /// The plan; none if the config is refused, after printing the refusals.
 fn plan(context: &ConfigContext, config: &MachineConfig) -> anyhow::Result<Option<Plan>> {
-    let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
+    let capabilities = machinist_agent::look_capabilities(&context.root, context.settings.owners);
     let policies = context.policies()?;
-    let planned = agent::plan(&context.root, config, capabilities, &policies);
+    let planned = machinist_agent::plan(&context.root, config, capabilities, &policies);
     let planned = short()?.block_on(planned)?;
     match planned {
         Ok(plan) => Ok(Some(plan)),

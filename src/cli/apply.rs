@@ -18,22 +18,20 @@ use super::{
     progress::UpdateProgressLine,
     start_logging_beside_a_page,
 };
-use crate::{
-    agent::{self, reporter::finished},
-    clock::Clock,
-    digest::Digest,
-    error_chain::chain,
-    machine_config::{self, MachineConfig},
-    plan::Plan,
-    rootfs::Root,
+use machinist_agent::reporter::finished;
+use machinist_base::{clock::Clock, digest::Digest, error_chain::chain};
+use machinist_ignition::MachineConfig;
+use machinist_plan::Plan;
+use machinist_rootfs::Root;
+use machinist_status::{
+    UpdateOutcomeStatus,
     settings::{Fragment, Owners},
-    status::UpdateOutcomeStatus,
-    update::{
-        journal::UpdateRecord,
-        pinned_config::PinnedConfig,
-        reconciler::{DesiredConfig, UpdateReport},
-        store,
-    },
+};
+use machinist_update::{
+    journal::UpdateRecord,
+    pinned_config::PinnedConfig,
+    reconciler::{DesiredConfig, UpdateReport},
+    store,
 };
 
 /// Flags of `apply`.
@@ -112,7 +110,7 @@ pub(super) fn once(
     let ApplyMode { by, yes, output } = how;
     let refused = Arc::new(AtomicBool::new(false));
     let said_no = Arc::clone(&refused);
-    let digest = machine_config::digest(&config);
+    let digest = machinist_ignition::digest(&config);
     let config = Arc::new(config);
     let hold = over.map(|over| PinnedConfig {
         config: Arc::clone(&config),
@@ -140,7 +138,7 @@ pub(super) fn once(
     }
     let before = newest(&store::peek(&context.root)?.history);
     let progress = UpdateProgressLine::new(output);
-    let ran = daemon()?.block_on(agent::apply_once(
+    let ran = daemon()?.block_on(machinist_agent::apply_once(
         &context.root,
         &context.settings,
         context.policies()?,

@@ -14,11 +14,10 @@ use super::{
     journal, man, plan, recover, release, render, rollback, run, settings, status, uninstall,
     vendor_check, verify,
 };
-use crate::{
-    abs_path::AbsPath,
-    agent,
-    rootfs::Root,
-    settings::{Fragment, LogFormat, Owners, SettingsFile, SettingsLocation, SourceSetting},
+use machinist_base::abs_path::AbsPath;
+use machinist_rootfs::Root;
+use machinist_status::settings::{
+    Fragment, LogFormat, Owners, SettingsFile, SettingsLocation, SourceSetting,
 };
 
 /// Applies machine configs, advertises devices to the kubelet and reports whether the machine is
@@ -129,7 +128,7 @@ impl Global {
 
     /// The sources of the settings, including flags.
     pub fn settings_place(&self, root: &Root, flags: Fragment) -> anyhow::Result<SettingsLocation> {
-        let pool = agent::pool_settings::stored_pool(root);
+        let pool = machinist_agent::pool_settings::stored_pool(root);
         let root_alone = root.accepts_only_root();
         let (root, dir) = match &self.config {
             Some(own) => (open_config(own)?, AbsPath::root()),

@@ -4,10 +4,8 @@ use std::io::{self, IsTerminal as _};
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{
-    logging::{self, TelemetryError},
-    settings::{LogLevel, LogSettings},
-};
+use crate::logging::{self, TelemetryError};
+use machinist_status::settings::{LogLevel, LogSettings};
 
 /// For the daemon: two workers, so that a blocking step in one does not block the probes.
 pub fn daemon() -> io::Result<Runtime> {
@@ -29,7 +27,7 @@ pub fn start_logging(log: LogSettings) -> Result<(), TelemetryError> {
 
 /// The log filter at a terminal, for commands that print a report: only warnings, except those that
 /// the printed plan contains.
-const REPORT_LOG_FILTER: &str = "warn,machinist::update::reconciler::planning=error";
+const REPORT_LOG_FILTER: &str = "warn,machinist_update::reconciler::planning=error";
 
 /// Like [`start_logging`], for a command that prints a report. At a terminal it logs less, unless
 /// the user asks for more.

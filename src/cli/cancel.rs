@@ -10,13 +10,10 @@ use super::{
     Exit, Global, OutputFormatArg, args::duration, node_selection::SelectedNodes,
     node_selection::log, output::print_error, print_data, short, start_logging_beside_a_page,
 };
-use crate::{
-    cluster::{
-        Cluster, ClusterError,
-        update_cancel::{UpdateAnnotations, read_annotations, request_cancel},
-    },
-    error_chain::chain,
-    reason::Reason,
+use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_cluster::{
+    Cluster, ClusterError,
+    update_cancel::{UpdateAnnotations, read_annotations, request_cancel},
 };
 
 /// The interval for polling the Node while waiting for the agent's answer.

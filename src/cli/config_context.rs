@@ -3,21 +3,19 @@
 use anyhow::{Context as _, bail};
 
 use super::{ConfigArgs, Global};
-use crate::{
-    abs_path::AbsPath,
+use machinist_agent::{
+    Origin,
     admin::{self, DesiredConfigReply},
-    agent::{self, Origin},
-    cluster::ClusterEnv,
     config_dir::{DirectorySource, LocalFiles, STANDALONE_POOL},
-    machine_config::{
-        self, ConfigLoader, ConfigRules, MachineConfig, MergeOrder, Refusal, RejectedConfig,
-        TextSource,
-    },
-    plan::{Plan, Policies},
-    reason::Reason,
-    rootfs::{Root, RootError},
-    settings::{Fragment, Settings, SettingsLocation, SourceSetting},
 };
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_cluster::ClusterEnv;
+use machinist_ignition::{
+    ConfigLoader, ConfigRules, MachineConfig, MergeOrder, Refusal, RejectedConfig, TextSource,
+};
+use machinist_plan::{Plan, Policies};
+use machinist_rootfs::{Root, RootError};
+use machinist_status::settings::{Fragment, Settings, SettingsLocation, SourceSetting};
 
 /// The root with its settings.
 #[derive(Debug)]
@@ -46,18 +44,22 @@ impl ConfigContext {
 
     /// The directory that configs come from; an error if a cluster determines the desired config.
     pub(super) fn source(&self) -> anyhow::Result<DirectorySource> {
-        let access = agent::access(&self.root, &self.settings, &cluster_env(false));
+        let access = machinist_agent::access(&self.root, &self.settings, &cluster_env(false));
         match self.settings.source.clone().resolve_auto(access.is_some()) {
             SourceSetting::Cluster => bail!(
                 "the config source is the cluster and no agent is running: start the agent, or give files or --source dir:PATH"
             ),
-            chosen => Ok(agent::source(&self.root, &self.settings, &chosen)?),
+            chosen => Ok(machinist_agent::source(
+                &self.root,
+                &self.settings,
+                &chosen,
+            )?),
         }
     }
 
     /// The source of the agent's configs.
     pub(super) fn origin(&self, pod_uid: Option<String>) -> anyhow::Result<Origin> {
-        let access = agent::access(&self.root, &self.settings, &cluster_env(true));
+        let access = machinist_agent::access(&self.root, &self.settings, &cluster_env(true));
         match (
             self.settings.source.clone().resolve_auto(access.is_some()),
             access,
@@ -66,7 +68,7 @@ impl ConfigContext {
             (SourceSetting::Cluster, None) => bail!(
                 "`source: cluster` outside a pod requires a kubeconfig: set --kubeconfig or `cluster.kubeconfig`"
             ),
-            (chosen, _) => Ok(Origin::Directory(agent::source(
+            (chosen, _) => Ok(Origin::Directory(machinist_agent::source(
                 &self.root,
                 &self.settings,
                 &chosen,
@@ -105,7 +107,7 @@ impl ConfigContext {
     /// The desired config of the Node, from the agent that has read it.
     fn the_nodes(&self) -> anyhow::Result<MachineConfig> {
         let DesiredConfigReply { name, config } = admin::fetch_desired_config(&self.root)?;
-        let mut config = machine_config::from_portable_json(config.as_slice())?;
+        let mut config = machinist_ignition::from_portable_json(config.as_slice())?;
         let status = super::agent_client::agent(self)?;
         let warnings = status.filter(|status| status.config.desired == name);
         config.notes.0.extend(
@@ -145,7 +147,7 @@ impl ConfigContext {
             let shown = file.display().to_string();
             let whole =
                 std::path::absolute(file).with_context(|| format!("cannot find {shown}"))?;
-            let whole = agent::plain(&whole)?;
+            let whole = machinist_agent::plain(&whole)?;
             local.text(&shown, whole.parent().unwrap_or_else(AbsPath::root));
             match read(&slash, &whole, &shown) {
                 Ok(bytes) => {
@@ -175,8 +177,8 @@ impl ConfigContext {
             order: MergeOrder::WorkerFirst,
             roles: &self.settings.source_roles,
         };
-        let merged =
-            agent::config_validator(&self.settings).judged(gathering.config(files, missing));
+        let merged = machinist_agent::config_validator(&self.settings)
+            .judged(gathering.config(files, missing));
         Ok(merged.map(|(config, warnings)| {
             for warning in &warnings {
                 super::output::warn(warning);
@@ -191,9 +193,9 @@ impl ConfigContext {
     pub(super) fn all_refusals(&self, refused: RejectedConfig) -> Vec<Refusal> {
         let RejectedConfig { mut refusals, rest } = refused;
         let of_the_host = rest.and_then(|rest| {
-            let capabilities = agent::look_capabilities(&self.root, self.settings.owners);
+            let capabilities = machinist_agent::look_capabilities(&self.root, self.settings.owners);
             let policies = self.policies().ok()?;
-            let looked = agent::plan(&self.root, &rest, capabilities, &policies);
+            let looked = machinist_agent::plan(&self.root, &rest, capabilities, &policies);
             super::short().ok()?.block_on(looked).ok()?.err()
         });
         let stands = |refusal: &Refusal| self.stands_alone(refusal) && !refusals.contains(refusal);
@@ -232,7 +234,7 @@ impl ConfigContext {
 
     /// The effective disruption policies.
     pub(super) fn policies(&self) -> anyhow::Result<Policies> {
-        Ok(agent::policies(
+        Ok(machinist_agent::policies(
             &self.root,
             &self.settings,
             self.place.own_uid,
@@ -269,13 +271,13 @@ fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> 
         let refusal = refuse("is a directory".to_owned());
         return Err(refusal.expected(format!("a file, or --source dir:{shown}")));
     }
-    if !machine_config::is_config_name(shown) {
+    if !machinist_ignition::is_config_name(shown) {
         let refusal = refuse("not a config file name".to_owned());
         return Err(refusal.expected("a name that ends in .yaml, .yml, .json, .ign or .bu"));
     }
     slash
         .read(whole, MAX_FILE_BYTES)
-        .map_err(|error| refuse(crate::error_chain::chain(&error)))
+        .map_err(|error| refuse(machinist_base::error_chain::chain(&error)))
 }
 
 /// The maximum file size in bytes, as for a source.

@@ -9,10 +9,8 @@ use super::{
     output::print_error,
     print_data, short, start_logging_beside_a_page,
 };
-use crate::{
-    cluster::node_commands::{self, CordonRequest, PreviousCordon},
-    error_chain::chain,
-};
+use machinist_base::error_chain::chain;
+use machinist_cluster::node_commands::{self, CordonRequest, PreviousCordon};
 
 /// Flags of `cordon`.
 #[derive(Debug, Args)]
@@ -60,7 +58,7 @@ struct NodeCordonResult {
     changed: bool,
     held_by_agent: bool,
     message: Option<String>,
-    reason: Option<crate::reason::Reason>,
+    reason: Option<machinist_base::reason::Reason>,
 }
 
 /// The output document.
@@ -126,7 +124,7 @@ async fn set(nodes: &SelectedNodes, wish: CordonRequest) -> anyhow::Result<Vec<N
             reason: done
                 .as_ref()
                 .err()
-                .map(crate::cluster::ClusterError::reason),
+                .map(machinist_cluster::ClusterError::reason),
             node,
         });
     }

@@ -10,14 +10,10 @@ use serde::{Serialize, Serializer};
 use super::{
     Exit, Global, OutputFormatArg, config_context::ConfigContext, print_data, status::fetch_status,
 };
-use crate::{
-    abs_path::AbsPath,
-    agent,
-    device::{Resource, ServeMode, SmallMap, quantity::Quantity, registry},
-    rootfs::Root,
-    settings::Fragment,
-    status::ResourceStatus,
-};
+use machinist_base::abs_path::AbsPath;
+use machinist_device::{Resource, ServeMode, SmallMap, quantity::Quantity, registry};
+use machinist_rootfs::Root;
+use machinist_status::{ResourceStatus, settings::Fragment};
 
 /// Arguments of `devices`.
 #[derive(Debug, Args)]
@@ -75,10 +71,10 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
     let shown = args.file.display().to_string();
     let whole = std::path::absolute(&args.file)?;
     let slash = Root::open(std::path::Path::new("/"))?;
-    let read = registry::text_of(&slash, &agent::plain(&whole)?, &shown);
-    let file = agent::plain(&whole)?;
+    let read = registry::text_of(&slash, &machinist_agent::plain(&whole)?, &shown);
+    let file = machinist_agent::plain(&whole)?;
     let context = ConfigContext::open(global, Fragment::default(), false)?;
-    let allowances = agent::allowances(&context.settings);
+    let allowances = machinist_agent::allowances(&context.settings);
     let root = &context.root;
     let found = read
         .map_err(|refusal| vec![refusal])

@@ -15,18 +15,16 @@ use super::{
     node_selection::{DryRunArg, SelectedNodes, log},
     print_data, selector, short, start_logging_beside_a_page,
 };
-use crate::{
-    clock::Clock,
-    cluster::{
-        Cluster,
-        node_commands::{self, CordonRequest},
-        pods::NodePods,
-    },
-    drain::{
-        DrainRules, Grace, LossPolicy,
-        eviction::{
-            BudgetMode, DEFAULT_MAX_CONCURRENT_EVICTIONS, Drain, DrainError, ForceState, Options,
-        },
+use machinist_base::clock::Clock;
+use machinist_cluster::{
+    Cluster,
+    node_commands::{self, CordonRequest},
+    pods::NodePods,
+};
+use machinist_drain::{
+    DrainRules, Grace, LossPolicy,
+    eviction::{
+        BudgetMode, DEFAULT_MAX_CONCURRENT_EVICTIONS, Drain, DrainError, ForceState, Options,
     },
 };
 

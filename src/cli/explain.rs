@@ -11,14 +11,14 @@ use super::{
     node_selection::{ClusterArgs, log},
     print_data, root_flag, start_logging_beside_a_page,
 };
-use crate::{
-    reason::Reason,
+use machinist_base::reason::Reason;
+use machinist_status::{
+    Finding, JOURNAL_TOO_NEW_ADVICE, JOURNAL_UNREADABLE_ADVICE, explain,
     settings::{Fragment, Job},
-    status::{Finding, JOURNAL_TOO_NEW_ADVICE, JOURNAL_UNREADABLE_ADVICE, explain},
-    update::{
-        pinned_config::PinnedConfig,
-        store::{self, StoreError},
-    },
+};
+use machinist_update::{
+    pinned_config::PinnedConfig,
+    store::{self, StoreError},
 };
 
 /// Flags of `explain`.
@@ -124,7 +124,7 @@ fn sentence(finding: &Finding) -> String {
         !finding.message.contains(code.as_str())
     });
     let code = code.map_or(String::new(), |code| format!(" [{code}]"));
-    let text = crate::plan::escape_line(&format!("{}{code}", finding.message));
+    let text = machinist_plan::escape_line(&format!("{}{code}", finding.message));
     let mut page = super::output::wrapped("- ", "  ", &text);
     if !finding.advice.is_empty() {
         page += &super::output::wrapped("    → ", "      ", &finding.advice);

@@ -4,13 +4,11 @@
 use clap::Args;
 
 use super::{Exit, Global, config_context::ConfigContext, daemon, print, start_logging};
-use crate::{
-    agent::boot_guard,
-    error_chain::chain,
-    rootfs::Root,
-    settings::{self, Fragment, Reboot, Settings, SettingsInputs},
-    update::store,
-};
+use machinist_agent::boot_guard;
+use machinist_base::error_chain::chain;
+use machinist_rootfs::Root;
+use machinist_status::settings::{self, Fragment, Reboot, Settings, SettingsInputs};
+use machinist_update::store;
 
 /// Flags of `guard`.
 #[derive(Debug, Args)]

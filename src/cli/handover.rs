@@ -8,13 +8,12 @@ use clap::Args;
 use tokio::runtime::Runtime;
 
 use super::{config_context::ConfigContext, output::warn, short};
-use crate::{
-    agent::{self, HandoverNode},
-    cluster::{ClusterAccess, ClusterEnv, ClusterError, update_cancel::UpdateAnnotations},
-    error_chain::chain,
-    reason::Reason,
-    update::handover::HandoverError,
+use machinist_agent::HandoverNode;
+use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_cluster::{
+    ClusterAccess, ClusterEnv, ClusterError, update_cancel::UpdateAnnotations,
 };
+use machinist_update::handover::HandoverError;
 
 /// The cluster of the machine, and whether the user is asked for confirmation.
 #[derive(Debug, Args)]
@@ -53,7 +52,7 @@ impl Handover {
         // The flag takes precedence over the settings, as everywhere.
         let access = match &self.kubeconfig {
             Some(_) => ClusterAccess::of_agent(&surroundings),
-            None => agent::access(&context.root, &context.settings, &surroundings),
+            None => machinist_agent::access(&context.root, &context.settings, &surroundings),
         };
         let Some(access) = access else {
             return Ok(None);
@@ -128,7 +127,7 @@ impl NodeStanding {
 
 /// Refuses if machine-config-daemon runs on this machine.
 pub(super) fn check_no_mcd(context: &ConfigContext) -> anyhow::Result<()> {
-    match agent::other_daemon(&context.root)? {
+    match machinist_agent::other_daemon(&context.root)? {
         Some(seen) => bail!("{seen}: remove it from this node first"),
         None => Ok(()),
     }
@@ -137,7 +136,7 @@ pub(super) fn check_no_mcd(context: &ConfigContext) -> anyhow::Result<()> {
 /// Explains the error if an agent holds the lock of the state.
 pub(super) fn explain_lock_error<T>(done: Result<T, HandoverError>) -> anyhow::Result<T> {
     match done {
-        Err(HandoverError::Store(error @ crate::update::store::StoreError::Locked { .. })) => {
+        Err(HandoverError::Store(error @ machinist_update::store::StoreError::Locked { .. })) => {
             let how = "stop the agent of this machine first";
             Err(anyhow::Error::new(error).context(how))
         }

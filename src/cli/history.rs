@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{Exit, Format, Global, OutputFormatArg, output::unused_file_name, print, print_data};
-use crate::{
-    abs_path::AbsPath,
-    agent::{self, reporter::finished},
-    rootfs::{Meta, Root},
-    status::{UpdateStatus, render_history, timeline},
-    update::store,
-};
+use machinist_agent::reporter::finished;
+use machinist_base::abs_path::AbsPath;
+use machinist_rootfs::{Meta, Root};
+use machinist_status::{UpdateStatus, render_history, timeline};
+use machinist_update::store;
 
 /// Flags of `history`.
 #[derive(Debug, Args)]
@@ -59,7 +57,7 @@ pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
 /// directory, so the text is written to a new file, which is renamed when it is complete.
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let slash = Root::open(Path::new("/"))?;
-    let whole = agent::plain(&std::path::absolute(file)?)?;
+    let whole = machinist_agent::plain(&std::path::absolute(file)?)?;
     let dir = whole.parent().unwrap_or_else(AbsPath::root);
     let new = dir.join(&unused_file_name(&format!(".{}.", whole.file_name())))?;
     let written = slash

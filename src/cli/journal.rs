@@ -7,13 +7,11 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 
 use super::{Confirmation, Exit, Global, OutputFormatArg, confirm, print, print_data};
-use crate::{
-    clock::Clock,
-    rootfs::Root,
-    update::{
-        journal::{Journal, Transaction},
-        store::{self, StateStore, StoreError, paths},
-    },
+use machinist_base::clock::Clock;
+use machinist_rootfs::Root;
+use machinist_update::{
+    journal::{Journal, Transaction},
+    store::{self, StateStore, StoreError, paths},
 };
 
 /// Arguments of `journal`.

@@ -46,13 +46,11 @@ pub use prompt::{Confirmation, NotATerminal, confirm};
 
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
-use crate::{
-    agent::{self, AgentError},
-    error_chain::chain,
-    logging::TelemetryError,
-    rootfs::Root,
-    settings::{FindError, LoadError},
-};
+use crate::logging::TelemetryError;
+use machinist_agent::AgentError;
+use machinist_base::error_chain::chain;
+use machinist_rootfs::Root;
+use machinist_status::settings::{FindError, LoadError};
 
 /// The exit codes, which are part of the stable interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +147,8 @@ fn code_of(error: &anyhow::Error) -> Exit {
         Some(LoadError::Find(FindError::Read(error))) => error.is_wrong_kind(),
         None | Some(LoadError::Find(FindError::Path(_))) => false,
     };
-    let settings = settings || error.is::<args::NonUtf8Env>() || error.is::<agent::PoliciesError>();
+    let settings =
+        settings || error.is::<args::NonUtf8Env>() || error.is::<machinist_agent::PoliciesError>();
     let settings = settings || matches!(error.downcast_ref(), Some(AgentError::Policies(_)));
     let filter = matches!(error.downcast_ref(), Some(TelemetryError::Filter { .. }));
     match settings || filter {

@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::{Global, output::print_error, selector};
-use crate::{
-    cluster::{
-        Cluster, ClusterAccess, ClusterEnv,
-        node_commands::{self, DryRun},
-    },
-    error_chain::chain,
-    settings::{LogLevel, LogSettings},
+use machinist_base::error_chain::chain;
+use machinist_cluster::{
+    Cluster, ClusterAccess, ClusterEnv,
+    node_commands::{self, DryRun},
 };
+use machinist_status::settings::{LogLevel, LogSettings};
 
 /// The nodes, the cluster, and the dry-run mode.
 #[derive(Debug, Args)]
@@ -175,6 +173,6 @@ pub(super) fn log(global: &Global) -> LogSettings {
         },
         format: global
             .log_format
-            .unwrap_or(crate::settings::LogFormat::Auto),
+            .unwrap_or(machinist_status::settings::LogFormat::Auto),
     }
 }

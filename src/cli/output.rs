@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::{clock::Clock, status::sentences, text};
+use machinist_base::{clock::Clock, text};
+use machinist_status::sentences;
 
 /// The output format of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -133,12 +134,12 @@ pub(super) fn print_error(text: &str) {
 
 /// A failure with each of its reasons on its own line. A text that already ends with the code does
 /// not get it again.
-pub(super) fn failed(message: &str, code: crate::reason::Reason) -> String {
+pub(super) fn failed(message: &str, code: machinist_base::reason::Reason) -> String {
     let code = match message.contains(&format!("[{code}]")) {
         true => String::new(),
         false => format!(" [{code}]"),
     };
-    let mut told = sentences(&crate::plan::escape_line(message)).into_iter();
+    let mut told = sentences(&machinist_plan::escape_line(message)).into_iter();
     let first = told.next().unwrap_or_default();
     let mut text = wrapped("Failed: ", "  ", &format!("{first}{code}"));
     for more in told {

@@ -5,13 +5,10 @@ use clap::Args;
 use super::{
     ConfigArgs, Exit, Global, OutputFormatArg, config_context::ConfigContext, print_data, short,
 };
-use crate::{
-    agent,
-    machine_config::Refusal,
-    plan::{ConfigRef, Plan, PlanDocument},
-    rootfs::Root,
-    update::{observe_and_plan, store},
-};
+use machinist_ignition::Refusal;
+use machinist_plan::{ConfigRef, Plan, PlanDocument};
+use machinist_rootfs::Root;
+use machinist_update::{observe_and_plan, store};
 
 /// Flags of `plan`.
 #[derive(Debug, Args)]
@@ -33,12 +30,12 @@ pub struct PlanArgs {
 
 pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
     let context = ConfigContext::open(global, args.wanted.flags(), false)?;
-    let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
+    let capabilities = machinist_agent::look_capabilities(&context.root, context.settings.owners);
     let plan = match context.selected_config(&args.wanted)? {
         Err(wrong) => refused(context.all_refusals(wrong)),
         Ok(config) => {
             let policies = context.policies()?;
-            let looked = agent::plan(&context.root, &config, capabilities, &policies);
+            let looked = machinist_agent::plan(&context.root, &config, capabilities, &policies);
             let looked = short()?.block_on(looked)?;
             looked.unwrap_or_else(|refusals| Plan {
                 from: on(&context.root),

@@ -4,13 +4,11 @@
 use clap::Args;
 
 use super::{Exit, Global, guard::settings, print, short, start_logging};
-use crate::{
-    systemd::Systemd,
-    update::{
-        boot_id,
-        crash_recovery::recover,
-        store::{self, StateStore},
-    },
+use machinist_systemd::Systemd;
+use machinist_update::{
+    boot_id,
+    crash_recovery::recover,
+    store::{self, StateStore},
 };
 
 /// Flags of `recover`.

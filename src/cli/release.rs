@@ -11,16 +11,12 @@ use super::{
     output::{print_error, warn},
     print_data, start_logging_beside_a_page,
 };
-use crate::{
-    agent,
-    cluster::node::Uncordon,
-    error_chain::chain,
-    settings::Fragment,
-    status::DriftStatus,
-    update::{
-        handover::{self, HandoverError},
-        store::{self, StateStore},
-    },
+use machinist_base::error_chain::chain;
+use machinist_cluster::node::Uncordon;
+use machinist_status::{DriftStatus, settings::Fragment};
+use machinist_update::{
+    handover::{self, HandoverError},
+    store::{self, StateStore},
 };
 
 /// Flags of `release`.
@@ -63,8 +59,9 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     let context = ConfigContext::open(global, Fragment::default(), false)?;
     start_logging_beside_a_page(context.settings.log)?;
     check_no_mcd(&context)?;
-    let capabilities = agent::capabilities(&context.root, context.settings.owners)?;
-    let giving = agent::release_plan(&context.root, &store::peek(&context.root)?, capabilities)?;
+    let capabilities = machinist_agent::capabilities(&context.root, context.settings.owners)?;
+    let giving =
+        machinist_agent::release_plan(&context.root, &store::peek(&context.root)?, capabilities)?;
     let base = &giving.base;
     let told = args.handover.query_cluster(&context)?;
     if let Some(told) = &told {
@@ -91,7 +88,7 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Failed);
     }
     let said = told.as_ref().and_then(|told| said(told, &base.name));
-    let rules = agent::rules(&context.settings);
+    let rules = machinist_agent::rules(&context.settings);
     let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
     let handed = handover::hand_over(&store, &rules, said)?;
     let node = told.map(|told| tell(&told, &base.name)).transpose()?;

@@ -7,7 +7,7 @@ use super::{
     config_context::{ConfigContext, print_refusals},
     output::print_config,
 };
-use crate::machine_config::{to_machine_config, to_machine_config_yaml};
+use machinist_ignition::{to_machine_config, to_machine_config_yaml};
 
 /// Flags of `render`.
 #[derive(Debug, Args)]

@@ -9,12 +9,10 @@ use super::{
     config_context::ConfigContext,
     start_logging_beside_a_page,
 };
-use crate::{
-    settings::Fragment,
-    update::{
-        journal::{ConfigName, Journal},
-        observe_and_plan, store,
-    },
+use machinist_status::settings::Fragment;
+use machinist_update::{
+    journal::{ConfigName, Journal},
+    observe_and_plan, store,
 };
 
 /// Flags of `rollback`.

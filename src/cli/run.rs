@@ -10,11 +10,9 @@ use super::{
     config_context::ConfigContext,
     daemon, print, start_logging,
 };
-use crate::{
-    agent::{self, AgentSetup, Origin},
-    plan::Plan,
-    settings::{Fragment, Owners, SourceSetting},
-};
+use machinist_agent::{AgentSetup, Origin};
+use machinist_plan::Plan;
+use machinist_status::settings::{Fragment, Owners, SourceSetting};
 
 /// Flags of `run`.
 #[derive(Debug, Args)]
@@ -89,7 +87,7 @@ pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
     } = context;
     if matches!(source, Origin::Directory(_)) && place.pool.take().is_some() {
         // A machine whose source is a directory is no longer in a pool.
-        agent::pool_settings::remove_stored_pool(&root)?;
+        machinist_agent::pool_settings::remove_stored_pool(&root)?;
         settings = place.read()?;
     }
     let show = if root.is_live() && !std::io::stdout().is_terminal() {
@@ -104,7 +102,7 @@ pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
         source,
     };
     let runtime = daemon()?;
-    let ended = runtime.block_on(agent::run(setup, show));
+    let ended = runtime.block_on(machinist_agent::run(setup, show));
     // Do not wait for tasks that block in the kernel or on a pipe without a reader.
     runtime.shutdown_background();
     ended?;

@@ -1,7 +1,7 @@
 //! Parses label selectors and node names from the command line; errors count as wrong usage and
 //! quote the argument.
 
-use crate::kube_api::keys::is_object_name;
+use machinist_kube_api::keys::is_object_name;
 
 /// The prefixes that kubectl prints before the name of a node.
 const NODE_PREFIXES: [&str; 3] = ["node/", "nodes/", "no/"];

@@ -6,10 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Exit, Global, OutputFormatArg, print_data};
-use crate::{
-    agent,
-    settings::{EffectiveSetting, Fragment},
-};
+use machinist_status::settings::{EffectiveSetting, Fragment};
 
 /// Flags of `settings`.
 #[derive(Debug, Args)]
@@ -60,7 +57,7 @@ pub(super) fn run(global: &Global, args: SettingsArgs) -> anyhow::Result<Exit> {
 
 /// Checks a pool name with the rules of the API server, because it becomes part of a file name.
 fn pool_name(text: &str) -> Result<String, &'static str> {
-    match agent::pool_settings::is_name(text) {
+    match machinist_agent::pool_settings::is_name(text) {
         true => Ok(text.to_owned()),
         false => Err("invalid pool name; expected only a-z, 0-9, '-' and '.'"),
     }

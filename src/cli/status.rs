@@ -9,13 +9,11 @@ use super::{
     node_selection::{ClusterArgs, log},
     output, print, print_data, start_logging_beside_a_page,
 };
-use crate::{
-    admin::{self, AgentClientError},
-    clock::Clock,
-    plan::escape_line,
-    rootfs::Root,
-    status::{Status, render},
-};
+use machinist_agent::admin::{self, AgentClientError};
+use machinist_base::clock::Clock;
+use machinist_plan::escape_line;
+use machinist_rootfs::Root;
+use machinist_status::{Status, render};
 
 /// Flags of `status`.
 #[derive(Debug, Args)]
@@ -113,7 +111,7 @@ pub(super) fn fetch_status(root: &Root) -> anyhow::Result<Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::Mode;
+    use machinist_status::Mode;
 
     #[test]
     fn the_page_shows_no_character_of_others_that_steers() {

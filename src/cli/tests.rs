@@ -1,7 +1,7 @@
 use clap::{CommandFactory, Parser};
 
 use super::*;
-use crate::settings::{Owners, Settings, SourceSetting};
+use machinist_status::settings::{Owners, Settings, SourceSetting};
 
 /// All commands, including those that other modules compose, for parsing.
 #[derive(Debug, Parser)]
@@ -81,7 +81,7 @@ fn flags_become_settings() {
         panic!("{all:?}");
     };
     let directory = tempfile::tempdir().unwrap();
-    let root = crate::rootfs::Root::open(directory.path()).unwrap();
+    let root = machinist_rootfs::Root::open(directory.path()).unwrap();
     let place = all.global.settings_place(&root, run.flags()).unwrap();
     let settings = Settings::from_fragments([place.flags]).unwrap();
     assert_eq!(
@@ -94,7 +94,7 @@ fn flags_become_settings() {
     let said = settings
         .effective
         .iter()
-        .filter(|one| one.from != crate::settings::SettingOrigin::Default);
+        .filter(|one| one.from != machinist_status::settings::SettingOrigin::Default);
     let said: Vec<_> = said.map(|one| (one.key, one.from.to_string())).collect();
     let expected = [
         ("admin.listen", "--admin"),

@@ -17,24 +17,24 @@ use super::{
     output::warn,
     print_data, short, start_logging_beside_a_page,
 };
-use crate::{
+use machinist_agent::{host_install::InstalledFiles, shutdown_quiesce};
+use machinist_base::{
     abs_path::AbsPath,
-    agent::{self, host_install::InstalledFiles, shutdown_quiesce},
-    cluster::{
-        Cluster, machine_config_node,
-        node::{OwnNode, RemovedKeys},
-        resource_slices,
-    },
     error_chain::chain,
-    rootfs::Root,
-    settings::Fragment,
     shutdown::{ProcessSignals, SignalRequest},
-    systemd::Systemd,
-    update::{
-        journal::Journal,
-        store::{StateStore, StoreError, paths},
-        transaction,
-    },
+};
+use machinist_cluster::{
+    Cluster, machine_config_node,
+    node::{OwnNode, RemovedKeys},
+    resource_slices,
+};
+use machinist_rootfs::Root;
+use machinist_status::settings::Fragment;
+use machinist_systemd::Systemd;
+use machinist_update::{
+    journal::Journal,
+    store::{StateStore, StoreError, paths},
+    transaction,
 };
 
 /// Flags of `uninstall`.
@@ -279,13 +279,13 @@ async fn leave(
     args: &UninstallArgs,
 ) -> anyhow::Result<Option<NodeRemovals>> {
     let settings = &context.settings;
-    let Some(access) = agent::access(&context.root, settings, &cluster_env(true)) else {
+    let Some(access) = machinist_agent::access(&context.root, settings, &cluster_env(true)) else {
         if args.node.is_some() {
             bail!("--node requires a kubeconfig: set --kubeconfig");
         }
         return Ok(None);
     };
-    let name = agent::node_name(settings)?;
+    let name = machinist_agent::node_name(settings)?;
     let cluster = Cluster::connect(access).await?;
     let left = OwnNode::new(cluster.clone(), &name)
         .clean_up_node(args.dry_run)

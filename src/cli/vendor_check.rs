@@ -14,16 +14,16 @@ use clap::{ArgGroup, Args};
 use tokio::sync::watch;
 
 use super::{Exit, OutputFormatArg, output::unused_file_name, print_data, short};
-use crate::{
+use machinist_base::{
     abs_path::AbsPath,
-    device::{registry, vendor_declaration},
-    plan::escape_line,
-    rootfs::{Meta, Root},
     shutdown::{GRACE, Tasks},
-    vendor_api::conformance::{
-        ConformanceCheck, ProgramExit, RuleResult, RuleVerdict, StepTimeouts,
-    },
 };
+use machinist_device::{registry, vendor_declaration};
+use machinist_device_plugins::vendor_api::conformance::{
+    ConformanceCheck, ProgramExit, RuleResult, RuleVerdict, StepTimeouts,
+};
+use machinist_plan::escape_line;
+use machinist_rootfs::{Meta, Root};
 
 /// The environment variable with the socket's path for the started program.
 const SOCKET_ENV: &str = "MACHINIST_VENDOR_SOCKET";
@@ -57,7 +57,7 @@ pub struct VendorCheckArgs {
 pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
     let slash = Root::open(Path::new("/"))?;
     let shown = args.file.display().to_string();
-    let whole = crate::agent::plain(&std::path::absolute(&args.file)?)?;
+    let whole = machinist_agent::plain(&std::path::absolute(&args.file)?)?;
     let read = registry::text_of(&slash, &whole, &shown).map_err(|refusal| vec![refusal]);
     let vendor = match read.and_then(|text| vendor_declaration::parse(&shown, &text)) {
         Ok(vendor) => vendor,
@@ -76,7 +76,7 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
     }
     let found = match &args.socket {
         Some(path) => {
-            let path = crate::agent::plain(&std::path::absolute(path)?)?;
+            let path = machinist_agent::plain(&std::path::absolute(path)?)?;
             check(&slash, path, vendor, &[])?
         }
         None => {
@@ -97,7 +97,7 @@ struct CheckDir<'a> {
 
 impl<'a> CheckDir<'a> {
     fn make(root: &'a Root) -> anyhow::Result<Self> {
-        let dir = crate::agent::plain(&std::env::temp_dir())?;
+        let dir = machinist_agent::plain(&std::env::temp_dir())?;
         let dir = dir.join(&unused_file_name("machinist-vendor-check-"))?;
         // An existing directory belongs to another process.
         root.build_dir(&dir, &Meta::unowned(0o700))?;

@@ -5,12 +5,9 @@ use clap::Args;
 use super::{
     Exit, Global, OutputFormatArg, config_context::ConfigContext, output::warn, print_data,
 };
-use crate::{
-    agent,
-    plan::Verified,
-    settings::Fragment,
-    update::{journal::Direction, observe_and_plan, store},
-};
+use machinist_plan::Verified;
+use machinist_status::settings::Fragment;
+use machinist_update::{journal::Direction, observe_and_plan, store};
 
 /// Flags of `verify`.
 #[derive(Debug, Args)]
@@ -29,7 +26,7 @@ pub struct VerifyArgs {
 
 pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
     let context = ConfigContext::open(global, Fragment::default(), false)?;
-    let capabilities = agent::look_capabilities(&context.root, context.settings.owners);
+    let capabilities = machinist_agent::look_capabilities(&context.root, context.settings.owners);
     let journal = store::peek(&context.root)?;
     // A config that is being rolled back is no longer the machine's config.
     let undoing = journal

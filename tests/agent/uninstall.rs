@@ -2,10 +2,8 @@
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Output};
 
-use machinist::{
-    rootfs::Root,
-    update::{journal::Journal, store::StateStore},
-};
+use machinist_rootfs::Root;
+use machinist_update::{journal::Journal, store::StateStore};
 
 use crate::harness::Place;
 
@@ -178,7 +176,7 @@ fn what_is_kept_on_other_mounts_goes_with_the_state_and_is_named() {
     let (target, kept) = ("/boot/loader.conf", "/boot/.machinist/originals/1-0");
     write(&place, kept, "original content\n");
     write(&place, "/boot/others", "not ours\n");
-    let path = |path: &str| machinist::abs_path::AbsPath::new(path).unwrap();
+    let path = |path: &str| machinist_base::abs_path::AbsPath::new(path).unwrap();
     let mut journal = Journal::default();
     journal.originals.insert(path(target), path(kept));
     store(&place).save(&journal).unwrap();

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use machinist::kubelet::api::v1beta1::{
+use machinist_device_plugins::kubelet::api::v1beta1::{
     self as api,
     device_plugin_client::DevicePluginClient,
     device_plugin_server::{DevicePlugin, DevicePluginServer},

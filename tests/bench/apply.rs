@@ -9,8 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use machinist::machine_config;
-
 use crate::{
     figure, median, milliseconds, place, ratio, rounds,
     tree::{Machinist, config, make_directories, path},
@@ -80,7 +78,7 @@ fn times(dir: &Path, rounds: usize) -> [Vec<Duration>; 4] {
         let manifest = dir.join("manifest.yaml");
         fs::write(
             &manifest,
-            machine_config::to_machine_config_yaml(&config).unwrap(),
+            machinist_ignition::to_machine_config_yaml(&config).unwrap(),
         )
         .unwrap();
         let took = [

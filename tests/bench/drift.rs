@@ -6,8 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use machinist::machine_config;
-
 use crate::{
     agent::Agent,
     binary, figure, median, milliseconds, place, rounds,
@@ -23,7 +21,7 @@ pub(crate) fn measure() {
     let (root, source) = (dir.path().join("root"), dir.path().join("source"));
     fs::create_dir_all(&source).unwrap();
     let config = config(FILES, |n| content(0, n, SIZE));
-    let manifest = machine_config::to_machine_config_yaml(&config).unwrap();
+    let manifest = machinist_ignition::to_machine_config_yaml(&config).unwrap();
     fs::write(source.join("50-large.yaml"), manifest).unwrap();
     let agent = Agent::start(&root, &source, None);
     agent.says(&["is in place and verified"]);

@@ -8,8 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use machinist::machine_config;
-
 use crate::{
     agent::Agent,
     apply::timed,
@@ -65,7 +63,7 @@ pub(crate) fn plan() {
     Machinist::new(&root).apply(config(FILES, |n| content(0, n, SMALL)));
     let changed = config(FILES, |n| content(usize::from(n == 7), n, SMALL));
     let manifest = dir.path().join("manifest.yaml");
-    let text = machine_config::to_machine_config_yaml(&changed).unwrap();
+    let text = machinist_ignition::to_machine_config_yaml(&changed).unwrap();
     fs::write(&manifest, text).unwrap();
     let (mut whole, mut reading) = (Vec::new(), Vec::new());
     // The first round brings the files into the cache.
@@ -154,7 +152,7 @@ pub(crate) fn undo() {
     for round in 1..=rounds(5) {
         fs::write(
             &manifest,
-            machine_config::to_machine_config_yaml(&of(round)).unwrap(),
+            machinist_ignition::to_machine_config_yaml(&of(round)).unwrap(),
         )
         .unwrap();
         there.push(timed(dir.path(), || machinist.apply_by_command(&manifest)));
@@ -181,7 +179,8 @@ pub(crate) fn memory() {
     thread::sleep(Duration::from_secs(3));
     let idle = agent.mebibytes("VmHWM:");
     let manifest =
-        machine_config::to_machine_config_yaml(&config(FILES, |n| content(0, n, SMALL))).unwrap();
+        machinist_ignition::to_machine_config_yaml(&config(FILES, |n| content(0, n, SMALL)))
+            .unwrap();
     fs::write(source.join(".next"), &manifest).unwrap();
     fs::rename(source.join(".next"), source.join("50-large.yaml")).unwrap();
     let last = root.join(path(FILES - 1));

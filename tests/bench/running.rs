@@ -5,15 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use machinist::{
-    agent,
-    machine_config::{self, MachineConfig},
-    plan::{Capabilities, Plan, Policies},
-    systemd::Systemd,
-    update::{
-        phase::Phase,
-        reconciler::{DesiredConfig, Reconciler, ReconcilerHooks, UpdateReport},
-    },
+use machinist_ignition::MachineConfig;
+use machinist_plan::{Capabilities, Plan, Policies};
+use machinist_systemd::Systemd;
+use machinist_update::{
+    phase::Phase,
+    reconciler::{DesiredConfig, Reconciler, ReconcilerHooks, UpdateReport},
 };
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -53,9 +50,10 @@ pub(crate) struct Running<'a> {
 impl<'a> Running<'a> {
     pub(crate) fn on(machinist: &'a Machinist) -> Self {
         let capabilities: Capabilities =
-            agent::look_capabilities(&machinist.root, machinist.settings.owners);
+            machinist_agent::look_capabilities(&machinist.root, machinist.settings.owners);
         let policies = Arc::new(Policies::default());
-        let conduct = agent::reconciler_options(&machinist.settings, capabilities, policies);
+        let conduct =
+            machinist_agent::reconciler_options(&machinist.settings, capabilities, policies);
         let (desired, source) = watch::channel(DesiredConfig::Unknown);
         let made = Reconciler::new(&machinist.root, None::<Systemd>, Nobody, conduct, source);
         let (updater, reports) = made.unwrap();
@@ -71,7 +69,7 @@ impl<'a> Running<'a> {
 
     /// From the config until it is applied and verified.
     pub(crate) fn apply(&mut self, config: MachineConfig) {
-        let digest = machine_config::digest(&config);
+        let digest = machinist_ignition::digest(&config);
         let config = Arc::new(config);
         self.desired
             .send_replace(DesiredConfig::Config(config, digest));

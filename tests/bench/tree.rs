@@ -2,13 +2,10 @@
 
 use std::{fs, path::Path, process::Command, sync::Arc};
 
-use machinist::{
-    agent,
-    machine_config::{self, ConfigRules, MachineConfig, MergeOrder},
-    rootfs::Root,
-    settings::{Fragment, Settings, SettingsLocation},
-    update::reconciler::DesiredConfig,
-};
+use machinist_ignition::{ConfigRules, MachineConfig, MergeOrder};
+use machinist_rootfs::Root;
+use machinist_status::settings::{Fragment, Settings, SettingsLocation};
+use machinist_update::reconciler::DesiredConfig;
 use tokio::runtime::Runtime;
 
 use crate::binary;
@@ -55,15 +52,15 @@ pub(crate) fn config(files: usize, content: impl Fn(usize) -> String) -> Machine
     let documents = (0..files).step_by(50).flat_map(|first| {
         let text = manifest(first..files.min(first + 50)).into_bytes();
         let files = vec![(format!("bench-{first:05}.yaml"), text)];
-        machine_config::documents_from_files(
+        machinist_ignition::documents_from_files(
             files,
             &ConfigRules::default(),
-            &machine_config::NoLocalFiles,
+            &machinist_ignition::NoLocalFiles,
         )
         .unwrap()
         .0
     });
-    machine_config::merge(documents.collect(), "bench", MergeOrder::AsGiven)
+    machinist_ignition::merge(documents.collect(), "bench", MergeOrder::AsGiven)
         .unwrap()
         .0
 }
@@ -97,11 +94,12 @@ impl Machinist {
 
     /// Plan, intent, stage, sync, commit, sync, verify: every step of an update.
     pub(crate) fn apply(&self, config: MachineConfig) {
-        let digest = machine_config::digest(&config);
+        let digest = machinist_ignition::digest(&config);
         let desired = DesiredConfig::Config(Arc::new(config), digest);
-        let policies = machinist::plan::Policies::default();
+        let policies = machinist_plan::Policies::default();
         let (root, settings) = (&self.root, &self.settings);
-        let applied = agent::apply_once(root, settings, policies, desired, |_| true, |_| ());
+        let applied =
+            machinist_agent::apply_once(root, settings, policies, desired, |_| true, |_| ());
         let report = self.runtime.block_on(applied).unwrap();
         assert_eq!(report.failure, None);
     }

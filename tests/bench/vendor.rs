@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::vendor_api::api::v1 as api;
+use machinist_device_plugins::vendor_api::api::v1 as api;
 use tokio::runtime::Runtime;
 
 use crate::{

@@ -2,11 +2,8 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use machinist::{
-    cluster::{Cluster, ClusterAccess, ClusterEnv, ClusterError},
-    error_chain::chain,
-    reason::Reason,
-};
+use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_cluster::{Cluster, ClusterAccess, ClusterEnv, ClusterError};
 use serde_json::json;
 
 use super::server::{Server, Trouble};

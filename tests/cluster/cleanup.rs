@@ -1,6 +1,6 @@
 //! Uninstalling machinist from a node: its own fields are removed, and no others.
 
-use machinist::cluster::machine_config_node;
+use machinist_cluster::machine_config_node;
 use serde_json::{Value, json};
 
 use super::{

@@ -3,15 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use machinist::{
-    cluster::machine_config_source::{ConfigReadError as Said, ConfigSource, ConfigSubscribers},
-    machine_config::{ClusterBaseline, ConfigRules, MachineConfig},
-    metrics::Metrics,
-    plan::Policies,
-    reason::Reason,
-    status::{Mode, Status},
-    update::reconciler::DesiredConfig,
+use machinist_base::reason::Reason;
+use machinist_cluster::machine_config_source::{
+    ConfigReadError as Said, ConfigSource, ConfigSubscribers,
 };
+use machinist_ignition::{ClusterBaseline, ConfigRules, MachineConfig};
+use machinist_plan::Policies;
+use machinist_status::{Mode, Status, metrics::Metrics};
+use machinist_update::reconciler::DesiredConfig;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -64,15 +63,11 @@ struct Reading {
 }
 
 impl Reading {
-    async fn of(server: Server, own: machinist::cluster::node::OwnNode) -> Self {
+    async fn of(server: Server, own: machinist_cluster::node::OwnNode) -> Self {
         Self::with_base(server, own, false).await
     }
 
-    async fn with_base(
-        server: Server,
-        own: machinist::cluster::node::OwnNode,
-        first: bool,
-    ) -> Self {
+    async fn with_base(server: Server, own: machinist_cluster::node::OwnNode, first: bool) -> Self {
         let (desired, heard) = watch::channel(DesiredConfig::default());
         let (policies, known) = watch::channel(None);
         let (trouble, said) = watch::channel(None);

@@ -1,11 +1,9 @@
 //! Events: one object for repetitions, on the Node and on pods.
 
 use jiff::Timestamp;
-use machinist::{
-    clock::Clock,
-    cluster::events::{EventSubject, Events, report},
-    kube_api::EventReason,
-};
+use machinist_base::clock::Clock;
+use machinist_cluster::events::{EventSubject, Events, report};
+use machinist_kube_api::EventReason;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{

@@ -1,7 +1,7 @@
 //! Another daemon on the node, requests of operators that came too late, and a node that is handed
 //! back.
 
-use machinist::cluster::handover_annotations;
+use machinist_cluster::handover_annotations;
 use serde_json::json;
 
 use super::{

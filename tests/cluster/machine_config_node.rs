@@ -1,11 +1,9 @@
 //! The MachineConfigNode: created where its kind exists, written only on change.
 
 use jiff::Timestamp;
-use machinist::{
-    clock::Clock,
-    cluster::machine_config_node,
-    kube_api::{ConfigVersion, MachineConfigNodeStatus, NodeCondition, Progress},
-};
+use machinist_base::clock::Clock;
+use machinist_cluster::machine_config_node;
+use machinist_kube_api::{ConfigVersion, MachineConfigNodeStatus, NodeCondition, Progress};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -47,7 +45,7 @@ type Told = watch::Sender<Option<MachineConfigNodeStatus>>;
 
 async fn keeping(
     server: &Server,
-    own: &machinist::cluster::node::OwnNode,
+    own: &machinist_cluster::node::OwnNode,
 ) -> (Told, [DropGuard; 2]) {
     let (told, heard) = watch::channel(None);
     let stop = CancellationToken::new();

@@ -1,9 +1,7 @@
 //! The watch on our Node, and the ownership of its cordon.
 
-use machinist::{
-    cluster::node::{Cordon, OwnNode, Uncordon},
-    kube_api::{DrainRequest, NodeUpdateState},
-};
+use machinist_cluster::node::{Cordon, OwnNode, Uncordon};
+use machinist_kube_api::{DrainRequest, NodeUpdateState};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -192,7 +190,7 @@ async fn a_node_that_is_deleted_and_registered_anew_is_another_one() {
     server.until_watched().await;
     server.remove(NODE);
     let mut sights = own.snapshots();
-    let gone = |sight: &machinist::cluster::node::NodeSnapshot| sight.asked && sight.node.is_none();
+    let gone = |sight: &machinist_cluster::node::NodeSnapshot| sight.asked && sight.node.is_none();
     sights.wait_for(gone).await.unwrap();
     let mut again = node();
     again["metadata"]["uid"] = json!("second");

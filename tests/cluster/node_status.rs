@@ -4,15 +4,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use machinist::{
-    backoff::Backoff,
-    clock::Clock,
-    cluster::{
-        events::{ClusterEvent, Events},
-        node::{DesiredCondition, DesiredNodeStatus, OwnNode, WriteRate, maintain_node},
-    },
-    kube_api::{EventReason, Taint},
+use machinist_base::{backoff::Backoff, clock::Clock};
+use machinist_cluster::{
+    events::{ClusterEvent, Events},
+    node::{DesiredCondition, DesiredNodeStatus, OwnNode, WriteRate, maintain_node},
 };
+use machinist_kube_api::{EventReason, Taint};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};

@@ -13,7 +13,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use machinist::cluster::{Cluster, ClusterAccess};
+use machinist_cluster::{Cluster, ClusterAccess};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,

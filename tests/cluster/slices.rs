@@ -2,17 +2,15 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use machinist::{
-    cluster::{
-        node::OwnNode,
-        resource_slices::{self, SliceReconciler},
-    },
-    device::{
-        ResourceName, SmallMap,
-        dra::{
-            pool::{Pool, PoolDevice, UNHEALTHY_TAINT},
-            traits::{DesiredPool, PublishedPool},
-        },
+use machinist_cluster::{
+    node::OwnNode,
+    resource_slices::{self, SliceReconciler},
+};
+use machinist_device::{
+    ResourceName, SmallMap,
+    dra::{
+        pool::{Pool, PoolDevice, UNHEALTHY_TAINT},
+        traits::{DesiredPool, PublishedPool},
     },
 };
 use serde_json::{Value, json};

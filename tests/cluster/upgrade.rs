@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::cluster::{ClusterErrorKind, UpgradeConfig};
+use machinist_cluster::{ClusterErrorKind, UpgradeConfig};
 use serde_json::json;
 
 use super::server::{Server, Trouble};

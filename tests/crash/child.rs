@@ -9,7 +9,8 @@ use std::{
     },
 };
 
-use machinist::{reason::Reason, rootfs::FsOp};
+use machinist_base::reason::Reason;
+use machinist_rootfs::FsOp;
 use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::{Layer, layer::SubscriberExt as _};
@@ -139,7 +140,7 @@ impl Visit for Passage {
 impl<S: tracing::Subscriber> Layer<S> for AtPhase {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
         let passage = Passage::of(event);
-        let name = |index: usize| machinist::update::phase::Phase::ALL[index].name();
+        let name = |index: usize| machinist_update::phase::Phase::ALL[index].name();
         let here = match self.place {
             Place::Entering(index) => passage.phase == name(index) && !passage.from.is_empty(),
             Place::Leaving(index) => passage.from == name(index),
@@ -184,7 +185,7 @@ async fn drive(order: &Order, to: crate::sandbox::Written) {
         .iter()
         .map(|top| at(top))
         .collect();
-    let root = machinist::rootfs::Root::open(Path::new(&order.root)).unwrap();
+    let root = machinist_rootfs::Root::open(Path::new(&order.root)).unwrap();
     let root = root
         .with_pretended_mounts(mounts)
         .with_fault(Arc::new(hook));

@@ -2,13 +2,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use machinist::{
-    rootfs::TreeSnapshot,
-    update::{
-        crash_recovery,
-        phase::{Phase, PhaseEffect},
-        store::StateStore,
-    },
+use machinist_rootfs::TreeSnapshot;
+use machinist_update::{
+    crash_recovery,
+    phase::{Phase, PhaseEffect},
+    store::StateStore,
 };
 
 use crate::{
@@ -129,7 +127,7 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
             driver
         };
         if course == Course::Undo {
-            let failing = machinist::reason::Reason::JobFailed;
+            let failing = machinist_base::reason::Reason::JobFailed;
             script.fails(&format!("Restart {UNIT}"), failing, false);
             let mut driver = start(&script);
             driver.until_failed().await;
@@ -137,7 +135,7 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
             return;
         }
         let mut driver = start(&script);
-        let new = machinist::machine_config::digest(&case.to.0);
+        let new = machinist_ignition::digest(&case.to.0);
         let report = driver
             .until("an end or a reboot", |report| {
                 let current = report.config.current.as_ref().map(|name| name.digest);

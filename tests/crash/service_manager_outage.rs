@@ -10,13 +10,11 @@ use std::{
 };
 
 use jiff::{Timestamp, ToSpan as _};
-use machinist::{
-    reason::Reason,
-    update::{
-        journal::{Journal, TransactionState},
-        phase::Phase,
-        store::StateStore,
-    },
+use machinist_base::reason::Reason;
+use machinist_update::{
+    journal::{Journal, TransactionState},
+    phase::Phase,
+    store::StateStore,
 };
 use tokio_util::sync::CancellationToken;
 

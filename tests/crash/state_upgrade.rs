@@ -12,12 +12,9 @@ use std::{
     path::Path,
 };
 
-use machinist::{
-    abs_path::AbsPath,
-    digest::Digest,
-    rootfs::{Root, SnapshotNode, SnapshotObject, TreeSnapshot},
-    update::phase::Phase,
-};
+use machinist_base::{abs_path::AbsPath, digest::Digest};
+use machinist_rootfs::{Root, SnapshotNode, SnapshotObject, TreeSnapshot};
+use machinist_update::phase::Phase;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

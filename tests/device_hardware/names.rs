@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
-use machinist::device::status::DevicesStatus;
+use machinist_device::status::DevicesStatus;
 use nix::sys::stat::{major, minor};
 
 use crate::Hardware;

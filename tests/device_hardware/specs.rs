@@ -1,6 +1,6 @@
 //! Devices of CDI specs: by name, by their content, and by claim.
 
-use machinist::device::{Allowances, CdiDelivery};
+use machinist_device::{Allowances, CdiDelivery};
 
 use crate::Hardware;
 
@@ -27,9 +27,9 @@ fn cdi_devices_are_handed_out_by_name() {
         hardware.told(spec),
         ["0: ", "1:  (/dev/gpu1 of acme.dev/gpu=1 does not exist)"]
     );
-    let inventory = machinist::device::Inventory::default();
+    let inventory = machinist_device::Inventory::default();
     let grant =
-        machinist::device::allocation::allocate(&inventory, &resource, &["0".to_owned()]).unwrap();
+        machinist_device::allocation::allocate(&inventory, &resource, &["0".to_owned()]).unwrap();
     assert_eq!(
         (grant.cdi, grant.nodes.len()),
         (vec!["acme.dev/gpu=0".to_owned()], 0)
@@ -137,10 +137,10 @@ fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
     ] {
         assert!(why(id).contains(told), "{}", why(id));
     }
-    let inventory = machinist::device::Inventory::default();
+    let inventory = machinist_device::Inventory::default();
     let granted = |ids: &[&str]| {
         let ids: Vec<_> = ids.iter().map(|id| (*id).to_owned()).collect();
-        machinist::device::allocation::allocate(&inventory, &resource, &ids).unwrap()
+        machinist_device::allocation::allocate(&inventory, &resource, &ids).unwrap()
     };
     let grant = granted(&["g0"]);
     let nodes = grant.nodes.iter();

@@ -191,7 +191,7 @@ async fn a_kubelet_that_removes_our_lock_too_is_registered_with_again() {
         ..Knobs::default()
     };
     let agent = machine.agent();
-    let registered = |status: &machinist::device::status::DevicesStatus| {
+    let registered = |status: &machinist_device::status::DevicesStatus| {
         status.devices.first().is_some_and(|one| one.registered)
     };
     for life in 0..3 {

@@ -2,13 +2,11 @@
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
-use machinist::{
-    abs_path::AbsPath,
-    config_dir::LocalFiles,
-    device::{Allowances, declaration},
-    machine_config::{self, ConfigRules, MergeOrder},
-    rootfs::Root,
-};
+use machinist_agent::config_dir::LocalFiles;
+use machinist_base::abs_path::AbsPath;
+use machinist_device::{Allowances, declaration};
+use machinist_ignition::{ConfigRules, MergeOrder};
+use machinist_rootfs::Root;
 use serde_json::Value;
 
 use super::{blocks, home, page};
@@ -55,8 +53,9 @@ fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
     rules.users.insert("ann".to_owned());
     let read = |text: &String, name: &str| {
         let files = vec![(name.to_owned(), text.clone().into_bytes())];
-        let (documents, _) = machine_config::documents_from_files(files, &rules, &local).unwrap();
-        machine_config::merge(documents, "machine", MergeOrder::AsGiven).unwrap()
+        let (documents, _) =
+            machinist_ignition::documents_from_files(files, &rules, &local).unwrap();
+        machinist_ignition::merge(documents, "machine", MergeOrder::AsGiven).unwrap()
     };
     let examples = blocks(&page("docs/config.md"), "yaml");
     assert_eq!(examples.len(), 5);
@@ -69,8 +68,8 @@ fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
     let (manifest, _) = read(&examples[3], "a.yaml");
     let (butane, _) = read(&examples[4], "a.bu");
     assert_eq!(
-        machine_config::digest(&manifest),
-        machine_config::digest(&butane)
+        machinist_ignition::digest(&manifest),
+        machinist_ignition::digest(&butane)
     );
     let nothing = blocks(&page("docs/operations.md"), "yaml");
     let (nothing, warnings) = read(&nothing[0], "nothing.yaml");
@@ -87,7 +86,7 @@ fn the_readme_names_the_config_of_the_example_machine() {
     let entries = fs::read_dir(&directory).unwrap();
     let mut files: Vec<_> = entries
         .map(|entry| read(entry.unwrap()))
-        .filter(|(name, _)| machine_config::is_config_name(name))
+        .filter(|(name, _)| machinist_ignition::is_config_name(name))
         .collect();
     files.sort();
     let slash = Root::open(&directory).unwrap();
@@ -96,8 +95,8 @@ fn the_readme_names_the_config_of_the_example_machine() {
         .iter()
         .for_each(|(name, _)| local.text(name, AbsPath::root()));
     let rules = ConfigRules::default();
-    let (documents, _) = machine_config::documents_from_files(files, &rules, &local).unwrap();
-    let (config, _) = machine_config::merge(documents, "machine", MergeOrder::AsGiven).unwrap();
+    let (documents, _) = machinist_ignition::documents_from_files(files, &rules, &local).unwrap();
+    let (config, _) = machinist_ignition::merge(documents, "machine", MergeOrder::AsGiven).unwrap();
     let shown = page("README.md");
     assert!(
         shown.contains(&config.name),
@@ -129,8 +128,8 @@ fn keys_of(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_status_on_the_page_has_the_pinned_shape() {
-    let pinned =
-        home().join("src/status/snapshots/machinist__status__tests__scripts_read_this_shape.snap");
+    let pinned = home()
+        .join("crates/status/src/snapshots/machinist_status__tests__scripts_read_this_shape.snap");
     let pinned = fs::read_to_string(pinned).unwrap();
     let pinned = &pinned[pinned.find('{').unwrap()..];
     let shown = &blocks(&page("docs/interface.md"), "json")[0];

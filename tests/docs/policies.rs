@@ -98,7 +98,7 @@ fn every_row_is_what_a_plan_says() {
 
 #[test]
 fn every_path_with_a_rule_has_a_row() {
-    let source = fs::read_to_string(home().join("src/plan/policy/builtin.rs")).unwrap();
+    let source = fs::read_to_string(home().join("crates/plan/src/policy/builtin.rs")).unwrap();
     let rules = source.split("#[cfg(test)]").next().unwrap();
     let code = rules
         .lines()

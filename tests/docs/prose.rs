@@ -40,7 +40,7 @@ const PLACES: &[&str] = &[
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "build.rs",
+    "crates",
     "docs",
     "examples",
     "packaging",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::device::{dra::traits::PublishedPool, resource_name::ResourceName};
+use machinist_device::{dra::traits::PublishedPool, resource_name::ResourceName};
 use tokio::sync::watch;
 
 use super::{
@@ -32,7 +32,7 @@ async fn a_resource_is_on_one_side_at_a_time() {
     // a claim is prepared.
     declare(&stage.machine, "devicePlugin");
     stage.until_wished(0).await;
-    let waits = |status: &machinist::device::status::DevicesStatus| {
+    let waits = |status: &machinist_device::status::DevicesStatus| {
         status.devices[0].reason.as_deref()
             == Some("its devices are allocated to claims, or may be")
     };

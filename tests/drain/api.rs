@@ -12,7 +12,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use machinist::cluster::{Cluster, ClusterAccess};
+use machinist_cluster::{Cluster, ClusterAccess};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::{StreamExt as _, wrappers::UnboundedReceiverStream};

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use machinist::{
-    drain::{
-        DrainRules, EvictionError, WaitReason,
-        eviction::{DrainError, EvictionMethod, Options},
-    },
-    reason::Reason,
+use machinist_base::reason::Reason;
+use machinist_drain::{
+    DrainRules, EvictionError, WaitReason,
+    eviction::{DrainError, EvictionMethod, Options},
 };
 use serde_json::json;
 
@@ -85,7 +83,7 @@ async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
     pass(Duration::from_millis(8)).await;
     server.hangs(true);
     let progress = running.until(|now| now.begun).await;
-    let foreseen = |wait: &machinist::drain::PodWait| matches!(wait.what, WaitReason::Never(..));
+    let foreseen = |wait: &machinist_drain::PodWait| matches!(wait.what, WaitReason::Never(..));
     assert_eq!(
         progress.waits.iter().filter(|wait| foreseen(wait)).count(),
         2
@@ -378,7 +376,7 @@ async fn time_spent_is_told_once_a_minute_at_least() {
 async fn a_person_can_force_one_drain_and_no_pod_gets_less_than_its_own_time() {
     let server = held("web");
     let options = Options {
-        grace: machinist::drain::Grace::try_from(5).unwrap(),
+        grace: machinist_drain::Grace::try_from(5).unwrap(),
         ..unattended()
     };
     let running = start(&server, options);

@@ -1,6 +1,6 @@
 //! Which budgets apply to a pod, and how the API server will answer an eviction.
 
-use machinist::drain::{BudgetForecast, DisruptionBudget, prospect};
+use machinist_drain::{BudgetForecast, DisruptionBudget, prospect};
 use serde_json::{Value, json};
 
 use crate::support::{Made, budget, from_api, made, merge};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::drain::{
+use machinist_drain::{
     CLUSTER_CRITICAL_PRIORITY, DaemonSets, DrainRules, LossPolicy, NODE_CRITICAL_PRIORITY,
     NamespacePattern, PodDisposition, PodNote, PriorityTier, classify, controllers, in_order,
 };

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use machinist::{
-    drain::{
-        CLUSTER_CRITICAL_PRIORITY, EvictionCallError, Grace, NODE_CRITICAL_PRIORITY, WaitReason,
-        eviction::{BudgetMode, DrainError, EvictionMethod, EvictionProgress, Options},
-    },
-    reason::Reason,
+use machinist_base::reason::Reason;
+use machinist_drain::{
+    CLUSTER_CRITICAL_PRIORITY, EvictionCallError, Grace, NODE_CRITICAL_PRIORITY, WaitReason,
+    eviction::{BudgetMode, DrainError, EvictionMethod, EvictionProgress, Options},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -348,7 +346,7 @@ async fn a_missing_permission_ends_the_drain_and_is_named() {
     );
     let error = drained(&server, unattended()).await.unwrap_err();
     assert_eq!(error.reason(), Reason::ApiServerForbidden);
-    let told = machinist::error_chain::chain(&error);
+    let told = machinist_base::error_chain::chain(&error);
     for part in ["cannot evict shop/web", "pods/eviction"] {
         assert!(told.contains(part), "{told}");
     }
@@ -359,12 +357,12 @@ async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
     let server = Server::with([made("web"), made("lone").bare(), made("held")]);
     server.always("held", crate::server::budget_says_no());
     let options = Options {
-        rules: machinist::drain::DrainRules::unattended(None),
+        rules: machinist_drain::DrainRules::unattended(None),
         ..strict()
     };
     let drain = |options: &Options| {
         let pods = std::sync::Arc::new(server.clone());
-        machinist::drain::eviction::Drain::new(pods, "a", options.clone(), server.clock())
+        machinist_drain::eviction::Drain::new(pods, "a", options.clone(), server.clock())
     };
     server.daemon_set("proxy");
     server.put(made("stays").owned_by("DaemonSet", "proxy"));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::drain::{EvictionCallError, EvictionError, EvictionResponse, StatusCause};
+use machinist_drain::{EvictionCallError, EvictionError, EvictionResponse, StatusCause};
 
 fn refused(code: u16, reason: &str, message: &str) -> EvictionError {
     EvictionError {

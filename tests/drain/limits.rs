@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::drain::{BadGrace, ForceAction, ForceLimits, Grace};
+use machinist_drain::{BadGrace, ForceAction, ForceLimits, Grace};
 
 use crate::support::{at, made};
 

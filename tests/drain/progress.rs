@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use machinist::drain::{
+use machinist_drain::{
     DrainRules, PodId, PodWait,
     eviction::{Drain, DrainError, DrainSummary, EvictionProgress, ForceState, Options},
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::drain::{
+use machinist_drain::{
     BudgetForecast, DaemonSets, DrainRules, ForceAction, ForceLimits, LossPolicy, Pod,
     PodDisposition, PriorityTier, classify, in_order, prospect,
 };

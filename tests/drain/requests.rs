@@ -2,13 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use machinist::{
-    clock::Clock,
-    cluster::pods::NodePods,
-    drain::{
-        EvictionCallError, EvictionResponse, Grace, PodId,
-        eviction::{Drain, EvictionMethod, ForceState, PodApi},
-    },
+use machinist_base::clock::Clock;
+use machinist_cluster::pods::NodePods;
+use machinist_drain::{
+    EvictionCallError, EvictionResponse, Grace, PodId,
+    eviction::{Drain, EvictionMethod, ForceState, PodApi},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;

@@ -7,12 +7,10 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    clock::Clock,
-    drain::{
-        DisruptionBudget, EvictionCallError, EvictionError, Grace, PodId, StatusCause,
-        eviction::{EvictionMethod, PodApi, PodChange, PodList, PodWatchStream},
-    },
+use machinist_base::clock::Clock;
+use machinist_drain::{
+    DisruptionBudget, EvictionCallError, EvictionError, Grace, PodId, StatusCause,
+    eviction::{EvictionMethod, PodApi, PodChange, PodList, PodWatchStream},
 };
 use serde_json::json;
 use tokio::{

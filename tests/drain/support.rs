@@ -1,7 +1,7 @@
 //! Pods and budgets as the API server sends them.
 
 use jiff::Timestamp;
-use machinist::drain::{DisruptionBudget, Pod};
+use machinist_drain::{DisruptionBudget, Pod};
 use serde_json::{Value, json};
 
 /// 2027-01-15T08:00:00Z plus this many seconds.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
-use machinist::drain::{
+use machinist_drain::{
     BadToleration, PodToleration, Taint, TaintEffectOnPod, TolerationTime, evaluate_taints,
 };
 use serde_json::{Value, json};

@@ -1,9 +1,7 @@
 //! The reported reason why a pod has not ended.
 
-use machinist::{
-    drain::{BudgetForecast, PodWait, WaitReason, prospect},
-    reason::Reason,
-};
+use machinist_base::reason::Reason;
+use machinist_drain::{BudgetForecast, PodWait, WaitReason, prospect};
 use serde_json::json;
 
 use crate::support::{Made, at, budget, made};

@@ -11,11 +11,9 @@ use std::{
     },
 };
 
-use machinist::{
-    reason::Reason,
-    rootfs::{FsOp, Root},
-    update::phase::Phase,
-};
+use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOp, Root};
+use machinist_update::phase::Phase;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::{
@@ -163,7 +161,7 @@ fn loading(root: Root, number: usize, ballast: Ballast) -> Root {
 
 /// Waits until the update is done or has failed, and returns the reason of a failure.
 async fn ended(driver: &mut Driver, case: &Case) -> Option<Reason> {
-    let new = machinist::machine_config::digest(&case.to.0);
+    let new = machinist_ignition::digest(&case.to.0);
     let report = driver
         .until("an end", |report| {
             let current = report.config.current.as_ref().map(|name| name.digest);

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    reason::Reason,
-    rootfs::{FsOp, FsOpKind, Root, SnapshotObject, TreeSnapshot},
-    update::{crash_recovery::recover, journal::TransactionState, phase::Phase, store::StateStore},
+use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOp, FsOpKind, Root, SnapshotObject, TreeSnapshot};
+use machinist_update::{
+    crash_recovery::recover, journal::TransactionState, phase::Phase, store::StateStore,
 };
 use nix::libc;
 
@@ -275,7 +275,7 @@ fn a_disk_that_fills_up_at_any_moment_is_waited_for_on_one_config_or_the_other()
             };
             let (root, disk) = Disk::of(sandbox.root(), fails);
             let mut driver = drive(&case, &root);
-            let new = machinist::machine_config::digest(&case.to.0);
+            let new = machinist_ignition::digest(&case.to.0);
             let report = driver
                 .until("an end", |report| {
                     let current = report.config.current.as_ref().map(|name| name.digest);

@@ -1,6 +1,7 @@
 //! The stored copy of the current config is missing or damaged; and a journal that appears again.
 
-use machinist::{machine_config, reason::Reason, update::phase::Phase};
+use machinist_base::reason::Reason;
+use machinist_update::phase::Phase;
 
 use crate::{
     harness::{Driver, machine, tree},
@@ -25,7 +26,7 @@ async fn harmed(harm: fn(&std::path::Path)) -> (Sandbox, std::path::PathBuf) {
     let mut driver = Driver::start(&sandbox, &Script::new(), one().desired());
     driver.until_on(&one()).await;
     driver.stop().await;
-    let digest = machine_config::digest(&one().0).hex();
+    let digest = machinist_ignition::digest(&one().0).hex();
     let copy = sandbox.path(&format!("/var/lib/machinist/configs/{digest}"));
     harm(&copy);
     (sandbox, copy)
@@ -76,10 +77,10 @@ fn a_lost_copy_is_written_anew_while_the_source_has_the_config() {
         paused(async move {
             let (sandbox, copy) = harmed(harm).await;
             let mut driver = Driver::start(&sandbox, &Script::new(), one().desired());
-            let digest = machine_config::digest(&one().0);
+            let digest = machinist_ignition::digest(&one().0);
             let whole = |_: &_| {
                 let text = std::fs::read(&copy).unwrap_or_default();
-                machinist::digest::Digest::of(&text) == digest
+                machinist_base::digest::Digest::of(&text) == digest
             };
             // The report that follows it is that of drift.
             sandbox.write("/etc/found", "somebody's\n");

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use machinist::kubelet::api::v1beta1 as api;
+use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use prost::Message as _;
 use tonic::Code;
 

@@ -7,20 +7,18 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    kubelet::{
-        api::{
-            registration::PluginInfo,
-            v1beta1::{
-                self as api,
-                device_plugin_server::{DevicePlugin, DevicePluginServer},
-                registration_client::RegistrationClient,
-            },
+use machinist_base::shutdown::Tasks;
+use machinist_device_plugins::kubelet::{
+    api::{
+        registration::PluginInfo,
+        v1beta1::{
+            self as api,
+            device_plugin_server::{DevicePlugin, DevicePluginServer},
+            registration_client::RegistrationClient,
         },
-        limited_incoming::incoming_limited,
-        plugin_watcher_info::registrar,
     },
-    shutdown::Tasks,
+    limited_incoming::incoming_limited,
+    plugin_watcher_info::registrar,
 };
 use tokio::{
     net::UnixListener,

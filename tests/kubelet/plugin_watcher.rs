@@ -1,6 +1,6 @@
 //! Facts about every kubelet's plugin watcher that concern device plugins.
 
-use machinist::kubelet::api::registration::PluginInfo;
+use machinist_device_plugins::kubelet::api::registration::PluginInfo;
 
 use super::{
     super::plugin::{Asked, Plugin, REGISTRY, Script},

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use machinist::rootfs::{FsOp, Root, SnapshotObject, TreeSnapshot};
+use machinist_rootfs::{FsOp, Root, SnapshotObject, TreeSnapshot};
 
 use crate::cases::{self, Way};
 use crate::sandbox::{apply, difference, without_staging};

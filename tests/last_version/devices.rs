@@ -5,21 +5,17 @@ use std::{
     sync::Arc,
 };
 
-use machinist::{
-    abs_path::AbsPath,
-    device::{
-        Device, DeviceNode, Health, Resource, ResourceName, ResourceSource, ServeMode, SmallMap,
-        dra::{
-            claim::ClaimName,
-            claim_checkpoint::{
-                CHECKPOINT_VERSION, ClaimCheckpoint, PreparedClaim, PreparedDevice,
-            },
-        },
-        inventory::{BackendOptions, DeviceNodeSpec, DeviceSpec, MountSpec, Share, SharePolicy},
-        quantity::Quantity,
-        registry_state::{self, RegistryCheckpoint},
-        template::Template,
+use machinist_base::abs_path::AbsPath;
+use machinist_device::{
+    Device, DeviceNode, Health, Resource, ResourceName, ResourceSource, ServeMode, SmallMap,
+    dra::{
+        claim::ClaimName,
+        claim_checkpoint::{CHECKPOINT_VERSION, ClaimCheckpoint, PreparedClaim, PreparedDevice},
     },
+    inventory::{BackendOptions, DeviceNodeSpec, DeviceSpec, MountSpec, Share, SharePolicy},
+    quantity::Quantity,
+    registry_state::{self, RegistryCheckpoint},
+    template::Template,
 };
 use serde_json::json;
 

@@ -7,7 +7,8 @@ use std::{
     process::{Command, Output},
 };
 
-use machinist::{rootfs::Root, update::store};
+use machinist_rootfs::Root;
+use machinist_update::store;
 use serde_json::{Value, json};
 
 use crate::fixture;

@@ -2,11 +2,9 @@
 
 use std::{fs, path::Path, process::Command};
 
-use machinist::{
-    agent::host_install::HostInstall,
-    rootfs::Root,
-    update::{journal::Journal, observe::recovery_missing, store::StateStore},
-};
+use machinist_agent::host_install::HostInstall;
+use machinist_rootfs::Root;
+use machinist_update::{journal::Journal, observe::recovery_missing, store::StateStore};
 use serde_json::{Value, json};
 
 use crate::fixture;

@@ -6,23 +6,19 @@ use std::{
 };
 
 use jiff::Timestamp;
-use machinist::{
-    abs_path::AbsPath,
-    digest::Digest,
-    machine_config::{self, ConfigRules, MachineConfig, MergeOrder},
-    plan::{ActionKind, Attributes, Database, Edit, EditTarget},
-    reason::Reason,
-    rootfs::{ObjectIdentity, Root},
-    update::{
-        journal::{
-            ActionRecord, ActionState, BackupPolicy, ConfigName, CordonRecord, DeviceUsers,
-            DevicesBeforeUpdate, Direction, GivenLabels, Journal, MachineBefore, NestedObject,
-            ObjectId, OperationRecord, OperationRecordKind, Outcome, PhaseRecord, RebootRecord,
-            Transaction, TransactionState, UpdateFailure, UpdateRecord,
-        },
-        phase::Phase,
-        pinned_config::PinnedConfig,
+use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
+use machinist_ignition::{ConfigRules, MachineConfig, MergeOrder};
+use machinist_plan::{ActionKind, Attributes, Database, Edit, EditTarget};
+use machinist_rootfs::{ObjectIdentity, Root};
+use machinist_update::{
+    journal::{
+        ActionRecord, ActionState, BackupPolicy, ConfigName, CordonRecord, DeviceUsers,
+        DevicesBeforeUpdate, Direction, GivenLabels, Journal, MachineBefore, NestedObject,
+        ObjectId, OperationRecord, OperationRecordKind, Outcome, PhaseRecord, RebootRecord,
+        Transaction, TransactionState, UpdateFailure, UpdateRecord,
     },
+    phase::Phase,
+    pinned_config::PinnedConfig,
 };
 use serde_json::json;
 
@@ -358,8 +354,8 @@ fn parsed() -> MachineConfig {
         groups: names(&["lab", "sudo"]),
         ..ConfigRules::default()
     };
-    let documents = machine_config::parse(&text, CONFIG, &rules).unwrap();
-    let merged = machine_config::merge(documents, "worker", MergeOrder::AsGiven);
+    let documents = machinist_ignition::parse(&text, CONFIG, &rules).unwrap();
+    let merged = machinist_ignition::merge(documents, "worker", MergeOrder::AsGiven);
     merged.unwrap().0
 }
 
@@ -367,7 +363,7 @@ fn parsed() -> MachineConfig {
 fn a_held_config_is_read_with_all_its_entries() {
     let held = |root: &Root| root.make_dirs(&at("/var/lib/machinist"), 0o700).unwrap();
     let expected = || PinnedConfig {
-        digest: machine_config::digest(&parsed()),
+        digest: machinist_ignition::digest(&parsed()),
         config: Arc::new(parsed()),
         over: Some(Digest::of(b"over")),
         by: "rollback".to_owned(),
@@ -384,7 +380,7 @@ fn a_held_config_is_read_with_all_its_entries() {
     std::fs::write(&file, text).unwrap();
     let (read, expected) = (PinnedConfig::load(&root).unwrap().unwrap(), expected());
     assert_eq!(read.digest, expected.digest);
-    assert_eq!(machine_config::digest(&read.config), expected.digest);
+    assert_eq!(machinist_ignition::digest(&read.config), expected.digest);
     assert_eq!(read.config.name, expected.config.name);
     assert_eq!(
         (read.over, read.by, read.since),

@@ -3,30 +3,25 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use machinist::{
-    backoff::Backoff,
-    clock::Clock,
-    cluster::{
-        events::Events,
-        machine_config_node,
-        node::{Cordon, DesiredNodeStatus, OwnNode, Uncordon, WriteRate, maintain_node},
-        node_commands::{self, CordonRequest, DryRun},
-        publisher::{self, ExternalWriters},
-        update_cancel,
-    },
-    digest::Digest,
-    kube_api::{
-        ConfigVersion, DrainRequest, MachineConfigNodeStatus, NodeCondition, NodeConditionKind,
-        NodeUpdateState, Progress, Taint, keys,
-    },
-    readiness::{Gate, GateEffect, GateName, Gates},
-    reason::Reason,
-    update::{
-        journal::ConfigName,
-        node_port::Blocker,
-        phase::Phase,
-        reconciler::{UpdateConfigState, UpdateReport},
-    },
+use machinist_base::{backoff::Backoff, clock::Clock, digest::Digest, reason::Reason};
+use machinist_cluster::{
+    events::Events,
+    machine_config_node,
+    node::{Cordon, DesiredNodeStatus, OwnNode, Uncordon, WriteRate, maintain_node},
+    node_commands::{self, CordonRequest, DryRun},
+    publisher::{self, ExternalWriters},
+    update_cancel,
+};
+use machinist_kube_api::{
+    ConfigVersion, DrainRequest, MachineConfigNodeStatus, NodeCondition, NodeConditionKind,
+    NodeUpdateState, Progress, Taint, keys,
+};
+use machinist_status::readiness::{Gate, GateEffect, GateName, Gates};
+use machinist_update::{
+    journal::ConfigName,
+    node_port::Blocker,
+    phase::Phase,
+    reconciler::{UpdateConfigState, UpdateReport},
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;

@@ -3,15 +3,13 @@
 
 use std::{collections::BTreeSet, fs};
 
-use machinist::{
-    agent::{pool_settings, shutdown_quiesce},
-    rootfs::Root,
-    update::{
-        crash_recovery,
-        journal::Outcome,
-        pinned_config::PinnedConfig,
-        store::{self, StateStore},
-    },
+use machinist_agent::{pool_settings, shutdown_quiesce};
+use machinist_rootfs::Root;
+use machinist_update::{
+    crash_recovery,
+    journal::Outcome,
+    pinned_config::PinnedConfig,
+    store::{self, StateStore},
 };
 use serde_json::Value;
 use tokio::sync::OnceCell;

@@ -7,14 +7,12 @@ use std::{
     sync::Arc,
 };
 
-use machinist::{
-    device::{
-        ResourceName,
-        dra::{device_names::device_name, traits::PublishedPool},
-        status::DevicesStatus,
-    },
-    dra::api::v1,
+use machinist_device::{
+    ResourceName,
+    dra::{device_names::device_name, traits::PublishedPool},
+    status::DevicesStatus,
 };
+use machinist_device_plugins::dra::api::v1;
 use tokio::sync::watch;
 use tonic::transport::Channel;
 

@@ -26,6 +26,7 @@ fn judged(file: &str, text: &str) -> impl Iterator<Item = Result<Option<String>,
     let module = file
         .trim_end_matches(".rs")
         .trim_end_matches("/mod")
+        .trim_end_matches("/lib")
         .replace('/', "::");
     let unique: BTreeSet<FullPath> = match tests {
         true => BTreeSet::new(),
@@ -37,7 +38,7 @@ fn judged(file: &str, text: &str) -> impl Iterator<Item = Result<Option<String>,
             Some("crate") => inside(&module, &path[1..].join("::")),
             _ => outside(&module, &path.join("::")),
         };
-        judgement.map_err(|why| format!("src/{file}: {} – {why}", path.join("::")))
+        judgement.map_err(|why| format!("{file}: {} – {why}", path.join("::")))
     })
 }
 
@@ -59,36 +60,36 @@ fn wall_of(module: &str) -> Option<&'static Wall> {
     })
 }
 
+/// Manifests decide which crates a crate may use; a row restricts a module further.
 fn inside(module: &str, target: &str) -> Result<Option<String>, String> {
     let Some(from) = wall_of(module) else {
-        return match module {
-            "main" | "lib" => Ok(None),
-            _ => Err("this room is not in the table of walls".to_owned()),
-        };
+        return Ok(None);
     };
-    let to = wall_of(target).ok_or("the target's room is not in the table of walls")?;
-    // Modules of one row may not import each other either, but a module may import itself.
+    let to = wall_of(target);
+    // Modules of one row may not import each other, but a module may import itself.
     let home = |room: &str| is_under(module, room) && is_under(target, room);
-    if from.rooms == to.rooms && from.rooms().any(home) || from.may == "*" {
+    if to.is_some_and(|to| from.rooms == to.rooms) && from.rooms().any(home) {
         return Ok(None);
     }
-    let room = to
-        .rooms()
+    let rooms = to.into_iter().flat_map(Wall::rooms);
+    let closest = rooms
         .filter(|room| is_under(target, room))
         .max_by_key(|room| room.len());
-    match room.filter(|room| from.may().any(|may| may == *room)) {
-        Some(room) => Ok(Some(format!("{} → {room}", from.rooms))),
+    let allowed = from.may().find(|may| match closest {
+        Some(room) => may == &room,
+        None => is_under(target, may),
+    });
+    match allowed {
+        Some(may) => Ok(Some(format!("{} → {may}", from.rooms))),
         None => Err(format!("{} may import: {}", from.rooms, from.may)),
     }
 }
 
+/// Manifests decide which outside crates a crate may use; a row restricts them to modules.
 fn outside(module: &str, target: &str) -> Result<Option<String>, String> {
     let rows = OUTSIDE.iter().filter(|row| is_under(target, row.path));
     let Some(row) = rows.max_by_key(|row| row.path.len()) else {
-        return match target.split("::").next() {
-            Some("std" | "core" | "alloc") => Ok(None),
-            _ => Err("this crate is not in the table of walls".to_owned()),
-        };
+        return Ok(None);
     };
     let Outside { path, rooms, why } = row;
     if *rooms == ["*"] {
@@ -103,24 +104,23 @@ fn outside(module: &str, target: &str) -> Result<Option<String>, String> {
 /// A file that violates a rule in each way in which code can name something.
 #[test]
 fn a_violation_is_caught_however_it_is_written() {
-    let caught = |text: &str| violations("plan/host.rs", text);
+    let caught = |text: &str| violations("update/phase.rs", text);
     for text in [
-        "use crate::systemd;",
-        "use crate::{digest::Digest, systemd::Systemd};",
-        "use crate::{digest::{self, Digest}, systemd::{unit::{self, Unit as U}}};",
-        "use super::super::systemd::Systemd;",
-        "pub use crate::systemd::*;",
-        "fn f() { crate::systemd::Systemd::of(1); }",
-        "mod inner { use super::super::super::systemd; }",
-        "fn f() -> Vec<crate::systemd::Unit> { todo() }",
-        "#[serde(with = \"x\")] struct S(crate::systemd::Unit);",
+        "use crate::journal;",
+        "use machinist_plan::Plan;",
+        "use crate::{journal::{self, Journal}, phase::Phase};",
+        "use super::journal::Journal;",
+        "pub use crate::journal::*;",
+        "fn f() { crate::journal::Journal::of(1); }",
+        "mod inner { use super::super::journal; }",
+        "fn f() -> Vec<machinist_plan::Plan> { todo() }",
+        "#[serde(with = \"x\")] struct S(crate::journal::Journal);",
         "use std::fs;",
         "use std::{collections::BTreeMap, fs::File};",
         "fn f() { std::fs::read(\"x\"); }",
         "fn f() { let x = tokio::spawn(g()); }",
         "#[tokio::main] fn f() {}",
         "fn f() { nix::unistd::getuid(); }",
-        "use somewhere::else_; use zbus::Connection;",
         "use jiff::Timestamp; fn f() { Timestamp::now(); }",
         "fn f() { T::now(); } use jiff::Timestamp as T;",
         "use std::{env as surroundings}; ",
@@ -135,38 +135,32 @@ fn a_violation_is_caught_however_it_is_written() {
 #[test]
 fn what_is_allowed_or_only_for_tests_or_only_said_is_no_violation() {
     for text in [
-        "use crate::{digest::Digest, abs_path::AbsPath}; use super::model::Plan; use self::x::Y;",
-        "// use crate::systemd;\n/* std::fs */ fn f() { g(\"std::fs::read\"); }",
-        "#[cfg(test)] use std::fs;\n#[cfg(test)]\nmod tests { use crate::systemd; fn f() { std::fs::read(); } }",
+        "use crate::phase::Phase; use self::x::Y;",
+        "// use crate::journal;\n/* std::fs */ fn f() { g(\"std::fs::read\"); }",
+        "#[cfg(test)] use std::fs;\n#[cfg(test)]\nmod tests { use crate::journal; fn f() { std::fs::read(); } }",
         "use std::collections::BTreeMap; use serde::Serialize; fn f() { BTreeMap::new(); }",
         "fn f(systemd: u8, fs: u8) { systemd.fs.read(); }",
         "use jiff::Timestamp; fn f(at: Timestamp) { Timestamp::from_second(1); }",
     ] {
         assert_eq!(
-            violations("plan/host.rs", text),
+            violations("update/phase.rs", text),
             Vec::<String>::new(),
             "{text}"
         );
     }
     assert!(violations("rootfs/inspect.rs", "use std::fs; use rustix::fs::open;").is_empty());
-    assert!(violations("plan/tests.rs", "use std::fs;").is_empty());
+    assert!(violations("update/phase/tests.rs", "use std::fs;").is_empty());
 }
 
 /// A submodule with a row of its own has its own layering rule.
 #[test]
 fn a_room_within_a_room_has_its_own_wall() {
     let from = |file: &str, text: &str| violations(file, text).len();
+    assert_eq!(from("update/actions.rs", "use crate::phase::Phase;"), 0);
     assert_eq!(
-        from(
-            "update/reconciler/actions.rs",
-            "use crate::update::phase::Phase;"
-        ),
-        0
-    );
-    assert_eq!(
-        from("update/phase.rs", "use crate::update::reconciler::Desired;"),
+        from("update/phase.rs", "use crate::reconciler::Desired;"),
         1
     );
     assert_eq!(from("device/glob.rs", "use super::registry::Registry;"), 1);
-    assert_eq!(from("newroom/mod.rs", "use crate::abs_path::AbsPath;"), 1);
+    assert_eq!(from("device/registry/scan.rs", "use crate::glob::Glob;"), 0);
 }

@@ -7,15 +7,18 @@ use crate::tokens::{
     tokens,
 };
 
-/// A path as its segments, starting at the crate (`crate`) or at an outside crate.
+/// A path as its segments. The first is `crate` for a crate of the workspace, whose name is the
+/// second, or an outside crate.
 pub(crate) type FullPath = Vec<String>;
 
-/// Every path that `file` (below `src`) names: those of `use` trees, those written in full, and
-/// those that begin with an imported name. Code that is compiled only for tests is skipped.
+/// Every path that a file names: those of `use` trees, those written in full, and those that begin
+/// with an imported name. `file` is `CRATE/path.rs`, below the sources of the crate. Code that is
+/// compiled only for tests is skipped.
 pub(crate) fn paths(file: &str, text: &str) -> Vec<FullPath> {
     let mut reader = Reader {
         tokens: without_tests(tokens(text)),
         at: 0,
+        member: file.split('/').next().unwrap_or_default().to_owned(),
         home: home(file),
         inner: Vec::new(),
         depth: 0,
@@ -95,6 +98,8 @@ fn item(tokens: &[Token]) -> usize {
 struct Reader {
     tokens: Vec<Token>,
     at: usize,
+    /// The crate of the file.
+    member: String,
     home: Vec<String>,
     /// Inline modules that are open, with the depth of braces they began at.
     inner: Vec<(String, usize)>,
@@ -219,7 +224,7 @@ impl Reader {
         let begin = match rest.first()?.as_str() {
             "crate" => {
                 rest = &rest[1..];
-                vec!["crate".to_owned()]
+                vec!["crate".to_owned(), self.member.clone()]
             }
             "self" | "super" => {
                 while let Some(word) = rest
@@ -235,6 +240,11 @@ impl Reader {
                 begin.extend(module);
                 begin
             }
+            first if first.starts_with("machinist_") => {
+                rest = &rest[1..];
+                let member = first.trim_start_matches("machinist_");
+                vec!["crate".to_owned(), member.to_owned()]
+            }
             first if is_outside(first) => Vec::new(),
             first => {
                 let known = self.names.get(first)?.clone();
@@ -246,7 +256,7 @@ impl Reader {
     }
 }
 
-/// Whether a path with this first segment is outside the crate.
+/// Whether a path with this first segment is outside the workspace.
 fn is_outside(first: &str) -> bool {
     first == "std" || first == "core" || first == "alloc" || dependencies().contains(&first)
 }
@@ -256,7 +266,7 @@ pub(crate) fn dependencies() -> &'static [&'static str] {
     static NAMES: std::sync::OnceLock<Vec<&'static str>> = std::sync::OnceLock::new();
     NAMES.get_or_init(|| {
         let manifest = include_str!("../../Cargo.toml");
-        let section = manifest.split("[dependencies]\n").nth(1).unwrap();
+        let section = manifest.split("[workspace.dependencies]\n").nth(1).unwrap();
         let section = section.split("\n[").next().unwrap();
         let names = section.lines().filter_map(|line| line.split_once(" = "));
         names

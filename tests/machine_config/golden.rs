@@ -8,15 +8,13 @@ use std::{fmt::Write as _, fs, path::Path};
 
 use serde_json::Value;
 
-use machinist::{
-    abs_path::AbsPath,
-    config_dir::LocalFiles,
-    machine_config::{
-        self, CanonicalError, ConfigLoader, ConfigRules, MachineConfig, MergeOrder, NoLocalFiles,
-        Owner, Refusal, TextSource, documents_from_files, merge,
-    },
-    rootfs::Root,
+use machinist_agent::config_dir::LocalFiles;
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::{
+    CanonicalError, ConfigLoader, ConfigRules, MachineConfig, MergeOrder, NoLocalFiles, Owner,
+    Refusal, TextSource, documents_from_files, merge,
 };
+use machinist_rootfs::Root;
 
 fn directory(below: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(below)
@@ -243,20 +241,20 @@ fn the_stored_form_of_a_config_does_not_change_between_versions() {
         "passwd":{"users":[{"name":"core","sshAuthorizedKeys":["k"]}]}}"#;
     let (config, _) = result(Path::new("/"), vec![("a.ign".into(), input.to_vec())]).unwrap();
     // Fields that the config does not set are omitted, and names have Ignition's default.
-    let absent = String::from_utf8(machine_config::to_canonical_json(&config)).unwrap();
+    let absent = String::from_utf8(machinist_ignition::to_canonical_json(&config)).unwrap();
     assert!(
         absent.contains(r#""directories":{"/d":{}},"links""#),
         "{absent}"
     );
     assert_eq!(
-        machine_config::from_canonical_json(absent.as_bytes()).unwrap(),
+        machinist_ignition::from_canonical_json(absent.as_bytes()).unwrap(),
         MachineConfig {
             name: String::new(),
             ..config.clone()
         }
     );
     let (name, config) = (config.name.clone(), config.with_defaults().into_owned());
-    let stored = String::from_utf8(machine_config::to_canonical_json(&config)).unwrap();
+    let stored = String::from_utf8(machinist_ignition::to_canonical_json(&config)).unwrap();
     assert_eq!(
         stored,
         concat!(
@@ -268,16 +266,19 @@ fn the_stored_form_of_a_config_does_not_change_between_versions() {
             r#""extensions":[],"kernelType":null,"fips":false}}"#
         )
     );
-    let digest = machine_config::digest(&config);
-    assert_eq!(digest, machinist::digest::Digest::of(stored.as_bytes()));
+    let digest = machinist_ignition::digest(&config);
+    assert_eq!(
+        digest,
+        machinist_base::digest::Digest::of(stored.as_bytes())
+    );
     assert_eq!(name, format!("rendered-worker-{}", &digest.hex()[..32]));
 }
 
 #[test]
 fn a_stored_form_of_another_schema_or_shape_is_refused() {
-    let stored = machine_config::to_canonical_json(&MachineConfig::default());
+    let stored = machinist_ignition::to_canonical_json(&MachineConfig::default());
     let stored = String::from_utf8(stored).unwrap();
-    let read = |text: &str| machine_config::from_canonical_json(text.as_bytes());
+    let read = |text: &str| machinist_ignition::from_canonical_json(text.as_bytes());
     assert_eq!(read(&stored).unwrap(), MachineConfig::default());
     let newer = stored.replace(r#""schema":1"#, r#""schema":2"#);
     assert!(matches!(
@@ -377,7 +378,7 @@ fn users_beyond_core_need_a_rule_that_allows_them() {
 #[test]
 fn only_files_that_look_like_machine_config_are_read() {
     for name in ["a.yaml", "machine.d/a.yml", "a.json", "a.ign", "10-a.bu"] {
-        assert!(machine_config::is_config_name(name), "{name}");
+        assert!(machinist_ignition::is_config_name(name), "{name}");
     }
     for name in [
         ".a.yaml",
@@ -387,6 +388,6 @@ fn only_files_that_look_like_machine_config_are_read() {
         "README.md",
         "a",
     ] {
-        assert!(!machine_config::is_config_name(name), "{name}");
+        assert!(!machinist_ignition::is_config_name(name), "{name}");
     }
 }

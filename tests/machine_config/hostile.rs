@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use machinist::{
-    machine_config::{ConfigRules, Refusal, parse},
-    reason::Reason,
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::{ConfigRules, Refusal, parse};
 use proptest::prelude::*;
 
 /// The time limit for reading a small malicious text, in a debug build next to other tests.

@@ -2,16 +2,13 @@
 
 use std::{fs, time::Instant};
 
-use machinist::{
-    abs_path::AbsPath,
-    config_dir::LocalFiles,
-    machine_config::{
-        ConfigDocument, ConfigRules, LocalEntry, LocalError, LocalFileSource, Refusal,
-        documents_from_files,
-    },
-    reason::Reason,
-    rootfs::Root,
+use machinist_agent::config_dir::LocalFiles;
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{
+    ConfigDocument, ConfigRules, LocalEntry, LocalError, LocalFileSource, Refusal,
+    documents_from_files,
 };
+use machinist_rootfs::Root;
 
 fn butane(locals: &[&str]) -> Vec<(String, Vec<u8>)> {
     let mut text = "variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n".to_owned();

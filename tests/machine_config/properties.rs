@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io::Write as _};
 
-use machinist::machine_config::{
+use machinist_ignition::{
     ConfigDocument, ConfigRules, MachineConfig, MergeOrder, NoLocalFiles, digest,
     documents_from_files, from_canonical_json, from_portable_json, merge, parse, to_canonical_json,
     to_machine_config_yaml, to_portable_json,

@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 
 use ignition_config::{Config, v3_6};
-use machinist::{
-    machine_config::{ConfigLoader, ConfigRules, MergeOrder, NoLocalFiles, Refusal, parse},
-    reason::Reason,
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::{ConfigLoader, ConfigRules, MergeOrder, NoLocalFiles, Refusal, parse};
 use serde_json::{Value, json};
 
 /// A config in which every field of Ignition 3.6 is set.

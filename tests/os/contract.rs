@@ -6,13 +6,11 @@
 
 use std::{collections::BTreeSet, future::Future, pin::Pin, time::Duration};
 
-use machinist::{
-    machine_config::KernelCommandLine,
-    os::{
-        Deployment, DeploymentId, Deployments, DesiredDeployment, KernelArguments, KernelType,
-        OsError, OsProvider, ProviderStep, STEP_TIMEOUT,
-    },
-    plan::ImageRef,
+use machinist_ignition::KernelCommandLine;
+use machinist_plan::ImageRef;
+use machinist_update::os::{
+    Deployment, DeploymentId, Deployments, DesiredDeployment, KernelArguments, KernelType, OsError,
+    OsProvider, ProviderStep, STEP_TIMEOUT,
 };
 
 /// A machine around a provider.
@@ -111,7 +109,7 @@ const NAME: &str = "registry.example.com/os";
 
 /// An image of a fixed name, with the digest of this content.
 pub(crate) fn image(content: &str) -> ImageRef {
-    let digest = machinist::digest::Digest::of(content.as_bytes());
+    let digest = machinist_base::digest::Digest::of(content.as_bytes());
     ImageRef::parse(&format!("{NAME}@{digest}")).unwrap()
 }
 

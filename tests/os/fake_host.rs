@@ -11,13 +11,11 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    machine_config::{KernelArgument, KernelCommandLine},
-    os::{
-        Deployment, DeploymentId, Deployments, DesiredDeployment, FetchedImage, KernelType,
-        OsError, OsProvider, ProviderStep, StagedDeployment,
-    },
-    plan::{HostKind, ImageRef, OsCapabilities},
+use machinist_ignition::{KernelArgument, KernelCommandLine};
+use machinist_plan::{HostKind, ImageRef, OsCapabilities};
+use machinist_update::os::{
+    Deployment, DeploymentId, Deployments, DesiredDeployment, FetchedImage, KernelType, OsError,
+    OsProvider, ProviderStep, StagedDeployment,
 };
 
 use super::contract::Host;

@@ -2,11 +2,9 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use machinist::{
-    os::{capabilities, host_kind},
-    plan::HostKind,
-    rootfs::Root,
-};
+use machinist_plan::HostKind;
+use machinist_rootfs::Root;
+use machinist_update::os::{capabilities, host_kind};
 
 fn kind(paths: &[&str]) -> HostKind {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use machinist::kube_api::{NodeConditionKind, keys};
+use machinist_kube_api::{NodeConditionKind, keys};
 use serde_json::Value;
 
 use super::{documents, resources, shipped};

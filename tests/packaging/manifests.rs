@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use k8s_openapi::api::core::v1 as core;
-use machinist::drain::{PodToleration, Taint, TolerationTime, evaluate_taints};
+use machinist_drain::{PodToleration, Taint, TolerationTime, evaluate_taints};
 use serde_json::{Value, json};
 
 use super::{documents, resources, shipped};
@@ -327,8 +327,8 @@ fn the_config_map_of_allowed_names_comes_empty_with_the_policy_that_reads_it() {
     let policy = of("ValidatingAdmissionPolicy");
     assert_eq!(policy["paramKind"]["kind"], names["kind"]);
     let texts = policy.to_string();
-    assert!(texts.contains(machinist::kube_api::keys::label::NO_REMEDIATION));
-    assert!(texts.contains(machinist::kube_api::keys::GROUP));
+    assert!(texts.contains(machinist_kube_api::keys::label::NO_REMEDIATION));
+    assert!(texts.contains(machinist_kube_api::keys::GROUP));
 }
 
 #[test]
@@ -453,9 +453,9 @@ fn only_the_plugin_directory_of_labelled_pods_is_redirected() {
         let expression = mutation["applyConfiguration"]["expression"].as_str();
         let to = format!(
             "'{}/' + variables.vendor",
-            machinist::plugin_proxy::VENDOR_DIRS_ROOT
+            machinist_device_plugins::plugin_proxy::VENDOR_DIRS_ROOT
         );
-        let from = format!("'{}'", machinist::kubelet::DEVICE_PLUGIN_DIR);
+        let from = format!("'{}'", machinist_device_plugins::kubelet::DEVICE_PLUGIN_DIR);
         assert!(expression.unwrap().contains(&to) && expression.unwrap().contains(&from));
         let bound = all.iter().filter(|one| {
             one["kind"] == "MutatingAdmissionPolicyBinding"

@@ -1,12 +1,10 @@
 //! The plan of a first config, compared with the config that another daemon has recorded for the
 //! machine.
 
-use machinist::{
-    machine_config::{ClusterBaseline, MachineConfig, declared},
-    plan::{self, BaseConfig, Plan, Policies},
-    reason::Reason,
-    update::observe::CallerFacts,
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::{ClusterBaseline, MachineConfig, declared};
+use machinist_plan::{BaseConfig, Plan, Policies};
+use machinist_update::observe::CallerFacts;
 use serde_json::{Value, json};
 
 use super::support::{LIVE, Tree, config, looked};
@@ -40,7 +38,7 @@ fn planned(to: &Value, base: BaseConfig) -> Plan {
         ..CallerFacts::default()
     };
     let observed = looked(&tree.root, (&from, &to), &policies, known);
-    plan::between(&from, &to, &observed, &policies, LIVE)
+    machinist_plan::between(&from, &to, &observed, &policies, LIVE)
         .unwrap_or_else(|refusals| Plan::refused(&from, &to, refusals))
 }
 

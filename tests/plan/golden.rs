@@ -9,11 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use machinist::{
-    machine_config::MachineConfig,
-    plan::{self, Plan, PlanDocument, Policies, UnitFacts},
-    update::observe::CallerFacts,
-};
+use machinist_ignition::MachineConfig;
+use machinist_plan::{Plan, PlanDocument, Policies, UnitFacts};
+use machinist_update::observe::CallerFacts;
 
 use super::support::{LIVE, OFFLINE, Tree, config, looked};
 
@@ -59,8 +57,8 @@ fn plan_of(case: &Path) -> Plan {
         (facts.uid, facts.gid) = (0, 0);
     }
     let mut capabilities = if live.is_some() { LIVE } else { OFFLINE };
-    capabilities.os = machinist::os::capabilities(&tree.root);
-    plan::between(&from, &to, &observed, &policies, capabilities)
+    capabilities.os = machinist_update::os::capabilities(&tree.root);
+    machinist_plan::between(&from, &to, &observed, &policies, capabilities)
         .unwrap_or_else(|refusals| Plan::refused(&from, &to, refusals))
 }
 

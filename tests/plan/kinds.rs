@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use machinist::{
-    machine_config::{MachineConfig, from_canonical_json, from_portable_json, to_portable_json},
-    plan::{self, DriftKind, Policies},
-    reason::Reason,
-    update::observe::CallerFacts,
+use machinist_base::reason::Reason;
+use machinist_ignition::{
+    MachineConfig, from_canonical_json, from_portable_json, to_portable_json,
 };
+use machinist_plan::{DriftKind, Policies};
+use machinist_update::observe::CallerFacts;
 
 use super::support::{OFFLINE, Tree, config, path, show};
 
@@ -35,7 +35,7 @@ fn reasons(
     known: CallerFacts<'_>,
 ) -> Vec<Reason> {
     let observed = tree.observed(from, to, known);
-    let plan = plan::between(from, to, &observed, &Policies::default(), OFFLINE);
+    let plan = machinist_plan::between(from, to, &observed, &Policies::default(), OFFLINE);
     let refusals = plan.err().unwrap_or_default();
     refusals.iter().map(|refusal| refusal.reason).collect()
 }
@@ -55,7 +55,7 @@ fn a_config_that_is_handed_over_may_replace_what_it_may_where_it_was_read() {
     let refused = reasons(&tree, &nothing, &handed_over, known());
     assert_eq!(refused, [Reason::KindDiffers]);
     // The store has the config that the machine was on: a rollback to it needs no permission.
-    let canonical = machinist::machine_config::to_canonical_json(&read);
+    let canonical = machinist_ignition::to_canonical_json(&read);
     let mut stored = from_canonical_json(&canonical).unwrap();
     stored.files.clone_from(&read.files);
     assert_eq!(reasons(&tree, &nothing, &stored, known()), []);
@@ -99,7 +99,7 @@ fn a_link_that_leads_below_itself_is_refused_and_not_an_error() {
 fn refusal(tree: &Tree, to: &MachineConfig) -> String {
     let nothing = MachineConfig::default();
     let observed = tree.observed(&nothing, to, CallerFacts::default());
-    let plan = plan::between(&nothing, to, &observed, &Policies::default(), OFFLINE);
+    let plan = machinist_plan::between(&nothing, to, &observed, &Policies::default(), OFFLINE);
     show(&plan.unwrap_err())
 }
 
@@ -141,7 +141,7 @@ fn verification_names_the_kind_that_it_expected_and_the_kind_that_it_found() {
         let tree = Tree::new();
         tree.link(LINK, "elsewhere");
         let observed = tree.observed(&wanted, &wanted, CallerFacts::default());
-        let drift = plan::drift(&wanted, &observed, false);
+        let drift = machinist_plan::drift(&wanted, &observed, false);
         let told: Vec<String> = drift.iter().map(ToString::to_string).collect();
         assert_eq!(told, [format!("{LINK} {found}")]);
         assert_eq!(drift[0].kind, DriftKind::Content);

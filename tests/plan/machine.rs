@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use machinist::machine_config::{MachineConfig, Unit};
+use machinist_ignition::{MachineConfig, Unit};
 
 use super::{
     oracle::{UNITS, install},

@@ -1,11 +1,9 @@
 //! Units with several names, where a name changes hands with the config.
 
-use machinist::{
-    machine_config::{MachineConfig, Unit},
-    plan::{self, Policies},
-    reason::Reason,
-    update::observe::CallerFacts,
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::{MachineConfig, Unit};
+use machinist_plan::Policies;
+use machinist_update::observe::CallerFacts;
 
 use super::support::{OFFLINE, Tree, path, unit};
 
@@ -21,7 +19,7 @@ fn contents(text: String, enabled: bool) -> Unit {
 
 fn reasons(tree: &Tree, from: &MachineConfig, to: &MachineConfig) -> Vec<Reason> {
     let observed = tree.observed(from, to, CallerFacts::default());
-    let plan = plan::between(from, to, &observed, &Policies::default(), OFFLINE);
+    let plan = machinist_plan::between(from, to, &observed, &Policies::default(), OFFLINE);
     let refusals = plan.err().unwrap_or_default();
     refusals.iter().map(|refusal| refusal.reason).collect()
 }
@@ -86,7 +84,7 @@ fn links_that_the_presets_ask_for_are_marked_as_such() {
 
 #[test]
 fn keys_in_a_directory_that_others_may_write_are_named_where_owners_cannot_be_set_too() {
-    use machinist::machine_config::User;
+    use machinist_ignition::User;
     use std::os::unix::fs::PermissionsExt;
     let tree = Tree::new();
     tree.write("/etc/passwd", "ann:x:1000:1000::/home/ann:/bin/sh\n");
@@ -103,12 +101,13 @@ fn keys_in_a_directory_that_others_may_write_are_named_where_owners_cannot_be_se
     // Nothing there is judged by its owner.
     observed.unsafe_after.clear();
     assert!(observed.objects.contains_key(&path("/home/ann/.ssh")));
-    let capabilities = plan::Capabilities {
+    let capabilities = machinist_plan::Capabilities {
         chown: false,
         ..OFFLINE
     };
     let nothing = MachineConfig::default();
-    let plan = plan::between(&nothing, &to, &observed, &Policies::default(), capabilities);
+    let plan =
+        machinist_plan::between(&nothing, &to, &observed, &Policies::default(), capabilities);
     let warnings = plan.unwrap().warnings;
     let strict = |warning: &String| warning.contains("StrictModes");
     assert!(warnings.iter().any(strict), "{warnings:?}");

@@ -3,12 +3,10 @@
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
-use machinist::{
-    machine_config::{MachineConfig, Refusal, Unit, UnitName},
-    plan::{self, Plan, Policies},
-    reason::Reason,
-    update::observe::CallerFacts,
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::{MachineConfig, Refusal, Unit, UnitName};
+use machinist_plan::{Plan, Policies};
+use machinist_update::observe::CallerFacts;
 
 use super::{
     machine::Base,
@@ -108,7 +106,7 @@ fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
 /// The plan; `None` if it is refused because another unit has a name already.
 fn plan_unless_taken(tree: &Tree, before: &MachineConfig, after: &MachineConfig) -> Option<Plan> {
     let observed = tree.observed(before, after, CallerFacts::default());
-    match plan::between(before, after, &observed, &Policies::default(), OFFLINE) {
+    match machinist_plan::between(before, after, &observed, &Policies::default(), OFFLINE) {
         Ok(plan) => Some(plan),
         Err(refusals) => {
             let taken = |refusal: &Refusal| refusal.reason == Reason::SameObject;

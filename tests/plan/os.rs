@@ -1,11 +1,9 @@
 //! The operating system in a plan, on a host whose provider can change it.
 
-use machinist::{
-    machine_config::{MachineConfig, Refusal, Release},
-    plan::{self, Capabilities, HostKind, OsCapabilities, OsFacts, Plan, Policies},
-    reason::Reason,
-    update::observe::CallerFacts,
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::{MachineConfig, Refusal, Release};
+use machinist_plan::{Capabilities, HostKind, OsCapabilities, OsFacts, Plan, Policies};
+use machinist_update::observe::CallerFacts;
 
 use super::support::{LIVE, Tree};
 
@@ -34,7 +32,7 @@ fn planned(from: &MachineConfig, to: &MachineConfig, os: OsFacts) -> Result<Plan
     };
     let observed = tree.observed(from, to, known);
     let capabilities = Capabilities { os: IMAGES, ..LIVE };
-    plan::between(from, to, &observed, &Policies::default(), capabilities)
+    machinist_plan::between(from, to, &observed, &Policies::default(), capabilities)
 }
 
 fn booted(image: &str) -> OsFacts {
@@ -50,7 +48,7 @@ fn an_update_starts_from_the_image_that_is_booted() {
     let plan = planned(&config, &config, booted(OLD)).unwrap();
     let names: Vec<_> = plan.changes.iter().map(|change| &change.name).collect();
     assert_eq!(names, [NEW], "recorded as applied, and another one runs");
-    assert_eq!(plan.cost, plan::Cost::Reboot);
+    assert_eq!(plan.cost, machinist_plan::Cost::Reboot);
 }
 
 #[test]

@@ -4,14 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use machinist::{
-    abs_path::AbsPath,
-    machine_config::{
-        Content, Directory, EntryOrigin, File, Link, MachineConfig, Overwrite, Owner,
-    },
-    plan::{self, Policies},
-    update::observe::CallerFacts,
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::{
+    Content, Directory, EntryOrigin, File, Link, MachineConfig, Overwrite, Owner,
 };
+use machinist_plan::Policies;
+use machinist_update::observe::CallerFacts;
 
 use super::support::{Dice, OFFLINE, Tree, from_environment, path, show};
 
@@ -175,7 +173,8 @@ fn a_plan_with_several_names_and_kinds_leaves_nothing_to_do_and_loses_nothing() 
                 )
             };
             let observed = tree.observed(&from, &to, CallerFacts::default());
-            let planned = plan::between(&from, &to, &observed, &Policies::default(), OFFLINE);
+            let planned =
+                machinist_plan::between(&from, &to, &observed, &Policies::default(), OFFLINE);
             let Ok(plan) = planned else {
                 refused += 1;
                 continue;
@@ -183,7 +182,7 @@ fn a_plan_with_several_names_and_kinds_leaves_nothing_to_do_and_loses_nothing() 
             done += 1;
             tree.apply(&plan);
             let observed = tree.observed(&to, &to, CallerFacts::default());
-            let again = plan::between(&to, &to, &observed, &Policies::default(), OFFLINE);
+            let again = machinist_plan::between(&to, &to, &observed, &Policies::default(), OFFLINE);
             let again = again.unwrap_or_else(|refusals| panic!("{}\n{}", told(), show(&refusals)));
             assert!(
                 again.operations.is_empty(),
@@ -192,7 +191,12 @@ fn a_plan_with_several_names_and_kinds_leaves_nothing_to_do_and_loses_nothing() 
                 plan.operations,
                 again.operations
             );
-            assert_eq!(plan::drift(&to, &observed, false), [], "{}", told());
+            assert_eq!(
+                machinist_plan::drift(&to, &observed, false),
+                [],
+                "{}",
+                told()
+            );
             if step == 0 {
                 let operations = plan.operations.iter();
                 let targets = operations

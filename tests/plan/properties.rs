@@ -3,11 +3,9 @@
 
 use std::time::Instant;
 
-use machinist::{
-    machine_config::{Content, Directory, EntryOrigin, File, Link, MachineConfig, Owner, Unit},
-    plan::{self, Policies, UnitFacts},
-    update::observe::CallerFacts,
-};
+use machinist_ignition::{Content, Directory, EntryOrigin, File, Link, MachineConfig, Owner, Unit};
+use machinist_plan::{Policies, UnitFacts};
+use machinist_update::observe::CallerFacts;
 
 use super::support::{Dice, LIVE, OFFLINE, Tree, from_environment, path, show, unit};
 
@@ -169,15 +167,16 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
         for step in 0..4 {
             let to = any_config(&mut dice);
             let observed = tree.observed(&from, &to, CallerFacts::default());
-            let Ok(plan) = plan::between(&from, &to, &observed, &Policies::default(), OFFLINE)
+            let Ok(plan) =
+                machinist_plan::between(&from, &to, &observed, &Policies::default(), OFFLINE)
             else {
                 refused += 1;
                 continue;
             };
             done += 1;
             for (at, operation) in plan.operations.iter().enumerate() {
-                let nested = |other: &plan::Operation| {
-                    !matches!(other.kind, plan::OperationKind::Metadata(_))
+                let nested = |other: &machinist_plan::Operation| {
+                    !matches!(other.kind, machinist_plan::OperationKind::Metadata(_))
                         && operation.target != other.target
                         && operation.target.is_under(&other.target)
                 };
@@ -197,7 +196,7 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
             );
             let observed = tree.observed(&to, &to, CallerFacts::default());
             assert_eq!(
-                plan::drift(&to, &observed, false),
+                machinist_plan::drift(&to, &observed, false),
                 [],
                 "seed {seed}, round {round}, step {step}"
             );
@@ -222,7 +221,8 @@ fn leaving_takes_away_what_a_config_brought_and_nothing_else() {
         tree.write("/d/theirs", "theirs\n");
         let config = any_config(&mut dice);
         let observed = tree.observed(&nothing, &config, CallerFacts::default());
-        let Ok(plan) = plan::between(&nothing, &config, &observed, &Policies::default(), OFFLINE)
+        let Ok(plan) =
+            machinist_plan::between(&nothing, &config, &observed, &Policies::default(), OFFLINE)
         else {
             continue;
         };
@@ -274,7 +274,7 @@ fn the_order_of_the_inputs_changes_nothing_in_a_thousand_runs() {
             None => tree.observed(&MachineConfig::default(), &to, CallerFacts::default()),
             Some((observed, _)) => Clone::clone(observed),
         };
-        let plan = plan::between(
+        let plan = machinist_plan::between(
             &MachineConfig::default(),
             &to,
             &observed,
@@ -308,10 +308,11 @@ fn five_thousand_files_are_looked_at_and_planned_quickly() {
     let observed = tree.observed(&to, &changed, CallerFacts::default());
     let looked = started.elapsed();
     let started = Instant::now();
-    let plan = plan::between(&to, &changed, &observed, &Policies::default(), OFFLINE).unwrap();
+    let plan =
+        machinist_plan::between(&to, &changed, &observed, &Policies::default(), OFFLINE).unwrap();
     let planned = started.elapsed();
     let started = Instant::now();
-    let digests = [&to, &changed].map(machinist::machine_config::digest);
+    let digests = [&to, &changed].map(machinist_ignition::digest);
     let digested = started.elapsed();
     assert_ne!(digests[0], digests[1]);
     eprintln!("5,000 files: looked at in {looked:?}, planned in {planned:?}");
@@ -368,7 +369,7 @@ fn actions_are_the_same_and_in_the_same_order_in_a_thousand_runs() {
         let actions = |entries: &[serde_json::Value]| {
             let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": entries}}});
             let policies = Policies::from_machine_configuration(&object).unwrap();
-            plan::between(&nothing, &config, &observed, &policies, LIVE)
+            machinist_plan::between(&nothing, &config, &observed, &policies, LIVE)
                 .unwrap()
                 .actions
         };

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use machinist::plan::same_images;
+use machinist_plan::same_images;
 
 use super::support::{Dice, from_environment};
 

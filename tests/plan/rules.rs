@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use machinist::{
-    machine_config::{Content, EntryOrigin, File, MachineConfig, Overwrite, Owner, Unit},
-    plan::{
-        self, ActionKind, Capabilities, DriftKind, FileFacts, MachineFacts, OperationKind, Plan,
-        Policies, UnitFacts,
-    },
-    reason::Reason,
-    update::observe::{CallerFacts, drift},
+use machinist_base::reason::Reason;
+use machinist_ignition::{Content, EntryOrigin, File, MachineConfig, Overwrite, Owner, Unit};
+use machinist_plan::{
+    ActionKind, Capabilities, DriftKind, FileFacts, MachineFacts, OperationKind, Plan, Policies,
+    UnitFacts,
 };
+use machinist_update::observe::{CallerFacts, drift};
 
 use super::support::{LIVE, OFFLINE, Tree, config, path, show, unit};
 
@@ -42,7 +40,7 @@ fn reasons(change: impl FnOnce(&mut MachineFacts)) -> Vec<Reason> {
     let nothing = MachineConfig::default();
     let mut observed = tree.observed(&nothing, &to, CallerFacts::default());
     change(&mut observed);
-    match plan::between(&nothing, &to, &observed, &Policies::default(), LIVE) {
+    match machinist_plan::between(&nothing, &to, &observed, &Policies::default(), LIVE) {
         Ok(_) => Vec::new(),
         Err(refusals) => refusals.into_iter().map(|refusal| refusal.reason).collect(),
     }
@@ -64,7 +62,7 @@ fn a_config_that_could_not_be_kept_is_refused_before_anything_is_touched() {
         to.files.append(&mut files);
     }
     let observed = Tree::new().observed(&nothing, &to, CallerFacts::default());
-    let plan = plan::between(&nothing, &to, &observed, &Policies::none(), OFFLINE);
+    let plan = machinist_plan::between(&nothing, &to, &observed, &Policies::none(), OFFLINE);
     let told = show(&plan.unwrap_err());
     assert!(told.contains("545259520 bytes in total"), "{told}");
 }
@@ -94,7 +92,7 @@ fn what_the_host_cannot_do_is_refused_by_name() {
     let mount = |seen: &mut MachineFacts| seen.mounts.values().next().cloned().unwrap();
     assert_eq!(
         reasons(|seen| {
-            let read_only = plan::MountFacts {
+            let read_only = machinist_plan::MountFacts {
                 read_only: true,
                 ..mount(seen)
             };
@@ -104,7 +102,7 @@ fn what_the_host_cannot_do_is_refused_by_name() {
     );
     assert_eq!(
         reasons(|seen| {
-            let closed = plan::MountFacts {
+            let closed = machinist_plan::MountFacts {
                 staging: false,
                 ..mount(seen)
             };
@@ -114,7 +112,7 @@ fn what_the_host_cannot_do_is_refused_by_name() {
     );
     for (free_bytes, free_inodes) in [(1 << 20, None), (1 << 30, Some(10))] {
         let tight = |seen: &mut MachineFacts| {
-            let facts = plan::MountFacts {
+            let facts = machinist_plan::MountFacts {
                 free_bytes,
                 free_inodes,
                 ..mount(seen)
@@ -138,8 +136,8 @@ fn a_running_machine_needs_the_right_to_change_owners() {
         chown: false,
         ..LIVE
     };
-    let refused =
-        plan::between(&nothing, &to, &observed, &Policies::default(), no_chown).unwrap_err();
+    let refused = machinist_plan::between(&nothing, &to, &observed, &Policies::default(), no_chown)
+        .unwrap_err();
     assert_eq!(refused[0].reason, Reason::PermissionMissing);
 }
 
@@ -149,15 +147,15 @@ fn a_directory_with_content_of_others_is_neither_replaced_nor_removed() {
     tree.write("/opt/d/theirs", "x");
     let (nothing, to) = (MachineConfig::default(), one_file("/opt/d"));
     let observed = tree.observed(&nothing, &to, CallerFacts::default());
-    let refused =
-        plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
+    let refused = machinist_plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE)
+        .unwrap_err();
     assert_eq!(refused[0].reason, Reason::ForeignContent);
     let to = MachineConfig {
         overwrite: Overwrite::Except(BTreeSet::new()),
         ..to
     };
-    let refused =
-        plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
+    let refused = machinist_plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE)
+        .unwrap_err();
     assert_eq!(refused[0].reason, Reason::KindDiffers);
 
     let from = files(r#""directories": [{"path": "/opt/d", "mode": 493}]"#);
@@ -181,7 +179,8 @@ fn nothing_that_holds_our_own_state_is_moved() {
         let to = one_file(place);
         let observed = tree.observed(&nothing, &to, CallerFacts::default());
         let refused =
-            plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE).unwrap_err();
+            machinist_plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE)
+                .unwrap_err();
         assert_eq!(refused[0].reason, Reason::ForeignContent, "{place}");
     }
 }
@@ -197,7 +196,8 @@ fn what_stood_there_before_comes_back() {
         ..CallerFacts::default()
     };
     let observed = tree.observed(&from, &nothing, known());
-    let plan = plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE).unwrap();
+    let plan =
+        machinist_plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE).unwrap();
     assert_eq!(plan.operations.len(), 1);
     assert!(matches!(plan.operations[0].kind, OperationKind::Restore(_)));
     tree.apply(&plan);
@@ -222,7 +222,8 @@ fn what_was_there_as_asked_stays_when_it_leaves_the_config() {
         ..CallerFacts::default()
     };
     let observed = tree.observed(&to, &nothing, known);
-    let left = plan::between(&to, &nothing, &observed, &Policies::default(), OFFLINE).unwrap();
+    let left =
+        machinist_plan::between(&to, &nothing, &observed, &Policies::default(), OFFLINE).unwrap();
     assert_eq!(left.operations, []);
 }
 
@@ -245,7 +246,7 @@ fn a_change_of_registries_that_leaves_images_alone_drains_nobody() {
         };
         observed.units.insert("crio.service".to_owned(), crio);
         let policies = Policies::default();
-        let plan = plan::between(&nothing, &to, &observed, &policies, LIVE).unwrap();
+        let plan = machinist_plan::between(&nothing, &to, &observed, &policies, LIVE).unwrap();
         let kinds = plan.actions.iter().map(|action| action.kind);
         kinds.collect::<Vec<_>>()
     };
@@ -266,7 +267,7 @@ fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
             ..CallerFacts::default()
         };
         let observed = tree.observed(&from, &nothing, known);
-        plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE)
+        machinist_plan::between(&from, &nothing, &observed, &Policies::default(), OFFLINE)
     };
     // As if the file system that holds it were not mounted.
     let refusals = plan().unwrap_err();
@@ -274,7 +275,10 @@ fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
     assert!(refusals[0].message.contains(place.as_str()));
     std::fs::create_dir_all(tree.at("/var/lib/machinist/originals")).unwrap();
     let plan = plan().unwrap();
-    assert_eq!(plan.operations[0].kind, plan::OperationKind::Remove);
+    assert_eq!(
+        plan.operations[0].kind,
+        machinist_plan::OperationKind::Remove
+    );
     assert!(
         plan.warnings[0].contains("cannot restore the original"),
         "{:?}",
@@ -292,7 +296,7 @@ fn a_file_below_a_link_that_the_config_brings_goes_where_the_link_leads() {
     );
     let nothing = MachineConfig::default();
     let observed = tree.observed(&nothing, &to, CallerFacts::default());
-    let plan = plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
+    let plan = machinist_plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
     let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
     tree.apply(&plan);
     assert_eq!(
@@ -316,7 +320,7 @@ fn arguments_that_run_already_need_no_provider() {
     };
     let planned = |to: &MachineConfig| {
         let observed = tree.observed(&nothing, to, CallerFacts::default());
-        plan::between(&nothing, to, &observed, &Policies::default(), LIVE)
+        machinist_plan::between(&nothing, to, &observed, &Policies::default(), LIVE)
             .map(|plan| plan.is_empty())
     };
     assert_eq!(planned(&to), Ok(true));
@@ -430,7 +434,8 @@ fn a_users_policy_decides_and_units_that_do_not_run_cost_nothing() {
         let observed = tree.observed(&nothing, &to, known);
         let mut observed = observed;
         observed.units.extend(live.clone());
-        let plan: Plan = plan::between(&nothing, &to, &observed, &policies, LIVE).unwrap();
+        let plan: Plan =
+            machinist_plan::between(&nothing, &to, &observed, &policies, LIVE).unwrap();
         let kinds: Vec<ActionKind> = plan.actions.iter().map(|action| action.kind).collect();
         assert_eq!((kinds, plan.drain), (expected, true));
         assert_eq!(plan.changes[0].policy, "user:/etc/app");
@@ -518,6 +523,6 @@ fn a_loop_of_links_is_refused_and_not_an_error() {
     tree.link("/two", "one");
     let (nothing, to) = (MachineConfig::default(), one_file("/one/f"));
     let observed = tree.observed(&nothing, &to, CallerFacts::default());
-    let refused = plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
+    let refused = machinist_plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
     assert_eq!(refused.unwrap_err()[0].reason, Reason::ForeignContent);
 }

@@ -1,10 +1,8 @@
 //! When a soft reboot is planned instead of a reboot.
 
-use machinist::{
-    machine_config::{Content, EntryOrigin, File, MachineConfig, Owner, Unit, UnitName},
-    plan::{self, ActionKind, Cost, Plan, Policies, UnitFacts},
-    update::observe::CallerFacts,
-};
+use machinist_ignition::{Content, EntryOrigin, File, MachineConfig, Owner, Unit, UnitName};
+use machinist_plan::{ActionKind, Cost, Plan, Policies, UnitFacts};
+use machinist_update::observe::CallerFacts;
 
 use super::support::{LIVE, OFFLINE, Tree, looked, path};
 
@@ -57,7 +55,7 @@ fn plan(to: &MachineConfig, policies: &Policies, target: &str) -> Plan {
         ..CallerFacts::default()
     };
     let observed = looked(&tree.root, (&nothing, to), policies, known);
-    plan::between(&nothing, to, &observed, policies, LIVE).unwrap()
+    machinist_plan::between(&nothing, to, &observed, policies, LIVE).unwrap()
 }
 
 fn allowed() -> Policies {
@@ -121,7 +119,7 @@ fn without_the_setting_or_a_systemd_that_offers_it_every_reboot_is_a_full_one() 
     }
     let (tree, nothing) = (Tree::new(), MachineConfig::default());
     let observed = tree.observed(&nothing, &to, CallerFacts::default());
-    let offline = plan::between(&nothing, &to, &observed, &allowed(), OFFLINE).unwrap();
+    let offline = machinist_plan::between(&nothing, &to, &observed, &allowed(), OFFLINE).unwrap();
     assert!(
         offline
             .left_out

@@ -8,16 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use machinist::{
-    abs_path::AbsPath,
-    machine_config::{self, MachineConfig, Refusal, Unit, UnitName},
-    plan::{
-        self, Capabilities, DatabaseEntries, HostKind, MachineFacts, NewObject, NodeKind,
-        OperationKind, OsCapabilities, Plan, Policies,
-    },
-    rootfs::Root,
-    update::observe::{CallerFacts, observe},
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::{MachineConfig, Refusal, Unit, UnitName};
+use machinist_plan::{
+    Capabilities, DatabaseEntries, HostKind, MachineFacts, NewObject, NodeKind, OperationKind,
+    OsCapabilities, Plan, Policies,
 };
+use machinist_rootfs::Root;
+use machinist_update::observe::{CallerFacts, observe};
 
 /// A 64-bit generator (splitmix64), so that a seed gives the same case everywhere.
 pub(crate) struct Dice(pub(crate) u64);
@@ -67,12 +65,12 @@ pub(crate) const LIVE: Capabilities = Capabilities {
 
 /// A config from MachineConfig or Ignition text.
 pub(crate) fn config(text: &str) -> MachineConfig {
-    let mut rules = machine_config::ConfigRules::default();
+    let mut rules = machinist_ignition::ConfigRules::default();
     rules.users.insert("ann".to_owned());
     rules.groups.insert("devs".to_owned());
-    let documents = machine_config::parse(text, "test.yaml", &rules)
+    let documents = machinist_ignition::parse(text, "test.yaml", &rules)
         .unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
-    machine_config::merge(documents, "worker", machine_config::MergeOrder::AsGiven)
+    machinist_ignition::merge(documents, "worker", machinist_ignition::MergeOrder::AsGiven)
         .unwrap_or_else(|refusals| panic!("{}", show(&refusals)))
         .0
 }
@@ -148,7 +146,7 @@ impl Tree {
 
     pub(crate) fn plan(&self, from: &MachineConfig, to: &MachineConfig) -> Plan {
         let observed = self.observed(from, to, CallerFacts::default());
-        plan::between(from, to, &observed, &Policies::default(), OFFLINE)
+        machinist_plan::between(from, to, &observed, &Policies::default(), OFFLINE)
             .unwrap_or_else(|refusals| panic!("{}", show(&refusals)))
     }
 

@@ -3,12 +3,10 @@
 
 use std::{fs, process::Command};
 
-use machinist::{
-    machine_config::{MachineConfig, Refusal, Unit},
-    plan::{self, ActionKind, Plan, Policies, UnitFacts},
-    reason::Reason,
-    update::observe::CallerFacts,
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::{MachineConfig, Refusal, Unit};
+use machinist_plan::{ActionKind, Plan, Policies, UnitFacts};
+use machinist_update::observe::CallerFacts;
 
 use super::{
     oracle::UNITS,
@@ -31,7 +29,7 @@ pub(crate) fn plan(
     to: &MachineConfig,
 ) -> Result<Plan, Vec<Refusal>> {
     let observed = tree.observed(from, to, CallerFacts::default());
-    plan::between(from, to, &observed, &Policies::default(), OFFLINE)
+    machinist_plan::between(from, to, &observed, &Policies::default(), OFFLINE)
 }
 
 pub(crate) fn said(name: &str, enabled: bool) -> MachineConfig {
@@ -202,7 +200,8 @@ fn a_unit_given_as_a_file_is_preset_and_restarted_like_one_given_as_a_unit() {
         for facts in observed.objects.values_mut() {
             (facts.uid, facts.gid) = (0, 0);
         }
-        let plan = plan::between(from, to, &observed, &Policies::default(), LIVE).unwrap();
+        let plan =
+            machinist_plan::between(from, to, &observed, &Policies::default(), LIVE).unwrap();
         plan.actions
             .iter()
             .map(|action| action.kind)

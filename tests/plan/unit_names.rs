@@ -1,7 +1,7 @@
 //! Specifiers in `[Install]`, and units beside the administrator's directory, compared with `systemctl --root` where
 //! it is installed.
 
-use machinist::machine_config::MachineConfig;
+use machinist_ignition::MachineConfig;
 
 use super::{
     oracle::UNITS,

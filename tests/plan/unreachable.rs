@@ -1,11 +1,9 @@
 //! Paths on a file system that does not respond, such as a FUSE mount of another user.
 
-use machinist::{
-    machine_config::MachineConfig,
-    plan::{self, MachineFacts, Plan, Policies},
-    reason::Reason,
-    update::observe::CallerFacts,
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::MachineConfig;
+use machinist_plan::{MachineFacts, Plan, Policies};
+use machinist_update::observe::CallerFacts;
 
 use super::support::{OFFLINE, Tree, config, path, show};
 
@@ -38,7 +36,7 @@ fn what_cannot_be_looked_at_stops_no_plan_of_other_paths() {
     tree.apply(&tree.plan(&MachineConfig::default(), &from));
     let to = files("a", "two");
     let seen = observed(&tree, &from, &to);
-    let plan = plan::between(&from, &to, &seen, &Policies::default(), OFFLINE);
+    let plan = machinist_plan::between(&from, &to, &seen, &Policies::default(), OFFLINE);
     let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
     assert_eq!(changes(&plan), ["/etc/f"]);
     let told = plan.warnings.iter();
@@ -51,7 +49,8 @@ fn what_cannot_be_looked_at_stops_no_plan_of_other_paths() {
     // are removed.
     let nothing = MachineConfig::default();
     let seen = observed(&tree, &from, &nothing);
-    let plan = plan::between(&from, &nothing, &seen, &Policies::default(), OFFLINE).unwrap();
+    let plan =
+        machinist_plan::between(&from, &nothing, &seen, &Policies::default(), OFFLINE).unwrap();
     assert_eq!(changes(&plan), ["/etc/f"]);
 }
 
@@ -61,10 +60,11 @@ fn a_change_of_what_cannot_be_looked_at_is_refused_and_the_rest_can_be_repaired(
     tree.apply(&tree.plan(&MachineConfig::default(), &from));
     let to = files("b", "two");
     let seen = observed(&tree, &from, &to);
-    let refused = plan::between(&from, &to, &seen, &Policies::default(), OFFLINE).unwrap_err();
+    let refused =
+        machinist_plan::between(&from, &to, &seen, &Policies::default(), OFFLINE).unwrap_err();
     assert_eq!(refused.len(), 1, "{}", show(&refused));
     assert_eq!(refused[0].reason, Reason::PermissionMissing);
     let (other, policies) = (path("/etc/f"), Policies::default());
-    let plan = plan::only(&from, &to, &seen, &policies, OFFLINE, &other).unwrap();
+    let plan = machinist_plan::only(&from, &to, &seen, &policies, OFFLINE, &other).unwrap();
     assert_eq!(changes(&plan), ["/etc/f"]);
 }

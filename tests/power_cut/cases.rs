@@ -1,10 +1,8 @@
 //! Small updates with one feature each, so that every state which a power loss may leave can be
 //! tried.
 
-use machinist::{
-    machine_config::{Unit, UnitName, User},
-    rootfs::Root,
-};
+use machinist_ignition::{Unit, UnitName, User};
+use machinist_rootfs::Root;
 
 use crate::{
     sandbox::{Sandbox, Written, apply, at, config, long},

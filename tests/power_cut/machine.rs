@@ -7,18 +7,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use machinist::{
-    abs_path::AbsPath,
-    machine_config,
-    rootfs::{
-        FsOp, FsOpKind, Root, SnapshotNode, SnapshotObject, TreeSnapshot,
-        crash_replay::{self, Inodes, Model, SearchBudget},
-    },
-    update::{
-        crash_recovery::{self, RecoverError},
-        journal::{Journal, OperationRecordKind, TransactionState},
-        store::StateStore,
-    },
+use machinist_base::abs_path::AbsPath;
+use machinist_rootfs::{
+    FsOp, FsOpKind, Root, SnapshotNode, SnapshotObject, TreeSnapshot,
+    crash_replay::{self, Inodes, Model, SearchBudget},
+};
+use machinist_update::{
+    crash_recovery::{self, RecoverError},
+    journal::{Journal, OperationRecordKind, TransactionState},
+    store::StateStore,
 };
 
 use crate::{
@@ -394,7 +391,8 @@ impl State<'_> {
         }
         let journal = sandbox.journal();
         let base = journal.base.as_ref().map(|base| base.digest);
-        if base != Some(machine_config::digest(&case.to.0)) || !journal.transactions.is_empty() {
+        if base != Some(machinist_ignition::digest(&case.to.0)) || !journal.transactions.is_empty()
+        {
             return Err(format!("the next run leaves {journal:?}"));
         }
         Ok(())

@@ -4,17 +4,15 @@
 //! Most are changes to the recorded log, as if the program had acted differently: a sync omitted,
 //! two steps swapped. Some recover incorrectly instead.
 
-use machinist::{
-    rootfs::{
-        FsOp, FsOpKind, Root,
-        crash_replay::{Model, SearchBudget},
-    },
-    update::{
-        crash_recovery::RecoverError,
-        journal::{Direction, Journal, OperationRecordKind, TransactionState},
-        store::StateStore,
-        transaction,
-    },
+use machinist_rootfs::{
+    FsOp, FsOpKind, Root,
+    crash_replay::{Model, SearchBudget},
+};
+use machinist_update::{
+    crash_recovery::RecoverError,
+    journal::{Direction, Journal, OperationRecordKind, TransactionState},
+    store::StateStore,
+    transaction,
 };
 
 use crate::{
@@ -358,7 +356,7 @@ fn drops_staged(store: &StateStore) -> Result<Journal, RecoverError> {
 /// stays.
 fn recover_with(
     store: &StateStore,
-    staged: fn(&Root, &machinist::update::journal::Transaction) -> bool,
+    staged: fn(&Root, &machinist_update::journal::Transaction) -> bool,
 ) -> Result<Journal, RecoverError> {
     let mut journal = store.load()?;
     let open = journal.top().map(|tx| (tx.mark, tx.direction));

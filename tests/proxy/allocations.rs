@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use machinist::kubelet::{
+use machinist_device_plugins::kubelet::{
     api::{relay::device_plugin_client::DevicePluginClient, v1beta1 as api},
     raw_message::RawMessage,
 };

@@ -6,18 +6,18 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    device::{
-        Allowances,
-        allocator::Allocators,
-        registry::{Registry, RegistrySettings, UnitStates},
-        vendor_declaration::{self, Vendors},
-    },
+use machinist_base::shutdown::Tasks;
+use machinist_device::{
+    Allowances,
+    allocator::Allocators,
+    registry::{Registry, RegistrySettings, UnitStates},
+    vendor_declaration::{self, Vendors},
+};
+use machinist_device_plugins::{
     kubelet::{self, RegistrationMode},
     plugin_proxy::{self, VENDOR_DIRS_ROOT},
-    rootfs::Root,
-    shutdown::Tasks,
 };
+use machinist_rootfs::Root;
 use prost::Message as _;
 use tokio::sync::watch;
 

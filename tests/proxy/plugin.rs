@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use inotify::{Inotify, WatchMask};
-use machinist::kubelet::{
+use machinist_device_plugins::kubelet::{
     api::{
         relay::device_plugin_server::{DevicePlugin, DevicePluginServer},
         v1beta1::{self as api, registration_client::RegistrationClient},

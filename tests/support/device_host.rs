@@ -2,13 +2,13 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use machinist::{
-    device::{Allowances, registry::UnitStates, status::DevicesStatus},
+use machinist_base::shutdown::Tasks;
+use machinist_device::{Allowances, registry::UnitStates, status::DevicesStatus};
+use machinist_device_plugins::{
     device_service::{DevicesHandle, DevicesService, DevicesSettings},
     kubelet::RegistrationMode,
-    rootfs::Root,
-    shutdown::Tasks,
 };
+use machinist_rootfs::Root;
 
 /// Long enough that no periodic scan happens during a test.
 const RESCAN: Duration = Duration::from_secs(600);
@@ -93,13 +93,13 @@ impl Machine {
 
     /// An agent that starts with allocation disabled by its predecessor.
     pub(crate) fn withholding_agent(&self, why: &str) -> Agent {
-        let withheld = machinist::device_service::allocation_disabled(why, true);
+        let withheld = machinist_device_plugins::device_service::allocation_disabled(why, true);
         self.agent_with(Some(withheld), RESCAN, RegistrationMode::BySocket)
     }
 
     fn agent_with(
         &self,
-        withheld: Option<machinist::device::AllocationDisabled>,
+        withheld: Option<machinist_device::AllocationDisabled>,
         rescan: Duration,
         registering: RegistrationMode,
     ) -> Agent {
@@ -166,9 +166,9 @@ impl Agent {
     /// Serves claims as the agent of this node; returns the slices to be published.
     pub(crate) fn claims(
         &self,
-        claims: Arc<dyn machinist::device::dra::traits::ClaimReader>,
-        published: tokio::sync::watch::Receiver<machinist::device::dra::traits::PublishedPool>,
-    ) -> tokio::sync::watch::Receiver<machinist::device::dra::traits::DesiredPool> {
+        claims: Arc<dyn machinist_device::dra::traits::ClaimReader>,
+        published: tokio::sync::watch::Receiver<machinist_device::dra::traits::PublishedPool>,
+    ) -> tokio::sync::watch::Receiver<machinist_device::dra::traits::DesiredPool> {
         let served = self
             .handle
             .serve_claims("node-1", claims, published, &self.tasks);

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    device::dra::{
-        claim::ResourceClaim,
-        traits::{CallFuture, ClaimReader, DraCallError},
-    },
+use machinist_device::dra::{
+    claim::ResourceClaim,
+    traits::{CallFuture, ClaimReader, DraCallError},
+};
+use machinist_device_plugins::{
     dra::api::v1,
     kubelet::api::registration::{
         InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,

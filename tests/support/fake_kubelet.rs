@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use machinist::kubelet::api::v1beta1::{
+use machinist_device_plugins::kubelet::api::v1beta1::{
     self as api, device_plugin_client::DevicePluginClient, registration_server::RegistrationServer,
 };
 use tokio::{

@@ -25,7 +25,7 @@ use std::{
 };
 
 use interfaces::{Bus, Login, Manager, TimeDate};
-use machinist::systemd::BusAddresses;
+use machinist_systemd::BusAddresses;
 pub use model::{Job, Reboot, Unit};
 use zbus::{
     Connection, DBusError, Guid, Message, ObjectServer, OwnedFd, OwnedObjectPath, OwnedVariant,

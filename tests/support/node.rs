@@ -7,12 +7,10 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    reason::Reason,
-    update::node_port::{
-        Blocker, DeviceHolderCounts, DeviceUsers, DrainOrder, DrainProgress, DrainResult,
-        IrreversibleStep, NodeError, NodeFuture, NodePort, StepDecision,
-    },
+use machinist_base::reason::Reason;
+use machinist_update::node_port::{
+    Blocker, DeviceHolderCounts, DeviceUsers, DrainOrder, DrainProgress, DrainResult,
+    IrreversibleStep, NodeError, NodeFuture, NodePort, StepDecision,
 };
 use tokio::sync::Notify;
 

@@ -7,14 +7,10 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    plan::{ActionKind, Plan, UnitFacts},
-    update::{
-        reconciler::ReconcilerHooks,
-        service_port::{
-            InhibitGuard, RebootKind, RebootMethod, ServiceError, Services, StartupState,
-        },
-    },
+use machinist_plan::{ActionKind, Plan, UnitFacts};
+use machinist_update::{
+    reconciler::ReconcilerHooks,
+    service_port::{InhibitGuard, RebootKind, RebootMethod, ServiceError, Services, StartupState},
 };
 
 /// Agrees to everything.

@@ -1,6 +1,6 @@
 //! Configs with one file and one directory, and the objects that a machine may have there before.
 
-use machinist::machine_config::{self, ConfigRules, MachineConfig, Overwrite};
+use machinist_ignition::{ConfigRules, MachineConfig, Overwrite};
 
 /// The machine's objects before any config, as lines of a golden `before.txt`.
 pub(crate) const FOUND: [&str; 8] = [
@@ -48,9 +48,9 @@ pub(crate) fn config(file: &str, directory: &str) -> MachineConfig {
              "spec": {{"config": {{"ignition": {{"version": "3.4.0"}},
                        "storage": {{"files": [{file}], "directories": [{directory}]}}}}}}}}"#
     );
-    let documents = machine_config::parse(&text, "test", &ConfigRules::default()).unwrap();
-    let order = machine_config::MergeOrder::AsGiven;
-    let (mut config, _) = machine_config::merge(documents, "worker", order).unwrap();
+    let documents = machinist_ignition::parse(&text, "test", &ConfigRules::default()).unwrap();
+    let order = machinist_ignition::MergeOrder::AsGiven;
+    let (mut config, _) = machinist_ignition::merge(documents, "worker", order).unwrap();
     // Each of the configs in between was accepted once.
     config.overwrite = Overwrite::Any;
     config

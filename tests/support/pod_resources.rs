@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use machinist::kubelet::api::v1::{
+use machinist_device_plugins::kubelet::api::v1::{
     self as api,
     pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };

@@ -6,22 +6,20 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 pub(crate) use null_services::{Nobody, Quiet};
 
-use machinist::{
-    abs_path::AbsPath,
-    machine_config::{
-        self, Content, Directory, File, Link, MachineConfig, Owner, PasswordHash, Unit, UnitName,
-        User, UserAccount,
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::{
+    Content, Directory, File, Link, MachineConfig, Owner, PasswordHash, Unit, UnitName, User,
+    UserAccount,
+};
+use machinist_plan::{Capabilities, OsCapabilities, Policies};
+use machinist_rootfs::{FsOp, FsOpKind, Root, SnapshotObject, TreeSnapshot};
+use machinist_update::{
+    journal::Journal,
+    reconciler::{
+        DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
     },
-    plan::{Capabilities, OsCapabilities, Policies},
-    rootfs::{FsOp, FsOpKind, Root, SnapshotObject, TreeSnapshot},
-    update::{
-        journal::Journal,
-        reconciler::{
-            DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
-        },
-        service_port::Services,
-        store,
-    },
+    service_port::Services,
+    store,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -156,7 +154,10 @@ impl Written {
     }
 
     pub(crate) fn desired(&self) -> DesiredConfig {
-        DesiredConfig::Config(Arc::new(self.0.clone()), machine_config::digest(&self.0))
+        DesiredConfig::Config(
+            Arc::new(self.0.clone()),
+            machinist_ignition::digest(&self.0),
+        )
     }
 }
 
@@ -323,7 +324,7 @@ impl Sandbox {
         let journal = self.journal();
         assert_eq!(journal.transactions, []);
         let base = journal.base.map(|base| base.digest);
-        assert_eq!(base, Some(machine_config::digest(&config.0)));
+        assert_eq!(base, Some(machinist_ignition::digest(&config.0)));
         report
     }
 }
@@ -350,7 +351,7 @@ pub(crate) fn without_staging(tree: &TreeSnapshot) -> TreeSnapshot {
 /// The differences between two trees, as text.
 pub(crate) fn difference(one: &TreeSnapshot, other: &TreeSnapshot) -> String {
     let mut lines = String::new();
-    let short = |node: Option<&machinist::rootfs::SnapshotNode>| match node {
+    let short = |node: Option<&machinist_rootfs::SnapshotNode>| match node {
         None => "nothing".to_owned(),
         Some(node) => {
             let what = match &node.object {

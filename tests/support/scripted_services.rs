@@ -7,15 +7,11 @@ use std::{
     time::Duration,
 };
 
-use machinist::{
-    plan::{ActionKind, UnitFacts},
-    reason::Reason,
-    update::{
-        boot_id::Userspace,
-        service_port::{
-            InhibitGuard, RebootKind, RebootMethod, ServiceError, Services, StartupState,
-        },
-    },
+use machinist_base::reason::Reason;
+use machinist_plan::{ActionKind, UnitFacts};
+use machinist_update::{
+    boot_id::Userspace,
+    service_port::{InhibitGuard, RebootKind, RebootMethod, ServiceError, Services, StartupState},
 };
 
 /// The requests to the manager, and its answers.

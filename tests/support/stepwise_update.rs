@@ -4,17 +4,15 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use machinist::{
-    machine_config::Refusal,
-    plan::{Capabilities, Policies},
-    rootfs::Root,
-    update::{
-        crash_recovery,
-        journal::{Direction, Journal, TransactionState},
-        observe_and_plan,
-        store::StateStore,
-        transaction::{self, AbortFlag, TransactionError, TransactionIntent},
-    },
+use machinist_ignition::Refusal;
+use machinist_plan::{Capabilities, Policies};
+use machinist_rootfs::Root;
+use machinist_update::{
+    crash_recovery,
+    journal::{Direction, Journal, TransactionState},
+    observe_and_plan,
+    store::StateStore,
+    transaction::{self, AbortFlag, TransactionError, TransactionIntent},
 };
 
 use crate::sandbox::{Written, conduct};

@@ -1,9 +1,7 @@
 //! Updates from one config to another on three mounts, with every operation at least once.
 
-use machinist::{
-    abs_path::AbsPath,
-    rootfs::{SnapshotNode, TreeSnapshot},
-};
+use machinist_base::abs_path::AbsPath;
+use machinist_rootfs::{SnapshotNode, TreeSnapshot};
 
 use crate::{
     sandbox::{Sandbox, Written, at, config, without_staging},
@@ -241,7 +239,7 @@ pub(crate) fn plain(tree: &TreeSnapshot) -> TreeSnapshot {
         let key = format!("{holder}{:?}", node.object);
         let count = counts.entry(key.clone()).or_default();
         *count += 1;
-        let digest = machinist::digest::Digest::of(key.as_bytes()).short(8);
+        let digest = machinist_base::digest::Digest::of(key.as_bytes()).short(8);
         at(&format!("{holder}/.machinist/originals/{digest}-{count}"))
     };
     let mut rename = rename;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use machinist::{
-    agent::shutdown_quiesce,
-    device::{Allowances, Inventory},
+use machinist_agent::shutdown_quiesce;
+use machinist_base::shutdown::Tasks;
+use machinist_device::{Allowances, Inventory};
+use machinist_device_plugins::{
     device_service::{DevicesService, DevicesSettings},
     kubelet::RegistrationMode,
-    rootfs::Root,
-    shutdown::Tasks,
 };
+use machinist_rootfs::Root;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, process::Command};
 
-use machinist::{
-    abs_path::AbsPath,
-    machine_config::UserAccount,
-    plan::{DriftEntry, PlanDocument, Policies},
-    update::{cache::ObservationCache, observe_and_plan, store},
-};
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::UserAccount;
+use machinist_plan::{DriftEntry, PlanDocument, Policies};
+use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
 use crate::{
     sandbox::{Sandbox, Written, conduct, config, difference},
@@ -36,7 +34,7 @@ fn edit(sandbox: &Sandbox, path: &str, from: &str, to: &str) {
     std::fs::set_permissions(sandbox.path(path), meta.permissions()).unwrap();
 }
 
-fn without_home(sandbox: &Sandbox) -> machinist::rootfs::TreeSnapshot {
+fn without_home(sandbox: &Sandbox) -> machinist_rootfs::TreeSnapshot {
     let mut tree = sandbox.tree();
     tree.0
         .retain(|path, _| !path.as_str().starts_with("/home/ann"));
@@ -68,9 +66,11 @@ fn a_user_comes_with_a_home_and_goes_and_every_other_byte_is_as_it_was() {
     });
     assert_eq!(modes, [0o700, 0o600, 0o644, 0o644]);
     let journal = sandbox.journal();
-    let owned = |path: &&machinist::abs_path::AbsPath| path.as_str().starts_with("/home/ann");
+    let owned = |path: &&machinist_base::abs_path::AbsPath| path.as_str().starts_with("/home/ann");
     let owned = journal.owned.keys().filter(owned);
-    let owned: Vec<_> = owned.map(machinist::abs_path::AbsPath::as_str).collect();
+    let owned: Vec<_> = owned
+        .map(machinist_base::abs_path::AbsPath::as_str)
+        .collect();
     assert_eq!(
         owned,
         ["/home/ann/.ssh/authorized_keys"],
@@ -226,8 +226,8 @@ fn a_user_made_by_the_same_config_may_own_its_files() {
     let sandbox = machine();
     let mut wanted = ann().file("/home/ann/notes/first", "hers\n", 0o600);
     for file in wanted.0.files.values_mut() {
-        file.user = Some(machinist::machine_config::Owner::Name("ann".into()));
-        file.group = Some(machinist::machine_config::Owner::Name("ann".into()));
+        file.user = Some(machinist_ignition::Owner::Name("ann".into()));
+        file.group = Some(machinist_ignition::Owner::Name("ann".into()));
     }
     sandbox.applied(&wanted);
     assert_eq!(sandbox.read("/home/ann/notes/first").unwrap(), "hers\n");
@@ -350,7 +350,7 @@ fn the_machines_own_tools_agree() {
     }
     let home = |sandbox: &Sandbox| {
         let mut tree = sandbox.tree();
-        let own = |path: &machinist::abs_path::AbsPath| path.as_str().starts_with("/home/ann");
+        let own = |path: &machinist_base::abs_path::AbsPath| path.as_str().starts_with("/home/ann");
         tree.0.retain(|path, _| own(path));
         tree
     };

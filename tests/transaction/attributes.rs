@@ -1,10 +1,8 @@
 //! Access control lists and user attributes: which of them a new file takes over from the old one.
 
-use machinist::{
-    machine_config::Owner,
-    plan::{Capabilities, Plan, Policies},
-    update::{cache::ObservationCache, observe_and_plan},
-};
+use machinist_ignition::Owner;
+use machinist_plan::{Capabilities, Plan, Policies};
+use machinist_update::{cache::ObservationCache, observe_and_plan};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use crate::{

@@ -1,7 +1,8 @@
 //! One directory at two paths: a config that names an object by both is refused before anything is
 //! changed.
 
-use machinist::{machine_config::Refusal, reason::Reason};
+use machinist_base::reason::Reason;
+use machinist_ignition::Refusal;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::{

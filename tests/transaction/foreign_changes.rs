@@ -126,7 +126,7 @@ fn keys_are_put_into_a_persons_file_and_cut_out_of_it_again() {
     sandbox.write("/etc/passwd", "ann:x:0:0::/home/ann:/bin/sh\n");
     sandbox.write("/home/ann/.ssh/authorized_keys", "ssh-ed25519 AAAA own\n");
     let mut wanted = config("wanted");
-    let user = machinist::machine_config::User {
+    let user = machinist_ignition::User {
         ssh_authorized_keys: vec!["ssh-ed25519 BBBB given".to_owned()],
         ..Default::default()
     };

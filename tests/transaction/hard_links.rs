@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use machinist::{
-    plan::{DriftEntry, DriftKind},
-    reason::Reason,
-    update::{cache::ObservationCache, observe_and_plan},
-};
+use machinist_base::reason::Reason;
+use machinist_plan::{DriftEntry, DriftKind};
+use machinist_update::{cache::ObservationCache, observe_and_plan};
 
 use crate::{
     sandbox::{Sandbox, Written, at, conduct, config},

@@ -10,10 +10,8 @@ use crate::{
     sandbox::{Sandbox, Written, apply, config},
     stepwise_update::ByHand,
 };
-use machinist::{
-    reason::Reason,
-    rootfs::{FsOp, FsOpKind},
-};
+use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOp, FsOpKind};
 
 const TOP: &str = "/srv/shared";
 
@@ -113,7 +111,7 @@ fn a_private_directory_that_the_journal_does_not_know_is_not_used() {
 fn a_directory_that_holds_originals_of_a_version_without_records_is_used() {
     let sandbox = machine();
     sandbox.applied(&wanted("one"));
-    let store = machinist::update::store::StateStore::open(&sandbox.root()).unwrap();
+    let store = machinist_update::store::StateStore::open(&sandbox.root()).unwrap();
     let mut journal = store.load().unwrap();
     assert_eq!(journal.holders.len(), 1);
     journal.holders.clear();

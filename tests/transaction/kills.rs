@@ -9,10 +9,8 @@ use std::{
     },
 };
 
-use machinist::{
-    rootfs::{FsOp, Root},
-    update::{crash_recovery, store::StateStore},
-};
+use machinist_rootfs::{FsOp, Root};
+use machinist_update::{crash_recovery, store::StateStore};
 use nix::libc;
 
 use crate::{

@@ -3,11 +3,9 @@
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
-use machinist::{
-    plan::{DriftKind, Plan, Policies},
-    rootfs::{FsOp, FsOpKind, Root},
-    update::{cache::ObservationCache, observe_and_plan},
-};
+use machinist_plan::{DriftKind, Plan, Policies};
+use machinist_rootfs::{FsOp, FsOpKind, Root};
+use machinist_update::{cache::ObservationCache, observe_and_plan};
 
 use crate::sandbox::{Sandbox, Written, apply, at, conduct, config};
 

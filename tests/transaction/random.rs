@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use machinist::{
-    abs_path::AbsPath,
-    machine_config::Owner,
-    rootfs::{SnapshotNode, SnapshotObject, TreeSnapshot},
-};
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::Owner;
+use machinist_rootfs::{SnapshotNode, SnapshotObject, TreeSnapshot};
 
 use crate::{
     sandbox::{Sandbox, Written, at, config, difference, from_environment, long, without_staging},

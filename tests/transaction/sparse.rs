@@ -4,10 +4,8 @@
 
 use std::{fs::File, sync::mpsc, time::Duration};
 
-use machinist::{
-    plan::{ChangeKind, DriftKind, Plan, Policies},
-    update::{cache::ObservationCache, observe_and_plan},
-};
+use machinist_plan::{ChangeKind, DriftKind, Plan, Policies};
+use machinist_update::{cache::ObservationCache, observe_and_plan};
 
 use crate::{
     sandbox::{Sandbox, Written, conduct, config},
@@ -211,7 +209,7 @@ fn a_deep_tree_and_odd_names_in_a_directory_of_ours_hold_up_no_undo() {
     std::fs::rename(tree, directory.join("deep")).unwrap();
     hand.undo().unwrap();
     assert!(!sandbox.path("/etc/new").exists());
-    let kept = machinist::abs_path::AbsPath::new("/var/lib/machinist/drifted").unwrap();
+    let kept = machinist_base::abs_path::AbsPath::new("/var/lib/machinist/drifted").unwrap();
     sandbox.root().remove_tree(&kept).unwrap();
     assert!(!sandbox.path("/var/lib/machinist/drifted").exists());
 }

@@ -1,12 +1,10 @@
 //! Where the SSH keys of users are written when sshd's configuration changes with a config, or between two configs.
 
-use machinist::{
-    machine_config::MachineConfig,
-    plan::{Capabilities, OsCapabilities, Plan, Policies},
-    update::{
-        cache::ObservationCache,
-        observe_and_plan::{PlanOptions, observe_and_plan},
-    },
+use machinist_ignition::MachineConfig;
+use machinist_plan::{Capabilities, OsCapabilities, Plan, Policies};
+use machinist_update::{
+    cache::ObservationCache,
+    observe_and_plan::{PlanOptions, observe_and_plan},
 };
 
 use super::sandbox::{Sandbox, Written, config};

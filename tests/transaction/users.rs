@@ -2,10 +2,8 @@
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-use machinist::{
-    machine_config::{Owner, Refusal},
-    rootfs::TreeSnapshot,
-};
+use machinist_ignition::{Owner, Refusal};
+use machinist_rootfs::TreeSnapshot;
 
 use crate::{
     sandbox::{Sandbox, Written, at, config, without_staging},

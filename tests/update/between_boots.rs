@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use machinist::{
-    reason::Reason,
-    rootfs::{FsOp, FsOpKind},
-    update::{
-        journal::{Direction, Outcome},
-        phase::Phase,
-        reconciler::{RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
-        store::StateStore,
-    },
+use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOp, FsOpKind};
+use machinist_update::{
+    journal::{Direction, Outcome},
+    phase::Phase,
+    reconciler::{RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
+    store::StateStore,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use machinist::{
-    cluster::publisher::cancelled,
-    reason::Reason,
-    update::{
-        journal::Outcome,
-        node_port::DeviceUsers,
-        phase::Phase,
-        reconciler::{DesiredConfig, UpdateReport},
-    },
+use machinist_base::reason::Reason;
+use machinist_cluster::publisher::cancelled;
+use machinist_update::{
+    journal::Outcome,
+    node_port::DeviceUsers,
+    phase::Phase,
+    reconciler::{DesiredConfig, UpdateReport},
 };
 
 use crate::{

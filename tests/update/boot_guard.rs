@@ -2,16 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use machinist::{
-    reason::Reason,
-    update::{
-        crash_recovery,
-        journal::{Direction, Outcome},
-        phase::Phase,
-        reconciler::{DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
-        service_port::StartupState,
-        store::StateStore,
-    },
+use machinist_base::reason::Reason;
+use machinist_update::{
+    crash_recovery,
+    journal::{Direction, Outcome},
+    phase::Phase,
+    reconciler::{DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
+    service_port::StartupState,
+    store::StateStore,
 };
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;

@@ -1,17 +1,13 @@
 //! Boots with a new config that are not as healthy as the one before.
 
-use machinist::{
-    digest::Digest,
-    machine_config,
-    reason::Reason,
-    update::{
-        crash_recovery,
-        journal::Outcome,
-        phase::Phase,
-        reconciler::{RebootPolicy, ReconcilerOptions},
-        service_port::StartupState,
-        store::StateStore,
-    },
+use machinist_base::{digest::Digest, reason::Reason};
+use machinist_update::{
+    crash_recovery,
+    journal::Outcome,
+    phase::Phase,
+    reconciler::{RebootPolicy, ReconcilerOptions},
+    service_port::StartupState,
+    store::StateStore,
 };
 
 use crate::{
@@ -38,7 +34,7 @@ fn auto(sandbox: &Sandbox, script: &Script, config: &Written) -> Driver {
 }
 
 fn digest(config: &Written) -> Option<Digest> {
-    Some(machine_config::digest(&config.0))
+    Some(machinist_ignition::digest(&config.0))
 }
 
 /// From the request of a reboot to the next boot.
@@ -93,7 +89,7 @@ async fn a_boot_that_becomes_well_is_verified_and_its_first_look_is_not_believed
     script.failed(&["late.service"]);
     let mut driver = auto(&sandbox, &script, &one());
     let said = |words: &'static str| {
-        move |report: &machinist::update::reconciler::UpdateReport| {
+        move |report: &machinist_update::reconciler::UpdateReport| {
             let failure = report.failure.as_ref();
             report.phase == Phase::Verifying && failure.is_some_and(|f| f.message == words)
         }

@@ -1,11 +1,9 @@
 //! Equal content under another name, which a renderer may assign at any time.
 
-use machinist::{
-    reason::Reason,
-    update::{
-        phase::Phase,
-        reconciler::{DesiredConfig, UpdateReport},
-    },
+use machinist_base::reason::Reason;
+use machinist_update::{
+    phase::Phase,
+    reconciler::{DesiredConfig, UpdateReport},
 };
 
 use crate::{

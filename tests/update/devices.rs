@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use machinist::{
-    reason::Reason,
-    update::{journal::Outcome, node_port::DeviceUsers, phase::Phase},
-};
+use machinist_base::reason::Reason;
+use machinist_update::{journal::Outcome, node_port::DeviceUsers, phase::Phase};
 
 use crate::{
     harness::{Driver, UNIT, boot, machine, tree},
@@ -195,7 +193,7 @@ async fn a_unit_that_does_not_stop_ends_the_update_before_anything_has_changed()
     node.stops(&["monitor.service"]);
     script.fails("Stop monitor.service", Reason::ManagerUnreachable, true);
     let mut driver = start(&sandbox, &script, &node);
-    let named = |report: &machinist::update::reconciler::UpdateReport| {
+    let named = |report: &machinist_update::reconciler::UpdateReport| {
         let mut blockers = report.blockers.iter();
         blockers.any(|blocker| blocker.name == "monitor.service")
     };

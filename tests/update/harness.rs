@@ -2,15 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use machinist::{
-    rootfs::{Root, TreeSnapshot},
-    update::{
-        phase::Phase,
-        reconciler::{
-            BlockReason, DesiredConfig, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
-        },
-        recovery_installer::RecoveryInstaller,
+use machinist_rootfs::{Root, TreeSnapshot};
+use machinist_update::{
+    phase::Phase,
+    reconciler::{
+        BlockReason, DesiredConfig, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
     },
+    recovery_installer::RecoveryInstaller,
 };
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -46,7 +44,7 @@ pub(crate) fn boot(sandbox: &Sandbox, id: &str) {
 /// The tree as other processes see it, without the kernel's files.
 pub(crate) fn tree(sandbox: &Sandbox) -> TreeSnapshot {
     let tree = crate::sandbox::without_staging(&sandbox.tree());
-    let machine = |path: &machinist::abs_path::AbsPath| !path.as_str().starts_with("/proc");
+    let machine = |path: &machinist_base::abs_path::AbsPath| !path.as_str().starts_with("/proc");
     TreeSnapshot(
         tree.0
             .into_iter()
@@ -56,7 +54,7 @@ pub(crate) fn tree(sandbox: &Sandbox) -> TreeSnapshot {
 }
 
 /// A desired config for which no update may begin.
-pub(crate) fn barred(config: &Written, reason: machinist::reason::Reason) -> DesiredConfig {
+pub(crate) fn barred(config: &Written, reason: machinist_base::reason::Reason) -> DesiredConfig {
     let DesiredConfig::Config(config, digest) = config.desired() else {
         panic!("a config");
     };
@@ -200,7 +198,7 @@ impl Driver {
     }
 
     /// The same config, with updates forbidden.
-    pub(crate) fn bars(&self, config: &Written, reason: machinist::reason::Reason) {
+    pub(crate) fn bars(&self, config: &Written, reason: machinist_base::reason::Reason) {
         self.desired.send_replace(barred(config, reason));
     }
 
@@ -232,7 +230,7 @@ impl Driver {
     }
 
     pub(crate) async fn until_on(&mut self, config: &Written) -> Arc<UpdateReport> {
-        let digest = machinist::machine_config::digest(&config.0);
+        let digest = machinist_ignition::digest(&config.0);
         self.until(&format!("on {}", config.0.name), |report| {
             let current = report.config.current.as_ref().map(|name| name.digest);
             current == Some(digest) && report.phase == Phase::Idle && !report.unverified

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use machinist::{
-    machine_config::Refusal,
-    reason::Reason,
-    update::{
-        journal::Outcome,
-        phase::Phase,
-        reconciler::{DesiredConfig, Reconciler, UpdateError},
-        store::StoreError,
-    },
+use machinist_base::reason::Reason;
+use machinist_ignition::Refusal;
+use machinist_update::{
+    journal::Outcome,
+    phase::Phase,
+    reconciler::{DesiredConfig, Reconciler, UpdateError},
+    store::StoreError,
 };
 use tokio::sync::watch;
 
@@ -305,11 +303,11 @@ fn a_journal_that_cannot_be_trusted_stops_everything() {
         let conduct = || restarting(UNIT);
         once(&sandbox.root(), Some(script.clone()), conduct(), &one()).unwrap();
         sandbox.write("/var/lib/machinist/journal", text);
-        let before = machinist::rootfs::TreeSnapshot::capture(&sandbox.root()).unwrap();
+        let before = machinist_rootfs::TreeSnapshot::capture(&sandbox.root()).unwrap();
         let report = once(&sandbox.root(), Some(script.clone()), conduct(), &two());
         let failure = report.unwrap().failure.clone().unwrap();
         assert_eq!(failure.code, code);
-        let after = machinist::rootfs::TreeSnapshot::capture(&sandbox.root()).unwrap();
+        let after = machinist_rootfs::TreeSnapshot::capture(&sandbox.root()).unwrap();
         assert!(after == before, "{}", difference(&before, &after));
     }
 }

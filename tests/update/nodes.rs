@@ -2,15 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use machinist::{
-    machine_config::Refusal,
-    reason::Reason,
-    update::{
-        journal::Outcome,
-        node_port::DeviceUsers,
-        phase::Phase,
-        reconciler::{DesiredConfig, RebootPolicy, ReconcilerOptions, UpdateReport},
-    },
+use machinist_base::reason::Reason;
+use machinist_ignition::Refusal;
+use machinist_update::{
+    journal::Outcome,
+    node_port::DeviceUsers,
+    phase::Phase,
+    reconciler::{DesiredConfig, RebootPolicy, ReconcilerOptions, UpdateReport},
 };
 
 use crate::{
@@ -175,7 +173,7 @@ async fn another_config_in_the_midst_of_a_drain_is_planned_anew_and_drains_on() 
         .await;
     tokio::time::sleep(Duration::from_secs(100)).await;
     driver.wants(&two());
-    let wanted = |report: &machinist::update::reconciler::UpdateReport| {
+    let wanted = |report: &machinist_update::reconciler::UpdateReport| {
         report.phase == Phase::Draining && node.drains().len() == 2
     };
     driver.until("the drain for the other", wanted).await;
@@ -248,7 +246,7 @@ async fn an_api_server_that_is_away_is_waited_for_in_every_step_and_nothing_is_d
         node.fails(request, times, true);
         let mut driver = start(&sandbox, &script, &node, &one());
         driver.patience = Duration::from_secs(24 * 3600);
-        let told = |report: &machinist::update::reconciler::UpdateReport| {
+        let told = |report: &machinist_update::reconciler::UpdateReport| {
             report
                 .blockers
                 .iter()
@@ -400,7 +398,7 @@ async fn a_start_after_the_verification_gives_the_node_back_without_what_is_desi
     driver.stop().await;
     assert!(node.is_cordoned());
     node.fails("uncordon", 0, true);
-    let unknown = machinist::update::reconciler::DesiredConfig::Unknown;
+    let unknown = machinist_update::reconciler::DesiredConfig::Unknown;
     let root = sandbox.root();
     let mut driver = Driver::on_node(&root, &script, &node, unknown, conduct(true));
     driver
@@ -414,7 +412,7 @@ async fn a_start_after_the_verification_gives_the_node_back_without_what_is_desi
 async fn what_a_person_reboots_waits_cordoned() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
-    let ask = machinist::update::reconciler::ReconcilerOptions {
+    let ask = machinist_update::reconciler::ReconcilerOptions {
         reboot: RebootPolicy::Ask,
         ..conduct(true)
     };
@@ -434,7 +432,7 @@ pub(crate) fn closed() -> ReconcilerOptions {
         .time()
         .wrapping_add(jiff::SignedDuration::from_hours(12));
     let mut closed = conduct(true);
-    closed.windows.windows = vec![machinist::maintenance_window::MaintenanceWindow {
+    closed.windows.windows = vec![machinist_base::maintenance_window::MaintenanceWindow {
         days: Vec::new(),
         start: later,
         duration: Duration::from_secs(3600),

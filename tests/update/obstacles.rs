@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
-use machinist::{
-    machine_config::Overwrite,
-    reason::Reason,
-    update::{phase::Phase, reconciler::UpdateReport},
-};
+use machinist_base::reason::Reason;
+use machinist_ignition::Overwrite;
+use machinist_update::{phase::Phase, reconciler::UpdateReport};
 
 use crate::{
     harness::{Driver, machine, tree},

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use machinist::update::phase::{Phase, PhaseEffect, PhaseEvent};
+use machinist_update::phase::{Phase, PhaseEffect, PhaseEvent};
 
 fn events() -> Vec<PhaseEvent> {
     let mut all = vec![

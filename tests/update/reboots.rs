@@ -2,15 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use machinist::{
-    abs_path::AbsPath,
-    reason::Reason,
-    rootfs::{FsOp, FsOpKind},
-    update::{
-        journal::Outcome,
-        phase::Phase,
-        reconciler::{RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
-    },
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_rootfs::{FsOp, FsOpKind};
+use machinist_update::{
+    journal::Outcome,
+    phase::Phase,
+    reconciler::{RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

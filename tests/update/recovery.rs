@@ -1,10 +1,8 @@
 //! Nothing is staged on a running machine without a unit that would recover it after a power loss.
 
-use machinist::{
-    reason::Reason,
-    rootfs::Root,
-    update::{observe::recovery_missing, phase::Phase},
-};
+use machinist_base::reason::Reason;
+use machinist_rootfs::Root;
+use machinist_update::{observe::recovery_missing, phase::Phase};
 
 use crate::{
     harness::{Driver, machine, tree},

@@ -8,11 +8,11 @@ use std::{
     },
 };
 
-use machinist::{
-    agent::host_install::{HostInstall, InstallError, InstalledFiles},
-    reason::Reason,
-    rootfs::{FsOp, Root},
-    update::{journal::Journal, observe::recovery_missing, phase::Phase, store::StateStore},
+use machinist_agent::host_install::{HostInstall, InstallError, InstalledFiles};
+use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOp, Root};
+use machinist_update::{
+    journal::Journal, observe::recovery_missing, phase::Phase, store::StateStore,
 };
 
 use crate::{
@@ -196,7 +196,7 @@ fn what_cannot_run_on_the_host_or_is_in_the_way_is_refused_before_anything_is_wr
         let before = tree(&host);
         let error = pod.part(&host.root()).install().unwrap_err();
         assert!(
-            machinist::error_chain::chain(&error).contains(said),
+            machinist_base::error_chain::chain(&error).contains(said),
             "{said}: {error:?}"
         );
         assert_eq!(tree(&host), before, "{said}");
@@ -260,7 +260,7 @@ fn a_crash_at_any_moment_leaves_recovery_whole_or_not_enabled() {
 fn a_full_disk_is_said_and_leaves_nothing_half_written() {
     let (host, pod) = (bare(), Pod::with("one"));
     let full = host.root().with_fault(Arc::new(|op: &FsOp| {
-        let write = matches!(op.act, machinist::rootfs::FsOpKind::Write(_));
+        let write = matches!(op.act, machinist_rootfs::FsOpKind::Write(_));
         write.then(|| io::Error::from_raw_os_error(nix::libc::ENOSPC))
     }));
     let error = pod.part(&full).install().unwrap_err();

@@ -2,17 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use machinist::{
-    plan::Policies,
-    reason::Reason,
-    update::{
-        boot_health, boot_id,
-        journal::{Outcome, TransactionState},
-        phase::Phase,
-        reconciler::{RebootPolicy, ReconcilerOptions, UpdateReport},
-        service_port::StartupState,
-        store,
-    },
+use machinist_base::reason::Reason;
+use machinist_plan::Policies;
+use machinist_update::{
+    boot_health, boot_id,
+    journal::{Outcome, TransactionState},
+    phase::Phase,
+    reconciler::{RebootPolicy, ReconcilerOptions, UpdateReport},
+    service_port::StartupState,
+    store,
 };
 
 use crate::{

@@ -1,6 +1,6 @@
 //! What local users do between a commit and its verification.
 
-use machinist::update::{journal::Outcome, reconciler::RebootPolicy};
+use machinist_update::{journal::Outcome, reconciler::RebootPolicy};
 
 use crate::{
     harness::{Driver, boot, machine},
@@ -71,7 +71,7 @@ async fn what_changed_where_root_alone_writes_still_fails_the_update() {
     committed(&sandbox, &script).await;
     sandbox.write("/etc/found", "other\n");
     let mut driver = start(&sandbox, &script, &wanted(), RebootPolicy::Auto);
-    let failed = |report: &machinist::update::reconciler::UpdateReport| report.failure.is_some();
+    let failed = |report: &machinist_update::reconciler::UpdateReport| report.failure.is_some();
     driver.until("a failure", failed).await;
     driver.stop().await;
 }

@@ -1,6 +1,6 @@
 //! The warnings of a plan, in the report while the update is pending.
 
-use machinist::update::{phase::Phase, reconciler::RebootPolicy};
+use machinist_update::{phase::Phase, reconciler::RebootPolicy};
 
 use crate::{
     harness::{boot, machine},

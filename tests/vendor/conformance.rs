@@ -3,16 +3,13 @@
 
 use std::time::Duration;
 
-use machinist::{
-    abs_path::AbsPath,
-    device::vendor_declaration,
-    rootfs::Root,
-    shutdown::Tasks,
-    vendor_api::{
-        api::v1::{self as api, from_vendor::Said},
-        conformance::{ConformanceCheck, ProgramExit, RuleResult, RuleVerdict, StepTimeouts},
-    },
+use machinist_base::{abs_path::AbsPath, shutdown::Tasks};
+use machinist_device::vendor_declaration;
+use machinist_device_plugins::vendor_api::{
+    api::v1::{self as api, from_vendor::Said},
+    conformance::{ConformanceCheck, ProgramExit, RuleResult, RuleVerdict, StepTimeouts},
 };
+use machinist_rootfs::Root;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 

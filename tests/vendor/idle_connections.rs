@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::vendor_api::{
+use machinist_device_plugins::vendor_api::{
     LiveVendorStatus,
     api::v1::{self as api, FromVendor, from_vendor::Said},
 };

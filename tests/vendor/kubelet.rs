@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use machinist::{
+use machinist_device_plugins::{
     kubelet::api::v1beta1,
     vendor_api::api::v1::{self as api, answer, question},
 };

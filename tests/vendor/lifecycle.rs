@@ -1,6 +1,8 @@
 //! Starts, crashes and restarts: of the program, of the agent, of the vendor's file.
 
-use machinist::vendor_api::api::v1::{self as api, Reason, from_agent, from_vendor::Said};
+use machinist_device_plugins::vendor_api::api::v1::{
+    self as api, Reason, from_agent, from_vendor::Said,
+};
 use tonic::Code;
 
 use crate::{

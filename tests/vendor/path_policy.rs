@@ -3,7 +3,7 @@
 
 use std::{os::unix::net::UnixStream, time::Duration};
 
-use machinist::vendor_api::api::v1::{self as api, Reason, from_vendor::Said};
+use machinist_device_plugins::vendor_api::api::v1::{self as api, Reason, from_vendor::Said};
 use tonic::Code;
 
 use crate::{

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use machinist::{
-    device::{status::DevicesStatus, vendor_declaration::KIND},
-    vendor_api::{
-        LiveVendorStatus,
-        api::v1::{
-            self as api, FromAgent, FromVendor, from_agent, from_vendor::Said,
-            vendor_client::VendorClient,
-        },
+use machinist_device::{status::DevicesStatus, vendor_declaration::KIND};
+use machinist_device_plugins::vendor_api::{
+    LiveVendorStatus,
+    api::v1::{
+        self as api, FromAgent, FromVendor, from_agent, from_vendor::Said,
+        vendor_client::VendorClient,
     },
 };
 use tokio::{sync::mpsc, time::timeout};

@@ -2,16 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use machinist::{
-    device::{
-        Resource, ResourceName,
-        allocation::PreferredRequest,
-        allocator::{AllocateError, AllocationResponse, Allocator as _},
-    },
-    vendor_api::{
-        OrderOutcome,
-        api::v1::{self as api, answer, question},
-    },
+use machinist_device::{
+    Resource, ResourceName,
+    allocation::PreferredRequest,
+    allocator::{AllocateError, AllocationResponse, Allocator as _},
+};
+use machinist_device_plugins::vendor_api::{
+    OrderOutcome,
+    api::v1::{self as api, answer, question},
 };
 
 use crate::{

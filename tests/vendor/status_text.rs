@@ -1,7 +1,7 @@
 //! How mistakes are reported to a vendor and to the machine's administrator, and how they are
 //! fixed.
 
-use machinist::vendor_api::api::v1::{self as api, Reason, from_vendor::Said};
+use machinist_device_plugins::vendor_api::api::v1::{self as api, Reason, from_vendor::Said};
 use tonic::Code;
 
 use crate::{
@@ -28,7 +28,7 @@ async fn devices_that_are_offered_in_vain_say_so_until_they_are_accepted() {
     drop(program);
     let lapsed = "x/acme0=Unhealthy (vendor acme is disconnected: it closed its session)";
     lists(&agent, &[lapsed]).await;
-    let broke_off = |one: &machinist::vendor_api::LiveVendorStatus| {
+    let broke_off = |one: &machinist_device_plugins::vendor_api::LiveVendorStatus| {
         one.lapsing.as_deref() == Some("vendor acme is disconnected: it closed its session")
     };
     vendor_is(&agent, "acme", broke_off).await;
@@ -43,7 +43,7 @@ async fn devices_that_are_offered_in_vain_say_so_until_they_are_accepted() {
     machine.plug("acme7");
     program.offer("acme.dev/x", 1, away).await.unwrap();
     lists(&agent, &["x/acme0=Healthy", "x/acme7=Healthy"]).await;
-    let well = |one: &machinist::vendor_api::LiveVendorStatus| {
+    let well = |one: &machinist_device_plugins::vendor_api::LiveVendorStatus| {
         one.vain.is_empty() && one.lapsing.is_none()
     };
     vendor_is(&agent, "acme", well).await;

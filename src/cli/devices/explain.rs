@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{Exit, Global, OutputFormatArg, fetch_status, print_data};
-use crate::status::{DeviceStatus, ResourceStatus, Status, VendorStatus};
+use machinist_status::{DeviceStatus, ResourceStatus, Status, VendorStatus};
 
 /// Arguments of `devices explain`.
 #[derive(Debug, Args)]
@@ -155,7 +155,7 @@ fn since(time: Option<Timestamp>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::Mode;
+    use machinist_status::Mode;
 
     fn status() -> Status {
         let now = Timestamp::from_second(1_800_000_000).unwrap();

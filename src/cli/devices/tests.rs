@@ -1,5 +1,5 @@
 use super::*;
-use crate::status::DeviceStatus;
+use machinist_status::DeviceStatus;
 
 #[test]
 fn what_is_served_by_claim_says_so_and_nothing_else_does() {

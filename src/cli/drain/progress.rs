@@ -5,12 +5,10 @@ use std::{
     io::{self, IsTerminal as _},
 };
 
-use crate::{
-    cli::output::write_error,
-    drain::{PodId, eviction::EvictionProgress},
-    plan::escape_line,
-    reason::Reason,
-};
+use crate::cli::output::write_error;
+use machinist_base::reason::Reason;
+use machinist_drain::{PodId, eviction::EvictionProgress};
+use machinist_plan::escape_line;
 
 /// Returns to the first column and erases the line.
 const ERASE_LINE: &str = "\r\x1b[K";

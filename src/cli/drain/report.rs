@@ -4,17 +4,14 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::{
-    cli::node_selection::DryRunArg,
-    cluster::ClusterError,
-    drain::{
-        PodId, PodNote, PodWait,
-        eviction::{DrainError, DrainPreview, EvictionProgress},
-    },
-    error_chain::chain,
-    plan::escape_line,
-    reason::Reason,
+use crate::cli::node_selection::DryRunArg;
+use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_cluster::ClusterError;
+use machinist_drain::{
+    PodId, PodNote, PodWait,
+    eviction::{DrainError, DrainPreview, EvictionProgress},
 };
+use machinist_plan::escape_line;
 
 /// The document of `drain -o json`.
 #[derive(Debug, Serialize)]

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::{
-    kube_api::{MachineConfigNodeStatus, NodeConditionKind, NodeView, Progress, keys::condition},
-    reason::Reason,
+use machinist_base::reason::Reason;
+use machinist_kube_api::{
+    MachineConfigNodeStatus, NodeConditionKind, NodeView, Progress, keys::condition,
 };
 
 /// One blocker of an update in the annotation `machinist.dev/blocked-by`.

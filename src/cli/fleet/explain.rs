@@ -4,11 +4,9 @@
 use jiff::Timestamp;
 
 use super::{annotations, node::NodeReport, render::silence_duration};
-use crate::{
-    kube_api::{NodeUpdateState, keys::protocol},
-    reason::Reason,
-    status::{Finding, what_to_do},
-};
+use machinist_base::reason::Reason;
+use machinist_kube_api::{NodeUpdateState, keys::protocol};
+use machinist_status::{Finding, what_to_do};
 
 /// Explains what a node does or waits for. Never empty.
 pub(super) fn findings(report: &NodeReport, now: Timestamp) -> Vec<Finding> {

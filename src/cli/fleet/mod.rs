@@ -20,13 +20,10 @@ use node::NodeReport;
 use pools::PoolsReport;
 
 use super::{Exit, OutputFormatArg, node_selection::ClusterArgs, print_data, short};
-use crate::{
-    clock::Clock,
-    cluster::{Cluster, ClusterError, fleet_queries, machine_config_node},
-    error_chain::chain,
-    kube_api::{MachineConfigNodeStatus, PoolView},
-    status::Finding,
-};
+use machinist_base::{clock::Clock, error_chain::chain};
+use machinist_cluster::{Cluster, ClusterError, fleet_queries, machine_config_node};
+use machinist_kube_api::{MachineConfigNodeStatus, PoolView};
+use machinist_status::Finding;
 
 /// The number of events to show.
 const MAX_EVENTS: usize = 8;

@@ -6,15 +6,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::annotations::{self, BlockedBy};
-use crate::{
-    cluster::fleet_queries::NodeEvent,
-    kube_api::{
-        MachineConfigNodeStatus, NodeCondition, NodeStatus, NodeView, PoolView, Progress,
-        is_extended,
-        keys::{condition, protocol},
-    },
-    pool::Membership,
+use machinist_cluster::fleet_queries::NodeEvent;
+use machinist_kube_api::{
+    MachineConfigNodeStatus, NodeCondition, NodeStatus, NodeView, PoolView, Progress, is_extended,
+    keys::{condition, protocol},
 };
+use machinist_pool::Membership;
 
 /// The age in minutes after which a condition counts as outdated; agents confirm it every five to
 /// six minutes.
@@ -163,7 +160,7 @@ impl NodeReport {
         let ready = view.condition(condition::READY);
         let heard = ready.and_then(|it| it.last_heartbeat_time);
         let text = |name| view.annotation(name).map(str::to_owned);
-        let blocked = view.annotation(crate::kube_api::keys::annotation::BLOCKED_BY);
+        let blocked = view.annotation(machinist_kube_api::keys::annotation::BLOCKED_BY);
         Self {
             api_version: "machinist.dev/v1",
             kind: "NodeStatus",

@@ -6,14 +6,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::annotations::{self, BlockedBy};
-use crate::{
-    kube_api::{
-        MachineConfigNodeStatus, NodeView, PoolView,
-        keys::{annotation, protocol},
-    },
-    pool::{
-        MachineCounts, NodePoolStatus, PoolMembers, PoolRow, conditions, max_unavailable, split,
-    },
+use machinist_kube_api::{
+    MachineConfigNodeStatus, NodeView, PoolView,
+    keys::{annotation, protocol},
+};
+use machinist_pool::{
+    MachineCounts, NodePoolStatus, PoolMembers, PoolRow, conditions, max_unavailable, split,
 };
 
 /// The document of `status --pool`.

@@ -8,12 +8,10 @@ use super::{
     node::{CordonPart, NodeReport},
     pools::{NodePart, PoolReport, PoolsReport},
 };
-use crate::{
-    cli::output::wrapped,
-    kube_api::Progress,
-    plan::escape_line,
-    pool::{PoolRow, age, table},
-};
+use crate::cli::output::wrapped;
+use machinist_kube_api::Progress;
+use machinist_plan::escape_line;
+use machinist_pool::{PoolRow, age, table};
 
 /// The line width in columns.
 const LINE_COLUMNS: usize = 80;
@@ -233,7 +231,7 @@ fn one(pool: &PoolReport, now: Timestamp) -> String {
 fn differs(computed: &PoolRow, written: &PoolRow) -> Option<String> {
     let now = Timestamp::UNIX_EPOCH;
     let (ours, theirs) = (computed.cells(now), written.cells(now));
-    let columns = crate::pool::COLUMNS.iter().zip(ours.iter().zip(&theirs));
+    let columns = machinist_pool::COLUMNS.iter().zip(ours.iter().zip(&theirs));
     let other: Vec<_> = columns
         .skip(2)
         .filter(|(_, (ours, theirs))| ours != theirs)

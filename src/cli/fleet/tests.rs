@@ -7,12 +7,10 @@ use super::{
     annotations,
     node::{NodeObjects, NodeReport},
 };
-use crate::{
-    kube_api::{
-        NodeView, PoolView,
-        keys::{annotation, condition, protocol},
-    },
-    reason::Reason,
+use machinist_base::reason::Reason;
+use machinist_kube_api::{
+    NodeView, PoolView,
+    keys::{annotation, condition, protocol},
 };
 
 fn now() -> Timestamp {

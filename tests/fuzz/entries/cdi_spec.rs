@@ -2,7 +2,7 @@
 //! be given.
 use std::collections::BTreeSet;
 
-use machinist::device::cdi::{self, CdiKind};
+use machinist_device::cdi::{self, CdiKind};
 
 pub(crate) fn check(text: &str) {
     match cdi::parse("/etc/cdi/a.json", text) {

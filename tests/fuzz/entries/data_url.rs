@@ -1,5 +1,5 @@
 //! Data URLs, compared with another parser: both decode an accepted URL to the same bytes.
-use machinist::machine_config::{ConfigRules, MergeOrder, merge, parse};
+use machinist_ignition::{ConfigRules, MergeOrder, merge, parse};
 
 /// The text of a JSON string.
 fn quoted(text: &str) -> String {

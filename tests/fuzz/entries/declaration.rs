@@ -1,5 +1,5 @@
 //! Device declarations: refusals name the file and a line that exists.
-use machinist::device::{Allowances, declaration};
+use machinist_device::{Allowances, declaration};
 
 pub(crate) fn check(text: &str) {
     let Err(refusals) = declaration::parse("a.yaml", text, &Allowances::default()) else {

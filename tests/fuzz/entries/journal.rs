@@ -1,5 +1,6 @@
 //! The journal: any bytes are refused or read, and a journal that was read is written unchanged.
-use machinist::{digest::Digest, update::journal::Journal};
+use machinist_base::digest::Digest;
+use machinist_update::journal::Journal;
 
 pub(crate) fn check(bytes: &[u8]) {
     let _ = Journal::decode(bytes);

@@ -1,5 +1,5 @@
 //! file_contexts(5): any text gives labels or none, and every label is a word of the text.
-use machinist::plan::{ObjectKind, SelinuxLabels};
+use machinist_plan::{ObjectKind, SelinuxLabels};
 
 pub(crate) fn check(text: &str) {
     let (rules, substitutes) = text.split_once('\0').unwrap_or((text, ""));

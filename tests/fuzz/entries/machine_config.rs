@@ -1,13 +1,10 @@
 //! MachineConfig, Ignition and Butane: any text is read or refused with positions that exist, and a
 //! config that was read survives being stored and being rendered.
-use machinist::{
-    abs_path::AbsPath,
-    machine_config::{
-        ConfigRules, LocalEntry, LocalError, LocalFileSource, LocalKind, MergeOrder, NoLocalFiles,
-        Refusal, digest, documents_from_files, from_portable_json, merge, to_machine_config_yaml,
-        to_portable_json,
-    },
-    reason::Reason,
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{
+    ConfigRules, LocalEntry, LocalError, LocalFileSource, LocalKind, MergeOrder, NoLocalFiles,
+    Refusal, digest, documents_from_files, from_portable_json, merge, to_machine_config_yaml,
+    to_portable_json,
 };
 
 /// A directory in which every name exists.

@@ -1,5 +1,5 @@
 //! Lists of unmodified plugins as received: read in pieces, never whole.
-use machinist::plugin_proxy::count;
+use machinist_device_plugins::plugin_proxy::count;
 
 const MOST: usize = 8;
 

@@ -1,5 +1,5 @@
 //! registries.conf: two texts, separated by a zero byte, are compared without a panic.
-use machinist::plan::same_images;
+use machinist_plan::same_images;
 
 pub(crate) fn check(text: &str) {
     let (old, new) = text.split_once('\0').unwrap_or((text, text));

@@ -1,5 +1,5 @@
 //! Settings: a file together with an environment. Problems name the file and a line that exists.
-use machinist::settings::{Fragment, SettingOrigin, SettingsFile, SettingsInputs, load};
+use machinist_status::settings::{Fragment, SettingOrigin, SettingsFile, SettingsInputs, load};
 
 pub(crate) fn check(text: &str) {
     let lines = u64::try_from(text.split(['\n', '\r']).count()).unwrap();

@@ -1,5 +1,5 @@
 //! The kernel's uevents, and arbitrary messages that any process may send to a netlink socket.
-use machinist::device::uevent::Uevent;
+use machinist_device::uevent::Uevent;
 
 pub(crate) fn check(message: &[u8]) {
     if let Some(event) = Uevent::parse(message) {

@@ -1,5 +1,5 @@
 //! Unit files: the strict and the lenient reader agree, and errors name lines that exist.
-use machinist::machine_config::{UnitFile, split_words};
+use machinist_ignition::{UnitFile, split_words};
 
 pub(crate) fn check(text: &str) {
     let (file, faults) = UnitFile::read(text);

@@ -1,5 +1,5 @@
 //! Vendors' files: refusals name the file and a line that exists.
-use machinist::device::vendor_declaration;
+use machinist_device::vendor_declaration;
 
 pub(crate) fn check(text: &str) {
     let Err(refusals) = vendor_declaration::parse("a.yaml", text) else {

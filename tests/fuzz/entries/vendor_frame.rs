@@ -1,5 +1,7 @@
 //! Messages of vendors as received: whatever the bytes are, counting their parts terminates.
-use machinist::vendor_api::{lazy_messages::LazyFromVendor, limited_codec::SizeGuard as _};
+use machinist_device_plugins::vendor_api::{
+    lazy_messages::LazyFromVendor, limited_codec::SizeGuard as _,
+};
 
 pub(crate) fn check(wire: &[u8]) {
     let later = LazyFromVendor::check(wire, false);

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use machinist::kubelet::api::v1beta1::registration_client::RegistrationClient;
+use machinist_device_plugins::kubelet::api::v1beta1::registration_client::RegistrationClient;
 use tokio::{runtime::Runtime, task::JoinHandle};
 use tonic::transport::Channel;
 

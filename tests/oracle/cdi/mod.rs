@@ -7,10 +7,8 @@ mod tree;
 
 use std::collections::BTreeMap;
 
-use machinist::{
-    abs_path::AbsPath,
-    device::cdi::{ALL_DEVICES, CdiFile, offered, parse},
-};
+use machinist_base::abs_path::AbsPath;
+use machinist_device::cdi::{ALL_DEVICES, CdiFile, offered, parse};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{Dice, ask, rounds, seed};

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Debug};
 
-use machinist::machine_config::{MachineConfig, Owner};
+use machinist_ignition::{MachineConfig, Owner};
 use serde_json::{Value, json};
 
 use super::go_program::{Unit, Verdict};

@@ -1,6 +1,6 @@
 //! machinist's result for a case.
 
-use machinist::machine_config::{
+use machinist_ignition::{
     ConfigLoader, ConfigRules, MachineConfig, MergeOrder, NoLocalFiles, Refusal,
 };
 

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use machinist::kubelet::api::v1beta1 as api;
+use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use serde_json::{Value, json};
 
 /// Next to the sockets; it survives the kubelet.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use machinist::kubelet::api::v1beta1 as api;
+use machinist_device_plugins::kubelet::api::v1beta1 as api;
 
 use super::{KubeletDouble, registration::as_go};
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use machinist::kubelet::api::registration::{
+use machinist_device_plugins::kubelet::api::registration::{
     InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
 };
 use tonic::transport::Endpoint;

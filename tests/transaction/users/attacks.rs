@@ -2,7 +2,7 @@
 
 use std::os::unix::process::CommandExt as _;
 
-use machinist::reason::Reason;
+use machinist_base::reason::Reason;
 use rustix::fs::{XattrFlags, setxattr};
 
 use super::*;

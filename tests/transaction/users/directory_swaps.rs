@@ -1,6 +1,7 @@
 //! Directories that a user exchanges for links while the config has files in them.
 
-use machinist::{reason::Reason, rootfs::FileKind};
+use machinist_base::reason::Reason;
+use machinist_rootfs::FileKind;
 
 use super::*;
 use crate::sandbox::difference;

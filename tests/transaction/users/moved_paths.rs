@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use machinist::reason::Reason;
+use machinist_base::reason::Reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::*;
@@ -76,16 +76,16 @@ fn attempt(sandbox: &Sandbox, wanted: &Written) -> Option<(Reason, bool, String)
     let staged = hand.try_stage(wanted);
     let failure = match staged {
         Err(StageFailure::Look(error)) => {
-            let text = machinist::error_chain::chain(&error);
+            let text = machinist_base::error_chain::chain(&error);
             Some((error.reason(), error.is_retryable(), text))
         }
         Err(StageFailure::Transaction(error)) => {
-            let text = machinist::error_chain::chain(&error);
+            let text = machinist_base::error_chain::chain(&error);
             Some((error.reason(), error.is_retryable(), text))
         }
         Ok(Err(_)) => None,
         Ok(Ok(())) => hand.commit().err().map(|error| {
-            let text = machinist::error_chain::chain(&error);
+            let text = machinist_base::error_chain::chain(&error);
             (error.reason(), error.is_retryable(), text)
         }),
     };

@@ -1,7 +1,7 @@
 //! Paths in directories that users control: written where they lead nowhere else, and refused where
 //! a user could redirect root's writes.
 
-use machinist::reason::Reason;
+use machinist_base::reason::Reason;
 
 use super::*;
 use crate::sandbox::difference;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use machinist::reason::Reason;
+use machinist_base::reason::Reason;
 
 use super::*;
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use machinist::rootfs::FileKind;
+use machinist_rootfs::FileKind;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::*;

@@ -1,7 +1,8 @@
 //! Files without contents whose owner changes: the set-ID bits of content that a user wrote never
 //! come to serve another user.
 
-use machinist::{machine_config::Content, reason::Reason};
+use machinist_base::reason::Reason;
+use machinist_ignition::Content;
 
 use super::*;
 

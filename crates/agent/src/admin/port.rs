@@ -1,0 +1,87 @@
+//! Finds a port to listen on.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use tokio::net::{TcpListener, TcpSocket};
+
+use machinist_base::reason::Reason;
+use machinist_status::settings::AdminSettings;
+
+/// How many ports after the default are tried. If another agent or program uses each of a hundred
+/// ports, that is no coincidence but a mistake.
+const FALLBACK_PORT_COUNT: u16 = 100;
+
+/// Connections that may wait to be accepted; the kernel limits it to `net.core.somaxconn`. When a
+/// flood fills the queue, a further client retries after a second.
+const BACKLOG: u32 = 4096;
+
+/// Retry interval for a configured address that another program uses.
+const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+
+/// No address can be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The configured address.
+    #[error("cannot listen on {0} (admin.listen)")]
+    Chosen(SocketAddr, #[source] io::Error),
+    /// The default port and all that are tried after it.
+    #[error("cannot listen on {0} or any of the next {FALLBACK_PORT_COUNT} ports")]
+    Default(SocketAddr, #[source] io::Error),
+}
+
+impl BindError {
+    /// The stable code.
+    pub const fn reason(&self) -> Reason {
+        Reason::Io
+    }
+
+    /// The configured address, if another program uses it.
+    pub fn occupied_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Chosen(at, error) if error.kind() == io::ErrorKind::AddrInUse => Some(*at),
+            _ => None,
+        }
+    }
+}
+
+/// Listens on the address of the settings. If the default port is in use, the next free one is
+/// taken; a configured address is not replaced. The caller shows [`TcpListener::local_addr`].
+pub fn bind(admin: AdminSettings) -> Result<TcpListener, BindError> {
+    let first = admin.listen;
+    let mut failed = match listen(first) {
+        Ok(listener) => return Ok(listener),
+        Err(source) if admin.chosen => return Err(BindError::Chosen(first, source)),
+        Err(source) => source,
+    };
+    for step in 1..=FALLBACK_PORT_COUNT {
+        if failed.kind() != io::ErrorKind::AddrInUse {
+            break;
+        }
+        let next = SocketAddr::new(first.ip(), first.port().saturating_add(step));
+        match listen(next) {
+            Ok(listener) => return Ok(listener),
+            Err(source) => failed = source,
+        }
+    }
+    Err(BindError::Default(first, failed))
+}
+
+/// Waits until a configured address is free, and listens on it.
+pub async fn wait(admin: AdminSettings) -> TcpListener {
+    loop {
+        tokio::time::sleep(BIND_RETRY_INTERVAL).await;
+        if let Ok(listener) = bind(admin) {
+            return listener;
+        }
+    }
+}
+
+fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match at {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(at)?;
+    socket.listen(BACKLOG)
+}

@@ -1,0 +1,311 @@
+//! Connects this machine to its Node: reads the desired config from the cluster and publishes the machine's state.
+
+mod cancel_reply;
+mod mcd_drain;
+mod node_view;
+mod status_publisher;
+mod update_events;
+
+use std::sync::Arc;
+
+use node_view::NodeViewTask;
+use tokio::sync::{Notify, watch};
+
+use super::{
+    AgentError, Origin,
+    desired_config::UpdateBlockers,
+    dra,
+    mcd_detect::McdDetector,
+    node::{AgentDrain, ControllerDrain, DrainBackend, NodeContext},
+    pool_settings::PoolMembershipTask,
+};
+use crate::{host, reporter::ClusterView};
+use machinist_base::{clock::Clock, shutdown::Tasks};
+use machinist_cluster::{
+    Cluster, ClusterAccess, ClusterEnv,
+    events::{self, Events},
+    machine_config_source::{ConfigSource, ConfigSubscribers},
+    node::OwnNode,
+    pods::NodePods,
+};
+use machinist_device_plugins::device_service::DevicesHandle;
+use machinist_plan::Policies;
+use machinist_rootfs::Root;
+use machinist_status::{
+    PinStatus, Status,
+    metrics::Metrics,
+    readiness,
+    settings::{Job, Kubeconfig, Settings, SettingsLocation},
+};
+use machinist_update::{
+    node_port::NodePort,
+    reconciler::{DesiredConfig, Reconciler, ReconcilerHooks, UpdateReport},
+    service_port::Services,
+    store,
+};
+
+/// How to reach the API server: from the settings, or else from the process environment. None if there is no
+/// cluster.
+pub fn access(root: &Root, settings: &Settings, around: &ClusterEnv) -> Option<ClusterAccess> {
+    match &settings.cluster.kubeconfig {
+        Kubeconfig::Below(path) => Some(ClusterAccess::Kubeconfig(vec![root.host_path(path)])),
+        Kubeconfig::Callers(path) => Some(ClusterAccess::Kubeconfig(vec![path.into()])),
+        Kubeconfig::None => ClusterAccess::of_agent(around),
+    }
+}
+
+/// Cluster state that the rest of the agent uses.
+#[derive(Debug)]
+pub(super) struct ClusterInputs {
+    /// Cluster view for status and gates; never changes without a cluster.
+    pub(super) views: watch::Receiver<ClusterView>,
+    /// Disruption policies defined in the cluster.
+    pub(super) policies: watch::Receiver<Option<Arc<Policies>>>,
+    /// The pool of our Node; never changes without a cluster.
+    pub(super) pool: watch::Receiver<Option<String>>,
+    /// The connection to the cluster; none without a cluster.
+    pub(super) joined: Option<ClusterHandle>,
+}
+
+/// The agent's connection to a cluster.
+#[derive(Debug)]
+pub(super) struct ClusterHandle {
+    node: OwnNode,
+    cluster: Cluster,
+    events: Events,
+    pod_uid: Option<String>,
+    /// The pool of our Node.
+    pool: watch::Receiver<Option<String>>,
+    /// Notified when another daemon may have started.
+    suspect: Arc<Notify>,
+}
+
+/// Conditions that prevent an update from starting; `seen` receives where another daemon was detected.
+pub(super) fn update_blockers(
+    root: &Root,
+    joined: Option<&ClusterHandle>,
+    seen: watch::Sender<Option<String>>,
+) -> UpdateBlockers {
+    UpdateBlockers {
+        lookout: McdDetector {
+            root: root.clone(),
+            cluster: joined.map(ClusterHandle::named),
+        },
+        suspect: joined.map_or_else(Arc::default, |joined| Arc::clone(&joined.suspect)),
+        node: joined.map(|joined| joined.node.clone()),
+        seen,
+    }
+}
+
+/// Parts of the agent that the Node tasks depend on.
+pub(super) struct AgentHandles {
+    pub(super) root: Root,
+    pub(super) devices: Option<DevicesHandle>,
+    pub(super) settings: watch::Receiver<Arc<Settings>>,
+    pub(super) update: watch::Receiver<Arc<UpdateReport>>,
+    pub(super) statuses: watch::Receiver<Arc<Status>>,
+    /// Where another daemon was detected that manages this machine's config.
+    pub(super) other_daemon: watch::Receiver<Option<String>>,
+    /// The config that an operator override holds the machine on.
+    pub(super) held: watch::Receiver<Option<PinStatus>>,
+}
+
+impl ClusterHandle {
+    /// The cluster and our Node's name.
+    fn named(&self) -> (Cluster, String) {
+        (self.cluster.clone(), self.node.name().to_owned())
+    }
+
+    /// Starts the tasks that publish the machine's state; returns the Node interface of the reconciler.
+    fn take_part(self, beside: AgentHandles, tasks: &Tasks) -> Arc<dyn NodePort> {
+        let lookout = McdDetector {
+            root: beside.root.clone(),
+            cluster: Some(self.named()),
+        };
+        let Self {
+            node,
+            cluster,
+            events,
+            pod_uid,
+            pool,
+            suspect,
+        } = self;
+        let (asks, asked) = watch::channel(None);
+        status_publisher::start_publishing(
+            &node,
+            &cluster,
+            &beside,
+            pool,
+            asked,
+            events.clone(),
+            tasks,
+        );
+        let happened =
+            update_events::emit_update_events(beside.update.clone(), events.clone(), tasks.token());
+        tasks.spawn("update events", happened);
+        if beside.settings.borrow().does(Job::Config) {
+            let update = beside.update.clone();
+            let answer = cancel_reply::reply_to_cancellations(
+                node.clone(),
+                update,
+                events.clone(),
+                tasks.token(),
+            );
+            tasks.spawn("cancelled updates", answer);
+        }
+        if let Some(devices) = beside.devices.clone()
+            && !beside.settings.borrow().does(Job::Config)
+        {
+            let withheld =
+                mcd_drain::disable_devices_during_drain(node.snapshots(), devices, tasks.token());
+            tasks.spawn("disabled devices", withheld);
+        }
+        let by = beside.settings.borrow().drain.by;
+        let ours = NodeContext {
+            node,
+            devices: beside.devices,
+            statuses: beside.statuses,
+            events,
+            lookout,
+            suspect,
+            settings: beside.settings.clone(),
+            held: beside.held,
+        };
+        let pods = NodePods::new(cluster.clone(), None);
+        let agent = AgentDrain::new(ours.clone(), pods, beside.settings, pod_uid);
+        let controller = ControllerDrain::new(ours, asks);
+        Arc::new(DrainBackend::new(by, cluster, agent, controller))
+    }
+}
+
+/// Connects the reconciler to the Node, if there is one.
+pub(super) fn on_node<S: Services, A: ReconcilerHooks>(
+    driver: Reconciler<S, A>,
+    joined: Option<ClusterHandle>,
+    beside: AgentHandles,
+    tasks: &Tasks,
+) -> Reconciler<S, A> {
+    if let Some(devices) = &beside.devices {
+        dra::start(devices, joined.as_ref().map(|joined| &joined.node), tasks);
+    }
+    match joined {
+        Some(joined) => driver.on_node(joined.take_part(beside, tasks)),
+        None => driver,
+    }
+}
+
+/// Starts reading the source of the desired config.
+pub(super) async fn follow(
+    source: Origin,
+    root: &Root,
+    settings: &Settings,
+    place: &SettingsLocation,
+    desired: watch::Sender<DesiredConfig>,
+    metrics: &Metrics,
+    tasks: &Tasks,
+) -> Result<ClusterInputs, AgentError> {
+    let source = match source {
+        Origin::Cluster { access, pod_uid } => {
+            let mut around = join(access, pod_uid, root, settings, desired, metrics, tasks).await?;
+            if let Some(joined) = &mut around.joined {
+                let member = PoolMembershipTask::new(
+                    root,
+                    joined.cluster.clone(),
+                    joined.node.clone(),
+                    place.pool.clone(),
+                );
+                (around.pool, joined.pool) = (member.pool_receiver(), member.pool_receiver());
+                tasks.spawn("pool", member.follow(tasks.token()));
+            }
+            return Ok(around);
+        }
+        Origin::Directory(source) => source,
+    };
+    if settings.does(Job::Config) {
+        tracing::info!("following dir:{}", source.shown);
+        let read = Arc::new(metrics.clone());
+        tasks.spawn("source", source.follow(desired, read, tasks.token()));
+    }
+    Ok(ClusterInputs {
+        views: watch::channel(ClusterView::default()).1,
+        policies: watch::channel(None).1,
+        pool: watch::channel(None).1,
+        joined: None,
+    })
+}
+
+/// Joins the cluster: watches our Node and reads the config that it names.
+async fn join(
+    access: ClusterAccess,
+    pod_uid: Option<String>,
+    root: &Root,
+    settings: &Settings,
+    desired: watch::Sender<DesiredConfig>,
+    metrics: &Metrics,
+    tasks: &Tasks,
+) -> Result<ClusterInputs, AgentError> {
+    let name = node_name(settings)?;
+    let cluster = Cluster::connect(access).await?;
+    let node = OwnNode::new(cluster.clone(), &name);
+    tracing::info!("following the desired MachineConfig of Node {name}");
+    tasks.spawn("node", node.clone().watch_node(tasks.token()));
+    let (policies, told_policies) = watch::channel(None);
+    let (trouble, troubles) = watch::channel(None);
+    if settings.does(Job::Config) {
+        let source = ConfigSource {
+            cluster: cluster.clone(),
+            node: node.clone(),
+            rules: super::settings_mapping::rules(settings),
+            first: store::peek(root).is_ok_and(|journal| journal.base.is_none()),
+        };
+        let told = ConfigSubscribers {
+            desired: desired.clone(),
+            policies,
+            trouble,
+            metrics: metrics.clone(),
+        };
+        tasks.spawn("source", source.watch_config(told, tasks.token()));
+    }
+    let (to, views) = watch::channel(ClusterView {
+        node: Some(name),
+        kubelet: readiness::KubeletReadiness::Unknown,
+        taints: None,
+        zeros: Vec::new(),
+        trouble: None,
+    });
+    let seen = NodeViewTask {
+        sights: node.snapshots(),
+        troubles,
+        desired,
+        boot: store::boot_id(root).ok().flatten().unwrap_or_default(),
+    };
+    tasks.spawn("node view", seen.publish_view(to, tasks.token()));
+    let (events, told) = Events::new();
+    let (clock, stop) = (Clock::system(), tasks.token());
+    let report = events::report(cluster.clone(), node.clone(), told, clock, stop);
+    tasks.spawn("events", report);
+    let joined = Some(ClusterHandle {
+        node,
+        cluster,
+        events,
+        pod_uid,
+        pool: watch::channel(None).1,
+        suspect: Arc::default(),
+    });
+    Ok(ClusterInputs {
+        views,
+        policies: told_policies,
+        pool: watch::channel(None).1,
+        joined,
+    })
+}
+
+/// The Node's name from the settings, the DaemonSet or the host name; kubelets use the host name in lower case.
+pub fn node_name(settings: &Settings) -> Result<String, AgentError> {
+    if let Some(name) = &settings.cluster.node {
+        return Ok(name.clone());
+    }
+    let host = host::host_name();
+    let host = host.map_err(|e| AgentError::System("read the host name", e))?;
+    Ok(host.to_lowercase())
+}

@@ -1,0 +1,268 @@
+//! Publishes the machine's state on the Node and the MachineConfigNode.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::AgentHandles;
+use crate::node::is_fit;
+use machinist_base::{clock::Clock, shutdown::Tasks};
+use machinist_cluster::{
+    Cluster,
+    events::Events,
+    machine_config_node,
+    node::{self, DesiredNodeStatus, NodeSnapshot, OwnNode, WriteRate},
+    publisher::{self, ExternalWriters, Publishers},
+};
+use machinist_device::{Inventory, ResourceName, taint::NodeTaint};
+use machinist_device_plugins::device_service::DevicesHandle;
+use machinist_kube_api::{
+    DrainRequest, NodeView, Taint,
+    keys::{annotation, condition, label, protocol, taint},
+};
+use machinist_status::{Status, settings::Job};
+use machinist_update::reconciler::UpdateReport;
+
+/// Effect of the start-up taint; running pods are not evicted.
+const NO_SCHEDULE: &str = "NoSchedule";
+
+/// Starts the tasks that publish the machine's state on the Node and its MachineConfigNode.
+pub(super) fn start_publishing(
+    node: &OwnNode,
+    cluster: &Cluster,
+    beside: &AgentHandles,
+    pool: watch::Receiver<Option<String>>,
+    asked: watch::Receiver<Option<DrainRequest>>,
+    events: Events,
+    tasks: &Tasks,
+) {
+    let (duties, startup_taint) = {
+        let settings = beside.settings.borrow();
+        let duties = ExternalWriters {
+            config: settings.does(Job::Config),
+            readiness: settings.does(Job::Readiness),
+        };
+        (duties, settings.readiness.startup_taint)
+    };
+    let (notice, said) = watch::channel(None);
+    let (progress, progressed) = watch::channel(None);
+    let (to, whole) = watch::channel(None);
+    let clock = Clock::system();
+    let (due, dues) = watch::channel(duties);
+    let beside_it = beside_another(duties, due, beside.other_daemon.clone(), tasks.token());
+    tasks.spawn("duties", beside_it);
+    let outlets = Publishers { notice, progress };
+    let (update, statuses) = (beside.update.clone(), beside.statuses.clone());
+    let stop = tasks.token();
+    let telling = publisher::publish(update, statuses, dues, outlets, clock.clone(), stop);
+    tasks.spawn("cluster report", telling);
+    let more = NodeFieldSources {
+        said,
+        asked,
+        sights: node.snapshots(),
+        statuses: beside.statuses.clone(),
+        update: beside.update.clone(),
+        devices: beside.devices.as_ref().map(DevicesHandle::inventory),
+        labels: BTreeSet::new(),
+        startup_taint,
+    };
+    tasks.spawn("node annotations", more.add(to, tasks.token()));
+    let (pace, stop) = (WriteRate::default(), tasks.token());
+    let keeping = node::maintain_node(node.clone(), whole, events, clock.clone(), pace, stop);
+    tasks.spawn("node notice", keeping);
+    let (cluster, node, stop) = (cluster.clone(), node.clone(), tasks.token());
+    let keeping =
+        machine_config_node::maintain_status(cluster, node, pool, progressed, clock, stop);
+    tasks.spawn("machine config node", keeping);
+}
+
+/// Node fields that do not come from the update report or the gates.
+struct NodeFieldSources {
+    said: watch::Receiver<Option<DesiredNodeStatus>>,
+    /// The drain request for OpenShift's controller.
+    asked: watch::Receiver<Option<DrainRequest>>,
+    sights: watch::Receiver<NodeSnapshot>,
+    statuses: watch::Receiver<Arc<Status>>,
+    update: watch::Receiver<Arc<UpdateReport>>,
+    /// The machine's devices; none if devices are not managed by this agent.
+    devices: Option<watch::Receiver<Arc<Inventory>>>,
+    /// Resource labels that were published so far.
+    labels: BTreeSet<String>,
+    startup_taint: bool,
+}
+
+/// Enabled jobs are fixed at startup, but while another daemon is detected, the config annotations
+/// are left to it.
+async fn beside_another(
+    duties: ExternalWriters,
+    to: watch::Sender<ExternalWriters>,
+    mut other: watch::Receiver<Option<String>>,
+    stop: CancellationToken,
+) {
+    loop {
+        let alone = other.borrow_and_update().is_none();
+        to.send_if_modified(|known| {
+            let config = duties.config && alone;
+            let news = known.config != config;
+            known.config = config;
+            news
+        });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // Cancel-safe: a change stays marked as unseen.
+            changed = other.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+impl NodeFieldSources {
+    async fn add(mut self, to: watch::Sender<Option<DesiredNodeStatus>>, stop: CancellationToken) {
+        loop {
+            let notice = self.whole();
+            to.send_if_modified(|known| {
+                let differs = *known != notice;
+                *known = notice;
+                differs
+            });
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // All of these are cancel-safe: a change stays marked as unseen.
+                told = self.said.changed() => if told.is_err() { return },
+                Ok(()) = self.asked.changed() => {}
+                Ok(()) = self.update.changed() => {}
+                () = news(&mut self.devices) => {}
+                Ok(()) = self.sights.changed(), if self.startup_taint => {}
+                Ok(()) = self.statuses.changed(), if self.startup_taint => {}
+            }
+        }
+    }
+
+    fn whole(&mut self) -> Option<DesiredNodeStatus> {
+        let mut notice = self.said.borrow_and_update().clone()?;
+        if let Some(request) = &*self.asked.borrow_and_update() {
+            let wish = Some(request.to_string());
+            notice.annotations.insert(protocol::DESIRED_DRAIN, wish);
+        }
+        let report = Arc::clone(&self.update.borrow_and_update());
+        let cancelled = publisher::cancelled(&report).map(str::to_owned);
+        notice.annotations.insert(annotation::CANCELLED, cancelled);
+        if let Some(devices) = &mut self.devices {
+            let inventory = Arc::clone(&devices.borrow_and_update());
+            notice.taints = inventory.taints.iter().map(to_bear).collect();
+            let present = present(&inventory);
+            for gone in self.labels.difference(&present) {
+                notice.labels.insert(gone.clone(), None);
+            }
+            for label in &present {
+                let value = Some(label::PRESENT.to_owned());
+                notice.labels.insert(label.clone(), value);
+            }
+            self.labels.extend(present);
+        }
+        if self.startup_taint {
+            let fit = is_fit(&self.statuses.borrow_and_update().gates);
+            let sight = self.sights.borrow_and_update();
+            notice.not_ready_taint = sight.node.as_ref().and_then(|node| tainted(node, fit));
+        }
+        Some(notice)
+    }
+}
+
+/// Waits until the device inventory changes; forever if there is none.
+async fn news(devices: &mut Option<watch::Receiver<Arc<Inventory>>>) {
+    if let Some(devices) = devices
+        && devices.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+/// Labels of the resources that exist on the machine.
+fn present(inventory: &Inventory) -> BTreeSet<String> {
+    let there = inventory.resources.values().filter(|one| one.is_present());
+    there.filter_map(|one| resource_label(&one.name)).collect()
+}
+
+/// The label of a resource; none if the part after the slash would exceed 63 characters.
+fn resource_label(name: &ResourceName) -> Option<String> {
+    const MAX_LABEL_NAME_LEN: usize = 63;
+    let label = format!(
+        "{}{}-{}",
+        label::RESOURCE_PREFIX,
+        name.domain(),
+        name.name()
+    );
+    let (_, part) = label.split_once('/')?;
+    (part.len() <= MAX_LABEL_NAME_LEN).then_some(label)
+}
+
+fn to_bear(taint: &NodeTaint) -> Taint {
+    let value = (!taint.value.is_empty()).then(|| ("value".to_owned(), taint.value.clone().into()));
+    Taint {
+        key: taint.key.clone(),
+        effect: taint.effect.as_str().to_owned(),
+        rest: value.into_iter().collect(),
+    }
+}
+
+/// Whether the Node must have the start-up taint: from its registration until it is fit for pods
+/// for the first time. A Node without the taint that was evaluated before has been fit already.
+fn tainted(node: &NodeView, fit: bool) -> Option<bool> {
+    match fit {
+        true => Some(false),
+        false if node.has_taint(taint::NOT_READY, NO_SCHEDULE) => None,
+        false => node.condition(condition::READY).is_none().then_some(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machinist_kube_api::{Condition, Taint};
+
+    fn node(judged: bool, bears: bool) -> NodeView {
+        let mut node = NodeView::default();
+        if judged {
+            node.status.conditions.push(Condition {
+                kind: condition::READY.to_owned(),
+                status: "True".to_owned(),
+                reason: String::new(),
+                message: String::new(),
+                last_heartbeat_time: None,
+                last_transition_time: None,
+            });
+        }
+        if bears {
+            node.spec.taints.push(Taint {
+                key: taint::NOT_READY.to_owned(),
+                effect: NO_SCHEDULE.to_owned(),
+                rest: std::collections::BTreeMap::new(),
+            });
+        }
+        node
+    }
+
+    #[test]
+    fn a_resource_is_a_label_where_its_name_fits_into_one() {
+        let label = |name: &str| resource_label(&ResourceName::new(name).unwrap());
+        let serial = "machinist.dev/resource.acme.dev-serial".to_owned();
+        assert_eq!(label("acme.dev/serial"), Some(serial));
+        assert_eq!(
+            label(&format!("acme.dev/{}", "x".repeat(45)))
+                .unwrap()
+                .len(),
+            77
+        );
+        assert_eq!(label(&format!("acme.dev/{}", "x".repeat(46))), None);
+    }
+
+    #[test]
+    fn a_node_bears_the_taint_from_its_registration_until_it_was_fit_once_and_never_again() {
+        assert_eq!(tainted(&node(false, false), false), Some(true));
+        assert_eq!(tainted(&node(true, true), false), None);
+        assert_eq!(tainted(&node(true, true), true), Some(false));
+        assert_eq!(tainted(&node(true, false), false), None);
+    }
+}

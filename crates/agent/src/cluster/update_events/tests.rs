@@ -1,0 +1,138 @@
+//! Tests of the events that follow from two reports.
+
+use jiff::Timestamp;
+
+use super::*;
+use machinist_base::digest::Digest;
+use machinist_update::journal::UpdateFailure;
+
+fn at(phase: Phase) -> UpdateReport {
+    UpdateReport {
+        phase,
+        ..UpdateReport::default()
+    }
+}
+
+fn reasons(before: &UpdateReport, now: &UpdateReport) -> Vec<EventReason> {
+    news(before, now)
+        .into_iter()
+        .map(|(reason, _)| reason)
+        .collect()
+}
+
+#[test]
+fn the_first_report_after_the_reboot_tells_that_the_machine_is_back_and_no_other_does() {
+    let mut report = at(Phase::Booted);
+    report.boot = Some("new".to_owned());
+    assert_eq!(returned(&report), None);
+    (report.unverified, report.reboot_needed_in) = (true, Some("old".to_owned()));
+    assert!(returned(&report).is_some());
+    report.boot = Some("old".to_owned());
+    assert_eq!(returned(&report), None);
+}
+
+#[test]
+fn each_step_is_told_once_and_a_report_that_says_the_same_tells_nothing() {
+    let pending = at(Phase::RebootPending);
+    assert_eq!(reasons(&at(Phase::Acting), &pending), [EventReason::Reboot]);
+    assert_eq!(reasons(&pending, &pending), []);
+    let refused = UpdateReport {
+        failure: Some(UpdateFailure {
+            code: Reason::NoSpace,
+            message: "no room".to_owned(),
+            again: false,
+            digest: None,
+        }),
+        ..at(Phase::Idle)
+    };
+    let told = reasons(&at(Phase::Planned), &refused);
+    assert_eq!(told, [EventReason::FailedToReconcile]);
+    assert_eq!(reasons(&refused, &refused), []);
+    let mut obstacle = UpdateReport {
+        phase: Phase::Failed,
+        ..refused
+    };
+    let failure = obstacle.failure.as_mut().unwrap();
+    (failure.code, failure.again) = (Reason::ForeignContent, true);
+    let told = reasons(&at(Phase::Planned), &obstacle);
+    assert_eq!(told, [EventReason::FailedToReconcile]);
+    let retry = UpdateReport {
+        phase: Phase::Planned,
+        ..obstacle.clone()
+    };
+    assert_eq!(reasons(&retry, &obstacle), []);
+}
+
+fn config(name: &str) -> ConfigName {
+    ConfigName::new(name, Digest::of(b""))
+}
+
+fn update(id: &str, finished: i64) -> UpdateRecord {
+    let finished = Timestamp::from_second(finished).unwrap();
+    UpdateRecord {
+        id: id.to_owned(),
+        from: "a".to_owned(),
+        to: "b".to_owned(),
+        digest: Digest::of(b""),
+        started: finished,
+        finished,
+        outcome: Outcome::Done,
+        reason: None,
+        phases: Vec::new(),
+        actions: Vec::new(),
+        left_behind: Vec::new(),
+    }
+}
+
+#[test]
+fn what_an_update_left_behind_is_told_once() {
+    let before = at(Phase::Undoing);
+    let mut now = at(Phase::Failed);
+    let mut ended = update("1", 200);
+    ended.left_behind = vec!["/home/bob/a: why".to_owned()];
+    now.updates = vec![ended];
+    let told = reasons(&before, &now);
+    assert!(told.contains(&EventReason::LeftBehind), "{told:?}");
+    assert!(!reasons(&now, &now).contains(&EventReason::LeftBehind));
+}
+
+#[test]
+fn warnings_are_one_event_for_each_config_that_is_new_here() {
+    let before = at(Phase::Idle);
+    let mut now = at(Phase::Planned);
+    now.config.desired = Some(config("c"));
+    now.warnings = vec!["a".to_owned(), "b".to_owned()];
+    let event = (EventReason::ConfigWarning, "a; b".to_owned());
+    assert_eq!(news(&before, &now), [event]);
+    assert_eq!(news(&now, &now), []);
+    // The plan comes later and can be repeated.
+    let mut planned = now.clone();
+    planned.phase = Phase::Waiting;
+    planned.plan_warnings = vec!["c".to_owned()];
+    let event = (EventReason::ConfigWarning, "c".to_owned());
+    assert_eq!(news(&now, &planned), [event]);
+    assert_eq!(news(&planned, &planned), []);
+    // A restart reads the current config again.
+    now.config.current = Some(config("c"));
+    assert_eq!(news(&before, &now), []);
+}
+
+#[test]
+fn done_is_told_of_the_update_that_ended_under_the_name_that_its_config_has_by_now() {
+    let mut before = at(Phase::Uncordoning);
+    before.cordoned = Some(Timestamp::from_second(100).unwrap());
+    before.updates = vec![update("1", 200)];
+    let mut now = at(Phase::Idle);
+    now.updates = before.updates.clone();
+    now.config.current = Some(config("c"));
+    let told = news(&before, &now);
+    assert_eq!(told, [(EventReason::NodeDone, "on c".to_owned())]);
+    // An aborted drain: the last update had ended before this cordon.
+    before.cordoned = Some(Timestamp::from_second(300).unwrap());
+    assert_eq!(news(&before, &now), []);
+    // Without a cordon the record appears together with the end of the update.
+    before = at(Phase::Verifying);
+    assert!(reasons(&before, &now).contains(&EventReason::NodeDone));
+    before.updates = now.updates.clone();
+    assert_eq!(news(&before, &now), []);
+}

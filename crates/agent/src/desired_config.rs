@@ -1,0 +1,453 @@
+//! Determines the desired config: from the source, or from an operator override that holds the
+//! machine on a config.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::mcd_detect::{McdDetector, McdStatus};
+use crate::admin::{Accepted, ApplyRequest, ControlRequest, DesiredConfigReply};
+use machinist_base::{clock::Clock, error_chain::chain, reason::Reason};
+use machinist_cluster::node::{NodeSnapshot, OwnNode};
+use machinist_ignition::{MachineConfig, Refusal};
+use machinist_rootfs::Root;
+use machinist_status::PinStatus;
+use machinist_update::{
+    pinned_config::{PinError, PinnedConfig},
+    reconciler::{BlockReason, DesiredConfig},
+};
+
+/// Interval at which another daemon is looked for again after it was detected.
+const MCD_RECHECK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long handling an operator's request waits for each API request. A client that asks for a
+/// rollback waits five seconds, and may ask because of the outage.
+const OPERATOR_API_TIMEOUT: Duration = Duration::from_secs(2);
+
+const SOURCE_NOT_READ_MESSAGE: &str =
+    "the desired config was not read yet, or there is none; try again";
+
+/// Inputs that can prevent an update from starting.
+#[derive(Debug)]
+pub(super) struct UpdateBlockers {
+    /// Detects another daemon that manages this machine.
+    pub(super) lookout: McdDetector,
+    /// Notified when such a daemon may have started, to look for it immediately.
+    pub(super) suspect: Arc<Notify>,
+    /// Our Node, where an operator can cancel an update.
+    pub(super) node: Option<OwnNode>,
+    /// Publishes where the other daemon was detected.
+    pub(super) seen: watch::Sender<Option<String>>,
+}
+
+/// The task between the config source and the reconciler.
+#[derive(Debug)]
+pub(super) struct DesiredConfigTask {
+    root: Root,
+    /// The desired config of the source.
+    said: watch::Receiver<DesiredConfig>,
+    /// The desired config for the reconciler.
+    to: watch::Sender<DesiredConfig>,
+    /// Incremented by each operator request, while `to` is locked for the change.
+    words: watch::Sender<u64>,
+    shown: watch::Sender<Option<PinStatus>>,
+    held: Pin,
+    /// None until the first check for another daemon; no desired config is passed on before that.
+    bars: Option<UpdateBlockers>,
+    /// The config whose update was cancelled and then requested again by an operator.
+    overruled: Option<String>,
+}
+
+#[derive(Debug)]
+enum Pin {
+    Nothing,
+    Config(PinnedConfig),
+    /// The stored hold cannot be read: no update starts until an operator sets or releases it.
+    Unreadable(Arc<Vec<Refusal>>),
+}
+
+/// The receivers of the task's outputs.
+#[derive(Debug)]
+pub(super) struct DesiredConfigChannels {
+    pub(super) desired: watch::Receiver<DesiredConfig>,
+    pub(super) words: watch::Receiver<u64>,
+    pub(super) held: watch::Receiver<Option<PinStatus>>,
+}
+
+impl DesiredConfigTask {
+    /// Loads the hold. Blocks.
+    pub(super) fn new(
+        root: &Root,
+        said: watch::Receiver<DesiredConfig>,
+    ) -> (Self, DesiredConfigChannels) {
+        let held = match PinnedConfig::load(root) {
+            Ok(None) => Pin::Nothing,
+            Ok(Some(hold)) => {
+                let (config, by) = (&hold.config.name, &hold.by);
+                tracing::info!("machine pinned to {config} by {by} until the source changes");
+                Pin::Config(hold)
+            }
+            Err(error) => Pin::Unreadable(Arc::new(vec![unreadable(&error)])),
+        };
+        let (to, desired) = watch::channel(DesiredConfig::Unknown);
+        let (words, heard) = watch::channel(0);
+        let (shown, seen) = watch::channel(None);
+        let holding = Self {
+            root: root.clone(),
+            said,
+            to,
+            words,
+            shown,
+            held,
+            bars: None,
+            overruled: None,
+        };
+        holding.tell(false);
+        let ends = DesiredConfigChannels {
+            desired,
+            words: heard,
+            held: seen,
+        };
+        (holding, ends)
+    }
+
+    /// Forwards the source's desired config and handles operator requests, until `stop`.
+    pub(super) async fn run(
+        self,
+        bars: UpdateBlockers,
+        asks: mpsc::Receiver<ControlRequest>,
+        stop: CancellationToken,
+    ) {
+        // Cancel-safe: a hold is on the disk before it takes effect, and a requester notices the
+        // closed channel.
+        stop.run_until_cancelled(self.stand_between(bars, asks))
+            .await;
+    }
+
+    async fn stand_between(
+        mut self,
+        bars: UpdateBlockers,
+        mut asks: mpsc::Receiver<ControlRequest>,
+    ) {
+        let suspect = Arc::clone(&bars.suspect);
+        let mut sights = bars.node.as_ref().map(OwnNode::snapshots);
+        let mut cancelled = None;
+        self.bars = Some(bars);
+        self.look().await;
+        self.tell(false);
+        loop {
+            let beside = self.other_daemon().is_some();
+            tokio::select! {
+                // All of these are cancel-safe: a permit is kept, the timer restarts, and a change
+                // stays marked as unseen.
+                () = suspect.notified() => {
+                    self.look().await;
+                    self.tell(false);
+                }
+                () = tokio::time::sleep(MCD_RECHECK_INTERVAL), if beside => {
+                    self.look().await;
+                    self.tell(false);
+                }
+                asked = cancels(&mut sights, &cancelled) => {
+                    cancelled = asked;
+                    if self.overruled != cancelled {
+                        self.overruled = None;
+                    }
+                    self.tell(false);
+                }
+                // Cancel-safe: a missed change stays marked as unseen.
+                changed = self.said.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.look().await;
+                    self.follow().await;
+                }
+                // Cancel-safe: a request that was not received stays in the queue.
+                Some(question) = asks.recv() => self.answer(question).await,
+            }
+        }
+    }
+
+    async fn answer(&mut self, question: ControlRequest) {
+        // The requester may have stopped waiting.
+        match question {
+            ControlRequest::Take(ask) => {
+                let ApplyRequest {
+                    by,
+                    name,
+                    config,
+                    reply,
+                } = ask;
+                let _ = reply.send(self.take(by, name, config).await);
+            }
+            ControlRequest::Wanted(reply) => {
+                let said = self.said.borrow().clone();
+                let wanted = tokio::task::spawn_blocking(move || wanted(&said)).await;
+                let _ = reply.send(wanted.unwrap_or_else(|lost| Err(lost.to_string())));
+            }
+        }
+    }
+
+    /// Handles a change of the source: a hold against its previous config ends.
+    async fn follow(&mut self) {
+        let over = match &self.held {
+            Pin::Config(hold) => hold.desired(&self.said.borrow()).is_none(),
+            Pin::Nothing | Pin::Unreadable(_) => false,
+        };
+        if let (Pin::Config(hold), DesiredConfig::Refused(refusals)) =
+            (&self.held, &*self.said.borrow())
+        {
+            for refusal in refusals.iter() {
+                tracing::error!(reason = %refusal.reason, "{refusal}");
+            }
+            let held = &hold.config.name;
+            tracing::warn!("machine stays pinned to {held} until the source's config is valid");
+        }
+        if over {
+            tracing::info!("the source's config changed: following it again");
+            if let Err(error) = self.keep(None).await {
+                tracing::warn!("{}", chain(&error));
+            }
+        }
+        self.tell(false);
+    }
+
+    async fn take(
+        &mut self,
+        by: String,
+        name: String,
+        config: Vec<u8>,
+    ) -> Result<Accepted, String> {
+        // If this times out, the check is repeated before the first change.
+        let _ = timeout(OPERATOR_API_TIMEOUT, self.look()).await;
+        if let Some(seen) = self.other_daemon() {
+            return Err(format!(
+                "{seen}: only one agent may manage this machine; remove it from this node first"
+            ));
+        }
+        let (config, digest) = tokio::task::spawn_blocking(move || read(&name, &config))
+            .await
+            .map_err(|error| error.to_string())??;
+        let over = match &*self.said.borrow() {
+            DesiredConfig::Unknown | DesiredConfig::Nothing => {
+                return Err(SOURCE_NOT_READ_MESSAGE.to_owned());
+            }
+            DesiredConfig::Refused(_) => None,
+            DesiredConfig::Config(_, digest) | DesiredConfig::Barred(_, digest, _) => Some(*digest),
+        };
+        let hold = (over != Some(digest)).then(|| PinnedConfig {
+            config: Arc::new(config),
+            digest,
+            over,
+            by,
+            since: Clock::system().now(),
+        });
+        match &hold {
+            Some(hold) => {
+                let (config, by) = (&hold.config.name, &hold.by);
+                tracing::info!("machine pinned to {config} by {by} until the source changes");
+            }
+            None => tracing::info!("operator requested the source's config"),
+        }
+        if hold.is_none() {
+            self.overrule().await?;
+        }
+        self.keep(hold).await.map_err(|error| chain(&error))?;
+        self.tell(true);
+        Ok(Accepted {
+            asked: *self.words.borrow(),
+        })
+    }
+
+    async fn keep(&mut self, hold: Option<PinnedConfig>) -> Result<(), PinError> {
+        let root = self.root.clone();
+        let kept = hold.clone();
+        let saved = tokio::task::spawn_blocking(move || match kept {
+            Some(hold) => hold.save(&root),
+            None => PinnedConfig::forget(&root),
+        });
+        // A lost task is a defect and is logged; the hold is in effect in memory nevertheless.
+        saved.await.unwrap_or(Ok(()))?;
+        self.held = hold.map_or(Pin::Nothing, Pin::Config);
+        Ok(())
+    }
+
+    /// An operator requests the config whose update was cancelled. While the cancellation is on the
+    /// Node, the final check before the first change would refuse the update, so it is removed.
+    async fn overrule(&mut self) -> Result<(), String> {
+        let node = self.bars.as_ref().and_then(|bars| bars.node.as_ref());
+        let Some((node, config)) = node.and_then(|node| Some((node, cancel(&node.snapshots())?)))
+        else {
+            return Ok(());
+        };
+        let taken = match timeout(OPERATOR_API_TIMEOUT, node.answer_cancel(&config, None)).await {
+            Ok(taken) => taken.map_err(|error| chain(&error)),
+            Err(_) => Err("API server unreachable".to_owned()),
+        };
+        if let Err(why) = taken {
+            return Err(format!(
+                "failed to undo the cancellation of the update to {config}: {why}"
+            ));
+        }
+        self.overruled = Some(config);
+        Ok(())
+    }
+
+    async fn look(&self) {
+        let Some(bars) = &self.bars else {
+            return;
+        };
+        let seen = match bars.lookout.detect().await {
+            McdStatus::Seen(seen) => Some(seen),
+            McdStatus::Absent => None,
+            // A daemon that was detected before may still be running.
+            McdStatus::Unknown(error) => {
+                tracing::debug!("{}", chain(&error));
+                return;
+            }
+        };
+        bars.seen.send_if_modified(|known| {
+            let news = *known != seen;
+            match (&seen, known.is_some()) {
+                (Some(seen), false) => {
+                    tracing::warn!("{seen}: machinist applies no config while it is present");
+                }
+                (None, true) => tracing::info!("machine-config-daemon is no longer present"),
+                _ => {}
+            }
+            *known = seen;
+            news
+        });
+    }
+
+    fn other_daemon(&self) -> Option<String> {
+        self.bars.as_ref()?.seen.borrow().clone()
+    }
+
+    /// Why an update to the desired config must not start.
+    fn bar(&self, config: &MachineConfig) -> Option<BlockReason> {
+        if let Some(seen) = self.other_daemon() {
+            return Some(BlockReason {
+                reason: Reason::OtherDaemon,
+                message: format!("{seen}; no update is started while it is present"),
+            });
+        }
+        let held = matches!(self.held, Pin::Config(_));
+        let node = self.bars.as_ref()?.node.as_ref()?;
+        let cancelled = cancel(&node.snapshots()).filter(|_| !held)?;
+        let meant = cancelled == config.name && self.overruled.as_ref() != Some(&cancelled);
+        meant.then(|| BlockReason {
+            reason: Reason::Cancelled,
+            message: format!("the update to {cancelled} was cancelled by an operator"),
+        })
+    }
+
+    /// Publishes the desired config to the reconciler and the status; `asked` means that an
+    /// operator wants it now.
+    fn tell(&self, asked: bool) {
+        let said = self.said.borrow().clone();
+        let desired = match &self.held {
+            Pin::Nothing => said,
+            Pin::Config(hold) => hold.desired(&said).unwrap_or(said),
+            Pin::Unreadable(refusals) => DesiredConfig::Refused(Arc::clone(refusals)),
+        };
+        let desired = match desired {
+            // The first check for another daemon has not finished.
+            DesiredConfig::Config(..) if self.bars.is_none() => DesiredConfig::Unknown,
+            DesiredConfig::Config(config, digest) => match self.bar(&config) {
+                Some(bar) => DesiredConfig::Barred(config, digest, Arc::new(bar)),
+                None => DesiredConfig::Config(config, digest),
+            },
+            other => other,
+        };
+        self.to.send_if_modified(|known| {
+            if asked {
+                self.words.send_modify(|word| *word += 1);
+            }
+            let tell = asked || !known.is_equal_for_readers(&desired);
+            if tell {
+                *known = desired;
+            }
+            tell
+        });
+        self.shown.send_replace(match &self.held {
+            Pin::Config(hold) => Some(PinStatus {
+                config: hold.config.name.clone(),
+                digest: hold.digest.to_string(),
+                by: hold.by.clone(),
+                since: hold.since,
+            }),
+            Pin::Nothing | Pin::Unreadable(_) => None,
+        });
+    }
+}
+
+/// The config whose update an operator cancels, according to the Node.
+fn cancel(sights: &watch::Receiver<NodeSnapshot>) -> Option<String> {
+    let sight = sights.borrow();
+    sight.node.as_ref()?.cancel().map(str::to_owned)
+}
+
+/// Waits until the cancellation on the Node differs from `known`.
+async fn cancels(
+    sights: &mut Option<watch::Receiver<NodeSnapshot>>,
+    known: &Option<String>,
+) -> Option<String> {
+    let Some(sights) = sights else {
+        return std::future::pending().await;
+    };
+    let other = sights.wait_for(|sight| {
+        let node = sight.node.as_ref();
+        // While the Node is unknown, nothing changes.
+        node.is_some_and(|node| node.cancel() != known.as_deref())
+    });
+    if other.await.is_err() {
+        std::future::pending().await
+    }
+    cancel(sights)
+}
+
+/// The desired config of the source, in its external representation.
+fn wanted(said: &DesiredConfig) -> Result<DesiredConfigReply, String> {
+    match said {
+        DesiredConfig::Unknown | DesiredConfig::Nothing => Err(SOURCE_NOT_READ_MESSAGE.to_owned()),
+        DesiredConfig::Refused(refusals) => {
+            let all: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+            Err(format!(
+                "the source's config is rejected: {}",
+                all.join("; ")
+            ))
+        }
+        DesiredConfig::Config(config, _) | DesiredConfig::Barred(config, ..) => {
+            Ok(DesiredConfigReply {
+                name: config.name.clone(),
+                config: machinist_ignition::to_portable_json(config)
+                    .map_err(|error| chain(&error))?,
+            })
+        }
+    }
+}
+
+fn read(
+    name: &str,
+    config: &[u8],
+) -> Result<(MachineConfig, machinist_base::digest::Digest), String> {
+    let mut config =
+        machinist_ignition::from_portable_json(config).map_err(|error| chain(&error))?;
+    name.clone_into(&mut config.name);
+    let digest = machinist_ignition::digest(&config);
+    Ok((config, digest))
+}
+
+fn unreadable(error: &PinError) -> Refusal {
+    let message = format!(
+        "{}; to follow the source again, run `machinist apply`",
+        chain(error)
+    );
+    Refusal::new(Reason::SourceUnreadable, &message)
+}

@@ -1,0 +1,70 @@
+//! Loads the user's disruption policies: a `MachineConfiguration` object in a file.
+
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::Refusal;
+use machinist_plan::Policies;
+use machinist_rootfs::{Root, RootError};
+use machinist_status::settings::{Settings, SoftReboot};
+
+/// Maximum size in bytes. A hand-written file has a few KiB; more is a mistake.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The policies are invalid. The built-in ones must not be used instead, because units that should
+/// be left alone would be restarted.
+#[derive(Debug, thiserror::Error)]
+pub enum PoliciesError {
+    /// The file cannot be read.
+    #[error("cannot read the disruption policies (update.policies)")]
+    Read(#[source] RootError),
+    /// The file's content is invalid.
+    #[error("invalid disruption policies: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Refused(Vec<Refusal>),
+}
+
+/// The effective policies: the built-in ones, overridden by those of the file that the settings
+/// name. The file may be missing only if the settings do not name one. Blocks.
+pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Policies, PoliciesError> {
+    let update = &settings.update;
+    let soft = update.soft_reboot == SoftReboot::Auto;
+    if root.accepts_only_root() {
+        root.check_trusted(&update.policies)
+            .map_err(PoliciesError::Read)?;
+    }
+    let (text, stat) = match root.read_with_stat(&update.policies, MAX_FILE_BYTES) {
+        Err(error) if error.is_not_found() && !update.policies_chosen => {
+            return Ok(Policies::default().with_soft_reboots(soft));
+        }
+        read => read.map_err(PoliciesError::Read)?,
+    };
+    if (stat.uid != 0 && stat.uid != own_uid) || stat.mode & 0o002 != 0 {
+        let message = "the file is not owned by root, or it is writable by other users";
+        let refusal = Refusal::new(Reason::SourceUnreadable, message);
+        return Err(refused(&update.policies, vec![refusal]));
+    }
+    let policies = parse(&text).map_err(|refusals| refused(&update.policies, refusals))?;
+    Ok(policies.with_soft_reboots(soft))
+}
+
+pub(super) fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
+    let wrong = |reason, message: String| vec![Refusal::new(reason, message)];
+    let text = str::from_utf8(text)
+        .map_err(|error| wrong(Reason::SyntaxInvalid, format!("not UTF-8 text: {error}")))?;
+    let object: serde_json::Value = serde_saphyr::from_str(text)
+        .map_err(|error| wrong(Reason::SyntaxInvalid, error.to_string()))?;
+    if object["kind"] != "MachineConfiguration" {
+        let message = "not a MachineConfiguration (operator.openshift.io/v1)".to_owned();
+        return Err(wrong(Reason::ValueInvalid, message));
+    }
+    // The file may come from a cluster object that was created for other settings.
+    if object["spec"].is_object() && object["spec"]["nodeDisruptionPolicy"].is_null() {
+        return Ok(Policies::default());
+    }
+    Policies::from_machine_configuration(&object)
+}
+
+fn refused(file: &AbsPath, mut refusals: Vec<Refusal>) -> PoliciesError {
+    for refusal in &mut refusals {
+        refusal.file = Some(file.to_string());
+    }
+    PoliciesError::Refused(refusals)
+}

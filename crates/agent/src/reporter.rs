@@ -1,0 +1,453 @@
+//! Merges the state of all other tasks into the status document and the list of gates, and
+//! publishes them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::host_sampler::HostSignals;
+use machinist_base::{abs_path::AbsPath, clock::Clock, reason::Reason};
+use machinist_plan::{DriftEntry, DriftKind};
+use machinist_status::readiness::{
+    ConfigFacts, DevicesReturn, FailedUnits, Failure, GateInputs, GatePolicy, Gates, ProbeResults,
+    RebootFacts,
+};
+use machinist_status::{
+    ActionStatus, Blocker, ConfigStatus, DriftStatus, FailureStatus, PhaseStatus, PinStatus,
+    ResourceStatus, Status, UpdateOutcomeStatus, UpdateStatus, VendorStatus, in_short,
+    metrics::Metrics,
+    settings::{DriftPolicy, Job, Settings},
+};
+use machinist_update::{
+    journal::{self, UpdateRecord},
+    reconciler::{DesiredConfig, UpdateReport},
+};
+
+/// Receivers of all inputs.
+#[derive(Debug)]
+pub struct ReporterInputs {
+    /// The reconciler.
+    pub update: watch::Receiver<Arc<UpdateReport>>,
+    /// The config source.
+    pub desired: watch::Receiver<DesiredConfig>,
+    /// The config that an operator override holds the machine on.
+    pub held: watch::Receiver<Option<PinStatus>>,
+    /// Devices.
+    pub devices: watch::Receiver<Arc<DevicesView>>,
+    /// The cluster.
+    pub cluster: watch::Receiver<ClusterView>,
+    /// Where another daemon was detected that manages this machine's config.
+    pub other_daemon: watch::Receiver<Option<String>>,
+    /// Measurements of the host.
+    pub signals: watch::Receiver<Arc<HostSignals>>,
+    /// Results of the administrator's own probes.
+    pub own: watch::Receiver<ProbeResults>,
+    /// The effective settings.
+    pub settings: watch::Receiver<Arc<Settings>>,
+}
+
+impl ReporterInputs {
+    /// Whether the source was read, or config is not this agent's job.
+    fn started(&self) -> bool {
+        let asked = self.settings.borrow().does(Job::Config);
+        !asked || !matches!(*self.desired.borrow(), DesiredConfig::Unknown)
+    }
+}
+
+/// The state of devices for the status document and the gates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DevicesView {
+    /// All resources.
+    pub resources: Arc<Vec<ResourceStatus>>,
+    /// Errors in device declarations, one line each.
+    pub problems: Vec<String>,
+    /// All vendors with a device driver.
+    pub vendors: Vec<VendorStatus>,
+    /// Why the holders of devices are unknown.
+    pub holders_unknown: Option<String>,
+    /// The kubelet's device manager.
+    pub manager: machinist_status::readiness::DeviceManager,
+}
+
+/// The state of this node in the cluster, for the status document and the gates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterView {
+    /// The Node's name; none without a cluster.
+    pub node: Option<String>,
+    /// The kubelet's readiness.
+    pub kubelet: machinist_status::readiness::KubeletReadiness,
+    /// The Node's taints, each as `key:effect`; none while the Node is unknown.
+    pub taints: Option<BTreeSet<String>>,
+    /// Extended resources with a count of zero on the Node.
+    pub zeros: Vec<String>,
+    /// Why the desired config cannot be read.
+    pub trouble: Option<Blocker>,
+}
+
+/// Receivers of the result.
+#[derive(Debug)]
+pub struct ReporterOutputs {
+    /// The status document.
+    pub status: watch::Sender<Arc<Status>>,
+    /// Counters of finished updates.
+    pub metrics: Metrics,
+    /// The time source.
+    pub clock: Clock,
+}
+
+/// Debounce: a burst of changes within one update results in one document; users do not notice the
+/// delay.
+const DEBOUNCE: Duration = Duration::from_millis(10);
+
+/// Publishes after every change, until `stop`. `told` is called with every new document, and with
+/// whether the source was read for the first time.
+pub async fn report(
+    mut from: ReporterInputs,
+    to: ReporterOutputs,
+    stop: CancellationToken,
+    told: impl Fn(&Status, bool) + Send,
+) {
+    let mut newest = from
+        .update
+        .borrow()
+        .updates
+        .first()
+        .map(|update| update.id.clone());
+    loop {
+        count(&from.update.borrow().updates, &mut newest, &to.metrics);
+        let turns = publish(&from, &to);
+        let status = to.status.borrow().clone();
+        told(&status, from.started());
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // All of these are cancel-safe: a missed change stays marked as unseen.
+            Ok(()) = from.update.changed() => {}
+            Ok(()) = from.desired.changed() => {}
+            Ok(()) = from.held.changed() => {}
+            Ok(()) = from.devices.changed() => {}
+            Ok(()) = from.cluster.changed() => {}
+            Ok(()) = from.signals.changed() => {}
+            Ok(()) = from.other_daemon.changed() => {}
+            Ok(()) = from.own.changed() => {}
+            Ok(()) = from.settings.changed() => {}
+            // Cancel-safe: the time is computed again.
+            () = until(turns) => {}
+            else => return,
+        }
+        tokio::time::sleep(DEBOUNCE).await;
+    }
+}
+
+/// Publishes the current state. Returns after which time it changes without any other input.
+pub fn publish(from: &ReporterInputs, to: &ReporterOutputs) -> Option<Duration> {
+    let (status, turns) = compose(from, to);
+    to.status.send_if_modified(|known| {
+        let differs = **known != status;
+        if differs {
+            *known = Arc::new(status);
+        }
+        differs
+    });
+    turns
+}
+
+/// Waits for this time; forever if there is none.
+async fn until(turns: Option<Duration>) {
+    match turns {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Duration>) {
+    let update = from.update.borrow().clone();
+    let settings = from.settings.borrow().clone();
+    let devices = from.devices.borrow().clone();
+    let before = to.status.borrow().clone();
+    let cluster = from.cluster.borrow().clone();
+    let inputs = GateInputs {
+        kubelet: cluster.kubelet,
+        other_daemon: from.other_daemon.borrow().clone(),
+        taints: cluster.taints,
+        own: from.own.borrow().clone(),
+        ..inputs(&update, &settings, &devices, &from.signals.borrow())
+    };
+    let (policy, now) = (&settings.readiness.policy, to.clock.now());
+    let gates = match is_asked(&before.gates, &inputs.own, policy) {
+        true => Gates::evaluate(&before.gates, &inputs, policy, now),
+        false => Gates::default(),
+    };
+    let turns = inputs.next_change_at(policy, now);
+    let turns = turns.and_then(|turn| turn.duration_since(now).try_into().ok());
+    let status = Status {
+        ready: from.started() && gates.iter().next().is_some() && gates.ready(),
+        phase: update.phase.name().to_owned(),
+        since: update.since,
+        failure: update.blocking_failure().map(|failure| FailureStatus {
+            code: failure.code,
+            message: failure.message,
+            again: failure.again,
+        }),
+        config: config(&update),
+        held: from.held.borrow().clone(),
+        asked: update.asked,
+        node: cluster.node,
+        blockers: blockers(&update).chain(cluster.trouble).collect(),
+        gates,
+        zero_resources: unlent(&cluster.zeros, &devices),
+        devices: Arc::clone(&devices.resources),
+        device_problems: devices.problems.clone(),
+        holders_unknown: devices.holders_unknown.clone(),
+        vendors: devices.vendors.clone(),
+        updates: update.updates.iter().map(finished).collect(),
+        ..(*before).clone()
+    };
+    (status, turns)
+}
+
+/// Resources with a count of zero that are not advertised. Advertised ones report by themselves why
+/// they have no devices.
+fn unlent(zeros: &[String], devices: &DevicesView) -> Vec<String> {
+    let lent = |name: &String| devices.resources.iter().any(|one| one.resource == *name);
+    zeros.iter().filter(|name| !lent(name)).cloned().collect()
+}
+
+/// Nothing is evaluated before all own probes have a first result: a restart of the agent must not
+/// close a gate temporarily for clients that watch the condition.
+fn is_asked(before: &Gates, own: &ProbeResults, policy: &GatePolicy) -> bool {
+    let asked = policy.own.iter().filter(|gate| gate.probe.is_asked());
+    let mut answered = asked.map(|gate| own.contains_key(&gate.probe));
+    before.iter().next().is_some() || answered.all(|answered| answered)
+}
+
+fn config(update: &UpdateReport) -> ConfigStatus {
+    let name = |config: &Option<journal::ConfigName>| {
+        config
+            .as_ref()
+            .map(|config| config.name.clone())
+            .unwrap_or_default()
+    };
+    ConfigStatus {
+        current: name(&update.config.current),
+        desired: name(&update.config.desired),
+        digest: update
+            .config
+            .current
+            .as_ref()
+            .map(|config| config.digest.to_string())
+            .unwrap_or_default(),
+        desired_digest: update
+            .config
+            .desired
+            .as_ref()
+            .map(|config| config.digest.to_string())
+            .unwrap_or_default(),
+        warnings: update.warnings.clone(),
+        plan_warnings: update.plan_warnings.clone(),
+        drift: update.drift.iter().map(DriftStatus::from).collect(),
+        labels_pending: update
+            .labels_pending
+            .iter()
+            .map(AbsPath::to_string)
+            .collect(),
+    }
+}
+
+fn inputs(
+    update: &UpdateReport,
+    settings: &Settings,
+    devices: &DevicesView,
+    host: &HostSignals,
+) -> GateInputs {
+    let is_unwell_yet = |failure: &journal::UpdateFailure| {
+        failure.code == Reason::MachineUnwell && update.is_boot_judged()
+    };
+    // A partly applied update reports only its own failure; that another config could not be read
+    // meanwhile is unrelated.
+    let (failed, refused) = match update.unverified || update.unknown {
+        true => (update.failure.clone().filter(|it| !is_unwell_yet(it)), None),
+        false => (None, update.blocking_failure()),
+    };
+    let in_short = |failure: journal::UpdateFailure| Failure {
+        reason: failure.code,
+        message: in_short(&failure.message),
+    };
+    let (failed, refused) = (failed.map(in_short), refused.map(in_short));
+    let drifted = update.drift.iter();
+    let drifted = drifted.filter(|drift| settings.drift.policy(&drift.path) != DriftPolicy::Ignore);
+    let mut repaired = update.drift.iter();
+    // A path that a user made unsafe is not repaired, and does not close the gate.
+    let repairs = |drift: &DriftEntry| {
+        drift.kind != DriftKind::Unsafe && settings.drift.policy(&drift.path) == DriftPolicy::Repair
+    };
+    GateInputs {
+        config: ConfigFacts {
+            unverified: update.unverified.then(|| config(update).desired),
+            failed,
+            drifted: drifted.map(|drift| drift.path.to_string()).collect(),
+            drift_holds: repaired.any(repairs),
+            refused,
+        },
+        boot: RebootFacts {
+            current: update.boot.clone(),
+            ordered_at: update.reboot_needed_in.clone(),
+        },
+        device_manager: devices.manager.clone(),
+        devices: update
+            .devices_before
+            .as_ref()
+            .map(|(before, since)| DevicesReturn {
+                before: before.clone(),
+                now: allocatable(devices),
+                since: *since,
+            }),
+        other_daemon: None,
+        failed_units: host.failed_units.as_ref().map(|now| FailedUnits {
+            before: update.failed_units_before.iter().cloned().collect(),
+            now: now.clone(),
+        }),
+        pressure: host.pressure,
+        disk: host.disk.clone(),
+        synchronised: host.synchronised,
+        root_read_only: host.root_read_only,
+        memory: host.memory,
+        ..GateInputs::default()
+    }
+}
+
+/// Number of healthy devices of registered resources, by resource.
+pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
+    let healthy = |resource: &ResourceStatus| {
+        resource
+            .devices
+            .iter()
+            .filter(|device| device.health == "Healthy")
+            .count()
+    };
+    let registered = devices
+        .resources
+        .iter()
+        .filter(|resource| resource.registered);
+    registered
+        .map(|resource| (resource.resource.clone(), healthy(resource)))
+        .collect()
+}
+
+/// The blockers of an update, including a closed maintenance window.
+fn blockers(update: &UpdateReport) -> impl Iterator<Item = Blocker> {
+    let window = update.opens.map(|opens| window(update, opens));
+    let told = update.blockers.iter().map(|blocker| Blocker {
+        kind: blocker.kind.clone(),
+        namespace: blocker.namespace.clone(),
+        name: blocker.name.clone(),
+        reason: blocker.reason,
+        message: blocker.message.clone(),
+        since: blocker.since,
+    });
+    window.into_iter().chain(barred(update)).chain(told)
+}
+
+/// The desired config, if its update must not start.
+fn barred(update: &UpdateReport) -> Option<Blocker> {
+    let barred = update.barred.as_ref().filter(|barred| barred.stands)?;
+    let desired = update.config.desired.as_ref()?;
+    Some(Blocker {
+        kind: "MachineConfig".to_owned(),
+        namespace: String::new(),
+        name: desired.name.clone(),
+        reason: barred.bar.reason,
+        message: barred.bar.message.clone(),
+        since: update.since,
+    })
+}
+
+fn window(update: &UpdateReport, opens: Timestamp) -> Blocker {
+    let (kind, name, what) = match update.opens_for_the_cluster {
+        true => (
+            "UpgradeConfig",
+            "upgradeAt",
+            "the cluster allows updates to start",
+        ),
+        false => (
+            "Window",
+            "update.windows",
+            "the next maintenance window opens",
+        ),
+    };
+    Blocker {
+        kind: kind.to_owned(),
+        namespace: String::new(),
+        name: name.to_owned(),
+        reason: Reason::OutsideWindow,
+        message: format!("{what} at {}", opens.strftime("%Y-%m-%d %H:%MZ")),
+        since: update.since,
+    }
+}
+
+/// A finished update in the format of `status` and `history`.
+pub fn finished(update: &UpdateRecord) -> UpdateStatus {
+    UpdateStatus {
+        id: update.id.clone(),
+        from: Some(update.from.clone()).filter(|from| !from.is_empty()),
+        to: update.to.clone(),
+        digest: update.digest.to_string(),
+        started: update.started,
+        finished: Some(update.finished),
+        outcome: Some(outcome(update.outcome)),
+        reason: update.reason,
+        phases: update
+            .phases
+            .iter()
+            .map(|phase| PhaseStatus {
+                name: phase.name.clone(),
+                started: phase.started,
+                finished: phase.finished,
+            })
+            .collect(),
+        actions: update.actions.iter().map(action).collect(),
+    }
+}
+
+fn action(action: &journal::ActionRecord) -> ActionStatus {
+    let state = match action.state {
+        journal::ActionState::Pending => "Pending",
+        journal::ActionState::Started { .. } => "Started",
+        journal::ActionState::Done => "Done",
+    };
+    ActionStatus {
+        kind: format!("{:?}", action.kind),
+        unit: action.unit.clone(),
+        state: state.to_owned(),
+    }
+}
+
+const fn outcome(outcome: journal::Outcome) -> UpdateOutcomeStatus {
+    match outcome {
+        journal::Outcome::Done => UpdateOutcomeStatus::Done,
+        journal::Outcome::AppliedOffline => UpdateOutcomeStatus::AppliedOffline,
+        journal::Outcome::RolledBack => UpdateOutcomeStatus::RolledBack,
+        journal::Outcome::Withdrawn => UpdateOutcomeStatus::Withdrawn,
+        journal::Outcome::Failed => UpdateOutcomeStatus::Failed,
+    }
+}
+
+/// Counts the updates that finished since the last call; `newest` is the ID of the newest one then.
+fn count(updates: &[UpdateRecord], newest: &mut Option<String>, metrics: &Metrics) {
+    let known = newest.take();
+    for update in updates
+        .iter()
+        .take_while(|update| Some(&update.id) != known.as_ref())
+    {
+        metrics.update_ended(outcome(update.outcome));
+    }
+    *newest = updates.first().map(|update| update.id.clone());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! Turns an event into an API object: counts repetitions and rate-limits floods.
+
+use std::{collections::HashMap, time::Duration};
+
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1::Event as Written},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{ClusterEvent, EventSubject, event_note::format_note};
+use crate::{Cluster, ClusterError, node::OwnNode};
+use machinist_base::{
+    backoff::{Backoff, jitter},
+    clock::Clock,
+    error_chain::chain,
+};
+
+/// `reportingController`; the API server requires a qualified name.
+const REPORTING_CONTROLLER: &str = "machinist.dev/agent";
+
+/// Namespace for events about cluster-scoped objects.
+const CLUSTER_EVENT_NAMESPACE: &str = "default";
+
+/// A series ends when its event has not been repeated for this long; the next one creates a new
+/// object. client-go uses the same time, so tools group these events as they group others.
+const SERIES_TIMEOUT: Duration = Duration::from_secs(360);
+
+/// Minimum time between two count updates of one event: one hour of a blocked drain costs about
+/// twelve requests.
+const COUNT_UPDATE_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Rate limit per object: the burst of distinct events, and the time after which one more is
+/// allowed. Same values as client-go.
+const BURST_EVENTS: u32 = 25;
+const REFILL_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Backoff after a failed write.
+const WRITE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// One event and its repetitions.
+struct EventSeries {
+    /// Name of the Event object.
+    name: String,
+    count: i32,
+    last: Instant,
+    /// When the count was last written.
+    written: Instant,
+}
+
+/// Writes events and tracks their series.
+pub(super) struct EventReporter {
+    cluster: Cluster,
+    node: OwnNode,
+    clock: Clock,
+    series: HashMap<ClusterEvent, EventSeries>,
+    /// Remaining burst of each subject, and the time at which it was computed.
+    allowed: HashMap<EventSubject, (u32, Instant)>,
+    names: u32,
+    /// Number of dropped events per subject since its last written one.
+    left_out: HashMap<EventSubject, u32>,
+    /// When an event was last dropped; none once the drop counts are logged.
+    untold: Option<Instant>,
+}
+
+/// A flood has ended when no event was dropped for this long.
+const FLOOD_END_AFTER: Duration = Duration::from_secs(10);
+
+impl EventReporter {
+    pub(super) fn new(cluster: Cluster, node: OwnNode, clock: Clock) -> Self {
+        Self {
+            cluster,
+            node,
+            clock,
+            series: HashMap::new(),
+            allowed: HashMap::new(),
+            names: 0,
+            left_out: HashMap::new(),
+            untold: None,
+        }
+    }
+
+    /// Waits until a flood has ended; forever if there is none.
+    pub(super) async fn flood_ended(&self) {
+        match self.untold {
+            Some(last) => sleep_until(last + FLOOD_END_AFTER).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Logs how many events were dropped, because the API has no field for them.
+    pub(super) fn log_dropped(&mut self) {
+        self.untold = None;
+        for (subject, count) in &self.left_out {
+            tracing::warn!("{count} events about {} omitted", self.shown(subject));
+        }
+    }
+
+    /// Writes an event, or increments the count of the existing one.
+    pub(super) async fn write(&mut self, event: ClusterEvent) {
+        let now = Instant::now();
+        self.series
+            .retain(|_, series| series.last + SERIES_TIMEOUT > now);
+        self.allowed
+            .retain(|_, (left, since)| *left < BURST_EVENTS || *since + REFILL_INTERVAL > now);
+        if let Some(series) = self.series.get_mut(&event) {
+            series.count = series.count.saturating_add(1);
+            series.last = now;
+            if series.written + COUNT_UPDATE_INTERVAL > now && series.count > 2 {
+                return;
+            }
+            series.written = now;
+            let (name, count) = (series.name.clone(), series.count);
+            match self.count(&event, &name, count).await {
+                // The object has expired and was deleted, so create a new one.
+                Err(error) if error.is_not_found() => drop(self.series.remove(&event)),
+                Err(error) => return tracing::debug!("{}", chain(&error)),
+                Ok(()) => return,
+            }
+        }
+        if !self.allow(&event.subject, now) {
+            tracing::debug!("too many events about {:?}; dropping one", event.subject);
+            *self.left_out.entry(event.subject).or_default() += 1;
+            self.untold = Some(now);
+            return;
+        }
+        let left_out = self.left_out.remove(&event.subject).unwrap_or_default();
+        if let Some(name) = self.create(&event, left_out).await {
+            let series = EventSeries {
+                name,
+                count: 1,
+                last: now,
+                written: now,
+            };
+            self.series.insert(event, series);
+        }
+    }
+
+    fn allow(&mut self, subject: &EventSubject, now: Instant) -> bool {
+        let (left, since) = self
+            .allowed
+            .entry(subject.clone())
+            .or_insert((BURST_EVENTS, now));
+        while *left < BURST_EVENTS && *since + REFILL_INTERVAL <= now {
+            *left += 1;
+            *since += REFILL_INTERVAL;
+        }
+        if *left == 0 {
+            return false;
+        }
+        if *left == BURST_EVENTS {
+            *since = now;
+        }
+        *left -= 1;
+        true
+    }
+
+    /// Creates the Event and retries until it succeeds or the server rejects it for good. Returns
+    /// its name. `left_out` is the number of dropped events of the same subject, which the note
+    /// mentions.
+    async fn create(&mut self, event: &ClusterEvent, left_out: u32) -> Option<String> {
+        self.names = self.names.wrapping_add(1);
+        let written = self.as_written(event, left_out);
+        let mut failures = 0;
+        loop {
+            let namespace = event.subject.namespace();
+            let (written, name) = (&written, written.metadata.name.clone());
+            let create = |client| async move {
+                let params = PostParams::default();
+                events(client, namespace).create(&params, written).await
+            };
+            let object = format!(
+                "event {} of {}",
+                event.reason.as_str(),
+                self.shown(&event.subject)
+            );
+            match self.cluster.request("create", object, create).await {
+                Ok(_) => return name,
+                // The event already exists: the response to an earlier attempt was lost.
+                Err(error) if error.code() == 409 => return name,
+                Err(error) if !error.again() || matches!(error.code(), 403 | 404) => {
+                    tracing::debug!("{}", chain(&error));
+                    return None;
+                }
+                Err(error) => {
+                    tracing::debug!("{}", chain(&error));
+                    let wait = WRITE_BACKOFF.wait(failures, jitter());
+                    failures = failures.saturating_add(1);
+                    sleep(wait.max(error.retry_after().unwrap_or_default())).await;
+                }
+            }
+        }
+    }
+
+    async fn count(
+        &self,
+        event: &ClusterEvent,
+        name: &str,
+        count: i32,
+    ) -> Result<(), ClusterError> {
+        let series = json!({"series": {
+            "count": count, "lastObservedTime": MicroTime(self.clock.now()),
+        }});
+        let (namespace, patch) = (event.subject.namespace(), Patch::Merge(&series));
+        let patch = &patch;
+        let counted = |client| async move {
+            let params = PatchParams::default();
+            events(client, namespace).patch(name, &params, patch).await
+        };
+        let object = format!("event {name}");
+        self.cluster
+            .request("count", object, counted)
+            .await
+            .map(drop)
+    }
+
+    fn as_written(&self, event: &ClusterEvent, left_out: u32) -> Written {
+        let now = self.clock.now();
+        let note = format_note(&event.note, left_out);
+        let regarding = self.regarding(&event.subject);
+        let name = regarding.name.clone().unwrap_or_default();
+        Written {
+            metadata: ObjectMeta {
+                // The node name separates agents; the time separates two agents of the same node.
+                name: Some(format!(
+                    "{name}.{:x}{:04x}",
+                    now.as_microsecond(),
+                    self.names
+                )),
+                namespace: Some(event.subject.namespace().to_owned()),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(now)),
+            reporting_controller: Some(REPORTING_CONTROLLER.to_owned()),
+            reporting_instance: Some(self.node.name().to_owned()),
+            action: Some(event.reason.action().to_owned()),
+            reason: Some(event.reason.as_str().to_owned()),
+            type_: Some(event.reason.weight().as_str().to_owned()),
+            note: Some(note),
+            regarding: Some(regarding),
+            ..Written::default()
+        }
+    }
+
+    fn regarding(&self, subject: &EventSubject) -> ObjectReference {
+        let sight = self.node.snapshots().borrow().node.clone();
+        let own = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.node.name().to_owned()),
+            uid: sight.map(|node| node.uid.clone()),
+            ..ObjectReference::default()
+        };
+        match subject {
+            EventSubject::Node => own,
+            EventSubject::Pod {
+                namespace,
+                name,
+                uid,
+            } => ObjectReference {
+                kind: Some("Pod".to_owned()),
+                namespace: Some(namespace.clone()),
+                name: Some(name.clone()),
+                uid: Some(uid.clone()),
+                ..own
+            },
+        }
+    }
+
+    fn shown(&self, subject: &EventSubject) -> String {
+        match subject {
+            EventSubject::Node => format!("Node {}", self.node.name()),
+            EventSubject::Pod {
+                namespace, name, ..
+            } => format!("Pod {namespace}/{name}"),
+        }
+    }
+}
+
+impl EventSubject {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Node => CLUSTER_EVENT_NAMESPACE,
+            Self::Pod { namespace, .. } => namespace,
+        }
+    }
+}
+
+fn events(client: Client, namespace: &str) -> Api<Written> {
+    Api::namespaced(client, namespace)
+}

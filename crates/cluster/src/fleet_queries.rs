@@ -1,0 +1,188 @@
+//! Reads nodes, pools and their published status for the command line. Nothing is watched or
+//! written.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{core::v1::Node, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client, Resource,
+    api::{DynamicObject, ListParams},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::{
+    Cluster, ClusterError,
+    machine_config_node::{objects, status_of},
+    resource,
+};
+use machinist_kube_api::{
+    MachineConfigNodeStatus, MachineConfigPoolSpec, MachineConfigPoolStatus, NodeSpec, NodeStatus,
+    NodeView, PoolView, keys,
+};
+
+/// Page size of lists, same as kubectl's.
+const LIST_PAGE_ITEMS: u32 = 500;
+
+/// An event that machinist published about a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEvent {
+    /// When it was last observed.
+    pub last: Option<Timestamp>,
+    /// `Normal` or `Warning`.
+    pub weight: String,
+    /// The reason, as a stable code.
+    pub reason: String,
+    /// The description.
+    pub note: String,
+    /// Number of occurrences.
+    pub count: u32,
+}
+
+/// The fields of a Node that are read.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = Node)]
+struct NodeFields {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: NodeSpec,
+    #[serde(default)]
+    status: NodeStatus,
+}
+
+impl From<NodeFields> for NodeView {
+    fn from(found: NodeFields) -> Self {
+        super::node::view(found.metadata, found.spec, found.status)
+    }
+}
+
+/// All MachineConfigPools, sorted by name. 404 if the kind does not exist.
+pub async fn pools(cluster: &Cluster) -> Result<Vec<PoolView>, ClusterError> {
+    let found: Vec<DynamicObject> = all(cluster, "the MachineConfigPools", |client| {
+        Api::all_with(client, &resource("MachineConfigPool", "machineconfigpools"))
+    })
+    .await?;
+    let mut pools: Vec<_> = found.into_iter().map(pool).collect();
+    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(pools)
+}
+
+/// Converts a pool. Fields that cannot be parsed are treated as absent: a pool of a newer API
+/// version is better shown partially than not at all.
+fn pool(found: DynamicObject) -> PoolView {
+    let metadata = found.metadata;
+    let mut unread = Vec::new();
+    let spec = read::<MachineConfigPoolSpec>(&found.data, "spec", &mut unread);
+    let status = read::<MachineConfigPoolStatus>(&found.data, "status", &mut unread);
+    PoolView {
+        name: metadata.name.unwrap_or_default(),
+        created: metadata.creation_timestamp.map(|time| time.0),
+        spec,
+        status,
+        unread,
+    }
+}
+
+fn read<T: DeserializeOwned + Default>(
+    of: &serde_json::Value,
+    part: &str,
+    unread: &mut Vec<String>,
+) -> T {
+    let Some(found) = of.get(part) else {
+        return T::default();
+    };
+    T::deserialize(found).unwrap_or_else(|error| {
+        unread.push(format!("skipping {part}: cannot parse it: {error}"));
+        T::default()
+    })
+}
+
+/// All Nodes, sorted by name.
+pub async fn nodes(cluster: &Cluster) -> Result<Vec<NodeView>, ClusterError> {
+    let found: Vec<NodeFields> = all(cluster, "the Nodes", Api::all).await?;
+    let mut nodes: Vec<NodeView> = found.into_iter().map(NodeView::from).collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(nodes)
+}
+
+/// One Node.
+pub async fn node(cluster: &Cluster, name: &str) -> Result<NodeView, ClusterError> {
+    let get = |client| async move { Api::<NodeFields>::all(client).get(name).await };
+    let found = cluster.request("get", format!("Node {name}"), get).await?;
+    Ok(found.into())
+}
+
+/// Update status of all nodes, by node name. 404 if the kind does not exist.
+pub async fn progress(
+    cluster: &Cluster,
+) -> Result<BTreeMap<String, MachineConfigNodeStatus>, ClusterError> {
+    let found: Vec<DynamicObject> = all(cluster, "the MachineConfigNodes", objects).await?;
+    let named = found
+        .into_iter()
+        .filter_map(|it| Some((it.metadata.name.clone()?, status_of(&it)?)));
+    Ok(named.collect())
+}
+
+/// Events of machinist about a Node, newest first.
+pub async fn events(cluster: &Cluster, name: &str) -> Result<Vec<NodeEvent>, ClusterError> {
+    let ours = |event: &Event| {
+        let by = event.reporting_controller.as_deref().unwrap_or_default();
+        by == keys::FIELD_MANAGER || by.starts_with(keys::MACHINIST_PREFIX)
+    };
+    let list = |client| async move {
+        // Events about cluster-scoped objects are in the `default` namespace.
+        let of_node = format!("regarding.kind=Node,regarding.name={name}");
+        let params = ListParams::default().fields(&of_node);
+        Api::<Event>::namespaced(client, "default")
+            .list(&params)
+            .await
+    };
+    let object = format!("the events of Node {name}");
+    let found = cluster.request("list", object, list).await?;
+    let mut events: Vec<_> = found.items.into_iter().filter(ours).map(event).collect();
+    events.sort_by_key(|event| std::cmp::Reverse(event.last));
+    Ok(events)
+}
+
+fn event(found: Event) -> NodeEvent {
+    let series = found.series;
+    let last = series.as_ref().map(|series| series.last_observed_time.0);
+    let count = series.map_or(1, |series| series.count);
+    let first = found.event_time.map(|time| time.0);
+    NodeEvent {
+        last: last.or(first),
+        weight: found.type_.unwrap_or_default(),
+        reason: found.reason.unwrap_or_default(),
+        note: found.note.unwrap_or_default(),
+        count: u32::try_from(count).unwrap_or(1),
+    }
+}
+
+/// Lists all objects of a kind, in pages.
+async fn all<K>(
+    cluster: &Cluster,
+    shown: &'static str,
+    api: impl Fn(Client) -> Api<K> + Send + Sync,
+) -> Result<Vec<K>, ClusterError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug + Send,
+{
+    let mut found = Vec::new();
+    let mut params = ListParams::default().limit(LIST_PAGE_ITEMS);
+    loop {
+        let (api, asked) = (&api, &params);
+        let list = |client| {
+            let objects = api(client);
+            async move { objects.list(asked).await }
+        };
+        let part = cluster.request("list", shown, list).await?;
+        found.extend(part.items);
+        match part.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Client of the API server: connection, watches and writes.
+//!
+//! The only module that uses `kube::Client`. Every request goes through [`Cluster::request`], which
+//! applies a timeout and reloads the credentials when they are rejected. Waiting, counting failures
+//! and retrying happen only in this module's top-level loops.
+
+mod client;
+mod error;
+pub mod events;
+pub mod fleet_queries;
+mod handover_annotations;
+pub mod machine_config_node;
+pub mod machine_config_source;
+mod mcd_pod;
+pub mod node;
+pub mod node_commands;
+pub mod pods;
+pub mod publisher;
+pub mod resource_claims;
+pub mod resource_slices;
+mod response_limit;
+mod token_file;
+pub mod update_cancel;
+mod upgrade_config;
+
+pub use client::{Cluster, ClusterAccess, ClusterEnv};
+pub use error::{ClusterError, ClusterErrorKind, ConnectError};
+pub use handover_annotations::handover_annotations;
+pub use upgrade_config::UpgradeConfig;
+
+use kube::api::ApiResource;
+
+use machinist_kube_api::keys;
+
+/// A kind of OpenShift's machine config API group, for objects that are read untyped.
+fn resource(kind: &str, plural: &str) -> ApiResource {
+    ApiResource {
+        group: keys::GROUP.to_owned(),
+        version: "v1".to_owned(),
+        api_version: format!("{}/v1", keys::GROUP),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    }
+}

@@ -1,0 +1,136 @@
+//! Removes everything that machinist owns from its Node when machinist is uninstalled.
+//!
+//! The annotations of the machine-config protocol stay. They name the config that the node is on,
+//! which remains correct, and OpenShift's daemon or a reinstalled agent starts from them.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{NodePatch, OwnNode, cordon::MAX_ATTEMPTS, patches, taints};
+use crate::ClusterError;
+use machinist_kube_api::{
+    NodeView,
+    keys::{MACHINIST_PREFIX, annotation, label},
+};
+
+/// What machinist owns on a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemovedKeys {
+    /// The node is uncordoned.
+    pub uncordoned: bool,
+    /// The ownership annotation is removed and the cordon stays, as an operator requested.
+    pub kept_cordoned: bool,
+    /// Annotations to remove.
+    pub annotations: Vec<String>,
+    /// Labels to remove.
+    pub labels: Vec<String>,
+    /// Taints to remove, by key.
+    pub taints: Vec<String>,
+    /// Conditions to remove, by type.
+    pub conditions: Vec<String>,
+}
+
+impl RemovedKeys {
+    /// Collects what machinist owns on a Node.
+    pub fn of(view: &NodeView) -> Self {
+        let ours = view.has_our_mark();
+        let person = |name: &&String| *name == annotation::KEEP_CORDONED;
+        let annotations = view.annotations.keys();
+        let labels = view.labels.keys();
+        let conditions = view.status.conditions.iter();
+        let stands_back = view
+            .annotations
+            .contains_key(annotation::OWNS_REMEDIATION_EXCLUSION)
+            && view.labels.contains_key(label::NO_REMEDIATION);
+        Self {
+            uncordoned: ours && view.is_cordoned() && !view.keeps_cordon(),
+            kept_cordoned: ours && view.is_cordoned() && view.keeps_cordon(),
+            annotations: annotations
+                .filter(|name| name.starts_with(MACHINIST_PREFIX) && !person(name))
+                .cloned()
+                .collect(),
+            labels: stands_back
+                .then(|| label::NO_REMEDIATION.to_owned())
+                .into_iter()
+                .chain(
+                    labels
+                        .filter(|name| name.starts_with(MACHINIST_PREFIX))
+                        .cloned(),
+                )
+                .collect(),
+            taints: (view.spec.taints.iter())
+                .filter(|taint| patches::is_our_taint(taint) || taints::is_ours(view, taint))
+                .map(|taint| taint.key.clone())
+                .collect(),
+            conditions: conditions
+                .map(|condition| condition.kind.clone())
+                .filter(|kind| kind.starts_with(MACHINIST_PREFIX))
+                .collect(),
+        }
+    }
+
+    /// Whether anything but conditions is to be removed; conditions are written to the status
+    /// subresource.
+    pub(super) fn is_of_the_object(&self) -> bool {
+        self.uncordoned
+            || [&self.annotations, &self.labels, &self.taints]
+                .iter()
+                .any(|all| !all.is_empty())
+    }
+}
+
+impl OwnNode {
+    /// Removes what machinist owns, or only lists it if `only_look` is set; none if the Node does
+    /// not exist.
+    ///
+    /// Decides on a live read and reads again after a conflict. Missing fields are ignored, so it
+    /// may be repeated after any crash.
+    ///
+    /// # Errors
+    /// A request failed.
+    pub async fn clean_up_node(
+        &self,
+        only_look: bool,
+    ) -> Result<Option<RemovedKeys>, ClusterError> {
+        let mut rounds = 0;
+        loop {
+            let Some(view): Option<Arc<NodeView>> = self.read().await? else {
+                return Ok(None);
+            };
+            let left = RemovedKeys::of(&view);
+            if only_look {
+                return Ok(Some(left));
+            }
+            match self.take_away(&view, &left).await {
+                Ok(()) => return Ok(Some(left)),
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) if error.is_conflict() && rounds < MAX_ATTEMPTS => rounds += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn take_away(&self, view: &NodeView, left: &RemovedKeys) -> Result<(), ClusterError> {
+        // Conditions first: this write changes the resource version, which the second request
+        // tests. This one tests the UID instead.
+        if !left.conditions.is_empty() {
+            let gone = left.conditions.iter();
+            let gone = gone.map(|kind| json!({"type": kind, "$patch": "delete"}));
+            let status = json!({
+                "metadata": {"uid": view.uid},
+                "status": {"conditions": gone.collect::<Vec<_>>()},
+            });
+            self.change(&NodePatch::Conditions(status)).await?;
+        }
+        if left.is_of_the_object() {
+            let now = self.read().await?;
+            let now = now.as_deref().unwrap_or(view);
+            if RemovedKeys::of(now).is_of_the_object() {
+                self.change(&patches::removal_patch(now, &RemovedKeys::of(now)))
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+}

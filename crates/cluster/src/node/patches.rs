@@ -1,0 +1,166 @@
+//! Builds the patches of a Node from its observed and desired state. Pure functions.
+
+use serde_json::{Map, Value, json};
+
+use super::{NodePatch, cleanup::RemovedKeys, taints};
+use machinist_kube_api::{NodeView, Taint, keys};
+
+/// Cordons the node and annotates it as cordoned by machinist, in one request. The request fails if
+/// the Node changed in between, so that an operator's cordon is never claimed.
+pub(super) fn cordon(view: &NodeView) -> NodePatch {
+    let mut operations = unchanged(view);
+    if !view.has_annotations {
+        operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    let mark = pointer("/metadata/annotations", keys::annotation::CORDONED);
+    operations.push(json!({"op": "add", "path": mark, "value": "update"}));
+    operations.push(json!({"op": "add", "path": "/spec/unschedulable", "value": true}));
+    NodePatch::Operations(Value::Array(operations))
+}
+
+/// Removes the ownership annotation, and with `lift` also the cordon.
+pub(super) fn uncordon(view: &NodeView, lift: bool) -> NodePatch {
+    let mut operations = unchanged(view);
+    let mark = pointer("/metadata/annotations", keys::annotation::CORDONED);
+    operations.push(json!({"op": "remove", "path": mark}));
+    if lift && view.is_cordoned() {
+        operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
+    }
+    NodePatch::Operations(Value::Array(operations))
+}
+
+/// Operations that fail if the Node changed since it was read: a failed `test` returns 422.
+pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
+    let test = |path: &str, value: &str| json!({"op": "test", "path": path, "value": value});
+    vec![
+        test("/metadata/uid", &view.uid),
+        test("/metadata/resourceVersion", &view.resource_version),
+    ]
+}
+
+/// Sets or removes the label that keeps remediators away, together with the annotation that marks
+/// it as ours; none if nothing changes or another writer owns the label.
+pub(super) fn remediation_exclusion(view: &NodeView, wanted: bool) -> Option<NodePatch> {
+    let (label, mark) = (
+        keys::label::NO_REMEDIATION,
+        keys::annotation::OWNS_REMEDIATION_EXCLUSION,
+    );
+    let stands = view.labels.contains_key(label);
+    let ours = view.annotations.contains_key(mark);
+    let (label, mark) = (
+        pointer("/metadata/labels", label),
+        pointer("/metadata/annotations", mark),
+    );
+    let mut operations = unchanged(view);
+    match wanted {
+        true if !stands => {
+            for (there, parent) in [
+                (view.has_annotations, "/metadata/annotations"),
+                (!view.labels.is_empty(), "/metadata/labels"),
+            ] {
+                if !there {
+                    operations.push(json!({"op": "add", "path": parent, "value": {}}));
+                }
+            }
+            operations.push(json!({"op": "add", "path": mark, "value": "update"}));
+            operations.push(json!({"op": "add", "path": label, "value": "true"}));
+        }
+        false if ours => {
+            operations.push(json!({"op": "remove", "path": mark}));
+            if stands {
+                operations.push(json!({"op": "remove", "path": label}));
+            }
+        }
+        _ => return None,
+    }
+    Some(NodePatch::Operations(Value::Array(operations)))
+}
+
+const NO_SCHEDULE: &str = "NoSchedule";
+
+/// Whether this is the start-up taint.
+pub(super) fn is_our_taint(taint: &Taint) -> bool {
+    taint.key == keys::taint::NOT_READY && taint.effect == NO_SCHEDULE
+}
+
+/// Removes everything that machinist owns in one request, including the cordon if it is annotated
+/// as ours.
+pub(super) fn removal_patch(view: &NodeView, left: &RemovedKeys) -> NodePatch {
+    let mut operations = unchanged(view);
+    for (parent, names) in [
+        ("/metadata/annotations", &left.annotations),
+        ("/metadata/labels", &left.labels),
+    ] {
+        let paths = names.iter().map(|name| pointer(parent, name));
+        operations.extend(paths.map(|path| json!({"op": "remove", "path": path})));
+    }
+    if left.uncordoned {
+        operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
+    }
+    if !left.taints.is_empty() {
+        let ours = |taint: &Taint| is_our_taint(taint) || taints::is_ours(view, taint);
+        let others = view.spec.taints.iter().filter(|taint| !ours(taint));
+        let others: Vec<_> = others.collect();
+        operations.push(match others.is_empty() {
+            true => json!({"op": "remove", "path": "/spec/taints"}),
+            false => json!({"op": "add", "path": "/spec/taints", "value": others}),
+        });
+    }
+    NodePatch::Operations(Value::Array(operations))
+}
+
+/// Adds or removes the start-up taint; none if nothing changes. Other taints in the list are kept:
+/// if another client changed the list meanwhile, the request fails.
+pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<NodePatch> {
+    let old = &view.spec.taints;
+    if old.iter().any(is_our_taint) == wanted {
+        return None;
+    }
+    let mut new = old.clone();
+    match wanted {
+        true => new.push(Taint {
+            key: keys::taint::NOT_READY.to_owned(),
+            effect: NO_SCHEDULE.to_owned(),
+            rest: std::collections::BTreeMap::new(),
+        }),
+        false => new.retain(|taint| !is_our_taint(taint)),
+    }
+    let mut operations = match old.is_empty() {
+        // A missing list cannot be tested; the resource version covers its absence.
+        true => unchanged(view),
+        false => vec![
+            json!({"op": "test", "path": "/metadata/uid", "value": view.uid}),
+            json!({"op": "test", "path": "/spec/taints", "value": old}),
+        ],
+    };
+    operations.push(match new.is_empty() {
+        true => json!({"op": "remove", "path": "/spec/taints"}),
+        false => json!({"op": "add", "path": "/spec/taints", "value": new}),
+    });
+    Some(NodePatch::Operations(Value::Array(operations)))
+}
+
+/// A merge patch of annotations and labels, where `null` removes one; none if there are none. The
+/// UID makes the request fail on a recreated Node.
+pub(super) fn fields(
+    view: &NodeView,
+    annotations: Map<String, Value>,
+    labels: Map<String, Value>,
+) -> Option<NodePatch> {
+    let mut metadata = Map::new();
+    for (name, fields) in [("annotations", annotations), ("labels", labels)] {
+        if !fields.is_empty() {
+            metadata.insert(name.to_owned(), Value::Object(fields));
+        }
+    }
+    if metadata.is_empty() {
+        return None;
+    }
+    metadata.insert("uid".to_owned(), json!(view.uid));
+    Some(NodePatch::Fields(json!({"metadata": metadata})))
+}
+
+/// Escapes `~` and `/` in a JSON pointer (RFC 6901).
+pub(super) fn pointer(parent: &str, name: &str) -> String {
+    format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
+}

@@ -1,0 +1,85 @@
+use super::*;
+use machinist_device::dra::claim::ClaimName;
+
+fn prepared() -> PreparedClaim {
+    PreparedClaim {
+        claim: ClaimName {
+            namespace: "lab".into(),
+            name: "c".into(),
+            uid: "u-1".into(),
+        },
+        devices: Vec::new(),
+        spec: Some(serde_json::json!({"kind": "x"})),
+        links: [].into(),
+        boot: None,
+    }
+}
+
+#[test]
+fn a_book_is_read_as_it_was_written_and_a_damaged_one_is_put_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
+    assert_eq!(store.load(), (ClaimCheckpoint::default(), true));
+    let one = prepared();
+    let book = ClaimCheckpoint {
+        generation: 7,
+        claims: [(one.claim.uid.clone(), one)].into(),
+        ..ClaimCheckpoint::default()
+    };
+    store.save(&book).unwrap();
+    assert_eq!(store.load(), (book.clone(), true));
+    let file = AbsPath::new(CHECKPOINT_PATH).unwrap();
+    let whole = store.root.read(&file, MAX_CHECKPOINT_BYTES).unwrap();
+    for at in [0, 10, whole.len() / 2, whole.len() - 1] {
+        let mut bad = whole.clone();
+        bad[at] ^= 1;
+        store.root.replace(&file, &bad, 0o600).unwrap();
+        assert_eq!(
+            store.load(),
+            (ClaimCheckpoint::default(), false),
+            "byte {at}"
+        );
+        let kept = AbsPath::new(BROKEN_CHECKPOINT_PATH).unwrap();
+        assert_eq!(store.root.read(&kept, MAX_CHECKPOINT_BYTES).unwrap(), bad);
+    }
+    for cut in [0, 1, whole.len() - 1] {
+        store.root.replace(&file, &whole[..cut], 0o600).unwrap();
+        assert_eq!(
+            store.load(),
+            (ClaimCheckpoint::default(), false),
+            "cut at {cut}"
+        );
+    }
+}
+
+#[test]
+fn specs_of_claims_whose_book_is_missing_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
+    store.write_spec(&prepared()).unwrap();
+    assert_eq!(store.load(), (ClaimCheckpoint::default(), false));
+    store.remove_spec("u-1").unwrap();
+    assert_eq!(store.load(), (ClaimCheckpoint::default(), true));
+}
+
+#[test]
+fn specs_come_and_go_with_their_claims_and_others_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
+    let one = prepared();
+    store.write_spec(&one).unwrap();
+    let mine = AbsPath::new("/var/run/cdi/dra.machinist.dev-u-1.json").unwrap();
+    assert_eq!(store.root.read(&mine, 100).unwrap(), b"{\"kind\":\"x\"}");
+    let other = AbsPath::new("/var/run/cdi/acme.json").unwrap();
+    store.root.replace(&other, b"{}", 0o644).unwrap();
+    let book = ClaimCheckpoint {
+        claims: [(one.claim.uid.clone(), one)].into(),
+        ..ClaimCheckpoint::default()
+    };
+    store.sweep(&book).unwrap();
+    assert!(store.root.stat(&mine).unwrap().is_some());
+    store.sweep(&ClaimCheckpoint::default()).unwrap();
+    assert!(store.root.stat(&mine).unwrap().is_none());
+    assert!(store.root.stat(&other).unwrap().is_some());
+    store.remove_spec("u-1").unwrap();
+}

@@ -1,0 +1,182 @@
+//! Rewrites the CDI specs of claims whose device nodes changed: a restarted container then gets the
+//! device at its new node, or does not start while the device is missing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    claim_allocation::ClaimAllocator, claim_files::CheckpointError,
+    claim_preparation::PrepareError, claim_store::ClaimStore,
+};
+use machinist_base::{abs_path::AbsPath, error_chain::chain};
+use machinist_device::{
+    Health, Inventory,
+    dra::{
+        claim::AllocatedDevice,
+        claim_checkpoint::{ClaimCheckpoint, PreparedClaim, SelectedDevice},
+    },
+    registry::{DirWatch, WatchDepth, changed_or_timeout, watch_for},
+};
+use machinist_rootfs::Root;
+
+/// For all path checks of one claim; a file system that takes longer hangs.
+const PATH_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Retry of a failed write, and poll interval where changes of links cannot be watched.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
+/// Minimum time between two passes over all claims: devices change in bursts, and an ended
+/// container is not restarted sooner.
+const MIN_PASS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The task's state.
+pub(super) struct SpecRefresh {
+    pub(super) root: Root,
+    pub(super) granting: ClaimAllocator,
+    pub(super) shelf: ClaimStore,
+    pub(super) inventory: watch::Receiver<Arc<Inventory>>,
+    /// UIDs of the claims whose specs were removed.
+    pub(super) moved: BTreeSet<String>,
+}
+
+impl SpecRefresh {
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            // Safe to drop: a write in progress continues, and the next agent checks all claims.
+            () = stop.cancelled() => {}
+            () = self.keep() => {}
+        }
+    }
+
+    async fn keep(&mut self) {
+        let mut links = DirWatch::new(&self.root).ok();
+        loop {
+            // From here on the watch reports changed links.
+            let claims = self.shelf.claims().await;
+            if let Some(watch) = &mut links {
+                watch.set(&directories(&self.root, &claims));
+            }
+            let inventory = self.inventory.borrow_and_update().clone();
+            let failed = !self.refresh(&inventory, claims).await;
+            sleep(MIN_PASS_INTERVAL).await;
+            tokio::select! {
+                // Safe to drop, all of them: a change stays marked as unseen, or in the kernel's
+                // queue.
+                changed = self.inventory.changed() => if changed.is_err() { return },
+                () = self.shelf.wait_for_claim() => {}
+                _ = changed_or_timeout(&mut links, RETRY_INTERVAL) => {}
+                () = sleep(RETRY_INTERVAL), if failed => {}
+            }
+        }
+    }
+
+    /// Updates all specs; returns whether that succeeded.
+    async fn refresh(&mut self, inventory: &Inventory, claims: Vec<PreparedClaim>) -> bool {
+        let mut whole = true;
+        self.moved
+            .retain(|uid| claims.iter().any(|one| one.claim.uid == *uid));
+        for before in claims {
+            let anew = self.anew(inventory, &before).await;
+            whole &= match anew.filter(|anew| *anew != before) {
+                Some(anew) => self.replace(&before, &anew).await,
+                None => self.lay_out(&before).await,
+            };
+        }
+        whole
+    }
+
+    /// Writes the spec again, since the file may be missing or wrong.
+    async fn lay_out(&mut self, claim: &PreparedClaim) -> bool {
+        let (uid, name) = (&claim.claim.uid, &claim.claim);
+        match self.shelf.restore_spec(uid).await {
+            Ok(_) => {
+                if self.moved.remove(uid) {
+                    tracing::info!(claim = %name, "claim {name}: its device nodes are restored; its containers can start");
+                }
+                true
+            }
+            Err(error @ CheckpointError::Moved { .. }) => {
+                if self.moved.insert(uid.clone()) {
+                    tracing::warn!(claim = %name, "claim {name}: its containers cannot start: {}", chain(&error));
+                }
+                true
+            }
+            Err(error) => {
+                tracing::debug!(claim = %name, "{}", chain(&error));
+                false
+            }
+        }
+    }
+
+    async fn replace(&mut self, before: &PreparedClaim, anew: &PreparedClaim) -> bool {
+        let claim = &anew.claim;
+        let mut over = false;
+        let still = |book: &ClaimCheckpoint| {
+            over = book.claims.get(&claim.uid) != Some(before);
+            match over {
+                true => Err(PrepareError::Over(claim.clone())),
+                false => Ok(()),
+            }
+        };
+        match self.shelf.store_claim(anew, still).await {
+            Ok(()) => {
+                self.moved.remove(&claim.uid);
+                if before.spec != anew.spec {
+                    tracing::info!(claim = %claim, "claim {claim}: its device nodes changed, CDI spec updated");
+                }
+            }
+            Err(_) if over => {}
+            Err(error) => {
+                tracing::warn!(claim = %claim, "claim {claim}: failed to update its device nodes: {}", chain(&error));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The claim as it would be prepared now; `None` if a device is missing or unhealthy, or if
+    /// only its source can answer.
+    async fn anew(&self, inventory: &Inventory, prepared: &PreparedClaim) -> Option<PreparedClaim> {
+        let mut chosen = Vec::new();
+        for held in &prepared.devices {
+            let resource = inventory.resources.get(&held.resource)?;
+            let (_, device) = resource.find(&held.share)?;
+            if resource.asks.allocate || device.health != Health::Healthy {
+                return None;
+            }
+            chosen.push(SelectedDevice {
+                given: AllocatedDevice {
+                    request: held.request.clone(),
+                    pool: held.pool.clone(),
+                    device: held.device.clone(),
+                    admin: held.admin,
+                    tolerations: Vec::new(),
+                },
+                resource: Arc::clone(resource),
+                share: held.share.clone(),
+            });
+        }
+        let until = Instant::now() + PATH_CHECK_TIMEOUT;
+        let prepared = self
+            .granting
+            .prepared(&prepared.claim, &chosen, until)
+            .await;
+        prepared.ok()
+    }
+}
+
+/// The directories of the links that identify the claims' devices; for a missing directory its
+/// nearest existing parent.
+fn directories(root: &Root, claims: &[PreparedClaim]) -> BTreeMap<AbsPath, WatchDepth> {
+    let links = claims.iter().flat_map(|one| one.links.keys());
+    let dirs = links.filter_map(AbsPath::parent);
+    dirs.map(|dir| (watch_for(root, &dir).0, WatchDepth::Names))
+        .collect()
+}

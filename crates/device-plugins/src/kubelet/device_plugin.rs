@@ -1,0 +1,282 @@
+//! The device plugin gRPC service of one resource.
+
+use std::{pin::Pin, sync::Arc};
+
+use prost::Message as _;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::{
+    api::{relay::device_plugin_server::DevicePlugin, v1beta1 as api},
+    list_and_watch,
+    raw_message::RawMessage,
+    status::KubeletStatusWriter,
+};
+use machinist_base::shutdown::Tasks;
+use machinist_device::{
+    Inventory, Resource, ResourceName,
+    allocation::{self, AllocationError, ContainerAllocation, PreferredRequest},
+    allocator::{AllocateError, AllocationRequest, AllocationResponse, Allocators},
+};
+
+/// Bytes of a request, which lists every free id; gRPC's default of 4 MiB is too small for what the
+/// kubelet may have in its checkpoint.
+pub(super) const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
+
+/// Number of streams opened and still open, over the life of one server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Streams {
+    pub(super) opened: u32,
+    pub(super) open: u32,
+}
+
+/// The device plugin of one resource. All answers use the current inventory.
+#[derive(Clone, Debug)]
+pub(super) struct DevicePluginService {
+    pub(super) resource: ResourceName,
+    pub(super) inventory: watch::Receiver<Arc<Inventory>>,
+    pub(super) answerers: Allocators,
+    pub(super) streams: Arc<watch::Sender<Streams>>,
+    pub(super) stop: CancellationToken,
+    pub(super) tasks: Tasks,
+    pub(super) board: KubeletStatusWriter,
+}
+
+impl DevicePluginService {
+    /// The inventory and this resource in it.
+    fn now(&self) -> Result<(Arc<Inventory>, Arc<Resource>), Status> {
+        let inventory = self.inventory.borrow().clone();
+        match inventory.resources.get(&self.resource).cloned() {
+            Some(resource) => Ok((inventory, resource)),
+            None => Err(Status::not_found(format!(
+                "{} is no longer offered",
+                self.resource
+            ))),
+        }
+    }
+}
+
+/// The plugin's options, the same at registration and on request.
+pub(super) fn options(inventory: &Inventory, name: &ResourceName) -> api::DevicePluginOptions {
+    let resource = inventory.resources.get(name);
+    api::DevicePluginOptions {
+        pre_start_required: resource.is_some_and(|one| one.asks.pre_start),
+        get_preferred_allocation_available: true,
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for DevicePluginService {
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<api::Empty>,
+    ) -> Result<Response<api::DevicePluginOptions>, Status> {
+        let inventory = self.inventory.borrow().clone();
+        Ok(Response::new(options(&inventory, &self.resource)))
+    }
+
+    type ListAndWatchStream =
+        Pin<Box<dyn Stream<Item = Result<api::ListAndWatchResponse, Status>> + Send>>;
+
+    async fn list_and_watch(
+        &self,
+        _: Request<api::Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        // Capacity for one list in preparation while another is being sent.
+        let (to, from) = mpsc::channel(1);
+        let feed = list_and_watch::feed(
+            self.resource.clone(),
+            self.inventory.clone(),
+            to,
+            self.stop.clone(),
+        );
+        let streams = Arc::clone(&self.streams);
+        streams.send_modify(|count| {
+            count.opened += 1;
+            count.open += 1;
+        });
+        self.tasks.spawn("device list", async move {
+            feed.await;
+            streams.send_modify(|count| count.open -= 1);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(from))))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<api::PreferredAllocationRequest>,
+    ) -> Result<Response<RawMessage>, Status> {
+        let (_, resource) = self.now()?;
+        let mut container_responses = Vec::new();
+        for asked in request.into_inner().container_requests {
+            let wish = PreferredRequest {
+                available: &asked.available_device_i_ds,
+                must: &asked.must_include_device_i_ds,
+                // A negative size requests nothing.
+                size: usize::try_from(asked.allocation_size).unwrap_or_default(),
+            };
+            let device_i_ds = self.prefer(&resource, wish).await;
+            container_responses.push(api::ContainerPreferredAllocationResponse { device_i_ds });
+        }
+        let answer = api::PreferredAllocationResponse {
+            container_responses,
+        };
+        Ok(Response::new(RawMessage(answer.encode_to_vec().into())))
+    }
+
+    async fn allocate(&self, request: Request<RawMessage>) -> Result<Response<RawMessage>, Status> {
+        let _under_way = self.board.allocating();
+        let (inventory, resource) = self.now()?;
+        let RawMessage(wire) = request.into_inner();
+        let asked = api::AllocateRequest::decode(wire.clone()).map_err(unread)?;
+        // Kubelets request one container at a time; only then can the request be forwarded.
+        let wire = (asked.container_requests.len() == 1).then_some(&wire[..]);
+        let mut answers = Vec::with_capacity(asked.container_requests.len());
+        for asked in asked.container_requests {
+            let wanted = AllocationRequest {
+                ids: &asked.devices_ids,
+                wire,
+            };
+            let answer = self.answer(&inventory, &resource, wanted).await;
+            let answer = answer.inspect_err(|status| {
+                // The kubelet shows the message in the pod's status and nowhere else.
+                let (name, why) = (&self.resource, status.message());
+                tracing::warn!(resource = %name, "allocation of {name} rejected: {why}");
+            });
+            answers.push(answer?);
+        }
+        Ok(Response::new(RawMessage::joined(answers)))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<RawMessage>,
+    ) -> Result<Response<api::PreStartContainerResponse>, Status> {
+        let (inventory, resource) = self.now()?;
+        if resource.asks.pre_start {
+            // Its source was ordered to release the hardware.
+            if let Some(withheld) = inventory.withheld.as_ref().filter(|it| it.refuses) {
+                let (name, why) = (&self.resource, &withheld.why);
+                return Err(Status::unavailable(format!(
+                    "allocation of {name} disabled: {why}"
+                )));
+            }
+            let RawMessage(wire) = request.into_inner();
+            let asked = api::PreStartContainerRequest::decode(wire.clone()).map_err(unread)?;
+            let wanted = AllocationRequest {
+                ids: &asked.devices_ids,
+                wire: Some(&wire),
+            };
+            let by = self.answerers.of(&resource.source).map_err(unanswered)?;
+            by.pre_start(&resource, wanted).await.map_err(|error| {
+                let name = &self.resource;
+                tracing::warn!(resource = %name, "a container with {name} cannot start: {error}");
+                unanswered(error)
+            })?;
+        }
+        Ok(Response::new(api::PreStartContainerResponse {}))
+    }
+}
+
+impl DevicePluginService {
+    /// Our own choice if the source does not choose, cannot be reached, or chooses devices that
+    /// were not available: it is only advice, and no pod should wait for it.
+    async fn prefer(&self, resource: &Resource, wish: PreferredRequest<'_>) -> Vec<String> {
+        if resource.asks.preferred
+            && let Ok(by) = self.answerers.of(&resource.source)
+        {
+            match by.preferred(resource, wish).await {
+                Ok(chosen) if allocation::is_valid_preference(wish, &chosen) => return chosen,
+                Ok(_) => {
+                    let (name, by) = (&self.resource, &resource.source);
+                    tracing::warn!(resource = %name, "{by} returned an invalid preferred allocation for {name}");
+                }
+                Err(error) => {
+                    let name = &self.resource;
+                    tracing::warn!(resource = %name, "failed to get the preferred allocation of {name}: {error}");
+                }
+            }
+        }
+        allocation::preferred(resource, wish)
+    }
+
+    /// The answer for one container, as an `AllocateResponse` of its own.
+    async fn answer(
+        &self,
+        inventory: &Inventory,
+        resource: &Resource,
+        wanted: AllocationRequest<'_>,
+    ) -> Result<RawMessage, Status> {
+        let ids = wanted.ids;
+        if !resource.asks.allocate {
+            let grant = allocation::allocate(inventory, resource, ids);
+            let mut grant = grant.map_err(|error| refusal(&error))?;
+            // The paths may lead elsewhere than when the device spec was first checked.
+            if let Ok(by) = self.answerers.of(&resource.source) {
+                grant = by
+                    .recheck_paths(resource, grant)
+                    .await
+                    .map_err(unanswered)?;
+            }
+            return Ok(to_wire(grant));
+        }
+        allocation::allocatable_devices(inventory, resource, ids)
+            .map_err(|error| refusal(&error))?;
+        let by = self.answerers.of(&resource.source).map_err(unanswered)?;
+        match by.allocate(resource, wanted).await.map_err(unanswered)? {
+            AllocationResponse::Grant(grant) => Ok(to_wire(grant)),
+            AllocationResponse::Wire(bytes) => Ok(RawMessage(bytes.into())),
+        }
+    }
+}
+
+fn unread(error: prost::DecodeError) -> Status {
+    Status::invalid_argument(format!("failed to decode the request: {error}"))
+}
+
+fn unanswered(error: AllocateError) -> Status {
+    let message = error.to_string();
+    match error {
+        AllocateError::Away { .. } => Status::unavailable(message),
+        AllocateError::TooLate { .. } => Status::deadline_exceeded(message),
+        AllocateError::Refused { .. } => Status::failed_precondition(message),
+    }
+}
+
+fn refusal(error: &AllocationError) -> Status {
+    let message = error.to_string();
+    match error {
+        AllocationError::Unknown { .. } => Status::not_found(message),
+        AllocationError::Unhealthy { .. } => Status::unavailable(message),
+        AllocationError::SameDevice { .. } | AllocationError::SamePlace { .. } => {
+            Status::failed_precondition(message)
+        }
+    }
+}
+
+fn to_wire(grant: ContainerAllocation) -> RawMessage {
+    let devices = grant.nodes.into_iter().map(|node| api::DeviceSpec {
+        container_path: node.inside,
+        host_path: node.host,
+        permissions: node.permissions,
+    });
+    let mounts = grant.mounts.into_iter().map(|mount| api::Mount {
+        container_path: mount.inside,
+        host_path: mount.host,
+        read_only: mount.read_only,
+    });
+    let cdi = grant.cdi.into_iter().map(|name| api::CdiDevice { name });
+    let one = api::ContainerAllocateResponse {
+        envs: grant.env.into_iter().collect(),
+        mounts: mounts.collect(),
+        devices: devices.collect(),
+        annotations: grant.annotations.into_iter().collect(),
+        cdi_devices: cdi.collect(),
+    };
+    let answer = api::AllocateResponse {
+        container_responses: vec![one],
+    };
+    RawMessage(answer.encode_to_vec().into())
+}

@@ -1,0 +1,285 @@
+//! Watches the kubelet's device plugin directory: whether it exists, whether this agent may serve
+//! in it, and whether a new kubelet runs.
+
+mod kubelet_probe;
+mod lock;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    kubelet_probe::{RedialSchedule, SocketIdentity},
+    lock::DirectoryState,
+};
+use super::{
+    RegistrationMode,
+    plugin_watcher_info::PLUGINS_REGISTRY_DIR,
+    resource_registration::{KubeletRun, PluginDeps, ResourceTask},
+    socket_names::{DEVICE_PLUGIN_DIR, KUBELET_SOCKET, is_found, is_ours},
+    status::KubeletStatusWriter,
+};
+use machinist_base::{
+    abs_path::AbsPath, error_chain::chain, rate_limit::sleep_until_opt, shutdown::Tasks,
+};
+use machinist_device::{Inventory, ResourceName, allocator::Allocators};
+use machinist_rootfs::{FileKind, Root, RootError, Watch, WatchEvent, WatchKind};
+
+/// In the same directory as the sockets, so that every agent that could serve there shares it. As
+/// it is no socket, a starting kubelet leaves it alone.
+const LOCK_FILE_NAME: &str = "m.lock";
+/// How often a directory that cannot be used is tried again.
+const FAULT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+/// A starting kubelet removes our sockets a moment before it creates its own. If its socket does
+/// not appear within this time, another process removed ours.
+const REPAIR_DELAY: Duration = Duration::from_secs(1);
+
+/// When the lock file is removed, its directory is likely to be removed next. Creating a new lock
+/// at once would disturb that cleanup. This is the first delay; it doubles up to [`FAULT_RETRY_INTERVAL`].
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
+
+/// The task that watches the directory and owns the resources' tasks.
+pub(super) struct PluginDirTask {
+    root: Root,
+    inventory: watch::Receiver<Arc<Inventory>>,
+    answerers: Allocators,
+    registering: RegistrationMode,
+    board: KubeletStatusWriter,
+    tasks: Tasks,
+    stop: CancellationToken,
+    kubelet: watch::Sender<Option<KubeletRun>>,
+    doubt: Arc<Notify>,
+    life: u64,
+    seen: Option<SocketIdentity>,
+    repair_at: Option<Instant>,
+    redial: RedialSchedule,
+}
+
+impl PluginDirTask {
+    pub(super) fn new(
+        root: Root,
+        (inventory, answerers, registering): (
+            watch::Receiver<Arc<Inventory>>,
+            Allocators,
+            RegistrationMode,
+        ),
+        board: KubeletStatusWriter,
+        tasks: Tasks,
+    ) -> Self {
+        Self {
+            root,
+            inventory,
+            answerers,
+            registering,
+            board,
+            stop: tasks.token(),
+            tasks,
+            kubelet: watch::Sender::new(None),
+            doubt: Arc::new(Notify::new()),
+            life: 0,
+            seen: None,
+            repair_at: None,
+            redial: RedialSchedule::default(),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut pause = MIN_BACKOFF;
+        loop {
+            let attached = match self.attach().await {
+                Ok(DirectoryState::Ours(watch, lock)) => {
+                    pause = MIN_BACKOFF;
+                    let left = self.attend(watch).await;
+                    self.kubelet.send_replace(None);
+                    self.seen = None;
+                    drop(lock);
+                    left.map(|()| DirectoryState::Later(MIN_BACKOFF))
+                }
+                other => other,
+            };
+            match attached {
+                Ok(DirectoryState::Later(time)) => sleep(time).await,
+                Ok(_) => {}
+                // The directory may vanish between any two calls; the next pass notices it.
+                Err(error) => {
+                    if !error.is_not_found() {
+                        self.fault(&error);
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(FAULT_RETRY_INTERVAL);
+                }
+            }
+        }
+    }
+
+    /// Records that there is no kubelet. The agent logs it once where devices are declared: on a
+    /// machine without a kubelet it is normal.
+    fn absent(&self, why: &str) {
+        if self.board.presence(Some(why)) {
+            tracing::debug!("{why}");
+        }
+    }
+
+    fn fault(&self, error: &RootError) {
+        let why = chain(error);
+        if self.board.presence(Some(&why)) {
+            tracing::warn!("failed to serve device plugins: {why}");
+        }
+    }
+
+    fn path(name: &str) -> Option<AbsPath> {
+        AbsPath::new(format!("{DEVICE_PLUGIN_DIR}/{name}")).ok()
+    }
+
+    /// Works in the directory until it is removed.
+    async fn attend(&mut self, watch: Watch) -> Result<(), RootError> {
+        self.remove_stale()?;
+        let mut crew = JoinSet::new();
+        let left = self.work(watch, &mut crew).await;
+        // From here on no process tracks registrations, and resources may be removed or served
+        // differently meanwhile.
+        crew.shutdown().await;
+        self.board.clear();
+        left
+    }
+
+    async fn work(
+        &mut self,
+        mut watch: Watch,
+        crew: &mut JoinSet<ResourceName>,
+    ) -> Result<(), RootError> {
+        let stop = self.stop.child_token();
+        let _ends_with_us = stop.clone().drop_guard();
+        let mut at_work = BTreeSet::new();
+        self.check_socket(true).await;
+        loop {
+            self.staff(crew, &mut at_work, &stop);
+            let (repair_at, redial_at) = (self.repair_at, self.redial.at);
+            tokio::select! {
+                // Safe to drop: events stay in the kernel's queue.
+                events = watch.next() => if self.on_events(&events?).await { break },
+                // Safe to drop: a change stays marked as unseen.
+                changed = self.inventory.changed() => if changed.is_err() { break },
+                // Safe to drop: a task that ended stays in the set.
+                Some(ended) = crew.join_next() => match ended {
+                    Ok(name) => drop(at_work.remove(&name)),
+                    // Ends this task, and with it the daemon: a resource that is no longer served
+                    // must not look served.
+                    Err(lost) if lost.is_panic() => std::panic::resume_unwind(lost.into_panic()),
+                    Err(_) => {}
+                },
+                // Safe to drop: one notification is kept.
+                () = self.doubt.notified() => self.probe(),
+                // Safe to drop: the deadline is stored.
+                () = sleep_until_opt(redial_at) => self.redial().await,
+                // Safe to drop: the deadline is stored.
+                () = sleep_until_opt(repair_at) => {
+                    self.repair_at = None;
+                    self.kubelet.send_modify(|kubelet| {
+                        kubelet.iter_mut().for_each(|kubelet| kubelet.repair += 1);
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a task for each resource that has something to list. A resource that never had a
+    /// device is not registered: the Node object would show its zero for ever.
+    fn staff(
+        &self,
+        crew: &mut JoinSet<ResourceName>,
+        at_work: &mut BTreeSet<ResourceName>,
+        stop: &CancellationToken,
+    ) {
+        let inventory = self.inventory.borrow().clone();
+        for (name, resource) in &inventory.resources {
+            if at_work.contains(name) || resource.advertised().next().is_none() {
+                continue;
+            }
+            let shared = PluginDeps {
+                root: self.root.clone(),
+                inventory: self.inventory.clone(),
+                answerers: self.answerers.clone(),
+                registering: self.registering,
+                kubelet: self.kubelet.subscribe(),
+                doubt: Arc::clone(&self.doubt),
+                board: self.board.clone(),
+                tasks: self.tasks.clone(),
+            };
+            at_work.insert(name.clone());
+            let task = ResourceTask::new(name.clone(), shared, stop.clone());
+            crew.spawn_on(
+                self.tasks.tracker().track_future(task.run()),
+                &tokio::runtime::Handle::current(),
+            );
+        }
+    }
+
+    /// Removes the sockets of an agent that crashed, whichever way it registered. We hold the lock,
+    /// so no agent serves them.
+    fn remove_stale(&self) -> Result<(), RootError> {
+        let found = self.remove_sockets(PLUGINS_REGISTRY_DIR, is_found);
+        // Without a plugin watcher this directory does not exist.
+        found.or_else(|error| match error.is_not_found() {
+            true => Ok(()),
+            false => Err(error),
+        })?;
+        self.remove_sockets(DEVICE_PLUGIN_DIR, is_ours)
+    }
+
+    fn remove_sockets(&self, below: &str, ours: fn(&str) -> bool) -> Result<(), RootError> {
+        let Ok(directory) = AbsPath::new(below) else {
+            return Ok(());
+        };
+        for entry in self.root.list(&directory)? {
+            if entry.kind == FileKind::Socket
+                && ours(&entry.name)
+                && let Ok(path) = directory.join(&entry.name)
+            {
+                self.root.remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles events; returns true when the directory is gone.
+    async fn on_events(&mut self, events: &[WatchEvent]) -> bool {
+        let mut came = false;
+        let mut changed = false;
+        for event in events {
+            let name = event.name.as_deref().unwrap_or_default();
+            let appeared = matches!(event.kind, WatchKind::Created | WatchKind::MovedTo);
+            match event.kind {
+                WatchKind::DirGone => return true,
+                WatchKind::Overflow => {
+                    changed = true;
+                    self.expect_repair();
+                }
+                _ if name == KUBELET_SOCKET => {
+                    changed = true;
+                    came |= appeared;
+                }
+                // The lock file is gone, so the lock no longer keeps other agents out. Besides, an
+                // open file delays the event that reports a removed directory.
+                WatchKind::Deleted | WatchKind::MovedFrom if name == LOCK_FILE_NAME => return true,
+                _ if is_ours(name) && !appeared => self.expect_repair(),
+                _ => {}
+            }
+        }
+        if changed {
+            self.check_socket(came).await;
+        }
+        false
+    }
+
+    fn expect_repair(&mut self) {
+        self.repair_at
+            .get_or_insert_with(|| Instant::now() + REPAIR_DELAY);
+    }
+}

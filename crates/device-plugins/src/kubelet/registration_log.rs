@@ -1,0 +1,183 @@
+//! Logs registrations in batches. A kubelet restart ends and begins all of them at once, at a time
+//! when the machine is busy, so they are logged together a moment later.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    time::sleep,
+};
+
+use machinist_base::{shutdown::Tasks, text};
+use machinist_device::ResourceName;
+
+/// How long events are collected.
+const BATCH_WINDOW: Duration = Duration::from_millis(200);
+/// Queued events; further ones are logged at once.
+const MAX_QUEUED_EVENTS: usize = 1024;
+/// A registration later than this after the kubelet's start was not caused by the start.
+const LATE_REGISTRATION_AFTER: Duration = Duration::from_secs(60);
+
+/// What happened to the registration of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RegistrationOutcome {
+    /// The kubelet accepted it and opened the list stream, this long after its socket was noticed.
+    Registered(Duration),
+    /// It is no longer registered, with the reason.
+    Lost(&'static str),
+}
+
+type LoggedRegistration = (ResourceName, RegistrationOutcome);
+
+/// The sender of events. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct RegistrationLog(mpsc::Sender<LoggedRegistration>);
+
+impl RegistrationLog {
+    /// Starts the task that logs them.
+    pub(super) fn start(tasks: &Tasks) -> Self {
+        let (to, mut from) = mpsc::channel(MAX_QUEUED_EVENTS);
+        let stop = tasks.token();
+        tasks.spawn("registration news", async move {
+            let mut gathered = Vec::new();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                // Safe to drop: received events are in `gathered`.
+                () = tell(&mut from, &mut gathered) => {}
+            }
+            gathered.extend(waiting(&mut from));
+            say(&gathered);
+        });
+        Self(to)
+    }
+
+    pub(super) fn tell(&self, name: &ResourceName, became: RegistrationOutcome) {
+        match self.0.try_send((name.clone(), became)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(item) | TrySendError::Closed(item)) => say(&[item]),
+        }
+    }
+}
+
+/// Ends when all senders are dropped.
+async fn tell(
+    from: &mut mpsc::Receiver<LoggedRegistration>,
+    gathered: &mut Vec<LoggedRegistration>,
+) {
+    while let Some(first) = from.recv().await {
+        gathered.push(first);
+        sleep(BATCH_WINDOW).await;
+        gathered.extend(waiting(from));
+        say(gathered);
+        gathered.clear();
+    }
+}
+
+fn waiting(
+    from: &mut mpsc::Receiver<LoggedRegistration>,
+) -> impl Iterator<Item = LoggedRegistration> {
+    std::iter::from_fn(|| from.try_recv().ok())
+}
+
+fn say(news: &[LoggedRegistration]) {
+    for line in lines(news) {
+        tracing::info!("{line}");
+    }
+}
+
+/// One line for each kind of event, in order of first occurrence.
+fn lines(news: &[LoggedRegistration]) -> Vec<String> {
+    let mut kinds: Vec<(Option<&str>, Duration, Vec<&ResourceName>)> = Vec::new();
+    for (name, became) in news {
+        let (why, after) = match became {
+            RegistrationOutcome::Registered(after) => (None, *after),
+            RegistrationOutcome::Lost(why) => (Some(*why), Duration::ZERO),
+        };
+        match kinds.iter_mut().find(|(known, ..)| *known == why) {
+            Some((_, latest, names)) => {
+                *latest = after.max(*latest);
+                names.push(name);
+            }
+            None => kinds.push((why, after, vec![name])),
+        }
+    }
+    let line = |(why, after, names): (Option<&str>, Duration, Vec<&ResourceName>)| {
+        let are = if names.len() == 1 { "is" } else { "are" };
+        let names = text::join_limited(
+            names.iter().map(|name| name.as_str()),
+            text::MAX_NAMES_PER_LINE,
+        );
+        match why {
+            Some(why) => format!("{names} {are} no longer registered: {why}"),
+            None if after >= LATE_REGISTRATION_AFTER => format!("{names} {are} registered"),
+            None => {
+                let after = after.as_millis();
+                format!("{names} {are} registered, {after} ms after the kubelet's socket appeared")
+            }
+        }
+    };
+    kinds.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: usize) -> ResourceName {
+        ResourceName::new(format!("acme.dev/r{number}")).unwrap()
+    }
+
+    #[test]
+    fn what_becomes_of_one_is_one_line() {
+        let registered = RegistrationOutcome::Registered(Duration::from_millis(7));
+        let news = [(name(1), registered.clone())];
+        let said = "acme.dev/r1 is registered, 7 ms after the kubelet's socket appeared";
+        assert_eq!(lines(&news), [said]);
+        let late = [(
+            name(1),
+            RegistrationOutcome::Registered(LATE_REGISTRATION_AFTER),
+        )];
+        assert_eq!(lines(&late), ["acme.dev/r1 is registered"]);
+        let news = [
+            (name(1), RegistrationOutcome::Lost("it went")),
+            (name(1), registered),
+        ];
+        assert_eq!(
+            lines(&news),
+            ["acme.dev/r1 is no longer registered: it went", said]
+        );
+    }
+
+    #[test]
+    fn a_restart_of_the_kubelet_is_two_lines_with_the_time_of_the_last_one() {
+        let lost =
+            (1..=3).map(|number| (name(number), RegistrationOutcome::Lost("it was restarted")));
+        let registered = (1..=30).map(|number| {
+            let after = Duration::from_millis(if number == 2 { 45 } else { 20 });
+            (name(number), RegistrationOutcome::Registered(after))
+        });
+        let said = lines(&lost.chain(registered).collect::<Vec<_>>());
+        assert_eq!(
+            said[0],
+            "acme.dev/r1, acme.dev/r2, acme.dev/r3 are no longer registered: it was restarted"
+        );
+        assert!(
+            said[1].starts_with("acme.dev/r1, acme.dev/r2, "),
+            "{}",
+            said[1]
+        );
+        let end =
+            "acme.dev/r20 and 10 more are registered, 45 ms after the kubelet's socket appeared";
+        assert!(said[1].ends_with(end), "{}", said[1]);
+        assert_eq!(said.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_was_not_said_yet_is_said_at_the_end() {
+        let tasks = Tasks::new();
+        let news = RegistrationLog::start(&tasks);
+        news.tell(&name(1), RegistrationOutcome::Lost("it went"));
+        tasks.finish(Duration::from_secs(1)).await.unwrap();
+        assert_eq!(news.0.capacity(), MAX_QUEUED_EVENTS, "nothing is left");
+    }
+}

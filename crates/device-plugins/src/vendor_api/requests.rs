@@ -1,0 +1,357 @@
+//! Requests to vendors, each with a deadline: allocations for the kubelet, and quiesce and resume
+//! orders for updates and reboots.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
+
+use super::{
+    VendorsHandle,
+    api::v1::{self as api, answer, question},
+    device_spec::{self, TemplateVars},
+    limits::{PRE_START_TIMEOUT, PREFERRED_TIMEOUT},
+    path_policy::PathPolicy,
+    supervisor::VendorHandle,
+    task_messages::{RequestDropped, VendorRequest, millis},
+};
+use machinist_base::text::is_misleading;
+use machinist_device::{
+    Inventory, Resource,
+    allocation::{self, ContainerAllocation, PreferredRequest},
+    allocator::{
+        AllocateError, AllocationFuture, AllocationRequest, AllocationResponse, Allocator,
+    },
+    source::ResourceSource,
+};
+
+/// Limit, in characters, for a vendor's error text; the kubelet shows it in the pod's events.
+const MAX_ERROR_TEXT_CHARS: usize = 1024;
+/// How long to wait for a vendor's manager to exist; after the agent starts this takes
+/// milliseconds.
+const VENDOR_HANDLE_TIMEOUT: Duration = Duration::from_secs(2);
+const BUSY_MESSAGE: &str = "too many requests are pending";
+
+/// The outcome of an order to one vendor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OrderOutcome {
+    /// The vendor confirmed it.
+    Done,
+    /// The vendor is not connected, so no program of it can hold the hardware open.
+    Away,
+    /// The vendor refused, with its own text.
+    Refused(String),
+    /// The vendor did not answer within the deadline.
+    TooLate,
+}
+
+/// A request about one resource of one vendor.
+struct VendorCall<'a> {
+    desk: VendorHandle,
+    source: &'a ResourceSource,
+}
+
+impl VendorsHandle {
+    /// Orders every vendor to release its hardware, and waits until each has confirmed or
+    /// `deadline` has passed. Vendors that connect later receive the order when they connect.
+    pub async fn quiesce(&self, why: &str, deadline: Duration) -> BTreeMap<String, OrderOutcome> {
+        let asked = question::Asked::Quiesce(api::Quiesce {
+            why: why.to_owned(),
+        });
+        self.quiesced.send_replace(Some(why.to_owned()));
+        self.order(asked, deadline).await
+    }
+
+    /// Whether vendors have been ordered to release their hardware and not yet to resume.
+    pub fn are_quiesced(&self) -> bool {
+        self.quiesced.borrow().is_some()
+    }
+
+    /// Tells every vendor that it may use its hardware again, and waits as
+    /// [`VendorsHandle::quiesce`] does.
+    pub async fn resume(&self, deadline: Duration) -> BTreeMap<String, OrderOutcome> {
+        self.quiesced.send_replace(None);
+        let asked = question::Asked::Resume(api::Resume {});
+        self.order(asked, deadline).await
+    }
+
+    /// Sends the order to all vendors at once; each has the whole deadline.
+    async fn order(
+        &self,
+        asked: question::Asked,
+        deadline: Duration,
+    ) -> BTreeMap<String, OrderOutcome> {
+        let mut waiting = JoinSet::new();
+        for (name, desk) in self.desks().iter() {
+            let (name, desk, asked) = (name.clone(), desk.clone(), asked.clone());
+            waiting.spawn(async move {
+                let obeyed = timeout(deadline, put(&desk, asked, deadline)).await;
+                (name, obeyed.map_or(OrderOutcome::TooLate, OrderOutcome::of))
+            });
+        }
+        let all = waiting.join_all().await;
+        all.into_iter().collect()
+    }
+
+    /// Finds the vendor's manager. Just after the agent starts it may not exist yet although the
+    /// kubelet already knows the devices, so this waits up to `VENDOR_HANDLE_TIMEOUT`.
+    async fn asking<'a>(
+        &self,
+        source: &'a ResourceSource,
+    ) -> Result<VendorCall<'a>, AllocateError> {
+        let name = match source {
+            ResourceSource::Vendor(name) => name.as_str(),
+            ResourceSource::File(_) | ResourceSource::Plugin(_) => "",
+        };
+        let mut desks = self.desks.clone();
+        let there = desks.wait_for(|desks| desks.contains_key(name));
+        let found = timeout(VENDOR_HANDLE_TIMEOUT, there).await;
+        let found = found.ok().and_then(Result::ok);
+        match found.and_then(|desks| desks.get(name).cloned()) {
+            Some(desk) => Ok(VendorCall { desk, source }),
+            None => Err(AllocateError::Away {
+                by: source.clone(),
+                why: "no file declares it".to_owned(),
+            }),
+        }
+    }
+}
+
+/// Shortens a vendor's text to one line of limited length.
+fn words(given: &str) -> String {
+    let line = given.chars();
+    let line = line.map(|c| if is_misleading(c) { ' ' } else { c });
+    let mut left = MAX_ERROR_TEXT_CHARS;
+    line.take_while(|c| {
+        let fits = left >= c.len_utf8();
+        left = left.saturating_sub(c.len_utf8());
+        fits
+    })
+    .collect()
+}
+
+/// Sends a question and waits for the answer; the caller applies the timeout. Safe to drop:
+/// dropping it cancels the question.
+async fn put(
+    desk: &VendorHandle,
+    asked: question::Asked,
+    deadline: Duration,
+) -> Result<answer::Answer, RequestDropped> {
+    let (reply, answer) = oneshot::channel();
+    let ask = VendorRequest {
+        asked,
+        deadline_ms: millis(deadline),
+        reply,
+    };
+    let gone = || RequestDropped::Away("it is no longer declared".to_owned());
+    desk.asks.send(ask).await.map_err(|_| gone())?;
+    answer.await.unwrap_or_else(|_| Err(gone()))
+}
+
+impl OrderOutcome {
+    fn of(answer: Result<answer::Answer, RequestDropped>) -> Self {
+        match answer {
+            Ok(answer::Answer::Done(_)) => Self::Done,
+            Ok(answer::Answer::Error(why)) => Self::Refused(words(&why)),
+            Ok(_) => Self::Refused("its answer is for another request".to_owned()),
+            Err(RequestDropped::Away(_)) => Self::Away,
+            Err(RequestDropped::Busy) => Self::Refused(BUSY_MESSAGE.to_owned()),
+        }
+    }
+}
+
+impl VendorCall<'_> {
+    fn deadline(&self) -> Duration {
+        self.desk.vendor.borrow().deadline
+    }
+
+    fn away(&self, why: impl Into<String>) -> AllocateError {
+        AllocateError::Away {
+            by: self.source.clone(),
+            why: why.into(),
+        }
+    }
+
+    fn refused(&self, why: impl AsRef<str>) -> AllocateError {
+        AllocateError::Refused {
+            by: self.source.clone(),
+            why: words(why.as_ref()),
+        }
+    }
+
+    fn another(&self) -> AllocateError {
+        self.refused("its answer is for another request")
+    }
+
+    async fn ask(
+        &self,
+        asked: question::Asked,
+        deadline: Duration,
+    ) -> Result<answer::Answer, AllocateError> {
+        match timeout(deadline, put(&self.desk, asked, deadline)).await {
+            Err(_) => Err(self.late(deadline)),
+            Ok(Ok(answer::Answer::Error(why))) => Err(self.refused(why)),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(RequestDropped::Away(why))) => Err(self.away(why)),
+            Ok(Err(RequestDropped::Busy)) => Err(self.away(BUSY_MESSAGE)),
+        }
+    }
+
+    fn late(&self, after: Duration) -> AllocateError {
+        AllocateError::TooLate {
+            by: self.source.clone(),
+            after,
+        }
+    }
+
+    /// Checks paths on the machine, on a blocking thread.
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, AllocateError> {
+        let looked = self.desk.looks.check_path(look).await;
+        looked.map_err(|why| self.refused(why.to_string()))
+    }
+
+    /// The merged device specs of these devices, if each device has one; an error when one may no
+    /// longer be handed out.
+    async fn by_recipes(
+        &self,
+        handle: &VendorsHandle,
+        resource: &Resource,
+        ids: &[String],
+    ) -> Option<Result<AllocationResponse, AllocateError>> {
+        let grant = from_recipes(resource, ids)?;
+        let vouched = self.vouch(handle, resource, grant).await;
+        Some(vouched.map(AllocationResponse::Grant))
+    }
+
+    /// Checks the paths of a device spec again, against the machine's current state.
+    async fn vouch(
+        &self,
+        handle: &VendorsHandle,
+        resource: &Resource,
+        grant: ContainerAllocation,
+    ) -> Result<ContainerAllocation, AllocateError> {
+        let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
+        let name = resource.name.clone();
+        let look = move || PathPolicy::new(Some(&root), &vendor, name.domain()).granted(grant);
+        let seen = self.look(look).await?;
+        seen.map_err(|why| self.refused(format!("its recipe was rejected: {why}")))
+    }
+
+    /// Asks the vendor for the allocation and checks its answer by the same rules as its device
+    /// specs.
+    async fn grant(
+        &self,
+        handle: &VendorsHandle,
+        resource: &Resource,
+        ids: &[String],
+    ) -> Result<AllocationResponse, AllocateError> {
+        let asked = question::Asked::Allocate(api::Allocate {
+            resource: resource.name.to_string(),
+            devices: ids.to_vec(),
+        });
+        let answer::Answer::Recipe(recipe) = self.ask(asked, self.deadline()).await? else {
+            return Err(self.another());
+        };
+        let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
+        let name = resource.name.clone();
+        let check = move || {
+            let mut bounds = PathPolicy::new(Some(&root), &vendor, name.domain());
+            device_spec::check(&mut bounds, recipe, TemplateVars::Plain, true)
+        };
+        match self.look(check).await? {
+            Ok(checked) => Ok(AllocationResponse::Grant(checked.into_grant())),
+            Err((_, why)) => Err(self.refused(format!("its answer was rejected: {why}"))),
+        }
+    }
+}
+
+/// The container allocation made of the device specs, if every device has one.
+fn from_recipes(resource: &Resource, ids: &[String]) -> Option<ContainerAllocation> {
+    let has_recipe = |id: &String| {
+        resource
+            .find(id)
+            .is_some_and(|(_, device)| device.recipe.is_some())
+    };
+    if !ids.iter().all(has_recipe) {
+        return None;
+    }
+    // Whether these devices may be allocated was checked before the vendor was asked.
+    allocation::allocate(&Inventory::default(), resource, ids).ok()
+}
+
+impl Allocator for VendorsHandle {
+    fn allocate<'a>(
+        &'a self,
+        resource: &'a Resource,
+        wanted: AllocationRequest<'a>,
+    ) -> AllocationFuture<'a, AllocationResponse> {
+        Box::pin(async move {
+            let ids = wanted.ids;
+            let asking = self.asking(&resource.source).await?;
+            match asking.grant(self, resource, ids).await {
+                Err(AllocateError::Away { by, why }) => {
+                    let answer = asking.by_recipes(self, resource, ids).await;
+                    answer.unwrap_or(Err(AllocateError::Away { by, why }))
+                }
+                answer => answer,
+            }
+        })
+    }
+
+    fn recheck_paths<'a>(
+        &'a self,
+        resource: &'a Resource,
+        grant: ContainerAllocation,
+    ) -> AllocationFuture<'a, ContainerAllocation> {
+        Box::pin(async move {
+            let asking = self.asking(&resource.source).await?;
+            asking.vouch(self, resource, grant).await
+        })
+    }
+
+    fn preferred<'a>(
+        &'a self,
+        resource: &'a Resource,
+        wish: PreferredRequest<'a>,
+    ) -> AllocationFuture<'a, Vec<String>> {
+        Box::pin(async move {
+            let asking = self.asking(&resource.source).await?;
+            let asked = question::Asked::Preferred(api::Preferred {
+                resource: resource.name.to_string(),
+                available: wish.available.to_vec(),
+                must: wish.must.to_vec(),
+                size: u32::try_from(wish.size).unwrap_or(u32::MAX),
+            });
+            match asking
+                .ask(asked, asking.deadline().min(PREFERRED_TIMEOUT))
+                .await?
+            {
+                answer::Answer::Choice(choice) => Ok(choice.devices),
+                _ => Err(asking.another()),
+            }
+        })
+    }
+
+    fn pre_start<'a>(
+        &'a self,
+        resource: &'a Resource,
+        wanted: AllocationRequest<'a>,
+    ) -> AllocationFuture<'a, ()> {
+        Box::pin(async move {
+            let asking = self.asking(&resource.source).await?;
+            let asked = question::Asked::PreStart(api::PreStart {
+                resource: resource.name.to_string(),
+                devices: wanted.ids.to_vec(),
+            });
+            match asking
+                .ask(asked, asking.deadline().min(PRE_START_TIMEOUT))
+                .await?
+            {
+                answer::Answer::Done(_) => Ok(()),
+                _ => Err(asking.another()),
+            }
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! Scans the machine: device nodes below `/dev`, hardware in sysfs, and devices of CDI specs.
+
+mod cdi_specs;
+mod match_devices;
+mod sysfs;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use self::{cdi_specs::CdiSpecs, match_devices::DeviceFinder, sysfs::Sysfs};
+use super::dir_watch::WatchDepth;
+use crate::{
+    Refusal,
+    declaration::{Declaration, DeviceSelector},
+    discovery::Discovery,
+    inventory::Inventory,
+    resource_name::ResourceName,
+};
+use machinist_base::{abs_path::AbsPath, error_chain::chain};
+use machinist_rootfs::{FileKind, Root, RootError, Stat};
+
+/// The maximum size of a sysfs attribute, one page.
+const MAX_ATTRIBUTE_BYTES: u64 = 4096;
+
+/// The state of systemd units: whether each is active. The state of other units is not known yet.
+pub type UnitStates = BTreeMap<String, bool>;
+
+/// The nearest directory at or above `path` that exists.
+pub(super) fn nearest_dir(root: &Root, path: &AbsPath) -> AbsPath {
+    let mut all = std::iter::once(path.clone()).chain(path.ancestors());
+    all.find(|dir| root.is_dir(dir).unwrap_or(false))
+        .unwrap_or_else(AbsPath::root)
+}
+
+/// The result of a scan.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Found devices, by resource.
+    pub(super) sightings: BTreeMap<ResourceName, Discovery>,
+    /// Problems that kept resources from being scanned.
+    pub(super) unseen: Vec<Refusal>,
+    /// The directories to watch for changes of the result.
+    pub(super) dirs: BTreeMap<AbsPath, WatchDepth>,
+}
+
+impl Scan {
+    /// Removes devices whose nodes were removed while the scan was under way.
+    pub(super) fn without(&mut self, gone: &BTreeSet<AbsPath>) {
+        for seen in self.sightings.values_mut() {
+            seen.found
+                .retain(|_, one| !one.nodes.iter().any(|node| gone.contains(&node.host)));
+        }
+    }
+}
+
+/// The location of a device node in sysfs.
+#[derive(Clone, Debug, Default)]
+struct SysfsLocation {
+    sysfs: Option<AbsPath>,
+    numa: Vec<u32>,
+}
+
+/// Scans the machine. Caches the locations of devices, since each takes many small reads.
+#[derive(Debug)]
+pub(super) struct Scanner {
+    root: Root,
+    places: HashMap<(FileKind, (u32, u32)), SysfsLocation>,
+}
+
+impl Scanner {
+    pub(super) fn new(root: Root) -> Self {
+        Self {
+            root,
+            places: HashMap::new(),
+        }
+    }
+
+    /// Clears the cache: device numbers are reused for other devices.
+    pub(super) fn forget(&mut self) {
+        self.places.clear();
+    }
+
+    pub(super) fn scan<'a>(
+        &mut self,
+        all: impl Iterator<Item = &'a Declaration>,
+        units: &UnitStates,
+        known: &Inventory,
+    ) -> Scan {
+        let all: Vec<_> = all.collect();
+        let mut dirs = BTreeMap::new();
+        let hardware = all.iter().any(|one| one.asks_hardware());
+        let sysfs = hardware.then(|| Sysfs::read(&self.root, &mut dirs));
+        let is_cdi = |entry: &DeviceSelector| matches!(entry, DeviceSelector::Cdi(_));
+        let cdi = all.iter().any(|one| one.matches.iter().any(is_cdi));
+        let specs = cdi.then(|| CdiSpecs::read(&self.root, &mut dirs));
+        let (sysfs, specs) = (sysfs.unwrap_or_default(), specs.unwrap_or_default());
+        let mut scan = Scan {
+            dirs,
+            ..Scan::default()
+        };
+        for declaration in all {
+            let finder = DeviceFinder::new(self, declaration, &sysfs, &mut scan.dirs);
+            let known = known.resources.get(&declaration.resource);
+            match finder.find(&specs, units, known.map(|one| &**one)) {
+                Some(seen) => {
+                    scan.sightings.insert(declaration.resource.clone(), seen);
+                }
+                None => scan.unseen = specs.problems.clone(),
+            }
+        }
+        scan
+    }
+
+    /// The location of the device with this number.
+    fn place(&mut self, kind: FileKind, number: (u32, u32)) -> SysfsLocation {
+        let root = &self.root;
+        let place = self.places.entry((kind, number));
+        place
+            .or_insert_with(|| place_of(root, kind, number))
+            .clone()
+    }
+}
+
+/// Whether `path` is a device node, with links followed.
+pub(super) fn is_device(root: &Root, path: &AbsPath) -> bool {
+    let found = follow(root, path).ok().flatten();
+    found.is_some_and(|(_, stat)| matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice))
+}
+
+/// The object to which `path` leads, and its path, with links followed.
+pub fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
+    let mut at = root.canonical(path)?;
+    for _ in 0..machinist_rootfs::MAX_SYMLINKS {
+        let Some(stat) = root.stat(&at)? else {
+            return Ok(None);
+        };
+        if stat.kind != FileKind::Link {
+            return Ok(Some((at, stat)));
+        }
+        let target = root.read_link(&at)?;
+        let Some(next) = joined(&at, &target) else {
+            return Ok(None);
+        };
+        at = root.canonical(&next)?;
+    }
+    Ok(None)
+}
+
+/// The path to which a link at `link` with the target `target` leads. The link's directory contains
+/// no links, so a leading `..` can be resolved by name.
+fn joined(link: &AbsPath, target: &str) -> Option<AbsPath> {
+    let mut base = link.parent()?;
+    if target.starts_with('/') {
+        base = AbsPath::root();
+    }
+    let mut rest = target.trim_start_matches('/').trim_end_matches('/');
+    while let Some(up) = rest.strip_prefix("../") {
+        base = base.parent().unwrap_or_else(AbsPath::root);
+        rest = up;
+    }
+    base.join(rest.trim_start_matches("./")).ok()
+}
+
+fn place_of(root: &Root, kind: FileKind, (major, minor): (u32, u32)) -> SysfsLocation {
+    let class = if kind == FileKind::BlockDevice {
+        "block"
+    } else {
+        "char"
+    };
+    // With a name after the link, `canonical` resolves the link itself.
+    let inside = AbsPath::new(format!("/sys/dev/{class}/{major}:{minor}/numa_node"));
+    let inside = inside.ok().and_then(|path| root.canonical(&path).ok());
+    let sysfs = inside.and_then(|inside| inside.parent());
+    let sysfs = sysfs.filter(|dir| dir.as_str().starts_with("/sys/devices/"));
+    SysfsLocation {
+        numa: sysfs
+            .as_ref()
+            .map(|dir| numa_of(root, dir))
+            .unwrap_or_default(),
+        sysfs,
+    }
+}
+
+/// The NUMA nodes of a device: its own, or that of its nearest ancestor that has one. The kernel
+/// writes -1 for "none".
+fn numa_of(root: &Root, sysfs: &AbsPath) -> Vec<u32> {
+    let hangs_on = std::iter::once(sysfs.clone())
+        .chain(sysfs.ancestors())
+        .take_while(|dir| dir.as_str().starts_with("/sys/devices/"));
+    let written = hangs_on.filter_map(|dir| {
+        let text = attribute(root, &dir, "numa_node")?;
+        text.parse::<i64>().ok()
+    });
+    // -1 of a child is no statement about its parent, which is read next.
+    written
+        .filter_map(|node| u32::try_from(node).ok())
+        .take(1)
+        .collect()
+}
+
+/// The content of a sysfs attribute, without the white space around it.
+fn attribute(root: &Root, dir: &AbsPath, file: &str) -> Option<String> {
+    // `device/…` may be a link to another directory, which must be in sysfs.
+    let path = root.canonical(&dir.join(file).ok()?).ok()?;
+    let inside = path.as_str().starts_with("/sys/");
+    let text = root
+        .read_text(&path, MAX_ATTRIBUTE_BYTES)
+        .ok()
+        .filter(|_| inside)?;
+    Some(text.trim().to_owned())
+}
+
+/// The names in a directory; empty if it does not exist. Other errors are logged.
+fn names(root: &Root, dir: &AbsPath) -> Result<Vec<String>, ()> {
+    match root.list(dir) {
+        Ok(entries) => Ok(entries.into_iter().map(|entry| entry.name).collect()),
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) => {
+            tracing::warn!("device scan failed: {}", chain(&error));
+            Err(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

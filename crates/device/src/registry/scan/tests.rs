@@ -1,0 +1,72 @@
+use super::*;
+use crate::discovery::DiscoveredDevice;
+
+#[test]
+fn links_are_joined_by_name() {
+    let link: AbsPath = "/dev/serial/by-id/usb".parse().unwrap();
+    for (target, expected) in [
+        ("../../ttyUSB0", Some("/dev/ttyUSB0")),
+        ("/dev/null", Some("/dev/null")),
+        ("./x", Some("/dev/serial/by-id/x")),
+        ("../../../../../etc/shadow", Some("/etc/shadow")),
+        ("a/../b", None),
+        ("", None),
+    ] {
+        let got = joined(&link, target);
+        assert_eq!(got.as_ref().map(AbsPath::as_str), expected, "{target}");
+    }
+}
+
+#[test]
+fn what_went_while_it_was_looked_at_was_not_seen() {
+    let path = |text: &str| AbsPath::new(text).unwrap();
+    let sighted = |node: &str| DiscoveredDevice {
+        nodes: vec![path(node).into()],
+        ..DiscoveredDevice::default()
+    };
+    let mut seen = Discovery::default();
+    for id in ["a", "b"] {
+        seen.found
+            .insert(id.to_owned(), sighted(&format!("/dev/{id}")));
+    }
+    let name = ResourceName::new("acme.dev/x").unwrap();
+    let mut scan = Scan::default();
+    scan.sightings.insert(name.clone(), seen);
+    scan.without(&[path("/dev/b")].into());
+    let left: Vec<_> = scan.sightings[&name].found.keys().collect();
+    assert_eq!(left, ["a"]);
+}
+
+#[test]
+fn a_device_is_near_to_the_node_of_what_it_hangs_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::open(dir.path()).unwrap();
+    let put = |path: &str, text: &str| {
+        let path: AbsPath = path.parse().unwrap();
+        root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
+        root.replace(&path, text.as_bytes(), 0o644).unwrap();
+    };
+    put("/sys/devices/pci0/0000:01/numa_node", "1\n");
+    put("/sys/devices/pci0/0000:01/tty/ttyA/numa_node", "-1\n");
+    put("/sys/devices/pci0/0000:02/numa_node", "-1\n");
+    put("/sys/dev/char/keep", "");
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the kernel makes these links, not the agent"
+    )]
+    for (number, to) in [("4:1", "pci0/0000:01/tty/ttyA"), ("4:2", "pci0/0000:02")] {
+        let link = dir.path().join("sys/dev/char").join(number);
+        std::os::unix::fs::symlink(format!("../../devices/{to}"), link).unwrap();
+    }
+    assert_eq!(place_of(&root, FileKind::CharDevice, (4, 1)).numa, [1]);
+    assert!(
+        place_of(&root, FileKind::CharDevice, (4, 2))
+            .numa
+            .is_empty()
+    );
+    assert!(
+        place_of(&root, FileKind::CharDevice, (4, 3))
+            .numa
+            .is_empty()
+    );
+}

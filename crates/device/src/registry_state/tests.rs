@@ -1,0 +1,317 @@
+use super::*;
+use crate::{discovery::DiscoveredDevice, resource_name::device_id};
+
+const NOW: Duration = Duration::from_secs(1000);
+
+fn path(text: &str) -> AbsPath {
+    text.parse().unwrap()
+}
+
+fn text(resource: &str, node: &str) -> String {
+    format!(
+        "{{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {{name: x}}, \
+         spec: {{resource: {resource}, match: [{{path: {node}}}]}}}}"
+    )
+}
+
+fn files(given: &[(&str, &str)]) -> ConfigFiles {
+    given
+        .iter()
+        .map(|(file, text)| (path(file), Ok((*text).to_owned())))
+        .collect()
+}
+
+/// Records a scan in which every path that a declaration in force names is a device, or is absent.
+fn see(ledger: &mut RegistryState, there: bool) {
+    let sightings = ledger
+        .in_force()
+        .map(|declaration| {
+            let mut seen = Discovery::default();
+            for node in declaration.paths().filter_map(|glob| glob.literal()) {
+                if there {
+                    let sighted = DiscoveredDevice {
+                        nodes: vec![node.clone().into()],
+                        ..DiscoveredDevice::default()
+                    };
+                    seen.found.insert(device_id(node.as_str()), sighted);
+                } else {
+                    let why = format!("{node} does not exist");
+                    seen.absent.insert(node.clone(), why);
+                }
+            }
+            (declaration.resource.clone(), seen)
+        })
+        .collect();
+    ledger.record_scan(&sightings, NOW, false);
+}
+
+fn told(ledger: &RegistryState) -> Vec<String> {
+    let inventory = ledger.inventory();
+    let resources = inventory.resources.values();
+    resources
+        .flat_map(|resource| {
+            let of = resource.name.clone();
+            resource
+                .devices
+                .iter()
+                .map(move |(id, device)| format!("{of} {id} {}", device.health))
+        })
+        .chain(inventory.problems.iter().map(ToString::to_string))
+        .collect()
+}
+
+#[test]
+fn a_broken_file_is_reported_and_its_last_good_version_stays_in_force() {
+    let mut ledger = RegistryState::default();
+    let good = text("acme.dev/a", "/dev/a");
+    ledger.files(files(&[
+        ("/etc/a.yaml", &good),
+        ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
+    ]));
+    see(&mut ledger, true);
+    ledger.files(files(&[
+        ("/etc/a.yaml", "spec: {resource: [}"),
+        ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
+    ]));
+    see(&mut ledger, true);
+    let now = told(&ledger);
+    assert_eq!(now[..2], ["acme.dev/a a Healthy", "acme.dev/b b Healthy"]);
+    assert!(now[2].starts_with("/etc/a.yaml:1:"), "{now:?}");
+    ledger.files(files(&[("/etc/a.yaml", &good)]));
+    assert_eq!(told(&ledger), ["acme.dev/a a Healthy"]);
+}
+
+#[test]
+fn the_last_good_version_is_in_force_after_an_agent_restart_too() {
+    let mut before = RegistryState::default();
+    before.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    see(&mut before, true);
+    before.files(files(&[("/etc/a.yaml", "broken")]));
+    let saved = serde_json::to_string(&before.save("boot-1")).unwrap();
+    let mut after = RegistryState::default();
+    after.restore(serde_json::from_str(&saved).unwrap(), "boot-1", |_| false);
+    assert_eq!(told(&after), ["acme.dev/a a Healthy"]);
+    after.files(files(&[("/etc/a.yaml", "broken")]));
+    see(&mut after, true);
+    assert_eq!(after.in_force().count(), 1);
+    assert_eq!(after.inventory().problems.len(), 1);
+}
+
+#[test]
+fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
+    let mut before = RegistryState::default();
+    before.files(files(&[
+        ("/etc/a.yaml", &text("acme.dev/a", "/dev/a")),
+        ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
+    ]));
+    see(&mut before, true);
+    let mut after = RegistryState::default();
+    after.restore(before.save("boot-1"), "boot-2", |node| {
+        node.as_str() == "/dev/b"
+    });
+    assert_eq!(
+        told(&after),
+        ["acme.dev/a a Unhealthy", "acme.dev/b b Healthy"]
+    );
+    let mut newer = RegistryState::default();
+    newer.restore(
+        RegistryCheckpoint {
+            version: CHECKPOINT_VERSION + 1,
+            ..before.save("boot-1")
+        },
+        "boot-1",
+        |_| true,
+    );
+    assert!(told(&newer).is_empty());
+}
+
+#[test]
+fn one_file_owns_a_resource_and_both_sides_are_told() {
+    let mut ledger = RegistryState::default();
+    let (first, second) = (text("acme.dev/x", "/dev/a"), text("acme.dev/x", "/dev/b"));
+    ledger.files(files(&[("/run/b.yaml", &second)]));
+    ledger.files(files(&[("/etc/a.yaml", &first), ("/run/b.yaml", &second)]));
+    see(&mut ledger, true);
+    assert_eq!(
+        told(&ledger),
+        [
+            "acme.dev/x b Healthy",
+            "/etc/a.yaml: spec.resource: acme.dev/x is already offered by /run/b.yaml, which takes precedence [EntryDuplicate]",
+            "/run/b.yaml: spec.resource: acme.dev/x is also offered by /etc/a.yaml, which is ignored [EntryDuplicate]",
+        ]
+    );
+    ledger.files(files(&[("/etc/a.yaml", &first)]));
+    see(&mut ledger, true);
+    assert_eq!(told(&ledger), ["acme.dev/x a Healthy"]);
+}
+
+#[test]
+fn a_device_whose_name_went_is_told_at_once_and_as_the_next_look_finds_it() {
+    let mut ledger = RegistryState::default();
+    ledger.files(files(&[
+        ("/etc/a.yaml", &text("acme.dev/a", "/dev/a")),
+        ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
+        ("/etc/z.yaml", &text("acme.dev/z", "/dev/z*")),
+    ]));
+    see(&mut ledger, true);
+    let names: BTreeSet<_> = ["/dev/a", "/dev/c"].map(path).into();
+    assert_eq!(ledger.mark_removed(&names, NOW), [path("/dev/a")].into());
+    let at_once = ledger.inventory();
+    assert_eq!(
+        told(&ledger),
+        ["acme.dev/a a Unhealthy", "acme.dev/b b Healthy"]
+    );
+    let mut sightings = BTreeMap::new();
+    let mut seen = Discovery::default();
+    let why = "/dev/a does not exist".to_owned();
+    seen.absent.insert(path("/dev/a"), why);
+    sightings.insert(ResourceName::new("acme.dev/a").unwrap(), seen);
+    ledger.record_scan(&sightings, NOW, false);
+    assert_eq!(ledger.inventory(), at_once);
+    let grouped = text("acme.dev/b", "/dev/b").replace("match", "group: {by: usbPath}, match");
+    ledger.files(files(&[("/etc/b.yaml", &grouped)]));
+    let other = ledger.mark_removed(&[path("/dev/b")].into(), NOW);
+    assert_eq!(other, BTreeSet::new(), "a card may have other nodes");
+}
+
+#[test]
+fn a_resource_that_did_not_change_keeps_its_place_in_memory() {
+    let mut ledger = RegistryState::default();
+    ledger.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    see(&mut ledger, true);
+    let first = ledger.inventory();
+    see(&mut ledger, true);
+    let (_, one) = first.resources.first_key_value().unwrap();
+    let second = ledger.inventory();
+    assert!(Arc::ptr_eq(one, second.resources.values().next().unwrap()));
+    see(&mut ledger, false);
+    assert_eq!(told(&ledger), ["acme.dev/a a Unhealthy"]);
+}
+
+fn offer(source: ResourceSource, name: &str) -> Resource {
+    Resource {
+        name: ResourceName::new(name).unwrap(),
+        source,
+        ..crate::testing::resource(1, &[("a", &[])])
+    }
+}
+
+#[test]
+fn the_first_owner_keeps_a_name_and_the_next_takes_over_when_it_goes() {
+    let (acme, other) = (
+        ResourceSource::Vendor("acme".into()),
+        ResourceSource::Plugin("other".into()),
+    );
+    let name = ResourceName::new("acme.dev/x").unwrap();
+    let mut ledger = RegistryState::default();
+    assert_eq!(
+        ledger.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO),
+        acme
+    );
+    assert_eq!(
+        ledger.offer(offer(other.clone(), "acme.dev/x"), Duration::ZERO),
+        acme
+    );
+    let inventory = ledger.inventory();
+    assert_eq!(inventory.resources[&name].source, acme);
+    assert_eq!(inventory.problems.len(), 2, "reported for both");
+    ledger.withdraw(&acme, None);
+    assert_eq!(ledger.inventory().resources[&name].source, other);
+    ledger.withdraw(&other, Some(&name));
+    assert_eq!(ledger.inventory(), Inventory::default());
+}
+
+#[test]
+fn what_was_offered_outlives_the_agent_and_waits_for_its_source_after_a_boot() {
+    let acme = ResourceSource::Vendor("acme".into());
+    let mut before = RegistryState::default();
+    before.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
+    let saved = before.save("boot");
+    for (boot, health) in [("boot", Health::Healthy), ("next", Health::Unhealthy)] {
+        let mut ledger = RegistryState::default();
+        ledger.restore(saved.clone(), boot, |_| true);
+        let inventory = ledger.inventory();
+        let resource = inventory.resources.values().next().unwrap();
+        assert_eq!(
+            (&resource.source, resource.devices["a"].health),
+            (&acme, health)
+        );
+    }
+}
+
+#[test]
+fn the_first_owner_keeps_a_name_over_a_restart_of_the_agent() {
+    let acme = ResourceSource::Vendor("acme".into());
+    let name = ResourceName::new("acme.dev/x").unwrap();
+    let mut before = RegistryState::default();
+    before.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
+    before.files(files(&[("/etc/a.yaml", &text("acme.dev/x", "/dev/a"))]));
+    assert_eq!(before.inventory().resources[&name].source, acme);
+    let mut after = RegistryState::default();
+    after.restore(before.save("boot"), "boot", |_| true);
+    assert_eq!(after.inventory().resources[&name].source, acme);
+}
+
+#[test]
+fn files_of_a_directory_that_cannot_be_read_stay_in_force() {
+    let mut ledger = RegistryState::default();
+    ledger.files(files(&[("/etc/d/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    see(&mut ledger, true);
+    let unread = Refusal::new(Reason::SourceUnreadable, "too many open files");
+    ledger.files([(path("/etc/d"), Err(unread))].into());
+    assert_eq!(ledger.inventory().resources.len(), 1);
+    assert_eq!(ledger.inventory().problems.len(), 1);
+    ledger.files(ConfigFiles::new());
+    assert!(ledger.inventory().resources.is_empty());
+}
+
+#[test]
+fn a_device_of_a_live_source_whose_health_comes_and_goes_is_held_back() {
+    let acme = ResourceSource::Vendor("acme".into());
+    let mut ledger = RegistryState::default();
+    let say = |ledger: &mut RegistryState, well: bool, at: u64| {
+        let mut offer = offer(acme.clone(), "acme.dev/x");
+        if !well {
+            let device = offer.devices.get_mut("a").unwrap();
+            (device.health, device.reason) = (Health::Unhealthy, Some("hot".into()));
+        }
+        ledger.offer(offer, Duration::from_secs(at));
+        ledger.release_held_devices(Duration::from_secs(at))
+    };
+    say(&mut ledger, true, 0);
+    say(&mut ledger, false, 100);
+    assert_eq!(say(&mut ledger, true, 101), None, "once is no flapping");
+    say(&mut ledger, false, 103);
+    assert_eq!(say(&mut ledger, true, 104), Some(Duration::from_secs(1)));
+    let device = |ledger: &RegistryState| {
+        let inventory = ledger.inventory();
+        let resource = inventory.resources.values().next().unwrap();
+        (
+            resource.devices["a"].health,
+            resource.devices["a"].reason.clone(),
+        )
+    };
+    let (health, why) = device(&ledger);
+    assert_eq!(health, Health::Unhealthy);
+    assert_eq!(
+        why.unwrap(),
+        "a is flapping; it must stay present for a while"
+    );
+    assert_eq!(ledger.release_held_devices(Duration::from_secs(105)), None);
+    assert_eq!(device(&ledger), (Health::Healthy, None));
+    assert_eq!(ledger.save("boot").resources.len(), 1);
+}
+
+#[test]
+fn what_a_live_source_offers_no_more_is_forgotten_though_another_has_the_name() {
+    let (acme, other) = (
+        ResourceSource::Vendor("acme".into()),
+        ResourceSource::Plugin("other".into()),
+    );
+    let mut ledger = RegistryState::default();
+    ledger.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
+    ledger.offer(offer(other.clone(), "acme.dev/x"), Duration::ZERO);
+    ledger.only(&other, &BTreeSet::new());
+    ledger.withdraw(&acme, None);
+    assert_eq!(ledger.inventory(), Inventory::default());
+}

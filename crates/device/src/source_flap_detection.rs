@@ -1,0 +1,118 @@
+//! Flap detection for devices of live sources: a device whose health flaps is held back, like one
+//! that is plugged and unplugged repeatedly.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    flap_detection::DeviceFlapState,
+    inventory::{Health, Resource},
+};
+
+/// The presence of the devices of one offer. It does no I/O: the caller passes in the offers and the
+/// time.
+///
+/// Devices that have been healthy since they were first seen need no entry; most devices are.
+#[derive(Debug, Default)]
+pub(super) struct FlapTracker {
+    presences: BTreeMap<String, DeviceFlapState>,
+    /// The number of devices of the largest offer: all of them may disappear and return at once.
+    largest: usize,
+    /// The offer with flapping devices marked as unhealthy; none if no device is held back.
+    held: Option<Arc<Resource>>,
+}
+
+impl FlapTracker {
+    /// Records the offer that follows `before`. A device that is not in it any more counts as absent.
+    pub(super) fn record_offer(
+        &mut self,
+        before: Option<&Arc<Resource>>,
+        offer: &Arc<Resource>,
+        now: Duration,
+    ) {
+        let before = before.into_iter().flat_map(|one| one.devices.keys());
+        for id in before.filter(|id| !offer.devices.contains_key(*id)) {
+            self.see(id, false, now);
+        }
+        // Removes entries of devices that have been absent for long, or, if there are too many, of
+        // all absent devices, so that a source that keeps using new ids cannot fill the memory.
+        self.largest = self.largest.max(offer.devices.len());
+        let most = 2 * self.largest;
+        let full = self.presences.len() > most;
+        self.presences.retain(|id, presence| {
+            offer.devices.contains_key(id) || !full && !presence.is_expired(now)
+        });
+        for (id, device) in &offer.devices {
+            self.see(id, device.health == Health::Healthy, now);
+        }
+        self.update_holds(offer, now);
+    }
+
+    fn see(&mut self, id: &str, well: bool, now: Duration) {
+        match self.presences.get_mut(id) {
+            Some(presence) => presence.record_presence(well, now),
+            None if well => {}
+            None => {
+                let gone = DeviceFlapState::first(false, now);
+                self.presences.insert(id.to_owned(), gone);
+            }
+        }
+    }
+
+    /// Updates which devices are held back. Returns the time until the next one is allocatable.
+    pub(super) fn update_holds(
+        &mut self,
+        offer: &Arc<Resource>,
+        now: Duration,
+    ) -> Option<Duration> {
+        let wait = |id: &String| self.presences.get(id)?.remaining_hold(now);
+        let waiting: Vec<(&String, Duration)> = offer
+            .devices
+            .keys()
+            .filter_map(|id| Some((id, wait(id)?)))
+            .filter(|(_, wait)| !wait.is_zero())
+            .collect();
+        let next = waiting.iter().map(|(_, wait)| *wait).min();
+        self.held = next.map(|_| {
+            let mut shown = Resource::clone(offer);
+            for (id, _) in waiting {
+                if let Some(device) = shown.devices.get_mut(id) {
+                    let why = format!("{id} is flapping; it must stay present for a while");
+                    (device.health, device.reason) = (Health::Unhealthy, Some(why));
+                }
+            }
+            Arc::new(shown)
+        });
+        next
+    }
+
+    /// The resource to publish instead of the offer.
+    pub(super) const fn with_holds(&self) -> Option<&Arc<Resource>> {
+        self.held.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::resource;
+
+    #[test]
+    fn devices_that_all_leave_the_list_and_come_back_are_held_back() {
+        let full = Arc::new(resource(1, &[("a", &[]), ("b", &[]), ("c", &[])]));
+        let none = Arc::new(resource(1, &[]));
+        let mut comings = FlapTracker::default();
+        let at = Duration::from_secs;
+        comings.record_offer(None, &full, at(0));
+        for round in 0..4 {
+            comings.record_offer(Some(&full), &none, at(100 + round));
+            comings.record_offer(Some(&none), &none, at(100 + round));
+            comings.record_offer(Some(&none), &full, at(100 + round));
+        }
+        let held = comings.with_holds().expect("held back");
+        let reasons = held.devices.values().map(|one| one.reason.as_deref());
+        let reasons: Vec<_> = reasons.collect();
+        assert_eq!(reasons.len(), 3);
+        let told = |why: &Option<&str>| why.is_some_and(|why| why.contains("flapping"));
+        assert!(reasons.iter().all(told), "{reasons:?}");
+    }
+}

@@ -1,0 +1,61 @@
+//! Parses, validates and merges MachineConfig, Ignition and Butane documents into the desired state
+//! of a machine.
+//!
+//! Texts become [`ConfigDocument`]s ([`parse`]), documents become one [`MachineConfig`] ([`merge`]), and
+//! equal machines have equal digests ([`digest`]), independent of the spelling. This module does no
+//! I/O and uses no clock.
+
+mod account;
+mod butane;
+mod butane_local;
+mod canonical;
+mod content_source;
+mod defaults;
+mod diagnostics;
+mod disk_layout;
+mod field_path;
+mod field_reader;
+mod ignition;
+mod kernel_arguments;
+mod load;
+mod manifest_writer;
+mod merge;
+mod model;
+mod os_config;
+mod parser;
+mod partial;
+mod path_conflicts;
+mod refusal;
+mod rejected_texts;
+mod role_selection;
+mod scalar;
+mod unit_check;
+mod unit_file;
+mod unknown_keys;
+mod warning;
+mod yaml_tree;
+
+pub use account::{Group, PasswordHash, UserAccount};
+pub use butane_local::{LocalEntry, LocalError, LocalFileSource, LocalKind, NoLocalFiles};
+pub use canonical::{
+    CanonicalError, digest, from_canonical_json, from_portable_json, rendered_name,
+    to_canonical_json, to_portable_json,
+};
+pub use content_source::decode_base64;
+pub use defaults::{DIRECTORY_MODE, FILE_MODE};
+pub use disk_layout::DiskLayout;
+pub use ignition::place_fault;
+pub use kernel_arguments::{KernelArgument, KernelCommandLine, kernel_argument_fault};
+pub use load::{
+    CONFIG_EXTENSIONS, ConfigLoader, RejectedConfig, documents_from_files, is_config_name,
+};
+pub use manifest_writer::{MissingContent, to_machine_config, to_machine_config_yaml};
+pub use merge::{MergeOrder, merge};
+pub use model::{
+    Content, CreationNotes, Directory, EntryKind, EntryOrigin, EntryOrigins, File, Link,
+    MachineConfig, Overwrite, Owner, Release, Unit, UnitName, User,
+};
+pub use os_config::{ClusterBaseline, OsConfig, declared};
+pub use parser::{ConfigDocument, ConfigRules, TextSource, parse};
+pub use refusal::Refusal;
+pub use unit_file::{UnitFault, UnitFile, split_words};

@@ -1,0 +1,497 @@
+//! Translates a config into the desired objects of one machine, by canonical path.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry as MapEntry},
+    sync::Arc,
+};
+
+use super::{
+    MachineFacts, ObjectKind, UserFacts,
+    accounts::{self, Accounts},
+    enablement, hard_links, is_layout, ssh_keys, units,
+};
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{
+    Content, EntryKind, EntryOrigin, FILE_MODE, MachineConfig, Owner, Refusal, place_fault,
+};
+
+/// The entry of a config that an object belongs to, by the names of [`super::Change`].
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct DesiredEntry {
+    pub(super) kind: EntryKind,
+    pub(super) name: Arc<str>,
+    pub(super) origin: EntryOrigin,
+}
+
+/// One object in its desired state. Owners are numeric.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum ObjectSpec {
+    File {
+        content: Content,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    },
+    Directory {
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    },
+    /// A file or directory of which only the kind is fixed: a mode or owner that is not set stays unchanged on the
+    /// machine, and the content of a file always does.
+    Partial {
+        directory: bool,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Link {
+        target: String,
+        uid: u32,
+        gid: u32,
+    },
+    /// A hard link to the file at this canonical path, which is not itself a hard link of the config; with the
+    /// inode number of the file that exists there now.
+    Hard {
+        target: AbsPath,
+        inode: Option<u64>,
+    },
+}
+
+/// An object, its path as spelled in the config, and the entry it belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct DesiredObject {
+    pub(super) entry: DesiredEntry,
+    pub(super) asked: AbsPath,
+    pub(super) object: ObjectSpec,
+}
+
+/// The objects that a config wants, and the paths that it wants to be absent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DesiredTree {
+    /// The objects that must exist.
+    pub(super) objects: BTreeMap<AbsPath, DesiredObject>,
+    /// The paths that must be absent.
+    pub(super) absent: BTreeMap<AbsPath, DesiredEntry>,
+    /// Paths where a wanted object replaces another one that the config removes.
+    pub(super) freed: BTreeSet<AbsPath>,
+    /// Directories to create with these attributes if they are missing; existing ones are not changed.
+    pub(super) parents: BTreeMap<AbsPath, ObjectSpec>,
+    /// Units that would start at boot if they were enabled, by the unit whose enablement starts them.
+    pub(super) starts: BTreeMap<String, BTreeSet<String>>,
+    /// The units that are enabled because the presets enable them.
+    pub(super) preset: BTreeSet<String>,
+    /// Files of the base config's users where keys were written if sshd had another configuration then.
+    pub(super) earlier_keys: BTreeMap<AbsPath, DesiredObject>,
+    /// Entries of users and groups.
+    pub(super) accounts: Accounts,
+    /// What the config or this host does not allow.
+    pub(super) refusals: Vec<Refusal>,
+    /// SSH keys that are not written to any file, with the reason; each is also a warning.
+    pub(super) skipped: Vec<String>,
+    /// Warnings for the operator.
+    pub(super) warnings: Vec<String>,
+    /// Paths of the base config that are left in the state that a user gave them.
+    pub(super) left_behind: Vec<String>,
+}
+
+/// Which of the two configs a layout belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ConfigSide<'a> {
+    /// The base config: its paths are resolved in the tree of today.
+    Before,
+    /// The desired config; the value is the base config.
+    After(&'a MachineConfig),
+}
+
+impl DesiredTree {
+    /// The objects of `config` on the machine that `observed` shows.
+    pub(super) fn of(
+        config: &MachineConfig,
+        observed: &MachineFacts,
+        side: ConfigSide<'_>,
+    ) -> Self {
+        let mut layout = Self::default();
+        let accounts = match side {
+            ConfigSide::Before => Accounts::default(),
+            ConfigSide::After(_) => accounts::accounts(config, observed),
+        };
+        let place = PathResolver {
+            observed,
+            before: matches!(side, ConfigSide::Before),
+            from: match side {
+                ConfigSide::Before => None,
+                ConfigSide::After(from) => Some(from),
+            },
+            users: accounts.users.clone(),
+            groups: accounts.groups.clone(),
+            gone: accounts.gone.clone(),
+        };
+        layout.add_accounts(accounts, &place);
+        layout.add_entries(config, &place);
+        hard_links::add(&mut layout, config, &place);
+        units::add(&mut layout, config, &place, side);
+        ssh_keys::add(&mut layout, config, &place);
+        let objects = &layout.objects;
+        let freed = layout
+            .absent
+            .extract_if(.., |path, _| objects.contains_key(path));
+        layout.freed = freed.map(|(path, _)| path).collect();
+        layout.refuse_objects_below_others();
+        layout.refuse_odd_hard_links(observed);
+        layout
+    }
+
+    fn add_entries(&mut self, config: &MachineConfig, place: &PathResolver<'_>) {
+        for (path, file) in &config.files {
+            let entry = DesiredEntry::new(EntryKind::File, path.shared(), &file.origin);
+            let owner = (file.user.as_ref(), file.group.as_ref());
+            if let Some((uid, gid)) = self.owner(place, owner, &entry) {
+                let object = match file.content.clone() {
+                    Some(content) => ObjectSpec::File {
+                        content,
+                        mode: file.mode.unwrap_or(FILE_MODE),
+                        uid: uid.unwrap_or(0),
+                        gid: gid.unwrap_or(0),
+                    },
+                    None => ObjectSpec::Partial {
+                        directory: false,
+                        mode: file.mode,
+                        uid,
+                        gid,
+                    },
+                };
+                self.add(place, path, entry, object);
+            }
+        }
+        for (path, directory) in &config.directories {
+            let entry = DesiredEntry::new(EntryKind::Directory, path.shared(), &directory.origin);
+            let owner = (directory.user.as_ref(), directory.group.as_ref());
+            if let Some((uid, gid)) = self.owner(place, owner, &entry) {
+                let object = match (directory.mode, uid, gid) {
+                    (Some(mode), Some(uid), Some(gid)) => ObjectSpec::Directory { mode, uid, gid },
+                    (None, None, None) if place.is_layout_link(path) => continue,
+                    (mode, uid, gid) => ObjectSpec::Partial {
+                        directory: true,
+                        mode,
+                        uid,
+                        gid,
+                    },
+                };
+                self.add(place, path, entry, object);
+            }
+        }
+        for (path, link) in config.links.iter().filter(|(_, link)| !link.hard) {
+            let entry = DesiredEntry::new(EntryKind::Link, path.shared(), &link.origin);
+            let owner = (Some(&link.user), Some(&link.group));
+            if let Some((uid, gid)) = self.owner(place, owner, &entry) {
+                let (uid, gid) = (uid.unwrap_or(0), gid.unwrap_or(0));
+                let target = link.target.clone();
+                self.add(place, path, entry, ObjectSpec::Link { target, uid, gid });
+            }
+        }
+    }
+
+    /// Adds one object. Two entries that want the same of it under two names are merged, others are refused.
+    pub(super) fn add(
+        &mut self,
+        place: &PathResolver<'_>,
+        asked: &AbsPath,
+        entry: DesiredEntry,
+        object: ObjectSpec,
+    ) {
+        let canonical = place.of(asked);
+        if canonical != *asked
+            && !place.kept(asked)
+            && let Some(why) = place_fault(&canonical)
+        {
+            let message = format!("{asked} is {canonical} on this machine: {why}");
+            let refusal = Refusal::new(Reason::PathInvalid, message).at(&entry.origin);
+            self.refusals.push(refusal);
+            return;
+        }
+        let there = match self.objects.entry(canonical) {
+            MapEntry::Vacant(free) => {
+                let asked = asked.clone();
+                free.insert(DesiredObject {
+                    entry,
+                    asked,
+                    object,
+                });
+                return;
+            }
+            MapEntry::Occupied(there) => there,
+        };
+        let path = there.key();
+        match there.get() {
+            // The enablement of a unit may also be written as a link entry.
+            there if there.object.same_link(path, &object) => {}
+            there if there.asked != *asked && there.object == object => {}
+            there => {
+                let (reason, message) = if there.asked == *asked {
+                    (
+                        Reason::EntryDuplicate,
+                        format!(
+                            "{asked} is defined twice, by {} and by {}",
+                            there.entry, entry
+                        ),
+                    )
+                } else {
+                    (
+                        Reason::SameObject,
+                        format!(
+                            "{asked} and {} are the same object on this machine: {path}",
+                            there.asked
+                        ),
+                    )
+                };
+                self.refusals
+                    .push(Refusal::new(reason, message).at(&entry.origin));
+            }
+        }
+    }
+
+    fn owner(
+        &mut self,
+        place: &PathResolver<'_>,
+        (user, group): (Option<&Owner>, Option<&Owner>),
+        entry: &DesiredEntry,
+    ) -> Option<(Option<u32>, Option<u32>)> {
+        let uid = user.map(|user| place.user(user));
+        let gid = group.map(|group| place.group(group));
+        for (id, what, given) in [(uid, "user", user), (gid, "group", group)] {
+            if let (Some(None), Some(given)) = (id, given) {
+                let message = format!(
+                    "{entry}: this machine has no {what} {:?}",
+                    given.to_string()
+                );
+                let refusal = Refusal::new(Reason::FileOwnerUnknown, message).at(&entry.origin);
+                self.refusals
+                    .push(refusal.expected(format!("a {what} of this machine, or a numeric ID")));
+            }
+        }
+        // Refuses an owner or group that is set but unknown.
+        match (uid, gid) {
+            (Some(None), _) | (_, Some(None)) => None,
+            (uid, gid) => Some((uid.flatten(), gid.flatten())),
+        }
+    }
+
+    /// Refuses objects below a file or link.
+    fn refuse_objects_below_others(&mut self) {
+        let mut clear: BTreeSet<AbsPath> = BTreeSet::new();
+        let mut last = None;
+        for (path, wanted) in &self.objects {
+            // Consecutive paths are usually in the same directory.
+            if last == Some(path.directory()) {
+                continue;
+            }
+            let Some(other) = self.no_directory_above(path, &mut clear) else {
+                last = Some(path.directory());
+                continue;
+            };
+            let message = format!(
+                "{} is below {}, which is not a directory in this config",
+                wanted.asked, other.asked
+            );
+            let refusal = Refusal::new(Reason::PathInvalid, message);
+            self.refusals.push(refusal.at(&wanted.entry.origin));
+        }
+    }
+
+    /// The nearest object above `path` that is not a directory. `clear` holds paths with checked parents.
+    fn no_directory_above(
+        &self,
+        path: &AbsPath,
+        clear: &mut BTreeSet<AbsPath>,
+    ) -> Option<&DesiredObject> {
+        for above in path.ancestors() {
+            let other = self.objects.get(&above);
+            let holds = |other: &&DesiredObject| other.object.kind() == ObjectKind::Directory;
+            if let Some(other) = other.filter(|other| !holds(other)) {
+                return Some(other);
+            }
+            if !clear.insert(above) {
+                break;
+            }
+        }
+        None
+    }
+}
+
+/// Resolves paths and owners on one machine.
+pub(super) struct PathResolver<'a> {
+    pub(super) observed: &'a MachineFacts,
+    pub(super) before: bool,
+    /// The base config, if the layout is for the desired config.
+    pub(super) from: Option<&'a MachineConfig>,
+    /// The users and groups that this config creates, and the users that it removes.
+    pub(super) users: BTreeMap<String, UserFacts>,
+    pub(super) groups: BTreeMap<String, u32>,
+    pub(super) gone: BTreeSet<String>,
+}
+
+impl PathResolver<'_> {
+    /// The canonical path of a path in the config.
+    pub(super) fn of(&self, path: &AbsPath) -> AbsPath {
+        let canonical = if self.before {
+            &self.observed.canonical_before
+        } else {
+            &self.observed.canonical
+        };
+        canonical.get(path).unwrap_or(path).clone()
+    }
+
+    /// Whether the base config has an entry for this path.
+    fn kept(&self, path: &AbsPath) -> bool {
+        self.from.is_none_or(|from| {
+            from.files.contains_key(path)
+                || from.directories.contains_key(path)
+                || from.links.contains_key(path)
+        })
+    }
+
+    /// Whether a layout link that leads to a directory exists there: it satisfies a wanted directory without mode
+    /// and owner.
+    fn is_layout_link(&self, path: &AbsPath) -> bool {
+        let place = self.of(path);
+        let end = self.observed.link_ends.get(&place);
+        let directory = end.is_some_and(|end| end.kind == Some(ObjectKind::Directory));
+        directory && (is_layout(&place) || self.observed.layout_targets.contains(&place))
+    }
+
+    fn user(&self, owner: &Owner) -> Option<u32> {
+        match owner {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) if name == "root" => Some(0),
+            Owner::Name(name) => self.account(name).map(|account| account.uid),
+        }
+    }
+
+    /// A user of the planned machine: users to be created come before existing ones.
+    pub(super) fn account(&self, name: &str) -> Option<&UserFacts> {
+        let there = || self.observed.users.get(name);
+        let found = self.users.get(name).or_else(there);
+        found.filter(|_| !self.gone.contains(name))
+    }
+
+    fn group(&self, owner: &Owner) -> Option<u32> {
+        match owner {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) if name == "root" => Some(0),
+            Owner::Name(name) => {
+                let made = self.groups.get(name);
+                made.or_else(|| self.observed.groups.get(name)).copied()
+            }
+        }
+    }
+}
+
+impl DesiredEntry {
+    pub(super) fn new(kind: EntryKind, name: impl Into<Arc<str>>, origin: &EntryOrigin) -> Self {
+        Self {
+            kind,
+            name: name.into(),
+            origin: origin.clone(),
+        }
+    }
+}
+
+/// `unit chronyd.service`, `file /etc/chrony.conf`.
+impl std::fmt::Display for DesiredEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", noun(self.kind), self.name)
+    }
+}
+
+/// The name of this entry kind in messages.
+pub(super) fn noun(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::File => "file",
+        EntryKind::Directory => "directory",
+        EntryKind::Link => "link",
+        EntryKind::Unit => "unit",
+        EntryKind::DropIn => "drop-in",
+        EntryKind::Enablement => "enablement of",
+        EntryKind::Mask => "mask of",
+        EntryKind::User => "user",
+        EntryKind::Group => "group",
+        EntryKind::SSHKey => "SSH keys of",
+        EntryKind::KernelArgument => "kernel argument",
+        EntryKind::OSImage => "OS image",
+        EntryKind::Extension => "extension",
+    }
+}
+
+impl ObjectSpec {
+    /// The file that an object at `path` is a name of.
+    pub(super) const fn file<'a>(&'a self, path: &'a AbsPath) -> &'a AbsPath {
+        match self {
+            Self::Hard { target, .. } => target,
+            _ => path,
+        }
+    }
+
+    /// The uid of the wanted owner; none if the owner is not set.
+    pub(super) const fn uid(&self) -> Option<u32> {
+        match self {
+            Self::File { uid, .. } | Self::Directory { uid, .. } | Self::Link { uid, .. } => {
+                Some(*uid)
+            }
+            Self::Partial { uid, .. } => *uid,
+            Self::Hard { .. } => None,
+        }
+    }
+
+    /// A symbolic link owned by root, as used to enable and mask units.
+    pub(super) fn link(target: impl Into<String>) -> Self {
+        Self::Link {
+            target: target.into(),
+            uid: 0,
+            gid: 0,
+        }
+    }
+
+    /// A unit file: owned by root and world-readable.
+    pub(super) fn unit_file(text: &str) -> Self {
+        Self::File {
+            content: Content::new(text.as_bytes().to_vec()),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+        }
+    }
+
+    /// The object's kind on the machine.
+    pub(super) const fn kind(&self) -> ObjectKind {
+        match self {
+            Self::Directory { .. }
+            | Self::Partial {
+                directory: true, ..
+            } => ObjectKind::Directory,
+            Self::File { .. } | Self::Partial { .. } | Self::Hard { .. } => ObjectKind::File,
+            Self::Link { .. } => ObjectKind::Link,
+        }
+    }
+
+    /// Whether this is a file whose content the config does not set.
+    pub(super) const fn is_without_content(&self) -> bool {
+        matches!(
+            self,
+            Self::Partial {
+                directory: false,
+                ..
+            }
+        )
+    }
+
+    /// Whether both are links that lead from `path` to the same target, however it is spelled.
+    fn same_link(&self, path: &AbsPath, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Link { target: one, .. }, Self::Link { target: two, .. }) => {
+                one == two || enablement::resolve(path, one) == enablement::resolve(path, two)
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Resolves hard links to their files and refuses those that cannot be created.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Database, FileFacts, MachineFacts, ObjectKind,
+    desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
+    host_checks,
+    steps::{PathAction, PathSteps},
+};
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{EntryKind, MachineConfig, Refusal};
+
+/// Adds the hard links of a config. A link to another hard link is a name of the same file; links
+/// in a loop are names of no file.
+pub(super) fn add(layout: &mut DesiredTree, config: &MachineConfig, place: &PathResolver<'_>) {
+    let hard = config.links.iter().filter(|(_, link)| link.hard);
+    let hard: Vec<_> = hard
+        .filter_map(|(path, link)| Some((path, link, AbsPath::new(link.target.as_str()).ok()?)))
+        .collect();
+    let next = hard.iter();
+    let next: BTreeMap<_, _> = next
+        .map(|(path, _, target)| (place.of(path), place.of(target)))
+        .collect();
+    let ends = ends(&next);
+    for (path, link, _) in hard {
+        let entry = DesiredEntry::new(EntryKind::Link, path.as_str(), &link.origin);
+        match ends.get(&place.of(path)) {
+            Some(Some(end)) => {
+                let target = (*end).clone();
+                let there = place.observed.objects.get(&target);
+                let inode = there.map(|facts| facts.inode);
+                layout.add(place, path, entry, ObjectSpec::Hard { target, inode });
+            }
+            _ => {
+                let message = format!("the hard link {path} points to itself");
+                let refusal = Refusal::new(Reason::ValueInvalid, message).at(&link.origin);
+                layout.refusals.push(refusal.expected("the path of a file"));
+            }
+        }
+    }
+}
+
+/// The end of each chain of links; none for a loop.
+fn ends(next: &BTreeMap<AbsPath, AbsPath>) -> BTreeMap<&AbsPath, Option<&AbsPath>> {
+    let mut ends: BTreeMap<&AbsPath, Option<&AbsPath>> = BTreeMap::new();
+    for start in next.keys() {
+        let mut passed = Vec::new();
+        let mut at = start;
+        let end = loop {
+            if let Some(known) = ends.get(at) {
+                // A path that was visited in this chain without a known end is part of a loop.
+                break *known;
+            }
+            match next.get(at) {
+                None => break Some(at),
+                Some(further) => {
+                    ends.insert(at, None);
+                    passed.push(at);
+                    at = further;
+                }
+            }
+        };
+        ends.extend(passed.into_iter().map(|path| (path, end)));
+    }
+    ends
+}
+
+impl DesiredTree {
+    /// A hard link needs a regular file that keeps its inode: one of the config, or an existing
+    /// one.
+    pub(super) fn refuse_odd_hard_links(&mut self, observed: &MachineFacts) {
+        let fault = |target: &AbsPath| {
+            if host_checks::is_state(target) {
+                return Some("which belongs to machinist");
+            }
+            if Database::at(target).is_some() {
+                return Some("which is replaced whenever a user or group changes");
+            }
+            if self.absent.contains_key(target) {
+                return Some("which this config removes");
+            }
+            let there = || observed.objects.get(target).map(|facts| facts.kind);
+            let wanted = self.objects.get(target).map(|wanted| wanted.object.kind());
+            let kind = wanted.or_else(there);
+            kind_fault(kind)
+        };
+        let mut refusals = Vec::new();
+        for wanted in self.objects.values() {
+            if let ObjectSpec::Hard { target, .. } = &wanted.object
+                && let Some(fault) = fault(target)
+            {
+                refusals.push(refusal(&wanted.entry, target, fault));
+            }
+        }
+        self.refusals.extend(refusals);
+    }
+}
+
+fn kind_fault(kind: Option<ObjectKind>) -> Option<&'static str> {
+    match kind {
+        Some(ObjectKind::File) => None,
+        Some(ObjectKind::Directory) => Some("which is a directory"),
+        Some(ObjectKind::Link) => Some("which is a symbolic link"),
+        Some(ObjectKind::Other) => Some("which is not a regular file"),
+        None => Some("which exists neither in the config nor on this machine"),
+    }
+}
+
+fn refusal(entry: &DesiredEntry, target: &AbsPath, fault: &str) -> Refusal {
+    let message = format!("the hard link {} points to {target}, {fault}", entry.name);
+    let refusal = Refusal::new(Reason::HardLinkTarget, message).at(&entry.origin);
+    refusal.expected("the path of a regular file of this config or this machine")
+}
+
+/// Refuses hard links that must be created if this update removes their file, or if the file cannot
+/// get a name there.
+pub(super) fn refusals(steps: &PathSteps, observed: &MachineFacts) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    for (path, step) in &steps.at {
+        if let PathAction::Put(ObjectSpec::Hard { target, .. }) = &step.act
+            && let Some(fault) = fault(path, target, steps, observed)
+        {
+            found.push(refusal(&step.entry, target, &fault));
+        }
+    }
+    found
+}
+
+fn fault(
+    path: &AbsPath,
+    target: &AbsPath,
+    steps: &PathSteps,
+    observed: &MachineFacts,
+) -> Option<String> {
+    let facts = observed.objects.get(target);
+    let (kept, stays) = match steps.at.get(target).map(|step| &step.act) {
+        Some(PathAction::Remove) => return Some("which this update removes".to_owned()),
+        Some(PathAction::Restore(place)) => {
+            let kind = observed.objects.get(place).map(|original| original.kind);
+            if kind != Some(ObjectKind::File) {
+                let fault = "whose original is restored by this update and is not a regular file";
+                return Some(fault.to_owned());
+            }
+            (None, false)
+        }
+        Some(_) => (None, false),
+        None => (facts, true),
+    };
+    let mount =
+        |path: &AbsPath| host_checks::nearest(path, observed).map(|(_, facts)| &facts.mount);
+    let above = |path: &AbsPath| path.parent().unwrap_or_else(AbsPath::root);
+    let (here, there) = match kept {
+        Some(facts) => (mount(&above(path)), Some(&facts.mount)),
+        None => (mount(&above(path)), mount(&above(target))),
+    };
+    if here != there {
+        let told = |mount: Option<&AbsPath>| mount.map_or("/", AbsPath::as_str).to_owned();
+        return Some(format!(
+            "which is on the mount {}, but a hard link must be on the same mount: here {}",
+            told(there),
+            told(here)
+        ));
+    }
+    let fixed = stays && kept.is_some_and(|facts| facts.immutable);
+    fixed.then(|| "which is immutable or append-only (lsattr) and cannot be linked".to_owned())
+}
+
+/// The names that the configs give to files.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FileNames {
+    /// The number of hard links in the desired config, by the file they lead to.
+    pub(super) wanted: BTreeMap<AbsPath, u32>,
+    /// The number of other names that a file has on the machine because of the configs, by its path: hard links of
+    /// one of the configs and their files, if they are the same object now.
+    pub(super) existing: BTreeMap<AbsPath, u32>,
+}
+
+impl FileNames {
+    pub(super) fn of(before: &DesiredTree, after: &DesiredTree, observed: &MachineFacts) -> Self {
+        let mut all = Self::default();
+        let mut paths = BTreeSet::new();
+        for (path, wanted) in before.objects.iter().chain(&after.objects) {
+            if let ObjectSpec::Hard { target, .. } = &wanted.object {
+                paths.extend([path, target]);
+            }
+        }
+        for wanted in after.objects.values() {
+            if let ObjectSpec::Hard { target, .. } = &wanted.object {
+                *all.wanted.entry(target.clone()).or_default() += 1;
+            }
+        }
+        let mut files: BTreeMap<_, Vec<(&AbsPath, bool)>> = BTreeMap::new();
+        for path in paths {
+            // An existing name that the config only found belongs to others again when it leaves.
+            let released = observed.adopted.contains(path) && !after.speaks_of(path);
+            for name in observed.originals.get(path).into_iter().chain([path]) {
+                if let Some(facts) = observed.objects.get(name) {
+                    let file = files.entry((facts.inode, &facts.mount)).or_default();
+                    file.push((name, released));
+                }
+            }
+        }
+        for names in files.values() {
+            for (path, _) in names {
+                let leaves = !after.speaks_of(path);
+                let others = names.iter().filter(|(name, _)| name != path);
+                let own = others.filter(|(_, released)| leaves || !released).count();
+                let own = u32::try_from(own).unwrap_or(u32::MAX);
+                all.existing.insert((*path).clone(), own);
+            }
+        }
+        all
+    }
+}
+
+impl PathSteps {
+    /// Whether an object that looks as desired must still be replaced because of the names of a
+    /// file: this update replaces the file of a hard link, or a hard link becomes a file of its
+    /// own.
+    pub(super) fn parts_names(
+        &self,
+        wanted: &DesiredObject,
+        had: Option<&DesiredObject>,
+        facts: &FileFacts,
+    ) -> bool {
+        match (&wanted.object, had.map(|had| &had.object)) {
+            (ObjectSpec::Hard { target, .. }, _) => {
+                let step = self.at.get(target);
+                step.is_some_and(|step| !matches!(step.act, PathAction::Metadata(_)))
+            }
+            (ObjectSpec::File { .. }, Some(ObjectSpec::Hard { inode, .. })) => {
+                *inode == Some(facts.inode)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_end_where_their_last_link_leads_and_loops_never() {
+        let at = |path: &str| AbsPath::new(path).unwrap();
+        let pairs = [
+            ("/a", "/b"),
+            ("/b", "/file"),
+            ("/c", "/d"),
+            ("/d", "/c"),
+            ("/e", "/d"),
+            ("/f", "/f"),
+            ("/g", "/a"),
+        ];
+        let next = pairs.map(|(from, to)| (at(from), at(to))).into();
+        let ends = ends(&next);
+        let file = at("/file");
+        let found: Vec<_> = ends.values().map(|end| *end == Some(&file)).collect();
+        assert_eq!(found, [true, true, false, false, false, false, true]);
+    }
+}

@@ -1,0 +1,79 @@
+//! Plans the update from a machine's current config to its desired config, as plain data.
+//!
+//! A plan lists the changes, the reason for each action, and the cost. `machinist plan` prints it,
+//! and the update reconciler executes the same value. Planning does no I/O: the state of the
+//! machine is passed in as [`MachineFacts`].
+
+mod accounts;
+mod actions;
+mod change_builder;
+mod desired_tree;
+mod disk_space;
+mod disruption;
+mod drift;
+mod enablement;
+mod hard_links;
+mod home_dirs;
+mod host_checks;
+mod json;
+mod kind_replacement;
+mod machine_facts;
+mod model;
+mod object_compare;
+mod observed_paths;
+mod operation;
+mod operations_fold;
+mod os;
+mod partial_entries;
+mod passwd;
+mod planned_objects;
+mod planner;
+mod policy;
+mod public_key;
+mod reachability;
+pub mod recovery_units;
+mod removal;
+mod render;
+mod same_object;
+mod selinux;
+mod soft_reboot;
+mod ssh_keys;
+mod steps;
+mod text_diff;
+mod unit_aliases;
+mod unit_catalog;
+mod unit_check;
+mod unit_conflicts;
+mod unit_preset;
+mod unit_state;
+mod unit_tree;
+mod units;
+mod unreachable_mounts;
+mod unsafe_paths;
+mod xattr_warnings;
+
+pub use actions::{cost, in_order};
+pub use drift::{DriftEntry, DriftKind, Verified, drift, verify};
+pub use enablement::{UNIT_DIR, resolve};
+pub use json::PlanDocument;
+pub use kind_replacement::{LinkEnd, is_layout};
+pub use observed_paths::{ObservedPath, also, asked};
+pub use passwd::{Database, DatabaseEntries, Edit, EditState, EditTarget, remember};
+pub use planned_objects::{PlannedObjects, may_change_directories, planned_objects};
+pub use planner::{MAX_TOTAL_FILE_BYTES, between, only};
+
+pub use machine_facts::{
+    AccountFacts, Attributes, FileFacts, MachineFacts, MountFacts, ObjectKind, SpecifierFacts,
+    UnitEntry, UnitFacts, UserFacts,
+};
+pub use machinist_base::text::escape_line;
+pub use model::{
+    Action, ActionKind, Capabilities, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan, PlanChange,
+};
+pub use operation::{NewObject, NodeKind, Operation, OperationKind};
+pub use os::{BaseConfig, HostKind, ImageRef, ImageRefError, OsCapabilities, OsFacts, is_lower};
+pub use policy::{Policies, same_images};
+pub use selinux::SelinuxLabels;
+pub use ssh_keys::is_keys_file;
+pub use unit_preset::PRESET_DIRS as PRESET_DIRECTORIES;
+pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in};

@@ -1,0 +1,274 @@
+//! Plans the parts of a config that only an operating-system provider can change (image, kernel,
+//! extensions), and refuses those that no host supports.
+
+mod disk_layout;
+mod host_kind;
+mod image_ref;
+mod kernel_arguments;
+mod kubelet_package;
+mod version;
+
+use std::collections::BTreeSet;
+
+pub use self::{
+    host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts},
+    image_ref::{ImageRef, ImageRefError},
+    version::is_lower,
+};
+use super::{
+    ChangeKind, MachineFacts,
+    desired_tree::{DesiredEntry, DesiredTree},
+};
+use machinist_base::reason::Reason;
+use machinist_ignition::{EntryKind, EntryOrigin, MachineConfig, Refusal};
+
+/// One difference in the operating system.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct OsChange {
+    pub(super) entry: DesiredEntry,
+    pub(super) change: ChangeKind,
+    part: OsPart,
+}
+
+/// The part of the operating system that differs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum OsPart {
+    Image,
+    ExtensionsImage,
+    KernelArguments,
+    KernelType,
+    Extensions,
+    /// FIPS mode is set up when a machine is installed (initramfs, keys): no provider changes it.
+    Fips,
+}
+
+impl OsPart {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Image => "the OS image",
+            Self::ExtensionsImage => "the OS extensions image",
+            Self::KernelArguments => "kernel arguments",
+            Self::KernelType => "the kernel type",
+            Self::Extensions => "OS extensions",
+            Self::Fips => "FIPS mode",
+        }
+    }
+
+    const fn kind(self) -> EntryKind {
+        match self {
+            Self::Image | Self::ExtensionsImage | Self::KernelType => EntryKind::OSImage,
+            Self::KernelArguments | Self::Fips => EntryKind::KernelArgument,
+            Self::Extensions => EntryKind::Extension,
+        }
+    }
+
+    const fn can_be_changed(self, by: OsCapabilities) -> bool {
+        match self {
+            Self::Image | Self::ExtensionsImage => by.image,
+            Self::KernelArguments => by.kernel_arguments,
+            Self::KernelType => by.kernel_type,
+            Self::Extensions => by.extensions,
+            Self::Fips => false,
+        }
+    }
+}
+
+impl OsChange {
+    /// Whether the change would remove something that no provider on this host can have added: a
+    /// kernel argument that was already running when a config first mentioned it stays, like a file
+    /// that already matched.
+    fn takes_away_what_was_found(&self, capabilities: OsCapabilities) -> bool {
+        self.change == ChangeKind::Remove && !self.part.can_be_changed(capabilities)
+    }
+
+    fn new(part: OsPart, name: &str, change: ChangeKind) -> Self {
+        Self {
+            entry: DesiredEntry::new(part.kind(), name, &EntryOrigin::default()),
+            change,
+            part,
+        }
+    }
+
+    /// The refusal if the host's provider does not support the change, or if there is no provider.
+    fn refusal(&self, capabilities: OsCapabilities) -> Option<Refusal> {
+        if self.part.can_be_changed(capabilities) {
+            return None;
+        }
+        let message = format!(
+            "{}: {}",
+            self.entry,
+            capabilities.missing(self.part.words())
+        );
+        let reason = match self.entry.kind {
+            EntryKind::KernelArgument => Reason::NoProviderForKernelArguments,
+            EntryKind::Extension => Reason::NoProviderForExtensions,
+            _ => Reason::NoProviderForOSImage,
+        };
+        Some(Refusal::new(reason, message).at(&self.entry.origin))
+    }
+}
+
+/// All refusals about the operating system, of this host or of any. `changes` are the planned ones;
+/// the layouts are those of the two configs.
+pub(super) fn refusals(
+    changes: &[OsChange],
+    [from, to]: [&MachineConfig; 2],
+    layouts: [&DesiredTree; 2],
+    observed: &MachineFacts,
+    capabilities: OsCapabilities,
+) -> Vec<Refusal> {
+    let known = base(from, observed);
+    let missing = changes.iter().filter_map(|c| c.refusal(capabilities));
+    let mut refusals: Vec<Refusal> = missing.collect();
+    refusals.extend(by_tag(known, to));
+    refusals.extend(disk_layout::refusals(known, to, &observed.base));
+    refusals.extend(kernel_arguments::impossible(
+        [known, to],
+        &observed.kernel_arguments,
+    ));
+    refusals.extend(downgrades(changes, [from, to], &observed.os));
+    if capabilities.host == HostKind::Packages {
+        refusals.extend(kubelet_package::refusals(to, layouts, observed));
+    }
+    refusals
+}
+
+/// Refuses image references by tag: a tag may be moved to another image.
+fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
+    let images = [
+        (&from.os_image_url, &to.os_image_url),
+        (&from.extensions_image, &to.extensions_image),
+    ];
+    let changed = images.into_iter().filter(|(before, after)| before != after);
+    let refuse = |(_, image): (_, &Option<String>)| {
+        let image = image.as_deref()?;
+        let error = ImageRef::parse(image).err()?;
+        let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
+        let refusal = refusal.expected("registry/name@sha256:…");
+        Some(refusal.at(&origin(to, EntryKind::OSImage, image)))
+    };
+    changed.filter_map(refuse).collect()
+}
+
+/// The config that changes are compared with.
+fn base<'a>(from: &'a MachineConfig, observed: &'a MachineFacts) -> &'a MachineConfig {
+    match &observed.base {
+        BaseConfig::Declared(declared) => &declared.config,
+        BaseConfig::Config | BaseConfig::Unknown => from,
+    }
+}
+
+/// The warning about parts that cannot be compared.
+pub(super) fn warning(to: &MachineConfig, observed: &MachineFacts) -> Option<String> {
+    disk_layout::warning(to, &observed.base)
+}
+
+/// Refuses downgrades below the installed release or image. A rollback makes no plan, so this never
+/// blocks a return to the base config; the config that is already applied is not checked again.
+fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFacts) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    let release = to.release.as_ref();
+    if release.is_some_and(|release| release.may_be_lower) {
+        return refusals;
+    }
+    let mut refuse = |what: &str, wanted: &str, installed: &str, origin: &EntryOrigin| {
+        let message = format!("{what} {wanted} is lower than the installed {installed}");
+        let refusal = Refusal::new(Reason::DowngradeRefused, message).at(origin);
+        refusals.push(refusal.expected(
+            "a version that is not lower, or the annotation machinist.dev/allow-downgrade: \"true\"",
+        ));
+    };
+    if let (Some(release), Some(installed)) = (release, &os.release)
+        && is_lower(&release.version, installed)
+        // The digest is costly, so compute it last.
+        && machinist_ignition::digest(from) != machinist_ignition::digest(to)
+    {
+        refuse("the release", &release.version, installed, &release.origin);
+    }
+    let image = changes.iter().find(|change| change.part == OsPart::Image);
+    if let (Some(image), Some(offered), Some(installed)) = (image, &os.offered, &os.version)
+        && is_lower(offered, installed)
+    {
+        refuse(
+            "the OS image's version",
+            offered,
+            installed,
+            &image.entry.origin,
+        );
+    }
+    refusals
+}
+
+/// The origin of a part of the operating system in the config.
+fn origin(config: &MachineConfig, kind: EntryKind, name: &str) -> EntryOrigin {
+    let key = (kind, name.to_owned());
+    config.os_origins.0.get(&key).cloned().unwrap_or_default()
+}
+
+/// The differences between the running and the desired operating system.
+pub(super) fn changes(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    observed: &MachineFacts,
+    capabilities: OsCapabilities,
+) -> Vec<OsChange> {
+    let from = base(from, observed);
+    let running = &observed.kernel_arguments;
+    let mut changes = kernel_arguments::changes(from, to, running);
+    // If a provider reports the running image, that is authoritative.
+    let runs = observed
+        .os
+        .image
+        .as_deref()
+        .or(from.os_image_url.as_deref());
+    if let Some(image) = to.os_image_url.as_deref()
+        && runs != Some(image)
+    {
+        changes.push(OsChange::new(OsPart::Image, image, ChangeKind::Modify));
+    }
+    if let Some(image) = to.extensions_image.as_deref()
+        && from.extensions_image.as_deref() != Some(image)
+    {
+        let change = OsChange::new(OsPart::ExtensionsImage, image, ChangeKind::Modify);
+        changes.push(change);
+    }
+    changes.extend(extensions(from, to));
+    let kernel = |config: &MachineConfig| match config.kernel_type.as_deref() {
+        None | Some("" | "default") => "default".to_owned(),
+        Some(other) => other.to_owned(),
+    };
+    let runs = observed.os.kernel_type.as_ref();
+    if kernel(from) != kernel(to) && runs != Some(&kernel(to)) {
+        let name = format!("kernelType {}", kernel(to));
+        changes.push(OsChange::new(OsPart::KernelType, &name, ChangeKind::Modify));
+    }
+    let fips_runs = observed.os.fips || running.iter().any(|one| one.as_str() == "fips=1");
+    if from.fips != to.fips && to.fips != fips_runs {
+        let change = if to.fips {
+            ChangeKind::Create
+        } else {
+            ChangeKind::Remove
+        };
+        changes.push(OsChange::new(OsPart::Fips, "fips=1", change));
+    }
+    changes.retain(|change| !change.takes_away_what_was_found(capabilities));
+    for change in &mut changes {
+        change.entry.origin = origin(to, change.entry.kind, &change.entry.name);
+    }
+    changes
+}
+
+fn extensions(from: &MachineConfig, to: &MachineConfig) -> Vec<OsChange> {
+    let (before, after): (BTreeSet<&String>, BTreeSet<&String>) = (
+        from.extensions.iter().collect(),
+        to.extensions.iter().collect(),
+    );
+    let change = |name: &str, change| OsChange::new(OsPart::Extensions, name, change);
+    let added = after
+        .difference(&before)
+        .map(|name| change(name, ChangeKind::Create));
+    let removed = before
+        .difference(&after)
+        .map(|name| change(name, ChangeKind::Remove));
+    added.chain(removed).collect()
+}

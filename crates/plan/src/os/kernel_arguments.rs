@@ -1,0 +1,73 @@
+//! Plans the kernel arguments that a config adds and removes.
+
+use std::collections::BTreeSet;
+
+use super::{ChangeKind, OsChange, OsPart, origin};
+use machinist_base::reason::Reason;
+use machinist_ignition::{
+    EntryKind, KernelArgument, KernelCommandLine, MachineConfig, Refusal, kernel_argument_fault,
+};
+
+/// Arguments in the config must be on the running command line; those that leave the config must
+/// not be.
+pub(super) fn changes(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    running: &KernelCommandLine,
+) -> Vec<OsChange> {
+    let [before, after] = [from, to].map(|config| KernelCommandLine::of(&config.kernel_arguments));
+    let change = |argument: &KernelArgument, change| {
+        OsChange::new(OsPart::KernelArguments, argument.as_str(), change)
+    };
+    let missing = after.missing_from(running).into_iter();
+    let mut changes: Vec<OsChange> = missing.map(|one| change(one, ChangeKind::Create)).collect();
+    let kept: BTreeSet<_> = after.iter().collect();
+    let running: BTreeSet<_> = running.iter().collect();
+    let leaving: BTreeSet<_> = before.iter().filter(|one| !kept.contains(one)).collect();
+    let leaving = leaving.intersection(&running);
+    changes.extend(leaving.map(|one| change(one, ChangeKind::Remove)));
+    changes
+}
+
+/// Refuses arguments that are new in this config and that cannot be passed to a kernel.
+pub(super) fn impossible(
+    [from, to]: [&MachineConfig; 2],
+    running: &KernelCommandLine,
+) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    let mut refuse = |argument: &str, message: String| {
+        let at = origin(to, EntryKind::KernelArgument, argument);
+        refusals.push(Refusal::new(Reason::ValueInvalid, message).at(&at));
+    };
+    let known: BTreeSet<_> = from.kernel_arguments.iter().collect();
+    let new = to
+        .kernel_arguments
+        .iter()
+        .filter(|text| !known.contains(text));
+    for text in new {
+        if let Some(fault) = kernel_argument_fault(text) {
+            let first = KernelCommandLine::parse(text);
+            let first = first.iter().next().map(KernelArgument::as_str);
+            refuse(
+                first.unwrap_or_default(),
+                format!("the kernel argument {text:?} {fault}"),
+            );
+        }
+    }
+    let after = KernelCommandLine::of(&to.kernel_arguments);
+    let missing = after.missing_from(running);
+    let last = missing.last().map(|one| one.as_str().to_owned());
+    let mut all = running.clone();
+    all.append(&missing.into_iter().cloned().collect());
+    if let Some(last) = last.filter(|_| all.is_too_long()) {
+        let longest = KernelCommandLine::longest();
+        refuse(
+            &last,
+            format!(
+                "the kernel command line, including arguments of the boot loader, has more than \
+                 {longest} bytes and would be truncated by the kernel"
+            ),
+        );
+    }
+    refusals
+}

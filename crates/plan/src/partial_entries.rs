@@ -1,0 +1,335 @@
+//! Plans entries that leave some values to the machine: a file without contents, a directory without mode or owner.
+//!
+//! Values that are not set keep their current state. If an earlier config set a value and the next one does not,
+//! the value from before machinist is restored, so that the result never depends on the sequence of configs.
+
+use super::{
+    Attributes, ChangeKind, FileFacts, MachineFacts,
+    desired_tree::{DesiredObject, ObjectSpec},
+    machine_facts::ObjectKind,
+    steps::{PathAction, PathSteps, first_field},
+};
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{Content, DIRECTORY_MODE, FILE_MODE, Refusal};
+
+impl ObjectSpec {
+    /// The object to create if nothing exists: values that are not set get Ignition's defaults.
+    pub(super) fn with_defaults(&self) -> Self {
+        let Self::Partial {
+            directory,
+            mode,
+            uid,
+            gid,
+        } = *self
+        else {
+            return self.clone();
+        };
+        let (uid, gid) = (uid.unwrap_or(0), gid.unwrap_or(0));
+        match directory {
+            true => Self::Directory {
+                mode: mode.unwrap_or(DIRECTORY_MODE),
+                uid,
+                gid,
+            },
+            false => Self::File {
+                content: Content::default(),
+                mode: mode.unwrap_or(FILE_MODE),
+                uid,
+                gid,
+            },
+        }
+    }
+
+    /// The planned mode and owner of a directory, based on its current ones.
+    pub(super) fn attributes_from(&self, now: Option<Attributes>) -> Option<Attributes> {
+        let (mode, uid, gid) = self.given();
+        let now = now.unwrap_or_else(|| defaults(self));
+        (self.kind() == ObjectKind::Directory).then(|| Attributes {
+            mode: mode.unwrap_or(now.mode),
+            uid: uid.unwrap_or(now.uid),
+            gid: gid.unwrap_or(now.gid),
+        })
+    }
+
+    /// Mode, user and group if they are set.
+    fn given(&self) -> (Option<u32>, Option<u32>, Option<u32>) {
+        match *self {
+            Self::Partial { mode, uid, gid, .. } => (mode, uid, gid),
+            Self::File { mode, uid, gid, .. } | Self::Directory { mode, uid, gid } => {
+                (Some(mode), Some(uid), Some(gid))
+            }
+            Self::Link { .. } | Self::Hard { .. } => (None, None, None),
+        }
+    }
+}
+
+/// One path of the desired config with the facts about it.
+#[derive(Clone, Copy)]
+pub(super) struct PathFacts<'a> {
+    /// The entry of the base config.
+    pub(super) had: Option<&'a DesiredObject>,
+    pub(super) path: &'a AbsPath,
+    pub(super) observed: &'a MachineFacts,
+}
+
+impl PathFacts<'_> {
+    /// The act for an entry that fixes only the kind; none if everything is as desired.
+    pub(super) fn partial(
+        &self,
+        wanted: &ObjectSpec,
+        facts: &FileFacts,
+        owners: bool,
+    ) -> Option<PathAction> {
+        let same_kind = facts.kind == wanted.kind();
+        if wanted.is_without_content() && self.gave_content(same_kind) {
+            return self.content_returns(wanted, facts, owners);
+        }
+        if !same_kind {
+            return Some(PathAction::Put(wanted.with_defaults()));
+        }
+        let attributes = self.attributes(wanted, facts);
+        let same = is_as(facts, attributes, owners);
+        (!same).then_some(PathAction::Metadata(attributes))
+    }
+
+    /// The object to create if nothing exists.
+    pub(super) fn missing(&self, wanted: &ObjectSpec) -> PathAction {
+        let returns = wanted.is_without_content() && self.gave_content(false);
+        match self.original(ObjectKind::File).filter(|_| returns) {
+            Some((place, facts)) => PathAction::Copy(place.clone(), self.attributes(wanted, facts)),
+            None => PathAction::Put(wanted.with_defaults()),
+        }
+    }
+
+    /// Whether an earlier config put an object of its own here: then the content of this file is machinist's and
+    /// not the original one.
+    fn gave_content(&self, same_kind: bool) -> bool {
+        self.had.is_some_and(|had| match had.object {
+            ObjectSpec::Partial { .. } => !same_kind,
+            _ => true,
+        }) && !self.is_as_found()
+            && !self.observed.modes.contains_key(self.path)
+    }
+
+    /// Whether it matched the config when a config first mentioned it, and has not been changed since.
+    fn is_as_found(&self) -> bool {
+        let changed = self.observed.originals.contains_key(self.path)
+            || self.observed.modes.contains_key(self.path);
+        self.observed.adopted.contains(self.path) && !changed
+    }
+
+    /// The content of the original if there is one, otherwise an empty file.
+    fn content_returns(
+        &self,
+        wanted: &ObjectSpec,
+        facts: &FileFacts,
+        owners: bool,
+    ) -> Option<PathAction> {
+        if let Some((place, original)) = self.original(ObjectKind::File) {
+            return Some(PathAction::Copy(
+                place.clone(),
+                self.attributes(wanted, original),
+            ));
+        }
+        let (empty, attributes) = (wanted.with_defaults(), defaults(wanted));
+        let same = facts.kind == ObjectKind::File && facts.size == 0;
+        match same && is_as(facts, attributes, owners) {
+            true => None,
+            false => Some(PathAction::Put(empty)),
+        }
+    }
+
+    fn original(&self, kind: ObjectKind) -> Option<(&AbsPath, &FileFacts)> {
+        let place = self.observed.originals.get(self.path)?;
+        let facts = self.observed.objects.get(place)?;
+        (facts.kind == kind).then_some((place, facts))
+    }
+
+    /// The desired mode and owner: the values in the entry; else the restored values if an earlier config changed
+    /// them; else the current ones.
+    fn attributes(&self, wanted: &ObjectSpec, facts: &FileFacts) -> Attributes {
+        let had = self.had.filter(|_| !self.is_as_found());
+        let had = had.map_or((None, None, None), |had| had.object.given());
+        let kept = self.observed.modes.get(self.path).copied();
+        let original = || {
+            self.original(wanted.kind())
+                .map(|(_, facts)| facts.attributes())
+        };
+        let before = kept.or_else(original).unwrap_or_else(|| defaults(wanted));
+        let (mode, uid, gid) = wanted.given();
+        let pick = |given: Option<u32>, had: Option<u32>, before: u32, now: u32| match (given, had)
+        {
+            (Some(given), _) => given,
+            (None, Some(_)) => before,
+            (None, None) => now,
+        };
+        let wanted = Attributes {
+            mode: pick(mode, had.0, before.mode, facts.mode),
+            uid: pick(uid, had.1, before.uid, facts.uid),
+            gid: pick(gid, had.2, before.gid, facts.gid),
+        };
+        without_set_id_of_others(wanted, facts)
+    }
+
+    /// Mode and owner after the entry has left: only the values that it set are restored.
+    fn attributes_back(
+        &self,
+        wanted: &ObjectSpec,
+        before: Attributes,
+        facts: &FileFacts,
+    ) -> Attributes {
+        let (mode, uid, gid) = wanted.given();
+        let pick = |given: Option<u32>, before: u32, now: u32| given.map_or(now, |_| before);
+        let back = Attributes {
+            mode: pick(mode, before.mode, facts.mode),
+            uid: pick(uid, before.uid, facts.uid),
+            gid: pick(gid, before.gid, facts.gid),
+        };
+        without_set_id_of_others(back, facts)
+    }
+
+    /// Refuses set-ID bits for a file whose content its owner wrote and whose owner changes: anybody could run that
+    /// content with the rights of the new owner.
+    pub(super) fn set_id_refusal(
+        &self,
+        wanted: &DesiredObject,
+        facts: &FileFacts,
+    ) -> Option<(AbsPath, Refusal)> {
+        let (mode, uid, _) = wanted.object.given();
+        let uid = uid.unwrap_or(facts.uid);
+        let sets_id = wanted.object.is_without_content()
+            && mode.is_some_and(|mode| mode & Attributes::SET_ID_BITS != 0);
+        if !sets_id || facts.kind != ObjectKind::File || facts.uid == 0 || facts.uid == uid {
+            return None;
+        }
+        let message = format!(
+            "{} has no contents in the config, belongs to user {}, and would get set-ID bits for user {uid}",
+            wanted.asked, facts.uid
+        );
+        let refusal = Refusal::new(Reason::UnsafePath, message).at(&wanted.entry.origin);
+        let refusal = refusal.expected("contents, or a mode without set-ID bits");
+        Some((self.path.clone(), refusal))
+    }
+}
+
+/// Clears the set-ID bits of a file that changes its owner or group, as the kernel's chown does: its content may
+/// come from the previous owner.
+fn without_set_id_of_others(mut wanted: Attributes, facts: &FileFacts) -> Attributes {
+    let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
+    if facts.kind == ObjectKind::File && changes {
+        wanted.mode &= !Attributes::SET_ID_BITS;
+    }
+    wanted
+}
+
+fn defaults(wanted: &ObjectSpec) -> Attributes {
+    let (mode, uid, gid) = wanted.given();
+    let usual = match wanted.kind() {
+        ObjectKind::Directory => DIRECTORY_MODE,
+        _ => FILE_MODE,
+    };
+    Attributes {
+        mode: mode.unwrap_or(usual),
+        uid: uid.unwrap_or(0),
+        gid: gid.unwrap_or(0),
+    }
+}
+
+fn is_as(facts: &FileFacts, wanted: Attributes, owners: bool) -> bool {
+    let now = facts.attributes();
+    let owner = |of: Attributes| (of.uid, of.gid);
+    now.mode == wanted.mode && (!owners || owner(now) == owner(wanted))
+}
+
+/// The fields that an act changes, by the names of [`super::Change::fields`]; those that differ from the entry come
+/// first.
+pub(super) fn changed_by(
+    act: &PathAction,
+    facts: &FileFacts,
+    differs: Vec<&'static str>,
+) -> Vec<&'static str> {
+    let mut fields = differs;
+    let also: [(bool, &str); 2] = match act {
+        PathAction::Metadata(wanted) => {
+            let owner = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
+            [(wanted.mode != facts.mode, "mode"), (owner, "owner")]
+        }
+        _ => [(!fields.contains(&"kind"), "content"), (false, "")],
+    };
+    for (differs, field) in also {
+        if differs && !fields.contains(&field) {
+            fields.push(field);
+        }
+    }
+    fields
+}
+
+impl PathSteps {
+    /// Plans a file without contents that leaves the config: mode and owner are restored, the content stays. A file
+    /// that was created for the entry is removed if it is still empty.
+    pub(super) fn file_without_content_leaves(
+        &mut self,
+        path: &AbsPath,
+        wanted: &DesiredObject,
+        observed: &MachineFacts,
+        owners: bool,
+    ) {
+        let Some(facts) = observed.objects.get(path) else {
+            return;
+        };
+        let left = |what: &str| {
+            format!(
+                "{} is removed from the config, but kept on disk, because \
+             {what}",
+                wanted.asked
+            )
+        };
+        if facts.kind != ObjectKind::File {
+            self.warnings.push(left("its type has changed"));
+            return;
+        }
+        let remove = |act| (act, ChangeKind::Remove, vec![first_field(wanted)]);
+        let (act, change, fields) = if let Some(before) = observed.modes.get(path) {
+            let reached = PathFacts {
+                had: None,
+                path,
+                observed,
+            };
+            let back = reached.attributes_back(&wanted.object, *before, facts);
+            if is_as(facts, back, owners) {
+                return;
+            }
+            let act = PathAction::Metadata(back);
+            let fields = changed_by(&act, facts, Vec::new());
+            (act, ChangeKind::Remove, fields)
+        } else if observed.adopted.contains(path) {
+            return;
+        } else if facts.size > 0 {
+            self.warnings.push(left("it is not empty"));
+            return;
+        } else if let Some(place) = observed.originals.get(path)
+            && observed.objects.contains_key(place)
+        {
+            remove(PathAction::Restore(place.clone()))
+        } else {
+            remove(PathAction::Remove)
+        };
+        self.put(path, &wanted.entry, act, change, fields);
+    }
+
+    /// The mode and owner to restore to a directory when its entry leaves; none if it has them already.
+    pub(super) fn directory_back(
+        path: &AbsPath,
+        wanted: &DesiredObject,
+        (now, then): (&FileFacts, &FileFacts),
+        observed: &MachineFacts,
+    ) -> Option<PathAction> {
+        let reached = PathFacts {
+            had: None,
+            path,
+            observed,
+        };
+        let back = reached.attributes_back(&wanted.object, then.attributes(), now);
+        (back != now.attributes()).then_some(PathAction::Metadata(back))
+    }
+}

@@ -1,0 +1,296 @@
+//! Plans the SSH keys of existing users: a file managed by machinist where sshd reads it, otherwise
+//! a block in the user's own file.
+
+use super::{
+    MachineFacts, UserFacts,
+    desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
+    machine_facts::ObjectKind,
+    public_key,
+    steps::PathSteps,
+};
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{Content, EntryKind, MachineConfig, User};
+
+/// The line before the managed keys.
+const BEGIN_MARKER: &str =
+    "# BEGIN keys managed by machinist; changes between these two lines are lost";
+/// The line after the managed keys.
+const END_MARKER: &str = "# END keys managed by machinist";
+
+/// Relative to the home; read by sshd of Fedora CoreOS and its derivatives.
+const MANAGED_KEYS_FILE: &str = ".ssh/authorized_keys.d/ignition";
+/// Relative to the home; read by every sshd and edited by users.
+const AUTHORIZED_KEYS_FILE: &str = ".ssh/authorized_keys";
+
+/// How many characters of a key a warning shows.
+const MAX_SHOWN_KEY: usize = 24;
+
+/// Adds the key files of the users that exist on the machine; other users are skipped with a
+/// warning, as OpenShift does for a missing `core`.
+pub(super) fn add(layout: &mut DesiredTree, config: &MachineConfig, place: &PathResolver<'_>) {
+    for (name, user) in &config.users {
+        // A user who is removed, or who is declared without keys, needs no key file.
+        let unwanted = user.account.as_ref().is_some_and(|one| !one.exists());
+        let no_keys = user.account.is_some() && user.ssh_authorized_keys.is_empty();
+        if unwanted || no_keys {
+            continue;
+        }
+        layout.warnings.extend(unreadable_keys(name, user));
+        if let Err((code, why)) = add_user(layout, place, name, user) {
+            let why = format!("{code}: {why}");
+            layout.warnings.push(why.clone());
+            layout.skipped.push(why);
+        }
+    }
+}
+
+fn add_user(
+    layout: &mut DesiredTree,
+    place: &PathResolver<'_>,
+    name: &str,
+    user: &User,
+) -> Result<(), (Reason, String)> {
+    let skipped = |code, why: String| (code, format!("{why}; the SSH keys for {name} are skipped"));
+    let account = place.account(name).ok_or_else(|| {
+        let why = format!("this machine has no user {name}");
+        skipped(Reason::UserMissing, why)
+    })?;
+    let home = account.home.as_ref().ok_or_else(|| {
+        let why = format!("{name} has no home directory");
+        skipped(Reason::KeysSkipped, why)
+    })?;
+    let entry = DesiredEntry::new(EntryKind::SSHKey, name, &user.origin);
+    let own = match place.before {
+        true => place.observed.sshd_read_keys_directory,
+        false => place.observed.sshd_reads_keys_directory,
+    };
+    let (below, other) = match own {
+        true => (MANAGED_KEYS_FILE, AUTHORIZED_KEYS_FILE),
+        false => (AUTHORIZED_KEYS_FILE, MANAGED_KEYS_FILE),
+    };
+    let (Ok(asked), Ok(other)) = (home.join(below), home.join(other)) else {
+        return Ok(());
+    };
+    if place.before {
+        layout.add_earlier_keys(place, other, &entry, private_file(own_file(user), account));
+    }
+    let file = place.of(&asked);
+    // The file itself, then the directories between it and the home.
+    let depth = below.split('/').count();
+    let private: Vec<AbsPath> = std::iter::once(file.clone())
+        .chain(file.ancestors())
+        .take(depth)
+        .collect();
+    if let Some(link) = private.iter().find(|path| is_link(place, path)) {
+        // The owner of the home could redirect root's writes to any path.
+        let why = format!(
+            "{link} is a symbolic link, which is not followed below a home \
+             directory"
+        );
+        return Err(skipped(Reason::KeysSkipped, why));
+    }
+    let there = place.observed.objects.contains_key(&file);
+    if !own && there && !place.observed.texts.contains_key(&file) {
+        let why = format!("{file} is not valid UTF-8 text and is not changed");
+        return Err(skipped(Reason::KeysSkipped, why));
+    }
+    // Includes the home, in case the user was created without one.
+    for directory in file.ancestors().take(depth) {
+        layout.parents.insert(directory, private_directory(account));
+    }
+    let content = if own {
+        own_file(user)
+    } else {
+        with_block(
+            place.observed.texts.get(&file).map_or("", String::as_str),
+            user,
+        )
+    };
+    layout.add(place, &asked, entry, private_file(content, account));
+    Ok(())
+}
+
+impl DesiredTree {
+    /// Adds the file that sshd reads only with another configuration: keys may have been written there when it had
+    /// that configuration.
+    fn add_earlier_keys(
+        &mut self,
+        place: &PathResolver<'_>,
+        asked: AbsPath,
+        entry: &DesiredEntry,
+        object: ObjectSpec,
+    ) {
+        let file = place.of(&asked);
+        if !self.speaks_of(&file) {
+            let entry = entry.clone();
+            let earlier = DesiredObject {
+                entry,
+                asked,
+                object,
+            };
+            self.earlier_keys.insert(file, earlier);
+        }
+    }
+}
+
+impl PathSteps {
+    /// Removes the keys that machinist wrote where sshd read them with an earlier configuration.
+    pub(super) fn earlier_keys_leave(
+        &mut self,
+        before: &DesiredTree,
+        after: &DesiredTree,
+        observed: &MachineFacts,
+    ) {
+        for (path, wanted) in &before.earlier_keys {
+            let facts = observed.objects.get(path);
+            let ours = match &wanted.object {
+                // Its managed block is removed.
+                _ if is_shared(path) => observed.texts.contains_key(path),
+                _ if observed.key_files.contains(path) => true,
+                ObjectSpec::File { content, .. } => {
+                    facts.is_some_and(|facts| facts.digest == Some(content.digest()))
+                }
+                _ => false,
+            };
+            if ours && !after.speaks_of(path) {
+                self.keys_leave(path, wanted, facts, observed);
+            }
+        }
+    }
+}
+
+/// Whether a file of SSH keys is one that users edit as well.
+pub(super) fn is_shared(file: &AbsPath) -> bool {
+    file.as_str().ends_with(AUTHORIZED_KEYS_FILE)
+}
+
+/// Whether the name of a file is one to which SSH keys are written.
+pub fn is_keys_file(file: &AbsPath) -> bool {
+    is_shared(file) || file.as_str().ends_with(MANAGED_KEYS_FILE)
+}
+
+/// A warning for each key that sshd skips.
+fn unreadable_keys(name: &str, user: &User) -> Vec<String> {
+    let place = match (&user.origin.file, user.origin.line) {
+        (Some(file), Some(line)) => format!("{file}:{line}: "),
+        (Some(file), None) => format!("{file}: "),
+        _ => String::new(),
+    };
+    let keys = user.ssh_authorized_keys.iter();
+    keys.filter_map(|key| {
+        let why = public_key::fault(key)?;
+        let mut start: String = key.chars().take(MAX_SHOWN_KEY).collect();
+        if start.len() < key.len() {
+            start.push('…');
+        }
+        Some(format!(
+            "{place}sshd ignores the SSH key \"{start}\" of {name}: {why}"
+        ))
+    })
+    .collect()
+}
+
+fn is_link(place: &PathResolver<'_>, path: &AbsPath) -> bool {
+    let facts = place.observed.objects.get(path);
+    facts.is_some_and(|facts| facts.kind == ObjectKind::Link)
+}
+
+fn private_directory(account: &UserFacts) -> ObjectSpec {
+    ObjectSpec::Directory {
+        mode: 0o700,
+        uid: account.uid,
+        gid: account.gid,
+    }
+}
+
+fn private_file(content: String, account: &UserFacts) -> ObjectSpec {
+    ObjectSpec::File {
+        content: Content::new(content.into_bytes()),
+        mode: 0o600,
+        uid: account.uid,
+        gid: account.gid,
+    }
+}
+
+fn own_file(user: &User) -> String {
+    lines(user.ssh_authorized_keys.iter().map(|key| key.trim_end()))
+}
+
+/// The text with the block replaced or appended; all other lines stay unchanged.
+fn with_block(old: &str, user: &User) -> String {
+    let keys = user.ssh_authorized_keys.iter().map(|key| key.trim_end());
+    let block = lines([BEGIN_MARKER].into_iter().chain(keys).chain([END_MARKER]));
+    match split(old) {
+        Some((head, tail)) => format!("{head}{block}{tail}"),
+        None if old.is_empty() || old.ends_with('\n') => format!("{old}{block}"),
+        None => format!("{old}\n{block}"),
+    }
+}
+
+/// The text without the managed block; none if it contains no block.
+pub(super) fn without_block(old: &str) -> Option<String> {
+    split(old).map(|(head, tail)| format!("{head}{tail}"))
+}
+
+/// The text before and after the managed block. A block without its end line does not count: the
+/// lines after its begin line may be the user's own keys.
+fn split(old: &str) -> Option<(&str, &str)> {
+    let begin = line_start(old, BEGIN_MARKER, 0)?;
+    let end = line_start(old, END_MARKER, begin)?;
+    let after = old[end..].find('\n').map_or(old.len(), |at| end + at + 1);
+    Some((&old[..begin], &old[after..]))
+}
+
+fn line_start(text: &str, line: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    for piece in text[from..].split_inclusive('\n') {
+        if piece.trim_end() == line {
+            return Some(at);
+        }
+        at += piece.len();
+    }
+    None
+}
+
+fn lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
+    lines.into_iter().flat_map(|line| [line, "\n"]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(keys: &[&str]) -> User {
+        let ssh_authorized_keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        User {
+            ssh_authorized_keys,
+            ..User::default()
+        }
+    }
+
+    #[test]
+    fn a_block_is_replaced_where_it_stands_and_taken_out_again() {
+        let mine = "ssh-ed25519 AAAA me\n";
+        let first = with_block(mine, &user(&["ssh-ed25519 BBBB one"]));
+        assert!(first.starts_with(mine));
+        let later = format!("{first}ssh-ed25519 CCCC later\n");
+        let second = with_block(&later, &user(&["ssh-ed25519 DDDD two"]));
+        assert!(!second.contains("BBBB") && second.contains("DDDD"));
+        assert_eq!(
+            without_block(&second).as_deref(),
+            Some("ssh-ed25519 AAAA me\nssh-ed25519 CCCC later\n")
+        );
+    }
+
+    #[test]
+    fn a_text_without_a_last_newline_keeps_its_last_key_whole() {
+        let text = with_block("ssh-ed25519 AAAA me", &user(&["k"]));
+        assert!(text.starts_with("ssh-ed25519 AAAA me\n# BEGIN"));
+    }
+
+    #[test]
+    fn a_block_without_an_end_is_not_taken_for_ours() {
+        let torn = format!("{BEGIN_MARKER}\nssh-ed25519 AAAA me\n");
+        assert_eq!(without_block(&torn), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! Resolves unit names in the planned tree.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    MachineFacts,
+    desired_tree::ConfigSide,
+    enablement::{self, UnitLookup, UnitSource, resolve, unit_name},
+    machine_facts::UnitEntry,
+    unit_tree::{self, UnitResolution, UnitTree, unit_path},
+};
+use machinist_ignition::{MachineConfig, Unit, UnitName};
+
+/// Resolves unit names and holds the config's settings of the units behind them.
+pub(super) struct UnitCatalog<'a> {
+    pub(super) config: &'a MachineConfig,
+    pub(super) observed: &'a MachineFacts,
+    pub(super) side: ConfigSide<'a>,
+    /// The unit directories as planned.
+    pub(super) tree: UnitTree<'a>,
+    /// Aliases that enabling the config's units creates.
+    aliases: BTreeMap<String, String>,
+    /// Whether the config enables or disables a unit, by the unit's real name.
+    said: BTreeMap<String, bool>,
+    /// The units of which the config contains the file.
+    files: BTreeSet<String>,
+    /// The same for the base config.
+    files_before: BTreeSet<String>,
+}
+
+impl<'a> UnitCatalog<'a> {
+    pub(super) fn new(
+        config: &'a MachineConfig,
+        observed: &'a MachineFacts,
+        side: ConfigSide<'a>,
+    ) -> Self {
+        Self {
+            config,
+            observed,
+            side,
+            tree: UnitTree::planned(config, observed, side),
+            aliases: BTreeMap::new(),
+            said: BTreeMap::new(),
+            files: match side {
+                ConfigSide::Before => {
+                    unit_tree::units_with_files(config, &observed.unit_paths_before)
+                }
+                ConfigSide::After(_) => unit_tree::units_with_files(config, &observed.unit_paths),
+            },
+            files_before: match side {
+                ConfigSide::Before => BTreeSet::new(),
+                ConfigSide::After(from) => {
+                    unit_tree::units_with_files(from, &observed.unit_paths_before)
+                }
+            },
+        }
+    }
+
+    /// Whether the config contains the file of this unit, as a unit or as a file.
+    pub(super) fn has_file(&self, name: &UnitName) -> bool {
+        self.files.contains(name.as_str())
+    }
+
+    /// Whether the base config contains the file of this unit.
+    pub(super) fn had_file(&self, name: &UnitName) -> bool {
+        self.files_before.contains(name.as_str())
+    }
+
+    /// Records the aliases of these enabled units, and then the enablement settings of the config.
+    pub(super) fn name_units(&mut self, enabled: impl Iterator<Item = String>) {
+        let units = &self.config.units;
+        let says = |other: &str| {
+            let unit = UnitName::new(other).ok().and_then(|name| units.get(&name));
+            unit.is_some_and(|unit| !unit.mask && unit.enabled.is_some())
+        };
+        for unit in enabled {
+            let set = enablement::enable(&unit, &|other| self.find(other), &says);
+            self.aliases.extend(set.names);
+        }
+        let units = self.config.units.iter().filter(|(_, unit)| !unit.mask);
+        let said =
+            units.filter_map(|(name, unit)| Some((self.real_name(name, unit), unit.enabled?)));
+        self.said = said.collect();
+    }
+
+    /// Whether the config itself sets the enablement of this unit; then `Also=` of other units has
+    /// no effect on it.
+    pub(super) fn sets_enablement(&self, name: &str) -> bool {
+        self.said.contains_key(name)
+    }
+
+    /// Whether the config enables this unit.
+    pub(super) fn is_enabled(&self, name: &str) -> bool {
+        self.said.get(name) == Some(&true)
+    }
+
+    /// Whether the config disables this unit.
+    pub(super) fn is_disabled(&self, name: &str) -> bool {
+        self.said.get(name) == Some(&false)
+    }
+
+    /// The unit that an entry of the config concerns: the unit behind its name, unless the entry contains a file of
+    /// that name. A name that an enabled unit gets belongs to that unit even if another unit has it today: a link of
+    /// the base config is replaced, and a link of others refuses the plan (`aliases::taken`). An alias that was
+    /// removed when its unit was disabled is still known from the originals.
+    pub(super) fn real_name(&self, name: &UnitName, unit: &Unit) -> String {
+        let name = name.as_str();
+        if unit.contents.is_some() || unit.mask {
+            return name.to_owned();
+        }
+        if let Some(real) = self.aliases.get(name) {
+            return real.clone();
+        }
+        if self.tree.named(name) == UnitResolution::Missing
+            && let Some(path) = unit_path(name)
+            && let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path)
+        {
+            let target = resolve(&path, text);
+            let behind = Some(target.file_name()).filter(|other| unit_name::shape(other).is_some());
+            return self.tree.real_name(behind.unwrap_or(name));
+        }
+        self.tree.real_name(name)
+    }
+
+    /// Looks up a unit name.
+    pub(super) fn find(&self, name: &str) -> UnitLookup {
+        let real = self.tree.real_name(name);
+        if real != name {
+            return UnitLookup::Alias(real);
+        }
+        let template = unit_name::template(name).filter(|template| template != name);
+        match (self.file(name), template) {
+            (UnitLookup::Missing, Some(template)) => match self.file(&template) {
+                UnitLookup::Found(mut source) => {
+                    source.texts.truncate(1);
+                    source.texts.extend(self.tree.drop_ins(name));
+                    source.link = source.linked.then(|| source.path.clone());
+                    UnitLookup::Found(source)
+                }
+                other => other,
+            },
+            (found, _) => found,
+        }
+    }
+
+    fn file(&self, name: &str) -> UnitLookup {
+        match self.tree.named(name) {
+            UnitResolution::File(path, text) => {
+                let mut texts = vec![text.to_owned()];
+                texts.extend(self.tree.drop_ins(name));
+                let linked = !unit_tree::UNIT_DIRECTORIES.contains(&path.directory());
+                let link = self.tree.link_of_linked(name, &path).filter(|_| linked);
+                UnitLookup::Found(UnitSource {
+                    path: path.to_string(),
+                    texts,
+                    linked,
+                    link,
+                    specifiers: Arc::clone(&self.observed.specifiers),
+                })
+            }
+            UnitResolution::Masked => UnitLookup::Masked,
+            UnitResolution::Generated => UnitLookup::Generated,
+            UnitResolution::Alias(real) => UnitLookup::Alias(real),
+            UnitResolution::Missing => UnitLookup::Missing,
+        }
+    }
+}

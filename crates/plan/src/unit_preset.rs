@@ -1,0 +1,236 @@
+//! Parses preset files, which decide whether a unit without an explicit setting is enabled
+//! (systemd.preset(5)).
+
+use std::collections::BTreeMap;
+
+use super::enablement::unit_name::{self, UnitNameShape};
+use machinist_base::abs_path::AbsPath;
+
+/// The directories of preset files, highest precedence first.
+pub const PRESET_DIRS: [&str; 5] = [
+    "/etc/systemd/system-preset",
+    "/run/systemd/system-preset",
+    "/usr/local/lib/systemd/system-preset",
+    "/usr/lib/systemd/system-preset",
+    // For systems where /lib is not a link to /usr/lib.
+    "/lib/systemd/system-preset",
+];
+
+/// The preset for one unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Preset {
+    /// Enable the unit itself, or the listed instances of a template.
+    Enable(Vec<String>),
+    /// Disable it.
+    Disable,
+}
+
+/// All rules of a machine in order of precedence.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Presets(Vec<PresetRule>);
+
+#[derive(Clone, Debug)]
+struct PresetRule {
+    pattern: String,
+    instances: Vec<String>,
+    enable: bool,
+}
+
+impl Presets {
+    /// The rules of those `texts` that are preset files: sorted by file name; of two files with the
+    /// same name only the one in the directory with higher precedence is used.
+    pub(super) fn of(texts: &BTreeMap<AbsPath, String>) -> Self {
+        let mut files: BTreeMap<&str, &str> = BTreeMap::new();
+        for directory in PRESET_DIRS {
+            for (path, text) in texts {
+                let here = path
+                    .parent()
+                    .is_some_and(|parent| parent.as_str() == directory);
+                if here && path.file_name().ends_with(".preset") {
+                    files.entry(path.file_name()).or_insert(text);
+                }
+            }
+        }
+        Self(
+            files
+                .values()
+                .flat_map(|text| text.lines())
+                .filter_map(rule)
+                .collect(),
+        )
+    }
+
+    /// The first matching rule wins; without a matching rule the unit is enabled.
+    pub(super) fn ask(&self, unit: &str) -> Preset {
+        let itself = || Preset::Enable(vec![unit.to_owned()]);
+        self.rule_for(unit).unwrap_or_else(itself)
+    }
+
+    /// The preset of the first matching rule.
+    pub(super) fn rule_for(&self, unit: &str) -> Option<Preset> {
+        self.0.iter().find_map(|rule| {
+            if let Some(names) = rule.instances_of(unit) {
+                return Some(Preset::Enable(names));
+            }
+            glob(&rule.pattern, unit).then(|| match rule.enable {
+                true => Preset::Enable(vec![unit.to_owned()]),
+                false => Preset::Disable,
+            })
+        })
+    }
+}
+
+impl PresetRule {
+    /// `enable foo@.service a b` applies to `foo@a.service`; for `foo@.service` it yields both
+    /// instances.
+    fn instances_of(&self, unit: &str) -> Option<Vec<String>> {
+        if self.instances.is_empty() || unit_name::template(unit)? != self.pattern {
+            return None;
+        }
+        match unit_name::shape(unit)? {
+            UnitNameShape::Template => Some(
+                self.instances
+                    .iter()
+                    .map(|instance| unit_name::with_instance(unit, instance))
+                    .collect(),
+            ),
+            _ => self
+                .instances
+                .iter()
+                .any(|instance| instance == unit_name::instance(unit))
+                .then(|| vec![unit.to_owned()]),
+        }
+    }
+}
+
+fn rule(line: &str) -> Option<PresetRule> {
+    let line = line.trim();
+    if line.starts_with(['#', ';']) {
+        return None;
+    }
+    let mut words = line.split_whitespace();
+    let enable = match words.next()? {
+        "enable" => true,
+        "disable" => false,
+        _ => return None,
+    };
+    let pattern = words.next()?.to_owned();
+    let instances = words.map(str::to_owned).collect();
+    Some(PresetRule {
+        pattern,
+        instances,
+        enable,
+    })
+}
+
+/// fnmatch(3) without escapes: `*`, `?`, `[…]` with ranges and `!`.
+fn glob(pattern: &str, text: &str) -> bool {
+    fn here(pattern: &[u8], text: &[u8]) -> bool {
+        match (pattern.split_first(), text.split_first()) {
+            (None, _) => text.is_empty(),
+            (Some((b'*', rest)), _) => {
+                here(rest, text)
+                    || text
+                        .split_first()
+                        .is_some_and(|(_, tail)| here(pattern, tail))
+            }
+            (Some((b'?', rest)), Some((_, tail))) => here(rest, tail),
+            (Some((b'[', rest)), Some((byte, tail))) => match class(rest, *byte) {
+                Some((hit, rest)) => hit && here(rest, tail),
+                None => *byte == b'[' && here(rest, tail),
+            },
+            (Some((wanted, rest)), Some((byte, tail))) => wanted == byte && here(rest, tail),
+            (Some(_), None) => false,
+        }
+    }
+    here(pattern.as_bytes(), text.as_bytes())
+}
+
+/// Whether `byte` matches the bracket expression at the start of `pattern`, and the pattern after
+/// it; none if the bracket is not closed.
+fn class(pattern: &[u8], byte: u8) -> Option<(bool, &[u8])> {
+    let (negated, mut at) = match pattern.first()? {
+        b'!' | b'^' => (true, 1),
+        _ => (false, 0),
+    };
+    let first = at;
+    let mut hit = false;
+    loop {
+        let low = *pattern.get(at)?;
+        if low == b']' && at > first {
+            return Some((hit != negated, &pattern[at + 1..]));
+        }
+        let range = pattern.get(at + 1) == Some(&b'-')
+            && pattern.get(at + 2).is_some_and(|high| *high != b']');
+        let high = if range { *pattern.get(at + 2)? } else { low };
+        hit |= (low..=high).contains(&byte);
+        at += if range { 3 } else { 1 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn presets(files: &[(&str, &str)]) -> Presets {
+        let texts = files
+            .iter()
+            .map(|(path, text)| (path.parse().unwrap(), (*text).to_owned()))
+            .collect();
+        Presets::of(&texts)
+    }
+
+    #[test]
+    fn the_first_rule_of_the_lowest_file_name_wins() {
+        let rules = presets(&[
+            ("/usr/lib/systemd/system-preset/90-a.preset", "disable *"),
+            (
+                "/usr/lib/systemd/system-preset/10-b.preset",
+                "# x\nenable ssh*.service\n",
+            ),
+            (
+                "/etc/systemd/system-preset/10-b.preset",
+                "enable chrony.service",
+            ),
+        ]);
+        assert_eq!(rules.ask("sshd.service"), Preset::Disable);
+        assert_eq!(
+            rules.ask("chrony.service"),
+            Preset::Enable(vec!["chrony.service".into()])
+        );
+        assert_eq!(
+            presets(&[]).ask("x.service"),
+            Preset::Enable(vec!["x.service".into()])
+        );
+    }
+
+    #[test]
+    fn a_template_is_enabled_with_the_instances_listed() {
+        let rules = presets(&[(
+            "/usr/lib/systemd/system-preset/50.preset",
+            "enable getty@.service tty1 tty2\ndisable getty@*.service",
+        )]);
+        let both = vec!["getty@tty1.service".into(), "getty@tty2.service".into()];
+        assert_eq!(rules.ask("getty@.service"), Preset::Enable(both));
+        assert_eq!(
+            rules.ask("getty@tty2.service"),
+            Preset::Enable(vec!["getty@tty2.service".into()])
+        );
+        assert_eq!(rules.ask("getty@tty9.service"), Preset::Disable);
+    }
+
+    #[test]
+    fn globs_match_as_fnmatch_does() {
+        for (pattern, text, matches) in [
+            ("*", "a.service", true),
+            ("a?.service", "ab.service", true),
+            ("[a-c]*.service", "bx.service", true),
+            ("[!a-c]*.service", "bx.service", false),
+            ("a*b*.service", "axxbyy.service", true),
+            ("a*", "ba", false),
+            ("[]x]", "]", true),
+        ] {
+            assert_eq!(glob(pattern, text), matches, "{pattern} {text}");
+        }
+    }
+}

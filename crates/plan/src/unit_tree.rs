@@ -1,0 +1,320 @@
+//! Models the planned unit directories: unit files, drop-ins, links and preset files from all parts of the config.
+
+mod config_entries;
+mod external_units;
+mod listings;
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+pub use self::config_entries::named_in;
+pub(super) use self::config_entries::{
+    ConfigEntry, brings, config_entries, unit_path, units_with_files,
+};
+use self::{
+    config_entries::{brought, drop_in_path},
+    external_units::{ExternalTarget, alias},
+};
+
+use super::{
+    MachineFacts,
+    desired_tree::ConfigSide,
+    enablement::{UNIT_DIR, resolve, unit_name},
+    machine_facts::UnitEntry,
+    unit_preset,
+    units::started_by,
+};
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::MachineConfig;
+
+/// The directories of unit files, highest precedence first (systemd.unit(5)).
+pub const UNIT_DIRECTORIES: [&str; 11] = [
+    OVERRIDING_DIRECTORIES[0],
+    OVERRIDING_DIRECTORIES[1],
+    UNIT_DIR,
+    // Units of portable services.
+    "/etc/systemd/system.attached",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    GENERATOR_DIRS[0],
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    // For systems where /lib is not a link to /usr/lib.
+    "/lib/systemd/system",
+    GENERATOR_DIRS[1],
+];
+
+/// The directories that take precedence over the administrator's; systemd's own interfaces write there.
+pub(super) const OVERRIDING_DIRECTORIES: [&str; 2] =
+    ["/etc/systemd/system.control", "/run/systemd/system.control"];
+
+/// The directories where generators create units. These are started by the links beside them and cannot be enabled.
+const GENERATOR_DIRS: [&str; 2] = ["/run/systemd/generator", "/run/systemd/generator.late"];
+
+const DEPENDENCY_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
+
+/// The kernel's limit on followed links (path_resolution(7)).
+const MAX_SYMLINKS: usize = 40;
+
+/// Whether a directory of this name in a unit directory contains links that start units.
+pub fn is_dependency_directory(name: &str) -> bool {
+    DEPENDENCY_SUFFIXES
+        .iter()
+        .any(|suffix| name.ends_with(suffix))
+}
+
+/// The unit whose `*.wants` directory contains the link.
+pub(super) fn wanter(link: &AbsPath) -> Option<String> {
+    let directory = link.directory().rsplit('/').next()?;
+    let mut wanters = DEPENDENCY_SUFFIXES.iter();
+    let wanter = wanters.find_map(|suffix| directory.strip_suffix(suffix))?;
+    Some(wanter.to_owned())
+}
+
+/// One entry of a unit directory in the planned tree.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum UnitTreeEntry<'a> {
+    /// A file; none if its text is not known.
+    File(Option<Cow<'a, str>>),
+    /// A link, with its text.
+    Link(&'a str),
+}
+
+impl UnitTreeEntry<'_> {
+    /// Whether it masks the unit of the same name.
+    pub(super) fn is_mask(&self) -> bool {
+        match self {
+            Self::File(text) => text.as_deref() == Some(""),
+            Self::Link(text) => *text == "/dev/null",
+        }
+    }
+}
+
+impl UnitEntry {
+    /// Whether it masks the unit of the same name.
+    pub(super) fn is_mask(&self) -> bool {
+        match self {
+            Self::File => false,
+            Self::Empty => true,
+            Self::Link(text) => text == "/dev/null",
+        }
+    }
+}
+
+/// The result of resolving a unit name in the directories.
+#[derive(Debug, PartialEq)]
+pub(super) enum UnitResolution<'t> {
+    /// A unit file at this path, with its text as far as known.
+    File(AbsPath, &'t str),
+    /// A unit that a generator created.
+    Generated,
+    /// A link to the null device, or an empty file.
+    Masked,
+    /// An alias of this unit.
+    Alias(String),
+    Missing,
+}
+
+/// All entries by path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnitTree<'a> {
+    entries: BTreeMap<AbsPath, UnitTreeEntry<'a>>,
+    /// Unit files outside the unit directories, by the path that a link names.
+    outside: BTreeMap<AbsPath, ExternalTarget<'a>>,
+    /// Links to such files that were removed when their units were disabled, by path.
+    away: BTreeMap<AbsPath, &'a str>,
+}
+
+impl<'a> UnitTree<'a> {
+    /// The directories with the entries of `config` and without those that only the base config created.
+    pub(super) fn planned(
+        config: &'a MachineConfig,
+        observed: &'a MachineFacts,
+        side: ConfigSide<'a>,
+    ) -> Self {
+        let mut tree = Self::without_ours(observed, side);
+        tree.record_linked_units(config, observed, side);
+        let names = match side {
+            ConfigSide::Before => &observed.unit_paths_before,
+            ConfigSide::After(_) => &observed.unit_paths,
+        };
+        for (path, entry) in brought(config, names) {
+            tree.put(path, entry, observed);
+        }
+        for (name, unit) in &config.units {
+            let drop_ins = unit.dropins.iter().filter(|(_, text)| text.is_empty());
+            for path in drop_ins.filter_map(|(file, _)| drop_in_path(name, file)) {
+                tree.entries.remove(&path);
+            }
+            if unit.lifts_mask()
+                && let Some(path) = unit_path(name.as_str())
+                && tree.at(&path).is_some_and(UnitTreeEntry::is_mask)
+            {
+                tree.entries.remove(&path);
+            }
+        }
+        tree
+    }
+
+    /// The directories without the entries of the base config, and with the originals in their place.
+    pub(super) fn without_ours(observed: &'a MachineFacts, side: ConfigSide<'a>) -> Self {
+        let mut tree = Self {
+            outside: external_units::known(observed, side),
+            ..Self::default()
+        };
+        for (path, entry) in &observed.unit_files {
+            tree.put(path.clone(), shown(path, entry, observed), observed);
+        }
+        // Preset files are only in the texts.
+        for (path, text) in observed.texts.iter().filter(|(path, _)| is_preset(path)) {
+            let text = UnitTreeEntry::File(Some(Cow::Borrowed(text.as_str())));
+            tree.entries.insert(path.clone(), text);
+        }
+        let ConfigSide::After(from) = side else {
+            return tree;
+        };
+        let ours = brought(from, &observed.unit_paths_before);
+        for (path, _) in ours.filter(|(path, _)| !observed.adopted.contains(path)) {
+            tree.entries.remove(&path);
+            if let Some(entry) = observed.unit_originals.get(&path) {
+                let place = observed.originals.get(&path).unwrap_or(&path);
+                let entry = shown(place, entry, observed);
+                tree.entries.insert(path, entry);
+            }
+        }
+        tree
+    }
+
+    fn put(&mut self, path: AbsPath, entry: UnitTreeEntry<'a>, observed: &'a MachineFacts) {
+        let entry = match entry {
+            // Files of a stored config exist on disk.
+            UnitTreeEntry::File(None) => shown(&path, &UnitEntry::File, observed),
+            known => known,
+        };
+        self.entries.insert(path, entry);
+    }
+
+    /// The entry at a path.
+    pub(super) fn at(&self, path: &AbsPath) -> Option<&UnitTreeEntry<'a>> {
+        self.entries.get(path)
+    }
+
+    /// Whether the vendor's directory contains the units that every boot needs, that is, whether the tree is a
+    /// whole OS.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.named("basic.target"), UnitResolution::File(..))
+    }
+
+    /// Resolves `unit` without considering its template.
+    pub(super) fn named(&self, unit: &str) -> UnitResolution<'_> {
+        for directory in UNIT_DIRECTORIES {
+            let Ok(path) = AbsPath::new(format!("{directory}/{unit}")) else {
+                return UnitResolution::Missing;
+            };
+            match self.entries.get(&path) {
+                None => {
+                    if let Some(text) = self.away.get(&path) {
+                        return self.behind(unit, &path, text);
+                    }
+                }
+                Some(_) if GENERATOR_DIRS.contains(&directory) => return UnitResolution::Generated,
+                Some(UnitTreeEntry::File(text)) => return file(path, text.as_ref()),
+                Some(UnitTreeEntry::Link(text)) => return self.behind(unit, &path, text),
+            }
+        }
+        UnitResolution::Missing
+    }
+
+    fn behind(&self, unit: &str, path: &AbsPath, text: &str) -> UnitResolution<'_> {
+        let target = resolve(path, text);
+        if target.as_str() == "/dev/null" {
+            return UnitResolution::Masked;
+        }
+        let target = match self.outside.get(&target) {
+            Some(ExternalTarget::Missing) => return UnitResolution::Missing,
+            Some(ExternalTarget::File(end, text)) => return file(end.clone(), text.as_ref()),
+            Some(ExternalTarget::Inside(end)) => end.clone(),
+            None => target,
+        };
+        if let Some(other) = alias(unit, target.file_name()) {
+            return UnitResolution::Alias(other);
+        }
+        // A unit file that is linked from elsewhere: the path of the file itself is used.
+        match self.entries.get(&target).or_else(|| self.entries.get(path)) {
+            Some(UnitTreeEntry::File(text)) => file(target, text.as_ref()),
+            _ => file(target, None),
+        }
+    }
+
+    /// The unit that `unit` is an alias of; itself if it is none.
+    pub(super) fn real_name(&self, unit: &str) -> String {
+        let mut real = unit.to_owned();
+        for _ in 0..MAX_SYMLINKS {
+            match self.named(&real) {
+                UnitResolution::Alias(next) => real = next,
+                UnitResolution::Missing => match self.alias_of_template(&real) {
+                    Some(next) => real = next,
+                    None => break,
+                },
+                _ => break,
+            }
+        }
+        real
+    }
+
+    /// `getty@tty1.service` for `autovt@tty1.service`, if only the templates exist.
+    fn alias_of_template(&self, instance: &str) -> Option<String> {
+        let template = unit_name::template(instance).filter(|template| template != instance)?;
+        match self.named(&template) {
+            UnitResolution::Alias(other) => Some(unit_name::with_instance(
+                &other,
+                unit_name::instance(instance),
+            )),
+            _ => None,
+        }
+    }
+
+    /// Whether the unit will exist, by itself or as an instance of its template.
+    pub(super) fn has(&self, unit: &str) -> bool {
+        let real = self.real_name(unit);
+        let template = unit_name::template(&real);
+        let mut names = std::iter::once(real.as_str()).chain(template.as_deref());
+        names.any(|name| {
+            matches!(
+                self.named(name),
+                UnitResolution::File(..) | UnitResolution::Generated
+            )
+        })
+    }
+
+    /// Whether a link of another unit starts it.
+    pub(super) fn is_started(&self, unit: &str) -> bool {
+        let paths = self.entries.keys().filter(|path| path.file_name() == unit);
+        paths.into_iter().any(|path| started_by(path).is_some())
+    }
+}
+
+fn file<'t>(path: AbsPath, text: Option<&'t Cow<'_, str>>) -> UnitResolution<'t> {
+    match text.map(|text| &**text) {
+        Some("") => UnitResolution::Masked,
+        text => UnitResolution::File(path, text.unwrap_or_default()),
+    }
+}
+
+fn shown<'a>(
+    path: &AbsPath,
+    entry: &'a UnitEntry,
+    observed: &'a MachineFacts,
+) -> UnitTreeEntry<'a> {
+    match entry {
+        UnitEntry::Link(text) => UnitTreeEntry::Link(text),
+        UnitEntry::Empty => UnitTreeEntry::File(Some(Cow::Borrowed(""))),
+        UnitEntry::File => {
+            let text = observed.texts.get(path);
+            UnitTreeEntry::File(text.map(|text| Cow::Borrowed(text.as_str())))
+        }
+    }
+}
+
+fn is_preset(path: &AbsPath) -> bool {
+    unit_preset::PRESET_DIRS.contains(&path.directory()) && path.file_name().ends_with(".preset")
+}

@@ -1,0 +1,445 @@
+//! Translates the units of a config into objects below `/etc/systemd/system`.
+
+mod kept_links;
+
+use std::collections::BTreeSet;
+
+use self::kept_links::{has_its_own_say, keep};
+use super::{
+    desired_tree::{
+        ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
+    },
+    enablement::{self, LinkTargets, UNIT_DIR, UnitLookup, unit_name},
+    machine_facts::UnitEntry,
+    unit_aliases,
+    unit_catalog::UnitCatalog,
+    unit_check, unit_conflicts,
+    unit_preset::{Preset, Presets},
+    unit_tree::{self, UnitTree},
+};
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::{EntryKind, MachineConfig, Unit, UnitName};
+
+/// Targets that a boot does not reach: a unit enabled only for these is not started.
+const UNREACHED_TARGETS: [&str; 16] = [
+    "shutdown.target",
+    "reboot.target",
+    "poweroff.target",
+    "halt.target",
+    "kexec.target",
+    "soft-reboot.target",
+    "exit.target",
+    "final.target",
+    "umount.target",
+    "rescue.target",
+    "emergency.target",
+    "sleep.target",
+    "suspend.target",
+    "hibernate.target",
+    "hybrid-sleep.target",
+    "suspend-then-hibernate.target",
+];
+
+/// Adds unit files, drop-ins, masks and enablement links.
+pub(super) fn add(
+    layout: &mut DesiredTree,
+    config: &MachineConfig,
+    place: &PathResolver<'_>,
+    side: ConfigSide<'_>,
+) {
+    for (name, unit) in &config.units {
+        add_files(layout, place, name, unit);
+    }
+    lift_masks(layout, config, place, side);
+    let mut catalogue = UnitCatalog::new(config, place.observed, side);
+    let presets = Presets::of(&catalogue.tree.presets());
+    let enabled = to_be_enabled(&catalogue, &presets);
+    catalogue.name_units(enabled.into_iter());
+    unit_aliases::check(layout, &catalogue);
+    unit_conflicts::check(layout, &catalogue);
+    unit_check::check(layout, &catalogue);
+    let links = catalogue.tree.links();
+    // Explicit settings come first; units without a setting keep the remaining links.
+    for (name, unit) in &config.units {
+        let wish = wish(name, unit, &catalogue, &presets);
+        if !unit.mask && wish != DesiredEnablement::Unsaid {
+            EnablementPlanner {
+                layout,
+                place,
+                catalogue: &catalogue,
+                links: &links,
+            }
+            .apply(name, unit, wish);
+        }
+    }
+    let unsaid = |name: &UnitName, unit: &Unit| {
+        wish(name, unit, &catalogue, &presets) == DesiredEnablement::Unsaid
+    };
+    for (name, unit) in config
+        .units
+        .iter()
+        .filter(|(name, unit)| unsaid(name, unit))
+    {
+        let mut enabling = EnablementPlanner {
+            layout: &mut *layout,
+            place,
+            catalogue: &catalogue,
+            links: &links,
+        };
+        if catalogue.has_file(name) {
+            let kept = links
+                .iter()
+                .filter(|(path, _)| !has_its_own_say(path, config, side));
+            let kept = kept.map(|(path, text)| (path.clone(), text.clone()));
+            keep(enabling.layout, place, name, unit, &kept.collect());
+            let entry = DesiredEntry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
+            enabling.keep_made(&entry, name, &presets);
+        } else if only_drop_ins(unit) {
+            enabling.keep_preset(name, unit, &presets);
+        }
+    }
+}
+
+/// Removes the masks that `mask: false` lifts: a link to the null device or an empty file below
+/// `/etc`. A unit file stays, and masks elsewhere are not managed.
+fn lift_masks(
+    layout: &mut DesiredTree,
+    config: &MachineConfig,
+    place: &PathResolver<'_>,
+    side: ConfigSide<'_>,
+) {
+    let mut lifted = config
+        .units
+        .iter()
+        .filter(|(_, unit)| unit.lifts_mask())
+        .peekable();
+    if lifted.peek().is_none() {
+        return;
+    }
+    let there = UnitTree::without_ours(place.observed, side);
+    for (name, unit) in lifted {
+        let Some(path) = unit_tree::unit_path(name.as_str()) else {
+            continue;
+        };
+        let original = place.observed.unit_originals.get(&path);
+        let masked = match there.at(&path) {
+            Some(entry) => entry.is_mask(),
+            None => original.is_some_and(UnitEntry::is_mask),
+        };
+        if masked {
+            let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
+            layout.absent.insert(place.of(&path), entry);
+        }
+        let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter();
+        let elsewhere = elsewhere.find(|directory| {
+            if **directory == UNIT_DIR {
+                return false;
+            }
+            let path = AbsPath::new(format!("{directory}/{name}")).ok();
+            path.is_some_and(|path| {
+                there
+                    .at(&path)
+                    .is_some_and(unit_tree::UnitTreeEntry::is_mask)
+            })
+        });
+        if let Some(directory) = elsewhere {
+            layout.warnings.push(format!(
+                "{name} stays masked: it is masked in {directory}, but mask: false only removes \
+                 masks in {UNIT_DIR}"
+            ));
+        }
+    }
+}
+
+/// The units that the presets and the config enable, by the names in the config. Those that the config enables come
+/// last: an alias that both get belongs to them.
+fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> Vec<String> {
+    let (mut by_presets, mut said) = (Vec::new(), Vec::new());
+    let units = catalogue.config.units.iter();
+    for (name, unit) in units.filter(|(_, unit)| !unit.mask) {
+        match wish(name, unit, catalogue, presets) {
+            DesiredEnablement::Enabled => said.push(name.to_string()),
+            DesiredEnablement::Preset(Preset::Enable(names)) => by_presets.extend(names),
+            _ => {}
+        }
+    }
+    by_presets.append(&mut said);
+    by_presets
+}
+
+/// The desired enablement of a unit.
+#[derive(Clone, Debug, PartialEq)]
+enum DesiredEnablement {
+    /// The config enables the unit.
+    Enabled,
+    /// The config disables the unit.
+    Disabled,
+    /// The config does not set it and the unit is new: the preset decides.
+    Preset(Preset),
+    /// The config does not set it: the enablement stays unchanged.
+    Unsaid,
+}
+
+fn wish(
+    name: &UnitName,
+    unit: &Unit,
+    catalogue: &UnitCatalog<'_>,
+    presets: &Presets,
+) -> DesiredEnablement {
+    let (has_file, had_file) = (catalogue.has_file(name), catalogue.had_file(name));
+    match (unit.enabled, catalogue.side) {
+        (Some(true), _) => DesiredEnablement::Enabled,
+        (Some(false), _) => DesiredEnablement::Disabled,
+        // Presets apply to units that are new in the config, with a file or with drop-ins only,
+        // like in OpenShift's daemon.
+        (None, ConfigSide::After(from)) if has_file || only_drop_ins(unit) => {
+            let silent = |known: &&Unit| {
+                let same = had_file == has_file;
+                same && (had_file || only_drop_ins(known)) && known.enabled.is_none()
+            };
+            match from.units.get(name).filter(silent) {
+                Some(_) => DesiredEnablement::Unsaid,
+                None if has_file => DesiredEnablement::Preset(presets.ask(name.as_str())),
+                // Without a preset rule, a drop-in does not enable a unit of the vendor.
+                None => presets
+                    .rule_for(name.as_str())
+                    .map_or(DesiredEnablement::Unsaid, DesiredEnablement::Preset),
+            }
+        }
+        (None, _) => DesiredEnablement::Unsaid,
+    }
+}
+
+/// Whether the config contains only drop-ins for the unit.
+fn only_drop_ins(unit: &Unit) -> bool {
+    let texts = || unit.dropins.values().any(|text| !text.is_empty());
+    unit.contents.is_none() && !unit.mask && texts()
+}
+
+fn add_files(layout: &mut DesiredTree, place: &PathResolver<'_>, name: &UnitName, unit: &Unit) {
+    let Ok(path) = AbsPath::new(format!("{UNIT_DIR}/{name}")) else {
+        return;
+    };
+    if unit.mask {
+        let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
+        layout.add(place, &path, entry, ObjectSpec::link("/dev/null"));
+    } else if let Some(text) = &unit.contents {
+        let entry = DesiredEntry::new(EntryKind::Unit, name.as_str(), &unit.origin);
+        layout.add(place, &path, entry, ObjectSpec::unit_file(text));
+    }
+    for (file, text) in &unit.dropins {
+        let Ok(path) = AbsPath::new(format!("{UNIT_DIR}/{name}.d/{file}")) else {
+            continue;
+        };
+        let entry = DesiredEntry::new(EntryKind::DropIn, format!("{name}/{file}"), &unit.origin);
+        if text.is_empty() {
+            layout.absent.insert(place.of(&path), entry);
+        } else {
+            layout.add(place, &path, entry, ObjectSpec::unit_file(text));
+        }
+    }
+}
+
+struct EnablementPlanner<'a, 'b> {
+    layout: &'a mut DesiredTree,
+    place: &'a PathResolver<'b>,
+    catalogue: &'a UnitCatalog<'a>,
+    links: &'a LinkTargets,
+}
+
+impl EnablementPlanner<'_, '_> {
+    fn apply(&mut self, name: &UnitName, unit: &Unit, wish: DesiredEnablement) {
+        let real = self.catalogue.real_name(name, unit);
+        let entry = DesiredEntry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
+        let has_file = self.catalogue.has_file(name);
+        match wish {
+            DesiredEnablement::Enabled => self.enable(&entry, &[real], (true, has_file)),
+            // An entry under another name of the unit sets its enablement.
+            DesiredEnablement::Preset(_) if self.catalogue.sets_enablement(&real) => {}
+            DesiredEnablement::Preset(Preset::Enable(names)) => {
+                self.layout.preset.insert(real);
+                self.enable(&entry, &names, (false, has_file));
+            }
+            DesiredEnablement::Disabled => {
+                let newly = self.newly_said(name, unit);
+                self.disable(&entry, &real, newly);
+                if !newly {
+                    self.keep_companions_away(&entry, &real);
+                }
+            }
+            // A preset disables the unit only, not the units in its `Also=`.
+            DesiredEnablement::Preset(Preset::Disable) => self.disable(&entry, &real, false),
+            DesiredEnablement::Unsaid => {}
+        }
+    }
+
+    /// Enables units for one entry. `said`: the config requests it; `has_file`: the config contains the unit.
+    fn enable(&mut self, entry: &DesiredEntry, names: &[String], (said, has_file): (bool, bool)) {
+        let mut own = BTreeSet::new();
+        for name in names {
+            let name = &self.catalogue.tree.real_name(name);
+            let why_not = match self.catalogue.find(name) {
+                UnitLookup::Found(_) => None,
+                UnitLookup::Masked => Some("it is masked on this machine"),
+                UnitLookup::Generated => Some("it is created by a generator"),
+                // An alias that does not resolve.
+                UnitLookup::Missing | UnitLookup::Alias(_) => {
+                    Some("it does not exist on this machine")
+                }
+            };
+            if let Some(why_not) = why_not {
+                // A preset is not an explicit request: there may be drop-ins for a unit that is not
+                // installed.
+                if said || has_file {
+                    let warning = format!("cannot enable {name}: {why_not}");
+                    self.layout.warnings.push(warning);
+                }
+                continue;
+            }
+            let stop = |other: &str| self.catalogue.sets_enablement(other);
+            let mut set = enablement::enable(name, &|other| self.catalogue.find(other), &stop);
+            // An instance that the config disables by name is not enabled through its template.
+            set.links
+                .retain(|path, _| !self.catalogue.is_disabled(path.file_name()));
+            if said && set.links.is_empty() && set.also.is_empty() && set.complaints.is_empty() {
+                self.layout.warnings.push(format!(
+                    "{name} has no [Install] section: enabling it has no effect"
+                ));
+            }
+            self.layout.warnings.extend(set.complaints);
+            own.extend(set.links.keys().cloned());
+            let starts = set.links.keys().filter_map(started_by);
+            self.layout
+                .starts
+                .entry(entry.name.to_string())
+                .or_default()
+                .extend(starts);
+            for (path, target) in set.links {
+                self.layout
+                    .add(self.place, &path, entry.clone(), ObjectSpec::link(target));
+            }
+        }
+        // Links that others made stay, as with `systemctl enable`. Those that were removed when the unit was
+        // disabled do not come back.
+        if has_file {
+            let mut away = self.kept_away(&BTreeSet::from([entry.name.to_string()]));
+            away.retain(|path| !own.contains(path) && !self.links.contains_key(path));
+            self.clear(entry, away.into_iter());
+        }
+    }
+
+    /// `Also=` of a disabled unit disables its companions once, when the unit is disabled. Later
+    /// another unit or a user may have enabled them again.
+    fn newly_said(&self, name: &UnitName, unit: &Unit) -> bool {
+        match self.catalogue.side {
+            ConfigSide::Before => true,
+            ConfigSide::After(from) => from.units.get(name) != Some(unit),
+        }
+    }
+
+    fn disable(&mut self, entry: &DesiredEntry, name: &str, companions: bool) {
+        let find = |other: &str| self.catalogue.find(other);
+        let stop = |other: &str| !companions || self.catalogue.sets_enablement(other);
+        let family = enablement::family(name, &find, &stop);
+        let mut paths = enablement::standing_for(&family, self.links);
+        paths.extend(self.kept_away(&family));
+        let links = enablement::enable(name, &find, &stop).links.into_keys();
+        // A name that belongs to another unit is not removed with this one.
+        paths.extend(links.filter(|path| self.catalogue.tree.at(path).is_none()));
+        self.clear(entry, paths.into_iter());
+    }
+
+    /// Links of companions that were removed when the unit was disabled and are still missing: they
+    /// are restored only when the config no longer sets the unit's enablement.
+    fn keep_companions_away(&mut self, entry: &DesiredEntry, name: &str) {
+        let find = |other: &str| self.catalogue.find(other);
+        let stop = |other: &str| self.catalogue.sets_enablement(other);
+        let family = enablement::family(name, &find, &stop);
+        let mut away = self.kept_away(&family);
+        away.retain(|path| !self.links.contains_key(path));
+        self.clear(entry, away.into_iter());
+    }
+
+    /// Original links of these units that were removed: they stay absent, and are restored when the
+    /// config no longer sets the units' enablement.
+    fn kept_away(&self, units: &BTreeSet<String>) -> BTreeSet<AbsPath> {
+        let originals = self.place.observed.unit_originals.iter();
+        let below = originals.filter(|(path, _)| {
+            let below = path.as_str().strip_prefix(UNIT_DIR);
+            below.is_some_and(|rest| rest.starts_with('/'))
+        });
+        let links = below.filter_map(|(path, entry)| match entry {
+            UnitEntry::Link(text) if !self.was_replaced(path) => Some((path.clone(), text.clone())),
+            _ => None,
+        });
+        enablement::standing_for(units, &links.collect())
+    }
+
+    /// Whether the base config had an object of its own there.
+    fn was_replaced(&self, path: &AbsPath) -> bool {
+        let names = &self.place.observed.unit_paths_before;
+        matches!(self.catalogue.side, ConfigSide::After(from) if unit_tree::brings(from, names, path))
+    }
+
+    /// Keeps the result of the presets for a unit that the config has only drop-ins for: the links
+    /// that the presets created are managed, and those that they removed can be restored later.
+    fn keep_preset(&mut self, name: &UnitName, unit: &Unit, presets: &Presets) {
+        let real = self.catalogue.real_name(name, unit);
+        let entry = DesiredEntry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
+        self.keep_made(&entry, name, presets);
+        let gone = self.kept_away(&BTreeSet::from([real]));
+        let gone = gone
+            .into_iter()
+            .filter(|path| !self.links.contains_key(path));
+        self.clear(&entry, gone.collect::<Vec<_>>().into_iter());
+    }
+
+    /// Keeps the links that enabling the unit creates, those of instances and of `Also=` included.
+    fn keep_made(&mut self, entry: &DesiredEntry, name: &UnitName, presets: &Presets) {
+        let mut units = BTreeSet::from([entry.name.to_string()]);
+        // The presets enable a template through its instances.
+        if let Some(Preset::Enable(names)) = presets.rule_for(name.as_str()) {
+            units.extend(names.iter().map(|name| self.catalogue.tree.real_name(name)));
+        }
+        let find = |other: &str| self.catalogue.find(other);
+        let stop = |other: &str| self.catalogue.sets_enablement(other);
+        let made: LinkTargets = units
+            .iter()
+            .flat_map(|unit| enablement::enable(unit, &find, &stop).links)
+            .collect();
+        for (path, target) in made {
+            let canonical = self.place.of(&path);
+            let disabled = self.catalogue.is_disabled(path.file_name());
+            if self.links.get(&path) == Some(&target)
+                && !disabled
+                && !self.layout.speaks_of(&canonical)
+            {
+                let wanted = DesiredObject {
+                    entry: entry.clone(),
+                    asked: path,
+                    object: ObjectSpec::link(target),
+                };
+                self.layout.objects.insert(canonical, wanted);
+            }
+        }
+    }
+
+    fn clear(&mut self, entry: &DesiredEntry, paths: impl Iterator<Item = AbsPath>) {
+        for path in paths {
+            let path = self.place.of(&path);
+            self.layout
+                .absent
+                .entry(path)
+                .or_insert_with(|| entry.clone());
+        }
+    }
+}
+
+/// The unit that a link in a `*.wants` directory starts at boot.
+pub(super) fn started_by(link: &AbsPath) -> Option<String> {
+    let wanter = unit_tree::wanter(link)?;
+    let unit = link.file_name();
+    let startable = unit_name::shape(unit) != Some(unit_name::UnitNameShape::Template)
+        && unit_name::shape(&wanter) != Some(unit_name::UnitNameShape::Template);
+    (startable && !UNREACHED_TARGETS.contains(&wanter.as_str())).then(|| unit.to_owned())
+}

@@ -1,0 +1,78 @@
+//! Keeps the existing links of units whose enablement the config does not set.
+
+use std::collections::BTreeSet;
+
+use super::started_by;
+use crate::{
+    desired_tree::{
+        ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
+    },
+    enablement::{self, LinkTargets, unit_name},
+    unit_tree,
+};
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::{EntryKind, MachineConfig, Unit, UnitName};
+
+/// Whether this is the link of an instance that one of the configs enables or disables by name:
+/// then its template, which has no explicit setting, does not keep it.
+pub(super) fn has_its_own_say(
+    link: &AbsPath,
+    config: &MachineConfig,
+    side: ConfigSide<'_>,
+) -> bool {
+    let (ConfigSide::After(from), Ok(unit)) = (side, UnitName::new(link.file_name())) else {
+        return false;
+    };
+    let says = |config: &MachineConfig| {
+        config
+            .units
+            .get(&unit)
+            .is_some_and(|unit| unit.enabled.is_some())
+    };
+    says(config) || (says(from) && !config.units.contains_key(&unit))
+}
+
+/// Whether a link under another name leads to a file outside the unit directories that only has the unit's name.
+fn is_of_others(path: &AbsPath, name: &UnitName, links: &LinkTargets) -> bool {
+    let text = links.get(path).map(String::as_str).unwrap_or_default();
+    let end = enablement::follow(path, text, links);
+    let link = path.file_name();
+    let named =
+        link == name.as_str() || unit_name::template(link).as_deref() == Some(name.as_str());
+    !named && !unit_tree::UNIT_DIRECTORIES.contains(&end.directory())
+}
+
+/// Keeps the existing links: the config does not set the enablement, and the links belong to the
+/// unit.
+pub(super) fn keep(
+    layout: &mut DesiredTree,
+    place: &PathResolver<'_>,
+    name: &UnitName,
+    unit: &Unit,
+    links: &LinkTargets,
+) {
+    for path in enablement::standing_for(&BTreeSet::from([name.to_string()]), links) {
+        if is_of_others(&path, name, links) {
+            continue;
+        }
+        let canonical = place.of(&path);
+        if layout.objects.contains_key(&canonical) || layout.absent.contains_key(&canonical) {
+            continue;
+        }
+        let target = links.get(&path).cloned().unwrap_or_default();
+        let entry = DesiredEntry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
+        layout
+            .starts
+            .entry(name.to_string())
+            .or_default()
+            .extend(started_by(&path));
+        layout.objects.insert(
+            canonical,
+            DesiredObject {
+                entry,
+                asked: path,
+                object: ObjectSpec::link(target),
+            },
+        );
+    }
+}

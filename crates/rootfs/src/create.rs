@@ -1,0 +1,204 @@
+//! Builds complete objects, to be moved into place later: content, owner, mode, attributes.
+//!
+//! Nothing here is durable until the caller syncs.
+
+use std::{
+    io::{self, IoSlice},
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{AtFlags, Gid, Mode, OFlags, Uid},
+    io::Errno,
+};
+
+use super::{FileKind, FsOpKind, Meta, Root, RootError, Stat, resolve};
+use machinist_base::abs_path::AbsPath;
+
+/// Parts in one writev(2): `IOV_MAX`.
+const MAX_IOVECS: usize = 1024;
+
+impl Root {
+    /// Creates a file that must not exist yet. Its mode is set after its owner, because a change of
+    /// owner clears setuid and setgid.
+    pub fn build_file(&self, at: &AbsPath, bytes: &[u8], meta: &Meta) -> Result<(), RootError> {
+        let build = || {
+            let file = self.create_new(at, 0o600)?;
+            self.write_content(at, &file, &[bytes])?;
+            self.own(at, &file, meta)
+        };
+        build().map_err(|error| self.failed("write", at, error))
+    }
+
+    /// Creates a directory that must not exist yet.
+    pub fn build_dir(&self, at: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+        let build = || {
+            self.make_one_dir(at, 0o700)?;
+            self.own(
+                at,
+                self.open_raw(at.relative(), OFlags::DIRECTORY | OFlags::NOFOLLOW, 0)?,
+                meta,
+            )
+        };
+        build().map_err(|error| self.failed("make the directory", at, error))
+    }
+
+    /// Creates a symbolic link that must not exist yet. `target` is written unchanged.
+    pub fn build_link(&self, at: &AbsPath, target: &str) -> Result<(), RootError> {
+        let build = || {
+            let slot = self.slot(at)?;
+            self.tapped(
+                at,
+                || FsOpKind::MakeLink(target.to_owned()),
+                || Ok(rustix::fs::symlinkat(target, &slot.dir, slot.name)?),
+            )
+        };
+        build().map_err(|error| self.failed("make the link", at, error))
+    }
+
+    /// Creates a hard link at `at`, which must not exist yet, to the file at `file` on the same
+    /// mount.
+    pub fn build_hard_link(&self, at: &AbsPath, file: &AbsPath) -> Result<(), RootError> {
+        let build = || {
+            if self.pretends_to_part(at, file) {
+                return Err(Errno::XDEV.into());
+            }
+            let (from, to) = (self.slot(file)?, self.slot(at)?);
+            let link = || {
+                let flags = AtFlags::empty();
+                Ok(rustix::fs::linkat(
+                    &from.dir, from.name, &to.dir, to.name, flags,
+                )?)
+            };
+            self.tapped(at, || FsOpKind::HardLink(file.clone()), link)
+        };
+        build().map_err(|error| self.failed_pair(("make", "another name of"), at, file, error))
+    }
+
+    /// Sets the owner of a link itself to that of `meta`.
+    pub fn own_link(&self, at: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+        if !meta.chown {
+            return Ok(());
+        }
+        let own = || {
+            let slot = self.slot(at)?;
+            let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            self.tapped(
+                at,
+                || FsOpKind::SetOwner(meta.uid, meta.gid),
+                || Ok(rustix::fs::chownat(&slot.dir, slot.name, uid, gid, flags)?),
+            )
+        };
+        own().map_err(|error| self.failed("set the owner of", at, error))
+    }
+
+    /// Sets mode and owner of a directory in place, through a descriptor.
+    pub fn set_meta(&self, dir: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+        self.open_raw(dir.relative(), OFlags::DIRECTORY | OFlags::NOFOLLOW, 0)
+            .and_then(|fd| self.own(dir, fd, meta))
+            .map_err(|error| self.failed("set mode and owner of", dir, error))
+    }
+
+    /// Sets mode and owner of a regular file in place, through a descriptor.
+    pub fn set_file_meta(&self, file: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        self.open_raw(file.relative(), flags, 0)
+            .and_then(|fd| {
+                self.refuse_other_names(file, &fd)?;
+                self.own(file, fd, meta)
+            })
+            .map_err(|error| self.failed("set mode and owner of", file, error))
+    }
+
+    /// In a directory that a user controls, the file may have hard links anywhere.
+    fn refuse_other_names(&self, file: &AbsPath, fd: &OwnedFd) -> io::Result<()> {
+        let stat = Stat::of(&resolve::statx_of(fd)?);
+        let plain = stat.kind == FileKind::File && stat.nlink == 1;
+        match plain || !self.is_in_users_directory(file) {
+            true => Ok(()),
+            false => Err(Errno::MLINK.into()),
+        }
+    }
+
+    pub(super) fn create_new(&self, at: &AbsPath, mode: u32) -> io::Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        self.tapped(
+            at,
+            || FsOpKind::Create(mode),
+            || self.open_raw(at.relative(), flags, mode),
+        )
+    }
+
+    pub(super) fn write_content(
+        &self,
+        at: &AbsPath,
+        fd: &OwnedFd,
+        parts: &[&[u8]],
+    ) -> io::Result<()> {
+        let write = || {
+            parts
+                .chunks(MAX_IOVECS)
+                .try_for_each(|parts| write_all(fd, parts))
+        };
+        self.tapped(at, || FsOpKind::Write(parts.concat()), write)
+    }
+
+    pub(super) fn make_one_dir(&self, at: &AbsPath, mode: u32) -> io::Result<()> {
+        let slot = self.slot(at)?;
+        self.tapped(
+            at,
+            || FsOpKind::MakeDir(mode),
+            || {
+                Ok(rustix::fs::mkdirat(
+                    &slot.dir,
+                    slot.name,
+                    Mode::from_raw_mode(mode),
+                )?)
+            },
+        )
+    }
+
+    fn own(&self, at: &AbsPath, fd: impl AsFd, meta: &Meta) -> io::Result<()> {
+        if meta.chown {
+            let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+            self.tapped(
+                at,
+                || FsOpKind::SetOwner(meta.uid, meta.gid),
+                || Ok(rustix::fs::fchown(&fd, uid, gid)?),
+            )?;
+        }
+        self.set_mode(at, &fd, meta.mode)
+    }
+
+    pub(super) fn set_mode(&self, at: &AbsPath, fd: impl AsFd, mode: u32) -> io::Result<()> {
+        self.tapped(
+            at,
+            || FsOpKind::SetMode(mode),
+            || Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))?),
+        )
+    }
+}
+
+impl resolve::DirEntryRef<'_> {
+    /// The path with the descriptor that keeps it valid.
+    pub(super) fn proc_path_kept(self) -> (OwnedFd, std::path::PathBuf) {
+        let path = self.proc_path();
+        (self.dir, path)
+    }
+}
+
+pub(super) fn write_all(fd: &OwnedFd, parts: &[&[u8]]) -> io::Result<()> {
+    let full = parts.iter().filter(|part| !part.is_empty());
+    let mut slices: Vec<IoSlice<'_>> = full.map(|part| IoSlice::new(part)).collect();
+    let mut left = slices.as_mut_slice();
+    while !left.is_empty() {
+        match rustix::io::writev(fd, left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut left, written),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}

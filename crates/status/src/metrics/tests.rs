@@ -1,0 +1,148 @@
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::{
+    Blocker, DeviceStatus, DriftStatus, FailureStatus, Mode, ResourceStatus, VendorStatus,
+    readiness::{Gate, GateName},
+};
+use machinist_base::reason::Reason;
+
+fn status() -> Status {
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let mut status = Status::starting("/", Mode::Machine, now);
+    status.gates = GateName::ALL
+        .into_iter()
+        .map(|name| Gate {
+            name: name.into(),
+            open: name != GateName::DiskSpace,
+            effect: name.default_effect(),
+            since: now,
+            reason: Reason::Ok,
+            message: String::new(),
+        })
+        .collect();
+    status.failure = Some(FailureStatus {
+        code: Reason::JobFailed,
+        message: String::new(),
+        again: true,
+    });
+    status.blockers = vec![Blocker {
+        kind: "Pod".to_owned(),
+        namespace: "shop".to_owned(),
+        name: "db-0".to_owned(),
+        reason: Reason::DrainBlockedByBudget,
+        message: String::new(),
+        since: now,
+    }];
+    status.config.drift = vec![DriftStatus {
+        path: "/etc/a".to_owned(),
+        kind: DriftKind::Content,
+        entry: None,
+    }];
+    let device = |health: &str| DeviceStatus {
+        id: health.to_owned(),
+        health: health.to_owned().into(),
+        reason: String::new(),
+        holder: None,
+        ..DeviceStatus::default()
+    };
+    status.devices = vec![ResourceStatus {
+        resource: "acme.dev/fpga".to_owned(),
+        source: String::new(),
+        serve: "devicePlugin".to_owned(),
+        registered: true,
+        since: None,
+        reason: String::new(),
+        devices: vec![
+            device("Healthy"),
+            device("Unhealthy"),
+            DeviceStatus {
+                holder: Some("lab/reads/main".to_owned()),
+                ..device("Healthy")
+            },
+        ],
+    }]
+    .into();
+    status.vendors = vec![VendorStatus {
+        vendor: "acme".to_owned(),
+        ..VendorStatus::default()
+    }];
+    status
+}
+
+fn page() -> (Metrics, watch::Sender<Arc<Status>>) {
+    let (sender, receiver) = watch::channel(Arc::new(status()));
+    (Metrics::new(receiver), sender)
+}
+
+#[test]
+fn a_scrape_shows_what_the_status_says() {
+    let (metrics, sender) = page();
+    metrics.update_ended(UpdateOutcomeStatus::Done);
+    metrics.registered(false);
+    metrics.source_was_read(SourceReadResult::Refused);
+    let text = metrics.text().unwrap();
+    for line in [
+        "machinist_ready 0",
+        "machinist_phase{phase=\"Idle\"} 1",
+        "machinist_phase_start_time_seconds 1800000000",
+        "machinist_failure{reason=\"JobFailed\"} 1",
+        "machinist_blockers{reason=\"DrainBlockedByBudget\"} 1",
+        "machinist_gate_open{gate=\"DiskSpace\"} 0",
+        "machinist_gate_open{gate=\"Config\"} 1",
+        "machinist_drift_paths{kind=\"content\"} 1",
+        "machinist_drift_paths{kind=\"mode\"} 0",
+        "machinist_devices{resource=\"acme.dev/fpga\",health=\"Healthy\"} 2",
+        "machinist_devices{resource=\"acme.dev/fpga\",health=\"Unhealthy\"} 1",
+        "machinist_devices_held{resource=\"acme.dev/fpga\"} 1",
+        "machinist_resource_registered{resource=\"acme.dev/fpga\"} 1",
+        "machinist_updates_total{outcome=\"Done\"} 1",
+        "machinist_updates_total{outcome=\"Failed\"} 0",
+        "machinist_kubelet_registrations_total{result=\"failed\"} 1",
+        "machinist_source_reads_total{result=\"refused\"} 1",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+    sender.send_modify(|status| Arc::make_mut(status).failure = None);
+    let text = metrics.text().unwrap();
+    assert!(!text.contains("machinist_failure{"), "{text}");
+}
+
+#[test]
+fn the_documentation_lists_exactly_these_metrics() {
+    let (metrics, _sender) = page();
+    let text = metrics.text().unwrap();
+    let mut served = BTreeSet::new();
+    let mut kind = "";
+    for line in text.lines() {
+        if let Some(described) = line.strip_prefix("# TYPE ") {
+            kind = described.rsplit_once(' ').unwrap().1;
+        } else if !line.starts_with('#') {
+            let (name, labels) = line
+                .rsplit_once(' ')
+                .unwrap()
+                .0
+                .split_once('{')
+                .unwrap_or_else(|| (line.rsplit_once(' ').unwrap().0, ""));
+            let labels = labels.trim_end_matches('}').split("\",");
+            let labels = labels.filter_map(|one| Some(one.split_once('=')?.0));
+            let labels = labels.collect::<Vec<_>>().join(", ");
+            served.insert(format!("{name} | {kind} | {labels}"));
+        }
+    }
+    let documented: BTreeSet<_> = include_str!("../../../../docs/metrics.md")
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|row| {
+            let cells: Vec<_> = row
+                .split('|')
+                .map(|cell| cell.trim().replace('`', ""))
+                .collect();
+            format!("{} | {} | {}", cells[1], cells[2], cells[3])
+        })
+        .collect();
+    assert_eq!(documented, served);
+}

@@ -1,0 +1,300 @@
+//! Reads key after key from the fragments and collects problems.
+
+use serde::Serialize;
+
+use super::{
+    error::{SettingOrigin, SettingsProblem},
+    fragment::{Fragment, Leaf, ValueNode, ValueShape, env_name},
+};
+use machinist_base::{reason::Reason, text::edit_distance};
+
+/// One effective value and its origin.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EffectiveSetting {
+    /// Dotted: `update.reboot`.
+    pub key: &'static str,
+    /// As written in a file.
+    pub value: serde_json::Value,
+    /// Its origin.
+    pub from: SettingOrigin,
+}
+
+/// A value that is a single scalar in a file.
+pub(super) trait Scalar: Sized {
+    /// A description of the valid values, to follow "expected".
+    fn expected() -> String;
+    fn parse(text: &str) -> Option<Self>;
+    /// Like [`Scalar::parse`]; differs only if the flag's value refers to the caller's file system.
+    fn parse_flag(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+    /// The message for a value that this version knows and does not support yet.
+    fn later(_text: &str) -> Option<&'static str> {
+        None
+    }
+    fn show(&self) -> String;
+}
+
+/// A value of any shape.
+pub(super) trait Setting: Sized {
+    fn read(node: &ValueNode) -> Result<Self, ValueMismatch>;
+    fn show(&self) -> serde_json::Value;
+}
+
+/// Why a node is not a valid value of its key.
+pub(super) struct ValueMismatch {
+    pub(super) at: SettingOrigin,
+    /// The path below the key, for example `[2].path`.
+    pub(super) below: String,
+    pub(super) reason: Reason,
+    pub(super) found: String,
+    pub(super) expected: String,
+}
+
+impl ValueMismatch {
+    pub(super) fn new(node: &ValueNode, expected: impl Into<String>) -> Self {
+        Self {
+            at: node.at.clone(),
+            below: String::new(),
+            reason: Reason::ValueInvalid,
+            found: describe(&node.shape),
+            expected: expected.into(),
+        }
+    }
+
+    fn not_yet(mut self, why: &str) -> Self {
+        self.reason = Reason::FeatureUnsupported;
+        self.found = format!("{}: {why}", self.found);
+        self
+    }
+
+    pub(super) fn below(mut self, part: &str) -> Self {
+        self.below.insert_str(0, part);
+        self
+    }
+}
+
+/// The maximum number of characters of an invalid value to quote: enough to recognise it, on one line.
+const MAX_QUOTED_CHARS: usize = 60;
+
+fn describe(shape: &ValueShape) -> String {
+    match shape {
+        ValueShape::Nothing => "nothing".to_owned(),
+        ValueShape::Text(text) if text.chars().count() > MAX_QUOTED_CHARS => {
+            let start: String = text.chars().take(MAX_QUOTED_CHARS).collect();
+            format!("{start:?}…")
+        }
+        ValueShape::Text(text) => format!("{text:?}"),
+        ValueShape::List(_) => "a list".to_owned(),
+        ValueShape::Map(_) => "a mapping".to_owned(),
+    }
+}
+
+impl<T: Scalar> Setting for T {
+    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+        let ValueShape::Text(text) = &node.shape else {
+            return Err(ValueMismatch::new(node, T::expected()));
+        };
+        let value = match node.at {
+            SettingOrigin::Flag { .. } => T::parse_flag(text),
+            _ => T::parse(text),
+        };
+        value.ok_or_else(|| {
+            let misfit = ValueMismatch::new(node, T::expected());
+            match T::later(text) {
+                Some(why) => misfit.not_yet(why),
+                None => misfit,
+            }
+        })
+    }
+
+    fn show(&self) -> serde_json::Value {
+        Scalar::show(self).into()
+    }
+}
+
+impl<T: Setting> Setting for Vec<T> {
+    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+        let ValueShape::List(items) = &node.shape else {
+            return Err(ValueMismatch::new(node, "a list"));
+        };
+        let item =
+            |(number, item)| T::read(item).map_err(|misfit| misfit.below(&format!("[{number}]")));
+        items.iter().enumerate().map(item).collect()
+    }
+
+    fn show(&self) -> serde_json::Value {
+        self.iter().map(Setting::show).collect()
+    }
+}
+
+/// Reads keys from fragments; later fragments win.
+pub(super) struct FragmentReader {
+    /// Each leaf with whether its key has been read.
+    leaves: Vec<(Leaf, bool)>,
+    pub(super) effective: Vec<EffectiveSetting>,
+    pub(super) problems: Vec<SettingsProblem>,
+}
+
+impl FragmentReader {
+    pub(super) fn new(fragments: impl IntoIterator<Item = Fragment>) -> Self {
+        let leaves = fragments.into_iter().flat_map(|fragment| fragment.leaves);
+        Self {
+            leaves: leaves.map(|leaf| (leaf, false)).collect(),
+            effective: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// The value of `key`. Every source's value is checked, even if a later one wins.
+    pub(super) fn take<T: Setting>(&mut self, key: &'static str, default: T) -> T {
+        self.take_if(key, default, |_| Ok(()))
+    }
+
+    /// Like [`FragmentReader::take`]; `judge` returns the expected value if a well-formed value is not acceptable.
+    pub(super) fn take_if<T: Setting>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        judge: impl Fn(&T) -> Result<(), &'static str>,
+    ) -> T {
+        let in_env = env_name(key);
+        let (mut value, mut from) = (default, SettingOrigin::Default);
+        for (leaf, asked) in &mut self.leaves {
+            let name = match leaf.node.at {
+                SettingOrigin::Environment { .. } => in_env.as_str(),
+                _ => key,
+            };
+            if leaf.key != name {
+                continue;
+            }
+            *asked = true;
+            let read = T::read(&leaf.node).and_then(|read| match judge(&read) {
+                Ok(()) => Ok(read),
+                Err(expected) => Err(ValueMismatch::new(&leaf.node, expected)),
+            });
+            match read {
+                Ok(read) => (value, from) = (read, leaf.node.at.clone()),
+                Err(misfit) => self.problems.push(problem(key, misfit)),
+            }
+        }
+        self.effective.push(EffectiveSetting {
+            key,
+            value: value.show(),
+            from,
+        });
+        value
+    }
+
+    /// Whether a source sets `key`, which must have been read before.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.effective
+            .iter()
+            .any(|one| one.key == key && one.from != SettingOrigin::Default)
+    }
+
+    /// Ends the reading: keys that were not read are unknown.
+    pub(super) fn finish(mut self) -> (Vec<EffectiveSetting>, Vec<SettingsProblem>) {
+        let known: Vec<_> = self.effective.iter().map(|one| one.key).collect();
+        let strangers = self.leaves.iter().filter(|(_, asked)| !asked);
+        let strangers = strangers.map(|(leaf, _)| unknown(leaf, &known));
+        self.problems.extend(strangers);
+        self.effective.sort_by_key(|one| one.key);
+        (self.effective, self.problems)
+    }
+}
+
+fn problem(key: &str, misfit: ValueMismatch) -> SettingsProblem {
+    SettingsProblem {
+        at: misfit.at,
+        field: format!("{key}{}", misfit.below),
+        reason: misfit.reason,
+        message: format!("found {}", misfit.found),
+        expected: misfit.expected,
+    }
+}
+
+fn unknown(leaf: &Leaf, known: &[&str]) -> SettingsProblem {
+    let in_env = matches!(leaf.node.at, SettingOrigin::Environment { .. });
+    let spelled = |key: &str| match in_env {
+        true => env_name(key),
+        false => key.to_owned(),
+    };
+    let section = format!("{}.", leaf.key);
+    let below: Vec<_> = known
+        .iter()
+        .filter(|key| spelled(key).starts_with(&section))
+        .copied()
+        .collect();
+    let value_above = known
+        .iter()
+        .find(|key| leaf.key.starts_with(&format!("{}.", spelled(key))));
+    let (reason, message, expected) = if let Some(key) = value_above {
+        let message = format!("found a mapping at {key}");
+        (Reason::ValueInvalid, message, "a value".to_owned())
+    } else if !below.is_empty() {
+        let message = format!("found {} in place of a section", describe(&leaf.node.shape));
+        (Reason::ValueInvalid, message, below.join(", "))
+    } else {
+        match misspelled(&leaf.key, &spelled, known) {
+            Some(meant) => (
+                Reason::FieldUnknown,
+                format!("unknown key; did you mean {meant}?"),
+                String::new(),
+            ),
+            None => (
+                Reason::FieldUnknown,
+                "unknown key".to_owned(),
+                beside(&leaf.key, &spelled, known),
+            ),
+        }
+    };
+    SettingsProblem {
+        at: leaf.node.at.clone(),
+        field: leaf.key.clone(),
+        reason,
+        message,
+        expected,
+    }
+}
+
+/// The known key that differs by at most two letters, or by one if `key` is short.
+fn misspelled(key: &str, spelled: &dyn Fn(&str) -> String, known: &[&str]) -> Option<String> {
+    // A quoted key with dots is one key, not a misspelled path.
+    if key.contains('"') {
+        return None;
+    }
+    let most = if key.len() > 4 { 2 } else { 1 };
+    let near = known.iter().map(|one| spelled(one)).filter_map(|one| {
+        let distance = edit_distance(&one.to_lowercase(), &key.to_lowercase());
+        (distance <= most).then_some((distance, one))
+    });
+    let nearest = near.min_by_key(|(distance, _)| *distance);
+    nearest.map(|(_, one)| one)
+}
+
+/// The known keys of the same section, or all sections.
+fn beside(key: &str, spelled: &dyn Fn(&str) -> String, known: &[&str]) -> String {
+    let section = key
+        .rsplit_once('.')
+        .map(|(section, _)| format!("{section}."));
+    let same: Vec<_> = known
+        .iter()
+        .filter(|one| {
+            section
+                .as_deref()
+                .is_some_and(|s| spelled(one).starts_with(s))
+        })
+        .copied()
+        .collect();
+    if !same.is_empty() {
+        return format!("one of {}", same.join(", "));
+    }
+    let mut tops: Vec<_> = known
+        .iter()
+        .map(|one| one.split('.').next().unwrap_or(one))
+        .collect();
+    tops.sort_unstable();
+    tops.dedup();
+    format!("one of {}", tops.join(", "))
+}

@@ -1,0 +1,254 @@
+//! Defines the journal, which survives a crash: the config that the machine is on, and the transactions in
+//! progress.
+//!
+//! This module contains only the data and its text form; [`super::store`] reads and writes it.
+
+mod encoding;
+mod history;
+mod operation;
+mod transaction;
+
+pub use encoding::BadJournal;
+pub use history::{Outcome, PhaseRecord, UpdateRecord};
+pub use operation::{BackupPolicy, NestedObject, ObjectId, OperationRecord, OperationRecordKind};
+pub use transaction::{
+    ActionRecord, ActionState, Direction, RebootRecord, Transaction, TransactionState, kernel_of,
+};
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
+use machinist_plan::{Attributes, Edit};
+use machinist_rootfs::ObjectIdentity;
+
+/// Number of finished updates that are kept for `history`.
+pub const MAX_HISTORY_UPDATES: usize = 20;
+
+/// The persistent state of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Journal {
+    /// `/etc/machine-id` of the machine on which this was written; a different one means a cloned image.
+    pub machine_id: Option<String>,
+    /// The last verified config.
+    pub base: Option<ConfigName>,
+    /// Canonical paths that the base owns, with the requested owner if an offline root could only record it.
+    pub owned: BTreeMap<AbsPath, Option<(u32, u32)>>,
+    /// Directories that machinist created because a path that it owns is below them.
+    pub made: BTreeSet<AbsPath>,
+    /// Originals: objects that existed at an owned path before machinist first changed it, with the path where each
+    /// is kept.
+    pub originals: BTreeMap<AbsPath, AbsPath>,
+    /// Directories that machinist created at mount points, for staging and originals.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub holders: BTreeMap<AbsPath, ObjectIdentity>,
+    /// Mode and owner before machinist changed them, for files whose content the config does not define.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub modes: BTreeMap<AbsPath, Attributes>,
+    /// Paths that already matched when a config first named them. They stay when a config no longer names them.
+    pub adopted: BTreeSet<AbsPath>,
+    /// Entries of users and groups that machinist changed: the value before the first change, and the last value
+    /// that machinist wrote. They contain password hashes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<Edit>,
+    /// SELinux labels of owned paths.
+    #[serde(skip_serializing_if = "GivenLabels::is_empty")]
+    pub labels: GivenLabels,
+    /// Units that had already failed before the last update, or at the first start if there was no update.
+    pub failed_units: Vec<String>,
+    /// State of the machine before the oldest open transaction, or before the last update.
+    pub machine_before: Option<MachineBefore>,
+    /// Allocatable devices by resource before the last update that rebooted, and the time of that count.
+    pub devices_before: Option<(BTreeMap<String, usize>, Timestamp)>,
+    /// The cordon and drain for an update in progress; `None` while pods can be scheduled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<CordonRecord>,
+    /// Unverified transactions, oldest first.
+    pub transactions: Vec<Transaction>,
+    /// Why the last update failed; cleared by the next successful update.
+    pub failure: Option<UpdateFailure>,
+    /// Finished updates, oldest first, at most [`MAX_HISTORY_UPDATES`].
+    pub history: Vec<UpdateRecord>,
+}
+
+/// The SELinux labels that objects should have, if the root has a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GivenLabels {
+    /// Labels that were set.
+    pub given: BTreeMap<AbsPath, String>,
+    /// Labels that could not be set here ([`Reason::LabelPending`]).
+    pub pending: BTreeMap<AbsPath, String>,
+}
+
+impl GivenLabels {
+    /// Returns whether there are no labels.
+    pub fn is_empty(&self) -> bool {
+        self.given.is_empty() && self.pending.is_empty()
+    }
+
+    /// Keeps the labels of the paths for which `fits` returns true.
+    pub fn retain(&mut self, fits: impl Fn(&AbsPath) -> bool) {
+        self.given.retain(|path, _| fits(path));
+        self.pending.retain(|path, _| fits(path));
+    }
+
+    /// Adds the labels of `others`.
+    pub fn extend(&mut self, others: &Self) {
+        let clone = |(path, label): (&AbsPath, &String)| (path.clone(), label.clone());
+        self.given.extend(others.given.iter().map(clone));
+        self.pending.extend(others.pending.iter().map(clone));
+    }
+}
+
+/// State of the machine before an update, which it must reach again after the update.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineBefore {
+    /// The boot had finished normally.
+    pub up: bool,
+    /// Node services (kubelet, container runtime) that were running.
+    pub running: BTreeSet<String>,
+    /// Default gateways that answered.
+    pub gateways: BTreeSet<String>,
+}
+
+/// The cordon and drain of an update. It is written before the node is cordoned, and deleted once the node is
+/// uncordoned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CordonRecord {
+    /// The config of the update.
+    pub to: ConfigName,
+    /// When the cordon began.
+    pub since: Timestamp,
+    /// Seconds spent on draining, summed over restarts of the agent.
+    pub drained_for: u64,
+    /// When each phase before staging began and ended.
+    pub phases: Vec<PhaseRecord>,
+    /// Allocatable devices before allocation was disabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent: Option<DevicesBeforeUpdate>,
+    /// The last requested state of device allocation.
+    #[serde(default)]
+    pub lending: DeviceUsers,
+    /// Units that the update stopped and must start again; no other units.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<String>,
+}
+
+/// Which pods may be allocated this machine's devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceUsers {
+    /// Devices are allocatable to every pod.
+    #[default]
+    Open,
+    /// Allocation is disabled: devices stay listed as unhealthy. Pods that hold devices keep them, and pods that
+    /// the kubelet has already admitted still get theirs.
+    Withheld,
+    /// Allocation is disabled, no pod that the drain evicts holds a device any more, and host units that use
+    /// devices are stopped.
+    Quiesced,
+}
+
+/// The device allocation before an update.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DevicesBeforeUpdate {
+    /// Allocatable devices by resource.
+    pub counts: BTreeMap<String, usize>,
+    /// Devices per resource of each container, by `namespace/pod/container`; `None` if the allocation is unknown.
+    pub holders: Option<BTreeMap<String, BTreeMap<String, usize>>>,
+}
+
+impl CordonRecord {
+    /// Begins a phase and ends the previous one.
+    pub fn enter(&mut self, name: &str, now: Timestamp) {
+        transaction::enter(&mut self.phases, name, now);
+    }
+}
+
+/// Identifies a config by name and content.
+#[derive(Clone, Debug, Eq, Serialize, Deserialize)]
+pub struct ConfigName {
+    /// The config's name.
+    pub name: String,
+    /// Digest of its content; also its key below `configs/`.
+    pub digest: Digest,
+    /// It was stored by a version that distinguishes absent fields from empty or default ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tells_absent: bool,
+}
+
+impl ConfigName {
+    /// Names a config without claiming anything about the version that stored it.
+    pub fn new(name: impl Into<String>, digest: Digest) -> Self {
+        Self {
+            name: name.into(),
+            digest,
+            tells_absent: false,
+        }
+    }
+}
+
+/// The version that stored a config does not matter for equality.
+impl PartialEq for ConfigName {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, self.digest) == (&other.name, other.digest)
+    }
+}
+
+/// Describes why an update failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateFailure {
+    /// The stable reason code.
+    pub code: Reason,
+    /// The error with its whole chain of causes.
+    pub message: String,
+    /// Whether a retry may succeed.
+    pub again: bool,
+    /// The config that failed.
+    pub digest: Option<Digest>,
+}
+
+impl Journal {
+    /// Returns the newest open transaction.
+    pub fn top(&self) -> Option<&Transaction> {
+        self.transactions.last()
+    }
+
+    /// Returns the journal with the values of user and group entries hidden, because they contain password hashes.
+    #[must_use]
+    pub fn without_secrets(mut self) -> Self {
+        let open = self
+            .transactions
+            .iter_mut()
+            .flat_map(|tx| &mut tx.operations);
+        let open = open.filter_map(|record| match &mut record.kind {
+            OperationRecordKind::Entries { edits, .. } => Some(edits),
+            _ => None,
+        });
+        for edits in open.chain([&mut self.entries]) {
+            *edits = std::mem::take(edits)
+                .into_iter()
+                .map(Edit::hidden)
+                .collect();
+        }
+        self
+    }
+
+    /// Returns the newest open transaction for modification.
+    pub fn top_mut(&mut self) -> Option<&mut Transaction> {
+        self.transactions.last_mut()
+    }
+
+    /// Adds a finished update and drops the oldest ones beyond [`MAX_HISTORY_UPDATES`].
+    pub fn remember(&mut self, record: UpdateRecord) {
+        self.history.push(record);
+        let surplus = self.history.len().saturating_sub(MAX_HISTORY_UPDATES);
+        self.history.drain(..surplus);
+    }
+}

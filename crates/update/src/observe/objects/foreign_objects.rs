@@ -1,0 +1,113 @@
+//! Detects objects in users' directories that an entry must not replace or read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{super::ObserveError, LocatedPaths, ObjectObserver};
+use machinist_base::abs_path::AbsPath;
+use machinist_plan::ObservedPath;
+use machinist_rootfs::{DirectoryControl, ExpectedObject, RootError, Stat};
+
+impl ObjectObserver<'_> {
+    /// Records the permitted owners of objects in users' directories, for [`ObjectObserver::why_foreign`], and the objects
+    /// that cannot be observed.
+    pub(super) fn note_owners<'p>(
+        &mut self,
+        asked: impl Iterator<Item = &'p ObservedPath> + Clone,
+    ) -> Result<(), RootError> {
+        let mut own: BTreeMap<&AbsPath, (Vec<u32>, u32)> = BTreeMap::new();
+        let controlled = |asked: &&ObservedPath| self.controlled.contains_key(&asked.path);
+        for asked in asked.clone().filter(controlled) {
+            let (users, names) = own.entry(&asked.path).or_default();
+            users.extend(asked.owner);
+            *names = asked.names.max(*names);
+        }
+        for (path, (users, names)) in own {
+            let stat = match self.root.stat(path) {
+                Err(error) if error.is_starved() => return Err(error),
+                stat => stat,
+            };
+            let names = match stat {
+                Ok(Some(stat)) if names > 1 => self.names_of(&stat, asked.clone()),
+                Ok(_) => names,
+                // If an object in a user's directory cannot be observed, that user has caused it.
+                Err(error) => {
+                    let why = machinist_base::error_chain::chain(&error);
+                    self.foreign.insert(path.clone(), why);
+                    continue;
+                }
+            };
+            self.own.insert(path.clone(), (users, names));
+        }
+        Ok(())
+    }
+
+    /// Counts the requested paths that are names of the same object.
+    pub(in crate::observe) fn names_of<'p>(
+        &self,
+        object: &Stat,
+        asked: impl Iterator<Item = &'p ObservedPath>,
+    ) -> u32 {
+        let paths: BTreeSet<&AbsPath> = asked.map(|asked| &asked.path).collect();
+        let same = |path: &&&AbsPath| {
+            let stat = self.root.stat(path).ok().flatten();
+            stat.is_some_and(|stat| {
+                stat.identity == object.identity && stat.device == object.device
+            })
+        };
+        u32::try_from(paths.iter().filter(same).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns why the object at a path may not be replaced or read; `None` if it may, or if no entry needs it.
+    pub(super) fn why_foreign(
+        &self,
+        path: &AbsPath,
+        stat: &Stat,
+    ) -> Result<Option<String>, RootError> {
+        let (Some(control), Some((users, names))) = (self.controlled.get(path), self.own.get(path))
+        else {
+            return Ok(None);
+        };
+        let own = ExpectedObject {
+            users,
+            names: *names,
+        };
+        self.root.foreign_target(path, stat, control, &own)
+    }
+
+    /// Converts an error that a user can cause by moving objects in a directory of theirs.
+    pub(in crate::observe) fn blame(&self, error: RootError) -> ObserveError {
+        let top = |control: &DirectoryControl| match control {
+            DirectoryControl::User { top, .. } => Some(top.clone()),
+            DirectoryControl::Root | DirectoryControl::Sticky => None,
+        };
+        let mut tops = self.controlled.values().filter_map(top);
+        let there = tops.find(|top| error.is_about(&self.root.host_path(top)));
+        match there.filter(|_| error.is_moved()) {
+            Some(top) => ObserveError::Moved { top, source: error },
+            None => error.into(),
+        }
+    }
+
+    /// Returns the users who control the directories of paths.
+    pub(in crate::observe) fn users_directories(&self) -> BTreeMap<AbsPath, u32> {
+        let users = self.controlled.iter().filter_map(|(path, control)| {
+            let uid = match control {
+                DirectoryControl::User { uid, .. } => *uid,
+                DirectoryControl::Root | DirectoryControl::Sticky => None,
+            };
+            Some((path.clone(), uid?))
+        });
+        users.collect()
+    }
+
+    /// Returns the reasons why some of these paths may not be modified.
+    pub(in crate::observe) fn barred(&self, located: &LocatedPaths) -> BTreeMap<AbsPath, String> {
+        let mut barred = located.barred.clone();
+        let foreign = located.paths.iter().filter_map(|asked| {
+            let why = self.foreign.get(&asked.path)?;
+            Some((asked.path.clone(), why.clone()))
+        });
+        barred.extend(foreign);
+        barred
+    }
+}

@@ -1,0 +1,321 @@
+//! Observes the machine and plans; the update, `plan`, and `verify` all use this module.
+
+mod base_config;
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    cache::ObservationCache,
+    journal::{ConfigName, Journal},
+    observe::{self, CallerFacts, ObserveError},
+    service_port::{ServiceError, Services},
+    store::{self, StoreError},
+    transaction,
+};
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{MachineConfig, Refusal};
+use machinist_plan::{Capabilities, DriftEntry, OsFacts, Plan, Policies, UnitFacts, Verified};
+use machinist_rootfs::Root;
+
+/// Reasons why the machine could not be observed.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// Reading the tree failed.
+    #[error("cannot scan the machine")]
+    Observe(#[source] ObserveError),
+    /// Reading the config that was applied last failed.
+    #[error("cannot read the machine's current config")]
+    Store(#[source] StoreError),
+    /// Querying the units failed.
+    #[error("cannot read the state of the units")]
+    Services(#[source] ServiceError),
+}
+
+impl LookError {
+    /// Returns whether a retry may succeed.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Observe(error) => error.is_retryable(),
+            Self::Store(error) => error.is_retryable(),
+            Self::Services(error) => error.again,
+        }
+    }
+
+    /// Returns the reason code for status and metrics.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Observe(error) => error.reason(),
+            Self::Store(error) => error.reason(),
+            Self::Services(error) => error.reason,
+        }
+    }
+}
+
+/// A plan, or all reasons for its refusal, with the config that the machine is on.
+#[derive(Debug)]
+pub struct PlanResult {
+    /// The plan, or the refusals.
+    pub plan: Result<Plan, Vec<Refusal>>,
+    /// The config from which the plan starts.
+    pub from: Arc<MachineConfig>,
+    /// The canonical paths that the new config names; empty if the config is refused.
+    pub named: BTreeSet<AbsPath>,
+    /// The canonical paths of those paths in both configs that differ from them.
+    pub moved: BTreeMap<AbsPath, AbsPath>,
+}
+
+/// Returns the config that the disk is on: that of the newest open transaction, else the verified one.
+pub fn current(journal: &Journal) -> Option<&ConfigName> {
+    journal.top().map(|tx| &tx.to).or(journal.base.as_ref())
+}
+
+/// Returns every unit that a config names or a policy acts on. Blocks.
+pub fn unit_names(
+    root: &Root,
+    journal: &Journal,
+    to: &MachineConfig,
+    policies: &Policies,
+    remembered: &ObservationCache,
+) -> Result<Vec<String>, LookError> {
+    let from = match remembered.config(root, current(journal)) {
+        // Planning reports this error, unless it does not matter there.
+        Err(StoreError::Config { .. }) => Arc::default(),
+        from => from.map_err(LookError::Store)?,
+    };
+    let named = from
+        .units
+        .keys()
+        .chain(to.units.keys())
+        .map(ToString::to_string);
+    let mut names: BTreeSet<String> = named.collect();
+    let named = |config| machinist_plan::named_in(config, &BTreeMap::new());
+    names.extend([&*from, to].into_iter().flat_map(named));
+    let behind = observe::behind_aliases(root, &names, &transaction::originals(journal));
+    names.extend(behind.map_err(|error| LookError::Observe(error.into()))?);
+    names.extend(policies.unit_names());
+    // The service manager cannot be queried about a template.
+    let no_template = |name: &String| !name.contains("@.");
+    Ok(names.into_iter().filter(no_template).collect())
+}
+
+/// Queries the service manager about these units.
+pub async fn units<S: Services>(
+    services: &S,
+    names: &[String],
+) -> Result<BTreeMap<String, UnitFacts>, LookError> {
+    let asked = services.unit_facts(names).await;
+    asked.map_err(LookError::Services)
+}
+
+/// The parameters of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanOptions<'a> {
+    /// The policies that map changes to actions.
+    pub policies: &'a Policies,
+    /// The capabilities of this root and this process.
+    pub capabilities: Capabilities,
+    /// The units' states from the service manager; `None` for an offline root.
+    pub units: Option<&'a BTreeMap<String, UnitFacts>>,
+    /// Limits the plan to this path, as the config spells it; other differences are ignored.
+    pub only: Option<&'a AbsPath>,
+    /// The cache of stored configs and digests.
+    pub remembered: &'a ObservationCache,
+}
+
+/// Observes the machine once and plans. Blocks.
+pub fn observe_and_plan(
+    root: &Root,
+    journal: &Journal,
+    to: &MachineConfig,
+    how: PlanOptions<'_>,
+) -> Result<PlanResult, LookError> {
+    let from = match how.remembered.config(root, current(journal)) {
+        Err(lost @ StoreError::Config { .. }) => match current(journal) {
+            // The new config is the one whose stored copy is lost.
+            Some(name) if name.digest == machinist_ignition::digest(to) => Arc::new(to.clone()),
+            _ => {
+                let looked = look_from(root, journal, Arc::default(), to, how, PlanPurpose::All)?;
+                return match is_all_there(journal, &looked) {
+                    true => Ok(looked),
+                    false => Err(LookError::Store(lost)),
+                };
+            }
+        },
+        from => from.map_err(LookError::Store)?,
+    };
+    look_from(root, journal, from, to, how, PlanPurpose::All)
+}
+
+/// Works like [`observe_and_plan`], for a config that another daemon has already put on the disk: the plan treats
+/// everything that it names as owned. Blocks.
+pub fn plan_adopted(
+    root: &Root,
+    journal: &Journal,
+    config: &Arc<MachineConfig>,
+    how: PlanOptions<'_>,
+) -> Result<PlanResult, LookError> {
+    let (from, nothing) = (Arc::clone(config), PlanPurpose::Nothing);
+    look_from(root, journal, from, config, how, nothing)
+}
+
+/// Returns whether the disk already matches the new config and contains no other owned objects. Then the lost copy
+/// of the previous config does not matter.
+fn is_all_there(journal: &Journal, looked: &PlanResult) -> bool {
+    let asked = |path| looked.named.contains(path);
+    let same = looked.plan.as_ref().is_ok_and(Plan::is_empty);
+    same && journal.transactions.is_empty() && journal.owned.keys().all(asked)
+}
+
+/// Whether the plan is carried out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PlanPurpose {
+    All,
+    /// It is only displayed, so the recovery units need not be installed.
+    Nothing,
+}
+
+fn look_from(
+    root: &Root,
+    journal: &Journal,
+    from: Arc<MachineConfig>,
+    to: &MachineConfig,
+    how: PlanOptions<'_>,
+    writes: PlanPurpose,
+) -> Result<PlanResult, LookError> {
+    let to = &*as_stored(current(journal), to);
+    let PlanOptions {
+        policies,
+        capabilities,
+        units,
+        only,
+        remembered,
+    } = how;
+    let labels = transaction::labels(journal);
+    let known = CallerFacts {
+        live_units: units,
+        originals: transaction::originals(journal),
+        adopted: adopted(journal),
+        modes: transaction::modes(journal),
+        key_files: transaction::owned_files(journal, machinist_plan::is_keys_file),
+        entries: transaction::kept_entries(journal),
+        // Without a provider, the booted deployment is unknown.
+        os: OsFacts::default(),
+        base: base_config::of(root, journal, to),
+        digests: Some(remembered.digests()),
+        labels: labels.given,
+        labels_pending: labels.pending.into_keys().collect(),
+    };
+    let observed = observe::observe(root, &from, to, policies, known);
+    let mut observed = observed.map_err(LookError::Observe)?;
+    if writes == PlanPurpose::Nothing {
+        observed.recovery_missing = None;
+    }
+    let mut plan = match only {
+        Some(only) => machinist_plan::only(&from, to, &observed, policies, capabilities, only),
+        None => machinist_plan::between(&from, to, &observed, policies, capabilities),
+    };
+    let named = plan
+        .as_mut()
+        .map(|plan| std::mem::take(&mut plan.named))
+        .unwrap_or_default();
+    Ok(PlanResult {
+        plan,
+        from,
+        named,
+        moved: observed.moved(),
+    })
+}
+
+/// Returns the new config as an older version would have stored it, if the current config was stored by such a
+/// version: with empty contents and default modes and owners in place of absent ones. This way an unchanged config
+/// stays unchanged.
+fn as_stored<'c>(current: Option<&ConfigName>, to: &'c MachineConfig) -> Cow<'c, MachineConfig> {
+    let before = current.filter(|name| !name.tells_absent);
+    match (before, to.with_defaults()) {
+        (Some(name), Cow::Owned(filled)) if name.digest == machinist_ignition::digest(&filled) => {
+            Cow::Owned(filled)
+        }
+        _ => Cow::Borrowed(to),
+    }
+}
+
+/// Returns the paths that already matched when a config first named them, including open transactions, without
+/// those that a transaction has written since.
+fn adopted(journal: &Journal) -> BTreeSet<AbsPath> {
+    let mut all = journal.adopted.clone();
+    for tx in &journal.transactions {
+        for record in &tx.operations {
+            all.remove(&record.target);
+        }
+        all.extend(tx.adopted.iter().cloned());
+    }
+    all
+}
+
+/// Works like [`drift`], for modified paths and the hard links to them, which the modification may have separated.
+/// Also returns all paths that it checked. Blocks.
+pub fn drift_around(
+    root: &Root,
+    name: Option<&ConfigName>,
+    touched: BTreeSet<AbsPath>,
+    capabilities: Capabilities,
+    remembered: &ObservationCache,
+) -> Result<(BTreeSet<AbsPath>, Vec<DriftEntry>), LookError> {
+    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let all = config.with_hard_links(touched);
+    let known = CallerFacts {
+        labels: given_labels(root)?,
+        digests: Some(remembered.digests()),
+        ..CallerFacts::default()
+    };
+    let found = observe::drift(root, &config, Some(&all), capabilities.chown, known);
+    Ok((all, found.map_err(LookError::Observe)?))
+}
+
+/// Returns the drift of the machine from the config that it is on. Blocks. With a new `remembered`, every file is
+/// read.
+pub fn drift(
+    root: &Root,
+    name: Option<&ConfigName>,
+    only: Option<&BTreeSet<AbsPath>>,
+    capabilities: Capabilities,
+    remembered: &ObservationCache,
+) -> Result<Vec<DriftEntry>, LookError> {
+    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let known = CallerFacts {
+        labels: given_labels(root)?,
+        digests: Some(remembered.digests()),
+        ..CallerFacts::default()
+    };
+    observe::drift(root, &config, only, capabilities.chown, known).map_err(LookError::Observe)
+}
+
+/// Works like [`drift`] for all paths, reads every file, and also returns what cannot be compared. Blocks.
+pub fn verify(
+    root: &Root,
+    name: Option<&ConfigName>,
+    capabilities: Capabilities,
+) -> Result<Verified, LookError> {
+    let remembered = ObservationCache::default();
+    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let known = CallerFacts {
+        labels: given_labels(root)?,
+        ..CallerFacts::default()
+    };
+    observe::verify(root, &config, capabilities.chown, known).map_err(LookError::Observe)
+}
+
+/// Returns the labels that the journal records; empty if the root has no SELinux policy.
+fn given_labels(root: &Root) -> Result<BTreeMap<AbsPath, String>, LookError> {
+    match observe::has_policy(root).map_err(LookError::Observe)? {
+        true => {
+            let journal = store::peek(root).map_err(LookError::Store)?;
+            Ok(transaction::labels(&journal).given)
+        }
+        false => Ok(BTreeMap::new()),
+    }
+}

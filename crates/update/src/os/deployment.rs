@@ -1,0 +1,106 @@
+//! Describes the deployments of the operating system and the deployment that a plan requests.
+
+use std::{collections::BTreeSet, fmt};
+
+use super::KernelArguments;
+use machinist_ignition::KernelCommandLine;
+use machinist_plan::{ImageRef, OsFacts};
+
+/// The identifier that a provider gives a deployment. It stays the same across boots, from staging until the
+/// deployment is removed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeploymentId(String);
+
+impl DeploymentId {
+    /// Wraps the provider's identifier.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    /// Returns the identifier as the journal stores it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DeploymentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The kernel build that runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelType {
+    /// The kernel that the image ships.
+    #[default]
+    Default,
+    /// `PREEMPT_RT`.
+    Realtime,
+    /// A kernel with 64 KiB pages.
+    LargePages,
+}
+
+/// A bootable deployment: an OS tree with its kernel and arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deployment {
+    /// The provider's identifier.
+    pub id: DeploymentId,
+    /// The image from which it was created; `None` for a deployment that was built from packages.
+    pub image: Option<ImageRef>,
+    /// The image's version, if it has one.
+    pub version: Option<String>,
+    /// The kernel arguments with which it boots, in order.
+    pub kernel_arguments: KernelCommandLine,
+    /// Its kernel build.
+    pub kernel_type: KernelType,
+    /// The extensions that it contains.
+    pub extensions: BTreeSet<String>,
+}
+
+/// A deployment that is ready for the next boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StagedDeployment {
+    /// The deployment.
+    pub deployment: Deployment,
+    /// Whether it is finalisation-locked: while it is, no boot enters it.
+    pub locked: bool,
+}
+
+/// The deployments of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deployments {
+    /// The running deployment.
+    pub booted: Deployment,
+    /// The deployment that is staged for the next boot.
+    pub staged: Option<StagedDeployment>,
+    /// The previous deployment, to which [`OsProvider::roll_back`](super::OsProvider::roll_back) returns.
+    pub fallback: Option<Deployment>,
+}
+
+impl Deployments {
+    /// Returns what a plan needs to know about the booted deployment. This leaves out its kernel arguments, because
+    /// the arguments in force are those of the running kernel (`/proc/cmdline`).
+    pub fn facts(&self, offered: Option<&str>) -> OsFacts {
+        OsFacts {
+            image: self.booted.image.as_ref().map(ToString::to_string),
+            version: self.booted.version.clone(),
+            offered: offered.map(str::to_owned),
+            ..OsFacts::default()
+        }
+    }
+}
+
+/// The deployment that a plan requests, always relative to the booted one: repeating a request has the same result,
+/// whatever was staged in between.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DesiredDeployment {
+    /// The image; `None` keeps the booted deployment's image.
+    pub image: Option<ImageRef>,
+    /// Changes to the booted deployment's kernel arguments.
+    pub kernel_arguments: KernelArguments,
+    /// The kernel build.
+    pub kernel_type: KernelType,
+    /// The complete set of extensions.
+    pub extensions: BTreeSet<String>,
+}

@@ -1,0 +1,150 @@
+//! Defines the interface between the update and the program that changes the operating system.
+
+use std::{error::Error, fmt, future::Future, time::Duration};
+
+use super::{DeploymentId, Deployments, DesiredDeployment};
+use machinist_base::reason::Reason;
+use machinist_plan::{ImageRef, OsCapabilities};
+
+/// Time limit of one step. Images have gigabytes, so twenty minutes over a slow line are not a failure.
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
+/// A provider's operation, as error messages name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProviderStep {
+    /// [`OsProvider::observe`].
+    Observe,
+    /// [`OsProvider::fetch`].
+    Fetch,
+    /// [`OsProvider::stage`].
+    Stage,
+    /// [`OsProvider::unlock`].
+    Unlock,
+    /// [`OsProvider::discard`].
+    Discard,
+    /// [`OsProvider::roll_back`].
+    RollBack,
+}
+
+impl fmt::Display for ProviderStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Observe => "list the deployments",
+            Self::Fetch => "fetch the OS image",
+            Self::Stage => "stage a deployment",
+            Self::Unlock => "unlock the staged deployment",
+            Self::Discard => "discard the staged deployment",
+            Self::RollBack => "roll back to the previous deployment",
+        })
+    }
+}
+
+/// Reasons why a step failed. In every case the booted deployment and the fallback are unchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum OsError {
+    /// The image cannot be fetched, or cannot be fetched now.
+    #[error("cannot fetch the OS image {image}")]
+    Unreachable {
+        /// The image.
+        image: ImageRef,
+        /// Whether a retry may succeed; false if the registry reports that the image does not exist.
+        again: bool,
+        /// The error from the registry or the network.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The step exceeded its time limit.
+    #[error("cannot {step}: it took longer than {} seconds", .limit.as_secs())]
+    TimedOut {
+        /// The step.
+        step: ProviderStep,
+        /// The time limit.
+        limit: Duration,
+    },
+    /// No deployment with this identifier is where the step needs it.
+    #[error("cannot {step}: deployment {id} not found")]
+    Gone {
+        /// The step.
+        step: ProviderStep,
+        /// The deployment.
+        id: DeploymentId,
+    },
+    /// The host's program refused the step or failed.
+    #[error("cannot {step}")]
+    Failed {
+        /// The step.
+        step: ProviderStep,
+        /// Whether a retry may succeed.
+        again: bool,
+        /// The program's error.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl OsError {
+    /// Returns whether a retry may succeed.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unreachable { again, .. } | Self::Failed { again, .. } => *again,
+            Self::TimedOut { .. } => true,
+            Self::Gone { .. } => false,
+        }
+    }
+
+    /// Returns the reason code for status and metrics.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Unreachable { .. } => Reason::ImageUnreachable,
+            Self::TimedOut { .. } => Reason::OSStepTimeout,
+            Self::Gone { .. } | Self::Failed { .. } => Reason::OSStepFailed,
+        }
+    }
+}
+
+/// Properties of an image that is stored on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FetchedImage {
+    /// The image's version, if it has one. A plan refuses a version lower than the booted one.
+    pub version: Option<String>,
+}
+
+/// Changes the operating system of one kind of host.
+///
+/// Every step is idempotent and may be repeated by another process than the one that began it: a provider reads the
+/// state from the host and keeps none of its own. A step that fails or is interrupted leaves the booted deployment
+/// and the fallback unchanged. `tests/os/contract.rs` checks all of this for each provider.
+pub trait OsProvider: Send + Sync + 'static {
+    /// The kind of host, and what the provider can change on it.
+    const CAPABILITIES: OsCapabilities;
+
+    /// Returns the current deployments.
+    fn observe(&self) -> impl Future<Output = Result<Deployments, OsError>> + Send;
+
+    /// Downloads an image to the host, so that staging needs no network. The update fetches before it drains the
+    /// node.
+    fn fetch(
+        &self,
+        image: &ImageRef,
+        limit: Duration,
+    ) -> impl Future<Output = Result<FetchedImage, OsError>> + Send;
+
+    /// Creates a locked deployment for the next boot, replaces any that was staged before, and returns its
+    /// identifier. Returns `None` if the booted deployment already matches `wanted`; then nothing remains staged. A
+    /// staged deployment that already matches stays unchanged, including its lock.
+    fn stage(
+        &self,
+        wanted: &DesiredDeployment,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Option<DeploymentId>, OsError>> + Send;
+
+    /// Unlocks the staged deployment, so that the next orderly boot enters it. `staged` must be its identifier.
+    fn unlock(&self, staged: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
+
+    /// Discards the staged deployment, locked or not. It is not an error if none is staged.
+    fn discard(&self) -> impl Future<Output = Result<(), OsError>> + Send;
+
+    /// Selects `to` for the next boot: the fallback, or the booted deployment, which cancels a rollback. Discards
+    /// the staged deployment.
+    fn roll_back(&self, to: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
+}

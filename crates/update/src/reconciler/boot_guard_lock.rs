@@ -1,0 +1,226 @@
+//! Coordinates the guard and the agent, which could both judge a boot: the guard holds the lock until its verdict;
+//! the agent shows the guard's progress and takes over afterwards.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use super::{
+    DesiredConfig, RebootPolicy, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError,
+    UpdateReport,
+    blocking::sleep_until,
+    state_errors::{self, StateOpen, StateRecovery},
+};
+use crate::{
+    boot_health,
+    crash_recovery::RecoverError,
+    journal::{Direction, Journal},
+    phase::{Phase, PhaseEffect},
+    service_port::Services,
+    store::{self, StoreError},
+};
+use machinist_rootfs::Root;
+
+/// Interval at which the agent checks whether the lock is free. The guard's verdict takes seconds at least.
+const LOCK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Number of checks for which the lock may be held although there is no boot to judge: a guard or a command may be
+/// ending. On a slow machine (5 % of a processor), a guard took eight seconds to end.
+const MAX_ENDING_CHECKS: u32 = 20;
+
+impl UpdateError {
+    /// Returns whether another process holds the lock.
+    pub fn is_locked(&self) -> bool {
+        let (Self::Store(error) | Self::Recover(RecoverError::Store(error))) = self else {
+            return false;
+        };
+        matches!(error, StoreError::Locked { .. })
+    }
+}
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    /// Works like [`Reconciler::new`], for the agent: while the guard judges the boot, it shows the guard's progress,
+    /// and takes the lock afterwards.
+    pub async fn new_with_guard(
+        root: &Root,
+        services: Option<S>,
+        audience: A,
+        conduct: ReconcilerOptions,
+        desired: watch::Receiver<DesiredConfig>,
+    ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
+        let mut ended = 0;
+        let opened = loop {
+            match look(root)? {
+                LockAttempt::Free(opened) => break *opened,
+                LockAttempt::Held { journal, due, .. } if due && conduct.capabilities.live => {
+                    break StateOpen {
+                        store: None,
+                        journal: *journal,
+                        trouble: None,
+                    };
+                }
+                // An offline root has no guard.
+                LockAttempt::Held { lock, .. }
+                    if ended == MAX_ENDING_CHECKS || !conduct.capabilities.live =>
+                {
+                    return Err(StoreError::Locked { lock }.into());
+                }
+                LockAttempt::Held { .. } => ended += 1,
+            }
+            tokio::time::sleep(LOCK_CHECK_INTERVAL).await;
+        };
+        Ok(Self::of(root, opened, services, audience, conduct, desired))
+    }
+
+    /// Shows the journal's state until the lock is free. Returns false on a stop.
+    pub(super) async fn wait_for_guard(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<bool, UpdateError> {
+        if !self.is_guard_active() {
+            return Ok(true);
+        }
+        tracing::info!("waiting for machinist-guard to verify this boot; no changes until then");
+        let mut idle = 0;
+        while self.is_guard_active() {
+            let root = self.root.clone();
+            let look = tokio::task::spawn_blocking(move || look(&root));
+            match self
+                .run_responsive(look)
+                .await
+                .map_err(UpdateError::Lost)??
+            {
+                LockAttempt::Free(opened) => {
+                    self.store = opened.store;
+                    self.journal = opened.journal;
+                    self.trouble = opened.trouble;
+                }
+                LockAttempt::Held { journal, due, lock } => {
+                    idle = if due { 0 } else { idle + 1 };
+                    if idle > MAX_ENDING_CHECKS {
+                        return Err(StoreError::Locked { lock }.into());
+                    }
+                    self.show(*journal);
+                    tokio::select! {
+                        () = stop.cancelled() => return Ok(false),
+                        // Safe to drop: the next check is due in any case.
+                        () = self.run_responsive(tokio::time::sleep(LOCK_CHECK_INTERVAL)) => {}
+                    }
+                }
+            }
+        }
+        self.next = self.resume();
+        self.publish();
+        Ok(true)
+    }
+
+    /// Returns whether the guard has the lock, to judge this boot.
+    pub(super) fn is_guard_active(&self) -> bool {
+        self.store.is_none() && self.trouble.is_none()
+    }
+
+    fn show(&mut self, journal: Journal) {
+        let phase = shown_phase(&journal);
+        let wanted = self.desired.borrow().config().map(|(_, digest)| digest);
+        let shown = self
+            .report
+            .borrow()
+            .config
+            .desired
+            .as_ref()
+            .map(|desired| desired.digest);
+        if wanted != shown || self.journal != journal || self.phase != phase {
+            self.journal = journal;
+            self.enter(phase);
+        }
+    }
+
+    /// Judges the running boot and carries out what follows: this is the guard's main function. Ends when no
+    /// transaction is open, when the rest is left to the agent or an operator, with a reboot, or on a stop. Ignores
+    /// the desired config.
+    pub async fn judge_boot(
+        mut self,
+        stop: CancellationToken,
+    ) -> Result<Arc<UpdateReport>, UpdateError> {
+        let mut next = self.next.take();
+        loop {
+            if !is_due(&self.root, &self.journal)? && self.trouble.is_none() {
+                break;
+            }
+            let turned = match next.take() {
+                _ if self.trouble.is_some() => match self.reopen_state(&stop).await? {
+                    StateRecovery::Stopped => break,
+                    StateRecovery::At(effect) => {
+                        next = effect;
+                        continue;
+                    }
+                },
+                Some(PhaseEffect::Reboot) if self.conduct.reboot != RebootPolicy::Auto => {
+                    tracing::warn!("reboot required; reboot manually (update.reboot)");
+                    break;
+                }
+                Some(effect) => {
+                    let span = self.span();
+                    self.carry_out(effect, &stop).instrument(span).await
+                }
+                // A failed undo is retried; in all other cases the work is done.
+                None => match self.retry_after() {
+                    None => break,
+                    Some(then) => tokio::select! {
+                        () = stop.cancelled() => break,
+                        // Safe to drop: the deadline is absolute.
+                        () = sleep_until(Some(then)) => Ok(Some(self.retry_event())),
+                    },
+                },
+            };
+            match turned {
+                Ok(None) => break,
+                Ok(Some(event)) => next = self.step(event),
+                Err(error) => self.record_state_error(error)?,
+            }
+        }
+        Ok(self.report.borrow().clone())
+    }
+}
+
+/// Returns the guard's phase, derived from its journal.
+pub(super) fn shown_phase(journal: &Journal) -> Phase {
+    match journal.top() {
+        Some(tx) if tx.direction == Direction::Undo => Phase::Undoing,
+        Some(_) => Phase::Verifying,
+        None => Phase::Idle,
+    }
+}
+
+/// Result of trying to take the lock.
+enum LockAttempt {
+    /// This process has taken the lock and recovered from a crash as far as possible.
+    Free(Box<StateOpen>),
+    /// Another process holds it.
+    Held {
+        journal: Box<Journal>,
+        /// There is a boot to judge.
+        due: bool,
+        lock: std::path::PathBuf,
+    },
+}
+
+fn look(root: &Root) -> Result<LockAttempt, UpdateError> {
+    match state_errors::open(root, None) {
+        Ok(opened) => Ok(LockAttempt::Free(Box::new(opened))),
+        Err(StoreError::Locked { lock }) => {
+            let journal = Box::new(store::peek(root)?);
+            let due = is_due(root, &journal)?;
+            Ok(LockAttempt::Held { journal, due, lock })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns whether the running boot of this root must be judged.
+fn is_due(root: &Root, journal: &Journal) -> Result<bool, StoreError> {
+    let boot = store::boot_id(root)?;
+    Ok(boot.is_some_and(|boot| boot_health::is_due(journal, &boot)))
+}

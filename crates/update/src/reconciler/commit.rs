@@ -1,0 +1,49 @@
+//! Commits the staged objects.
+
+use super::{Reconciler, ReconcilerHooks, UpdateError};
+use crate::{
+    journal::{Journal, TransactionState},
+    phase::PhaseEvent,
+    service_port::{InhibitGuard, Services},
+    store::{self, StateStore, StoreError},
+    transaction::{self, TransactionError},
+};
+use machinist_base::reason::Reason;
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    pub(super) async fn commit(&mut self) -> Result<PhaseEvent, UpdateError> {
+        let held = self.hold_off_shutdown().await;
+        let committed = self.blocking(commit).await?;
+        drop(held);
+        match committed {
+            Ok(()) => Ok(PhaseEvent::Committed),
+            Err(error) => {
+                let code = match error.reason() {
+                    // The I/O error is only known to have happened during the commit.
+                    Reason::Io => Reason::CommitFailed,
+                    known => known,
+                };
+                self.failed(&error, code, error.is_retryable());
+                Ok(PhaseEvent::StepFailed)
+            }
+        }
+    }
+
+    /// Inhibits shutdown while old and new objects are exchanged.
+    pub(super) async fn hold_off_shutdown(&self) -> Option<InhibitGuard> {
+        let services = self.services.clone()?;
+        let why = format!("applying {}", self.config_name());
+        self.run_responsive(services.hold_off_shutdown(&why)).await
+    }
+}
+
+fn commit(store: &StateStore, journal: &mut Journal) -> Result<(), TransactionError> {
+    let boot = store::boot_id(store.root()).map_err(StoreError::from)?;
+    let Some(tx) = journal.top_mut() else {
+        return Ok(());
+    };
+    transaction::commit(store.root(), tx)?;
+    tx.mark = TransactionState::Committed;
+    tx.committed_boot = boot;
+    Ok(store.save(journal)?)
+}

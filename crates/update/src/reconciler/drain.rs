@@ -1,0 +1,287 @@
+//! Cordons and drains the node before the first change, and uncordons it after the last.
+//!
+//! Each request to the cluster is recorded before it is sent, so that the next start continues or reverts it. Every
+//! step is idempotent.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Reconciler, ReconcilerHooks, UpdateError, node_call_retry::NodeCallResult,
+    planning::PlannedUpdate,
+};
+use crate::{
+    journal::{ConfigName, CordonRecord, DeviceUsers, PhaseRecord},
+    node_port::{DrainOrder, DrainProgress, DrainResult, IrreversibleStep, NodePort, StepDecision},
+    phase::{Phase, PhaseEffect, PhaseEvent},
+    service_port::Services,
+};
+
+/// Interval at which the time spent on a drain is saved; a crash loses at most this much.
+const SPENT_TIME_SAVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long a stopped drain may take to report its final progress.
+const FINAL_PROGRESS_TIMEOUT: Duration = Duration::from_millis(200);
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    /// Enables draining for updates that need it. Must be called before [`Reconciler::run`].
+    #[must_use]
+    pub fn on_node(mut self, node: Arc<dyn NodePort>) -> Self {
+        self.node = Some(node);
+        if !self.is_guard_active() {
+            self.next = self.next.or_else(|| self.resume_cordon());
+        }
+        self.publish();
+        self
+    }
+
+    /// Returns the remaining effect of a cordon if no update is open.
+    pub(super) fn resume_cordon(&mut self) -> Option<PhaseEffect> {
+        let cordon = self.journal.cordon.as_ref()?;
+        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let over = base == Some(cordon.to.digest) || self.journal.failure.is_some();
+        if !over || !self.is_stale_cordon() {
+            // It continues, or is reverted, once the desired config is known.
+            return None;
+        }
+        self.enter(Phase::Uncordoning);
+        Some(PhaseEffect::Uncordon)
+    }
+
+    /// Returns whether the node is cordoned for an update that no longer exists, neither on the disk nor as a
+    /// retry. An update with an obstacle is retried, but the node is cordoned again only after the obstacle is gone.
+    pub(super) fn is_stale_cordon(&self) -> bool {
+        let failure = self.journal.failure.as_ref();
+        self.node.is_some()
+            && self.trouble.is_none()
+            && self.journal.cordon.is_some()
+            && self.journal.transactions.is_empty()
+            && !failure.is_some_and(|failure| failure.again && !failure.code.is_obstacle())
+    }
+
+    /// Returns whether the planned update drains the node first. The repair of a drifted path does not.
+    pub(super) fn drains(&self) -> bool {
+        let drains = |planned: &PlannedUpdate| planned.plan.drain;
+        self.node.is_some() && self.repair.is_none() && self.planned.as_ref().is_some_and(drains)
+    }
+
+    /// Checks the cluster before an update that disturbs no pod.
+    pub(super) async fn permit_without_drain(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let step = IrreversibleStep::Stage { drained: false };
+        let asked = self.permit(step, stop).await?;
+        Ok(asked.map(|_| PhaseEvent::Released { drain: false }))
+    }
+
+    pub(super) async fn cordon(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let Some(planned) = &self.planned else {
+            return Ok(Some(PhaseEvent::Withdrawn));
+        };
+        let (name, digest) = (planned.to.name.clone(), planned.digest);
+        let to = ConfigName::new(name, digest);
+        let now = Timestamp::now();
+        let known = self.journal.cordon.take();
+        let mut record = known.unwrap_or_else(|| CordonRecord {
+            to: to.clone(),
+            since: now,
+            drained_for: 0,
+            phases: Vec::new(),
+            lent: None,
+            lending: DeviceUsers::Open,
+            stopped: Vec::new(),
+        });
+        record.to = to.clone();
+        record.enter(Phase::Cordoned.name(), now);
+        self.journal.cordon = Some(record);
+        self.record_allocatable().await;
+        self.save().await?;
+        let name = to.name;
+        let asked = self
+            .retry_until_answered(stop, |node, _| node.cordon(name.clone()))
+            .await?;
+        Ok(asked.map(|()| PhaseEvent::Cordoned))
+    }
+
+    pub(super) async fn disable_devices(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let asked = self.set_device_users(DeviceUsers::Withheld, stop).await?;
+        Ok(asked.map(|()| PhaseEvent::Withheld))
+    }
+
+    /// Drains the node, waits as long as necessary, and publishes the blockers.
+    pub(super) async fn drain(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let (Some(node), Some(cordon)) = (self.node.clone(), &self.journal.cordon) else {
+            return Ok(Some(PhaseEvent::Withdrawn));
+        };
+        let spent = Duration::from_secs(cordon.drained_for);
+        let begun = DrainProgress {
+            spent,
+            ..DrainProgress::default()
+        };
+        let (progress, mut told) = watch::channel(begun);
+        let over = stop.child_token();
+        let order = DrainOrder {
+            to: cordon.to.name.clone(),
+            spent,
+            progress,
+            stop: over.clone(),
+        };
+        let drain = node.drain(order);
+        let mut drain = std::pin::pin!(drain);
+        let mut written = Instant::now();
+        let mut tick = tokio::time::interval(self.audience.tick());
+        let mut ended = false;
+        let event = loop {
+            tokio::select! {
+                drained = &mut drain => {
+                    ended = true;
+                    break match drained {
+                    Ok(DrainResult::Wholly) => Some(PhaseEvent::Drained),
+                    Ok(DrainResult::Stopped) => None,
+                    Err(error) => {
+                        self.failed(&error, error.reason, error.again);
+                        Some(PhaseEvent::StepFailed)
+                    }
+                }},
+                // Safe to drop: the next start continues the drain.
+                () = stop.cancelled() => break None,
+                // Safe to drop: a change that is missed here is still marked unseen.
+                Ok(()) = self.desired.changed() => {
+                    if let Some(event) = self.event_for_desired() {
+                        break Some(event);
+                    }
+                }
+                // Safe to drop: the latest progress is read again at the end.
+                Ok(()) = told.changed() => {
+                    self.note_progress(&told);
+                    if written.elapsed() >= SPENT_TIME_SAVE_INTERVAL {
+                        written = Instant::now();
+                        self.save().await?;
+                    }
+                }
+                // Safe to drop, both: ticks recur, and a probe stays pending.
+                _ = tick.tick() => self.audience.record_beat(),
+                () = self.audience.probe_requested() => self.audience.record_beat(),
+            }
+        };
+        over.cancel();
+        if !ended {
+            // Wait for its final progress; its requests to the cluster stay in effect.
+            let _ = tokio::time::timeout(FINAL_PROGRESS_TIMEOUT, &mut drain).await;
+        }
+        self.note_progress(&told);
+        self.draining = DrainProgress::default();
+        self.save().await?;
+        Ok(event)
+    }
+
+    fn note_progress(&mut self, told: &watch::Receiver<DrainProgress>) {
+        self.draining.clone_from(&told.borrow());
+        if let Some(cordon) = &mut self.journal.cordon {
+            cordon.drained_for = self.draining.spent.as_secs();
+        }
+        self.publish();
+    }
+
+    pub(super) async fn quiesce(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        if let Some(ended) = self.wait_for_release(stop).await? {
+            return Ok(ended);
+        }
+        if let Some(ended) = self.stop_units(stop).await? {
+            return Ok(ended);
+        }
+        let asked = self.set_device_users(DeviceUsers::Quiesced, stop).await?;
+        let NodeCallResult::Done(()) = asked else {
+            return Ok(asked.map(|()| PhaseEvent::Permitted));
+        };
+        let step = IrreversibleStep::Stage { drained: true };
+        let asked = self.permit(step, stop).await?;
+        Ok(asked.map(|permit| match permit {
+            StepDecision::Refilled => PhaseEvent::Refilled,
+            StepDecision::Go => PhaseEvent::Permitted,
+        }))
+    }
+
+    async fn permit(
+        &mut self,
+        step: IrreversibleStep,
+        stop: &CancellationToken,
+    ) -> Result<NodeCallResult<StepDecision>, UpdateError> {
+        // The name may change while there is no answer.
+        self.retry_until_answered(stop, |node, this| {
+            let planned = this.planned.as_ref();
+            let to = planned.map(|planned| planned.to.name.clone());
+            node.check_step(step, Some(to.unwrap_or_else(|| this.config_name())))
+        })
+        .await
+    }
+
+    /// Enables device allocation and uncordons the node.
+    pub(super) async fn uncordon(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let on = self.config_name();
+        if self.is_drain_to_be_taken_back() {
+            let asked = self
+                .retry_until_answered(stop, |node, _| node.cancel_drain(on.clone()))
+                .await?;
+            let NodeCallResult::Done(()) = asked else {
+                return Ok(asked.map(|()| PhaseEvent::Uncordoned { failed: false }));
+            };
+        }
+        if let Some(ended) = self.reenable_devices(stop).await? {
+            return Ok(ended);
+        }
+        let asked = self
+            .retry_until_answered(stop, |node, _| node.uncordon(on.clone()))
+            .await?;
+        let failed = self.journal.failure.is_some();
+        let event = asked.map(|()| PhaseEvent::Uncordoned { failed });
+        if let Some(PhaseEvent::Uncordoned { .. }) = event {
+            self.close_cordon().await?;
+        }
+        Ok(event)
+    }
+
+    /// Returns whether the node was drained for a config that has changed nothing.
+    fn is_drain_to_be_taken_back(&self) -> bool {
+        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let cordon = self.journal.cordon.as_ref().map(|cordon| cordon.to.digest);
+        self.journal.failure.is_none() && cordon.is_some() && cordon != base
+    }
+
+    /// Deletes the cordon from the journal after uncordoning, and adds its last phase to the history.
+    async fn close_cordon(&mut self) -> Result<(), UpdateError> {
+        let now = Timestamp::now();
+        if let Some(cordon) = self.journal.cordon.take()
+            && let Some(update) = self.journal.history.last_mut()
+            && update.digest == cordon.to.digest
+        {
+            update.phases.push(PhaseRecord {
+                name: Phase::Uncordoning.name().to_owned(),
+                started: self.since,
+                finished: Some(now),
+            });
+        }
+        self.save().await?;
+        tracing::info!("node released after the update");
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Repairs drift if the settings request it: one path at a time, through the same transaction as an update, and
+//! with a rate limit, so that machinist and another writer do not fight without end.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{DriftAction, Reconciler, ReconcilerHooks};
+use crate::{
+    phase::{Phase, PhaseEvent},
+    service_port::Services,
+};
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_plan::{ActionKind, DriftKind, Plan};
+
+/// Maximum number of repairs of one path within [`REPAIR_WINDOW`]. An administrator who edits the file twice notices the
+/// repairs; a program that keeps rewriting it wins after that, and the log shows it.
+const MAX_REPAIRS: usize = 3;
+/// See [`MAX_REPAIRS`].
+const REPAIR_WINDOW: Duration = Duration::from_secs(600);
+
+/// The times of repairs by path.
+#[derive(Debug, Default)]
+pub(super) struct RepairLog(BTreeMap<AbsPath, VecDeque<Instant>>);
+
+impl RepairLog {
+    /// Returns when `path` may be repaired; `None` means now.
+    fn due(&mut self, path: &AbsPath, now: Instant) -> Option<Instant> {
+        let times = self.0.get_mut(path)?;
+        while times
+            .front()
+            .is_some_and(|then| *then + REPAIR_WINDOW <= now)
+        {
+            times.pop_front();
+        }
+        let full = times.len() >= MAX_REPAIRS;
+        times
+            .front()
+            .filter(|_| full)
+            .map(|oldest| *oldest + REPAIR_WINDOW)
+    }
+
+    fn count(&mut self, path: &AbsPath, now: Instant) {
+        self.0.entry(path.clone()).or_default().push_back(now);
+    }
+}
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    /// Begins the repair of the next drifted path, if there is one.
+    pub(super) fn next_repair(&mut self) -> Option<PhaseEvent> {
+        // Any other desired config comes first, and repairs drift on its way.
+        let idle = self.phase == Phase::Idle && self.journal.transactions.is_empty();
+        let barred = self.desired.borrow().block_reason().is_some();
+        if !idle || barred || !self.desired_is_base() {
+            return None;
+        }
+        let now = Instant::now();
+        // A path that a user could redirect is not written; its drift stays reported.
+        let found = self.drift.found.iter();
+        let safe = found.filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
+        let mut drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
+        // A file comes before its hard links.
+        let desired = self.desired.borrow().clone();
+        let is_hard = |path: &AbsPath| {
+            let (config, _) = desired.config()?;
+            Some(config.links.get(path)?.hard)
+        };
+        drifted.sort_by_key(|path| is_hard(path).unwrap_or(false));
+        for path in drifted {
+            if self.conduct.drift.act(&path) != DriftAction::Repair {
+                continue;
+            }
+            match self.repairs.due(&path, now) {
+                None => {
+                    self.repairs.count(&path, now);
+                    tracing::info!(%path, "repairing drift (drift.paths or drift.default)");
+                    self.repair = Some(path);
+                    return Some(PhaseEvent::Desired);
+                }
+                Some(due) => {
+                    let reason = Reason::Drifted;
+                    tracing::warn!(%path, %reason, "changes repeatedly, repair is suspended for now");
+                    self.drift.schedule_full_scan(due);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Removes the reboot from a plan that repairs one path: the machine has already booted with the repaired content.
+pub(super) fn without_reboot(plan: &mut Plan) {
+    let reboots = |kind| matches!(kind, ActionKind::Reboot | ActionKind::SoftReboot);
+    plan.actions.retain(|action| !reboots(action.kind));
+    plan.cost = machinist_plan::cost(&plan.actions);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_put_back_three_times_in_ten_minutes_and_then_has_to_wait() {
+        let path: AbsPath = "/etc/x".parse().unwrap();
+        let (mut repairs, start) = (RepairLog::default(), Instant::now());
+        let minute = |count: u64| start + Duration::from_secs(60 * count);
+        for at in 0..3 {
+            assert_eq!(repairs.due(&path, minute(at)), None, "{at}");
+            repairs.count(&path, minute(at));
+        }
+        assert_eq!(repairs.due(&path, minute(3)), Some(minute(10)));
+        assert_eq!(repairs.due(&"/etc/y".parse().unwrap(), minute(3)), None);
+        assert_eq!(repairs.due(&path, minute(10)), None);
+        repairs.count(&path, minute(10));
+        assert_eq!(repairs.due(&path, minute(10)), Some(minute(11)));
+    }
+}

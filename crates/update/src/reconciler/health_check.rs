@@ -1,0 +1,211 @@
+//! Collects evidence of the machine's health before and after an update, and waits until it is healthy again.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Reconciler, ReconcilerHooks, UpdateError};
+use crate::{
+    boot_health::{self, BootHealth, NODE_SERVICES, Regression},
+    journal::{MachineBefore, UpdateFailure},
+    phase::PhaseEvent,
+    service_port::{Services, StartupState},
+};
+use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
+use machinist_ignition::KernelCommandLine;
+
+/// Interval between two checks. A boot takes many seconds, a check some milliseconds.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long an update without a reboot may take to be as healthy as before, limited by `update.verifyTimeout`: its
+/// units were already started and watched, and a reconfigured network needs seconds.
+const NO_REBOOT_HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A boot must be healthy for this multiple of `actions.settle`: a kubelet that lacks something takes longer to
+/// fail than a service that cannot read its config.
+const STABLE_SETTLE_FACTOR: u32 = 5;
+
+/// Maximum length of the kernel command line; the kernel limits it to 4 KiB on most architectures.
+const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
+
+/// Result of waiting for a healthy machine.
+#[derive(Debug)]
+pub(super) enum HealthOutcome {
+    /// It is healthy.
+    Well,
+    /// It was not healthy within the time limit.
+    Unwell(Vec<Regression>),
+    /// Another event comes first.
+    Event(PhaseEvent),
+    /// The reconciler must stop.
+    Stopped,
+}
+
+/// The invocation ID of each service; `None` if it is unknown.
+type InvocationIds = BTreeMap<String, Option<String>>;
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    /// Returns the state that the machine must reach again after the update; `None` for an offline root.
+    pub(super) async fn machine_before(&self) -> Option<MachineBefore> {
+        let services = self.services.clone()?;
+        let look = async {
+            let startup = services.startup().await;
+            let names: Vec<_> = NODE_SERVICES.map(str::to_owned).into();
+            let facts = services.unit_facts(&names).await.unwrap_or_default();
+            let running = facts.into_iter().filter(|(_, facts)| {
+                let active = facts.active.as_deref();
+                active.is_some_and(boot_health::runs)
+            });
+            MachineBefore {
+                up: startup.is_ok_and(|startup| startup == StartupState::Finished),
+                running: running.map(|(unit, _)| unit).collect(),
+                gateways: self.audience.gateways().await,
+            }
+        };
+        Some(self.run_responsive(look).await)
+    }
+
+    /// Waits until the machine is as healthy as before the update, or until the time limit.
+    pub(super) async fn judge(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<HealthOutcome, UpdateError> {
+        let offline = self.journal.top().is_some_and(|tx| tx.offline);
+        let (Some(services), false) = (self.services.clone(), offline) else {
+            return Ok(HealthOutcome::Well);
+        };
+        let booted = self.has_booted();
+        let mut limit = self.conduct.verify_timeout;
+        let mut steady = self.conduct.settle * STABLE_SETTLE_FACTOR;
+        if !booted {
+            (limit, steady) = (limit.min(NO_REBOOT_HEALTH_TIMEOUT), Duration::ZERO);
+        }
+        let until = Instant::now() + limit;
+        let mut well: Option<(Instant, InvocationIds)> = None;
+        loop {
+            let (mut faults, starts) = self
+                .run_responsive(self.look_for_faults(&*services, booted))
+                .await;
+            let now = Instant::now();
+            match &well {
+                Some((_, known)) if faults.is_empty() && *known != starts => {
+                    faults = restarted(known, &starts);
+                    well = None;
+                }
+                Some((since, _)) if faults.is_empty() && now >= *since + steady => {
+                    return Ok(HealthOutcome::Well);
+                }
+                None if faults.is_empty() && steady.is_zero() => return Ok(HealthOutcome::Well),
+                None if faults.is_empty() => well = Some((now, starts)),
+                Some(_) if faults.is_empty() => {}
+                _ => well = None,
+            }
+            if now >= until && (!faults.is_empty() || now >= until + steady) {
+                return Ok(HealthOutcome::Unwell(faults));
+            }
+            self.tell(&faults).await?;
+            tokio::select! {
+                () = stop.cancelled() => return Ok(HealthOutcome::Stopped),
+                // Safe to drop: the next check is due in any case.
+                () = self.run_responsive(tokio::time::sleep(CHECK_INTERVAL)) => {}
+            }
+            let changed = self.desired.has_changed().unwrap_or(false);
+            if changed && let Some(event) = self.event_for_desired() {
+                return Ok(HealthOutcome::Event(event));
+            }
+        }
+    }
+
+    /// Returns whether the machine has rebooted with an unverified update.
+    pub(super) fn has_booted(&self) -> bool {
+        let boot = self.boot_id();
+        let boot = boot.as_deref();
+        let mut open = self.journal.transactions.iter();
+        boot.is_some_and(|boot| open.any(|tx| tx.rebooted_since(boot)))
+    }
+
+    async fn look_for_faults(
+        &self,
+        services: &S,
+        booted: bool,
+    ) -> (Vec<Regression>, InvocationIds) {
+        let before = self.journal.machine_before.clone().unwrap_or_default();
+        let mut starts = InvocationIds::new();
+        for unit in &before.running {
+            let start = services.invocation(unit).await.ok().flatten();
+            starts.insert(unit.clone(), start);
+        }
+        let names: Vec<_> = before.running.iter().cloned().collect();
+        let facts = services.unit_facts(&names).await.unwrap_or_default();
+        let state = |(unit, facts): (_, machinist_plan::UnitFacts)| Some((unit, facts.active?));
+        let failed = services.failed_units().await;
+        let startup = services.startup().await;
+        if let Some(error) = startup.as_ref().err().or(failed.as_ref().err()) {
+            tracing::debug!("{}", chain(error));
+        }
+        let evidence = BootHealth {
+            // The same manager returns both, so an error of either invalidates both.
+            startup: startup.ok().filter(|_| failed.is_ok()),
+            failed_units: failed.unwrap_or_default().into_iter().collect(),
+            services: facts.into_iter().filter_map(state).collect(),
+            gateways: match before.gateways.is_empty() {
+                true => before.gateways.clone(),
+                false => self.audience.gateways().await,
+            },
+            missing_arguments: self.missing_arguments(),
+        };
+        let failed_before = &self.journal.failed_units;
+        (
+            boot_health::faults(&before, failed_before, &evidence, booted),
+            starts,
+        )
+    }
+
+    /// Returns arguments of the config that the running kernel lacks.
+    fn missing_arguments(&self) -> Vec<String> {
+        let to = self.journal.top().map(|tx| &tx.to);
+        let store = self.store.as_ref();
+        let config = store.map(|store| store.remembered().config(&self.root, to));
+        // The check of the disk reads the same config and reports the error.
+        let Some(Ok(config)) = config else {
+            return Vec::new();
+        };
+        let wanted = KernelCommandLine::of(&config.kernel_arguments);
+        let given = AbsPath::new("/proc/cmdline").ok();
+        let given = given.and_then(|path| self.root.read_text(&path, MAX_COMMAND_LINE_BYTES).ok());
+        let given = KernelCommandLine::parse(&given.unwrap_or_default());
+        let missing = wanted.missing_from(&given).into_iter();
+        missing.map(|one| one.as_str().to_owned()).collect()
+    }
+
+    /// Reports regressions, each combination once: in the log, and in the journal, where the agent reads them for
+    /// its status while the guard judges the boot.
+    async fn tell(&mut self, faults: &[Regression]) -> Result<(), UpdateError> {
+        let message = crate::bounded(boot_health::sentence(faults));
+        let said = self.journal.failure.as_ref();
+        let said = said.filter(|said| said.code == Reason::MachineUnwell);
+        if faults.is_empty() || said.is_some_and(|said| said.message == message) {
+            return Ok(());
+        }
+        tracing::info!("not verified yet: {message}");
+        self.journal.failure = Some(UpdateFailure {
+            code: Reason::MachineUnwell,
+            message,
+            again: true,
+            digest: None,
+        });
+        self.publish();
+        self.save().await
+    }
+}
+
+/// Returns the services that were restarted since the last check.
+fn restarted(before: &InvocationIds, now: &InvocationIds) -> Vec<Regression> {
+    let differ = before
+        .iter()
+        .filter(|(unit, start)| now.get(*unit) != Some(start));
+    differ
+        .map(|(unit, _)| Regression::Restarts(unit.clone()))
+        .collect()
+}

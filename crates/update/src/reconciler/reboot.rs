@@ -1,0 +1,285 @@
+//! Requests the reboot, at most three times, and waits for it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{Reconciler, ReconcilerHooks, UpdateError};
+use crate::{
+    boot_id, crash_recovery,
+    journal::{Direction, RebootRecord, Transaction, UpdateFailure, kernel_of},
+    phase::PhaseEvent,
+    service_port::{RebootKind, RebootMethod, ServiceError, Services},
+};
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+
+/// Delay before an inhibited reboot is requested again. Package managers and backups hold inhibitor locks for
+/// minutes, so half a minute is short enough and delays them little.
+const INHIBITED_RETRY_DELAY: Duration = Duration::from_secs(30);
+
+/// Delay before an unreachable service manager is tried again. A bus that is updated or restarted is unavailable
+/// for seconds, sometimes for a minute.
+const UNREACHABLE_RETRY_DELAY: Duration = Duration::from_secs(60);
+
+/// Delay after an administrator has cancelled a reboot, in which they can also withdraw the config or change
+/// `update.reboot`.
+const CANCELLED_RETRY_DELAY: Duration = Duration::from_secs(60);
+
+/// The root of a soft reboot, if it exists (systemd-soft-reboot.service(8)).
+const NEXT_ROOT_PATH: &str = "/run/nextroot";
+
+#[derive(Debug, thiserror::Error)]
+#[error("the reboot was requested three times and did not happen")]
+struct RebootTimeoutError;
+
+#[derive(Debug, thiserror::Error)]
+#[error("no boot ID below the root: a reboot could not be verified")]
+struct NoBootIdError;
+
+#[derive(Debug, thiserror::Error)]
+#[error("no service manager to request the reboot from")]
+struct NoServiceManagerError;
+
+/// A failed attempt.
+struct RebootAttempt {
+    kind: RebootKind,
+    reason: Reason,
+    /// The service manager had accepted the reboot.
+    accepted: bool,
+    /// Number of attempts before it.
+    before: u32,
+}
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    /// Requests the reboot. Returns on a changed desired config, on a failure, or with `None` on a stop; if it
+    /// succeeds, the process ends with the machine.
+    pub(super) async fn reboot(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        self.publish();
+        if let Some(event) = self.event_for_desired() {
+            return Ok(Some(event));
+        }
+        self.record_boots();
+        let known = self.boot_id();
+        let told = self.is_told_the_userspace().await;
+        if let Some(event) = self.has_happened(known).await? {
+            return Ok(Some(event));
+        }
+        let Some(boot) = self.boot_id() else {
+            self.failed(&NoBootIdError, Reason::BootUnverified, true);
+            return Ok(Some(PhaseEvent::StepFailed));
+        };
+        if !self.may_reboot() {
+            tracing::warn!("reboot required; reboot manually (update.reboot)");
+            return self.wait(stop).await;
+        }
+        if let Some(ended) = self.permit_reboot(stop).await? {
+            return Ok(ended);
+        }
+        if let Some(ended) = self.disable_devices_again(stop).await? {
+            return Ok(ended);
+        }
+        let kind = self.reboot_kind(&boot, told);
+        let mut unreached = 0;
+        loop {
+            let before = self.attempts(&boot, kind);
+            let Some(method) = RebootMethod::of_attempt(before) else {
+                self.failed(&RebootTimeoutError, Reason::RebootDidNotHappen, false);
+                return Ok(Some(PhaseEvent::StepFailed));
+            };
+            self.order(&boot, kind, before + 1).await?;
+            let Some(services) = self.services.clone() else {
+                self.failed(&NoServiceManagerError, Reason::ManagerUnreachable, false);
+                return Ok(Some(PhaseEvent::StepFailed));
+            };
+            tracing::info!("requesting {kind}: {method:?}, attempt {}", before + 1);
+            let Some((error, accepted)) = self.ask_for(&*services, kind, method, stop).await else {
+                return Ok(None);
+            };
+            self.note(&error);
+            let tried = RebootAttempt {
+                kind,
+                reason: error.reason,
+                accepted,
+                before,
+            };
+            let Some(pause) = self.after(tried, &boot, &mut unreached).await? else {
+                continue;
+            };
+            if let Some(event) = self.pause(pause, stop).await? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Requests the reboot once and waits for it. Returns why the machine still runs, and whether the service
+    /// manager had accepted the request; `None` on a stop, which is also how systemd ends this process during a
+    /// reboot.
+    async fn ask_for(
+        &self,
+        services: &S,
+        kind: RebootKind,
+        method: RebootMethod,
+        stop: &CancellationToken,
+    ) -> Option<(ServiceError, bool)> {
+        let why = format!("machinist is applying {}", self.config_name());
+        tokio::select! {
+            // The request is in the journal: the next start repeats it or detects a new boot.
+            () = stop.cancelled() => return None,
+            ordered = self.run_responsive(services.reboot(kind, method, &why)) => {
+                if let Err(error) = ordered {
+                    return Some((error, false));
+                }
+            }
+        }
+        tracing::info!("{kind} accepted");
+        tokio::select! {
+            // Expected: systemd stops this process during the shutdown.
+            () = stop.cancelled() => None,
+            error = self.run_responsive(services.reboot_over(self.conduct.reboot_timeout)) => {
+                Some((error, true))
+            }
+        }
+    }
+
+    /// Returns the delay before the next attempt; `None` for no delay. An attempt that did not reach the service
+    /// manager, or that an inhibitor lock blocked, is not counted.
+    async fn after(
+        &mut self,
+        tried: RebootAttempt,
+        boot: &str,
+        unreached: &mut u32,
+    ) -> Result<Option<Duration>, UpdateError> {
+        match tried.reason {
+            Reason::RebootInhibited => {
+                self.order(boot, tried.kind, tried.before).await?;
+                Ok(Some(INHIBITED_RETRY_DELAY))
+            }
+            Reason::RebootCancelled => Ok(Some(CANCELLED_RETRY_DELAY)),
+            Reason::ManagerUnreachable if tried.accepted => Ok(Some(UNREACHABLE_RETRY_DELAY)),
+            Reason::ManagerUnreachable => {
+                *unreached += 1;
+                let attempt = tried.before + 1;
+                if RebootMethod::of_attempt(attempt).is_some() {
+                    // Without a bus, as in emergency mode, another method may work.
+                    return Ok(None);
+                }
+                self.order(boot, tried.kind, attempt - *unreached).await?;
+                *unreached = 0;
+                Ok(Some(UNREACHABLE_RETRY_DELAY))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn is_told_the_userspace(&self) -> bool {
+        let Some(services) = self.services.clone() else {
+            return false;
+        };
+        self.run_responsive(boot_id::record_userspace(&self.root, &*services))
+            .await
+    }
+
+    /// Detects that the needed reboot has already happened, if the running userspace was unknown at the start of
+    /// this process and was therefore taken for the one in `known`. Then another reboot must not be requested.
+    async fn has_happened(
+        &mut self,
+        known: Option<String>,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let now = self.boot_id();
+        let Some(now) = now.filter(|now| known.as_ref() != Some(now)) else {
+            return Ok(None);
+        };
+        for tx in &mut self.journal.transactions {
+            crash_recovery::count(tx, &now);
+        }
+        self.save().await?;
+        let top = self.journal.top().filter(|tx| tx.rebooted_since(&now));
+        Ok(top.map(|top| match top.direction {
+            Direction::Undo => PhaseEvent::Withdrawn,
+            Direction::Forward => PhaseEvent::BootSeen,
+        }))
+    }
+
+    /// Returns the kind of reboot: soft if the update needs no more and its success can be detected, and at most
+    /// once. The boot after an unhealthy boot and the boot after an undo are full, so that no kernel state is left
+    /// over.
+    fn reboot_kind(&self, boot: &str, told: bool) -> RebootKind {
+        let open = &self.journal.transactions;
+        let asked = open.last().is_some_and(Transaction::wants_reboot);
+        let enough = open.iter().all(|tx| {
+            let forward = tx.direction == Direction::Forward;
+            forward && !tx.restarted_since(boot) && !tx.wants_full_reboot()
+        });
+        match asked && enough && told && !self.next_root_is_set_up() {
+            true => RebootKind::Soft,
+            false => RebootKind::Full,
+        }
+    }
+
+    /// Returns whether a soft reboot would enter another tree.
+    fn next_root_is_set_up(&self) -> bool {
+        let next = AbsPath::new(NEXT_ROOT_PATH).map(|next| self.root.stat(&next));
+        !matches!(next, Ok(Ok(None)))
+    }
+
+    /// Returns the number of attempts so far. A soft reboot that another program requested does not reset the
+    /// attempts at a full one.
+    fn attempts(&self, boot: &str, kind: RebootKind) -> u32 {
+        let record = self.journal.top().and_then(|tx| tx.reboot.as_ref());
+        record
+            .filter(|record| record.soft == (kind == RebootKind::Soft))
+            .filter(|record| kernel_of(&record.boot) == kernel_of(boot))
+            .map_or(0, |record| record.attempts)
+    }
+
+    /// Counts the attempt before it is made, so that a crash does not lose the count.
+    async fn order(
+        &mut self,
+        boot: &str,
+        kind: RebootKind,
+        attempts: u32,
+    ) -> Result<(), UpdateError> {
+        if let Some(tx) = self.journal.top_mut() {
+            let boot = boot.to_owned();
+            tx.reboot = Some(RebootRecord {
+                boot,
+                attempts,
+                ordered: Timestamp::now(),
+                soft: kind == RebootKind::Soft,
+            });
+        }
+        self.save().await
+    }
+
+    fn note(&mut self, error: &ServiceError) {
+        let message = machinist_base::error_chain::chain(error);
+        tracing::warn!(reason = %error.reason, "{message}");
+        self.journal.failure = Some(UpdateFailure {
+            code: error.reason,
+            message,
+            again: true,
+            digest: None,
+        });
+        self.publish();
+    }
+
+    /// Waits for `time`, unless a stop or another desired config comes first.
+    pub(super) async fn pause(
+        &mut self,
+        time: Duration,
+        stop: &CancellationToken,
+    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
+        let deadline = tokio::time::Instant::now() + time;
+        tokio::select! {
+            () = stop.cancelled() => Ok(Some(None)),
+            // Safe to drop: the deadline is absolute.
+            () = tokio::time::sleep_until(deadline) => Ok(None),
+            // Safe to drop: a change that is missed here is still marked unseen.
+            Ok(()) = self.desired.changed() => Ok(self.event_for_desired().map(Some)),
+        }
+    }
+}

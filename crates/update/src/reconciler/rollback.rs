@@ -1,0 +1,230 @@
+//! Restores the previous config and repeats its actions, with a reboot if the machine already runs on the config
+//! that is being undone.
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{RETRY_BACKOFF, Reconciler, ReconcilerHooks, UpdateError};
+use crate::{
+    crash_recovery,
+    journal::{ActionState, Direction, Journal, Outcome, TransactionState, UpdateFailure},
+    phase::PhaseEvent,
+    service_port::Services,
+    store::StateStore,
+    transaction::{self, RollbackSummary, TransactionError},
+};
+use machinist_base::{backoff::jitter, reason::Reason};
+use machinist_plan::ActionKind;
+
+/// Number of retries of an action after an undo: about two minutes in total. If the action fails, the unit keeps
+/// running with the config that was rolled back, and nothing reloads it later.
+const MAX_ACTION_RETRIES: u32 = 7;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the rollback failed; manual repair required")]
+struct RollbackStuckError {
+    #[source]
+    source: TransactionError,
+}
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    pub(super) async fn undo(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let Some(tx) = self.journal.top() else {
+            return Ok(Some(self.nothing_to_undo().await?));
+        };
+        let boot = self.boot_id();
+        if tx.reverted
+            && tx.booted_into
+            && boot.as_deref().is_some_and(|boot| tx.rebooted_since(boot))
+        {
+            return Ok(Some(self.close_undo().await?));
+        }
+        let booted_into = boot.as_deref().is_some_and(|boot| {
+            let open = &self.journal.transactions;
+            open.iter()
+                .any(|tx| tx.booted_into || (!tx.reverted && tx.restarted_since(boot)))
+        });
+        let reason = self.undo_reason();
+        let code = reason.code;
+        tracing::warn!(reason = %code, "{code}: rolling back to the previous config");
+        let held = self.hold_off_shutdown().await;
+        let reverted = self
+            .blocking(move |store, journal| {
+                revert(store, journal, &reason, booted_into, boot.as_deref())
+            })
+            .await?;
+        drop(held);
+        if let Err(TransactionError::Store(error)) = reverted {
+            // Every step that was done is in the journal.
+            return Err(error.into());
+        }
+        if let Err(source) = reverted {
+            self.failed(&RollbackStuckError { source }, Reason::UndoFailed, true);
+            // A full disk must not end the agent: the journal on it still has the next step.
+            if let Err(error) = self.save().await {
+                tracing::error!("{}", machinist_base::error_chain::chain(&error));
+            }
+            return Ok(Some(PhaseEvent::UndoFailed));
+        }
+        if booted_into && !self.journal.top().is_some_and(|tx| tx.offline) {
+            return Ok(Some(PhaseEvent::Undone {
+                reboot: true,
+                withdrawn: false,
+            }));
+        }
+        if !self.act_again(stop).await? {
+            return Ok(None);
+        }
+        Ok(Some(self.close_undo().await?))
+    }
+
+    /// Handles an update without a transaction: it failed before its intent, or was already undone.
+    async fn nothing_to_undo(&mut self) -> Result<PhaseEvent, UpdateError> {
+        let withdrawn = self.desired_is_base() || self.desired.borrow().block_reason().is_some();
+        if withdrawn {
+            self.journal.failure = None;
+        }
+        self.save().await?;
+        Ok(PhaseEvent::Undone {
+            reboot: false,
+            withdrawn,
+        })
+    }
+
+    fn undo_reason(&self) -> UpdateFailure {
+        let withdrawn = || UpdateFailure {
+            code: Reason::Withdrawn,
+            message: "the config was withdrawn before it was applied".to_owned(),
+            again: false,
+            digest: None,
+        };
+        if self.desired_is_base() {
+            withdrawn()
+        } else {
+            self.journal.failure.clone().unwrap_or_else(withdrawn)
+        }
+    }
+
+    /// Reloads systemd and repeats the restarts that were done. A unit that does not start is logged; the files are
+    /// restored regardless. Returns false on a stop.
+    async fn act_again(&mut self, stop: &CancellationToken) -> Result<bool, UpdateError> {
+        let Some(services) = self.services.clone() else {
+            return Ok(true);
+        };
+        let begun = self.journal.transactions.iter().flat_map(|tx| &tx.actions);
+        let begun = begun.filter(|action| action.state != ActionState::Pending);
+        let begun =
+            machinist_plan::in_order(begun.map(|action| (action.kind, action.unit.clone())));
+        for (kind, unit) in begun {
+            let unit = unit.unwrap_or_default();
+            let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
+            let once = async || match kind {
+                ActionKind::DaemonReload => services.daemon_reload().await,
+                ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot => Ok(()),
+                kind => services.act(kind, &unit, limit, settle).await,
+            };
+            let again = async {
+                for attempt in 0..MAX_ACTION_RETRIES {
+                    match once().await {
+                        Err(error) if error.again => {
+                            let wait = RETRY_BACKOFF.wait(attempt, jitter());
+                            tokio::time::sleep(wait).await;
+                        }
+                        done => return done,
+                    }
+                }
+                once().await
+            };
+            tokio::select! {
+                () = stop.cancelled() => return Ok(false),
+                done = self.run_responsive(again) => if let Err(error) = done {
+                    tracing::error!(reason = %error.reason, "{}", machinist_base::error_chain::chain(&error));
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    /// Records the outcome and drops the transactions that were rolled back.
+    async fn close_undo(&mut self) -> Result<PhaseEvent, UpdateError> {
+        let withdrawn = self
+            .journal
+            .top()
+            .and_then(|tx| tx.undo_reason.as_ref())
+            .map(|why| why.code)
+            == Some(Reason::Withdrawn);
+        self.blocking(move |store, journal| close(store, journal, withdrawn))
+            .await??;
+        self.planned = None;
+        let config = self.config_name();
+        tracing::info!("rolled back to {config}");
+        Ok(PhaseEvent::Undone {
+            reboot: false,
+            withdrawn,
+        })
+    }
+}
+
+/// Records the direction, rolls back all transactions from the newest on, and records the result.
+fn revert(
+    store: &StateStore,
+    journal: &mut Journal,
+    reason: &UpdateFailure,
+    booted_into: bool,
+    boot: Option<&str>,
+) -> Result<(), TransactionError> {
+    for tx in &mut journal.transactions {
+        tx.direction = Direction::Undo;
+        tx.undo_reason.get_or_insert_with(|| reason.clone());
+        tx.booted_into |= booted_into;
+        tx.enter("Undoing", Timestamp::now());
+    }
+    store.save(journal)?;
+    for index in (0..journal.transactions.len()).rev() {
+        let tx = &journal.transactions[index];
+        if tx.reverted {
+            continue;
+        }
+        let undone = match tx.mark >= TransactionState::Staged {
+            true => transaction::undo(store.root(), tx)?,
+            false => RollbackSummary::default(),
+        };
+        undone.log();
+        let tx = &mut journal.transactions[index];
+        tx.left_behind.extend(undone.lines());
+        tx.reverted = true;
+        tx.committed_boot = boot.map(str::to_owned);
+        tx.reboot = None;
+        store.save(journal)?;
+    }
+    Ok(())
+}
+
+fn close(
+    store: &StateStore,
+    journal: &mut Journal,
+    withdrawn: bool,
+) -> Result<(), crash_recovery::RecoverError> {
+    let now = Timestamp::now();
+    let transactions = std::mem::take(&mut journal.transactions);
+    for tx in &transactions {
+        transaction::drop_staging(store.root(), tx)
+            .map_err(crash_recovery::RecoverError::of(&tx.id))?;
+    }
+    for mut tx in transactions {
+        tx.leave(now);
+        let outcome = if withdrawn {
+            Outcome::Withdrawn
+        } else {
+            Outcome::RolledBack
+        };
+        journal.failure = tx.undo_reason.clone().filter(|_| !withdrawn);
+        journal.remember(tx.record(outcome, now));
+    }
+    store.save(journal)?;
+    store.forget_configs(journal)?;
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! Records the intent and stages the new objects: the last step that does not change the machine.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Reconciler, ReconcilerHooks, UpdateError,
+    planning::{PlannedUpdate, few},
+};
+use crate::{
+    journal::{Journal, TransactionState},
+    observe_and_plan,
+    phase::{Phase, PhaseEvent},
+    service_port::Services,
+    store::StateStore,
+    transaction::{self, AbortFlag, TransactionError, TransactionIntent},
+};
+use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
+use machinist_ignition::{MachineConfig, UnitName};
+use machinist_plan::{Capabilities, Cost, MAX_TOTAL_FILE_BYTES, UNIT_DIR};
+use machinist_rootfs::{FileKind, Root, Stat};
+
+/// Maximum number of plans in a row that a change of the machine may invalidate: after that, another program is
+/// configuring the machine.
+const MAX_REPLANS: u32 = 3;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the machine changed three times between planning and staging")]
+struct ReplanLimitError;
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    pub(super) async fn stage(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<PhaseEvent, UpdateError> {
+        let (planned, failed_units) = match self.still_as_planned().await? {
+            Ok(ready) => ready,
+            Err(event) => return Ok(event),
+        };
+        // While allocation is disabled, devices do not count as allocatable.
+        let lent = self
+            .journal
+            .cordon
+            .as_ref()
+            .and_then(|cordon| cordon.lent.as_ref());
+        let withheld = lent.is_some();
+        let devices = match lent {
+            Some(lent) => lent.counts.clone(),
+            None => self.audience.allocatable(),
+        };
+        // The state that an unverified update has left is no reference for the next one.
+        let before = match self.journal.transactions.is_empty() {
+            true => Some((self.machine_before().await, failed_units)),
+            false => None,
+        };
+        let Capabilities { live, chown, .. } = self.conduct.capabilities;
+        let flag = Arc::new(AbortFlag::new(false));
+        let raised = tokio::spawn(raise(Arc::clone(&flag), stop.clone()));
+        let (staged, planned) = self
+            .blocking(move |store, journal| {
+                if let Some((machine, failed_units)) = before {
+                    journal.machine_before = machine;
+                    journal.failed_units = failed_units;
+                }
+                if withheld || planned.plan.cost >= Cost::SoftReboot {
+                    journal.devices_before = Some((devices, Timestamp::now()));
+                }
+                let how = StageOptions {
+                    offline: !live,
+                    chown,
+                    stop: &flag,
+                };
+                (stage(store, journal, &planned, how), planned)
+            })
+            .await?;
+        raised.abort();
+        self.planned = Some(planned);
+        match staged {
+            Ok(()) => {
+                self.replans = 0;
+                // Its copy was just written; reading it again would cost as much as the update.
+                self.kept = self.journal.top().map(|tx| tx.to.digest);
+                Ok(PhaseEvent::Staged)
+            }
+            Err(TransactionError::Stopped) => {
+                tracing::info!("stopped before any change; the next start begins the update again");
+                Ok(PhaseEvent::StepFailed)
+            }
+            Err(error) => {
+                self.failed(&error, error.reason(), error.is_retryable());
+                Ok(PhaseEvent::StepFailed)
+            }
+        }
+    }
+
+    /// Returns the plan and the failed units, or an event if the machine no longer matches the plan or cannot be
+    /// observed.
+    async fn still_as_planned(
+        &mut self,
+    ) -> Result<Result<(PlannedUpdate, Vec<String>), PhaseEvent>, UpdateError> {
+        let Some(to) = self.planned.as_ref().map(|planned| Arc::clone(&planned.to)) else {
+            return Ok(Err(PhaseEvent::StepFailed));
+        };
+        let Some(again) = self.observe_and_plan(&to).await? else {
+            return Ok(Err(PhaseEvent::StepFailed));
+        };
+        let failed_units = match self.failed_units().await {
+            Ok(units) => units,
+            Err(error) => {
+                self.failed(&error, error.reason, error.again);
+                return Ok(Err(PhaseEvent::StepFailed));
+            }
+        };
+        let repair = self.repair.is_some();
+        let mut again = again.plan.ok();
+        if let Some(again) = again.as_mut().filter(|_| repair) {
+            super::drift_repair::without_reboot(again);
+        }
+        let same = |planned: &PlannedUpdate| {
+            again.as_ref().is_some_and(|again| {
+                again.operations == planned.plan.operations && again.actions == planned.plan.actions
+            })
+        };
+        match self.planned.take() {
+            Some(planned) if same(&planned) => Ok(Ok((planned, failed_units))),
+            planned => {
+                self.planned = planned;
+                Ok(Err(self.restless()))
+            }
+        }
+    }
+
+    fn restless(&mut self) -> PhaseEvent {
+        self.replans += 1;
+        if self.replans < MAX_REPLANS {
+            tracing::info!("the machine changed since it was scanned; planning again");
+            return PhaseEvent::Replan;
+        }
+        self.replans = 0;
+        self.failed(&ReplanLimitError, Reason::ObservedChanged, true);
+        PhaseEvent::StepFailed
+    }
+}
+
+/// Sets the flag that staging checks between two objects.
+async fn raise(flag: Arc<AbortFlag>, stop: CancellationToken) {
+    stop.cancelled().await;
+    flag.store(true, Ordering::Relaxed);
+}
+
+struct StageOptions<'a> {
+    offline: bool,
+    chown: bool,
+    stop: &'a AbortFlag,
+}
+
+/// Writes the intent, stages, and marks the transaction `Staged`; each step is durable before the next begins.
+fn stage(
+    store: &StateStore,
+    journal: &mut Journal,
+    planned: &PlannedUpdate,
+    how: StageOptions<'_>,
+) -> Result<(), TransactionError> {
+    let root = store.root();
+    let drifted = |path: &AbsPath| is_drifted(root, planned, path);
+    let mut tx = transaction::begin(
+        root,
+        journal,
+        &TransactionIntent {
+            plan: &planned.plan,
+            from: observe_and_plan::current(journal).cloned(),
+            to: store.keep_config(&planned.to)?,
+            drifted: &drifted,
+            named: &planned.named,
+            moved: &planned.moved,
+            offline: how.offline,
+            chown: how.chown,
+            now: Timestamp::now(),
+        },
+    )?;
+    if let Some(cordon) = &mut journal.cordon {
+        tx.phases = std::mem::take(&mut cordon.phases);
+    }
+    tx.warnings = few(&planned.plan.warnings);
+    tx.enter(Phase::Staging.name(), tx.started);
+    let (to, changes, cost) = (&tx.to.name, planned.changes, planned.plan.cost);
+    tracing::info!(
+        transaction = tx.id,
+        phase = Phase::Staging.name(),
+        "starting update to {to}: {changes} change(s), cost: {cost:?}"
+    );
+    // A failure of another config no longer concerns the machine.
+    let failure = &mut journal.failure;
+    failure.take_if(|it| it.code != Reason::UndoFailed && it.digest != Some(planned.digest));
+    journal.transactions.push(tx);
+    if let Err(error) = store.save(journal) {
+        // Nothing was begun, so nothing needs to be rolled back.
+        journal.transactions.pop();
+        return Err(error.into());
+    }
+    if let Some(tx) = journal.top_mut() {
+        transaction::stage(root, tx, &planned.plan.operations, how.chown, how.stop)?;
+        tx.mark = TransactionState::Staged;
+    }
+    Ok(store.save(journal)?)
+}
+
+/// Returns whether a file or link differs from the previous config.
+fn is_drifted(root: &Root, planned: &PlannedUpdate, path: &AbsPath) -> bool {
+    let (kind, size) = match root.stat(path) {
+        Ok(Some(stat)) => (stat.kind, stat.size),
+        _ => return false,
+    };
+    let from = &planned.from;
+    if let Some(link) = from.links.get(path) {
+        if link.hard {
+            return is_parted(root, path, &link.target);
+        }
+        return root.read_link(path).ok().as_ref() != Some(&link.target);
+    }
+    let file = from.files.get(path);
+    if file.is_some_and(|file| file.content.is_none()) {
+        return kind != FileKind::File || size > 0;
+    }
+    let content = file.and_then(|file| file.content.as_ref());
+    let wanted = match content.map(|content| (content.size(), content.digest())) {
+        Some(wanted) => wanted,
+        None => match unit_text(from, path) {
+            Some(text) => (text.len() as u64, Digest::of(text.as_bytes())),
+            None => return false,
+        },
+    };
+    let there = || root.digest_within(path, size).ok().flatten();
+    kind != FileKind::File || size != wanted.0 || there() != Some(wanted.1)
+}
+
+/// Returns whether a hard link of the previous config is separate from its file and has other content.
+fn is_parted(root: &Root, path: &AbsPath, file: &str) -> bool {
+    let Ok(file) = AbsPath::new(file) else {
+        return false;
+    };
+    let stat = |path: &AbsPath| root.stat(path).ok().flatten();
+    let (one, other) = (stat(path), stat(&file));
+    let size = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.size);
+    let inode = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.identity);
+    // Contents of a config are never longer.
+    let digest = |path: &AbsPath| {
+        root.digest_within(path, MAX_TOTAL_FILE_BYTES)
+            .ok()
+            .flatten()
+    };
+    let same = || digest(path).is_some_and(|found| digest(&file) == Some(found));
+    inode(&one) != inode(&other) && (size(&one) != size(&other) || !same())
+}
+
+/// Returns the config's text of the unit file or drop-in at this path. An enablement link has the unit's name too,
+/// but is in another directory.
+fn unit_text<'a>(config: &'a MachineConfig, path: &AbsPath) -> Option<&'a str> {
+    let below = path.as_str().strip_prefix(UNIT_DIR)?.strip_prefix('/')?;
+    let unit = |name: &str| config.units.get(&UnitName::new(name).ok()?);
+    match below.split_once('/') {
+        Some((dir, name)) => unit(dir.strip_suffix(".d")?)?.dropins.get(name),
+        None => unit(below).filter(|unit| !unit.mask)?.contents.as_ref(),
+    }
+    .map(String::as_str)
+}

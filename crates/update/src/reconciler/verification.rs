@@ -1,0 +1,182 @@
+//! Verifies the disk and the boot, records the outcome, and cleans up.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError, health_check::HealthOutcome};
+use crate::{
+    boot_health::{self, Regression},
+    crash_recovery,
+    journal::{Outcome, UpdateFailure},
+    observe_and_plan,
+    phase::PhaseEvent,
+    service_port::Services,
+    transaction,
+};
+use machinist_base::reason::Reason;
+use machinist_plan::{DriftEntry, DriftKind};
+
+#[derive(Debug, thiserror::Error)]
+#[error("the disk does not match the config: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+struct DiskMismatchError(Vec<DriftEntry>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the machine has not rebooted since the commit")]
+struct StaleBootError;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the machine's health is worse than before: {}", boot_health::sentence(.0))]
+struct HealthRegressedError(Vec<Regression>);
+
+impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+    /// Waits until the machine is healthy, then checks the disk once. Returns `None` on a stop.
+    pub(super) async fn verify(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        if !self.booted_where_needed() {
+            self.failed(&StaleBootError, Reason::BootUnverified, false);
+            return Ok(Some(PhaseEvent::StepFailed));
+        }
+        if let Some(ended) = self.reenable_devices(stop).await? {
+            return Ok(ended);
+        }
+        Ok(match self.judge(stop).await? {
+            HealthOutcome::Well => Some(self.check_disk().await?),
+            HealthOutcome::Unwell(faults) => Some(self.unwell(faults)),
+            HealthOutcome::Event(event) => Some(event),
+            HealthOutcome::Stopped => None,
+        })
+    }
+
+    /// Handles an unhealthy machine: requests another boot, because the cause may be transient; after
+    /// `update.bootAttempts` boots, the update fails. Requests no boot if reboots are left to an operator.
+    fn unwell(&mut self, faults: Vec<Regression>) -> PhaseEvent {
+        let boots = self.journal.transactions.iter().map(|tx| tx.boots).max();
+        let boots = boots.unwrap_or_default();
+        let more = boots < self.conduct.boot_attempts && self.has_booted();
+        let error = HealthRegressedError(faults);
+        if !more || self.conduct.reboot != RebootPolicy::Auto {
+            self.failed(&error, Reason::MachineUnwell, false);
+            return PhaseEvent::StepFailed;
+        }
+        let message = crate::bounded(error.to_string());
+        tracing::error!(reason = %Reason::MachineUnwell, boots, "{message}; rebooting once more");
+        self.journal.failure = Some(UpdateFailure {
+            code: Reason::MachineUnwell,
+            message,
+            again: true,
+            digest: None,
+        });
+        PhaseEvent::RebootDue
+    }
+
+    async fn check_disk(&mut self) -> Result<PhaseEvent, UpdateError> {
+        self.keep_desired().await?;
+        let capabilities = self.conduct.capabilities;
+        // A repair concerns only its own path.
+        let only = self.repair.clone().map(|path| BTreeSet::from([path]));
+        match self
+            .blocking(move |store, journal| {
+                observe_and_plan::drift(
+                    store.root(),
+                    observe_and_plan::current(journal),
+                    only.as_ref(),
+                    capabilities,
+                    store.remembered(),
+                )
+            })
+            .await?
+        {
+            // Paths below a mount that does not respond are not evidence against this update. What a user does with
+            // objects of that user must not stop it.
+            Ok(drift)
+                if drift
+                    .iter()
+                    .all(|one| one.by_user || one.kind == DriftKind::Unreachable) =>
+            {
+                self.leave_to_users(&drift);
+                self.close().await
+            }
+            Ok(drift) => {
+                self.failed(&DiskMismatchError(drift), Reason::VerifyFailed, false);
+                Ok(PhaseEvent::StepFailed)
+            }
+            Err(error) => {
+                self.failed(&error, error.reason(), error.is_retryable());
+                Ok(PhaseEvent::StepFailed)
+            }
+        }
+    }
+
+    /// Records the paths that a user changed between the commit and the verification. They stay reported as drift.
+    fn leave_to_users(&mut self, drift: &[DriftEntry]) {
+        let Some(top) = self.journal.top_mut() else {
+            return;
+        };
+        for one in drift.iter().filter(|one| one.by_user) {
+            let reason = Reason::LeftBehind;
+            tracing::warn!(path = %one.path, %reason, "a user changed it during the update, and it is left as it is: {one}");
+            let line =
+                format!("{one}: a user changed it during the update, and it is left as it is");
+            if !top.left_behind.contains(&line) {
+                top.left_behind.push(line);
+            }
+        }
+    }
+
+    fn booted_where_needed(&self) -> bool {
+        let Some(boot) = self.boot_id() else {
+            return true;
+        };
+        let needed = self.journal.top().is_some_and(|tx| tx.reboot.is_some());
+        !needed
+            || self
+                .journal
+                .top()
+                .is_some_and(|tx| tx.rebooted_since(&boot))
+    }
+
+    /// Completes a good update: marks it `Verified`, then does everything that may be repeated.
+    async fn close(&mut self) -> Result<PhaseEvent, UpdateError> {
+        let closed = self
+            .blocking(
+                |store, journal| -> Result<(), crash_recovery::RecoverError> {
+                    let now = Timestamp::now();
+                    let Some(top) = journal.top_mut() else {
+                        return Ok(());
+                    };
+                    let id = top.id.clone();
+                    top.leave(now);
+                    let outcome = if top.offline {
+                        Outcome::AppliedOffline
+                    } else {
+                        Outcome::Done
+                    };
+                    let record = top.record(outcome, now);
+                    transaction::finish(journal).map_err(crash_recovery::RecoverError::of(&id))?;
+                    journal.remember(record);
+                    store.save(journal)?;
+                    crash_recovery::settle(store, journal)
+                },
+            )
+            .await?;
+        closed?;
+        self.failures = 0;
+        self.planned = None;
+        self.released = None;
+        self.repair = None;
+        self.drift.rearm();
+        if let Some(update) = self.journal.history.last() {
+            let (to, outcome) = (&update.to, update.outcome);
+            let took = update.finished.duration_since(update.started).as_secs_f64();
+            tracing::info!(
+                "{outcome:?}: {to} is in place and verified, {took:.1} s after the start"
+            );
+        }
+        Ok(PhaseEvent::Verified)
+    }
+}

@@ -1,0 +1,134 @@
+//! Defines the interface between the update and the service manager.
+
+use std::{collections::BTreeMap, error::Error, fmt, future::Future, time::Duration};
+
+use super::boot_id::Userspace;
+use machinist_base::reason::Reason;
+use machinist_plan::{ActionKind, UnitFacts};
+
+/// Describes why the service manager failed to carry out a request.
+#[derive(Debug, thiserror::Error)]
+#[error("request to the service manager failed")]
+pub struct ServiceError {
+    /// The stable reason code.
+    pub reason: Reason,
+    /// Whether a retry may succeed.
+    pub again: bool,
+    /// The service manager's error.
+    #[source]
+    pub source: Box<dyn Error + Send + Sync>,
+}
+
+/// Startup state of the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartupState {
+    /// Units are still being started.
+    Starting,
+    /// The boot has finished. Some units may have failed.
+    Finished,
+    /// The system is in rescue or emergency mode.
+    Maintenance,
+    /// The system is shutting down.
+    Stopping,
+}
+
+/// Kind of reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebootKind {
+    /// Restarts userspace only; the kernel and its arguments stay.
+    Soft,
+    /// Restarts the machine.
+    Full,
+}
+
+impl fmt::Display for RebootKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Soft => "soft reboot",
+            Self::Full => "reboot",
+        })
+    }
+}
+
+/// Ways to request a reboot, the least forceful first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebootMethod {
+    /// Calls logind's `Reboot`, which respects inhibitor locks.
+    Logind,
+    /// Starts a transient unit that runs `systemctl reboot` or `systemctl soft-reboot` and outlives this process.
+    TransientUnit,
+    /// Starts `reboot.target` or `soft-reboot.target` irreversibly.
+    RebootTarget,
+}
+
+impl RebootMethod {
+    /// Returns the method of an attempt, counted from 0; `None` after the last method.
+    pub fn of_attempt(attempt: u32) -> Option<Self> {
+        match attempt {
+            0 => Some(Self::Logind),
+            1 => Some(Self::TransientUnit),
+            2 => Some(Self::RebootTarget),
+            _ => None,
+        }
+    }
+}
+
+/// A lock that is released when it is dropped.
+pub type InhibitGuard = Box<dyn std::any::Any + Send + Sync>;
+
+/// The service manager and the login manager of a live root.
+pub trait Services: Send + Sync + 'static {
+    /// Returns the unit's `InvocationID`, which changes with each start; `None` if the unit was never started.
+    fn invocation(
+        &self,
+        unit: &str,
+    ) -> impl Future<Output = Result<Option<String>, ServiceError>> + Send;
+
+    /// Reloads the unit files.
+    fn daemon_reload(&self) -> impl Future<Output = Result<(), ServiceError>> + Send;
+
+    /// Reloads or restarts a unit, waits at most `limit` for the job, then watches the unit for `settle`. A unit
+    /// that stops within that time counts as failed.
+    fn act(
+        &self,
+        kind: ActionKind,
+        unit: &str,
+        limit: Duration,
+        settle: Duration,
+    ) -> impl Future<Output = Result<(), ServiceError>> + Send;
+
+    /// Returns the startup state of the system.
+    fn startup(&self) -> impl Future<Output = Result<StartupState, ServiceError>> + Send;
+
+    /// Returns the names of the units in state `failed`.
+    fn failed_units(&self) -> impl Future<Output = Result<Vec<String>, ServiceError>> + Send;
+
+    /// Returns what a plan needs to know about these units.
+    fn unit_facts(
+        &self,
+        names: &[String],
+    ) -> impl Future<Output = Result<BTreeMap<String, UnitFacts>, ServiceError>> + Send;
+
+    /// Returns the running userspace; `None` if the service manager does not report it.
+    fn userspace(&self) -> impl Future<Output = Result<Option<Userspace>, ServiceError>> + Send {
+        async { Ok(None) }
+    }
+
+    /// Inhibits shutdown until the returned lock is dropped, for the time in which the tree contains objects of
+    /// both configs. Returns `None` if no inhibitor lock is granted; if the machine goes down regardless, recovery
+    /// handles it.
+    fn hold_off_shutdown(&self, why: &str) -> impl Future<Output = Option<InhibitGuard>> + Send;
+
+    /// Requests a reboot and returns once it was accepted. If the reboot is cancelled later, `reboot_over` returns;
+    /// if it happens, this process ends.
+    fn reboot(
+        &self,
+        kind: RebootKind,
+        method: RebootMethod,
+        why: &str,
+    ) -> impl Future<Output = Result<(), ServiceError>> + Send;
+
+    /// Waits until an accepted reboot is cancelled, or until `limit` has passed in addition to the time for which
+    /// inhibitor locks may delay it: then the reboot counts as lost.
+    fn reboot_over(&self, limit: Duration) -> impl Future<Output = ServiceError> + Send;
+}

@@ -1,0 +1,238 @@
+//! Manages staging, `originals/`, and `drifted/`, the directories beside the machine's own files.
+
+use super::{TransactionError, mount_point_dirs};
+use crate::{
+    journal::{MAX_HISTORY_UPDATES, Transaction},
+    store::paths,
+};
+use machinist_base::{abs_path::AbsPath, digest::Digest};
+use machinist_plan::MAX_TOTAL_FILE_BYTES;
+use machinist_rootfs::{FileKind, Root, RootError};
+
+/// Maximum length of a name below `drifted/` in bytes: a component has at most 255, and a number is appended.
+const MAX_NAME_LEN: usize = 200;
+
+/// Maximum number of names that are read from a directory: more than an update creates. A larger directory differs
+/// from every recorded one.
+const MAX_NAMES: usize = 200_000;
+
+/// Maximum depth of directories that are read.
+const MAX_DEPTH: usize = 256;
+
+/// Number of updates whose drifted files are kept in one place, the same as in `history`: older ones cannot be
+/// attributed any more. The limit also prevents a program that keeps rewriting one file from filling the disk.
+const MAX_DRIFTED_UPDATES: usize = MAX_HISTORY_UPDATES;
+
+/// Returns `/var/lib/machinist` for a slot in its `tx/<id>`, and `<top>/.machinist` otherwise.
+pub(super) fn holder(slot: &AbsPath) -> AbsPath {
+    if slot.is_under(&paths::state_dir()) {
+        return paths::state_dir();
+    }
+    slot.ancestors().nth(1).unwrap_or_else(AbsPath::root)
+}
+
+/// Returns a digest of a directory: names, kinds, and contents. Once more bytes were read than a config can
+/// contain, size and modification time replace the content of a file, because another program may have put files of
+/// any size there.
+pub(super) fn content(root: &Root, dir: &AbsPath) -> Result<Digest, TransactionError> {
+    let mut lines = String::new();
+    let mut budget = ReadLimits {
+        bytes: MAX_TOTAL_FILE_BYTES,
+        names: MAX_NAMES,
+    };
+    list(root, dir, &mut lines, (&mut budget, MAX_DEPTH))?;
+    Ok(Digest::of(lines.as_bytes()))
+}
+
+/// The remaining limits for reading a directory.
+struct ReadLimits {
+    bytes: u64,
+    names: usize,
+}
+
+fn list(
+    root: &Root,
+    dir: &AbsPath,
+    into: &mut String,
+    (budget, levels): (&mut ReadLimits, usize),
+) -> Result<(), TransactionError> {
+    let listing = match root.listing_up_to(dir, budget.names) {
+        Err(error) if error.is_absent() => return Ok(()),
+        listing => listing?,
+    };
+    if listing.more {
+        into.push_str("more\n");
+        budget.names = 0;
+        return Ok(());
+    }
+    budget.names -= listing.entries.len() + listing.unreadable_names;
+    // A name that is not text is at least counted.
+    into.push_str(&format!("{}\n", listing.unreadable_names));
+    for entry in listing.entries {
+        let path = dir.join(&entry.name).ok().filter(|_| levels > 0);
+        let Some(path) = path else {
+            into.push_str("more\n");
+            continue;
+        };
+        let what = match entry.kind {
+            FileKind::File => file(root, &path, budget)?,
+            FileKind::Link => root
+                .link_text(&path)?
+                .unwrap_or_else(|| "no text".to_owned()),
+            _ => String::new(),
+        };
+        into.push_str(&format!("{:?} {:?} {what:?}\n", entry.name, entry.kind));
+        if entry.kind == FileKind::Directory {
+            list(root, &path, into, (budget, levels - 1))?;
+            into.push_str("..\n");
+        }
+    }
+    Ok(())
+}
+
+fn file(root: &Root, path: &AbsPath, budget: &mut ReadLimits) -> Result<String, TransactionError> {
+    let Some(stat) = root.stat(path)? else {
+        return Ok(String::new());
+    };
+    let digest = match stat.size <= budget.bytes {
+        true => match root.digest_within(path, stat.size) {
+            // Another process removed or replaced it in the meantime.
+            Err(RootError::WrongKind { .. }) => None,
+            Err(error) if error.is_absent() => None,
+            digest => digest?,
+        },
+        false => None,
+    };
+    if let Some(digest) = digest {
+        budget.bytes -= stat.size;
+        return Ok(digest.hex());
+    }
+    Ok(format!("{} {:?}", stat.size, stat.mtime))
+}
+
+/// Returns whether a directory has changed since it was recorded. Returns false if it was not recorded.
+pub(super) fn holds_other(
+    root: &Root,
+    dir: &AbsPath,
+    recorded: Option<Digest>,
+) -> Result<bool, TransactionError> {
+    match recorded {
+        Some(recorded) => Ok(content(root, dir)? != recorded),
+        None => Ok(false),
+    }
+}
+
+/// Moves an object to `drifted/<transaction>/`, beside the slot and on its mount, under a name that is derived from
+/// `target`.
+pub(super) fn set_aside(
+    root: &Root,
+    tx: &Transaction,
+    slot: &AbsPath,
+    object: &AbsPath,
+    target: &AbsPath,
+) -> Result<(), TransactionError> {
+    let dir = holder(slot).join(&format!("drifted/{}", tx.id))?;
+    root.make_dirs(&dir, 0o700)?;
+    sync_names(root, &dir, &holder(slot))?;
+    let whole = target.relative().replace('/', "-");
+    let mut from = whole.len().saturating_sub(MAX_NAME_LEN);
+    while !whole.is_char_boundary(from) {
+        from += 1;
+    }
+    let mut place = dir.join(&whole[from..])?;
+    let mut number = 0_u32;
+    while root.stat(&place)?.is_some() {
+        number += 1;
+        place = dir.join(&format!("{}.{number}", &whole[from..]))?;
+    }
+    Ok(root.move_new(object, &place)?)
+}
+
+/// Makes the objects in `originals/` and `drifted/` of this transaction durable, and the names of these
+/// directories. It is also called before objects are moved there: the process that created the directories may have
+/// been killed before their names were durable, and then the objects in them would be lost.
+pub(super) fn sync(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
+    for holder in tx.staging.iter().map(holder_of_staging) {
+        for below in ["originals".to_owned(), format!("drifted/{}", tx.id)] {
+            let dir = holder.join(&below)?;
+            if root.stat(&dir)?.is_some() {
+                root.sync_dir(&dir)?;
+                sync_names(root, &dir, &holder)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the name of a directory durable, and those of its parents below the holder.
+fn sync_names(root: &Root, dir: &AbsPath, holder: &AbsPath) -> Result<(), TransactionError> {
+    for above in dir.ancestors().take_while(|dir| dir.is_under(holder)) {
+        root.sync_dir(&above)?;
+    }
+    Ok(())
+}
+
+/// Returns the directory that [`holder`] returns for slots in `dir`.
+pub(super) fn holder_of_staging(dir: &AbsPath) -> AbsPath {
+    if dir.is_under(&paths::state_dir()) {
+        return paths::state_dir();
+    }
+    dir.parent().unwrap_or_else(AbsPath::root)
+}
+
+/// Removes a staging directory, and `.machinist` if it is empty then. The state directory's own subdirectories
+/// stay.
+pub(super) fn clear(root: &Root, dir: &AbsPath) -> Result<(), TransactionError> {
+    let holder = holder_of_staging(dir);
+    if mount_point_dirs::is_private(root, &holder)? {
+        root.remove_tree(dir)?;
+        sweep(root, &holder)?;
+    }
+    Ok(())
+}
+
+/// Removes the oldest drifted files beyond [`MAX_DRIFTED_UPDATES`] updates on each mount. An error is only logged,
+/// because the next update tries again.
+pub(super) fn prune(root: &Root, tx: &Transaction) {
+    for holder in tx.staging.iter().map(holder_of_staging) {
+        if let Err(error) = prune_below(root, &holder, &tx.id) {
+            tracing::warn!(%holder, "failed to remove old versions below drifted/: {}", machinist_base::error_chain::chain(&error));
+        }
+    }
+}
+
+fn prune_below(root: &Root, holder: &AbsPath, now: &str) -> Result<(), TransactionError> {
+    let dir = holder.join("drifted")?;
+    if root.stat(&dir)?.is_none() {
+        return Ok(());
+    }
+    // An ID begins with its time. The current transaction is excluded in case the clock was set back.
+    let mut ids = root.list(&dir)?;
+    ids.retain(|entry| entry.kind == FileKind::Directory && entry.name != now);
+    ids.sort_by(|a, b| b.name.cmp(&a.name));
+    for old in ids.iter().skip(MAX_DRIFTED_UPDATES) {
+        root.remove_tree(&dir.join(&old.name)?)?;
+    }
+    Ok(())
+}
+
+/// Removes an empty `.machinist`.
+pub(super) fn sweep(root: &Root, holder: &AbsPath) -> Result<(), TransactionError> {
+    if *holder != paths::state_dir() {
+        root.remove_empty_dir(&holder.join("originals")?)?;
+        root.remove_empty_dir(holder)?;
+    }
+    Ok(())
+}
+
+/// Returns the names of the originals on the mounts of the state directory and of `/etc`.
+pub(super) fn originals(root: &Root) -> Result<Vec<String>, TransactionError> {
+    let mut names = Vec::new();
+    for holder in [paths::state_dir(), AbsPath::root().join("etc/.machinist")?] {
+        match root.list(&holder.join("originals")?) {
+            Err(error) if error.is_not_found() => {}
+            listed => names.extend(listed?.into_iter().map(|entry| entry.name)),
+        }
+    }
+    Ok(names)
+}

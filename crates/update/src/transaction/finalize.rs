@@ -1,0 +1,253 @@
+//! Finishes verified transactions: updates the journal's lists of owned paths and originals.
+
+use std::collections::BTreeMap;
+
+use super::{TransactionError, backups, kind_name, ownership::is_ours, passwd_entries::edits};
+use crate::journal::{
+    BackupPolicy, GivenLabels, Journal, OperationRecord, OperationRecordKind, Transaction,
+    TransactionState,
+};
+use machinist_base::abs_path::AbsPath;
+use machinist_plan::{Attributes, remember};
+use machinist_rootfs::FileKind;
+
+/// Merges all open transactions into the base. Pure; the caller saves the journal immediately afterwards.
+///
+/// Each path keeps its oldest original. From here on nothing is undone. `cleanup` moves the files, and may be
+/// repeated after a crash.
+pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
+    journal.labels = labels(journal);
+    let mut transactions = std::mem::take(&mut journal.transactions);
+    for tx in &mut transactions {
+        tx.mark = TransactionState::Verified;
+        for record in &tx.operations {
+            for edit in edits(record) {
+                remember(&mut journal.entries, edit);
+            }
+            take_over(journal, tx, record)?;
+        }
+        journal
+            .entries
+            .retain(|edit| !tx.let_go.contains(&edit.place()));
+        for path in &tx.released {
+            journal.modes.remove(path);
+            journal.owned.remove(path);
+            journal.adopted.remove(path);
+        }
+        journal.adopted.extend(tx.adopted.iter().cloned());
+        journal.holders.append(&mut tx.holders);
+        journal.base = Some(tx.to.clone());
+    }
+    journal.transactions = transactions;
+    journal.failure = None;
+    forget_labels(journal);
+    Ok(())
+}
+
+/// Drops the labels of paths that are not owned any more.
+pub(super) fn forget_labels(journal: &mut Journal) {
+    let (owned, made) = (&journal.owned, &journal.made);
+    let ours = |path: &AbsPath| owned.contains_key(path) || made.contains(path);
+    journal.labels.retain(ours);
+}
+
+fn take_over(
+    journal: &mut Journal,
+    tx: &Transaction,
+    record: &OperationRecord,
+) -> Result<(), TransactionError> {
+    let target = &record.target;
+    let (slot, before, after, removal, foreign, keep, owner) = match &record.kind {
+        OperationRecordKind::Exchange {
+            slot,
+            before,
+            after,
+            removal,
+            foreign,
+            keep,
+            recorded_owner,
+        } => (
+            slot,
+            before,
+            after,
+            *removal,
+            *foreign,
+            *keep,
+            *recorded_owner,
+        ),
+        OperationRecordKind::Entries { .. } => return Ok(()),
+        OperationRecordKind::Metadata { .. } => return take_over_metadata(journal, tx, record),
+    };
+    journal.modes.remove(target);
+    if record.copy_of.is_some() {
+        journal.originals.remove(target);
+        let attributes = record.attributes.map(|them| (target.clone(), them));
+        journal.modes.extend(attributes);
+    }
+    let directory = kind_name(FileKind::Directory);
+    if before
+        .as_ref()
+        .is_some_and(|before| before.kind == directory)
+    {
+        forget_below(journal, target);
+    }
+    if keep == BackupPolicy::Original {
+        keep_original(journal, tx, target, slot)?;
+    }
+    if brings_back(tx, slot) {
+        journal.originals.remove(target);
+    }
+    journal.adopted.remove(target);
+    journal.owned.remove(target);
+    journal.made.remove(target);
+    if removal || foreign {
+        return Ok(());
+    }
+    if after.as_ref().is_none_or(|after| after.kind != directory) {
+        journal.owned.insert(target.clone(), owner);
+    } else if !record.stays {
+        journal.made.insert(target.clone());
+    }
+    for below in &record.below {
+        if below.directory {
+            journal.made.insert(below.path.clone());
+        } else {
+            journal.owned.insert(below.path.clone(), below.owner);
+        }
+    }
+    Ok(())
+}
+
+/// Merges a change of mode and owner in place.
+fn take_over_metadata(
+    journal: &mut Journal,
+    tx: &Transaction,
+    record: &OperationRecord,
+) -> Result<(), TransactionError> {
+    let target = &record.target;
+    if let OperationRecordKind::Metadata {
+        original,
+        file,
+        before,
+        ..
+    } = &record.kind
+    {
+        if let Some(slot) = original {
+            keep_original(journal, tx, target, slot)?;
+        }
+        if *file && !journal.owned.contains_key(target) {
+            let before = attributes_of(*before);
+            journal.modes.entry(target.clone()).or_insert(before);
+        }
+        journal.adopted.remove(target);
+    }
+    Ok(())
+}
+
+const fn attributes_of((mode, uid, gid): (u32, u32, u32)) -> Attributes {
+    Attributes { mode, uid, gid }
+}
+
+fn keep_original(
+    journal: &mut Journal,
+    tx: &Transaction,
+    target: &AbsPath,
+    slot: &AbsPath,
+) -> Result<(), TransactionError> {
+    let place = original_place(tx, slot)?;
+    journal.originals.entry(target.clone()).or_insert(place);
+    Ok(())
+}
+
+/// Drops the records of objects in a directory that was removed.
+fn forget_below(journal: &mut Journal, target: &AbsPath) {
+    let inside = |path: &AbsPath| path.is_under(target) && path != target;
+    journal.owned.retain(|path, _| !inside(path));
+    journal.made.retain(|path| !inside(path));
+    journal.adopted.retain(|path| !inside(path));
+}
+
+/// Returns whether the operation restores an original: then the slot is outside the transaction's own staging
+/// directories.
+pub(super) fn brings_back(tx: &Transaction, slot: &AbsPath) -> bool {
+    !tx.staging.iter().any(|dir| slot.is_under(dir))
+}
+
+/// Returns the path for an original on the mount of its slot.
+pub(super) fn original_place(
+    tx: &Transaction,
+    slot: &AbsPath,
+) -> Result<AbsPath, TransactionError> {
+    let holder = backups::holder(slot);
+    Ok(holder.join(&format!("originals/{}-{}", tx.id, slot.file_name()))?)
+}
+
+/// Returns the labels of owned paths, including open transactions.
+pub fn labels(journal: &Journal) -> GivenLabels {
+    let mut all = journal.labels.clone();
+    for tx in &journal.transactions {
+        for record in &tx.operations {
+            if matches!(record.kind, OperationRecordKind::Exchange { .. }) {
+                all.retain(|path| !path.is_under(&record.target));
+            }
+        }
+        all.retain(|path| !tx.released.contains(path));
+        all.extend(&tx.labels);
+    }
+    all
+}
+
+/// Returns the originals by target: those that are kept, and those of open transactions, which are in their slots
+/// until the verification. Leaves out originals that an open transaction has restored.
+pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {
+    let mut all = journal.originals.clone();
+    for tx in &journal.transactions {
+        for record in &tx.operations {
+            if record.copy_of.is_some() {
+                all.remove(&record.target);
+                continue;
+            }
+            let (slot, kept) = match &record.kind {
+                OperationRecordKind::Exchange { slot, keep, .. } => {
+                    (slot, *keep == BackupPolicy::Original)
+                }
+                OperationRecordKind::Metadata {
+                    original: Some(slot),
+                    ..
+                } => (slot, true),
+                OperationRecordKind::Metadata { .. } | OperationRecordKind::Entries { .. } => {
+                    continue;
+                }
+            };
+            if kept {
+                all.entry(record.target.clone()).or_insert(slot.clone());
+            } else if brings_back(tx, slot) {
+                all.remove(&record.target);
+            }
+        }
+    }
+    all
+}
+
+/// Returns mode and owner before machinist changed them, for files whose content the config does not define,
+/// including open transactions.
+pub fn modes(journal: &Journal) -> BTreeMap<AbsPath, Attributes> {
+    let mut all = journal.modes.clone();
+    for record in journal.transactions.iter().flat_map(|tx| &tx.operations) {
+        let target = &record.target;
+        match &record.kind {
+            OperationRecordKind::Metadata {
+                file: true, before, ..
+            } if !is_ours(journal, target) => {
+                all.entry(target.clone()).or_insert(attributes_of(*before));
+            }
+            OperationRecordKind::Exchange { .. } => {
+                all.remove(target);
+                let copied = record.attributes.filter(|_| record.copy_of.is_some());
+                all.extend(copied.map(|them| (target.clone(), them)));
+            }
+            _ => {}
+        }
+    }
+    all
+}

@@ -1,0 +1,406 @@
+//! Creates the intent of a transaction: the paths for staging, and the identity of the current objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::{
+    TransactionError, backups,
+    commit::loses_lists,
+    finalize::{modes, originals},
+    kind_name, mount_point_dirs, object_at,
+    ownership::{is_ours, ours_below, released},
+    staging_dirs::StagingDirs,
+    target_directory::blame_user,
+    target_path::{TargetPath, approach, forget_links_that_go, lasting_parent, refuse_foreign},
+};
+use crate::journal::{
+    ActionRecord, ActionState, BackupPolicy, ConfigName, Direction, GivenLabels, Journal,
+    NestedObject, OperationRecord, OperationRecordKind, Transaction, TransactionState,
+};
+use machinist_base::abs_path::AbsPath;
+use machinist_plan::{Attributes, Edit, NewObject, NodeKind, Operation, OperationKind, Plan};
+use machinist_rootfs::{FileKind, Root};
+
+/// The input for an intent.
+#[expect(
+    missing_debug_implementations,
+    reason = "it holds a closure and lives for one call"
+)]
+pub struct TransactionIntent<'a> {
+    /// The accepted plan.
+    pub plan: &'a Plan,
+    /// The previous config, as stored.
+    pub from: Option<ConfigName>,
+    /// The new config, as stored.
+    pub to: ConfigName,
+    /// Returns whether an owned path differs from `from`.
+    pub drifted: &'a dyn Fn(&AbsPath) -> bool,
+    /// The canonical paths that the new config names.
+    pub named: &'a BTreeSet<AbsPath>,
+    /// The canonical paths of those paths in both configs that differ from them.
+    pub moved: &'a BTreeMap<AbsPath, AbsPath>,
+    /// The root is offline: no service manager runs.
+    pub offline: bool,
+    /// Whether owners can be set; otherwise they are only recorded.
+    pub chown: bool,
+    /// The current time.
+    pub now: Timestamp,
+}
+
+/// Creates the record of a new transaction. Writes nothing; the caller saves the journal.
+pub fn begin(
+    root: &Root,
+    journal: &Journal,
+    from: &TransactionIntent<'_>,
+) -> Result<Transaction, TransactionError> {
+    let root = &root.for_one_pass();
+    let id = new_id(journal, from, &backups::originals(root)?);
+    let mut places = StagingDirs::new(root, &id, mount_point_dirs::known(journal))?;
+    let mut operations = Vec::with_capacity(from.plan.operations.len());
+    let mut followed = Vec::with_capacity(from.plan.operations.len());
+    for (index, operation) in from.plan.operations.iter().enumerate() {
+        let recorded = reach_and_record(root, journal, from, (index, operation), &mut places);
+        let recorded = recorded.map_err(|error| blame_user(root, &operation.target, error));
+        let (record, links) = recorded?;
+        operations.push(record);
+        followed.push(links);
+    }
+    forget_links_that_go(&mut operations, &followed);
+    let staging = places.used();
+    Ok(Transaction {
+        id,
+        mark: TransactionState::Intent,
+        direction: Direction::Forward,
+        from: from.from.clone(),
+        to: from.to.clone(),
+        started: from.now,
+        staging,
+        holders: BTreeMap::new(),
+        operations,
+        adopted: from
+            .plan
+            .adopted
+            .iter()
+            .filter(|path| !is_ours(journal, path))
+            .cloned()
+            .collect(),
+        released: released(journal, from.named),
+        let_go: from.plan.let_go.clone(),
+        labels: GivenLabels::default(),
+        actions: actions(journal, from.plan),
+        committed_boot: None,
+        boots: 0,
+        counted_boot: None,
+        reboot: None,
+        undo_reason: None,
+        left_behind: from.plan.left_behind.clone(),
+        reverted: false,
+        booted_into: false,
+        offline: from.offline,
+        warnings: Vec::new(),
+        phases: Vec::new(),
+    })
+}
+
+/// Returns an ID from the start time and the new config: unique for one writer, sortable, and readable.
+fn new_id(journal: &Journal, from: &TransactionIntent<'_>, originals: &[String]) -> String {
+    let stem = format!(
+        "{}-{}",
+        from.now.strftime("%Y%m%dT%H%M%SZ"),
+        from.to.digest.short(8)
+    );
+    // An update of a lost journal may have used the ID: its originals may still exist.
+    let kept = |id: &str| {
+        let mut names = originals.iter();
+        names.any(|name| {
+            name.strip_prefix(id)
+                .is_some_and(|rest| rest.starts_with('-'))
+        })
+    };
+    let taken = |id: &String| {
+        journal.transactions.iter().any(|tx| tx.id == *id)
+            || journal.history.iter().any(|update| update.id == *id)
+            || kept(id)
+    };
+    let numbered = (2..).map(|number| format!("{stem}-{number}"));
+    std::iter::once(stem.clone())
+        .chain(numbered)
+        .find(|id| !taken(id))
+        .unwrap_or(stem)
+}
+
+/// Returns the plan's actions, after the unfinished ones of earlier, unverified transactions.
+fn actions(journal: &Journal, plan: &Plan) -> Vec<ActionRecord> {
+    let owed = journal.transactions.iter().flat_map(|tx| &tx.actions);
+    let owed = owed
+        .filter(|action| action.state != ActionState::Done)
+        .map(|a| (a.kind, a.unit.clone()));
+    let planned = plan
+        .actions
+        .iter()
+        .map(|action| (action.kind, action.unit.clone()));
+    let record = |(kind, unit)| ActionRecord {
+        kind,
+        unit,
+        state: ActionState::Pending,
+    };
+    let all = machinist_plan::in_order(owed.chain(planned));
+    all.into_iter().map(record).collect()
+}
+
+/// Creates the record of one operation. Returns it with the links on the requested path.
+fn reach_and_record(
+    root: &Root,
+    journal: &Journal,
+    from: &TransactionIntent<'_>,
+    (index, operation): (usize, &Operation),
+    places: &mut StagingDirs<'_>,
+) -> Result<(OperationRecord, Vec<AbsPath>), TransactionError> {
+    let (before, target) = (&from.plan.operations[..index], &operation.target);
+    let TargetPath { way, asked, links } = approach(root, from.moved, before, target)?;
+    let parent = lasting_parent(root, &way, target)?;
+    let pinned = root.pinned(&[&way]);
+    refuse_foreign(&pinned, &way, operation, is_ours(journal, target))?;
+    let record = record(&pinned, journal, from, operation, index, places)?;
+    let record = OperationRecord {
+        asked,
+        parent,
+        ..record
+    };
+    Ok((record, links))
+}
+
+fn record(
+    root: &Root,
+    journal: &Journal,
+    from: &TransactionIntent<'_>,
+    operation: &Operation,
+    index: usize,
+    places: &mut StagingDirs<'_>,
+) -> Result<OperationRecord, TransactionError> {
+    let target = operation.target.clone();
+    if let OperationKind::Metadata(wanted) = operation.kind {
+        return metadata(root, journal, from.chown, (target, wanted), index, places);
+    }
+    let staging = places.staging_for(&target)?;
+    if let OperationKind::Entries(edits) = &operation.kind {
+        return entries(target, edits, &staging, index);
+    }
+    let before = object_at(root, &target)?;
+    let slot = match &operation.kind {
+        OperationKind::Restore(place) => place.clone(),
+        _ => staging.join(&index.to_string())?,
+    };
+    let removal = operation.kind == OperationKind::Remove;
+    let foreign = operation.shared || is_foreign(&operation.kind);
+    let keep = match &before {
+        None => BackupPolicy::No,
+        Some(_) => keep_before(journal, from, operation),
+    };
+    let directory = before
+        .as_ref()
+        .is_some_and(|before| before.kind == kind_name(FileKind::Directory));
+    let ours_before = match directory && keep == BackupPolicy::Original {
+        true => ours_below(journal, &target),
+        false => Vec::new(),
+    };
+    let held = directory
+        .then(|| backups::content(root, &target))
+        .transpose()?;
+    let mut below = Vec::new();
+    let mut recorded_owner = None;
+    let (copy_of, attributes) = attributes(places.root(), journal, operation, keep)?;
+    if let OperationKind::Put(node) = &operation.kind {
+        recorded_owner = owner_to_record(node, from.chown);
+        list_below(&target, node, from.chown, &mut below)?;
+        below.retain(|below| !belongs_to_user(operation, from.named, &below.path));
+    }
+    let kind = OperationRecordKind::Exchange {
+        slot,
+        before,
+        after: None,
+        removal,
+        foreign,
+        keep,
+        recorded_owner,
+    };
+    let record = plain(target, kind);
+    Ok(OperationRecord {
+        below,
+        ours_before,
+        held,
+        stays: operation.homes.contains(&operation.target),
+        attributes,
+        copy_of,
+        ..record
+    })
+}
+
+/// Decides how to keep the object that an operation replaces.
+fn keep_before(
+    journal: &Journal,
+    from: &TransactionIntent<'_>,
+    operation: &Operation,
+) -> BackupPolicy {
+    let target = &operation.target;
+    if operation.shared {
+        return BackupPolicy::No;
+    }
+    // An entry without contents created an empty file, and another writer filled it.
+    let filled = || from.plan.written.contains(target) && !originals(journal).contains_key(target);
+    if !is_ours(journal, target) || filled() {
+        return BackupPolicy::Original;
+    }
+    match (from.drifted)(target) {
+        true => BackupPolicy::Drifted,
+        false => BackupPolicy::No,
+    }
+}
+
+/// Returns whether the new object is not owned by machinist.
+fn is_foreign(kind: &OperationKind) -> bool {
+    matches!(
+        kind,
+        OperationKind::Restore(_)
+            | OperationKind::Put(NewObject {
+                kind: NodeKind::Copy { .. },
+                ..
+            })
+    )
+}
+
+/// Returns the original that is copied, and the mode and owner that a file of another owner had before machinist
+/// changed them.
+fn attributes(
+    root: &Root,
+    journal: &Journal,
+    operation: &Operation,
+    keep: BackupPolicy,
+) -> Result<(Option<AbsPath>, Option<Attributes>), TransactionError> {
+    if let OperationKind::Put(NewObject {
+        kind: NodeKind::Copy { place, .. },
+        ..
+    }) = &operation.kind
+    {
+        let stat = root.stat(place)?;
+        let attributes = stat.map(|stat| Attributes {
+            mode: stat.mode,
+            uid: stat.uid,
+            gid: stat.gid,
+        });
+        return Ok((Some(place.clone()), attributes));
+    }
+    let before = modes(journal).remove(&operation.target);
+    Ok((None, before.filter(|_| keep == BackupPolicy::Original)))
+}
+
+/// Creates the record for entries of a user database. The database is read only when the operation runs.
+fn entries(
+    target: AbsPath,
+    edits: &[Edit],
+    staging: &AbsPath,
+    index: usize,
+) -> Result<OperationRecord, TransactionError> {
+    let slot = staging.join(&index.to_string())?;
+    let edits = edits.to_vec();
+    Ok(plain(target, OperationRecordKind::Entries { slot, edits }))
+}
+
+/// Creates a record without optional fields.
+const fn plain(target: AbsPath, kind: OperationRecordKind) -> OperationRecord {
+    OperationRecord {
+        target,
+        asked: None,
+        parent: None,
+        kind,
+        below: Vec::new(),
+        ours_before: Vec::new(),
+        held: None,
+        brought: None,
+        stays: false,
+        attributes: None,
+        lists: BTreeMap::new(),
+        copy_of: None,
+    }
+}
+
+/// Returns whether the path is a new user's home, or is in it and not named by the config.
+fn belongs_to_user(operation: &Operation, named: &BTreeSet<AbsPath>, path: &AbsPath) -> bool {
+    let mut homes = operation.homes.iter();
+    let holds_named = || {
+        let below = |named: &AbsPath| named.is_under(path);
+        named.iter().any(below)
+    };
+    homes.any(|home| path == home || (path.is_under(home) && !holds_named()))
+}
+
+/// Creates the record for a directory or file whose mode or owner changes in place.
+fn metadata(
+    root: &Root,
+    journal: &Journal,
+    chown: bool,
+    (target, wanted): (AbsPath, Attributes),
+    index: usize,
+    places: &mut StagingDirs<'_>,
+) -> Result<OperationRecord, TransactionError> {
+    let either =
+        |stat: &machinist_rootfs::Stat| matches!(stat.kind, FileKind::Directory | FileKind::File);
+    let Some(stat) = root.stat(&target)?.filter(either) else {
+        return Err(TransactionError::Changed { target });
+    };
+    let owner = if chown {
+        (wanted.uid, wanted.gid)
+    } else {
+        (stat.uid, stat.gid)
+    };
+    let file = stat.kind == FileKind::File;
+    // A file needs no staging, but its file system must be synced.
+    let staging = match file {
+        true => places.staging_for(&target)?,
+        false => places.staging_in(&target)?,
+    };
+    let slot = staging.join(&index.to_string())?;
+    let kind = OperationRecordKind::Metadata {
+        before: (stat.mode, stat.uid, stat.gid),
+        after: (wanted.mode, owner.0, owner.1),
+        chown,
+        original: (!file && !is_ours(journal, &target)).then_some(slot),
+        file,
+    };
+    let lists = match loses_lists(&kind) {
+        true => root.access_lists(&target)?,
+        false => BTreeMap::new(),
+    };
+    let record = plain(target, kind);
+    Ok(OperationRecord { lists, ..record })
+}
+
+/// Returns the requested owner if it cannot be set. A hard link has the owner of its file.
+fn owner_to_record(node: &NewObject, chown: bool) -> Option<(u32, u32)> {
+    let own = !matches!(node.kind, NodeKind::Hard(_));
+    (!chown && own).then_some((node.uid, node.gid))
+}
+
+fn list_below(
+    at: &AbsPath,
+    node: &NewObject,
+    chown: bool,
+    into: &mut Vec<NestedObject>,
+) -> Result<(), TransactionError> {
+    let NodeKind::Directory(children) = &node.kind else {
+        return Ok(());
+    };
+    for (name, child) in children {
+        let path = at.join(name)?;
+        let directory = matches!(child.kind, NodeKind::Directory(_));
+        let owner = owner_to_record(child, chown);
+        into.push(NestedObject {
+            path: path.clone(),
+            directory,
+            owner,
+        });
+        list_below(&path, child, chown, into)?;
+    }
+    Ok(())
+}
