@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ChangeKind, FileFacts, MachineFacts, PlanChange,
+    ChangeKind, FileFacts, MachineFacts, ObjectSummary, PlanChange,
     actions::ActionNeed,
     desired_tree::{DesiredEntry, DesiredTree, ObjectSpec},
     disruption::{ChangeContext, Disruption, DisruptionResolver, RequiredActions},
@@ -82,20 +82,7 @@ impl ChangeBuilder<'_> {
         });
         let before = self.observed.objects.get(path).map(FileFacts::summary);
         let before = before.map(Box::new);
-        let after = match &step.act {
-            PathAction::Put(object) => Some(object.summary()),
-            PathAction::Metadata(attributes) => {
-                let facts = self.observed.objects.get(path);
-                facts.map(|facts| facts.with(*attributes).summary())
-            }
-            PathAction::Copy(place, attributes) => {
-                let facts = self.observed.objects.get(place);
-                facts.map(|facts| facts.with(*attributes).summary())
-            }
-            PathAction::Remove => None,
-            PathAction::Restore(place) => self.observed.objects.get(place).map(FileFacts::summary),
-        };
-        let after = after.map(Box::new);
+        let after = self.result(path, step).map(Box::new);
         let what = match step.change {
             ChangeKind::Remove if self.lifts_mask(path, entry) => "mask removed".to_owned(),
             ChangeKind::Remove if self.moves_keys(path, entry) => {
@@ -117,6 +104,23 @@ impl ChangeBuilder<'_> {
             ..change
         };
         (change, needed)
+    }
+
+    /// The object that the step leaves at its path.
+    fn result(&self, path: &AbsPath, step: &PathStep) -> Option<ObjectSummary> {
+        match &step.act {
+            PathAction::Put(object) => Some(object.summary()),
+            PathAction::Metadata(attributes) => {
+                let facts = self.observed.objects.get(path);
+                facts.map(|facts| facts.with(*attributes).summary())
+            }
+            PathAction::Copy(place, attributes) => {
+                let facts = self.observed.objects.get(place);
+                facts.map(|facts| facts.with(*attributes).summary())
+            }
+            PathAction::Remove => None,
+            PathAction::Restore(place) => self.observed.objects.get(place).map(FileFacts::summary),
+        }
     }
 
     /// Whether the config removes a mask, which may be one that no config created.

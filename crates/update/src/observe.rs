@@ -168,6 +168,20 @@ fn observe_sides(
         both,
         &mut seen,
     )?;
+    let cached = (known.digests, known.labels);
+    observe_objects(root, (leaving, to), seen, [today, planned], cached)
+}
+
+/// Adds the objects at the paths of both configs to `seen`, and which of these paths a user could
+/// redirect.
+fn observe_objects(
+    root: &Root,
+    (leaving, to): (Option<&MachineConfig>, &MachineConfig),
+    seen: MachineFacts,
+    [today, planned]: [ParentResolver<'_>; 2],
+    cached: (Option<&DigestCache>, BTreeMap<AbsPath, String>),
+) -> Result<MachineFacts, ObserveError> {
+    let from = leaving.unwrap_or(to);
     let before = leaving.map(|from| machinist_plan::asked(from, None, &seen));
     let after = machinist_plan::asked(to, Some(from), &seen);
     let both = leaving.filter(|from| machinist_plan::may_change_directories(from, to));
@@ -175,7 +189,7 @@ fn observe_sides(
         before: before.clone().unwrap_or_default(),
         after: after.clone(),
     });
-    let mut look = ObjectObserver::new(root, seen, to, (known.digests, known.labels));
+    let mut look = ObjectObserver::new(root, seen, to, cached);
     let before = look.locate(before.unwrap_or_default(), today)?;
     let after = look.locate(after, planned)?;
     let observed = look.observe_all([&before, &after]);
