@@ -8,12 +8,10 @@
     reason = "a test may panic, and plays the kernel that makes these files"
 )]
 
-#[path = "support/device_host.rs"]
-mod device_host;
-#[path = "device_hardware/names.rs"]
 mod names;
-#[path = "device_hardware/specs.rs"]
 mod specs;
+
+use machinist_testkit::device_host;
 
 use std::os::unix::fs::symlink;
 

@@ -8,11 +8,7 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-mod support {
-    pub(crate) mod device_host;
-    pub(crate) mod fake_kubelet;
-    pub(crate) mod pod_resources;
-}
+use machinist_testkit as support;
 
 use std::time::Duration;
 

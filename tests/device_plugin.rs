@@ -7,12 +7,9 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/device_host.rs"]
-mod device_host;
-#[path = "support/fake_kubelet.rs"]
-mod fake_kubelet;
-#[path = "device_plugin/restarts.rs"]
 mod restarts;
+
+use machinist_testkit::{device_host, fake_kubelet};
 
 use device_host::Machine;
 use fake_kubelet::{Books, KubeletDouble};

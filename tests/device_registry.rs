@@ -7,9 +7,7 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-mod support {
-    pub(crate) mod device_host;
-}
+use machinist_testkit as support;
 
 use std::os::unix::fs::symlink;
 

@@ -8,10 +8,7 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-mod support {
-    pub(crate) mod device_host;
-    pub(crate) mod fake_kubelet;
-}
+use machinist_testkit as support;
 
 use std::time::Duration;
 
@@ -38,6 +35,7 @@ fn held(kubelet: &KubeletDouble) -> (usize, usize, usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_restarts_of_the_kubelet_leave_no_task_descriptor_or_socket_behind() {
+    let _alone = crate::ALONE.lock().await;
     let machine = Machine::new();
     for name in ["ttyA", "ttyB"] {
         machine.plug(name);

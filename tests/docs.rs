@@ -5,13 +5,9 @@
     reason = "tests read the pages, lay out files, and fail by panicking"
 )]
 
-#[path = "docs/examples.rs"]
 mod examples;
-#[path = "docs/policies.rs"]
 mod policies;
-#[path = "docs/prose.rs"]
 mod prose;
-#[path = "docs/transcripts.rs"]
 mod transcripts;
 
 use std::{

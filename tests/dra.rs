@@ -8,20 +8,11 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/device_host.rs"]
-mod device_host;
-#[path = "support/fake_claims.rs"]
-mod fake_claims;
-#[path = "support/fake_kubelet.rs"]
-mod fake_kubelet;
-#[path = "dra/node_renames.rs"]
 mod node_renames;
-#[path = "support/pod_resources.rs"]
-mod pod_resources;
-#[path = "dra/serve_mode.rs"]
 mod serve_mode;
-#[path = "dra/slow_and_full.rs"]
 mod slow_and_full;
+
+use machinist_testkit::{device_host, fake_claims, pod_resources};
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -9,21 +9,8 @@
     reason = "a test may panic, count aloud, and play everybody else who writes into the tree"
 )]
 
-#[path = "faults/disk_full.rs"]
 mod disk_full;
-#[path = "update/harness.rs"]
-mod harness;
-#[path = "faults/io_errors.rs"]
 mod io_errors;
-#[path = "faults/lost_state.rs"]
 mod lost_state;
-#[path = "support/node.rs"]
-mod node;
-#[path = "support/sandbox.rs"]
-mod sandbox;
-#[path = "support/scripted_services.rs"]
-mod scripted_services;
-#[path = "support/stepwise_update.rs"]
-mod stepwise_update;
-#[path = "support/update_case.rs"]
-mod update_case;
+
+use crate::update::harness;

@@ -8,14 +8,10 @@
     reason = "test code may panic; it implements server and client"
 )]
 
-#[path = "drain/api.rs"]
-mod api;
-#[path = "fleet/cluster.rs"]
 mod cluster;
-#[path = "fleet/pool_settings.rs"]
 mod pool_settings;
-#[path = "drain/support.rs"]
-mod support;
+
+use crate::drain::api;
 
 use std::{
     os::unix::process::CommandExt as _,

@@ -18,15 +18,7 @@
     reason = "a test may panic, and plays everybody else who writes into the tree"
 )]
 
-#[path = "support/first_config.rs"]
-mod first_config;
-#[path = "support/object_kinds.rs"]
-mod object_kinds;
-#[path = "support/sandbox.rs"]
-mod sandbox;
-#[path = "support/stepwise_update.rs"]
-mod stepwise_update;
-
+use machinist_testkit::{first_config, object_kinds, sandbox, stepwise_update};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},

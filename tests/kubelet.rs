@@ -10,12 +10,10 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "kubelet/contract.rs"]
 mod contract;
-#[path = "support/fake_kubelet.rs"]
-mod fake_kubelet;
-#[path = "kubelet/plugin.rs"]
 mod plugin;
+
+use machinist_testkit::fake_kubelet;
 
 use std::path::Path;
 

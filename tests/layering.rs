@@ -7,15 +7,10 @@
     reason = "the test reads the sources"
 )]
 
-#[path = "layering/checker.rs"]
 mod checker;
-#[path = "layering/manifests.rs"]
 mod manifests;
-#[path = "layering/paths.rs"]
 mod paths;
-#[path = "layering/table.rs"]
 mod table;
-#[path = "layering/tokens.rs"]
 mod tokens;
 
 use std::{fs, path::Path};

@@ -35,6 +35,10 @@ fn the_service_manager_hears_each_state_once_and_a_new_status_only() {
     let path = dir.path().join("notify");
     let ears = UnixDatagram::bind(&path).unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "notify::the_service_manager_hears_each_state_once_and_a_new_status_only",
+            "--exact",
+        ])
         .env(CHILD, "1")
         .env("NOTIFY_SOCKET", &path)
         .env("WATCHDOG_USEC", "120000000")

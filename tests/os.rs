@@ -6,11 +6,7 @@
     reason = "a test may panic, and makes the trees that it looks at"
 )]
 
-#[path = "os/contract.rs"]
 mod contract;
-#[path = "os/fake_host.rs"]
 mod fake_host;
-#[path = "os/kinds.rs"]
 mod kinds;
-#[path = "os/mutants.rs"]
 mod mutants;

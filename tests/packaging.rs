@@ -5,11 +5,8 @@
     reason = "tests read the shipped files, run the program, and fail by panicking"
 )]
 
-#[path = "packaging/crds.rs"]
 mod crds;
-#[path = "packaging/image.rs"]
 mod image;
-#[path = "packaging/manifests.rs"]
 mod manifests;
 
 use std::{

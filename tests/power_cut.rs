@@ -12,20 +12,11 @@
     reason = "a test may panic, and looks at the disk with its own eyes"
 )]
 
-#[path = "power_cut/cases.rs"]
 mod cases;
-#[path = "power_cut/machine.rs"]
 mod machine;
-#[path = "power_cut/mutants.rs"]
 mod mutants;
-#[path = "support/sandbox.rs"]
-mod sandbox;
-#[path = "support/scripted_services.rs"]
-mod scripted_services;
-#[path = "support/stepwise_update.rs"]
-mod stepwise_update;
-#[path = "support/update_case.rs"]
-mod update_case;
+
+use machinist_testkit::{sandbox, scripted_services, update_case};
 
 use std::collections::HashSet;
 

@@ -8,22 +8,14 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "proxy/allocations.rs"]
 mod allocations;
-#[path = "support/device_host.rs"]
-mod device_host;
-#[path = "support/fake_kubelet.rs"]
-mod fake_kubelet;
-#[path = "proxy/harness.rs"]
 mod harness;
-#[path = "proxy/plugin.rs"]
 mod plugin;
-#[path = "proxy/refusals.rs"]
 mod refusals;
-#[path = "proxy/restarts.rs"]
 mod restarts;
-#[path = "proxy/rollout.rs"]
 mod rollout;
+
+use machinist_testkit::fake_kubelet;
 
 use std::time::Duration;
 

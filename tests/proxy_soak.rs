@@ -8,14 +8,12 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/device_host.rs"]
-mod device_host;
-#[path = "support/fake_kubelet.rs"]
-mod fake_kubelet;
 #[path = "proxy/harness.rs"]
 mod harness;
 #[path = "proxy/plugin.rs"]
 mod plugin;
+
+use machinist_testkit::fake_kubelet;
 
 use fake_kubelet::KubeletDouble;
 use harness::{Stage, has, until};
@@ -24,8 +22,6 @@ use plugin::{Plugin, device};
 
 const GPU: &str = "acme.dev/gpu";
 const RESTARTS: usize = 300;
-/// The resources of a process can be counted for only one test at a time.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -60,7 +56,7 @@ async fn once(stage: &Stage, kubelet: &KubeletDouble, ids: &[&str], round: usize
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_restarts_of_a_plugin_leave_nothing_behind() {
-    let _alone = ALONE.lock().await;
+    let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -92,7 +88,7 @@ async fn hundreds_of_restarts_of_a_plugin_leave_nothing_behind() {
 /// Messages of 5 MiB, at the highest possible rate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_large_lists_takes_no_more_memory_than_a_few_of_them() {
-    let _alone = ALONE.lock().await;
+    let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -155,11 +151,11 @@ impl Drop for Child {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_vendor_lists_the_agent_needs_less_than_8_mib_for_it() {
-    let _alone = ALONE.lock().await;
+    let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["an_agent_of_its_own", "--exact", "--nocapture"])
+        .args(["proxy_soak::an_agent_of_its_own", "--exact", "--nocapture"])
         .env(ROOT, stage.machine.root())
         .stdout(std::process::Stdio::null())
         .spawn()

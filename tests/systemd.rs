@@ -2,14 +2,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests stand outside the rooms")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-#[path = "support/fake_systemd.rs"]
-mod fake_systemd;
-#[path = "systemd/jobs.rs"]
 mod jobs;
-#[path = "systemd/reboots.rs"]
 mod reboots;
-#[path = "systemd/shutdowns.rs"]
 mod shutdowns;
+
+use machinist_testkit::fake_systemd;
 
 use std::{
     io::{Read as _, Write as _},

@@ -9,13 +9,9 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
-#[path = "support/device_host.rs"]
-mod device_host;
-#[path = "vendor/program.rs"]
-mod program;
-
 use device_host::{Agent, Machine};
-use program::{device, lists, vendor_is, wait};
+use machinist_testkit::{device_host, vendor_program};
+use vendor_program::{device, lists, vendor_is, wait};
 
 /// A thousand take some minutes.
 fn rounds() -> usize {
@@ -64,6 +60,7 @@ async fn once(machine: &Machine, agent: &Agent, round: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarts_of_a_vendor_leave_nothing_behind() {
+    let _alone = crate::ALONE.lock().await;
     let machine = Machine::new();
     machine.plug("acme0");
     machine.vendor("acme", "");

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
+use crate::agent::{
     harness::{Agent, Place, code, err, manifest, out, until},
     json_shape,
 };

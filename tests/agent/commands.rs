@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::{
+use crate::agent::{
     harness::{Place, code, err, manifest, out, until},
     json_shape,
 };

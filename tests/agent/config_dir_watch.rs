@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::harness::{Agent, Place, judge, manifest, until};
+use crate::agent::harness::{Agent, Place, judge, manifest, until};
 
 /// From the save to the file on the machine.
 const PROMISE: Duration = Duration::from_millis(300);
@@ -294,11 +294,11 @@ fn half_of_a_config_that_somebody_is_writing_is_not_applied() {
         names.iter().map(file).collect()
     };
     let at = place.source().join("50-two.yaml");
-    let whole = crate::harness::manifest_of("50-two", &files(&["one", "two"]));
+    let whole = crate::agent::harness::manifest_of("50-two", &files(&["one", "two"]));
     fs::write(&at, &whole).unwrap();
     let agent = place.settled();
     assert!(place.read("/etc/two").is_some());
-    let next = crate::harness::manifest_of("50-two", &files(&["one", "two", "three"]));
+    let next = crate::agent::harness::manifest_of("50-two", &files(&["one", "two", "three"]));
     let end = next
         .find("/etc/two")
         .and_then(|two| next[..two].rfind("      - path"));
@@ -324,7 +324,7 @@ fn half_of_a_config_that_somebody_is_writing_is_not_applied() {
 fn an_emptied_config_takes_nothing_away() {
     let place = Place::new();
     for name in ["one", "two"] {
-        let text = crate::harness::manifest(name, &format!("/etc/{name}"), name);
+        let text = crate::agent::harness::manifest(name, &format!("/etc/{name}"), name);
         fs::write(place.source().join(format!("{name}.yaml")), text).unwrap();
     }
     let agent = place.settled();

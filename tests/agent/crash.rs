@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
-use crate::harness::{Agent, Place, code, err, manifest_of, until};
+use crate::agent::harness::{Agent, Place, code, err, manifest_of, until};
 
 /// Enough for the kill to happen in the middle.
 const FILES: usize = 400;

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Place, judge, until};
+use crate::agent::harness::{Agent, Place, judge, until};
 
 /// From the edit to the report.
 const PROMISE: Duration = Duration::from_millis(500);

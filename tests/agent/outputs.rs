@@ -5,11 +5,11 @@ use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _};
 
 use serde_json::{Value, json};
 
-use crate::{
+use crate::agent::{
     harness::{Place, code, err, out, until},
     json_shape,
-    pod_resources::PodResourcesDouble,
 };
+use machinist_testkit::pod_resources::PodResourcesDouble;
 
 #[test]
 fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {

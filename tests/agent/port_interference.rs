@@ -11,7 +11,7 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use crate::harness::{Place, until};
+use crate::agent::harness::{Place, until};
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::harness::{Place, code, err, out, until};
+use crate::agent::harness::{Place, code, err, out, until};
 
 #[test]
 fn settings_that_are_wrong_are_named_by_line_and_nothing_starts() {

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use crate::harness::{Agent, Place, manifest, until};
+use crate::agent::harness::{Agent, Place, manifest, until};
 
 /// A part of every secret here.
 const SECRET: &str = "hunter2";

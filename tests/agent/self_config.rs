@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Place, code, err, manifest, out};
+use crate::agent::harness::{Place, code, err, manifest, out};
 
 /// Text, percent-encoded for a data URL.
 fn encoded(text: &str) -> String {

@@ -7,7 +7,7 @@ use nix::{
     sys::signal::Signal::{SIGHUP, SIGINT, SIGTERM},
 };
 
-use crate::harness::{Agent, DEADLINE, Place, code, err, until};
+use crate::agent::harness::{Agent, DEADLINE, Place, code, err, until};
 
 /// The longest acceptable wait after ^C.
 const SECOND: Duration = Duration::from_secs(1);

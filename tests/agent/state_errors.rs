@@ -6,7 +6,7 @@ use std::fs;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Place, until};
+use crate::agent::harness::{Agent, Place, until};
 
 fn config_gate(status: &Value) -> Value {
     let gates = status["gates"].as_array().unwrap();
@@ -81,7 +81,7 @@ fn a_full_state_directory_fails_the_update_and_nothing_else() {
     let full = fs::write(&ballast, vec![0; 1 << 20]);
     assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     let before = place.tree();
-    let config = crate::harness::manifest("90-more", "/etc/more", "more");
+    let config = crate::agent::harness::manifest("90-more", "/etc/more", "more");
     fs::write(place.source().join("90-more.yaml"), config).unwrap();
     fails_with(&agent, "NoSpace");
     assert_eq!(agent.status()["ready"], true);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::Place;
+use crate::agent::harness::Place;
 
 #[test]
 fn names_of_others_steer_no_terminal_and_make_no_lines_of_their_own() {

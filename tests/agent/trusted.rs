@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::harness::{Place, code, err, manifest};
+use crate::agent::harness::{Place, code, err, manifest};
 
 /// A root that looks like that of a running machine.
 fn live() -> Place {

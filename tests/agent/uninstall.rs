@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::symlink, path::Path, process::Output};
 use machinist_rootfs::Root;
 use machinist_update::{journal::Journal, store::StateStore};
 
-use crate::harness::Place;
+use crate::agent::harness::Place;
 
 const PROGRAM: &str = "/usr/local/libexec/machinist/machinist";
 const RECOVER: &str = "/etc/systemd/system/machinist-recover.service";

@@ -24,11 +24,10 @@ use tonic::{
     transport::{Channel, Endpoint, Server},
 };
 
-use crate::{
-    agent::Agent,
+use crate::{agent::Agent, figure, median, milliseconds, rounds};
+use machinist_testkit::{
     device_host::Machine,
     fake_kubelet::{Books, KubeletDouble},
-    figure, median, milliseconds, rounds,
 };
 
 /// Set in the echo process, which is the reference; its value is the socket.

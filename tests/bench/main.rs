@@ -11,22 +11,9 @@
 mod advertising;
 mod agent;
 mod apply;
-#[allow(dead_code, reason = "shared with the tests")]
-#[path = "../support/device_host.rs"]
-mod device_host;
 mod drift;
-#[allow(dead_code, reason = "shared with the tests")]
-#[path = "../support/fake_kubelet.rs"]
-mod fake_kubelet;
 mod idle;
 mod large;
-#[allow(
-    dead_code,
-    clippy::expect_used,
-    reason = "shared with the tests, which may panic"
-)]
-#[path = "../vendor/program.rs"]
-mod program;
 mod running;
 mod tree;
 mod vendor;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use machinist_device_plugins::vendor_api::api::v1 as api;
 use tokio::runtime::Runtime;
 
-use crate::{
-    agent::Agent, device_host::Machine, fake_kubelet::KubeletDouble, figure, program::device,
+use crate::{agent::Agent, figure};
+use machinist_testkit::{
+    device_host::Machine, fake_kubelet::KubeletDouble, vendor_program::device,
 };
 
 /// Per resource. Each one reports another device as unhealthy.
@@ -71,7 +72,7 @@ async fn grown(offer: Offer) -> (f64, f64) {
             tokio::time::sleep(Duration::from_millis(80)).await;
         }
     }
-    let listed = |books: &crate::fake_kubelet::Books| {
+    let listed = |books: &machinist_testkit::fake_kubelet::Books| {
         let all = |name| {
             books
                 .get(name)

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
-use crate::{
-    harness::{Driver, UNIT},
+use crate::crash::harness::{Driver, UNIT};
+use machinist_testkit::{
     node::NodeDouble,
     sandbox::{at, conduct, restarting},
     scripted_services::Script,
@@ -66,7 +66,7 @@ pub(crate) struct Ended {
 impl Order {
     pub(crate) fn run(&self) -> Ended {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["child::drives_one_update", "--exact", "--nocapture"])
+            .args(["crash::child::drives_one_update", "--exact", "--nocapture"])
             .env(ORDER, serde_json::to_string(self).unwrap())
             .stderr(Stdio::inherit())
             .output()
@@ -158,7 +158,7 @@ fn drives_one_update() {
         return;
     };
     let order: Order = serde_json::from_str(&order).unwrap();
-    let to = crate::update_case::wanted();
+    let to = machinist_testkit::update_case::wanted();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -166,7 +166,7 @@ fn drives_one_update() {
     runtime.block_on(drive(&order, to));
 }
 
-async fn drive(order: &Order, to: crate::sandbox::Written) {
+async fn drive(order: &Order, to: machinist_testkit::sandbox::Written) {
     let script = Script::new();
     let (course, place) = (order.course, order.place);
     if course == Course::Undo {
@@ -181,7 +181,7 @@ async fn drive(order: &Order, to: crate::sandbox::Written) {
         }
         None
     };
-    let mounts = crate::update_case::MOUNTS
+    let mounts = machinist_testkit::update_case::MOUNTS
         .iter()
         .map(|top| at(top))
         .collect();

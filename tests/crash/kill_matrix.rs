@@ -9,9 +9,11 @@ use machinist_update::{
     store::StateStore,
 };
 
-use crate::{
+use crate::crash::{
     child::{Course, Ended, Order, Place},
     harness::{Driver, UNIT, boot},
+};
+use machinist_testkit::{
     node::NodeDouble,
     sandbox::{Sandbox, conduct, difference, restarting},
     scripted_services::Script,
@@ -86,8 +88,8 @@ pub(crate) fn must_be_old_or_new(case: &Case, sandbox: &Sandbox, what: &str) {
     crash_recovery::recover(&store).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     let tree = tree(sandbox);
     let told = || {
-        let seen = crate::sandbox::without_staging(&tree);
-        let old = crate::sandbox::without_staging(&case.old);
+        let seen = machinist_testkit::sandbox::without_staging(&tree);
+        let old = machinist_testkit::sandbox::without_staging(&case.old);
         format!("{what}\nto old:\n{}", difference(&old, &seen))
     };
     assert!(case.is_old_or_new(&tree), "{}", told());
@@ -228,7 +230,7 @@ pub(crate) fn must_have_drained_once(sandbox: &Sandbox, what: &str) {
     let last = log.last().and_then(|line| line.split(' ').nth(1));
     assert_eq!(
         last,
-        Some(crate::update_case::wanted().0.name.as_str()),
+        Some(machinist_testkit::update_case::wanted().0.name.as_str()),
         "{what}"
     );
     assert_eq!(

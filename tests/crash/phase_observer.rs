@@ -4,7 +4,7 @@ use std::{cell::RefCell, sync::Once};
 
 use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
-use crate::child::Passage;
+use crate::crash::child::Passage;
 
 type Heard = Box<dyn Fn(&Passage)>;
 

@@ -1,9 +1,11 @@
 //! Kills at random moments, once or several times in a row.
 
-use crate::{
+use crate::crash::{
     child::{Course, Order, Place},
     harness::boot,
     kill_matrix::{finish, machine, must_be_old_or_new, rebooted},
+};
+use machinist_testkit::{
     sandbox::{from_environment, long},
     update_case::Case,
 };

@@ -18,11 +18,13 @@ use machinist_update::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use crate::crash::{
     child::{Course, Order, Place},
     harness::{Driver, UNIT, boot},
     kill_matrix::{finish, machine, must_be_old_or_new, rebooted, restarts, tree},
     phase_observer::listen,
+};
+use machinist_testkit::{
     sandbox::{Sandbox, conduct, difference, restarting},
     scripted_services::Script,
     update_case::{Case, plain},

@@ -18,10 +18,12 @@ use machinist_update::phase::Phase;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{
+use crate::crash::{
     child::{Course, Order, Place},
     harness::boot,
     kill_matrix::{finish, machine, must_be_old_or_new, rebooted},
+};
+use machinist_testkit::{
     sandbox::{Sandbox, at},
     update_case::{Case, MOUNTS},
 };

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use machinist_device::status::DevicesStatus;
 use nix::sys::stat::{major, minor};
 
-use crate::Hardware;
+use crate::device_hardware::Hardware;
 
 /// A machine with one device, which sysfs lists under the number that its node has here.
 fn with_links(names: &[&str]) -> Hardware {

@@ -2,7 +2,7 @@
 
 use machinist_device::{Allowances, CdiDelivery};
 
-use crate::Hardware;
+use crate::device_hardware::Hardware;
 
 #[test]
 fn cdi_devices_are_handed_out_by_name() {

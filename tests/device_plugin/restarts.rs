@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{
+use super::has;
+use machinist_testkit::{
     device_host::Machine,
     fake_kubelet::{Books, Knobs, KubeletDouble},
-    has,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use regex::Regex;
 
-use crate::home;
+use crate::docs::home;
 
 /// The most that one thousand words may have.
 const MAX_PER_THOUSAND: f64 = 1.5;

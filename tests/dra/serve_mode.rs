@@ -5,12 +5,11 @@ use std::time::Duration;
 use machinist_device::{dra::traits::PublishedPool, resource_name::ResourceName};
 use tokio::sync::watch;
 
-use super::{
-    Stage, TTY, declare,
+use super::{Stage, TTY, declare, named};
+use machinist_testkit::{
     device_host::Machine,
     fake_claims::{ClaimsDouble, Watcher, until},
     fake_kubelet::KubeletDouble,
-    named,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

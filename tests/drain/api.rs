@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::{StreamExt as _, wrappers::UnboundedReceiverStream};
 
-use crate::support::{Made, merge};
+use crate::drain::support::{Made, merge};
 
 /// A received request.
 #[derive(Clone, Debug)]

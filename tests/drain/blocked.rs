@@ -9,7 +9,7 @@ use machinist_drain::{
 };
 use serde_json::json;
 
-use crate::{
+use crate::drain::{
     progress::{drained, names, pass, seconds, start, start_after, unattended},
     server::{Server, because, budget_says_no, refusal},
     support::{at, budget, made},

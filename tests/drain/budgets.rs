@@ -3,7 +3,7 @@
 use machinist_drain::{BudgetForecast, DisruptionBudget, prospect};
 use serde_json::{Value, json};
 
-use crate::support::{Made, budget, from_api, made, merge};
+use crate::drain::support::{Made, budget, from_api, made, merge};
 
 /// A word for each prospect.
 fn word(pod: &Made, budgets: &[DisruptionBudget]) -> &'static str {
@@ -126,7 +126,7 @@ fn pods_that_no_budget_counts_are_free() {
         made("web").finished("Succeeded"),
         made("web").finished("Failed"),
         made("web").finished("Pending"),
-        made("web").deleting_by(crate::support::at(30)),
+        made("web").deleting_by(crate::drain::support::at(30)),
         made("web").with(json!({"metadata": {"labels": {"app": "other"}}})),
     ] {
         assert_eq!(word(&pod, &never), "free");

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::api::Api;
+use crate::drain::api::Api;
 
 const NODE: &str = "/api/v1/nodes/a";
 const DESIRED: &str = "machineconfiguration.openshift.io/desiredConfig";

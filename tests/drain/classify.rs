@@ -8,7 +8,7 @@ use machinist_drain::{
 };
 use serde_json::json;
 
-use crate::support::{Made, at, made};
+use crate::drain::support::{Made, at, made};
 
 fn strict() -> DrainRules {
     DrainRules::default()

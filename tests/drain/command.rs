@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::{
+use crate::drain::{
     api::{Api, status},
     support::{Made, made},
 };

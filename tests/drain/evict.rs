@@ -9,7 +9,7 @@ use machinist_drain::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use crate::drain::{
     progress::{drained, names, pass, seconds, start, strict, unattended},
     server::{Call, Server, budget_says_no, refusal},
     support::{at, made},
@@ -355,7 +355,7 @@ async fn a_missing_permission_ends_the_drain_and_is_named() {
 #[tokio::test(start_paused = true)]
 async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
     let server = Server::with([made("web"), made("lone").bare(), made("held")]);
-    server.always("held", crate::server::budget_says_no());
+    server.always("held", crate::drain::server::budget_says_no());
     let options = Options {
         rules: machinist_drain::DrainRules::unattended(None),
         ..strict()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use machinist_drain::{BadGrace, ForceAction, ForceLimits, Grace};
 
-use crate::support::{at, made};
+use crate::drain::support::{at, made};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::server::Server;
+use crate::drain::server::Server;
 
 pub(crate) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

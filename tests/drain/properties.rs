@@ -9,7 +9,7 @@ use machinist_drain::{
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::support::{Made, at, budget, made};
+use crate::drain::support::{Made, at, budget, made};
 
 /// A pod of any kind, varied in the fields that the filters use.
 fn any_pod() -> impl Strategy<Value = Made> {

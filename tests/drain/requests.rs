@@ -11,7 +11,7 @@ use machinist_drain::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use crate::drain::{
     api::{Api, status},
     progress::unattended,
     support::made,

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use crate::support::{Made, at};
+use crate::drain::support::{Made, at};
 
 /// A recorded request.
 #[derive(Clone, Debug, PartialEq)]

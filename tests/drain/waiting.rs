@@ -4,7 +4,7 @@ use machinist_base::reason::Reason;
 use machinist_drain::{BudgetForecast, PodWait, WaitReason, prospect};
 use serde_json::json;
 
-use crate::support::{Made, at, budget, made};
+use crate::drain::support::{Made, at, budget, made};
 
 fn wait(pod: &Made, what: WaitReason) -> PodWait {
     let pod = pod.pod();

@@ -16,9 +16,11 @@ use machinist_rootfs::{FsOp, Root};
 use machinist_update::phase::Phase;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::{
+use crate::faults::{
     harness::Driver,
     io_errors::{drive, length, must_be_new, must_be_old_or_new, paused},
+};
+use machinist_testkit::{
     sandbox::{long, temporary},
     update_case::Case,
 };

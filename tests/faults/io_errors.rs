@@ -16,8 +16,8 @@ use machinist_update::{
 };
 use nix::libc;
 
-use crate::{
-    harness::{Driver, UNIT},
+use crate::faults::harness::{Driver, UNIT};
+use machinist_testkit::{
     sandbox::{Sandbox, difference, long, restarting, without_staging},
     scripted_services::Script,
     update_case::{Case, plain},
@@ -90,8 +90,8 @@ pub(crate) fn must_be_new(case: &Case, sandbox: &Sandbox, what: &str) {
 pub(crate) fn must_be_old_or_new(case: &Case, sandbox: &Sandbox, what: &str) {
     let tree = TreeSnapshot::capture(&sandbox.root()).unwrap();
     let told = || {
-        let seen = crate::sandbox::without_staging(&tree);
-        let old = crate::sandbox::without_staging(&case.old);
+        let seen = machinist_testkit::sandbox::without_staging(&tree);
+        let old = machinist_testkit::sandbox::without_staging(&case.old);
         format!("{what}\nto old:\n{}", difference(&old, &seen))
     };
     assert!(case.is_old_or_new(&tree), "{}", told());
@@ -150,7 +150,7 @@ fn killed_after(
     let last = Arc::new(Mutex::new(None));
     let known = Arc::clone(&last);
     let hook = move |op: &FsOp| {
-        if let Some(error) = crate::sandbox::no_exchange(op) {
+        if let Some(error) = machinist_testkit::sandbox::no_exchange(op) {
             return Some(error);
         }
         let mut last = known.lock().unwrap();
@@ -162,7 +162,7 @@ fn killed_after(
         }
         None
     };
-    drop(crate::sandbox::apply(
+    drop(machinist_testkit::sandbox::apply(
         &sandbox.root().with_fault(Arc::new(hook)),
         &case.to,
     ));
@@ -225,7 +225,7 @@ fn what_a_stranger_puts_where_the_target_is_missing_is_kept_aside_by_the_undo() 
         met += 1;
         sandbox.write(op.path.as_str(), "a stranger's\n");
         let what = format!("{} is missing and a stranger comes", op.path);
-        let report = crate::sandbox::apply(&sandbox.root(), &case.from).unwrap();
+        let report = machinist_testkit::sandbox::apply(&sandbox.root(), &case.from).unwrap();
         assert!(report.failure.is_none(), "{what}: {report:?}");
         must_be_old_or_new(&case, &sandbox, &what);
         let tree = TreeSnapshot::capture(&sandbox.root()).unwrap();

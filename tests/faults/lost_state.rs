@@ -3,9 +3,11 @@
 use machinist_base::reason::Reason;
 use machinist_update::phase::Phase;
 
-use crate::{
+use crate::faults::{
     harness::{Driver, machine, tree},
     io_errors::paused,
+};
+use machinist_testkit::{
     sandbox::{Sandbox, Written, config},
     scripted_services::Script,
 };

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::api::Api;
+use crate::fleet::api::Api;
 
 pub(crate) const GROUP: &str = "machineconfiguration.openshift.io";
 pub(crate) const OLD: &str = "rendered-worker-0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a";

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::{
+use crate::fleet::{
     api::{Api, status},
     called,
     cluster::{GROUP, cluster},

@@ -15,10 +15,10 @@ use std::time::Instant;
 use machinist_rootfs::{FsOp, Root, SnapshotObject, TreeSnapshot};
 
 use crate::cases::{self, Way};
-use crate::sandbox::{apply, difference, without_staging};
 use crate::support::{Dice, lab, rounds};
-use crate::update_case::Case;
 use images::{Disks, FileSystem, Film};
+use machinist_testkit::sandbox::{apply, difference, without_staging};
+use machinist_testkit::update_case::Case;
 
 /// What the kernel writes by itself before an operation, between nothing and everything it could.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -42,15 +42,3 @@ mod vendors;
 // Updates of every kind, shared with the power-cut tests.
 #[path = "../power_cut/cases.rs"]
 mod cases;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../support/first_config.rs"]
-mod first_config;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../support/sandbox.rs"]
-mod sandbox;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../support/stepwise_update.rs"]
-mod stepwise_update;
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "../support/update_case.rs"]
-mod update_case;

@@ -16,9 +16,9 @@ use std::{
 use serde_json::{Value, json};
 
 use self::controller::Controller;
-use crate::first_config::{self, CURRENT_CONFIG};
 use crate::support::agent::file;
 use crate::support::{Cluster, Machine, lab};
+use machinist_testkit::first_config::{self, CURRENT_CONFIG};
 
 const GROUP: &str = "machineconfiguration.openshift.io";
 const NODE: &str = "worker";

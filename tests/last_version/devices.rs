@@ -19,7 +19,7 @@ use machinist_device::{
 };
 use serde_json::json;
 
-use crate::fixture;
+use crate::last_version::fixture;
 
 fn at(path: &str) -> AbsPath {
     path.parse().unwrap()

@@ -11,7 +11,7 @@ use machinist_rootfs::Root;
 use machinist_update::store;
 use serde_json::{Value, json};
 
-use crate::fixture;
+use crate::last_version::fixture;
 
 const ADOPTED: &str = "adopted.json";
 const RELEASED: &str = "released.json";

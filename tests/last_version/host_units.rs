@@ -7,7 +7,7 @@ use machinist_rootfs::Root;
 use machinist_update::{journal::Journal, observe::recovery_missing, store::StateStore};
 use serde_json::{Value, json};
 
-use crate::fixture;
+use crate::last_version::fixture;
 
 const HOST: &str = "host.json";
 const PROGRAM: &str = "/usr/local/libexec/machinist/machinist";

@@ -22,7 +22,7 @@ use machinist_update::{
 };
 use serde_json::json;
 
-use crate::fixture;
+use crate::last_version::fixture;
 
 fn at(path: &str) -> AbsPath {
     path.parse().unwrap()

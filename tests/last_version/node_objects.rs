@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{fixture, server::Server};
+use crate::last_version::{fixture, server::Server};
 
 const NODE: &str = "/api/v1/nodes/a";
 const PROGRESS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";

@@ -14,15 +14,17 @@ use machinist_update::{
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::{
-    device_host::Machine,
-    fake_claims::ClaimsDouble,
-    fake_kubelet::Books,
+use crate::last_version::{
     fixture,
     harness::Agent,
     plugin::Plugin,
-    program::{device, listed, wait},
     state_writer::{self, LATEST, LISTED, PLUGIN, STATE, Stage, claimed, command, plugins},
+};
+use machinist_testkit::{
+    device_host::Machine,
+    fake_claims::ClaimsDouble,
+    fake_kubelet::Books,
+    vendor_program::{device, listed, wait},
 };
 
 /// A machine as the last version left it.

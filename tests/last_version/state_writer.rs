@@ -16,14 +16,12 @@ use machinist_device_plugins::dra::api::v1;
 use tokio::sync::watch;
 use tonic::transport::Channel;
 
-use crate::{
+use crate::last_version::{fixture, harness::manifest_of, plugin::Plugin};
+use machinist_testkit::{
     device_host::{Agent, Machine},
     fake_claims::{ClaimsDouble, Watcher, claim, until},
     fake_kubelet::KubeletDouble,
-    fixture,
-    harness::manifest_of,
-    plugin::Plugin,
-    program::{device, listed},
+    vendor_program::{device, listed},
 };
 
 /// The fixture of the whole machine.

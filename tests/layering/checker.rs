@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
+use crate::layering::{
     paths::{FullPath, paths},
     table::{OUTSIDE, Outside, WALLS, Wall},
 };
@@ -22,7 +22,8 @@ pub(crate) fn uses(file: &str, text: &str) -> BTreeSet<String> {
 
 /// For each path of the file the allowance it needs, if it needs one, or an error.
 fn judged(file: &str, text: &str) -> impl Iterator<Item = Result<Option<String>, String>> {
-    let tests = file.ends_with("tests.rs") || file.contains("/tests/");
+    let kit = file.starts_with("testkit/");
+    let tests = kit || file.ends_with("tests.rs") || file.contains("/tests/");
     let module = file
         .trim_end_matches(".rs")
         .trim_end_matches("/mod")

@@ -6,7 +6,7 @@ use std::{
     fs,
 };
 
-use crate::{root, table::code};
+use crate::layering::{root, table::code};
 
 /// The directories below `crates`, sorted.
 pub(crate) fn crates() -> Vec<String> {

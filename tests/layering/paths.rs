@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tokens::{
+use crate::layering::tokens::{
     Token::{self, Mark, Name},
     tokens,
 };

@@ -4,7 +4,7 @@
 use machinist_ignition::{Unit, UnitName, User};
 use machinist_rootfs::Root;
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, Written, apply, at, config, long},
     stepwise_update::ByHand,
     update_case::Case,

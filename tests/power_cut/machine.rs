@@ -18,7 +18,7 @@ use machinist_update::{
     store::StateStore,
 };
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, at, difference, without_staging},
     stepwise_update::ByHand,
     update_case::{Case, plain},
@@ -200,7 +200,7 @@ fn written_down(
     let (plain_root, seen_too) = (sandbox.root(), Arc::clone(&seen));
     let no_exchange = sandbox.no_exchange;
     let hook = move |op: &FsOp| -> Option<io::Error> {
-        if no_exchange && let Some(error) = crate::sandbox::no_exchange(op) {
+        if no_exchange && let Some(error) = machinist_testkit::sandbox::no_exchange(op) {
             return Some(error);
         }
         let mut seen = seen_too.lock().unwrap();
@@ -326,7 +326,9 @@ impl State<'_> {
             true => found.went_back += 1,
             false => found.went_on += 1,
         }
-        found.results.insert(hash(&crate::sandbox::seen(&after)));
+        found
+            .results
+            .insert(hash(&machinist_testkit::sandbox::seen(&after)));
         if completed.insert(signature(&after, &journal)) {
             found.completed += 1;
             self.complete(recover, &sandbox, &journal)?;
@@ -377,7 +379,7 @@ impl State<'_> {
                 return Err(format!("the undo gives\n{}", difference(&case.old, &tree)));
             }
         }
-        let report = crate::sandbox::apply(&sandbox.root(), &case.to)
+        let report = machinist_testkit::sandbox::apply(&sandbox.root(), &case.to)
             .map_err(|error| format!("the next run ends: {error:?}"))?;
         if let Some(failure) = &report.failure {
             return Err(format!("the next run fails: {}", failure.message));

@@ -15,13 +15,12 @@ use machinist_update::{
     transaction,
 };
 
-use crate::{
+use crate::power_cut::{
     forward,
     machine::{Recorded, Recover, as_at_boot},
-    sandbox::at,
     seed, undone,
-    update_case::Case,
 };
+use machinist_testkit::{sandbox::at, update_case::Case};
 
 const JOURNAL: &str = "/var/lib/machinist/journal";
 const BESIDE: &str = "/var/lib/machinist/.journal.new";

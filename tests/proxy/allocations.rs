@@ -10,10 +10,10 @@ use prost::Message as _;
 
 use super::{
     GPU,
-    fake_kubelet::KubeletDouble,
     harness::{self, Agent, Stage, answer, has},
     plugin::{Does, Plugin, Script},
 };
+use machinist_testkit::fake_kubelet::KubeletDouble;
 
 /// A registered plugin with two devices that follows a script.
 async fn played(more: &str, script: Script) -> (Stage, KubeletDouble, Agent, Plugin) {

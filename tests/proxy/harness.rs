@@ -21,7 +21,8 @@ use machinist_rootfs::Root;
 use prost::Message as _;
 use tokio::sync::watch;
 
-use super::{api, device_host::Machine, fake_kubelet::Books};
+use super::api;
+use machinist_testkit::{device_host::Machine, fake_kubelet::Books};
 
 /// The machine, and the content of `vendors.d`.
 pub(crate) struct Stage {

@@ -10,10 +10,10 @@ use prost::Message as _;
 
 use super::{
     GPU, api,
-    fake_kubelet::KubeletDouble,
     harness::{Stage, has, until},
     plugin::{Does, Plugin, Script, device, register},
 };
+use machinist_testkit::fake_kubelet::KubeletDouble;
 
 fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
     api::RegisterRequest {

@@ -4,10 +4,10 @@ use std::{os::unix::net::UnixListener, path::PathBuf, time::Duration};
 
 use super::{
     GPU,
-    fake_kubelet::KubeletDouble,
     harness::{Agent, Stage, has, until},
     plugin::{Does, Plugin, Style},
 };
+use machinist_testkit::fake_kubelet::KubeletDouble;
 
 const WATCHED: &str = "acme.dev/watched";
 const POLLED: &str = "acme.dev/polled";

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{
     GPU,
-    fake_kubelet::KubeletDouble,
     harness::{Stage, has},
     plugin::{Does, Plugin, Script, device},
 };
+use machinist_testkit::fake_kubelet::KubeletDouble;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_second_plugin_takes_over_and_the_end_of_the_first_one_changes_nothing() {

@@ -7,7 +7,7 @@ use machinist_ignition::UserAccount;
 use machinist_plan::{DriftEntry, PlanDocument, Policies};
 use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, Written, conduct, config, difference},
     stepwise_update::ByHand,
 };
@@ -197,13 +197,13 @@ fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
             "/etc/passwd has a different entry for ann"
         ]
     );
-    let only = [crate::sandbox::at("/etc/group")].into();
+    let only = [machinist_testkit::sandbox::at("/etc/group")].into();
     let part = drifted(&sandbox, Some(&only));
     assert_eq!(part.len(), 1);
     // A user is repaired in all files at once; a repair of another path changes none of them.
     let policies = Policies::default();
     let repairs = |path: &str| {
-        let only = crate::sandbox::at(path);
+        let only = machinist_testkit::sandbox::at(path);
         let how = observe_and_plan::PlanOptions {
             policies: &policies,
             capabilities,
@@ -338,7 +338,7 @@ fn the_machines_own_tools_agree() {
     let account = UserAccount {
         groups: vec!["sudo".to_owned()],
         gecos: Some("Ann".to_owned()),
-        shell: Some(crate::sandbox::at("/bin/sh")),
+        shell: Some(machinist_testkit::sandbox::at("/bin/sh")),
         ..UserAccount::default()
     };
     ours.applied(&config("ann").user("ann", account));

@@ -5,7 +5,7 @@ use machinist_plan::{Capabilities, Plan, Policies};
 use machinist_update::{cache::ObservationCache, observe_and_plan};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, Written, at, conduct, config},
     stepwise_update::ByHand,
 };

@@ -5,7 +5,7 @@ use machinist_base::reason::Reason;
 use machinist_ignition::Refusal;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, without_staging},
     stepwise_update::ByHand,
 };

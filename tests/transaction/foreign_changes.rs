@@ -1,7 +1,7 @@
 //! Other processes write while an update is open: their content is kept, whatever the result of the
 //! update.
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, config, difference, without_staging},
     stepwise_update::ByHand,
 };

@@ -6,7 +6,7 @@ use machinist_base::reason::Reason;
 use machinist_plan::{DriftEntry, DriftKind};
 use machinist_update::{cache::ObservationCache, observe_and_plan};
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, Written, at, conduct, config},
     stepwise_update::ByHand,
 };

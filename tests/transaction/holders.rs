@@ -6,12 +6,12 @@ use std::{
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
 };
 
-use crate::{
+use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOp, FsOpKind};
+use machinist_testkit::{
     sandbox::{Sandbox, Written, apply, config},
     stepwise_update::ByHand,
 };
-use machinist_base::reason::Reason;
-use machinist_rootfs::{FsOp, FsOpKind};
 
 const TOP: &str = "/srv/shared";
 

@@ -13,7 +13,7 @@ use machinist_rootfs::{FsOp, Root};
 use machinist_update::{crash_recovery, store::StateStore};
 use nix::libc;
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, apply, difference, long},
     update_case::{Case, plain},
 };

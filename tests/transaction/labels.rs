@@ -7,7 +7,7 @@ use machinist_plan::{DriftKind, Plan, Policies};
 use machinist_rootfs::{FsOp, FsOpKind, Root};
 use machinist_update::{cache::ObservationCache, observe_and_plan};
 
-use crate::sandbox::{Sandbox, Written, apply, at, conduct, config};
+use machinist_testkit::sandbox::{Sandbox, Written, apply, at, conduct, config};
 
 const POLICY: &str = "\
 /.*\tu:r:default_t:s0

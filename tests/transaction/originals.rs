@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::sandbox::{Sandbox, config, difference};
+use machinist_testkit::sandbox::{Sandbox, config, difference};
 
 fn chmod(sandbox: &Sandbox, path: &str, mode: u32) {
     std::fs::set_permissions(sandbox.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -103,7 +103,7 @@ fn each_kind_of_change_is_made_and_taken_back_exactly() {
 }
 
 /// Asserts that the tree matches the config, as the file system shows it.
-fn expect(sandbox: &Sandbox, wanted: &crate::sandbox::Written, name: &str) {
+fn expect(sandbox: &Sandbox, wanted: &machinist_testkit::sandbox::Written, name: &str) {
     let mode = |path: &str| {
         std::fs::symlink_metadata(sandbox.path(path))
             .unwrap_or_else(|e| panic!("{name}: {path}: {e}"))

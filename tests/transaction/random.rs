@@ -7,7 +7,7 @@ use machinist_base::abs_path::AbsPath;
 use machinist_ignition::Owner;
 use machinist_rootfs::{SnapshotNode, SnapshotObject, TreeSnapshot};
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, difference, from_environment, long, without_staging},
     stepwise_update::ByHand,
 };

@@ -7,7 +7,7 @@ use std::{fs::File, sync::mpsc, time::Duration};
 use machinist_plan::{ChangeKind, DriftKind, Plan, Policies};
 use machinist_update::{cache::ObservationCache, observe_and_plan};
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, Written, conduct, config},
     stepwise_update::ByHand,
 };

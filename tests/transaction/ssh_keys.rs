@@ -7,7 +7,7 @@ use machinist_update::{
     observe_and_plan::{PlanOptions, observe_and_plan},
 };
 
-use super::sandbox::{Sandbox, Written, config};
+use machinist_testkit::sandbox::{Sandbox, Written, config};
 
 const HOME_FILE: &str = "/home/ann/.ssh/authorized_keys";
 const DIRECTORY_FILE: &str = "/home/ann/.ssh/authorized_keys.d/ignition";

@@ -5,26 +5,18 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use machinist_ignition::{Owner, Refusal};
 use machinist_rootfs::TreeSnapshot;
 
-use crate::{
+use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, without_staging},
     stepwise_update::ByHand,
 };
 
-#[path = "users/attacks.rs"]
 mod attacks;
-#[path = "users/directory_swaps.rs"]
 mod directory_swaps;
-#[path = "users/hostile.rs"]
 mod hostile;
-#[path = "users/moved_paths.rs"]
 mod moved_paths;
-#[path = "users/path_rules.rs"]
 mod path_rules;
-#[path = "users/planned_owners.rs"]
 mod planned_owners;
-#[path = "users/race.rs"]
 mod race;
-#[path = "users/set_id.rs"]
 mod set_id;
 
 const BOB: u32 = 1001;

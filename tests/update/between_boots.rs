@@ -13,14 +13,14 @@ use machinist_update::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    harness::{boot, machine, tree},
+use crate::update::harness::{boot, machine, tree};
+use machinist_testkit::{
     sandbox::{Quiet, conduct, config, difference},
     scripted_services::Script,
     stepwise_update::ByHand,
 };
 
-use crate::reboots::{auto, once, one, reboots, start, two};
+use crate::update::reboots::{auto, once, one, reboots, start, two};
 
 #[tokio::test]
 async fn a_config_withdrawn_before_its_reboot_goes_back_without_one() {

@@ -12,10 +12,12 @@ use machinist_update::{
     reconciler::{DesiredConfig, UpdateReport},
 };
 
-use crate::{
+use crate::update::{
     harness::{Driver, barred, boot, machine, tree},
-    node::NodeDouble,
     reboots::{one, two},
+};
+use machinist_testkit::{
+    node::NodeDouble,
     sandbox::{Sandbox, conduct, config},
     scripted_services::Script,
 };

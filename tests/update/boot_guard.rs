@@ -14,9 +14,11 @@ use machinist_update::{
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use crate::update::{
     boots::{KUBELET, into_the_boot, one},
     harness::{Driver, boot, machine, tree},
+};
+use machinist_testkit::{
     sandbox::{Quiet, Sandbox, conduct, config},
     scripted_services::Script,
 };

@@ -10,8 +10,8 @@ use machinist_update::{
     store::StateStore,
 };
 
-use crate::{
-    harness::{Driver, boot, machine, tree},
+use crate::update::harness::{Driver, boot, machine, tree};
+use machinist_testkit::{
     sandbox::{Sandbox, Written, conduct, config, difference},
     scripted_services::Script,
 };
@@ -140,7 +140,7 @@ async fn a_service_that_is_started_again_and_again_is_not_well_though_each_look_
 async fn without_a_reboot_only_services_and_gateways_count() {
     let (sandbox, script) = (machine(), Script::new());
     let nothing = config("nothing");
-    let restarts = || crate::sandbox::restarting("x.service");
+    let restarts = || machinist_testkit::sandbox::restarting("x.service");
     let mut driver = Driver::conducted(&sandbox, &script, nothing.desired(), restarts());
     driver.patience = std::time::Duration::from_secs(3600);
     driver.until_on(&nothing).await;

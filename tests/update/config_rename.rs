@@ -6,10 +6,12 @@ use machinist_update::{
     reconciler::{DesiredConfig, UpdateReport},
 };
 
-use crate::{
+use crate::update::{
     harness::{Driver, boot, machine, tree},
-    node::NodeDouble,
     reboots::{one, reboots},
+};
+use machinist_testkit::{
+    node::NodeDouble,
     sandbox::{Sandbox, Written, conduct, config},
     scripted_services::Script,
 };

@@ -6,10 +6,12 @@ use std::time::Duration;
 use machinist_base::reason::Reason;
 use machinist_update::{journal::Outcome, node_port::DeviceUsers, phase::Phase};
 
-use crate::{
+use crate::update::{
     harness::{Driver, UNIT, boot, machine, tree},
-    node::NodeDouble,
     reboots::one,
+};
+use machinist_testkit::{
+    node::NodeDouble,
     sandbox::{Sandbox, conduct, draining},
     scripted_services::Script,
 };
@@ -231,7 +233,7 @@ async fn a_restart_in_the_midst_begins_withheld_and_starts_what_the_life_before_
                 .any(|one| one.reason == Reason::DeviceHeld)
         })
         .await;
-    let nothing = crate::sandbox::config("nothing");
+    let nothing = machinist_testkit::sandbox::config("nothing");
     driver.wants(&nothing);
     driver.until_on(&nothing).await;
     let asked = script.asked();

@@ -13,7 +13,7 @@ use machinist_update::{
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use machinist_testkit::{
     node::NodeDouble,
     sandbox::{Quiet, Sandbox, Written, restarting},
     scripted_services::Script,
@@ -43,7 +43,7 @@ pub(crate) fn boot(sandbox: &Sandbox, id: &str) {
 
 /// The tree as other processes see it, without the kernel's files.
 pub(crate) fn tree(sandbox: &Sandbox) -> TreeSnapshot {
-    let tree = crate::sandbox::without_staging(&sandbox.tree());
+    let tree = machinist_testkit::sandbox::without_staging(&sandbox.tree());
     let machine = |path: &machinist_base::abs_path::AbsPath| !path.as_str().starts_with("/proc");
     TreeSnapshot(
         tree.0

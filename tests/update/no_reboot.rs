@@ -12,8 +12,8 @@ use machinist_update::{
 };
 use tokio::sync::watch;
 
-use crate::{
-    harness::{Driver, UNIT, machine, tree},
+use crate::update::harness::{Driver, UNIT, machine, tree};
+use machinist_testkit::{
     sandbox::{Quiet, Written, config, difference, once, restarting},
     scripted_services::Script,
 };

@@ -11,10 +11,12 @@ use machinist_update::{
     reconciler::{DesiredConfig, RebootPolicy, ReconcilerOptions, UpdateReport},
 };
 
-use crate::{
+use crate::update::{
     harness::{Driver, UNIT, boot, machine, tree},
-    node::{NodeDouble, stubborn},
     reboots::{one, two},
+};
+use machinist_testkit::{
+    node::{NodeDouble, stubborn},
     sandbox::{Sandbox, Written, conduct, config, restarting},
     scripted_services::Script,
 };

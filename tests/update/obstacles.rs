@@ -6,10 +6,12 @@ use machinist_base::reason::Reason;
 use machinist_ignition::Overwrite;
 use machinist_update::{phase::Phase, reconciler::UpdateReport};
 
-use crate::{
+use crate::update::{
     harness::{Driver, machine, tree},
-    node::NodeDouble,
     reboots::{one, two},
+};
+use machinist_testkit::{
+    node::NodeDouble,
     sandbox::{Sandbox, Written, conduct, config, restarting},
     scripted_services::Script,
 };

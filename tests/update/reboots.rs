@@ -12,8 +12,8 @@ use machinist_update::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    harness::{Driver, boot, machine, tree},
+use crate::update::harness::{Driver, boot, machine, tree};
+use machinist_testkit::{
     sandbox::{Quiet, Sandbox, Written, conduct, config},
     scripted_services::Script,
 };

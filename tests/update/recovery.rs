@@ -4,10 +4,12 @@ use machinist_base::reason::Reason;
 use machinist_rootfs::Root;
 use machinist_update::{observe::recovery_missing, phase::Phase};
 
-use crate::{
+use crate::update::{
     harness::{Driver, machine, tree},
-    node::NodeDouble,
     reboots::one,
+};
+use machinist_testkit::{
+    node::NodeDouble,
     sandbox::{Sandbox, apply, at, conduct, config},
     scripted_services::Script,
 };
@@ -210,7 +212,7 @@ async fn no_config_changes_what_settles_its_own_update() {
 /// An image that is being built, or a mounted disk: the system that boots it has its own units.
 #[test]
 fn an_offline_root_needs_no_recovery() {
-    let place = crate::sandbox::temporary();
+    let place = machinist_testkit::sandbox::temporary();
     let root = Root::open(place.path()).unwrap();
     for dir in ["/etc", "/var/lib"] {
         root.make_dirs(&at(dir), 0o755).unwrap();

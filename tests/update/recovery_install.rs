@@ -15,10 +15,12 @@ use machinist_update::{
     journal::Journal, observe::recovery_missing, phase::Phase, store::StateStore,
 };
 
-use crate::{
+use crate::update::{
     harness::{Driver, machine, tree},
-    node::NodeDouble,
     reboots::one,
+};
+use machinist_testkit::{
+    node::NodeDouble,
     sandbox::{Sandbox, at, conduct},
     scripted_services::Script,
 };

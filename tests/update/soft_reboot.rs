@@ -13,10 +13,12 @@ use machinist_update::{
     store,
 };
 
-use crate::{
+use crate::update::{
     boots::KUBELET,
     harness::{Driver, UNIT, boot, machine, tree},
     reboots::one,
+};
+use machinist_testkit::{
     sandbox::{Sandbox, Written, conduct, config, restarting},
     scripted_services::Script,
 };

@@ -2,9 +2,11 @@
 
 use machinist_update::{journal::Outcome, reconciler::RebootPolicy};
 
-use crate::{
+use crate::update::{
     harness::{Driver, boot, machine},
     reboots::start,
+};
+use machinist_testkit::{
     sandbox::{Sandbox, Written, config},
     scripted_services::Script,
 };

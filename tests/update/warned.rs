@@ -2,13 +2,12 @@
 
 use machinist_update::{phase::Phase, reconciler::RebootPolicy};
 
-use crate::{
+use crate::update::{
     harness::{boot, machine},
     nodes::closed,
     reboots::{one, start},
-    sandbox::Written,
-    scripted_services::Script,
 };
+use machinist_testkit::{sandbox::Written, scripted_services::Script};
 
 const CANNOT_START: &str =
     "a.service cannot start: it requires gone.service, which does not exist on this machine";
@@ -24,7 +23,7 @@ fn config() -> Written {
 async fn a_pending_update_names_a_unit_that_cannot_start_until_the_machine_is_on_it() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver =
-        crate::harness::Driver::conducted(&sandbox, &script, config().desired(), closed());
+        crate::update::harness::Driver::conducted(&sandbox, &script, config().desired(), closed());
     let report = driver
         .until("waits", |report| {
             report.phase == Phase::Waiting && report.opens.is_some()

@@ -13,7 +13,7 @@ use machinist_rootfs::Root;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::examples::example;
+use crate::vendor::examples::example;
 
 const FILE: &str = "\
 apiVersion: machinist.dev/v1
@@ -79,7 +79,7 @@ fn snapshot(generation: u64, device: &str) -> api::Snapshot {
     api::Snapshot {
         resource: "acme.dev/x".into(),
         generation,
-        devices: vec![crate::program::device(device)],
+        devices: vec![machinist_testkit::vendor_program::device(device)],
         asks: None,
     }
 }

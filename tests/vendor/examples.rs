@@ -5,9 +5,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::{
+use machinist_testkit::{
     device_host::{Agent, Machine},
-    program::lists,
+    vendor_program::lists,
 };
 
 #[path = "../../docs/vendors/example.rs"]
@@ -35,7 +35,7 @@ async fn serves(machine: &Machine, mut agent: Agent) {
     for again in [true, false] {
         let expected = ["accelerator/acme0=Healthy", "accelerator/acme1=Healthy"];
         lists(&agent, &expected).await;
-        crate::program::vendor_is(&agent, "acme", |one| {
+        machinist_testkit::vendor_program::vendor_is(&agent, "acme", |one| {
             one.instance.is_some() && one.resources.values().all(|one| one.generation.is_some())
         })
         .await;

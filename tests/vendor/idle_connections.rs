@@ -13,10 +13,8 @@ use tokio::{
 };
 use tonic::Code;
 
-use crate::{
-    path_policy::{unharmed, with_a_neighbour},
-    program::vendor_is,
-};
+use crate::vendor::path_policy::{unharmed, with_a_neighbour};
+use machinist_testkit::vendor_program::vendor_is;
 
 /// The bytes of an HTTP/2 client that opens a stream for this authority and sends `sent` in it.
 fn stream(authority: &str, sent: &[u8]) -> Vec<u8> {

@@ -7,10 +7,10 @@ use machinist_device_plugins::{
     vendor_api::api::v1::{self as api, answer, question},
 };
 
-use crate::{
+use machinist_testkit::{
     device_host::Machine,
     fake_kubelet::{Books, Knobs, KubeletDouble},
-    program::{device, node, vendor_is},
+    vendor_program::{device, node, vendor_is},
 };
 
 fn lists(books: &Books, expected: &[&str]) -> bool {

@@ -5,9 +5,9 @@ use machinist_device_plugins::vendor_api::api::v1::{
 };
 use tonic::Code;
 
-use crate::{
+use machinist_testkit::{
     device_host::Machine,
-    program::{device, listed, lists, vendor_is, wait},
+    vendor_program::{device, listed, lists, vendor_is, wait},
 };
 
 fn machine() -> Machine {

@@ -6,9 +6,9 @@ use std::{os::unix::net::UnixStream, time::Duration};
 use machinist_device_plugins::vendor_api::api::v1::{self as api, Reason, from_vendor::Said};
 use tonic::Code;
 
-use crate::{
+use machinist_testkit::{
     device_host::{Agent, Machine},
-    program::{Manner, Program, device, lists, node, vendor_is},
+    vendor_program::{Manner, Program, device, lists, node, vendor_is},
 };
 
 /// A machine on which a well-behaved vendor has one device.
@@ -34,7 +34,10 @@ pub(crate) async fn unharmed(machine: &Machine, agent: &Agent, mut good: Program
         .await
         .unwrap();
     let status = agent.handle.status_now();
-    assert_eq!(crate::program::listed(&status)[0], "good/acme0=Healthy");
+    assert_eq!(
+        machinist_testkit::vendor_program::listed(&status)[0],
+        "good/acme0=Healthy"
+    );
     vendor_is(agent, "acme", |one| one.instance.is_none()).await;
     machine
         .hello("acme", "later", &["acme.dev/x"])

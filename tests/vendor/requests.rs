@@ -12,9 +12,9 @@ use machinist_device_plugins::vendor_api::{
     api::v1::{self as api, answer, question},
 };
 
-use crate::{
+use machinist_testkit::{
     device_host::{Agent, Machine},
-    program::{Program, device, lists, node, vendor_is},
+    vendor_program::{Program, device, lists, node, vendor_is},
 };
 
 const ASKS: api::Asks = api::Asks {

@@ -4,9 +4,9 @@
 use machinist_device_plugins::vendor_api::api::v1::{self as api, Reason, from_vendor::Said};
 use tonic::Code;
 
-use crate::{
+use machinist_testkit::{
     device_host::Machine,
-    program::{Manner, device, listed, lists, vendor_is},
+    vendor_program::{Manner, device, listed, lists, vendor_is},
 };
 
 fn machine() -> Machine {

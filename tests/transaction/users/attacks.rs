@@ -19,7 +19,7 @@ fn a_directory_that_a_list_lets_a_user_write_is_not_roots() {
         return;
     }
     let sandbox = machine(&[Dir("/srv/x", 0, 0o775), Link("/srv/x/conf", 0, "/etc")]);
-    let list = crate::attributes::list_for_1001();
+    let list = crate::transaction::attributes::list_for_1001();
     let directory = sandbox.path("/srv/x");
     if setxattr(
         directory,

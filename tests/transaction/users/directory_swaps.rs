@@ -4,7 +4,7 @@ use machinist_base::reason::Reason;
 use machinist_rootfs::FileKind;
 
 use super::*;
-use crate::sandbox::difference;
+use machinist_testkit::sandbox::difference;
 
 /// Bob replaces the directory of a managed file with a link.
 fn exchange_for_a_link(sandbox: &Sandbox) {

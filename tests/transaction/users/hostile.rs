@@ -5,10 +5,8 @@
 use std::fs;
 
 use super::*;
-use crate::{
-    random::Dice,
-    sandbox::{difference, from_environment, long},
-};
+use crate::transaction::random::Dice;
+use machinist_testkit::sandbox::{difference, from_environment, long};
 
 const PATHS: [&str; 7] = [
     "/home/bob/a",

@@ -15,7 +15,7 @@ use machinist_base::reason::Reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::*;
-use crate::{
+use machinist_testkit::{
     sandbox::{from_environment, long},
     stepwise_update::StageFailure,
 };

@@ -4,7 +4,7 @@
 use machinist_base::reason::Reason;
 
 use super::*;
-use crate::sandbox::difference;
+use machinist_testkit::sandbox::difference;
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of machines")]

@@ -179,7 +179,7 @@ fn what_the_plan_accepts_below_changed_directories_commits_verifies_and_leaves()
         drop(hand);
         sandbox.applied(&config("nothing"));
         let after = without_staging(&sandbox.tree());
-        let told = crate::sandbox::difference(&before, &after);
+        let told = machinist_testkit::sandbox::difference(&before, &after);
         assert!(before == after, "{name}: {told}");
     }
 }

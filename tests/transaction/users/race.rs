@@ -13,7 +13,7 @@ use machinist_rootfs::FileKind;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::*;
-use crate::sandbox::{difference, from_environment, long};
+use machinist_testkit::sandbox::{difference, from_environment, long};
 
 const FILES: u64 = 6;
 

@@ -14,12 +14,12 @@ use machinist_rootfs::Root;
 const RESCAN: Duration = Duration::from_secs(600);
 
 /// A root directory in which device nodes can be created.
-pub(crate) struct Machine {
+pub struct Machine {
     dir: tempfile::TempDir,
 }
 
 impl Machine {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         // Any user may create "whiteouts", character devices 0:0, but not on an overlay, and the
         // temporary directory of a container often is one.
         for base in [std::env::temp_dir(), "/dev/shm".into()] {
@@ -40,33 +40,33 @@ impl Machine {
         panic!("no file system allows device nodes");
     }
 
-    pub(crate) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         self.dir.path()
     }
 
-    pub(crate) fn path(&self, below: &str) -> std::path::PathBuf {
+    pub fn path(&self, below: &str) -> std::path::PathBuf {
         self.root().join(below)
     }
 
-    pub(crate) fn boot(&self, id: &str) {
+    pub fn boot(&self, id: &str) {
         std::fs::write(self.path("proc/sys/kernel/random/boot_id"), id).unwrap();
     }
 
-    pub(crate) fn plug(&self, name: &str) {
+    pub fn plug(&self, name: &str) {
         let node = self.path("dev").join(name);
         std::fs::create_dir_all(node.parent().unwrap()).unwrap();
         make_node(&node, name).unwrap();
     }
 
-    pub(crate) fn unplug(&self, name: &str) {
+    pub fn unplug(&self, name: &str) {
         std::fs::remove_file(self.path("dev").join(name)).unwrap();
     }
 
-    pub(crate) fn write(&self, file: &str, text: &str) {
+    pub fn write(&self, file: &str, text: &str) {
         std::fs::write(self.path("etc/machinist/devices.d").join(file), text).unwrap();
     }
 
-    pub(crate) fn declare(&self, file: &str, resource: &str, path: &str, replicas: u32) {
+    pub fn declare(&self, file: &str, resource: &str, path: &str, replicas: u32) {
         self.write(
             file,
             &format!(
@@ -77,22 +77,22 @@ impl Machine {
         );
     }
 
-    pub(crate) fn agent(&self) -> Agent {
+    pub fn agent(&self) -> Agent {
         self.agent_with(None, RESCAN, RegistrationMode::BySocket)
     }
 
     /// An agent whose resources the kubelet finds through its plugin watcher.
-    pub(crate) fn agent_that_is_found(&self) -> Agent {
+    pub fn agent_that_is_found(&self) -> Agent {
         self.agent_with(None, RESCAN, RegistrationMode::ByWatcher)
     }
 
     /// An agent that scans periodically at this interval, without an event.
-    pub(crate) fn agent_that_looks_every(&self, rescan: Duration) -> Agent {
+    pub fn agent_that_looks_every(&self, rescan: Duration) -> Agent {
         self.agent_with(None, rescan, RegistrationMode::BySocket)
     }
 
     /// An agent that starts with allocation disabled by its predecessor.
-    pub(crate) fn withholding_agent(&self, why: &str) -> Agent {
+    pub fn withholding_agent(&self, why: &str) -> Agent {
         let withheld = machinist_device_plugins::device_service::allocation_disabled(why, true);
         self.agent_with(Some(withheld), RESCAN, RegistrationMode::BySocket)
     }
@@ -134,20 +134,20 @@ fn make_node(path: &Path, name: &str) -> nix::Result<()> {
         .or_else(|_| mknod(path, SFlag::S_IFCHR, mode, makedev(0, 0)))
 }
 
-pub(crate) struct Agent {
-    pub(crate) handle: DevicesHandle,
+pub struct Agent {
+    pub handle: DevicesHandle,
     /// The states of systemd units.
-    pub(crate) units: tokio::sync::watch::Sender<UnitStates>,
+    pub units: tokio::sync::watch::Sender<UnitStates>,
     tasks: Tasks,
 }
 
 impl Agent {
     /// The number of running tasks.
-    pub(crate) fn tasks(&self) -> usize {
+    pub fn tasks(&self) -> usize {
         self.tasks.tracker().len()
     }
 
-    pub(crate) async fn until(
+    pub async fn until(
         &self,
         what: &str,
         wanted: impl Fn(&DevicesStatus) -> bool,
@@ -164,7 +164,7 @@ impl Agent {
     }
 
     /// Serves claims as the agent of this node; returns the slices to be published.
-    pub(crate) fn claims(
+    pub fn claims(
         &self,
         claims: Arc<dyn machinist_device::dra::traits::ClaimReader>,
         published: tokio::sync::watch::Receiver<machinist_device::dra::traits::PublishedPool>,
@@ -176,7 +176,7 @@ impl Agent {
     }
 
     /// Stops like SIGTERM: everything ends, and every task is joined.
-    pub(crate) async fn stop(self) {
+    pub async fn stop(self) {
         self.tasks.finish(Duration::from_secs(1)).await.unwrap();
     }
 }

@@ -9,7 +9,7 @@ use super::{KubeletDouble, registration::as_go};
 impl KubeletDouble {
     /// Chooses this many devices and calls `Allocate`; an error is the reason with which the pod
     /// fails.
-    pub(crate) async fn admit(
+    pub async fn admit(
         &self,
         resource: &str,
         count: usize,

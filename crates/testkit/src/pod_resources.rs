@@ -15,7 +15,7 @@ use tonic::{Code, Request, Response, Status, transport::Server};
 
 /// The content of the answers. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct PodResourcesDouble(Arc<Mutex<State>>);
+pub struct PodResourcesDouble(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -28,7 +28,7 @@ struct State {
 
 impl PodResourcesDouble {
     /// Serves as the kubelet does, until the returned handle is aborted or dropped.
-    pub(crate) fn serve(&self, root: &Path) -> Serving {
+    pub fn serve(&self, root: &Path) -> Serving {
         let directory = root.join("var/lib/kubelet/pod-resources");
         std::fs::create_dir_all(&directory).unwrap();
         let socket = directory.join("kubelet.sock");
@@ -48,7 +48,7 @@ impl PodResourcesDouble {
     }
 
     /// Adds a pod of namespace `lab` with these devices in its container `main`.
-    pub(crate) fn give(&self, pod: &str, resource: &str, ids: &[&str]) {
+    pub fn give(&self, pod: &str, resource: &str, ids: &[&str]) {
         let device = devices(resource, ids);
         let container = |name: &str, devices| api::ContainerResources {
             name: name.to_owned(),
@@ -68,7 +68,7 @@ impl PodResourcesDouble {
 
     /// Adds a pod of namespace `lab` with these claimed devices of our pool in its container
     /// `main`.
-    pub(crate) fn claimed(&self, pod: &str, devices: &[&str]) {
+    pub fn claimed(&self, pod: &str, devices: &[&str]) {
         let resource = |device: &&str| api::ClaimResource {
             driver_name: "dra.machinist.dev".to_owned(),
             pool_name: "node-1".to_owned(),
@@ -92,24 +92,24 @@ impl PodResourcesDouble {
     }
 
     /// Removes the pod, as if it had ended.
-    pub(crate) fn take(&self, pod: &str) {
+    pub fn take(&self, pod: &str) {
         self.with(|state| state.pods.retain(|known| known.name != pod));
     }
 
-    pub(crate) fn could_give(&self, resource: &str, ids: &[&str]) {
+    pub fn could_give(&self, resource: &str, ids: &[&str]) {
         self.with(|state| state.allocatable = vec![devices(resource, ids)]);
     }
 
-    pub(crate) fn refuses(&self, with: Option<(Code, &'static str)>) {
+    pub fn refuses(&self, with: Option<(Code, &'static str)>) {
         self.with(|state| state.refuse = with);
     }
 
     /// The server accepts requests and answers none.
-    pub(crate) fn is_silent(&self) {
+    pub fn is_silent(&self) {
         self.with(|state| state.silent = true);
     }
 
-    pub(crate) fn asked(&self) -> usize {
+    pub fn asked(&self) -> usize {
         self.with(|state| state.asked)
     }
 
@@ -129,7 +129,7 @@ impl PodResourcesDouble {
 }
 
 /// A server that ends with its test; its socket stays, like that of a killed kubelet.
-pub(crate) struct Serving(JoinHandle<()>);
+pub struct Serving(JoinHandle<()>);
 
 impl Drop for Serving {
     fn drop(&mut self) {

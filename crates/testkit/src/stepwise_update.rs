@@ -19,20 +19,20 @@ use crate::sandbox::{Written, conduct};
 
 /// Why an update was not staged, apart from refusals.
 #[derive(Debug)]
-pub(crate) enum StageFailure {
+pub enum StageFailure {
     Look(observe_and_plan::LookError),
     Transaction(TransactionError),
 }
 
 /// One or more open updates.
-pub(crate) struct ByHand {
-    pub(crate) store: StateStore,
-    pub(crate) journal: Journal,
+pub struct ByHand {
+    pub store: StateStore,
+    pub journal: Journal,
     live: bool,
 }
 
 impl ByHand {
-    pub(crate) fn open(root: &Root) -> Self {
+    pub fn open(root: &Root) -> Self {
         let store = StateStore::open(root).unwrap();
         let (journal, _) = crash_recovery::recover(&store).unwrap();
         let live = false;
@@ -44,7 +44,7 @@ impl ByHand {
     }
 
     /// On a running machine whose service manager is not called.
-    pub(crate) fn live(root: &Root) -> Self {
+    pub fn live(root: &Root) -> Self {
         let live = true;
         Self {
             live,
@@ -53,15 +53,12 @@ impl ByHand {
     }
 
     /// Plans, records the intent and stages on top of the open updates.
-    pub(crate) fn stage(&mut self, to: &Written) -> Result<(), Vec<Refusal>> {
+    pub fn stage(&mut self, to: &Written) -> Result<(), Vec<Refusal>> {
         self.try_stage(to).unwrap()
     }
 
     /// The same on a machine that changes meanwhile.
-    pub(crate) fn try_stage(
-        &mut self,
-        to: &Written,
-    ) -> Result<Result<(), Vec<Refusal>>, StageFailure> {
+    pub fn try_stage(&mut self, to: &Written) -> Result<Result<(), Vec<Refusal>>, StageFailure> {
         let (store, journal) = (&self.store, &mut self.journal);
         let capabilities: Capabilities = conduct(self.live).capabilities;
         let policies = Policies::default();
@@ -112,7 +109,7 @@ impl ByHand {
         Ok(Ok(()))
     }
 
-    pub(crate) fn commit(&mut self) -> Result<(), TransactionError> {
+    pub fn commit(&mut self) -> Result<(), TransactionError> {
         let tx = self.journal.top_mut().unwrap();
         transaction::commit(self.store.root(), tx)?;
         tx.mark = TransactionState::Committed;
@@ -121,7 +118,7 @@ impl ByHand {
     }
 
     /// Verifies all open updates.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         if self.journal.transactions.is_empty() {
             return;
         }
@@ -131,7 +128,7 @@ impl ByHand {
     }
 
     /// Rolls back all open updates.
-    pub(crate) fn undo(&mut self) -> Result<(), TransactionError> {
+    pub fn undo(&mut self) -> Result<(), TransactionError> {
         for tx in &mut self.journal.transactions {
             tx.direction = Direction::Undo;
         }

@@ -14,7 +14,7 @@ use machinist_update::{
 };
 
 /// Agrees to everything.
-pub(crate) struct Quiet;
+pub struct Quiet;
 
 impl ReconcilerHooks for Quiet {
     async fn probe_requested(&self) {
@@ -31,7 +31,7 @@ impl ReconcilerHooks for Quiet {
 }
 
 /// The service manager of an offline root: there is none, and every call panics.
-pub(crate) struct Nobody;
+pub struct Nobody;
 
 impl Services for Nobody {
     async fn invocation(&self, _: &str) -> Result<Option<String>, ServiceError> {

@@ -20,25 +20,25 @@ use crate::device_host::{Agent, Machine};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One session of a vendor's program. Dropping it ends the program without a goodbye.
-pub(crate) struct Program {
+pub struct Program {
     to: mpsc::Sender<FromVendor>,
     from: Streaming<FromAgent>,
 }
 
 /// How a program connects to its socket.
-pub(crate) struct Manner {
+pub struct Manner {
     /// The HTTP/2 flow-control window in bytes: how much it accepts before it has read it.
-    pub(crate) window: Option<u32>,
+    pub window: Option<u32>,
 }
 
 impl Machine {
     /// Declares the vendor `name` with further lines of its spec.
-    pub(crate) fn vendor(&self, name: &str, spec: &str) {
+    pub fn vendor(&self, name: &str, spec: &str) {
         self.vendor_of(name, "[acme.dev/*]", spec);
     }
 
     /// A vendor that may offer these resources.
-    pub(crate) fn vendor_of(&self, name: &str, resources: &str, spec: &str) {
+    pub fn vendor_of(&self, name: &str, resources: &str, spec: &str) {
         let dir = self.path("etc/machinist/vendors.d");
         std::fs::create_dir_all(&dir).unwrap();
         let text = format!(
@@ -48,12 +48,12 @@ impl Machine {
         std::fs::write(dir.join(format!("{name}.yaml")), text).unwrap();
     }
 
-    pub(crate) fn vendor_socket(&self, name: &str) -> std::path::PathBuf {
+    pub fn vendor_socket(&self, name: &str) -> std::path::PathBuf {
         self.path(&format!("run/machinist/vendors/{name}/agent.sock"))
     }
 
     /// Opens a stream and sends nothing.
-    pub(crate) async fn open(&self, name: &str, manner: Manner) -> Result<Program, Status> {
+    pub async fn open(&self, name: &str, manner: Manner) -> Result<Program, Status> {
         let socket = self.vendor_socket(name);
         wait("the socket", || socket.exists()).await;
         let mut endpoint = Endpoint::new(format!("unix:{}", socket.display())).unwrap();
@@ -77,7 +77,7 @@ impl Machine {
     }
 
     /// Opens a session and sends Hello.
-    pub(crate) async fn hello(
+    pub async fn hello(
         &self,
         name: &str,
         instance: &str,
@@ -90,7 +90,7 @@ impl Machine {
 }
 
 impl Program {
-    pub(crate) async fn hello(
+    pub async fn hello(
         &mut self,
         name: &str,
         instance: &str,
@@ -110,12 +110,12 @@ impl Program {
         }
     }
 
-    pub(crate) async fn say(&self, said: Said) {
+    pub async fn say(&self, said: Said) {
         // The end of a session is reported by the next receive.
         let _ = self.to.send(FromVendor { said: Some(said) }).await;
     }
 
-    pub(crate) async fn next(&mut self) -> Result<from_agent::Said, Status> {
+    pub async fn next(&mut self) -> Result<from_agent::Said, Status> {
         let next = timeout(PATIENCE, self.from.message()).await;
         match next.expect("no message from the agent")? {
             Some(said) => Ok(said.said.unwrap()),
@@ -124,7 +124,7 @@ impl Program {
     }
 
     /// Offers devices, and returns the verdict.
-    pub(crate) async fn offer(
+    pub async fn offer(
         &mut self,
         resource: &str,
         generation: u64,
@@ -139,7 +139,7 @@ impl Program {
         .await
     }
 
-    pub(crate) async fn snapshot(&mut self, snapshot: api::Snapshot) -> Result<(), api::Rejected> {
+    pub async fn snapshot(&mut self, snapshot: api::Snapshot) -> Result<(), api::Rejected> {
         self.say(Said::Snapshot(snapshot)).await;
         match self.next().await.unwrap() {
             from_agent::Said::Accepted(_) => Ok(()),
@@ -148,20 +148,20 @@ impl Program {
         }
     }
 
-    pub(crate) async fn question(&mut self) -> api::Question {
+    pub async fn question(&mut self) -> api::Question {
         match self.next().await.unwrap() {
             from_agent::Said::Question(question) => question,
             other => panic!("expected a request, got {other:?}"),
         }
     }
 
-    pub(crate) async fn answer(&self, id: u64, answer: api::answer::Answer) {
+    pub async fn answer(&self, id: u64, answer: api::answer::Answer) {
         let answer = Some(answer);
         self.say(Said::Answer(api::Answer { id, answer })).await;
     }
 
     /// Waits for the end of the session.
-    pub(crate) async fn last_word(&mut self) -> Status {
+    pub async fn last_word(&mut self) -> Status {
         loop {
             if let Err(status) = self.next().await {
                 return status;
@@ -171,7 +171,7 @@ impl Program {
 }
 
 /// A healthy device whose node has the same name.
-pub(crate) fn device(id: &str) -> api::Device {
+pub fn device(id: &str) -> api::Device {
     api::Device {
         id: id.into(),
         health: api::Health::Healthy.into(),
@@ -180,7 +180,7 @@ pub(crate) fn device(id: &str) -> api::Device {
     }
 }
 
-pub(crate) fn node(path: &str) -> api::Recipe {
+pub fn node(path: &str) -> api::Recipe {
     api::Recipe {
         nodes: vec![api::Node {
             path: path.into(),
@@ -191,7 +191,7 @@ pub(crate) fn node(path: &str) -> api::Recipe {
 }
 
 /// Every device as `resource/id=health (reason)`.
-pub(crate) fn listed(status: &DevicesStatus) -> Vec<String> {
+pub fn listed(status: &DevicesStatus) -> Vec<String> {
     let each = status.devices.iter().flat_map(|resource| {
         let name = resource.resource.as_str().rsplit('/').next().unwrap();
         resource.devices.iter().map(move |one| {
@@ -204,7 +204,7 @@ pub(crate) fn listed(status: &DevicesStatus) -> Vec<String> {
 }
 
 /// Waits for a list of devices.
-pub(crate) async fn lists(agent: &Agent, expected: &[&str]) {
+pub async fn lists(agent: &Agent, expected: &[&str]) {
     agent
         .until(&format!("{expected:?}"), |status| {
             listed(status) == expected
@@ -212,7 +212,7 @@ pub(crate) async fn lists(agent: &Agent, expected: &[&str]) {
         .await;
 }
 
-pub(crate) async fn wait(what: &str, done: impl Fn() -> bool) {
+pub async fn wait(what: &str, done: impl Fn() -> bool) {
     let polled = async {
         while !done() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -225,11 +225,7 @@ pub(crate) async fn wait(what: &str, done: impl Fn() -> bool) {
 }
 
 /// Waits until the vendor's status satisfies the condition.
-pub(crate) async fn vendor_is(
-    agent: &Agent,
-    name: &str,
-    wanted: impl Fn(&LiveVendorStatus) -> bool,
-) {
+pub async fn vendor_is(agent: &Agent, name: &str, wanted: impl Fn(&LiveVendorStatus) -> bool) {
     let vendors = agent.handle.vendors();
     let is = || {
         vendors

@@ -29,7 +29,7 @@ use tonic::transport::{Channel, Endpoint};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Polls until `ask` returns a value.
-pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let waiting = async {
         loop {
             if let Some(found) = ask().await {
@@ -46,13 +46,13 @@ pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>
 
 /// The part of a kubelet that handles claims.
 #[derive(Clone)]
-pub(crate) struct Watcher {
+pub struct Watcher {
     root: PathBuf,
 }
 
 impl Watcher {
     /// Starts like the real one: it creates its directory.
-    pub(crate) fn start(root: &Path) -> Self {
+    pub fn start(root: &Path) -> Self {
         std::fs::create_dir_all(root.join("var/lib/kubelet/plugins_registry")).unwrap();
         Self {
             root: root.to_owned(),
@@ -60,7 +60,7 @@ impl Watcher {
     }
 
     /// Sockets that a plugin watcher would dial.
-    pub(crate) fn found(&self) -> Vec<PathBuf> {
+    pub fn found(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.root.join("var/lib/kubelet/plugins_registry"));
         let entries = entries.unwrap().map(|entry| entry.unwrap().path());
         entries
@@ -69,7 +69,7 @@ impl Watcher {
     }
 
     /// Reads the information of the only driver, and accepts it, or refuses with this error.
-    pub(crate) async fn register(&self, refuse: Option<&str>) -> PluginInfo {
+    pub async fn register(&self, refuse: Option<&str>) -> PluginInfo {
         let path = until("a registrar", async || self.found().pop()).await;
         let channel = connect(&path).await;
         let mut client = RegistrationClient::new(channel);
@@ -83,7 +83,7 @@ impl Watcher {
     }
 
     /// A connection to the registered driver.
-    pub(crate) async fn driver(&self) -> Channel {
+    pub async fn driver(&self) -> Channel {
         let info = self.register(None).await;
         let below = info.endpoint.strip_prefix('/').unwrap();
         connect(&self.root.join(below)).await
@@ -97,7 +97,7 @@ async fn connect(path: &Path) -> Channel {
 }
 
 /// The kubelet's reference to a claim.
-pub(crate) fn claim(name: &str) -> v1::Claim {
+pub fn claim(name: &str) -> v1::Claim {
     v1::Claim {
         namespace: "lab".to_owned(),
         uid: format!("{name}-uid"),
@@ -107,7 +107,7 @@ pub(crate) fn claim(name: &str) -> v1::Claim {
 
 /// The cluster's claims, and how often they were requested.
 #[derive(Debug, Default)]
-pub(crate) struct ClaimsDouble(Mutex<Inside>);
+pub struct ClaimsDouble(Mutex<Inside>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -120,7 +120,7 @@ struct Inside {
 }
 
 impl ClaimsDouble {
-    pub(crate) fn new() -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
@@ -129,7 +129,7 @@ impl ClaimsDouble {
     }
 
     /// Allocates these devices to a claim, as the scheduler does: pairs of request and device.
-    pub(crate) fn allocate(&self, name: &str, devices: &[(&str, &str)]) {
+    pub fn allocate(&self, name: &str, devices: &[(&str, &str)]) {
         let results = devices.iter().map(|(request, device)| {
             json!({"request": request, "driver": "dra.machinist.dev", "pool": "node-1", "device": device})
         });
@@ -141,26 +141,26 @@ impl ClaimsDouble {
     }
 
     /// Stores this object, valid or not.
-    pub(crate) fn put(&self, name: &str, object: &str) {
+    pub fn put(&self, name: &str, object: &str) {
         self.with(|it| it.claims.insert(name.to_owned(), object.to_owned()));
     }
 
-    pub(crate) fn delete(&self, name: &str) {
+    pub fn delete(&self, name: &str) {
         self.with(|it| it.claims.remove(name));
     }
 
-    pub(crate) fn fail(&self, times: usize) {
+    pub fn fail(&self, times: usize) {
         self.with(|it| it.fails = times);
     }
 
     /// Requests for this claim hang until the returned sender is dropped.
-    pub(crate) fn hang(&self, name: &str) -> watch::Sender<()> {
+    pub fn hang(&self, name: &str) -> watch::Sender<()> {
         let (end, on) = watch::channel(());
         self.with(|it| it.hangs = Some((name.to_owned(), on)));
         end
     }
 
-    pub(crate) fn asked(&self) -> usize {
+    pub fn asked(&self) -> usize {
         self.with(|it| it.asked)
     }
 }

@@ -16,7 +16,7 @@ use machinist_update::{
 
 /// The requests to the manager, and its answers.
 #[derive(Clone, Default)]
-pub(crate) struct Script(Arc<Mutex<State>>);
+pub struct Script(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Script {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::default()
     }
 
@@ -45,22 +45,22 @@ impl Script {
     }
 
     /// The requests so far, in order: `daemon-reload`, `Restart x.service`, `reboot Logind`.
-    pub(crate) fn asked(&self) -> Vec<String> {
+    pub fn asked(&self) -> Vec<String> {
         self.with(|state| state.asked.clone())
     }
 
     /// Makes a request fail from now on.
-    pub(crate) fn fails(&self, request: &str, reason: Reason, again: bool) {
+    pub fn fails(&self, request: &str, reason: Reason, again: bool) {
         self.with(|state| state.failing.insert(request.to_owned(), (reason, again)));
     }
 
     /// Makes a request hang until it is healed.
-    pub(crate) fn hangs(&self, request: &str) {
+    pub fn hangs(&self, request: &str) {
         self.with(|state| state.hanging.insert(request.to_owned()));
     }
 
     /// Makes it succeed again.
-    pub(crate) fn heals(&self, request: &str) {
+    pub fn heals(&self, request: &str) {
         self.with(|state| {
             state.failing.remove(request);
             state.hanging.remove(request);
@@ -68,18 +68,18 @@ impl Script {
     }
 
     /// Waits until this was requested.
-    pub(crate) async fn until_asked(&self, request: &str) {
+    pub async fn until_asked(&self, request: &str) {
         self.until_asked_times(request, 1).await;
     }
 
     /// Waits until a reboot was requested, by any method.
-    pub(crate) async fn until_reboot(&self) {
+    pub async fn until_reboot(&self) {
         let ordered = |asked: &[String]| asked.iter().any(|asked| asked.starts_with("reboot"));
         self.until("a reboot", ordered).await;
     }
 
     /// Waits until this was requested `times` times.
-    pub(crate) async fn until_asked_times(&self, request: &str, times: usize) {
+    pub async fn until_asked_times(&self, request: &str, times: usize) {
         let often = |asked: &[String]| asked.iter().filter(|it| *it == request).count() >= times;
         self.until(request, often).await;
     }
@@ -103,7 +103,7 @@ impl Script {
     }
 
     /// The unit was restarted and has this invocation id.
-    pub(crate) fn invoked(&self, unit: &str, invocation: &str) {
+    pub fn invoked(&self, unit: &str, invocation: &str) {
         self.with(|state| {
             state
                 .invocations
@@ -111,23 +111,23 @@ impl Script {
         });
     }
 
-    pub(crate) fn failed(&self, units: &[&str]) {
+    pub fn failed(&self, units: &[&str]) {
         let units = units.iter().map(|unit| (*unit).to_owned()).collect();
         self.with(|state| state.failed_units = units);
     }
 
     /// How many shutdown inhibitor locks are held.
-    pub(crate) fn locks_held(&self) -> usize {
+    pub fn locks_held(&self) -> usize {
         self.with(|state| Arc::strong_count(&state.lock) - 1)
     }
 
     /// The progress of the boot from now on.
-    pub(crate) fn is_at(&self, startup: StartupState) {
+    pub fn is_at(&self, startup: StartupState) {
         self.with(|state| state.startup = Some(startup));
     }
 
     /// The start time of userspace, and systemd's count of soft reboots, if it has one.
-    pub(crate) fn userspace_is(&self, started: u64, soft_reboots: Option<u32>) {
+    pub fn userspace_is(&self, started: u64, soft_reboots: Option<u32>) {
         let userspace = Userspace {
             started,
             soft_reboots,
@@ -136,17 +136,17 @@ impl Script {
     }
 
     /// The unit's state from now on; every other unit is active.
-    pub(crate) fn unit_is(&self, unit: &str, active: &str) {
+    pub fn unit_is(&self, unit: &str, active: &str) {
         self.with(|state| state.states.insert(unit.to_owned(), active.to_owned()));
     }
 
     /// An accepted reboot is cancelled instead of carried out.
-    pub(crate) fn reboots_do_not_happen(&self) {
+    pub fn reboots_do_not_happen(&self) {
         self.with(|state| state.reboots_end = true);
     }
 
     /// The manager is unreachable for this long.
-    pub(crate) fn goes_for(&self, time: Duration) {
+    pub fn goes_for(&self, time: Duration) {
         let then = tokio::time::Instant::now() + time;
         self.with(|state| state.gone_until = Some(then));
     }

@@ -13,19 +13,19 @@ pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
 /// The kubelet's state of one resource.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub struct Known {
     /// The socket name of the last registration.
-    pub(crate) endpoint: String,
+    pub endpoint: String,
     /// Every list received since that registration, as `id=health`.
-    pub(crate) lists: Vec<Vec<String>>,
+    pub lists: Vec<Vec<String>>,
     /// Whether the stream of that registration is still open.
-    pub(crate) streaming: bool,
+    pub streaming: bool,
     /// Registrations since the kubelet's start.
-    pub(crate) registrations: usize,
+    pub registrations: usize,
     /// How often the socket was dialled for the last registration until the plugin answered.
-    pub(crate) dialled: usize,
+    pub dialled: usize,
     /// The plugin's options, requested during the registration.
-    pub(crate) options: api::DevicePluginOptions,
+    pub options: api::DevicePluginOptions,
     /// The plugin has been disconnected, and is not called until the next registration.
     pub(super) stopped: bool,
     pub(super) healthy: BTreeSet<String>,
@@ -34,16 +34,16 @@ pub(crate) struct Known {
     pub(super) lent: BTreeSet<String>,
 }
 
-pub(crate) type Books = BTreeMap<String, Known>;
+pub type Books = BTreeMap<String, Known>;
 
 impl Known {
     /// The latest list; empty when none was received.
-    pub(crate) fn list(&self) -> &[String] {
+    pub fn list(&self) -> &[String] {
         self.lists.last().map_or(&[], Vec::as_slice)
     }
 
     /// Capacity and allocatable count, as the Node reports them.
-    pub(crate) fn counts(&self) -> (usize, usize) {
+    pub fn counts(&self) -> (usize, usize) {
         let healthy = self.healthy.len();
         (healthy + self.unhealthy.len(), healthy)
     }

@@ -1,10 +1,8 @@
 //! A machine in a temporary directory that is updated by the real reconciler, and configs for it.
 
-mod null_services;
-
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-pub(crate) use null_services::{Nobody, Quiet};
+pub use crate::null_services::{Nobody, Quiet};
 
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{
@@ -24,26 +22,26 @@ use machinist_update::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) fn at(path: &str) -> AbsPath {
+pub fn at(path: &str) -> AbsPath {
     path.parse().unwrap()
 }
 
 /// A number from the environment, for longer runs and for reproducing one.
-pub(crate) fn from_environment(name: &str) -> Option<u64> {
+pub fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 /// Whether the long run was requested.
-pub(crate) fn long() -> bool {
+pub fn long() -> bool {
     from_environment("LONG").is_some_and(|long| long > 0)
 }
 
 /// A config that is written entry by entry. Owners are those of the process, so that tests do not
 /// need root.
 #[derive(Clone, Default)]
-pub(crate) struct Written(pub(crate) MachineConfig);
+pub struct Written(pub MachineConfig);
 
-pub(crate) fn config(name: &str) -> Written {
+pub fn config(name: &str) -> Written {
     Written(MachineConfig {
         name: name.to_owned(),
         ..MachineConfig::default()
@@ -57,7 +55,7 @@ fn me() -> (Owner, Owner) {
 }
 
 impl Written {
-    pub(crate) fn file(mut self, path: &str, text: &str, mode: u32) -> Self {
+    pub fn file(mut self, path: &str, text: &str, mode: u32) -> Self {
         let (user, group) = me();
         let content = Content::new(text.as_bytes().to_vec());
         let origin = Default::default();
@@ -74,7 +72,7 @@ impl Written {
         self
     }
 
-    pub(crate) fn dir(mut self, path: &str, mode: u32) -> Self {
+    pub fn dir(mut self, path: &str, mode: u32) -> Self {
         let (user, group) = me();
         let origin = Default::default();
         self.0.directories.insert(
@@ -89,7 +87,7 @@ impl Written {
         self
     }
 
-    pub(crate) fn link(mut self, path: &str, target: &str) -> Self {
+    pub fn link(mut self, path: &str, target: &str) -> Self {
         let (user, group) = me();
         let (target, origin) = (target.to_owned(), Default::default());
         self.0.links.insert(
@@ -105,14 +103,14 @@ impl Written {
         self
     }
 
-    pub(crate) fn hard(self, path: &str, file: &str) -> Self {
+    pub fn hard(self, path: &str, file: &str) -> Self {
         let mut config = self.link(path, file);
         let link = config.0.links.get_mut(&at(path)).unwrap();
         (link.hard, link.user, link.group) = (true, Owner::ROOT, Owner::ROOT);
         config
     }
 
-    pub(crate) fn unit(mut self, name: &str, contents: &str, enabled: bool) -> Self {
+    pub fn unit(mut self, name: &str, contents: &str, enabled: bool) -> Self {
         self.0.units.insert(
             UnitName::new(name).unwrap(),
             Unit {
@@ -124,7 +122,7 @@ impl Written {
         self
     }
 
-    pub(crate) fn user(mut self, name: &str, account: UserAccount) -> Self {
+    pub fn user(mut self, name: &str, account: UserAccount) -> Self {
         let account = Some(account);
         let user = User {
             account,
@@ -135,7 +133,7 @@ impl Written {
     }
 
     /// A user with a password, in the administrators' group.
-    pub(crate) fn admin(self, name: &str) -> Self {
+    pub fn admin(self, name: &str) -> Self {
         self.user(
             name,
             UserAccount {
@@ -147,13 +145,13 @@ impl Written {
         )
     }
 
-    pub(crate) fn key(mut self, name: &str, key: &str) -> Self {
+    pub fn key(mut self, name: &str, key: &str) -> Self {
         let user = self.0.users.entry(name.to_owned()).or_default();
         user.ssh_authorized_keys.push(key.to_owned());
         self
     }
 
-    pub(crate) fn desired(&self) -> DesiredConfig {
+    pub fn desired(&self) -> DesiredConfig {
         DesiredConfig::Config(
             Arc::new(self.0.clone()),
             machinist_ignition::digest(&self.0),
@@ -163,34 +161,34 @@ impl Written {
 
 /// A temporary directory on a file system in memory where there is one: hundreds of updates would
 /// wait for the disk otherwise.
-pub(crate) fn temporary() -> tempfile::TempDir {
+pub fn temporary() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap()
 }
 
 /// A tree on which updates run.
-pub(crate) struct Sandbox {
+pub struct Sandbox {
     dir: tempfile::TempDir,
     mounts: Vec<AbsPath>,
     /// No file system here supports `RENAME_EXCHANGE`.
-    pub(crate) no_exchange: bool,
+    pub no_exchange: bool,
 }
 
 impl Sandbox {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::with_mounts(&[])
     }
 
     /// Each of `tops` is created and treated as a mount of its own.
-    pub(crate) fn with_mounts(tops: &[&str]) -> Self {
+    pub fn with_mounts(tops: &[&str]) -> Self {
         let sandbox = Self::without_package(tops);
         sandbox.install_recovery();
         sandbox
     }
 
     /// One that contains no file at all: an offline root does not need the recovery unit.
-    pub(crate) fn without_package(tops: &[&str]) -> Self {
+    pub fn without_package(tops: &[&str]) -> Self {
         let sandbox = Self {
             dir: temporary(),
             mounts: tops.iter().map(|top| at(top)).collect(),
@@ -215,8 +213,8 @@ impl Sandbox {
         std::os::unix::fs::symlink("../machinist-recover.service", link).unwrap();
     }
 
-    pub(crate) fn write_recovery_units(&self) {
-        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
+    pub fn write_recovery_units(&self) {
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../../systemd");
         for unit in ["machinist-recover.service", "machinist-guard.service"] {
             let text = std::fs::read_to_string(format!("{own}/{unit}")).unwrap();
             self.write(&format!("/usr/lib/systemd/system/{unit}"), &text);
@@ -224,12 +222,12 @@ impl Sandbox {
     }
 
     /// One that holds exactly `tree`.
-    pub(crate) fn holding(tree: &TreeSnapshot, tops: &[&str]) -> Self {
+    pub fn holding(tree: &TreeSnapshot, tops: &[&str]) -> Self {
         Self::holding_in(temporary(), tree, tops)
     }
 
     /// The same in a directory of the test's own.
-    pub(crate) fn holding_in(dir: tempfile::TempDir, tree: &TreeSnapshot, tops: &[&str]) -> Self {
+    pub fn holding_in(dir: tempfile::TempDir, tree: &TreeSnapshot, tops: &[&str]) -> Self {
         let sandbox = Self {
             dir,
             mounts: tops.iter().map(|top| at(top)).collect(),
@@ -241,7 +239,7 @@ impl Sandbox {
     }
 
     /// A handle of its own, as a new process would have.
-    pub(crate) fn root(&self) -> Root {
+    pub fn root(&self) -> Root {
         let root = Root::open(self.dir.path()).unwrap();
         let root = match self.mounts.is_empty() {
             true => root,
@@ -254,23 +252,23 @@ impl Sandbox {
     }
 
     /// The same without `RENAME_EXCHANGE`.
-    pub(crate) fn without_exchange(mut self) -> Self {
+    pub fn without_exchange(mut self) -> Self {
         self.no_exchange = true;
         self
     }
 
-    pub(crate) fn path(&self, below: &str) -> PathBuf {
+    pub fn path(&self, below: &str) -> PathBuf {
         self.dir.path().join(below.trim_start_matches('/'))
     }
 
-    pub(crate) fn write(&self, path: &str, text: &str) {
+    pub fn write(&self, path: &str, text: &str) {
         let to = self.path(path);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
         std::fs::write(to, text).unwrap();
     }
 
     /// The account files of a small machine, with oddities of real ones.
-    pub(crate) fn with_accounts(self) -> Self {
+    pub fn with_accounts(self) -> Self {
         for (path, text, mode) in [
             (
                 "/etc/passwd",
@@ -299,26 +297,26 @@ impl Sandbox {
         self
     }
 
-    pub(crate) fn read(&self, path: &str) -> Option<String> {
+    pub fn read(&self, path: &str) -> Option<String> {
         std::fs::read_to_string(self.path(path)).ok()
     }
 
-    pub(crate) fn journal(&self) -> Journal {
+    pub fn journal(&self) -> Journal {
         store::peek(&self.root()).unwrap()
     }
 
     /// Everything but machinist's own state directory.
-    pub(crate) fn tree(&self) -> TreeSnapshot {
+    pub fn tree(&self) -> TreeSnapshot {
         seen(&TreeSnapshot::capture(&self.root()).unwrap())
     }
 
     /// Runs an offline update to its end.
-    pub(crate) fn apply(&self, config: &Written) -> Arc<UpdateReport> {
+    pub fn apply(&self, config: &Written) -> Arc<UpdateReport> {
         apply(&self.root(), config).unwrap()
     }
 
     /// Like [`Sandbox::apply`], and asserts that it succeeds and leaves nothing open.
-    pub(crate) fn applied(&self, config: &Written) -> Arc<UpdateReport> {
+    pub fn applied(&self, config: &Written) -> Arc<UpdateReport> {
         let report = self.apply(config);
         assert_eq!(report.failure, None);
         let journal = self.journal();
@@ -330,26 +328,26 @@ impl Sandbox {
 }
 
 /// The error of a file system that does not support `RENAME_EXCHANGE`.
-pub(crate) fn no_exchange(op: &FsOp) -> Option<io::Error> {
+pub fn no_exchange(op: &FsOp) -> Option<io::Error> {
     let exchange = matches!(op.act, FsOpKind::Exchange(_));
     exchange.then(|| io::Error::from_raw_os_error(nix::libc::EINVAL))
 }
 
 /// A tree as other processes see it: without the state directory.
-pub(crate) fn seen(tree: &TreeSnapshot) -> TreeSnapshot {
+pub fn seen(tree: &TreeSnapshot) -> TreeSnapshot {
     let own = at("/var/lib/machinist");
     tree.without(|path| path.is_under(&own))
 }
 
 /// A tree without the staged files of an unfinished update.
-pub(crate) fn without_staging(tree: &TreeSnapshot) -> TreeSnapshot {
+pub fn without_staging(tree: &TreeSnapshot) -> TreeSnapshot {
     let staged = |path: &AbsPath| path.components().any(|name| name == ".machinist");
     let own = at("/var/lib/machinist");
     tree.without(|path| staged(path) || path.is_under(&own))
 }
 
 /// The differences between two trees, as text.
-pub(crate) fn difference(one: &TreeSnapshot, other: &TreeSnapshot) -> String {
+pub fn difference(one: &TreeSnapshot, other: &TreeSnapshot) -> String {
     let mut lines = String::new();
     let short = |node: Option<&machinist_rootfs::SnapshotNode>| match node {
         None => "nothing".to_owned(),
@@ -378,7 +376,7 @@ pub(crate) fn difference(one: &TreeSnapshot, other: &TreeSnapshot) -> String {
     lines
 }
 
-pub(crate) fn conduct(live: bool) -> ReconcilerOptions {
+pub fn conduct(live: bool) -> ReconcilerOptions {
     ReconcilerOptions {
         reboot: RebootPolicy::Auto,
         verify_timeout: Duration::from_secs(60),
@@ -399,12 +397,12 @@ pub(crate) fn conduct(live: bool) -> ReconcilerOptions {
 }
 
 /// The same as `machinist apply` on an offline root.
-pub(crate) fn apply(root: &Root, config: &Written) -> Result<Arc<UpdateReport>, UpdateError> {
+pub fn apply(root: &Root, config: &Written) -> Result<Arc<UpdateReport>, UpdateError> {
     once(root, None::<Nobody>, conduct(false), config)
 }
 
 /// Runs one update to its end.
-pub(crate) fn once(
+pub fn once(
     root: &Root,
     services: Option<impl Services>,
     conduct: ReconcilerOptions,
@@ -422,7 +420,7 @@ pub(crate) fn once(
 }
 
 /// On a running machine where every change restarts one unit.
-pub(crate) fn restarting(unit: &str) -> ReconcilerOptions {
+pub fn restarting(unit: &str) -> ReconcilerOptions {
     let entry = |path: &str| {
         let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});
         serde_json::json!({"path": path, "actions": [restart]})
@@ -436,7 +434,7 @@ pub(crate) fn restarting(unit: &str) -> ReconcilerOptions {
 }
 
 /// Like [`restarting`], after a drain.
-pub(crate) fn draining(unit: &str) -> ReconcilerOptions {
+pub fn draining(unit: &str) -> ReconcilerOptions {
     let entry = |path: &str| {
         let restart = serde_json::json!({"type": "Restart", "restart": {"serviceName": unit}});
         serde_json::json!({"path": path, "actions": [{"type": "Drain"}, restart]})

@@ -21,7 +21,7 @@ const FILE: &str = "/proc/cluster";
 
 /// The API server's side of a node, and the device allocation.
 #[derive(Clone)]
-pub(crate) struct NodeDouble {
+pub struct NodeDouble {
     file: PathBuf,
     knobs: Arc<Mutex<Knobs>>,
     changed: Arc<Notify>,
@@ -48,12 +48,12 @@ struct Knobs {
 }
 
 impl NodeDouble {
-    pub(crate) fn of(sandbox: &Sandbox) -> Self {
+    pub fn of(sandbox: &Sandbox) -> Self {
         Self::at(sandbox.path(FILE))
     }
 
     /// The same node, for a process that knows only the directory.
-    pub(crate) fn below(root: &std::path::Path) -> Self {
+    pub fn below(root: &std::path::Path) -> Self {
         Self::at(root.join(FILE.trim_start_matches('/')))
     }
 
@@ -67,7 +67,7 @@ impl NodeDouble {
 
     /// The changes of the node, in order: `cordon NAME`, `drain`, `uncordon NAME`. Requests that
     /// change nothing are not logged.
-    pub(crate) fn log(&self) -> Vec<String> {
+    pub fn log(&self) -> Vec<String> {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
@@ -79,7 +79,7 @@ impl NodeDouble {
     }
 
     /// Whether the node is cordoned.
-    pub(crate) fn is_cordoned(&self) -> bool {
+    pub fn is_cordoned(&self) -> bool {
         let log = self.log();
         let last = log.iter().rfind(|what| what.contains("cordon"));
         last.is_some_and(|what| what.starts_with("cordon"))
@@ -93,38 +93,38 @@ impl NodeDouble {
 
     /// Makes a request fail this often: `cordon`, the change of device allocation, `check_step`,
     /// `reboot` (the permission) or `uncordon`.
-    pub(crate) fn fails(&self, request: &'static str, times: u32, again: bool) {
+    pub fn fails(&self, request: &'static str, times: u32, again: bool) {
         let failing = (times, Reason::ManagerUnreachable, again);
         self.with(|knobs| knobs.failing.insert(request, failing));
     }
 
     /// Adds a pod that cannot be evicted, or removes it.
-    pub(crate) fn blocks(&self, blocked: bool) {
+    pub fn blocks(&self, blocked: bool) {
         self.with(|knobs| knobs.blocked = blocked);
     }
 
     /// This often, new pods arrive before the final check; they can be evicted once nothing
     /// `blocks` any more.
-    pub(crate) fn refills(&self, times: u32) {
+    pub fn refills(&self, times: u32) {
         self.with(|knobs| knobs.refills = times);
     }
 
     /// The cluster permits no update to begin earlier.
-    pub(crate) fn not_before(&self, earliest: jiff::Timestamp) {
+    pub fn not_before(&self, earliest: jiff::Timestamp) {
         self.with(|knobs| knobs.earliest = Some(earliest));
     }
 
     /// Permits steps only towards a config of this name.
-    pub(crate) fn desires(&self, name: &str) {
+    pub fn desires(&self, name: &str) {
         self.with(|knobs| knobs.desired = Some(name.to_owned()));
     }
 
-    pub(crate) fn is_control_plane_node(&self) {
+    pub fn is_control_plane_node(&self) {
         self.with(|knobs| knobs.control_plane = true);
     }
 
     /// These pods still use a device.
-    pub(crate) fn held_by(&self, pods: &[&str]) {
+    pub fn held_by(&self, pods: &[&str]) {
         let held = |name: &&str| Blocker {
             name: (*name).to_owned(),
             reason: Reason::DeviceHeld,
@@ -134,22 +134,22 @@ impl NodeDouble {
     }
 
     /// These units use devices and have to be stopped.
-    pub(crate) fn stops(&self, units: &[&str]) {
+    pub fn stops(&self, units: &[&str]) {
         self.with(|knobs| knobs.stop_units = units.iter().map(|unit| (*unit).to_owned()).collect());
     }
 
     /// How often a drain was cancelled.
-    pub(crate) fn taken_back(&self) -> usize {
+    pub fn taken_back(&self) -> usize {
         self.with(|knobs| knobs.taken_back)
     }
 
     /// The recorded changes of device allocation, in order.
-    pub(crate) fn lendings(&self) -> Vec<DeviceUsers> {
+    pub fn lendings(&self) -> Vec<DeviceUsers> {
         self.with(|knobs| knobs.lendings.clone())
     }
 
     /// The time already spent at the start of each drain.
-    pub(crate) fn drains(&self) -> Vec<Duration> {
+    pub fn drains(&self) -> Vec<Duration> {
         self.with(|knobs| knobs.spent.clone())
     }
 
@@ -312,7 +312,7 @@ impl NodePort for NodeDouble {
 }
 
 /// The pod that cannot be evicted.
-pub(crate) fn stubborn() -> Blocker {
+pub fn stubborn() -> Blocker {
     Blocker {
         kind: "Pod".to_owned(),
         namespace: "default".to_owned(),

@@ -8,30 +8,30 @@ use crate::{
     stepwise_update::ByHand,
 };
 
-pub(crate) const MOUNTS: &[&str] = &["/data", "/etc"];
+pub const MOUNTS: &[&str] = &["/data", "/etc"];
 
 /// A machine on the old config, and the expected trees of the update to the new config.
-pub(crate) struct Case {
-    pub(crate) from: Written,
-    pub(crate) to: Written,
+pub struct Case {
+    pub from: Written,
+    pub to: Written,
     /// The whole tree, including the state directory.
-    pub(crate) start: TreeSnapshot,
+    pub start: TreeSnapshot,
     /// Before the update, without the state directory.
-    pub(crate) old: TreeSnapshot,
+    pub old: TreeSnapshot,
     /// After the update, without the state directory.
-    pub(crate) new: TreeSnapshot,
+    pub new: TreeSnapshot,
     /// After the commit, before directories that are no longer needed are removed.
-    pub(crate) committed: TreeSnapshot,
+    pub committed: TreeSnapshot,
     /// After the updates in between, if there are any.
-    pub(crate) between: Vec<TreeSnapshot>,
+    pub between: Vec<TreeSnapshot>,
     mounts: &'static [&'static str],
     /// Its file systems do not support `RENAME_EXCHANGE`.
-    pub(crate) no_exchange: bool,
+    pub no_exchange: bool,
 }
 
 impl Case {
     /// Files, links, directories: created, changed, exchanged for one another, removed, restored.
-    pub(crate) fn everything() -> Self {
+    pub fn everything() -> Self {
         let sandbox = Sandbox::with_mounts(MOUNTS);
         for (path, text) in [
             ("/etc/motd", "found\n"),
@@ -56,7 +56,7 @@ impl Case {
     }
 
     /// Few operations: a tree, a link, a removal, a file on another mount.
-    pub(crate) fn small() -> Self {
+    pub fn small() -> Self {
         const TWO: &[&str] = &["/data"];
         let sandbox = Sandbox::with_mounts(TWO);
         sandbox.write("/data/found", "found\n");
@@ -69,14 +69,14 @@ impl Case {
     }
 
     /// A user is added, with a home, a key and a password, next to a changed file.
-    pub(crate) fn user_comes() -> Self {
+    pub fn user_comes() -> Self {
         let sandbox = Sandbox::new().with_accounts();
         let from = config("from").file("/etc/motd", "first\n", 0o644);
         Self::of(sandbox, from, Self::with_ann(), &[])
     }
 
     /// The same user is removed; the home stays.
-    pub(crate) fn user_goes() -> Self {
+    pub fn user_goes() -> Self {
         let sandbox = Sandbox::new().with_accounts();
         let to = config("to").file("/etc/motd", "third\n", 0o644);
         Self::of(sandbox, Self::with_ann(), to, &[])
@@ -90,7 +90,7 @@ impl Case {
     }
 
     /// More objects than are synced one by one.
-    pub(crate) fn large() -> Self {
+    pub fn large() -> Self {
         const TWO: &[&str] = &["/data"];
         let sandbox = Sandbox::with_mounts(TWO);
         let mut from = config("from");
@@ -118,7 +118,7 @@ impl Case {
         Self::of(sandbox, from, to, TWO)
     }
 
-    pub(crate) fn of(
+    pub fn of(
         sandbox: Sandbox,
         from: Written,
         to: Written,
@@ -128,7 +128,7 @@ impl Case {
     }
 
     /// From one config to another, with others in between.
-    pub(crate) fn through(
+    pub fn through(
         sandbox: Sandbox,
         from: Written,
         between: &[Written],
@@ -161,7 +161,7 @@ impl Case {
     }
 
     /// The same on file systems without `RENAME_EXCHANGE`.
-    pub(crate) fn without_exchange(self) -> Self {
+    pub fn without_exchange(self) -> Self {
         Self {
             no_exchange: true,
             ..self
@@ -176,24 +176,24 @@ impl Case {
     }
 
     /// The machine on the old config.
-    pub(crate) fn sandbox(&self) -> Sandbox {
+    pub fn sandbox(&self) -> Sandbox {
         self.as_it_is(Sandbox::holding(&self.start, self.mounts))
     }
 
     /// The same on a file system of the test's own.
-    pub(crate) fn sandbox_on(&self, disk: &std::path::Path) -> Sandbox {
+    pub fn sandbox_on(&self, disk: &std::path::Path) -> Sandbox {
         let dir = tempfile::tempdir_in(disk).unwrap();
         self.as_it_is(Sandbox::holding_in(dir, &self.start, self.mounts))
     }
 
     /// A machine that holds this tree.
-    pub(crate) fn holding(&self, tree: &TreeSnapshot) -> Sandbox {
+    pub fn holding(&self, tree: &TreeSnapshot) -> Sandbox {
         self.as_it_is(Sandbox::holding(tree, self.mounts))
     }
 
     /// Whether the tree is either the old or the new one to other processes; staged files are
     /// ignored.
-    pub(crate) fn is_old_or_new(&self, tree: &TreeSnapshot) -> bool {
+    pub fn is_old_or_new(&self, tree: &TreeSnapshot) -> bool {
         let tree = without_staging(tree);
         [&self.old, &self.committed, &self.new]
             .into_iter()
@@ -203,7 +203,7 @@ impl Case {
 }
 
 /// The config that [`Case::everything`] leads to.
-pub(crate) fn wanted() -> Written {
+pub fn wanted() -> Written {
     config("to")
         .file("/etc/motd", "second\n", 0o640)
         .file("/etc/found", "replaced\n", 0o644)
@@ -230,7 +230,7 @@ fn committed(sandbox: &Sandbox, to: &Written) -> TreeSnapshot {
 
 /// A tree without the state directory, with the names below `originals/` made equal, because they
 /// contain the time.
-pub(crate) fn plain(tree: &TreeSnapshot) -> TreeSnapshot {
+pub fn plain(tree: &TreeSnapshot) -> TreeSnapshot {
     let mut counts = std::collections::BTreeMap::<String, u32>::new();
     let rename = |path: &AbsPath, node: &SnapshotNode| {
         let Some((holder, _)) = path.as_str().split_once("/.machinist/originals/") else {

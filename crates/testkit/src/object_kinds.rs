@@ -3,7 +3,7 @@
 use machinist_ignition::{ConfigRules, MachineConfig, Overwrite};
 
 /// The machine's objects before any config, as lines of a golden `before.txt`.
-pub(crate) const FOUND: [&str; 8] = [
+pub const FOUND: [&str; 8] = [
     "",
     "/etc/p file 600 \"theirs\\n\"",
     "/etc/p file 644 \"\"",
@@ -15,7 +15,7 @@ pub(crate) const FOUND: [&str; 8] = [
 ];
 
 /// Entries for the file `/etc/p`.
-pub(crate) const FILES: [&str; 9] = [
+pub const FILES: [&str; 9] = [
     "",
     r#"{"path": "/etc/p"}"#,
     r#"{"path": "/etc/p", "contents": {}}"#,
@@ -28,7 +28,7 @@ pub(crate) const FILES: [&str; 9] = [
 ];
 
 /// Entries for the directory `/srv/d`.
-pub(crate) const DIRECTORIES: [&str; 4] = [
+pub const DIRECTORIES: [&str; 4] = [
     "",
     r#"{"path": "/srv/d"}"#,
     r#"{"path": "/srv/d", "mode": 448}"#,
@@ -36,12 +36,12 @@ pub(crate) const DIRECTORIES: [&str; 4] = [
 ];
 
 /// Any entries.
-pub(crate) fn any(numbers: &mut Numbers) -> (&'static str, &'static str) {
+pub fn any(numbers: &mut Numbers) -> (&'static str, &'static str) {
     let file = FILES[numbers.below(FILES.len())];
     (file, DIRECTORIES[numbers.below(DIRECTORIES.len())])
 }
 
-pub(crate) fn config(file: &str, directory: &str) -> MachineConfig {
+pub fn config(file: &str, directory: &str) -> MachineConfig {
     let text = format!(
         r#"{{"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
              "metadata": {{"name": "test"}},
@@ -57,10 +57,10 @@ pub(crate) fn config(file: &str, directory: &str) -> MachineConfig {
 }
 
 /// A sequence of small pseudo-random numbers, determined by its seed.
-pub(crate) struct Numbers(pub(crate) u64);
+pub struct Numbers(pub u64);
 
 impl Numbers {
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         let step = self.0.wrapping_mul(6_364_136_223_846_793_005);
         self.0 = step.wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end

@@ -4,12 +4,12 @@
 use serde_json::{Value, json};
 
 /// The file in which machine-config-daemon keeps the config that is on disk.
-pub(crate) const CURRENT_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
+pub const CURRENT_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
 /// The file with the parts of a MachineConfig that are not Ignition's, read at the first boot.
-pub(crate) const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
+pub const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 
 /// A rendered config with all fields that no update can change, its disk, and a file.
-pub(crate) fn rendered(name: &str, disk: &str) -> Value {
+pub fn rendered(name: &str, disk: &str) -> Value {
     let image = format!("quay.io/openshift/os@sha256:{}", "a".repeat(64));
     json!({
         "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",

@@ -1,7 +1,5 @@
 //! A fake machine at the other end of a socket pair: PID 1, logind, timedated and as much of a bus
 //! as a connection needs. The code under test speaks to it through real connections.
-//!
-//! Include it with `#[path = "support/fake_systemd.rs"] mod fake_systemd;`.
 
 #![allow(
     dead_code,
@@ -11,9 +9,7 @@
     reason = "shared by tests that each use a part of it; a broken pretence should panic"
 )]
 
-#[path = "fake_systemd/interfaces.rs"]
 mod interfaces;
-#[path = "fake_systemd/model.rs"]
 mod model;
 
 use std::{

@@ -27,41 +27,37 @@ use tonic::{
     transport::{Channel, Server},
 };
 
-#[path = "fake_kubelet/accounts.rs"]
 mod accounts;
-#[path = "fake_kubelet/admission.rs"]
 mod admission;
-#[path = "fake_kubelet/registration.rs"]
 mod registration;
-#[path = "fake_kubelet/watcher.rs"]
 mod watcher;
 
 use accounts::CHECKPOINT;
-pub(crate) use accounts::{Books, Known};
+pub use accounts::{Books, Known};
 use registration::Service;
 
 /// How a double misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Knobs {
+pub struct Knobs {
     /// The first registrations, this many, are answered, but `ListAndWatch` is not called.
-    pub(crate) forget_streams: usize,
+    pub forget_streams: usize,
     /// The first registrations, this many, are refused.
-    pub(crate) refuse: usize,
+    pub refuse: usize,
     /// Delay between a registration and its answer.
-    pub(crate) answer_late: Duration,
+    pub answer_late: Duration,
     /// Delay between the answer to a registration and the `ListAndWatch` call.
-    pub(crate) stream_late: Duration,
+    pub stream_late: Duration,
     /// Its plugin watcher accepts device plugins, too; drivers have a watcher of their own in these
     /// tests.
-    pub(crate) watches: bool,
+    pub watches: bool,
     /// Delay between `bind` and `listen`.
-    pub(crate) listen_late: Duration,
+    pub listen_late: Duration,
     /// Its start removes every file and not only sockets, as kubelet 1.26 does.
-    pub(crate) removes_files: bool,
+    pub removes_files: bool,
 }
 
 /// A running kubelet. Dropping it kills it: all its tasks end, and the socket file stays.
-pub(crate) struct KubeletDouble {
+pub struct KubeletDouble {
     directory: PathBuf,
     service: Service,
     /// A runtime of its own, so that no connection outlives it.
@@ -80,11 +76,11 @@ impl Drop for KubeletDouble {
 
 impl KubeletDouble {
     /// Starts like the real one: creates the directory, removes old sockets, creates its own.
-    pub(crate) async fn start(root: &Path) -> Self {
+    pub async fn start(root: &Path) -> Self {
         Self::start_with(root, Knobs::default()).await
     }
 
-    pub(crate) async fn start_with(root: &Path, knobs: Knobs) -> Self {
+    pub async fn start_with(root: &Path, knobs: Knobs) -> Self {
         let directory = root.join("var/lib/kubelet/device-plugins");
         std::fs::create_dir_all(&directory).unwrap();
         wipe(&directory, &knobs);
@@ -116,13 +112,13 @@ impl KubeletDouble {
     }
 
     /// The current state of its resources.
-    pub(crate) fn books(&self) -> Books {
+    pub fn books(&self) -> Books {
         self.service.books.borrow().clone()
     }
 
     /// Capacity and allocatable count of a resource as reported to the Node, or `None` when it was
     /// never registered.
-    pub(crate) fn counts(&self, resource: &str) -> Option<(usize, usize)> {
+    pub fn counts(&self, resource: &str) -> Option<(usize, usize)> {
         let books = self.service.books.borrow();
         let known = books.get(resource).map(Known::counts);
         let remembered = self.service.remembered.contains(resource);
@@ -130,7 +126,7 @@ impl KubeletDouble {
     }
 
     /// Waits until the state satisfies `wanted`; panics with the state after five seconds.
-    pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Books) -> bool) -> Books {
+    pub async fn until(&self, what: &str, wanted: impl Fn(&Books) -> bool) -> Books {
         let mut books = self.service.books.subscribe();
         let waiting = books.wait_for(|books| wanted(books));
         match tokio::time::timeout(Duration::from_secs(5), waiting).await {
@@ -140,12 +136,12 @@ impl KubeletDouble {
     }
 
     /// How many registrations it has received.
-    pub(crate) fn asked(&self) -> usize {
+    pub fn asked(&self) -> usize {
         *self.service.asked.borrow()
     }
 
     /// Waits for this many registrations.
-    pub(crate) async fn until_asked(&self, times: usize) {
+    pub async fn until_asked(&self, times: usize) {
         let mut asked = self.service.asked.subscribe();
         let waiting = asked.wait_for(|asked| *asked >= times);
         let waited = tokio::time::timeout(Duration::from_secs(5), waiting).await;
@@ -153,22 +149,22 @@ impl KubeletDouble {
     }
 
     /// Closes the connection to the plugin of a resource, though the plugin still runs.
-    pub(crate) fn let_go(&self, resource: &str) {
+    pub fn let_go(&self, resource: &str) {
         self.service.disconnect(resource);
     }
 
     /// A client of the plugin that is registered for `resource`.
-    pub(crate) fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
+    pub fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
         DevicePluginClient::new(self.channel(resource))
     }
 
     /// The connection to that plugin.
-    pub(crate) fn channel(&self, resource: &str) -> Channel {
+    pub fn channel(&self, resource: &str) -> Channel {
         self.service.channels.lock().unwrap()[resource].clone()
     }
 
     /// The last step of admission: the `Allocate` call.
-    pub(crate) async fn allocate(
+    pub async fn allocate(
         &self,
         resource: &str,
         ids: &[&str],
@@ -183,7 +179,7 @@ impl KubeletDouble {
     }
 
     /// The sockets of plugins in its directory.
-    pub(crate) fn sockets(&self) -> Vec<String> {
+    pub fn sockets(&self) -> Vec<String> {
         let names = std::fs::read_dir(&self.directory).unwrap();
         let mut names: Vec<_> = names
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -1,0 +1,29 @@
+//! Doubles of the programs around the agent, and machines in temporary directories, for
+//! integration tests.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::expect_used,
+    clippy::new_without_default,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    missing_debug_implementations,
+    missing_docs,
+    reason = "a test may panic and print, and plays the programs that make files and devices"
+)]
+
+pub mod device_host;
+pub mod fake_claims;
+pub mod fake_kubelet;
+pub mod fake_systemd;
+pub mod first_config;
+pub mod node;
+mod null_services;
+pub mod object_kinds;
+pub mod pod_resources;
+pub mod sandbox;
+pub mod scripted_services;
+pub mod stepwise_update;
+pub mod update_case;
+pub mod vendor_program;

@@ -1,0 +1,6 @@
+//! The API server: Nodes, drains, pools, and the machine-config-daemon.
+
+mod cluster;
+mod drain;
+mod fleet;
+mod handover;
