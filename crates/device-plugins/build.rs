@@ -4,6 +4,7 @@ use std::{env, fs, path::PathBuf};
 
 /// The directory of the wire contracts.
 const PROTO: &str = "../../proto";
+
 /// Each file is one API; `src/kubelet/api.rs` includes the generated code.
 const KUBELET: &[&str] = &[
     "deviceplugin/v1beta1.proto",
