@@ -105,8 +105,8 @@ worker: 1 unavailable, maximum 1
     let told = json_of(&machinist(&api, &["status", "--pool", "worker", "-o", "json"]).await);
     let pool = &told["pools"][0];
     assert_eq!(told["pools"].as_array().unwrap().len(), 1);
-    assert_eq!(pool["computed"]["machineCount"], 2);
-    assert_eq!(pool["written"]["machineCount"], 3);
+    assert_eq!(pool["observed"]["machineCount"], 2);
+    assert_eq!(pool["reported"]["machineCount"], 3);
     assert_eq!(pool["maxUnavailable"], 1);
     assert_eq!(
         pool["nodes"][1]["blockedBy"][0]["reason"],
@@ -211,11 +211,11 @@ async fn a_node_whose_agent_is_gone_is_not_ready_whatever_was_said_last() {
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let told = json_of(&output);
     assert_eq!(
-        (&told["ready"], &told["silent"]),
+        (&told["ready"], &told["stale"]),
         (&json!(true), &json!(true))
     );
     let output = machinist(&api, &["status", "--node", "worker-2", "-o", "json"]).await;
-    assert_eq!(json_of(&output)["silent"], json!(false));
+    assert_eq!(json_of(&output)["stale"], json!(false));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -73,7 +73,7 @@ async fn nobody_there_is_known_at_once_and_may_be_asked_again() {
     let error = systemd.failed_units().await.unwrap_err();
     assert!(began.elapsed() < Duration::from_millis(10));
     assert_eq!(
-        (error.reason(), error.again()),
+        (error.reason(), error.is_retryable()),
         (Reason::ManagerUnreachable, true)
     );
     machine.set_up(true, false);

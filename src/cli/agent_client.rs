@@ -60,7 +60,7 @@ pub(super) fn apply_through_agent(
     let taken = submit_config(&context.root, how.by, &config.name, &text)?;
     let progress = UpdateProgressLine::new(how.output);
     let digest = digest.to_string();
-    let ended = follow(context, taken.asked, &digest, &progress);
+    let ended = follow(context, taken.requested, &digest, &progress);
     let ended = short()?.block_on(ended)?;
     drop(progress);
     let known = before.updates.first().map(|update| &update.id);
@@ -84,10 +84,10 @@ fn plan(context: &ConfigContext, config: &MachineConfig) -> anyhow::Result<Optio
     }
 }
 
-/// Waits until the agent has received request `asked` and is idle, or cannot continue on its own.
+/// Waits until the agent has received request `requested` and is idle, or cannot continue on its own.
 async fn follow(
     context: &ConfigContext,
-    asked: u64,
+    requested: u64,
     digest: &str,
     progress: &UpdateProgressLine,
 ) -> anyhow::Result<Status> {
@@ -109,7 +109,7 @@ async fn follow(
                     "RebootPending" => wanted,
                     _ => false,
                 };
-                if rests && (status.asked >= asked || restarted && wanted) {
+                if rests && (status.requested >= requested || restarted && wanted) {
                     return Ok(status);
                 }
             }

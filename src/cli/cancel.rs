@@ -194,7 +194,7 @@ async fn follow(
             },
             // The request is stored on the Node, so an API server that is temporarily unreachable
             // does not revoke it.
-            Err(error) if error.again() && error.code() != 404 => Some(error),
+            Err(error) if error.is_retryable() && error.code() != 404 => Some(error),
             Err(error) => return Err(error),
         };
         if !args.timeout.is_zero() && begun.elapsed() >= args.timeout {

@@ -219,7 +219,7 @@ impl ConfigContext {
             && match refusal.reason {
                 Reason::ReadOnly
                 | Reason::Immutable
-                | Reason::MountPointInTheWay
+                | Reason::TargetIsMountPoint
                 | Reason::NoProviderForKernelArguments
                 | Reason::NoProviderForOSImage
                 | Reason::NoProviderForExtensions

@@ -14,7 +14,7 @@ use super::{
 use machinist_base::reason::Reason;
 use machinist_status::{
     Finding, JOURNAL_TOO_NEW_ADVICE, JOURNAL_UNREADABLE_ADVICE, explain,
-    settings::{Fragment, Job},
+    settings::{AgentRole, Fragment},
 };
 use machinist_update::{
     pinned_config::PinnedConfig,
@@ -65,9 +65,9 @@ pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
 fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
     let context = ConfigContext::open(global, Fragment::default(), false)?;
     let mut found = Vec::new();
-    if !context.settings.does(Job::Config) {
+    if !context.settings.has_role(AgentRole::Config) {
         found.push(Finding::plain(
-            "the agent applies no configs: the setting `jobs` does not include config",
+            "the agent applies no configs: the setting `roles` does not include config",
             "see: machinist settings",
         ));
     }

@@ -27,7 +27,7 @@ current config, uncordons it, and deletes machinist's own state. No managed file
 update and, without --force, if the disk differs from the config, because that daemon would report the node as \
 degraded.
 
-Run on the machine itself, after its agent was stopped or config was removed from its jobs.
+Run on the machine itself, after its agent was stopped or config was removed from its roles.
 
 Example:
   machinist release --yes")]

@@ -79,7 +79,7 @@ fn rollback_beside_an_agent_stays_also_after_a_restart_until_the_source_says_som
         "failure",
         "devices[]",
         "deviceProblems[]",
-        "zeroResources[]",
+        "orphanedResources[]",
         "vendors[]",
         "config.drift[]",
         "updates[].actions[]",

@@ -167,7 +167,7 @@ fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
     let unseen = [
         "blockers[]",
         "deviceProblems[]",
-        "zeroResources[]",
+        "orphanedResources[]",
         "vendors[]",
         "held.",
         "updates[].actions[]",

@@ -144,7 +144,7 @@ fn a_config_with_an_obstacle_is_applied_without_a_restart_when_the_obstacle_goes
     agent.says("KindDiffers");
     until("the refusal in the status", || {
         let failure = &agent.status()["failure"];
-        failure["code"] == "KindDiffers" && failure["again"] == true
+        failure["code"] == "KindDiffers" && failure["retryable"] == true
     });
     assert!(place.at("/etc/app/theirs").exists());
     let shown = place.machinist(&["status"]);

@@ -77,7 +77,7 @@ async fn a_refusal_that_stays_is_told_and_ends_when_the_token_comes() {
     server.accept_only("second");
     let error = get(&cluster).await.unwrap_err();
     assert_eq!(error.reason(), Reason::ApiServerUnauthorized);
-    assert!(error.again() && error.is_unauthorised());
+    assert!(error.is_retryable() && error.is_unauthorised());
     assert_eq!(
         server.heard().len(),
         2,
@@ -144,7 +144,7 @@ async fn what_goes_wrong_has_a_code_and_one_line() {
         server.trouble("GET", trouble.clone());
         let error = get(&cluster).await.unwrap_err();
         assert_eq!(error.reason(), reason, "{trouble:?}");
-        assert_eq!(error.again(), again, "{trouble:?}");
+        assert_eq!(error.is_retryable(), again, "{trouble:?}");
         let text = chain(&error);
         assert!(text.starts_with(said), "{trouble:?}: {text}");
         assert_eq!(server.heard().len(), before + 1, "{trouble:?}");

@@ -19,7 +19,7 @@ fn marked() -> Value {
             "machinist.dev/blocked-by",
             "shop/web-1 (DrainBlockedByBudget)",
         ),
-        ("machinist.dev/stands-back", "update"),
+        ("machinist.dev/owns-remediation-exclusion", "update"),
     ] {
         marked["metadata"]["annotations"][name] = json!(value);
     }
@@ -62,6 +62,18 @@ async fn what_is_ours_goes_and_nobody_elses() {
         writes,
         "a repeated call writes nothing"
     );
+}
+
+#[tokio::test]
+async fn the_remediation_label_with_the_former_mark_goes_too() {
+    let (server, own) = with_node().await;
+    let mut left = marked();
+    let notes = left["metadata"]["annotations"].as_object_mut().unwrap();
+    let value = notes.remove("machinist.dev/owns-remediation-exclusion");
+    notes.insert("machinist.dev/stands-back".to_owned(), value.unwrap());
+    server.put(NODE, left);
+    own.clean_up_node(false).await.unwrap().unwrap();
+    assert_eq!(without_version(server.object(NODE)), node());
 }
 
 #[tokio::test]

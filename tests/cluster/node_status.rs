@@ -349,7 +349,12 @@ async fn remediators_are_sent_away_and_called_back_but_never_by_somebody_elses_l
     kept.notices.send_replace(Some(standing("Done", false)));
     server.until("no label", |it| label(it).is_null()).await;
     let notes = server.object(NODE)["metadata"]["annotations"].clone();
-    assert!(notes.get("machinist.dev/stands-back").is_none(), "{notes}");
+    assert!(
+        notes
+            .get("machinist.dev/owns-remediation-exclusion")
+            .is_none(),
+        "{notes}"
+    );
 
     // Maintenance by another component.
     server.edit(NODE, |node| {
@@ -361,6 +366,41 @@ async fn remediators_are_sent_away_and_called_back_but_never_by_somebody_elses_l
     kept.notices.send_replace(Some(standing("Done", false)));
     server.until("done", |it| state(it, "Done")).await;
     assert_eq!(label(server), "true");
+}
+
+#[tokio::test]
+async fn the_former_mark_of_the_remediation_label_is_replaced_and_removed_like_the_new_one() {
+    const LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
+    let (former, mark) = (
+        "machinist.dev/stands-back",
+        "machinist.dev/owns-remediation-exclusion",
+    );
+    let standing = |state: &str, stand_back| DesiredNodeStatus {
+        stand_back,
+        ..notice(state, true)
+    };
+    let kept = kept(standing("Working", true), QUICK).await;
+    let server = &kept.server;
+    let note = |it: &Server, name: &str| it.object(NODE)["metadata"]["annotations"][name].clone();
+    let label = |it: &Server| it.object(NODE)["metadata"]["labels"][LABEL].clone();
+    let left_by_an_earlier_version = || {
+        server.edit(NODE, |node| {
+            let notes = node["metadata"]["annotations"].as_object_mut().unwrap();
+            notes.remove(mark);
+            notes.insert(former.to_owned(), json!("update"));
+            node["metadata"]["labels"][LABEL] = json!("true");
+        });
+    };
+    server.until("the label", |it| label(it) == "true").await;
+    left_by_an_earlier_version();
+    let replaced = |it: &Server| note(it, mark) == "update" && note(it, former).is_null();
+    server.until("the new mark alone", replaced).await;
+    assert_eq!(label(server), "true");
+
+    left_by_an_earlier_version();
+    kept.notices.send_replace(Some(standing("Done", false)));
+    server.until("no label", |it| label(it).is_null()).await;
+    assert!(note(server, mark).is_null() && note(server, former).is_null());
 }
 
 #[tokio::test]

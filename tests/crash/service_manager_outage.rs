@@ -35,11 +35,11 @@ const PHASES: [(Course, Phase); 9] = [
     (Course::Restart, Phase::Waiting),
     (Course::Restart, Phase::Staging),
     (Course::Restart, Phase::Committing),
-    (Course::Restart, Phase::Acting),
+    (Course::Restart, Phase::RunningActions),
     (Course::Restart, Phase::Verifying),
     (Course::Reboot, Phase::RebootPending),
     (Course::Reboot, Phase::Booted),
-    (Course::Undo, Phase::Undoing),
+    (Course::Undo, Phase::RollingBack),
 ];
 
 #[test]
@@ -202,7 +202,7 @@ fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
         if course == Course::Undo {
             script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
         }
-        if phase == Phase::Acting {
+        if phase == Phase::RunningActions {
             // However long a job takes.
             script.hangs(&format!("Restart {UNIT}"));
         }

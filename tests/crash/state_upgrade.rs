@@ -203,15 +203,15 @@ fn points() -> Vec<Point> {
         (Course::Restart, Waiting),
         (Course::Restart, Staging),
         (Course::Restart, Committing),
-        (Course::Restart, Acting),
+        (Course::Restart, RunningActions),
         (Course::Restart, Verifying),
-        (Course::Reboot, Withholding),
+        (Course::Reboot, DisablingDevices),
         (Course::Reboot, Draining),
         (Course::Reboot, Drained),
         (Course::Reboot, RebootPending),
         (Course::Reboot, Verifying),
         (Course::Reboot, Uncordoning),
-        (Course::Undo, Undoing),
+        (Course::Undo, RollingBack),
     ];
     let entering = entering.map(|(course, phase)| Point {
         course,
@@ -223,7 +223,7 @@ fn points() -> Vec<Point> {
         after_the_reboot: false,
         place,
     };
-    let undone = before(Course::Undo, Place::Leaving(index(Undoing)));
+    let undone = before(Course::Undo, Place::Leaving(index(RollingBack)));
     let uncordoned = Point {
         after_the_reboot: true,
         ..before(Course::Reboot, Place::Leaving(index(Uncordoning)))

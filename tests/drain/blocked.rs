@@ -199,7 +199,10 @@ async fn in_a_namespace_that_ends_pods_are_asked_again_or_waited_for() {
     server.always("leaving", ends);
     let mut running = start(&server, unattended());
     let progress = running.until(|now| now.waits.len() == 2).await;
-    assert_eq!(progress.waits[1].what.reason(), Reason::DrainNamespaceEnds);
+    assert_eq!(
+        progress.waits[1].what.reason(),
+        Reason::NamespaceTerminating
+    );
     pass(seconds(8)).await;
     assert!(server.evictions("web").len() >= 2);
     assert!(

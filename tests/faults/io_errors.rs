@@ -288,7 +288,7 @@ fn a_disk_that_fills_up_at_any_moment_is_waited_for_on_one_config_or_the_other()
             match &report.failure {
                 Some(failure) => {
                     assert_eq!(failure.code, Reason::NoSpace, "{what}: {failure:?}");
-                    assert!(failure.again, "{what}");
+                    assert!(failure.retryable, "{what}");
                     // A rollback needs no space: nothing of the update is left on the machine.
                     let open = journal.transactions.iter();
                     let open: Vec<_> = open
@@ -329,10 +329,10 @@ fn a_disk_that_breaks_at_any_moment_is_waited_for() {
                 Reason::Io,
                 Reason::ReadOnly,
                 Reason::CommitFailed,
-                Reason::UndoFailed,
+                Reason::RollbackFailed,
             ];
             assert!(known.contains(&failure.code), "{what}: {failure:?}");
-            assert!(failure.again, "{what}: {failure:?}");
+            assert!(failure.retryable, "{what}: {failure:?}");
             disk.heal();
             driver.until_on(&case.to).await;
             driver.stop().await;

@@ -90,9 +90,9 @@ impl Guarded {
         let machine = &self.machine;
         println!("{}", machine.story().join("\n"));
         assert_eq!(status["updates"][0]["outcome"], "RolledBack", "{status:#}");
-        assert_eq!(status["updates"][0]["reason"], "MachineUnwell");
-        assert_eq!(status["failure"]["code"], "MachineUnwell");
-        assert_eq!(status["failure"]["again"], false);
+        assert_eq!(status["updates"][0]["reason"], "HealthRegressed");
+        assert_eq!(status["failure"]["code"], "HealthRegressed");
+        assert_eq!(status["failure"]["retryable"], false);
         let message = status["failure"]["message"].as_str().unwrap();
         assert!(message.contains(missing), "{message}");
         let shown = machine.exec(&["machinist", "history"]);
@@ -168,7 +168,7 @@ fn whatever_becomes_of_guard_agent_socket_and_power_the_machine_comes_back() {
     let status = machine.wait_status("the boot to be judged", wait::seconds(20), |status| {
         status["phase"] == "Verifying" && !status["failure"].is_null()
     });
-    assert_eq!(status["failure"]["code"], "MachineUnwell", "{status:#}");
+    assert_eq!(status["failure"]["code"], "HealthRegressed", "{status:#}");
     let pid = |unit: &str| machine.property(unit, "MainPID");
     assert_ne!(pid("machinist-guard"), "0");
     // The guard is killed and another process takes the lock before the guard is restarted. The

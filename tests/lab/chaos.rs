@@ -35,12 +35,12 @@ const OTHERS: &[&str] = &["/etc/.machinist", "/etc/cni", "/etc/lab"];
 /// Every phase that the journal shows while it lasts.
 const PHASES: &[&str] = &[
     "Cordoned",
-    "Withholding",
+    "DisablingDevices",
     "Draining",
     "Drained",
     "Staging",
     "Committing",
-    "Acting",
+    "RunningActions",
     "RebootPending",
     "Booted",
     "Verifying",

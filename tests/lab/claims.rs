@@ -182,7 +182,7 @@ fn stage() -> Stage {
     let cluster = Cluster::start(&lab().version);
     let kubeconfig = cluster.kubeconfig("machinist-claimed", "system:masters");
     let kubeconfig = std::fs::read(kubeconfig).unwrap();
-    let settings = "source: cluster\njobs: [devices, readiness]\n\
+    let settings = "source: cluster\nroles: [devices, readiness]\n\
          cluster: {node: claimed, kubeconfig: /etc/machinist/kubeconfig}\n";
     let machine = Machine::build("claimed")
         .machinist()

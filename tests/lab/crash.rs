@@ -188,7 +188,10 @@ impl Crashing {
             // PID 1 is killed a moment before the agent, which may have recorded that failure and
             // retries.
             let failure = &status["failure"];
-            assert!(failure.is_null() || failure["again"] == true, "{status:#}");
+            assert!(
+                failure.is_null() || failure["retryable"] == true,
+                "{status:#}"
+            );
             status["phase"] == "Idle"
                 && failure.is_null()
                 && config["current"] == config["desired"]

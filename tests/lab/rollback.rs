@@ -33,7 +33,7 @@ fn an_update_whose_service_dies_after_its_restart_is_taken_back_and_not_tried_ag
     println!("{}", machine.story().join("\n"));
     assert_eq!(status["updates"][0]["outcome"], "RolledBack", "{status:#}");
     assert_eq!(status["failure"]["code"], "UnitDied");
-    assert_eq!(status["failure"]["again"], false);
+    assert_eq!(status["failure"]["retryable"], false);
     assert_eq!(status["config"]["digest"], first["config"]["digest"]);
     assert_eq!(
         differences(&before, &machine.tree(TREES, &without)),

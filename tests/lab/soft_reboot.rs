@@ -120,7 +120,7 @@ fn a_config_that_is_not_well_after_a_soft_reboot_is_rebooted_once_more_and_taken
     });
     history(&machine);
     assert_eq!(
-        status["updates"][0]["reason"], "MachineUnwell",
+        status["updates"][0]["reason"], "HealthRegressed",
         "{status:#}"
     );
     assert_eq!(status["config"]["digest"], first["config"]["digest"]);

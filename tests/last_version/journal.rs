@@ -229,7 +229,7 @@ fn failure() -> UpdateFailure {
     UpdateFailure {
         code: Reason::JobFailed,
         message: "chronyd.service failed".to_owned(),
-        again: true,
+        retryable: true,
         digest: Some(Digest::of(b"new")),
     }
 }
@@ -342,6 +342,22 @@ fn every_reason_code_phase_and_state_of_device_allocation_is_read() {
     let named = |name: &String| Phase::named(name).unwrap_or_else(|| panic!("{name}"));
     let phases: Vec<Phase> = phases.iter().map(named).collect();
     fixture::in_order(&phases, &Phase::ALL);
+}
+
+#[test]
+fn the_history_of_the_last_version_is_shown_with_the_names_of_today() {
+    let renamed = [
+        ("Withholding", Phase::DisablingDevices),
+        ("Acting", Phase::RunningActions),
+        ("Undoing", Phase::RollingBack),
+    ];
+    for (former, phase) in renamed {
+        assert_eq!(Phase::named(former), Some(phase));
+        let stored = json!({"name": former, "started": "2026-11-21T12:00:00Z", "finished": null});
+        let read: PhaseRecord = serde_json::from_value(stored).unwrap();
+        assert_eq!(read.name, phase.name());
+        assert_ne!(read.name, former);
+    }
 }
 
 /// The config that is held, as this version parses it.

@@ -32,8 +32,8 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("update::phase", "", ""),
     wall(
         "update::journal",
-        "base plan rootfs",
-        "identity of a directory",
+        "base plan rootfs update::phase",
+        "identity of a directory, names of phases",
     ),
     wall(
         "update::os",

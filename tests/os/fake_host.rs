@@ -263,7 +263,7 @@ impl Agent {
         match fails && !swallows {
             true => Err(OsError::Failed {
                 step,
-                again: true,
+                retryable: true,
                 source: Box::new(Said("the disk is full")),
             }),
             false => Ok(()),
@@ -394,7 +394,7 @@ impl OsProvider for Agent {
     async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError> {
         let down = || OsError::Unreachable {
             image: image.clone(),
-            again: !self.host.breaks(Breaks::NeverAgain),
+            retryable: !self.host.breaks(Breaks::NeverAgain),
             source: Box::new(Said("connection refused")),
         };
         self.run(ProviderStep::Fetch, Some(limit))
@@ -409,7 +409,7 @@ impl OsProvider for Agent {
             }),
             None => Err(OsError::Unreachable {
                 image: image.clone(),
-                again: false,
+                retryable: false,
                 source: Box::new(Said("manifest unknown")),
             }),
         }

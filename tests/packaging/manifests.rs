@@ -215,7 +215,10 @@ fn openshift_keeps_its_own_kinds_and_the_job_of_its_own_daemon() {
     assert!(!kinds.contains("CustomResourceDefinition"), "{kinds:?}");
     assert!(!kinds.contains("MachineConfigPool"), "{kinds:?}");
     let text = fs::read_to_string(shipped("overlays/openshift/machinist.yaml")).unwrap();
-    assert_eq!(documents(&text)[0]["jobs"], json!(["devices", "readiness"]));
+    assert_eq!(
+        documents(&text)[0]["roles"],
+        json!(["devices", "readiness"])
+    );
     let may = allowed("overlays/openshift");
     assert!(may.iter().all(|(resource, _)| !resource.contains("pod")));
 }

@@ -38,7 +38,7 @@ fn a_name_that_one_unit_hands_to_another_is_the_new_units_in_the_plan() {
         ..Unit::default()
     };
     unit(&mut to, "g.service", off);
-    assert_eq!(reasons(&tree, &from, &to), [Reason::SameObject]);
+    assert_eq!(reasons(&tree, &from, &to), [Reason::DuplicateTarget]);
     to.units.retain(|name, _| name.as_str() == "e.service");
     assert_eq!(reasons(&tree, &from, &to), []);
 }
@@ -51,8 +51,11 @@ fn an_alias_is_free_where_it_leads_to_the_same_unit_and_not_where_the_file_name_
     unit(&mut to, "e.service", contents(alias, true));
     for (there, expected) in [
         ("/usr/lib/systemd/system/e.service", &[][..]),
-        ("/srv/e.service", &[Reason::SameObject]),
-        ("/usr/lib/systemd/user/e.service", &[Reason::SameObject]),
+        ("/srv/e.service", &[Reason::DuplicateTarget]),
+        (
+            "/usr/lib/systemd/user/e.service",
+            &[Reason::DuplicateTarget],
+        ),
     ] {
         let tree = Tree::new();
         tree.link("/etc/systemd/system/g.service", there);

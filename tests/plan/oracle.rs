@@ -109,7 +109,7 @@ fn plan_unless_taken(tree: &Tree, before: &MachineConfig, after: &MachineConfig)
     match machinist_plan::between(before, after, &observed, &Policies::default(), OFFLINE) {
         Ok(plan) => Some(plan),
         Err(refusals) => {
-            let taken = |refusal: &Refusal| refusal.reason == Reason::SameObject;
+            let taken = |refusal: &Refusal| refusal.reason == Reason::DuplicateTarget;
             assert!(refusals.iter().all(taken), "{}", show(&refusals));
             None
         }

@@ -87,7 +87,7 @@ fn what_the_host_cannot_do_is_refused_by_name() {
     assert_eq!(reasons(|seen| facts(seen, "/etc").immutable = true), []);
     assert_eq!(
         reasons(|seen| facts(seen, "/etc/x/f").mount_point = true),
-        [Reason::MountPointInTheWay]
+        [Reason::TargetIsMountPoint]
     );
     let mount = |seen: &mut MachineFacts| seen.mounts.values().next().cloned().unwrap();
     assert_eq!(

@@ -273,7 +273,7 @@ fn a_mask_of_a_linked_unit_is_refused_as_systemctl_does() {
         let to = entries("", r#"{"name": "x.service", "mask": true}"#);
         let refusals = plan(&tree, &MachineConfig::default(), &to).unwrap_err();
         let reasons: Vec<Reason> = refusals.iter().map(|refusal| refusal.reason).collect();
-        assert_eq!(reasons, [Reason::SameObject], "{target}");
+        assert_eq!(reasons, [Reason::DuplicateTarget], "{target}");
         assert!(refusals[0].message.contains(target), "{refusals:?}");
         let accepted = systemctl(&tree, &["mask", "x.service"]);
         assert_ne!(accepted, Some(true), "{target}");

@@ -186,7 +186,7 @@ async fn a_job_that_is_refused_says_why() {
         let refused = systemd.run_job(JobVerb::Reload, "a.service", LIMIT).await;
         let refused = refused.unwrap_err();
         assert_eq!(
-            (refused.reason(), refused.again()),
+            (refused.reason(), refused.is_retryable()),
             (code, again),
             "{error}"
         );

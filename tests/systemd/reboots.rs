@@ -32,7 +32,7 @@ async fn a_reboot_that_does_not_come_about_says_so() {
     const IN_PROGRESS: &str = "org.freedesktop.login1.OperationInProgress";
     const DENIED: &str = "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired";
     let cases = [
-        (Reboot::Silent, Err(Reason::RebootDidNotHappen)),
+        (Reboot::Silent, Err(Reason::RebootTimeout)),
         (Reboot::Cancelled, Err(Reason::RebootCancelled)),
         (
             Reboot::Refused(IN_PROGRESS, ""),
@@ -80,7 +80,7 @@ async fn the_other_ways_prove_that_the_machine_goes_down() {
     let (machine, systemd) = machine();
     let reboot = Systemd::reboot_by;
     let silent = reboot(&systemd, Method::TransientUnit, RebootFlags::NONE, LIMIT).await;
-    assert_eq!(silent.unwrap_err().reason(), Reason::RebootDidNotHappen);
+    assert_eq!(silent.unwrap_err().reason(), Reason::RebootTimeout);
     machine.set_unit(
         "reboot.target",
         Unit {
@@ -133,7 +133,7 @@ async fn a_soft_reboot_goes_by_the_same_ways_and_a_logind_without_it_makes_no_fu
 
     machine.without_reboot_flags();
     let refused = soft(RebootMethod::Logind).await.unwrap_err();
-    assert!(!refused.again);
+    assert!(!refused.retryable);
     assert!(!machine.heard().contains(&"Reboot false".to_owned()));
     // A foreign lock is respected, as for every reboot.
     machine.add_inhibitor("shutdown", "backup", "tape is running", "block");
@@ -177,7 +177,7 @@ async fn an_accepted_reboot_that_does_not_come_is_noticed_when_it_is_called_off_
         let began = Instant::now();
         let (error, ()) = tokio::join!(over, happens);
         let (reason, seconds) = match case {
-            "time" => (Reason::RebootDidNotHappen, 65..=66),
+            "time" => (Reason::RebootTimeout, 65..=66),
             _ => (Reason::RebootCancelled, 2..=4),
         };
         assert_eq!(error.reason, reason, "{case}");

@@ -49,7 +49,7 @@ fn refused(bound: &Bound, wanted: &Written, names: [&str; 2]) {
     let [refusal] = &refusals[..] else {
         panic!("{names:?}: {refusals:?}");
     };
-    assert_eq!(refusal.reason, Reason::SameObject, "{refusal}");
+    assert_eq!(refusal.reason, Reason::DuplicateTarget, "{refusal}");
     let text = refusal.to_string();
     assert!(names.iter().all(|name| text.contains(name)), "{text}");
     assert!(without_staging(&bound.0.tree()) == before, "{names:?}");

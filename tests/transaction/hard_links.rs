@@ -136,7 +136,7 @@ fn a_name_that_no_config_brought_still_keeps_the_mode_of_its_file_from_changing(
         let to = with_mode_alone(0o640, linked);
         let refusals = ByHand::open(&sandbox.root()).stage(&to).unwrap_err();
         let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
-        assert_eq!(reasons, [Reason::SameObject], "{linked}");
+        assert_eq!(reasons, [Reason::DuplicateTarget], "{linked}");
         assert_eq!(mode(&sandbox, "/srv-a"), 0o600);
     }
     // A link that the config wants and that does not exist yet stands for no existing name.
@@ -147,7 +147,7 @@ fn a_name_that_no_config_brought_still_keeps_the_mode_of_its_file_from_changing(
         .stage(&with_mode_alone(0o600, true))
         .unwrap_err();
     let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
-    assert_eq!(reasons, [Reason::SameObject]);
+    assert_eq!(reasons, [Reason::DuplicateTarget]);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_name_that_was_there_before_the_config_is_not_the_configs_once_it_has_left()
         .stage(&with_mode_alone(0o640, false))
         .unwrap_err();
     let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
-    assert_eq!(reasons, [Reason::SameObject]);
+    assert_eq!(reasons, [Reason::DuplicateTarget]);
     // Both names get back the mode that they had.
     sandbox.applied(&config("nothing"));
     assert_eq!(

@@ -159,7 +159,10 @@ fn a_name_that_is_taken_between_planning_and_staging_is_left_alone() {
         .failure
         .clone()
         .unwrap();
-    assert_eq!((failure.code, failure.again), (Reason::TargetChanged, true));
+    assert_eq!(
+        (failure.code, failure.retryable),
+        (Reason::TargetChanged, true)
+    );
     assert_eq!(sandbox.journal().transactions, []);
     assert!(!sandbox.path("/etc/unrelated").exists());
     sandbox.applied(&wanted("one"));

@@ -270,7 +270,7 @@ async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
     driver.until("no reboot requested", pending).await;
     driver.word();
     driver
-        .until("request received", |report| report.asked == 1)
+        .until("request received", |report| report.requested == 1)
         .await;
     assert_eq!(reboots(&script), 0, "no reboot with reboot: never");
     driver.stop().await;

@@ -65,7 +65,7 @@ async fn an_update_before_staging_is_given_up_in_every_phase_and_the_node_given_
     for reason in BOTH {
         for (request, phase) in [
             ("cordon", Phase::Cordoned),
-            ("lend", Phase::Withholding),
+            ("lend", Phase::DisablingDevices),
             ("drain", Phase::Draining),
             ("permit", Phase::Drained),
         ] {

@@ -86,7 +86,7 @@ async fn the_guard_alone_takes_a_machine_back_that_never_becomes_well_and_then_l
         .ends()
         .await;
     assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
-    assert_eq!(report.updates[0].reason, Some(Reason::MachineUnwell));
+    assert_eq!(report.updates[0].reason, Some(Reason::HealthRegressed));
     assert_eq!(sandbox.journal().transactions, []);
     // In emergency mode or not, neither the guard nor the agent requests another reboot.
     boot(&sandbox, "boot-5");
@@ -210,7 +210,10 @@ async fn where_reboots_are_a_persons_the_guard_brings_the_files_back_and_ends() 
     let report = Guard::start(&sandbox, &script, RebootPolicy::Ask)
         .ends()
         .await;
-    assert_eq!(report.failure.as_ref().unwrap().code, Reason::MachineUnwell);
+    assert_eq!(
+        report.failure.as_ref().unwrap().code,
+        Reason::HealthRegressed
+    );
     assert_eq!(tree(&sandbox), before);
     let journal = sandbox.journal();
     assert_eq!(journal.transactions[0].direction, Direction::Undo);

@@ -59,14 +59,14 @@ async fn a_boot_that_is_never_well_is_tried_once_more_then_undone_and_the_config
     let mut driver = auto(&sandbox, &script, &one());
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
-    assert_eq!(failure.code, Reason::MachineUnwell);
+    assert_eq!(failure.code, Reason::HealthRegressed);
     assert_eq!(
         failure.message,
         "the machine's health is worse than before: kubelet.service is activating, but was running before"
     );
-    assert_eq!((failure.again, failure.digest), (false, digest(&one())));
+    assert_eq!((failure.retryable, failure.digest), (false, digest(&one())));
     assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
-    assert_eq!(report.updates[0].reason, Some(Reason::MachineUnwell));
+    assert_eq!(report.updates[0].reason, Some(Reason::HealthRegressed));
     assert!(!report.unverified);
     driver.stop().await;
     // It is not retried by the next start or the next boot; another config is applied.
@@ -153,7 +153,7 @@ async fn without_a_reboot_only_services_and_gateways_count() {
     script.heals("Restart x.service");
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
-    assert_eq!(failure.code, Reason::MachineUnwell);
+    assert_eq!(failure.code, Reason::HealthRegressed);
     assert_eq!(
         failure.message,
         "the machine's health is worse than before: containerd.service is inactive, but was running before"

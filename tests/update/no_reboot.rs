@@ -156,15 +156,14 @@ async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better
     let bad = one().file("/etc/shadow/x", "x", 0o600);
     sandbox.write("/etc/shadow", "somebody's\n");
     driver.wants(&bad);
-    let report = driver
-        .until("refused by the plan", |report| {
-            report
-                .failure
-                .as_ref()
-                .is_some_and(|failure| failure.code == Reason::ForeignContent && failure.again)
-                && report.phase == Phase::Failed
-        })
-        .await;
+    let report =
+        driver
+            .until("refused by the plan", |report| {
+                report.failure.as_ref().is_some_and(|failure| {
+                    failure.code == Reason::ForeignContent && failure.retryable
+                }) && report.phase == Phase::Failed
+            })
+            .await;
     assert_eq!(report.config.current.as_ref().unwrap().name, "one");
     // The valid config again: nothing to do, and no failure.
     driver.wants(&one());
@@ -324,7 +323,7 @@ async fn a_persons_word_puts_back_what_drifted_and_tries_again_what_failed() {
     driver.word();
     driver
         .until("repaired", |report| {
-            report.asked == 1 && report.updates.len() == 2 && report.phase == Phase::Idle
+            report.requested == 1 && report.updates.len() == 2 && report.phase == Phase::Idle
         })
         .await;
     assert_eq!(sandbox.read("/etc/found").unwrap(), "one\n");

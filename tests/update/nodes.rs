@@ -86,12 +86,12 @@ async fn cordon_drain_write_reboot_uncordon_and_nothing_in_another_order() {
         .collect();
     let expected = [
         "Cordoned",
-        "Withholding",
+        "DisablingDevices",
         "Draining",
         "Drained",
         "Staging",
         "Committing",
-        "Acting",
+        "RunningActions",
         "RebootPending",
         "Booted",
         "Verifying",
@@ -367,8 +367,8 @@ async fn what_is_left_half_way_keeps_its_node_cordoned_and_is_taken_up_where_it_
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
     assert_eq!(
-        (failure.code, failure.again),
-        (Reason::RebootDidNotHappen, false)
+        (failure.code, failure.retryable),
+        (Reason::RebootTimeout, false)
     );
     driver.stop().await;
     // Neither the failure nor an agent restart uncordons it.

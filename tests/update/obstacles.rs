@@ -21,7 +21,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(301);
 
 fn is_refused(report: &UpdateReport, code: Reason) -> bool {
     let failure = report.failure.as_ref();
-    report.phase == Phase::Failed && failure.is_some_and(|it| it.code == code && it.again)
+    report.phase == Phase::Failed && failure.is_some_and(|it| it.code == code && it.retryable)
 }
 
 /// A config, what is in its way, how it is refused, and how the obstacle is removed.
@@ -56,7 +56,7 @@ fn obstacles() -> Vec<Obstacle> {
                 fs::create_dir(machine.path("/etc/two")).unwrap();
                 std::os::unix::fs::symlink("two", machine.path("/etc/one")).unwrap();
             },
-            Reason::SameObject,
+            Reason::DuplicateTarget,
             |machine| fs::remove_file(machine.path("/etc/one")).unwrap(),
         ),
         (

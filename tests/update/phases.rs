@@ -20,7 +20,7 @@ fn events() -> Vec<PhaseEvent> {
         PhaseEvent::Committed,
         PhaseEvent::Verified,
         PhaseEvent::StepFailed,
-        PhaseEvent::UndoFailed,
+        PhaseEvent::RollbackFailed,
         PhaseEvent::Retry,
         PhaseEvent::RebootDue,
         PhaseEvent::BootSeen,
@@ -99,7 +99,7 @@ fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
                 undone(true, true),
                 undone(false, true),
                 undone(false, false),
-                PhaseEvent::UndoFailed,
+                PhaseEvent::RollbackFailed,
             ];
         }
     };
@@ -133,16 +133,16 @@ fn every_answer_of_an_effect_leads_on() {
         (Phase::Planned, PhaseEffect::Plan),
         (Phase::Waiting, PhaseEffect::AwaitRelease),
         (Phase::Cordoned, PhaseEffect::Cordon),
-        (Phase::Withholding, PhaseEffect::Withhold),
+        (Phase::DisablingDevices, PhaseEffect::Withhold),
         (Phase::Draining, PhaseEffect::Drain),
         (Phase::Drained, PhaseEffect::Quiesce),
         (Phase::Staging, PhaseEffect::Stage),
         (Phase::Committing, PhaseEffect::Commit),
-        (Phase::Acting, PhaseEffect::Act),
+        (Phase::RunningActions, PhaseEffect::Act),
         (Phase::Booted, PhaseEffect::Act),
         (Phase::RebootPending, PhaseEffect::Reboot),
         (Phase::Verifying, PhaseEffect::Verify),
-        (Phase::Undoing, PhaseEffect::Undo),
+        (Phase::RollingBack, PhaseEffect::Undo),
         (Phase::Uncordoning, PhaseEffect::Uncordon),
     ];
     for (phase, effect) in ways {
@@ -181,7 +181,7 @@ fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() 
     let order = [
         (Phase::Waiting, PhaseEvent::Released { drain: true }),
         (Phase::Cordoned, PhaseEvent::Cordoned),
-        (Phase::Withholding, PhaseEvent::Withheld),
+        (Phase::DisablingDevices, PhaseEvent::Withheld),
         (Phase::Draining, PhaseEvent::Drained),
         (Phase::Drained, PhaseEvent::Permitted),
     ];
@@ -208,9 +208,17 @@ fn nothing_is_committed_unstaged_acted_on_uncommitted_or_verified_unfinished() {
     let mut todo: VecDeque<(Phase, Option<PhaseEffect>, Marks)> = VecDeque::new();
     // The states at the first start, and those that the journal may restore at a later one.
     todo.push_back((Phase::Idle, None, (false, false, false)));
-    todo.push_back((Phase::Acting, Some(PhaseEffect::Act), (true, true, false)));
+    todo.push_back((
+        Phase::RunningActions,
+        Some(PhaseEffect::Act),
+        (true, true, false),
+    ));
     todo.push_back((Phase::Booted, Some(PhaseEffect::Act), (true, true, false)));
-    todo.push_back((Phase::Undoing, Some(PhaseEffect::Undo), (true, true, false)));
+    todo.push_back((
+        Phase::RollingBack,
+        Some(PhaseEffect::Undo),
+        (true, true, false),
+    ));
     while let Some((phase, effect, marks)) = todo.pop_front() {
         if !seen.insert((format!("{phase:?} {effect:?}"), marks)) {
             continue;

@@ -136,7 +136,7 @@ async fn without_recovery_nothing_is_cordoned_or_written_until_it_is_there() {
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
     assert_eq!(failure.code, Reason::RecoveryMissing);
-    assert!(failure.again, "retried");
+    assert!(failure.retryable, "retried");
     assert!(
         failure
             .message

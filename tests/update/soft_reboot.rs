@@ -116,7 +116,7 @@ async fn a_soft_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() 
     let mut driver = start(&sandbox, &script, &one(), soft()).await;
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
-    assert_eq!(failure.code, Reason::RebootDidNotHappen);
+    assert_eq!(failure.code, Reason::RebootTimeout);
     let ways = ["Logind", "TransientUnit", "RebootTarget"];
     assert_eq!(
         reboots(&script),

@@ -35,7 +35,7 @@ use machinist_status::{
     PinStatus, Status,
     metrics::Metrics,
     readiness,
-    settings::{Job, Kubeconfig, Settings, SettingsLocation},
+    settings::{AgentRole, Kubeconfig, Settings, SettingsLocation},
 };
 use machinist_update::{
     node_port::NodePort,
@@ -143,7 +143,7 @@ impl ClusterHandle {
         let happened =
             update_events::emit_update_events(beside.update.clone(), events.clone(), tasks.token());
         tasks.spawn("update events", happened);
-        if beside.settings.borrow().does(Job::Config) {
+        if beside.settings.borrow().has_role(AgentRole::Config) {
             let update = beside.update.clone();
             let answer = cancel_reply::reply_to_cancellations(
                 node.clone(),
@@ -154,7 +154,7 @@ impl ClusterHandle {
             tasks.spawn("cancelled updates", answer);
         }
         if let Some(devices) = beside.devices.clone()
-            && !beside.settings.borrow().does(Job::Config)
+            && !beside.settings.borrow().has_role(AgentRole::Config)
         {
             let withheld =
                 mcd_drain::disable_devices_during_drain(node.snapshots(), devices, tasks.token());
@@ -221,7 +221,7 @@ pub(super) async fn follow(
         }
         Origin::Directory(source) => source,
     };
-    if settings.does(Job::Config) {
+    if settings.has_role(AgentRole::Config) {
         tracing::info!("following dir:{}", source.shown);
         let read = Arc::new(metrics.clone());
         tasks.spawn("source", source.follow(desired, read, tasks.token()));
@@ -251,7 +251,7 @@ async fn join(
     tasks.spawn("node", node.clone().watch_node(tasks.token()));
     let (policies, told_policies) = watch::channel(None);
     let (trouble, troubles) = watch::channel(None);
-    if settings.does(Job::Config) {
+    if settings.has_role(AgentRole::Config) {
         let source = ConfigSource {
             cluster: cluster.clone(),
             node: node.clone(),

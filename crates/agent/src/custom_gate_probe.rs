@@ -1,4 +1,4 @@
-//! Runs the probes of the administrator's own gates.
+//! Runs the probes of custom gates.
 
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
@@ -66,7 +66,7 @@ pub async fn run_probes(
 }
 
 fn wanted(settings: &Settings) -> BTreeSet<CustomProbe> {
-    let gates = settings.readiness.policy.own.iter();
+    let gates = settings.readiness.policy.custom_gates.iter();
     let probes = gates.map(|gate| gate.probe.clone());
     probes.filter(CustomProbe::is_asked).collect()
 }

@@ -260,7 +260,7 @@ impl DesiredConfigTask {
         self.keep(hold).await.map_err(|error| chain(&error))?;
         self.tell(true);
         Ok(Accepted {
-            asked: *self.words.borrow(),
+            requested: *self.words.borrow(),
         })
     }
 

@@ -24,7 +24,7 @@ use machinist_status::{
     DeviceStatus, ResourceStatus, Status, VendorStatus,
     metrics::Metrics,
     readiness::DeviceManager,
-    settings::{self, Job, Registration, Settings},
+    settings::{self, AgentRole, Registration, Settings},
 };
 use machinist_systemd::Systemd;
 use machinist_update::{journal::DeviceUsers, reconciler::UpdateReport};
@@ -88,7 +88,7 @@ pub fn allowances(settings: &Settings) -> Allowances {
     }
 }
 
-/// Starts device management if this agent has that job, and publishes its state.
+/// Starts device management if this agent has that role, and publishes its state.
 pub(super) fn start(
     root: &Root,
     settings: &Settings,
@@ -96,7 +96,7 @@ pub(super) fn start(
     update: &watch::Receiver<Arc<UpdateReport>>,
     (systemd, tasks): (Option<&Systemd>, &Tasks),
 ) -> Option<DevicesHandle> {
-    if !settings.does(Job::Devices) {
+    if !settings.has_role(AgentRole::Devices) {
         // Dropping the sender leaves the last view in place.
         return None;
     }

@@ -27,7 +27,7 @@ use machinist_status::{
     Mode, Status,
     metrics::Metrics,
     readiness::ProbeResults,
-    settings::{AdminSettings, Job, Settings},
+    settings::{AdminSettings, AgentRole, Settings},
 };
 use machinist_systemd::{Notifier, Systemd};
 
@@ -74,7 +74,7 @@ pub(super) fn measure(
     signals
 }
 
-/// Starts the probes for the administrator's own gates.
+/// Starts the probes of custom gates.
 pub(super) fn probe(
     root: &Root,
     settings: watch::Receiver<Arc<Settings>>,
@@ -83,7 +83,7 @@ pub(super) fn probe(
 ) -> watch::Receiver<ProbeResults> {
     let (to, answers) = watch::channel(ProbeResults::new());
     let asking = custom_gate_probe::run_probes(root.clone(), systemd, settings, to, tasks.token());
-    tasks.spawn("own gates", asking);
+    tasks.spawn("custom gates", asking);
     answers
 }
 
@@ -92,14 +92,17 @@ const REQUEST_QUEUE_LEN: usize = 4;
 
 /// Both ends of the control socket's request queue.
 ///
-/// If configs are not this agent's job, no requests are accepted.
+/// If `config` is not a role of this agent, no requests are accepted.
 pub(super) fn control(
     own_uid: u32,
     settings: &Settings,
 ) -> (Option<ControlHandle>, mpsc::Receiver<ControlRequest>) {
     let (to, asks) = mpsc::channel(REQUEST_QUEUE_LEN);
     let control = Some(ControlHandle::new(to, own_uid));
-    (control.filter(|_| settings.does(Job::Config)), asks)
+    (
+        control.filter(|_| settings.has_role(AgentRole::Config)),
+        asks,
+    )
 }
 
 /// The admin port and the two sockets below the root. Clients that connect early wait until they

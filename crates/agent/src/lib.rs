@@ -59,7 +59,7 @@ use machinist_plan::Plan;
 use machinist_rootfs::{Root, RootError};
 use machinist_status::{
     metrics::Metrics,
-    settings::{Job, Settings, SettingsLocation},
+    settings::{AgentRole, Settings, SettingsLocation},
 };
 use machinist_systemd::{Notifier, Systemd};
 use machinist_update::reconciler::{
@@ -329,7 +329,7 @@ async fn build(
         devices: lent,
         cluster: around.views,
         signals,
-        own: endpoints::probe(&root, settings.clone(), systemd, tasks),
+        custom_probes: endpoints::probe(&root, settings.clone(), systemd, tasks),
         settings,
     };
     endpoints::publish(from, status, metrics, Arc::clone(notifier), tasks);
@@ -348,7 +348,7 @@ fn hold(
     tasks: &Tasks,
 ) -> watch::Receiver<Option<String>> {
     let (seen, other_daemon) = watch::channel(None);
-    if settings.does(Job::Config) {
+    if settings.has_role(AgentRole::Config) {
         let bars = cluster::update_blockers(root, around.joined.as_ref(), seen);
         tasks.spawn("held config", holding.run(bars, asks, tasks.token()));
     }

@@ -99,18 +99,18 @@ impl NodeContext {
             what: format!("{what} {}", self.name()),
             node: self.name().to_owned(),
             reason: error.reason(),
-            again: true,
+            retryable: true,
             unanswered: is_outage(&error),
             source: Some(Box::new(error)),
         }
     }
 
-    pub(super) fn other(&self, what: &str, reason: Reason, again: bool) -> NodeError {
+    pub(super) fn other(&self, what: &str, reason: Reason, retryable: bool) -> NodeError {
         NodeError {
             what: format!("{what} {}", self.name()),
             node: self.name().to_owned(),
             reason,
-            again,
+            retryable,
             unanswered: false,
             source: None,
         }
@@ -278,7 +278,10 @@ mod tests {
         assert!(!fit(Vec::new()));
         for (name, reason) in [
             (GateName::Devices.into(), Reason::DevicesMissing),
-            (GateId::Own("Storage".to_owned()), Reason::OwnGateClosed),
+            (
+                GateId::Custom("Storage".to_owned()),
+                Reason::CustomGateClosed,
+            ),
         ] {
             let other = |effect| gate(GateId::clone(&name), false, effect, reason);
             assert!(!fit(vec![kubelet(Reason::Ok), other(GateEffect::Hold)]));

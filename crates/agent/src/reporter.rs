@@ -22,7 +22,7 @@ use machinist_status::{
     ActionStatus, Blocker, ConfigStatus, DriftStatus, FailureStatus, PhaseStatus, PinStatus,
     ResourceStatus, Status, UpdateOutcomeStatus, UpdateStatus, VendorStatus, in_short,
     metrics::Metrics,
-    settings::{DriftPolicy, Job, Settings},
+    settings::{AgentRole, DriftPolicy, Settings},
 };
 use machinist_update::{
     journal::{self, UpdateRecord},
@@ -46,16 +46,16 @@ pub struct ReporterInputs {
     pub other_daemon: watch::Receiver<Option<String>>,
     /// Measurements of the host.
     pub signals: watch::Receiver<Arc<HostSignals>>,
-    /// Results of the administrator's own probes.
-    pub own: watch::Receiver<ProbeResults>,
+    /// Results of the probes of custom gates.
+    pub custom_probes: watch::Receiver<ProbeResults>,
     /// The effective settings.
     pub settings: watch::Receiver<Arc<Settings>>,
 }
 
 impl ReporterInputs {
-    /// Whether the source was read, or config is not this agent's job.
+    /// Whether the source was read, or `config` is not a role of this agent.
     fn started(&self) -> bool {
-        let asked = self.settings.borrow().does(Job::Config);
+        let asked = self.settings.borrow().has_role(AgentRole::Config);
         !asked || !matches!(*self.desired.borrow(), DesiredConfig::Unknown)
     }
 }
@@ -134,7 +134,7 @@ pub async fn report(
             Ok(()) = from.cluster.changed() => {}
             Ok(()) = from.signals.changed() => {}
             Ok(()) = from.other_daemon.changed() => {}
-            Ok(()) = from.own.changed() => {}
+            Ok(()) = from.custom_probes.changed() => {}
             Ok(()) = from.settings.changed() => {}
             // Cancel-safe: the time is computed again.
             () = until(turns) => {}
@@ -175,11 +175,11 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
         kubelet: cluster.kubelet,
         other_daemon: from.other_daemon.borrow().clone(),
         taints: cluster.taints,
-        own: from.own.borrow().clone(),
+        custom_probes: from.custom_probes.borrow().clone(),
         ..inputs(&update, &settings, &devices, &from.signals.borrow())
     };
     let (policy, now) = (&settings.readiness.policy, to.clock.now());
-    let gates = match is_asked(&before.gates, &inputs.own, policy) {
+    let gates = match is_asked(&before.gates, &inputs.custom_probes, policy) {
         true => Gates::evaluate(&before.gates, &inputs, policy, now),
         false => Gates::default(),
     };
@@ -192,15 +192,15 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
         failure: update.blocking_failure().map(|failure| FailureStatus {
             code: failure.code,
             message: failure.message,
-            again: failure.again,
+            retryable: failure.retryable,
         }),
         config: config(&update),
         held: from.held.borrow().clone(),
-        asked: update.asked,
+        requested: update.requested,
         node: cluster.node,
         blockers: blockers(&update).chain(cluster.trouble).collect(),
         gates,
-        zero_resources: unlent(&cluster.zeros, &devices),
+        orphaned_resources: unlent(&cluster.zeros, &devices),
         devices: Arc::clone(&devices.resources),
         device_problems: devices.problems.clone(),
         holders_unknown: devices.holders_unknown.clone(),
@@ -218,11 +218,14 @@ fn unlent(zeros: &[String], devices: &DevicesView) -> Vec<String> {
     zeros.iter().filter(|name| !lent(name)).cloned().collect()
 }
 
-/// Nothing is evaluated before all own probes have a first result: a restart of the agent must not
+/// Nothing is evaluated before all probes of custom gates have a first result: a restart of the agent must not
 /// close a gate temporarily for clients that watch the condition.
-fn is_asked(before: &Gates, own: &ProbeResults, policy: &GatePolicy) -> bool {
-    let asked = policy.own.iter().filter(|gate| gate.probe.is_asked());
-    let mut answered = asked.map(|gate| own.contains_key(&gate.probe));
+fn is_asked(before: &Gates, results: &ProbeResults, policy: &GatePolicy) -> bool {
+    let asked = policy
+        .custom_gates
+        .iter()
+        .filter(|gate| gate.probe.is_asked());
+    let mut answered = asked.map(|gate| results.contains_key(&gate.probe));
     before.iter().next().is_some() || answered.all(|answered| answered)
 }
 
@@ -266,7 +269,7 @@ fn inputs(
     host: &HostSignals,
 ) -> GateInputs {
     let is_unwell_yet = |failure: &journal::UpdateFailure| {
-        failure.code == Reason::MachineUnwell && update.is_boot_judged()
+        failure.code == Reason::HealthRegressed && update.is_boot_judged()
     };
     // A partly applied update reports only its own failure; that another config could not be read
     // meanwhile is unrelated.

@@ -8,7 +8,7 @@ use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::{ConfigRules, TextSource};
 use machinist_plan::{Capabilities, Policies};
 use machinist_rootfs::Root;
-use machinist_status::settings::{DriftPolicy, Job, Owners, Reboot, Settings, SourceSetting};
+use machinist_status::settings::{AgentRole, DriftPolicy, Owners, Reboot, Settings, SourceSetting};
 use machinist_systemd::Systemd;
 use machinist_update::{
     boot_id, os,
@@ -76,7 +76,7 @@ async fn host_part(
     settings: &Settings,
     systemd: Option<&Systemd>,
 ) -> Result<Option<Arc<dyn machinist_update::recovery_installer::RecoveryInstaller>>, AgentError> {
-    if !root.is_seen_from_a_container() || !settings.does(Job::Config) {
+    if !root.is_seen_from_a_container() || !settings.has_role(AgentRole::Config) {
         return Ok(None);
     }
     let host: Arc<dyn machinist_update::recovery_installer::RecoveryInstaller> =

@@ -19,7 +19,7 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 const STARTUP_ONLY_KEYS: [&str; 16] = [
     "source",
     "source.role",
-    "jobs",
+    "roles",
     "owners",
     "cluster.node",
     "cluster.kubeconfig",

@@ -17,7 +17,7 @@ use machinist_device_plugins::{
     vendor_api::VendorsHandle,
 };
 use machinist_rootfs::Root;
-use machinist_status::settings::{Job, Settings};
+use machinist_status::settings::{AgentRole, Settings};
 use machinist_systemd::{ActiveState, JobVerb, ShutdownHooks, Systemd, around_shutdowns};
 
 /// The reason passed to vendor drivers.
@@ -28,8 +28,8 @@ const INHIBIT_REASON: &str = "stopping units that use devices before shutdown";
 /// Timeout for starting a unit.
 const UNIT_START_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Starts to watch for shutdowns if another daemon orders them, which is so if configs are not this
-/// agent's job.
+/// Starts to watch for shutdowns if another daemon orders them, which is so if `config` is not this
+/// agent's role.
 pub(super) fn start(
     root: &Root,
     settings: &Settings,
@@ -37,7 +37,7 @@ pub(super) fn start(
     devices: &DevicesHandle,
     tasks: &Tasks,
 ) {
-    let (Some(systemd), false) = (systemd, settings.does(Job::Config)) else {
+    let (Some(systemd), false) = (systemd, settings.has_role(AgentRole::Config)) else {
         return;
     };
     let follow = follow(
@@ -206,7 +206,7 @@ impl QuiescedUnits {
                         chain(&error)
                     );
                     // Retried at the next start if the error is transient.
-                    if error.again() {
+                    if error.is_retryable() {
                         record.units.insert(unit);
                     }
                 }

@@ -7,10 +7,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident $(was $former:literal)?,)+) => {
         /// Why something was refused, failed or is not ready. See `docs/reasons.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub enum Reason { $($(#[doc = $doc])+ $name,)+ }
+        pub enum Reason { $($(#[doc = $doc])+ $(#[serde(alias = $former)])? $name,)+ }
 
         impl Reason {
             /// Every code, in the order of the documentation.
@@ -19,6 +19,14 @@ macro_rules! reasons {
             /// The code as text.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)+ }
+            }
+
+            /// Returns the reason with this code, also by the name that an earlier version wrote.
+            pub fn named(code: &str) -> Option<Self> {
+                match code {
+                    $(stringify!($name) $(| $former)? => Some(Self::$name),)+
+                    _ => None,
+                }
             }
 
             /// One sentence for the documentation and `explain`.
@@ -77,7 +85,7 @@ reasons! {
     /// The target is immutable or append-only.
     Immutable,
     /// A mount point is in the way.
-    MountPointInTheWay,
+    TargetIsMountPoint was "MountPointInTheWay",
     /// Replacing the target would remove content that machinist does not manage.
     ForeignContent,
     /// An object of another kind exists at the path, and the config may not replace it.
@@ -103,7 +111,7 @@ reasons! {
     RecoveryMissing,
     /// Two paths of the config name the same object, also through a mount, an alias of a unit is
     /// another unit's name, or a mask would replace the link of a unit.
-    SameObject,
+    DuplicateTarget was "SameObject",
     /// An unprivileged user could redirect this path; the message names the link and its owner.
     UnsafePath,
     // Update
@@ -141,11 +149,11 @@ reasons! {
     /// The service manager cannot be reached.
     ManagerUnreachable,
     /// The machine's health is worse with the new config than before.
-    MachineUnwell,
+    HealthRegressed was "MachineUnwell",
     /// After the config was applied, the disk does not match it.
     VerifyFailed,
     /// The reboot was requested and did not happen.
-    RebootDidNotHappen,
+    RebootTimeout was "RebootDidNotHappen",
     /// No maintenance window is open.
     OutsideWindow,
     /// An inhibitor lock prevents the reboot.
@@ -155,7 +163,7 @@ reasons! {
     /// A path could not be restored or removed safely, and was left unchanged.
     LeftBehind,
     /// The rollback failed; an operator has to repair the machine.
-    UndoFailed,
+    RollbackFailed was "UndoFailed",
     /// The config was withdrawn or replaced by another while it was being applied.
     Withdrawn,
     /// The journal does not match its checksum or is not a journal.
@@ -206,15 +214,15 @@ reasons! {
     /// The API server is too busy to accept evictions.
     DrainThrottled,
     /// A pod's namespace is being deleted, and accepts no evictions.
-    DrainNamespaceEnds,
+    NamespaceTerminating was "DrainNamespaceEnds",
     /// An admission webhook or another component refuses the eviction of a pod.
     DrainEvictionRefused,
     /// The API server does not serve the eviction API.
-    DrainNotServed,
+    EvictionUnsupported was "DrainNotServed",
     /// A pod is terminating, within its grace period.
-    DrainPodEnding,
+    PodTerminating was "DrainPodEnding",
     /// A pod should have terminated by now.
-    DrainPodOverdue,
+    PodTerminationOverdue was "DrainPodOverdue",
     /// A pod has terminated, but finalizers keep its object.
     DrainHeldByFinalizer,
     /// A pod belongs to a DaemonSet.
@@ -226,13 +234,13 @@ reasons! {
     /// A pod has emptyDir volumes; their content is lost with it.
     DrainLocalData,
     /// A pod's namespace is excluded from drains.
-    DrainNamespaceLeftOut,
+    NamespaceExcluded was "DrainNamespaceLeftOut",
     /// A workload keeps creating pods on the cordoned node.
-    DrainComesBack,
+    PodRescheduledOnNode was "DrainComesBack",
     /// The drain did not end within its time limit.
     DrainTimedOut,
     /// The annotation that forces a drain has no reason, and so it has no effect.
-    ForceNotExplained,
+    ForceReasonMissing was "ForceNotExplained",
     // Readiness
     /// An update has effects that are not verified yet.
     UpdateInProgress,
@@ -268,8 +276,8 @@ reasons! {
     RootReadOnly,
     /// The kernel's memory settings differ from those that a kubelet requires.
     KernelMemorySettings,
-    /// A gate of the administrator's own is closed; the message gives the reason.
-    OwnGateClosed,
+    /// A custom gate of the administrator is closed; the message gives the reason.
+    CustomGateClosed was "OwnGateClosed",
     /// Nothing is wrong.
     Ok,
     /// The signal that this gate watches does not exist on this machine.
@@ -284,10 +292,10 @@ impl Reason {
             self,
             Self::FileOwnerUnknown
                 | Self::HardLinkTarget
-                | Self::MountPointInTheWay
+                | Self::TargetIsMountPoint
                 | Self::ForeignContent
                 | Self::KindDiffers
-                | Self::SameObject
+                | Self::DuplicateTarget
                 | Self::UnsafePath
         )
     }
@@ -298,3 +306,6 @@ impl fmt::Display for Reason {
         f.write_str(self.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,7 +43,7 @@ fn shown(files: &[PathBuf]) -> String {
 
 impl ConnectError {
     /// Whether a retry may succeed. Always true: a file may be in the middle of being replaced.
-    pub const fn again(&self) -> bool {
+    pub const fn is_retryable(&self) -> bool {
         true
     }
 
@@ -176,7 +176,7 @@ impl ClusterError {
 
     /// Whether the same request may succeed later. False only for errors in the request itself:
     /// credentials and permissions may still be granted.
-    pub fn again(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         !matches!(self.code(), 400 | 405 | 406 | 413 | 415 | 422)
     }
 

@@ -99,14 +99,14 @@ fn without_old_failure(report: Arc<UpdateReport>) -> Arc<UpdateReport> {
             | P::Planned
             | P::Waiting
             | P::Cordoned
-            | P::Withholding
+            | P::DisablingDevices
             | P::Draining
             | P::Drained
             | P::Staging
     );
     let is_old = report.failure.as_ref().is_some_and(|failure| {
         let both = failure.digest.zip(report.config.desired.as_ref());
-        failure.code != Reason::UndoFailed
+        failure.code != Reason::RollbackFailed
             && both.is_some_and(|(failed, desired)| failed != desired.digest)
     });
     match unchanged && is_old {
@@ -145,7 +145,7 @@ pub fn failing(report: &UpdateReport) -> Option<Reason> {
     let judged = report.is_boot_judged();
     let no_failure = |code: &Reason| match code {
         Reason::Withdrawn => true,
-        Reason::MachineUnwell => judged,
+        Reason::HealthRegressed => judged,
         _ => false,
     };
     refused.or(failed).filter(|code| !no_failure(code))
@@ -180,7 +180,7 @@ fn is_unreconcilable(report: &UpdateReport) -> bool {
         && report
             .failure
             .as_ref()
-            .is_some_and(|it| !it.again && it.code != Reason::Withdrawn);
+            .is_some_and(|it| !it.retryable && it.code != Reason::Withdrawn);
     by_itself || by_the_machine
 }
 

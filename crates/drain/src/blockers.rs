@@ -106,12 +106,12 @@ impl WaitReason {
             Self::Never(..) => Reason::DrainBudgetNeverAllows,
             Self::Several(_) => Reason::DrainSeveralBudgets,
             Self::Throttled => Reason::DrainThrottled,
-            Self::NamespaceEnds => Reason::DrainNamespaceEnds,
+            Self::NamespaceEnds => Reason::NamespaceTerminating,
             Self::Refused(_) => Reason::DrainEvictionRefused,
-            Self::Ending => Reason::DrainPodEnding,
+            Self::Ending => Reason::PodTerminating,
             Self::Finalizers(_) => Reason::DrainHeldByFinalizer,
-            Self::Overdue => Reason::DrainPodOverdue,
-            Self::ComesBack(_) => Reason::DrainComesBack,
+            Self::Overdue => Reason::PodTerminationOverdue,
+            Self::ComesBack(_) => Reason::PodRescheduledOnNode,
         }
     }
 }

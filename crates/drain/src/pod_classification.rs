@@ -153,8 +153,8 @@ impl PodNote {
             Self::DaemonSetMissing(_) => Reason::DrainDaemonSetMissing,
             Self::Unmanaged => Reason::DrainPodUnmanaged,
             Self::LocalData(_) => Reason::DrainLocalData,
-            Self::EndsTooSlowly => Reason::DrainPodOverdue,
-            Self::LeftOut => Reason::DrainNamespaceLeftOut,
+            Self::EndsTooSlowly => Reason::PodTerminationOverdue,
+            Self::LeftOut => Reason::NamespaceExcluded,
         }
     }
 

@@ -90,7 +90,10 @@ pub mod annotation {
     pub const FORCE_DRAIN: &str = "machinist.dev/force-drain";
     /// Marks the label that keeps remediators away as set by machinist. Written and removed
     /// together with the label; a label without this mark belongs to another client.
-    pub const OWNS_REMEDIATION_EXCLUSION: &str = "machinist.dev/stands-back";
+    pub const OWNS_REMEDIATION_EXCLUSION: &str = "machinist.dev/owns-remediation-exclusion";
+    /// The name of [`OWNS_REMEDIATION_EXCLUSION`] in an earlier version: read, replaced or removed,
+    /// never written.
+    pub const FORMER_OWNS_REMEDIATION_EXCLUSION: &str = "machinist.dev/stands-back";
     /// An operator's request to cancel the update to the config of this name. The agent removes it
     /// when the Node's desired config has changed, or when the request came too late.
     pub const CANCEL: &str = "machinist.dev/cancel";

@@ -238,7 +238,7 @@ impl DesiredTree {
                     )
                 } else {
                     (
-                        Reason::SameObject,
+                        Reason::DuplicateTarget,
                         format!(
                             "{asked} and {} are the same object on this machine: {path}",
                             there.asked

@@ -181,7 +181,7 @@ pub(super) fn add_entries(operations: &mut Vec<Operation>, after: &DesiredTree) 
             "{} is {}, but machinist also writes users and groups of this config to it",
             operation.target, wanted.entry
         );
-        Some(Refusal::new(Reason::SameObject, message).at(&wanted.entry.origin))
+        Some(Refusal::new(Reason::DuplicateTarget, message).at(&wanted.entry.origin))
     });
     let refusals = claimed.collect();
     operations.splice(0..0, first);

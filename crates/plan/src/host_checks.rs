@@ -123,7 +123,7 @@ impl HostChecks<'_> {
         let target = &self.operation.target;
         if *target == AbsPath::root() && !self.in_place() {
             return Some(self.refuse(
-                Reason::MountPointInTheWay,
+                Reason::TargetIsMountPoint,
                 "the root directory cannot be replaced".into(),
             ));
         }
@@ -132,13 +132,13 @@ impl HostChecks<'_> {
         let mounted = |facts: &&FileFacts| facts.mount_point && !stays(facts);
         if self.facts().filter(mounted).is_some() {
             return Some(self.refuse(
-                Reason::MountPointInTheWay,
+                Reason::TargetIsMountPoint,
                 format!("{target} is a mount point and cannot be replaced or removed"),
             ));
         }
         if let Some(inside) = self.mount_below() {
             return Some(self.refuse(
-                Reason::MountPointInTheWay,
+                Reason::TargetIsMountPoint,
                 format!(
                     "{inside} is a mount point below {target}, which is to be replaced or removed"
                 ),
@@ -266,7 +266,7 @@ impl HostChecks<'_> {
                 "{target} is one of {names} hard links to a file, and the others would get its \
                  mode and owner"
             );
-            self.refuse(Reason::SameObject, message)
+            self.refuse(Reason::DuplicateTarget, message)
                 .expected("a file with a single link, or contents")
         })
     }

@@ -110,7 +110,7 @@ fn refusal((one, other): (&AbsPath, &AbsPath), steps: &PathSteps, after: &Desire
         asked(one),
         asked(other)
     );
-    let refusal = Refusal::new(Reason::SameObject, message);
+    let refusal = Refusal::new(Reason::DuplicateTarget, message);
     let refusal = refusal.expected("one of the two paths, in this config and in the one before");
     match entry(other).or_else(|| entry(one)) {
         Some(entry) => refusal.at(&entry.origin),

@@ -63,7 +63,7 @@ pub(super) fn taken(
         let message = format!(
             "cannot enable {unit} with the alias {name} (Alias=): {name} {there} on this machine"
         );
-        let refusal = Refusal::new(Reason::SameObject, message).at(&wanted.entry.origin);
+        let refusal = Refusal::new(Reason::DuplicateTarget, message).at(&wanted.entry.origin);
         refusals.push(refusal.expected("a name that no other unit uses"));
     }
     refusals
@@ -115,7 +115,7 @@ fn refuse_contradictions(
                 "{other} and {name} are the same unit on this machine, {real}: it cannot be both \
                  enabled and disabled"
             );
-            let refusal = Refusal::new(Reason::SameObject, message).at(&unit.origin);
+            let refusal = Refusal::new(Reason::DuplicateTarget, message).at(&unit.origin);
             layout.refusals.push(refusal);
         }
     }
@@ -141,7 +141,7 @@ fn mask_of_alias(
             "{name} is an alias of {real} on this machine: masking it does not prevent {real} from \
              starting"
         );
-        let refusal = Refusal::new(Reason::SameObject, message).at(&unit.origin);
+        let refusal = Refusal::new(Reason::DuplicateTarget, message).at(&unit.origin);
         layout
             .refusals
             .push(refusal.expected(format!("a mask of {real}")));

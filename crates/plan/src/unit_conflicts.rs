@@ -136,7 +136,7 @@ pub(super) fn of_mask(
         "{path} is a link to {text} on this machine: {name} cannot be masked, because systemctl \
          mask does not replace such a link either"
     );
-    let refusal = Refusal::new(Reason::SameObject, message).at(&unit.origin);
+    let refusal = Refusal::new(Reason::DuplicateTarget, message).at(&unit.origin);
     let expected = format!("enabled: false, or {name} without its link (systemctl disable {name})");
     layout.refusals.push(refusal.expected(expected));
 }

@@ -241,7 +241,7 @@ impl RootError {
     pub fn reason(&self) -> Reason {
         use io::ErrorKind as K;
         match (self, self.kind()) {
-            (Self::MountPoint { .. }, _) => Reason::MountPointInTheWay,
+            (Self::MountPoint { .. }, _) => Reason::TargetIsMountPoint,
             (Self::Untrusted { .. }, _) => Reason::SourceUnreadable,
             (Self::Unsafe { .. }, _) => Reason::UnsafePath,
             (_, K::StorageFull | K::QuotaExceeded) => Reason::NoSpace,

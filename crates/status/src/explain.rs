@@ -92,16 +92,18 @@ pub fn what_to_do(reason: Reason, node: &str) -> String {
         Reason::DrainHeldByFinalizer => {
             "fix the controller that owns the finalizer, or remove the finalizer".to_owned()
         }
-        Reason::DrainPodOverdue => format!("check the kubelet and the container runtime of {node}"),
-        Reason::DrainPodEnding | Reason::DrainThrottled => "wait".to_owned(),
-        Reason::DrainComesBack => {
+        Reason::PodTerminationOverdue => {
+            format!("check the kubelet and the container runtime of {node}")
+        }
+        Reason::PodTerminating | Reason::DrainThrottled => "wait".to_owned(),
+        Reason::PodRescheduledOnNode => {
             "stop its owner from scheduling it on this node, for example by removing a toleration"
                 .to_owned()
         }
         Reason::NodeUncordoned => format!(
             "to resume the drain: kubectl cordon {node}; to cancel the update: machinist cancel {node}"
         ),
-        Reason::ForceNotExplained => {
+        Reason::ForceReasonMissing => {
             format!("kubectl annotate --overwrite node {node} machinist.dev/force-drain=REASON")
         }
         Reason::Cancelled => format!("to start it anyway: machinist cancel --undo {node}"),
@@ -116,7 +118,7 @@ fn failures(status: &Status) -> Vec<Finding> {
     let Some(failure) = &status.failure else {
         return Vec::new();
     };
-    let advice = match (failure.code, failure.again) {
+    let advice = match (failure.code, failure.retryable) {
         (Reason::JournalUnreadable, _) => JOURNAL_UNREADABLE_ADVICE,
         (Reason::JournalTooNew, _) => JOURNAL_TOO_NEW_ADVICE,
         (code, true) if code.is_obstacle() => OBSTACLE_ADVICE,
@@ -128,8 +130,9 @@ fn failures(status: &Status) -> Vec<Finding> {
     let told = sentences(&failure.message);
     let last = told.len() - 1;
     let finding = |(at, message): (usize, String)| {
-        let own = |code: &&Reason| message.ends_with(&format!("[{code}]"));
-        let code = *Reason::ALL.iter().find(own).unwrap_or(&failure.code);
+        let own = message.strip_suffix(']').and_then(|it| it.rsplit_once('['));
+        let own = own.and_then(|(_, code)| Reason::named(code));
+        let code = own.unwrap_or(failure.code);
         Finding::coded(code, message, if at == last { advice } else { "" })
     };
     told.into_iter().enumerate().map(finding).collect()
@@ -171,8 +174,8 @@ fn source(status: &Status) -> Option<Finding> {
                 format!("add configs to {source}"),
             ),
             false => Finding::plain(
-                "no desired config: the Node has none, or `jobs` does not include config",
-                "set the Node annotation machineconfiguration.openshift.io/desiredConfig, if `jobs` includes config",
+                "no desired config: the Node has none, or `roles` does not include config",
+                "set the Node annotation machineconfiguration.openshift.io/desiredConfig, if `roles` includes config",
             ),
         });
     }

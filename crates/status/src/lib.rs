@@ -65,8 +65,8 @@ pub struct Status {
     #[serde(default)]
     pub held: Option<PinStatus>,
     /// The number of the last operator request that the agent has processed since its start.
-    #[serde(default)]
-    pub asked: u64,
+    #[serde(default, alias = "asked")]
+    pub requested: u64,
     /// All gates.
     pub gates: Gates,
     /// The blockers of the update.
@@ -81,8 +81,8 @@ pub struct Status {
     #[serde(default)]
     pub holders_unknown: Option<String>,
     /// Resources with a count of zero on the Node that are no longer advertised here.
-    #[serde(default)]
-    pub zero_resources: Vec<String>,
+    #[serde(default, alias = "zeroResources")]
+    pub orphaned_resources: Vec<String>,
     /// All vendors with a device driver.
     #[serde(default)]
     pub vendors: Vec<VendorStatus>,
@@ -111,7 +111,8 @@ pub struct FailureStatus {
     /// One sentence.
     pub message: String,
     /// Whether the update will be retried.
-    pub again: bool,
+    #[serde(alias = "again")]
+    pub retryable: bool,
 }
 
 /// The current and the desired config.
@@ -375,13 +376,13 @@ impl Status {
             failure: None,
             config: ConfigStatus::default(),
             held: None,
-            asked: 0,
+            requested: 0,
             gates: Gates::default(),
             blockers: Vec::new(),
             devices: Arc::default(),
             device_problems: Vec::new(),
             holders_unknown: None,
-            zero_resources: Vec::new(),
+            orphaned_resources: Vec::new(),
             vendors: Vec::new(),
             updates: Vec::new(),
         }
@@ -390,7 +391,7 @@ impl Status {
     /// One line for each resource that the Node still lists with a count of zero, without a full
     /// stop.
     pub fn leftovers(&self) -> impl Iterator<Item = String> {
-        let lines = self.zero_resources.iter();
+        let lines = self.orphaned_resources.iter();
         lines.map(|name| format!("{name}: not advertised by machinist; its count on the Node is 0"))
     }
 

@@ -193,7 +193,7 @@ fn blockers(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {
     }
     let waits = waits.into_iter();
     page.gauge(
-        "blockers",
+        "update_blockers",
         "Blockers of the update, by reason",
         waits.map(|(reason, many)| ([("reason", reason)], count(many))),
     )

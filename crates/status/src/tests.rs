@@ -111,11 +111,11 @@ fn full() -> Status {
     status.version = "9.9.9".to_owned();
     status.source = "dir:/etc/machinist/machine.d".to_owned();
     status.admin = "127.0.0.1:10480".to_owned();
-    status.phase = "Acting".to_owned();
+    status.phase = "RunningActions".to_owned();
     status.failure = Some(FailureStatus {
         code: Reason::JobFailed,
         message: "chronyd.service: the restart failed".to_owned(),
-        again: true,
+        retryable: true,
     });
     status.held = Some(PinStatus {
         config: "machine-2".to_owned(),
@@ -123,7 +123,7 @@ fn full() -> Status {
         by: "rollback".to_owned(),
         since: at("2026-11-21T12:00:02Z"),
     });
-    status.asked = 1;
+    status.requested = 1;
     status.config = ConfigStatus {
         desired_digest: "sha256:22".to_owned(),
         current: "machine-1".to_owned(),
@@ -153,7 +153,7 @@ fn full() -> Status {
         ..VendorStatus::default()
     }];
     status.device_problems = vec!["bad.yaml: it is not UTF-8 text [SourceUnreadable]".to_owned()];
-    status.zero_resources = vec!["acme.dev/gone".to_owned()];
+    status.orphaned_resources = vec!["acme.dev/gone".to_owned()];
     status.updates = updates();
     status
 }
@@ -189,13 +189,13 @@ fn what_has_no_value_is_null_and_never_left_out() {
         "failure",
         "config",
         "held",
-        "asked",
+        "requested",
         "gates",
         "blockers",
         "devices",
         "deviceProblems",
         "holdersUnknown",
-        "zeroResources",
+        "orphanedResources",
         "vendors",
         "updates",
     ];
@@ -204,6 +204,20 @@ fn what_has_no_value_is_null_and_never_left_out() {
     assert!(value["node"].is_null() && value["failure"].is_null());
     assert_eq!(value["mode"], "offline");
     assert_eq!(value["since"], "2026-11-21T12:00:00Z");
+}
+
+#[test]
+fn the_status_of_an_agent_of_an_earlier_version_is_read() {
+    let mut text = serde_json::to_string(&full()).unwrap();
+    for (today, former) in [
+        ("\"retryable\":", "\"again\":"),
+        ("\"requested\":", "\"asked\":"),
+        ("\"orphanedResources\":", "\"zeroResources\":"),
+    ] {
+        assert!(text.contains(today), "{today}");
+        text = text.replace(today, former);
+    }
+    assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), full());
 }
 
 #[test]
@@ -217,7 +231,7 @@ fn what_is_written_can_be_read_back() {
 fn the_summary_names_the_phase_while_there_is_one() {
     assert_eq!(
         full().summary(),
-        "Acting; not ready: Config (machine-2 is applied, not verified yet)"
+        "RunningActions; not ready: Config (machine-2 is applied, not verified yet)"
     );
 }
 
@@ -229,7 +243,7 @@ fn every_reason_of_a_refused_config_has_a_line() {
     status.failure = Some(FailureStatus {
         code: Reason::ValueInvalid,
         message: format!("the config is refused: {}", refusals.join("; ")),
-        again: false,
+        retryable: false,
     });
     let page = render(&status, at("2026-11-21T12:05:02Z"));
     let page = anstream::adapter::strip_str(&page).to_string();

@@ -97,7 +97,7 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
 
 /// The failure of the last update: one row per reason.
 fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
-    let again = if failure.again { "; retrying" } else { "" };
+    let retries = if failure.retryable { "; retrying" } else { "" };
     let mut told = sentences(&escape_line(&failure.message));
     let more = told.len().saturating_sub(MAX_REFUSALS);
     told.truncate(MAX_REFUSALS);
@@ -107,7 +107,7 @@ fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
     let mut told = told.into_iter();
     let first = told.next().unwrap_or_default();
     let text = format!(
-        "{ERROR_STYLE}{}{ERROR_STYLE:#}: {first}{again}",
+        "{ERROR_STYLE}{}{ERROR_STYLE:#}: {first}{retries}",
         failure.code
     );
     let rest = told.map(|one| ("", one));
@@ -173,7 +173,7 @@ fn verdict(gate: &Gate) -> (Style, &'static str) {
 }
 
 fn devices(out: &mut String, status: &Status) -> fmt::Result {
-    let silent = status.zero_resources.is_empty() && status.device_problems.is_empty();
+    let silent = status.orphaned_resources.is_empty() && status.device_problems.is_empty();
     if status.devices.is_empty() && silent {
         return Ok(());
     }

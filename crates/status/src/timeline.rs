@@ -21,11 +21,11 @@ fn colour(phase: &str) -> &'static str {
         "Waiting" => "#9a9a9a",
         "Staging" => "#4c78a8",
         "Committing" => "#72b7b2",
-        "Acting" => "#54a24b",
+        "RunningActions" => "#54a24b",
         "RebootPending" => "#f58518",
         "Booted" => "#eeca3b",
         "Verifying" => "#9d755d",
-        "Undoing" => "#e45756",
+        "RollingBack" => "#e45756",
         _ => "#bab0ac",
     }
 }
@@ -165,7 +165,7 @@ mod tests {
             started: at(0),
             finished: Some(at(end)),
             outcome: Some(UpdateOutcomeStatus::RolledBack),
-            reason: Some(machinist_base::reason::Reason::RebootDidNotHappen),
+            reason: Some(machinist_base::reason::Reason::RebootTimeout),
             phases: phases.collect(),
             actions: Vec::new(),
         }
@@ -174,12 +174,12 @@ mod tests {
     #[test]
     fn every_phase_has_a_bar_of_its_length_and_the_longest_update_fills_the_width() {
         let drawn = timeline(&[
-            update(10, &[("Staging", 0, 4), ("Acting", 4, 10)]),
+            update(10, &[("Staging", 0, 4), ("RunningActions", 4, 10)]),
             update(5, &[("Staging", 0, 5)]),
         ]);
         for bar in [
             "x=\"250.0\" y=\"64\" width=\"256.0\" height=\"22\" fill=\"#4c78a8\"><title>Staging 4s",
-            "x=\"506.0\" y=\"64\" width=\"384.0\" height=\"22\" fill=\"#54a24b\"><title>Acting 6s",
+            "x=\"506.0\" y=\"64\" width=\"384.0\" height=\"22\" fill=\"#54a24b\"><title>RunningActions 6s",
             "x=\"250.0\" y=\"108\" width=\"320.0\" height=\"22\" fill=\"#4c78a8\"><title>Staging 5s",
         ] {
             assert!(drawn.contains(bar), "{bar} in\n{drawn}");
@@ -189,8 +189,7 @@ mod tests {
 
     #[test]
     fn the_legend_of_all_phases_stays_on_the_picture() {
-        let names =
-            "Planned Waiting Staging Committing Acting RebootPending Booted Verifying Undoing";
+        let names = "Planned Waiting Staging Committing RunningActions RebootPending Booted Verifying RollingBack";
         let phases: Vec<_> = (0..)
             .zip(names.split(' '))
             .map(|(at, name)| (name, at * 9, at * 9 + 9))

@@ -126,8 +126,8 @@ impl SystemdError {
     }
 
     /// Whether the same request may succeed later by itself.
-    pub fn again(&self) -> bool {
-        self.trouble.again()
+    pub fn is_retryable(&self) -> bool {
+        self.trouble.is_retryable()
     }
 
     /// The stable code for status, conditions and metrics.
@@ -137,7 +137,7 @@ impl SystemdError {
 }
 
 impl SystemdErrorKind {
-    fn again(&self) -> bool {
+    fn is_retryable(&self) -> bool {
         match self {
             Self::NoManager(_)
             | Self::ConnectionLost(_)
@@ -176,7 +176,7 @@ impl SystemdErrorKind {
                 Reason::RebootPending
             }
             Self::Cancelled => Reason::RebootCancelled,
-            Self::NoReceipt { .. } => Reason::RebootDidNotHappen,
+            Self::NoReceipt { .. } => Reason::RebootTimeout,
             Self::NoSuchUnit => Reason::UnitNotFound,
             Self::UnitMasked => Reason::UnitMasked,
             Self::BadUnit(_) => Reason::UnitInvalid,

@@ -130,7 +130,7 @@ impl Systemd {
                 Ok(true) => return Ok(RebootProof::Accepted),
                 Ok(false) => {}
                 // The bus disappears during a shutdown, but may also just be restarting.
-                Err(error) if error.again() => {}
+                Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error),
             }
             if Instant::now() + POLL_INTERVAL > until {

@@ -58,10 +58,10 @@ fn dial(
 
 impl From<SystemdError> for ServiceError {
     fn from(error: SystemdError) -> Self {
-        let (reason, again) = (error.reason(), error.again());
+        let (reason, retryable) = (error.reason(), error.is_retryable());
         Self {
             reason,
-            again,
+            retryable,
             source: Box::new(error),
         }
     }
@@ -113,7 +113,7 @@ impl Services for Systemd {
         };
         let result = self.run_job(verb, unit, limit).await?;
         if let Some(reason) = result.reason() {
-            let again = reason == Reason::JobCanceled;
+            let retryable = reason == Reason::JobCanceled;
             let source = Box::new(JobFailedError {
                 verb,
                 unit: unit.to_owned(),
@@ -121,7 +121,7 @@ impl Services for Systemd {
             });
             return Err(ServiceError {
                 reason,
-                again,
+                retryable,
                 source,
             });
         }
@@ -250,13 +250,13 @@ impl Services for Systemd {
         if tokio::time::timeout_at(deadline, called_off).await.is_ok() {
             return ServiceError {
                 reason: Reason::RebootCancelled,
-                again: true,
+                retryable: true,
                 source: Box::new(SystemdError::new("reboot", SystemdErrorKind::Cancelled)),
             };
         }
         ServiceError {
-            reason: Reason::RebootDidNotHappen,
-            again: true,
+            reason: Reason::RebootTimeout,
+            retryable: true,
             source: Box::new(RebootOverdueError),
         }
     }
@@ -281,7 +281,7 @@ fn died(unit: &str, UnitState { active, sub, .. }: UnitState) -> ServiceError {
     });
     ServiceError {
         reason: Reason::UnitDied,
-        again: false,
+        retryable: false,
         source,
     }
 }

@@ -93,8 +93,8 @@ impl NodeDouble {
 
     /// Makes a request fail this often: `cordon`, the change of device allocation, `check_step`,
     /// `reboot` (the permission) or `uncordon`.
-    pub fn fails(&self, request: &'static str, times: u32, again: bool) {
-        let failing = (times, Reason::ManagerUnreachable, again);
+    pub fn fails(&self, request: &'static str, times: u32, retryable: bool) {
+        let failing = (times, Reason::ManagerUnreachable, retryable);
         self.with(|knobs| knobs.failing.insert(request, failing));
     }
 
@@ -155,25 +155,25 @@ impl NodeDouble {
 
     fn may(&self, request: &'static str) -> Result<(), NodeError> {
         let refused = self.with(|knobs| match knobs.failing.get_mut(request) {
-            Some((times, reason, again)) if *times > 0 => {
+            Some((times, reason, retryable)) if *times > 0 => {
                 *times -= 1;
-                Some((*reason, *again))
+                Some((*reason, *retryable))
             }
             _ => None,
         });
-        let Some((reason, again)) = refused else {
+        let Some((reason, retryable)) = refused else {
             return Ok(());
         };
-        Err(refusal(request, reason, again, again))
+        Err(refusal(request, reason, retryable, retryable))
     }
 }
 
-fn refusal(request: &str, reason: Reason, again: bool, unanswered: bool) -> NodeError {
+fn refusal(request: &str, reason: Reason, retryable: bool, unanswered: bool) -> NodeError {
     NodeError {
         what: format!("{request} the node"),
         node: "double".to_owned(),
         reason,
-        again,
+        retryable,
         unanswered,
         source: None,
     }

@@ -50,8 +50,12 @@ impl Script {
     }
 
     /// Makes a request fail from now on.
-    pub fn fails(&self, request: &str, reason: Reason, again: bool) {
-        self.with(|state| state.failing.insert(request.to_owned(), (reason, again)));
+    pub fn fails(&self, request: &str, reason: Reason, retryable: bool) {
+        self.with(|state| {
+            state
+                .failing
+                .insert(request.to_owned(), (reason, retryable))
+        });
     }
 
     /// Makes a request hang until it is healed.
@@ -166,17 +170,17 @@ impl Script {
             state.asked.push(request);
             state.heard.notify_waiters();
             match answer {
-                Some((reason, again)) => Err(error(reason, again)),
+                Some((reason, retryable)) => Err(error(reason, retryable)),
                 None => Ok(()),
             }
         })
     }
 }
 
-fn error(reason: Reason, again: bool) -> ServiceError {
+fn error(reason: Reason, retryable: bool) -> ServiceError {
     ServiceError {
         reason,
-        again,
+        retryable,
         source: "requested by the test".into(),
     }
 }

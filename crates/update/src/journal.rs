@@ -209,7 +209,8 @@ pub struct UpdateFailure {
     /// The error with its whole chain of causes.
     pub message: String,
     /// Whether a retry may succeed.
-    pub again: bool,
+    #[serde(alias = "again")]
+    pub retryable: bool,
     /// The config that failed.
     pub digest: Option<Digest>,
 }

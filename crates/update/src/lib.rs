@@ -36,11 +36,11 @@ fn bounded(mut message: String) -> String {
 }
 
 /// Converts an error into the form that the journal, status, and metrics carry.
-fn failure(error: &dyn Error, code: Reason, again: bool, digest: Digest) -> UpdateFailure {
+fn failure(error: &dyn Error, code: Reason, retryable: bool, digest: Digest) -> UpdateFailure {
     UpdateFailure {
         code,
         message: bounded(error_chain::chain(error)),
-        again,
+        retryable,
         digest: Some(digest),
     }
 }

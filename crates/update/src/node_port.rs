@@ -27,7 +27,7 @@ pub struct NodeError {
     /// The stable reason code.
     pub reason: Reason,
     /// Whether a retry may succeed.
-    pub again: bool,
+    pub retryable: bool,
     /// There was no answer, so the request may have been carried out.
     pub unanswered: bool,
     /// The underlying error, if there was an answer.

@@ -41,7 +41,7 @@ impl LookError {
         match self {
             Self::Observe(error) => error.is_retryable(),
             Self::Store(error) => error.is_retryable(),
-            Self::Services(error) => error.again,
+            Self::Services(error) => error.retryable,
         }
     }
 

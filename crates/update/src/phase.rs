@@ -5,12 +5,12 @@
 //!  ↑                   │  ↑                                              │                       │
 //!  ├── PlanEmpty ──────┘  └─────────────────── Replan ───────────────────┘                   Committed
 //!  │   PlanRefused                                                                               ↓
-//!  └── Verified ── Verifying ←─────────────── ActionsDone ←──────────────────────────────────  Acting
+//!  └── Verified ── Verifying ←─────────────── ActionsDone ←──────────────────────────────────  RunningActions
 //!                      ↑    └── RebootDue, to RebootPending: the boot is not well                  │
 //!                    Booted ←··· the next start, in a new boot ···· RebootPending ←── ActionsDone, reboot
 //! ```
 //!
-//! A step that fails from Staging on leads to Undoing, and from there to Failed. Failed accepts a new desired
+//! A step that fails from Staging on leads to RollingBack, and from there to Failed. Failed accepts a new desired
 //! config at once. A reboot that does not happen leads to Failed and leaves the disk unchanged. RebootPending
 //! normally reaches Booted without a transition: the next start of the agent detects the new boot from the journal
 //! and the boot ID. The exception is a start that could not determine the running userspace: it does so before it
@@ -19,7 +19,7 @@
 //! On a node that must be drained, there are more phases between Waiting and Staging, and before the end:
 //!
 //! ```text
-//! Waiting ── Released ──→ Cordoned ── Cordoned ──→ Withholding ── Withheld ──→ Draining ── Drained ──┐
+//! Waiting ── Released ──→ Cordoned ── Cordoned ──→ DisablingDevices ── Withheld ──→ Draining ── Drained ──┐
 //!                            ↑                                                                       ↓
 //!                            └──────────────────────────── Refilled ──────────────────────────── Drained ── Permitted ──→ Staging
 //! … ──→ Uncordoning ── Uncordoned ──→ Idle, or Failed
@@ -43,7 +43,8 @@ pub enum Phase {
     /// The node is being cordoned.
     Cordoned,
     /// Device allocation is being disabled.
-    Withholding,
+    #[serde(alias = "Withholding")]
+    DisablingDevices,
     /// Pods are being evicted.
     Draining,
     /// The drain is complete. Device drivers are quiesced, and the cluster state is checked again.
@@ -53,7 +54,8 @@ pub enum Phase {
     /// Old and new objects are exchanged.
     Committing,
     /// Units are reloaded and restarted.
-    Acting,
+    #[serde(alias = "Acting")]
+    RunningActions,
     /// A reboot is pending.
     RebootPending,
     /// The machine has booted with the new config.
@@ -61,7 +63,8 @@ pub enum Phase {
     /// The disk and the boot are verified.
     Verifying,
     /// The previous config is being restored.
-    Undoing,
+    #[serde(alias = "Undoing")]
+    RollingBack,
     /// The node waits until it is fit for pods, and is then uncordoned.
     Uncordoning,
     /// The last update failed; see the failure's reason code.
@@ -127,7 +130,7 @@ pub enum PhaseEvent {
         withdrawn: bool,
     },
     /// The undo failed.
-    UndoFailed,
+    RollbackFailed,
     /// The retry delay has passed.
     Retry,
     /// The retry delay has passed for a reboot that could not be requested, or after which the boot was unhealthy:
@@ -194,22 +197,24 @@ impl Phase {
     /// Transitions that concern the node's pods.
     fn on_the_node(self, event: PhaseEvent) -> Option<(Self, Option<PhaseEffect>)> {
         use Phase::{
-            Cordoned, Drained, Draining, Failed, Idle, Planned, Uncordoning, Waiting, Withholding,
+            Cordoned, DisablingDevices, Drained, Draining, Failed, Idle, Planned, Uncordoning,
+            Waiting,
         };
         Some(match (self, event) {
             (Waiting, PhaseEvent::Released { drain: true }) | (Drained, PhaseEvent::Refilled) => {
                 (Cordoned, Some(PhaseEffect::Cordon))
             }
-            (Cordoned, PhaseEvent::Cordoned) => (Withholding, Some(PhaseEffect::Withhold)),
-            (Withholding, PhaseEvent::Withheld) => (Draining, Some(PhaseEffect::Drain)),
+            (Cordoned, PhaseEvent::Cordoned) => (DisablingDevices, Some(PhaseEffect::Withhold)),
+            (DisablingDevices, PhaseEvent::Withheld) => (Draining, Some(PhaseEffect::Drain)),
             (Draining, PhaseEvent::Drained) => (Drained, Some(PhaseEffect::Quiesce)),
             (Drained, PhaseEvent::Permitted) => (Self::Staging, Some(PhaseEffect::Stage)),
-            (Cordoned | Withholding | Draining | Drained | Uncordoning, PhaseEvent::Desired) => {
-                (Planned, Some(PhaseEffect::Plan))
-            }
-            (Cordoned | Withholding | Draining | Drained, PhaseEvent::Withdrawn)
+            (
+                Cordoned | DisablingDevices | Draining | Drained | Uncordoning,
+                PhaseEvent::Desired,
+            ) => (Planned, Some(PhaseEffect::Plan)),
+            (Cordoned | DisablingDevices | Draining | Drained, PhaseEvent::Withdrawn)
             | (Uncordoning, PhaseEvent::Uncordoned { failed: false }) => (Idle, None),
-            (Cordoned | Withholding | Draining | Drained, PhaseEvent::StepFailed)
+            (Cordoned | DisablingDevices | Draining | Drained, PhaseEvent::StepFailed)
             | (Uncordoning, PhaseEvent::Uncordoned { failed: true }) => (Failed, None),
             _ => return None,
         })
@@ -218,8 +223,8 @@ impl Phase {
     /// Transitions that concern the machine.
     fn on_the_disk(self, event: PhaseEvent) -> Option<(Self, Option<PhaseEffect>)> {
         use Phase::{
-            Acting, Booted, Committing, Failed, Idle, Planned, RebootPending, Staging, Undoing,
-            Verifying, Waiting,
+            Booted, Committing, Failed, Idle, Planned, RebootPending, RollingBack, RunningActions,
+            Staging, Verifying, Waiting,
         };
         let pending = |reboot_pending| PhaseEvent::PlanRefused { reboot_pending };
         Some(match (self, event) {
@@ -236,10 +241,10 @@ impl Phase {
             (Planned, PhaseEvent::PlanReady) => (Waiting, Some(PhaseEffect::AwaitRelease)),
             (Waiting, PhaseEvent::Released { drain: false }) => (Staging, Some(PhaseEffect::Stage)),
             (Staging, PhaseEvent::Staged) => (Committing, Some(PhaseEffect::Commit)),
-            (Committing, PhaseEvent::Committed) => (Acting, Some(PhaseEffect::Act)),
-            (Acting, PhaseEvent::ActionsDone { reboot: false })
+            (Committing, PhaseEvent::Committed) => (RunningActions, Some(PhaseEffect::Act)),
+            (RunningActions, PhaseEvent::ActionsDone { reboot: false })
             | (Booted, PhaseEvent::ActionsDone { .. }) => (Verifying, Some(PhaseEffect::Verify)),
-            (Acting, PhaseEvent::ActionsDone { reboot: true })
+            (RunningActions, PhaseEvent::ActionsDone { reboot: true })
             | (RebootPending, PhaseEvent::Retry)
             | (Verifying | Failed, PhaseEvent::RebootDue) => {
                 (RebootPending, Some(PhaseEffect::Reboot))
@@ -249,20 +254,23 @@ impl Phase {
             }
             (RebootPending, PhaseEvent::BootSeen) => (Booted, Some(PhaseEffect::Act)),
             (RebootPending | Planned | Waiting, PhaseEvent::StepFailed) => (Failed, None),
-            (Staging | Committing | Acting | Booted | Verifying, PhaseEvent::StepFailed)
+            (
+                Staging | Committing | RunningActions | Booted | Verifying,
+                PhaseEvent::StepFailed,
+            )
             | (RebootPending | Verifying | Failed, PhaseEvent::Withdrawn) => {
-                (Undoing, Some(PhaseEffect::Undo))
+                (RollingBack, Some(PhaseEffect::Undo))
             }
-            (Undoing, PhaseEvent::Undone { reboot: true, .. }) => {
+            (RollingBack, PhaseEvent::Undone { reboot: true, .. }) => {
                 (RebootPending, Some(PhaseEffect::Reboot))
             }
             (
-                Undoing,
+                RollingBack,
                 PhaseEvent::Undone {
                     withdrawn: true, ..
                 },
             ) => (Idle, None),
-            (Undoing, PhaseEvent::Undone { .. } | PhaseEvent::UndoFailed) => (Failed, None),
+            (RollingBack, PhaseEvent::Undone { .. } | PhaseEvent::RollbackFailed) => (Failed, None),
             _ => return None,
         })
     }
@@ -274,30 +282,38 @@ impl Phase {
             Self::Planned => "Planned",
             Self::Waiting => "Waiting",
             Self::Cordoned => "Cordoned",
-            Self::Withholding => "Withholding",
+            Self::DisablingDevices => "DisablingDevices",
             Self::Draining => "Draining",
             Self::Drained => "Drained",
             Self::Staging => "Staging",
             Self::Committing => "Committing",
-            Self::Acting => "Acting",
+            Self::RunningActions => "RunningActions",
             Self::RebootPending => "RebootPending",
             Self::Booted => "Booted",
             Self::Verifying => "Verifying",
-            Self::Undoing => "Undoing",
+            Self::RollingBack => "RollingBack",
             Self::Uncordoning => "Uncordoning",
             Self::Failed => "Failed",
         }
     }
 
-    /// Returns the phase with this [name](Self::name).
+    /// Returns the phase with this [name](Self::name), also by the name that an earlier version wrote.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|phase| phase.name() == name)
+        match name {
+            "Withholding" => Some(Self::DisablingDevices),
+            "Acting" => Some(Self::RunningActions),
+            "Undoing" => Some(Self::RollingBack),
+            _ => Self::ALL.into_iter().find(|phase| phase.name() == name),
+        }
     }
 
     /// Returns whether an update is in progress and has not changed the machine yet.
     pub const fn is_before_staging(self) -> bool {
-        use Phase::{Cordoned, Drained, Draining, Waiting, Withholding};
-        matches!(self, Waiting | Cordoned | Withholding | Draining | Drained)
+        use Phase::{Cordoned, DisablingDevices, Drained, Draining, Waiting};
+        matches!(
+            self,
+            Waiting | Cordoned | DisablingDevices | Draining | Drained
+        )
     }
 
     /// All phases, for metrics.
@@ -306,16 +322,16 @@ impl Phase {
         Self::Planned,
         Self::Waiting,
         Self::Cordoned,
-        Self::Withholding,
+        Self::DisablingDevices,
         Self::Draining,
         Self::Drained,
         Self::Staging,
         Self::Committing,
-        Self::Acting,
+        Self::RunningActions,
         Self::RebootPending,
         Self::Booted,
         Self::Verifying,
-        Self::Undoing,
+        Self::RollingBack,
         Self::Uncordoning,
         Self::Failed,
     ];

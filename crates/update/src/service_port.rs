@@ -13,7 +13,7 @@ pub struct ServiceError {
     /// The stable reason code.
     pub reason: Reason,
     /// Whether a retry may succeed.
-    pub again: bool,
+    pub retryable: bool,
     /// The service manager's error.
     #[source]
     pub source: Box<dyn Error + Send + Sync>,

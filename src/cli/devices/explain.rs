@@ -77,7 +77,11 @@ fn nobody(status: &Status, resource: &str) -> String {
     let mut text = format!(
         "{resource} is not provided on this machine: no valid declaration, vendor or plugin\n"
     );
-    if status.zero_resources.iter().any(|name| name == resource) {
+    if status
+        .orphaned_resources
+        .iter()
+        .any(|name| name == resource)
+    {
         text.push_str(
             "the Node still lists it with 0: the kubelet keeps the entry of a removed resource\n",
         );
@@ -230,7 +234,7 @@ mod tests {
         assert!(told.contains("/etc/a.yaml"), "{told}");
         assert!(!told.contains("lists it with 0"), "{told}");
         let mut left = status();
-        left.zero_resources = vec!["acme.dev/y".to_owned()];
+        left.orphaned_resources = vec!["acme.dev/y".to_owned()];
         let told = nobody(&left, "acme.dev/y");
         assert!(told.contains("still lists it with 0"), "{told}");
     }

@@ -46,8 +46,8 @@ pub(super) struct NodeDrainReport {
     gone: usize,
     /// The pods that would be evicted, in order; empty unless it is a dry run.
     evict: Vec<PodMessage>,
-    /// Notes about pods that stay or lose data.
-    notes: Vec<PodMessage>,
+    /// Warnings about pods that stay or lose data.
+    warnings: Vec<PodMessage>,
     /// The pods that the drain waits for.
     waits: Vec<PodMessage>,
     left_behind: Vec<PodId>,
@@ -107,7 +107,7 @@ impl NodeDrainReport {
             message: None,
             gone: 0,
             evict: Vec::new(),
-            notes: Vec::new(),
+            warnings: Vec::new(),
             waits: Vec::new(),
             left_behind: Vec::new(),
             dry_run: "",
@@ -138,7 +138,7 @@ impl NodeDrainReport {
     pub(super) fn with_progress(self, last: &EvictionProgress) -> Self {
         Self {
             gone: last.gone,
-            notes: last.notes.iter().map(PodMessage::note).collect(),
+            warnings: last.notes.iter().map(PodMessage::note).collect(),
             waits: last.waits.iter().map(PodMessage::wait).collect(),
             left_behind: last.left_behind.clone(),
             ..self
@@ -165,7 +165,7 @@ impl NodeDrainReport {
         let lost: Vec<_> = lost.collect();
         Self {
             evict: evict.collect(),
-            notes: rehearsal
+            warnings: rehearsal
                 .leave
                 .iter()
                 .chain(&lost)
@@ -198,7 +198,7 @@ impl NodeDrainReport {
                         pod.namespace, pod.name
                     );
                 }
-                for note in &self.notes {
+                for note in &self.warnings {
                     let why = escape_line(note.message.as_deref().unwrap_or_default());
                     let _ = writeln!(text, "pod/{}/{} {why}", note.namespace, note.name);
                 }

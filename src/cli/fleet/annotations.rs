@@ -23,21 +23,15 @@ pub(super) fn blocked_by(text: &str) -> Vec<BlockedBy> {
         let (name, code) = one.rsplit_once(" (")?;
         Some(BlockedBy {
             name: name.to_owned(),
-            reason: reason(code.trim_end_matches(')')),
+            reason: Reason::named(code.trim_end_matches(')')),
         })
     });
     each.collect()
 }
 
-/// The reason with this code.
-pub(super) fn reason(code: &str) -> Option<Reason> {
-    let mut all = Reason::ALL.iter();
-    all.find(|reason| reason.as_str() == code).copied()
-}
-
 /// The code at the start of a text, as in the `reason` annotation.
 pub(super) fn leading(text: &str) -> Option<Reason> {
-    reason(text.split_once(':')?.0)
+    Reason::named(text.split_once(':')?.0)
 }
 
 /// Since when a node has been in its state: the last transition in its MachineConfigNode, otherwise

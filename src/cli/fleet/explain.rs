@@ -182,7 +182,7 @@ fn gates(report: &NodeReport) -> Option<Finding> {
     }
     let message = report.ready_message.as_deref().unwrap_or_default();
     let what = format!("{} is not ready: {message}", report.node);
-    let code = report.ready_reason.as_deref().and_then(annotations::reason);
+    let code = report.ready_reason.as_deref().and_then(Reason::named);
     Some(match code {
         Some(code) => Finding::coded(code, what, ""),
         None => Finding::plain(what, ""),

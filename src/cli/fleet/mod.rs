@@ -52,7 +52,7 @@ pub(super) fn node(
     let now = Clock::system().now();
     let report = short()?.block_on(one(reach, name, now))?;
     print_data(printed.output, &report, |report| render::node(report, now))?;
-    Ok(match (report.ready, report.silent) {
+    Ok(match (report.ready, report.stale) {
         (Some(true), false) => Exit::Done,
         _ => Exit::Failed,
     })
@@ -67,7 +67,7 @@ pub(super) fn pools(
     let report = short()?.block_on(several(reach, name))?;
     let now = Clock::system().now();
     print_data(printed.output, &report, |report| render::pools(report, now))?;
-    let degraded = |pool: &pools::PoolReport| pool.computed.degraded == Some(true);
+    let degraded = |pool: &pools::PoolReport| pool.observed.degraded == Some(true);
     Ok(match report.pools.iter().any(degraded) {
         true => Exit::Failed,
         false => Exit::Done,
@@ -85,18 +85,22 @@ pub(super) fn explain(reach: &ClusterArgs, name: &str) -> anyhow::Result<Vec<Fin
 async fn one(reach: &ClusterArgs, name: &str, now: Timestamp) -> anyhow::Result<NodeReport> {
     let cluster = reach.cluster().await?;
     let node = fleet_queries::node(&cluster, name).await?;
-    let mut notes = Vec::new();
-    let pools = pools_of(&cluster, &mut notes).await?;
-    let progress = or_note(machine_config_node::read(&cluster, name).await, &mut notes)?.flatten();
+    let mut warnings = Vec::new();
+    let pools = pools_of(&cluster, &mut warnings).await?;
+    let progress = or_warn(
+        machine_config_node::read(&cluster, name).await,
+        &mut warnings,
+    )?
+    .flatten();
     let mut events =
-        or_note(fleet_queries::events(&cluster, name).await, &mut notes)?.unwrap_or_default();
+        or_warn(fleet_queries::events(&cluster, name).await, &mut warnings)?.unwrap_or_default();
     events.truncate(MAX_EVENTS);
     let facts = node::NodeObjects {
         node,
         pools,
         progress,
         events,
-        notes,
+        warnings,
     };
     Ok(NodeReport::of(facts, now))
 }
@@ -111,38 +115,38 @@ async fn several(reach: &ClusterArgs, name: &str) -> anyhow::Result<PoolsReport>
         return Err(PoolNotFound { name, others }.into());
     }
     let nodes = fleet_queries::nodes(&cluster).await?;
-    let mut notes = Vec::new();
-    let progress = progress(&cluster, &mut notes).await?;
+    let mut warnings = Vec::new();
+    let progress = progress(&cluster, &mut warnings).await?;
     let mut report = PoolsReport::of(&pools, &nodes, &progress);
-    report.notes = notes;
     if !name.is_empty() {
         report.keep(name);
     }
+    report.warnings.extend(warnings);
     Ok(report)
 }
 
 /// The pools; a cluster without the kind has none.
-async fn pools_of(cluster: &Cluster, notes: &mut Vec<String>) -> anyhow::Result<Vec<PoolView>> {
-    Ok(or_note(fleet_queries::pools(cluster).await, notes)?.unwrap_or_default())
+async fn pools_of(cluster: &Cluster, warnings: &mut Vec<String>) -> anyhow::Result<Vec<PoolView>> {
+    Ok(or_warn(fleet_queries::pools(cluster).await, warnings)?.unwrap_or_default())
 }
 
 async fn progress(
     cluster: &Cluster,
-    notes: &mut Vec<String>,
+    warnings: &mut Vec<String>,
 ) -> anyhow::Result<BTreeMap<String, MachineConfigNodeStatus>> {
-    Ok(or_note(fleet_queries::progress(cluster).await, notes)?.unwrap_or_default())
+    Ok(or_warn(fleet_queries::progress(cluster).await, warnings)?.unwrap_or_default())
 }
 
-/// Replaces a response by a note if the user may not read it or if this cluster does not have the
+/// Replaces a response by a warning if the user may not read it or if this cluster does not have the
 /// kind.
-fn or_note<T>(
+fn or_warn<T>(
     answer: Result<T, ClusterError>,
-    notes: &mut Vec<String>,
+    warnings: &mut Vec<String>,
 ) -> Result<Option<T>, ClusterError> {
     match answer {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.code(), 403 | 404) => {
-            notes.push(chain(&error));
+            warnings.push(chain(&error));
             Ok(None)
         }
         Err(error) => Err(error),

@@ -25,8 +25,8 @@ pub(super) struct NodeObjects {
     pub(super) progress: Option<MachineConfigNodeStatus>,
     /// Newest first.
     pub(super) events: Vec<NodeEvent>,
-    /// Notes about objects that are not available.
-    pub(super) notes: Vec<String>,
+    /// Warnings about objects that are not available.
+    pub(super) warnings: Vec<String>,
 }
 
 /// The document of `status --node`.
@@ -44,10 +44,10 @@ pub(super) struct NodeReport {
     pub(super) ready_reason: Option<String>,
     pub(super) ready_message: Option<String>,
     /// When the agent last confirmed the condition.
-    pub(super) heard: Option<Timestamp>,
+    pub(super) last_heartbeat_time: Option<Timestamp>,
     /// An agent has reported in the past and does so no longer: its published state may be
     /// outdated.
-    pub(super) silent: bool,
+    pub(super) stale: bool,
     /// The state annotation; none if it does not exist.
     pub(super) state: Option<String>,
     /// The reason annotation.
@@ -63,8 +63,8 @@ pub(super) struct NodeReport {
     /// Extended resources, which are those of devices.
     pub(super) devices: Vec<DevicePart>,
     pub(super) events: Vec<EventPart>,
-    /// Notes about objects that are not available or that the user should check.
-    pub(super) notes: Vec<String>,
+    /// Warnings about objects that are not available or that the user should check.
+    pub(super) warnings: Vec<String>,
 }
 
 /// The pool of a node.
@@ -144,10 +144,10 @@ impl NodeReport {
             pools,
             progress,
             events,
-            mut notes,
+            mut warnings,
         } = facts;
         let membership = Membership::of(&view.labels, &pools);
-        notes.extend(membership.warning(&view.name));
+        warnings.extend(membership.warning(&view.name));
         let target = |pool: &PoolView| {
             let name = &pool.spec.configuration.name;
             (!name.is_empty()).then(|| name.clone())
@@ -158,7 +158,7 @@ impl NodeReport {
             target: target(pool),
         });
         let ready = view.condition(condition::READY);
-        let heard = ready.and_then(|it| it.last_heartbeat_time);
+        let last_heartbeat_time = ready.and_then(|it| it.last_heartbeat_time);
         let text = |name| view.annotation(name).map(str::to_owned);
         let blocked = view.annotation(machinist_kube_api::keys::annotation::BLOCKED_BY);
         Self {
@@ -168,9 +168,9 @@ impl NodeReport {
             ready: ready.map(|it| it.status == "True"),
             ready_reason: ready.map(|it| it.reason.clone()),
             ready_message: ready.map(|it| it.message.clone()),
-            heard,
-            silent: heard
-                .is_some_and(|heard| now.duration_since(heard).as_mins() >= STALE_AFTER_MINUTES),
+            last_heartbeat_time,
+            stale: last_heartbeat_time
+                .is_some_and(|last| now.duration_since(last).as_mins() >= STALE_AFTER_MINUTES),
             state: text(protocol::STATE),
             reason: text(protocol::REASON),
             since: annotations::since(&view, progress.as_ref()),
@@ -192,7 +192,7 @@ impl NodeReport {
                 .collect(),
             devices: devices(&view.status),
             events: events.into_iter().map(EventPart::from).collect(),
-            notes,
+            warnings,
             node: view.name,
         }
     }

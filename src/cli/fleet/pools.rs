@@ -23,10 +23,8 @@ pub(super) struct PoolsReport {
     pub(super) pools: Vec<PoolReport>,
     /// Nodes that no pool selects.
     pub(super) without_pool: Vec<String>,
-    /// Problems that an administrator should fix.
+    /// Problems that an administrator should fix, and objects that could not be read.
     pub(super) warnings: Vec<String>,
-    /// Notes about objects that are not available.
-    pub(super) notes: Vec<String>,
 }
 
 /// One pool.
@@ -34,10 +32,10 @@ pub(super) struct PoolsReport {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PoolReport {
     pub(super) name: String,
-    /// The status computed from its nodes now.
-    pub(super) computed: PoolRow,
+    /// The status that follows from its nodes now.
+    pub(super) observed: PoolRow,
     /// The status in the pool object; none if no controller has written one.
-    pub(super) written: Option<PoolRow>,
+    pub(super) reported: Option<PoolRow>,
     /// The target config of its nodes; none if no config has been rendered.
     pub(super) target: Option<String>,
     pub(super) paused: bool,
@@ -95,7 +93,6 @@ impl PoolsReport {
             warnings,
             api_version: "machinist.dev/v1",
             kind: "PoolStatus",
-            notes: Vec::new(),
         }
     }
 
@@ -132,8 +129,8 @@ impl PoolReport {
         let conditions = conditions(members, &counts).into_iter();
         Self {
             name: pool.name.clone(),
-            computed: PoolRow::of(members),
-            written: PoolRow::from_status(pool),
+            observed: PoolRow::of(members),
+            reported: PoolRow::from_status(pool),
             paused: pool.spec.paused,
             max_unavailable: limit.ok().map(|limit| limit.at_most),
             conditions: conditions

@@ -42,7 +42,7 @@ pub(super) fn node(report: &NodeReport, now: Timestamp) -> String {
         }
     }
     text += &events(report, now);
-    text + &notes(&report.notes)
+    text + &warnings(&report.warnings)
 }
 
 /// A name followed by its value; further lines of the value are aligned below its first line.
@@ -92,7 +92,7 @@ fn rows(report: &NodeReport, now: Timestamp) -> Vec<(&'static str, String)> {
 
 /// How long an agent that reported in the past has been silent.
 pub(super) fn silence_duration(report: &NodeReport, now: Timestamp) -> Option<String> {
-    let heard = report.heard.filter(|_| report.silent)?;
+    let heard = report.last_heartbeat_time.filter(|_| report.stale)?;
     Some(age(heard, now))
 }
 
@@ -158,14 +158,14 @@ fn events(report: &NodeReport, now: Timestamp) -> String {
     text
 }
 
-fn notes(notes: &[String]) -> String {
-    let each = notes
+fn warnings(warnings: &[String]) -> String {
+    let each = warnings
         .iter()
-        .map(|note| wrapped("  ", "    ", &escape_line(note)));
+        .map(|warning| wrapped("  ", "    ", &escape_line(warning)));
     let text: String = each.collect();
     match text.is_empty() {
         true => text,
-        false => format!("\nnotes\n{text}"),
+        false => format!("\nwarnings\n{text}"),
     }
 }
 
@@ -174,7 +174,7 @@ pub(super) fn pools(report: &PoolsReport, now: Timestamp) -> String {
     let rows: Vec<_> = report
         .pools
         .iter()
-        .map(|pool| pool.computed.clone())
+        .map(|pool| pool.observed.clone())
         .collect();
     let mut text = match rows.is_empty() {
         true => "no MachineConfigPools found\n".to_owned(),
@@ -187,9 +187,7 @@ pub(super) fn pools(report: &PoolsReport, now: Timestamp) -> String {
         let names = report.without_pool.join(", ");
         text += &wrapped("\nin no pool: ", "  ", &escape_line(&names));
     }
-    let mut all = report.warnings.clone();
-    all.extend(report.notes.iter().cloned());
-    text + &notes(&all)
+    text + &warnings(&report.warnings)
 }
 
 fn printable_lines(text: &str) -> String {
@@ -198,7 +196,7 @@ fn printable_lines(text: &str) -> String {
 
 fn one(pool: &PoolReport, now: Timestamp) -> String {
     let count = |of: Option<u32>| of.unwrap_or_default();
-    let away = count(pool.computed.unavailable_machine_count);
+    let away = count(pool.observed.unavailable_machine_count);
     let limit = pool
         .max_unavailable
         .map_or("no valid limit".to_owned(), |limit| {
@@ -208,9 +206,9 @@ fn one(pool: &PoolReport, now: Timestamp) -> String {
     let head = format!("{}: {away} unavailable, {limit}{paused}", pool.name);
     let mut text = wrapped("\n", "  ", &escape_line(&head));
     if let Some(differs) = pool
-        .written
+        .reported
         .as_ref()
-        .and_then(|written| differs(&pool.computed, written))
+        .and_then(|reported| differs(&pool.observed, reported))
     {
         text += &wrapped("  ", "    ", &escape_line(&differs));
     }
@@ -228,9 +226,9 @@ fn one(pool: &PoolReport, now: Timestamp) -> String {
 
 /// The differences in the pool's published status; none if there are none. The config of a pool
 /// during an update is the one that the controller last saw, so it is not compared.
-fn differs(computed: &PoolRow, written: &PoolRow) -> Option<String> {
+fn differs(observed: &PoolRow, reported: &PoolRow) -> Option<String> {
     let now = Timestamp::UNIX_EPOCH;
-    let (ours, theirs) = (computed.cells(now), written.cells(now));
+    let (ours, theirs) = (observed.cells(now), reported.cells(now));
     let columns = machinist_pool::COLUMNS.iter().zip(ours.iter().zip(&theirs));
     let other: Vec<_> = columns
         .skip(2)

@@ -139,12 +139,12 @@ fn an_update_that_goes_on_stands_still_or_failed_says_so() {
         "fix the reported problem",
     ];
     all_in(facts(&degraded), failed);
-    let by = "shop/db-0 (DrainBlockedByBudget), shop/web-1 (DrainPodEnding)";
+    let by = "shop/db-0 (DrainBlockedByBudget), shop/web-1 (PodTerminating)";
     let blocked = [&ON_THE_WAY[..], &[(annotation::BLOCKED_BY, by)]].concat();
     let named = &[
         "Some(DrainBlockedByBudget) shop/db-0 blocks the update",
         "machinist.dev/force-drain=REASON",
-        "Some(DrainPodEnding) shop/web-1",
+        "Some(PodTerminating) shop/web-1",
     ];
     all_in(facts(&blocked), named);
     all_in(facts(&ON_THE_WAY), &["update to new in progress"]);

@@ -24,7 +24,7 @@ pub(super) fn neither(stage: &Stage) {
     let machine = &stage.machine;
     let told = |what: &str, zeros: &Value| {
         machine.wait_status(what, wait::seconds(30), |status| {
-            status["zeroResources"] == *zeros
+            status["orphanedResources"] == *zeros
         });
     };
     told("devices in use are not leftovers", &json!([]));

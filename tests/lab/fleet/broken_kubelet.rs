@@ -43,7 +43,7 @@ pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
         "the config before, and why",
         wait::seconds(240),
         |object| {
-            protocol(object, "reason").contains("MachineUnwell")
+            protocol(object, "reason").contains("HealthRegressed")
                 && object["spec"]["unschedulable"].is_null()
         },
     );

@@ -153,10 +153,10 @@ fn is_told_from_a_laptop(fleet: &Fleet) {
     );
     let pool = fleet.laptop(&["status", "--pool", "worker", "-o", "json"]);
     let pool: Value = serde_json::from_slice(&pool.stdout).unwrap();
-    let computed = &pool["pools"][0]["computed"];
-    assert_eq!(computed["name"], "worker", "{pool:#}");
-    assert_eq!(computed["machineCount"], 2, "{pool:#}");
-    assert_eq!(computed["unavailableMachineCount"], 1, "{pool:#}");
+    let observed = &pool["pools"][0]["observed"];
+    assert_eq!(observed["name"], "worker", "{pool:#}");
+    assert_eq!(observed["machineCount"], 2, "{pool:#}");
+    assert_eq!(observed["unavailableMachineCount"], 1, "{pool:#}");
 }
 
 /// Cancels the update: the node accepts pods and its devices are allocatable as before. Then the

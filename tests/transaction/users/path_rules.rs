@@ -260,7 +260,7 @@ fn mode_alone_of_a_file_with_two_names_in_a_users_directory_is_refused() {
     let file = wanted.0.files.get_mut(&at(app)).unwrap();
     (file.content, file.user, file.group) = (None, Some(Owner::Id(BOB)), Some(Owner::Id(BOB)));
     for (objects, reason) in [
-        (&[File(app, BOB)][..], Reason::SameObject),
+        (&[File(app, BOB)][..], Reason::DuplicateTarget),
         (
             &[File(app, BOB), Hard("/home/bob/third", app)],
             Reason::UnsafePath,

@@ -98,7 +98,7 @@ fn a_file_that_keeps_its_content_is_judged_in_the_directory_that_the_config_give
     let link = || given.clone().hard("/srv/e/h", "/srv/e/t");
     let found = [Dir("/srv/e", 0, 0o755), File("/srv/e/t", 0)];
     let sandbox = machine(&found);
-    let same = BTreeSet::from([Reason::SameObject]);
+    let same = BTreeSet::from([Reason::DuplicateTarget]);
     assert_eq!(reasons(&sandbox, &link()), same);
     let mut before = file().hard("/srv/e/h", "/srv/e/t");
     before.0.files.get_mut(&at("/srv/e/t")).unwrap().mode = Some(0o600);
@@ -109,7 +109,7 @@ fn a_file_that_keeps_its_content_is_judged_in_the_directory_that_the_config_give
         File("/srv/e/t", 0),
         Hard("/srv/x", "/srv/e/t"),
     ]);
-    let both = BTreeSet::from([Reason::SameObject, Reason::UnsafePath]);
+    let both = BTreeSet::from([Reason::DuplicateTarget, Reason::UnsafePath]);
     assert_eq!(reasons(&sandbox, &given), both);
     let mut kept = file();
     let entry = kept.0.files.get_mut(&at("/srv/e/t")).unwrap();

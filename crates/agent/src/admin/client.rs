@@ -171,7 +171,7 @@ fn good(answer: &str) -> Result<SuccessfulResponse, AgentClientError> {
             })
         }
         Some("404") => Err(AgentClientError::Refused(
-            "the agent applies no configs (see `jobs` in its settings)".to_owned(),
+            "the agent applies no configs (see `roles` in its settings)".to_owned(),
         )),
         Some("403" | "409" | "413" | "503") => {
             Err(AgentClientError::Refused(body.trim_end().to_owned()))

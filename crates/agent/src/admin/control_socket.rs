@@ -63,8 +63,9 @@ pub struct ApplyRequest {
 /// The agent has accepted the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
-    /// The request's number: the status shows it as `asked` once the reconciler has received it.
-    pub asked: u64,
+    /// The request's number: the status shows it as `requested` once the reconciler has received it.
+    #[serde(alias = "asked")]
+    pub requested: u64,
 }
 
 /// Forwards requests from authorised users.

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(judge("new", Some("new"), &waits), None);
         assert_eq!(judge("new", Some("newer"), &waits), Some(CancelReply::Over));
         assert_eq!(judge("new", None, &waits), Some(CancelReply::Over));
-        assert!(refused(&report(false, "old", Phase::Acting)).contains("(Acting)"));
+        assert!(refused(&report(false, "old", Phase::RunningActions)).contains("(RunningActions)"));
         assert!(refused(&report(false, "old", Phase::RebootPending)).contains("reboot is pending"));
         assert!(refused(&report(false, "new", Phase::Idle)).contains("already applied"));
         let unseen = UpdateReport {

@@ -21,7 +21,7 @@ use machinist_kube_api::{
     DrainRequest, NodeView, Taint,
     keys::{annotation, condition, label, protocol, taint},
 };
-use machinist_status::{Status, settings::Job};
+use machinist_status::{Status, settings::AgentRole};
 use machinist_update::reconciler::UpdateReport;
 
 /// Effect of the start-up taint; running pods are not evicted.
@@ -40,8 +40,8 @@ pub(super) fn start_publishing(
     let (duties, startup_taint) = {
         let settings = beside.settings.borrow();
         let duties = ExternalWriters {
-            config: settings.does(Job::Config),
-            readiness: settings.does(Job::Readiness),
+            config: settings.has_role(AgentRole::Config),
+            readiness: settings.has_role(AgentRole::Readiness),
         };
         (duties, settings.readiness.startup_taint)
     };
@@ -92,7 +92,7 @@ struct NodeFieldSources {
     startup_taint: bool,
 }
 
-/// Enabled jobs are fixed at startup, but while another daemon is detected, the config annotations
+/// Roles are fixed at startup, but while another daemon is detected, the config annotations
 /// are left to it.
 async fn beside_another(
     duties: ExternalWriters,

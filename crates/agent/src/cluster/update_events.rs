@@ -57,7 +57,7 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
     let desired = desired.map_or("a config", |name| name.name.as_str());
     if entered(Phase::RebootPending) {
         let note = match before.phase {
-            Phase::Undoing => "rebooting to roll back the update".to_owned(),
+            Phase::RollingBack => "rebooting to roll back the update".to_owned(),
             _ => format!("rebooting to apply {desired}"),
         };
         news.push((EventReason::Reboot, note));
@@ -113,7 +113,7 @@ fn refusal(before: &UpdateReport, now: &UpdateReport) -> Option<(EventReason, St
     let failure = now.failure.as_ref()?;
     let known = before.failure.as_ref().map(|known| &known.message);
     // An obstacle is reported once, and not again by each retry.
-    let is_news = match failure.again {
+    let is_news = match failure.retryable {
         true => failure.code.is_obstacle() && known != Some(&failure.message),
         false => now.phase != Phase::Failed,
     };

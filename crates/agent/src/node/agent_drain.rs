@@ -190,7 +190,7 @@ impl<P: PodApi> AgentDrain<P> {
             node: self.ours.name().to_owned(),
             reason: error.reason(),
             // A blocking pod may disappear later.
-            again: error.is_retryable() || matches!(error, DrainError::Refused(_)),
+            retryable: error.is_retryable() || matches!(error, DrainError::Refused(_)),
             unanswered: matches!(&error, DrainError::Unreachable { source, .. } if source.is_outage()),
             source: Some(Box::new(error)),
         }

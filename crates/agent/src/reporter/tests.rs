@@ -22,7 +22,7 @@ fn published(
         cluster: watch::channel(cluster).1,
         other_daemon: watch::channel(None).1,
         signals: watch::channel(Arc::default()).1,
-        own: watch::channel(ProbeResults::default()).1,
+        custom_probes: watch::channel(ProbeResults::default()).1,
         settings: watch::channel(Arc::new(settings)).1,
     };
     let now = Timestamp::from_second(second).unwrap();
@@ -91,7 +91,7 @@ fn a_resource_that_is_lent_without_a_device_is_no_leftover() {
         ..ClusterView::default()
     };
     let status = published(UpdateReport::default(), devices, cluster, 0);
-    assert_eq!(status.zero_resources, ["acme.dev/gone"]);
+    assert_eq!(status.orphaned_resources, ["acme.dev/gone"]);
 }
 
 /// After a reboot the API server may be unreachable, so that the desired config cannot be read.
@@ -112,7 +112,7 @@ fn a_config_that_cannot_be_read_fails_no_update_that_is_half_done() {
     update.failure = Some(journal::UpdateFailure {
         code: Reason::VerifyFailed,
         message: "it differs".to_owned(),
-        again: false,
+        retryable: false,
         digest: None,
     });
     assert_eq!(gate(&update), Reason::UpdateFailed);
@@ -120,7 +120,7 @@ fn a_config_that_cannot_be_read_fails_no_update_that_is_half_done() {
     update.phase = machinist_update::phase::Phase::Verifying;
     assert_eq!(gate(&update), Reason::UpdateFailed);
     if let Some(failure) = &mut update.failure {
-        failure.code = Reason::MachineUnwell;
+        failure.code = Reason::HealthRegressed;
     }
     assert_eq!(gate(&update), Reason::UpdateInProgress);
     update.phase = machinist_update::phase::Phase::Failed;

@@ -183,7 +183,7 @@ impl EventReporter {
                 Ok(_) => return name,
                 // The event already exists: the response to an earlier attempt was lost.
                 Err(error) if error.code() == 409 => return name,
-                Err(error) if !error.again() || matches!(error.code(), 403 | 404) => {
+                Err(error) if !error.is_retryable() || matches!(error.code(), 403 | 404) => {
                     tracing::debug!("{}", chain(&error));
                     return None;
                 }

@@ -39,9 +39,7 @@ impl RemovedKeys {
         let annotations = view.annotations.keys();
         let labels = view.labels.keys();
         let conditions = view.status.conditions.iter();
-        let stands_back = view
-            .annotations
-            .contains_key(annotation::OWNS_REMEDIATION_EXCLUSION)
+        let is_excluded = !patches::exclusion_marks(view).is_empty()
             && view.labels.contains_key(label::NO_REMEDIATION);
         Self {
             uncordoned: ours && view.is_cordoned() && !view.keeps_cordon(),
@@ -50,7 +48,7 @@ impl RemovedKeys {
                 .filter(|name| name.starts_with(MACHINIST_PREFIX) && !person(name))
                 .cloned()
                 .collect(),
-            labels: stands_back
+            labels: is_excluded
                 .then(|| label::NO_REMEDIATION.to_owned())
                 .into_iter()
                 .chain(

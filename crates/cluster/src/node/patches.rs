@@ -41,19 +41,23 @@ pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
 /// Sets or removes the label that keeps remediators away, together with the annotation that marks
 /// it as ours; none if nothing changes or another writer owns the label.
 pub(super) fn remediation_exclusion(view: &NodeView, wanted: bool) -> Option<NodePatch> {
-    let (label, mark) = (
-        keys::label::NO_REMEDIATION,
-        keys::annotation::OWNS_REMEDIATION_EXCLUSION,
-    );
+    let label = keys::label::NO_REMEDIATION;
     let stands = view.labels.contains_key(label);
-    let ours = view.annotations.contains_key(mark);
+    let marks = exclusion_marks(view);
     let (label, mark) = (
         pointer("/metadata/labels", label),
-        pointer("/metadata/annotations", mark),
+        pointer(
+            "/metadata/annotations",
+            keys::annotation::OWNS_REMEDIATION_EXCLUSION,
+        ),
     );
     let mut operations = unchanged(view);
+    let is_former = marks.contains(&keys::annotation::FORMER_OWNS_REMEDIATION_EXCLUSION);
+    let unmark = marks
+        .iter()
+        .map(|mark| json!({"op": "remove", "path": pointer("/metadata/annotations", mark)}));
     match wanted {
-        true if !stands => {
+        true if !stands || is_former => {
             for (there, parent) in [
                 (view.has_annotations, "/metadata/annotations"),
                 (!view.labels.is_empty(), "/metadata/labels"),
@@ -62,11 +66,12 @@ pub(super) fn remediation_exclusion(view: &NodeView, wanted: bool) -> Option<Nod
                     operations.push(json!({"op": "add", "path": parent, "value": {}}));
                 }
             }
+            operations.extend(unmark);
             operations.push(json!({"op": "add", "path": mark, "value": "update"}));
             operations.push(json!({"op": "add", "path": label, "value": "true"}));
         }
-        false if ours => {
-            operations.push(json!({"op": "remove", "path": mark}));
+        false if !marks.is_empty() => {
+            operations.extend(unmark);
             if stands {
                 operations.push(json!({"op": "remove", "path": label}));
             }
@@ -74,6 +79,18 @@ pub(super) fn remediation_exclusion(view: &NodeView, wanted: bool) -> Option<Nod
         _ => return None,
     }
     Some(NodePatch::Operations(Value::Array(operations)))
+}
+
+/// The annotations of the Node that mark this label as ours, also by the former name.
+pub(super) fn exclusion_marks(view: &NodeView) -> Vec<&'static str> {
+    let names = [
+        keys::annotation::OWNS_REMEDIATION_EXCLUSION,
+        keys::annotation::FORMER_OWNS_REMEDIATION_EXCLUSION,
+    ];
+    let found = names.into_iter();
+    found
+        .filter(|name| view.annotations.contains_key(*name))
+        .collect()
 }
 
 const NO_SCHEDULE: &str = "NoSchedule";

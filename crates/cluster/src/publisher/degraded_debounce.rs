@@ -36,7 +36,7 @@ pub const fn is_transient(code: Reason) -> bool {
             | Reason::DesiredConfigChanged
             | Reason::DrainBlockedByBudget
             | Reason::DrainThrottled
-            | Reason::DrainPodEnding
+            | Reason::PodTerminating
             | Reason::DevicesMissing
             | Reason::DeviceHeld
             | Reason::HoldersUnknown

@@ -58,15 +58,15 @@ fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>, proven: bool) 
         Phase::Idle | Phase::Planned => 0,
         Phase::Waiting => 1,
         Phase::Cordoned => 2,
-        Phase::Withholding | Phase::Draining => 3,
+        Phase::DisablingDevices | Phase::Draining => 3,
         Phase::Drained => 4,
         Phase::Staging | Phase::Committing => 5,
-        Phase::Acting => 6,
+        Phase::RunningActions => 6,
         Phase::RebootPending => 7,
         Phase::Booted | Phase::Verifying => 8,
         Phase::Uncordoning if report.failure.is_none() => 9,
         // During a rollback, completed steps keep their status and no step is in progress.
-        Phase::Uncordoning | Phase::Undoing | Phase::Failed => {
+        Phase::Uncordoning | Phase::RollingBack | Phase::Failed => {
             return match known {
                 Some(Progress::True) => Progress::True,
                 _ => Progress::False,

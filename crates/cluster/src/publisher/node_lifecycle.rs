@@ -65,11 +65,12 @@ fn is_drained(report: &UpdateReport) -> bool {
     use Phase::*;
     report.cordoned.is_some()
         && match report.phase {
-            Drained | Staging | Committing | Acting | RebootPending | Booted | Verifying => true,
+            Drained | Staging | Committing | RunningActions | RebootPending | Booted
+            | Verifying => true,
             // A drain preceded every change of the disk; an update that failed earlier may have
             // stopped in the middle of its drain.
-            Undoing | Failed => report.unverified,
+            RollingBack | Failed => report.unverified,
             Uncordoning => report.failure.is_none(),
-            Idle | Planned | Waiting | Cordoned | Withholding | Draining => false,
+            Idle | Planned | Waiting | Cordoned | DisablingDevices | Draining => false,
         }
 }

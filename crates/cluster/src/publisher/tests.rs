@@ -41,11 +41,11 @@ fn report(phase: Phase, current: &str, desired: &str) -> UpdateReport {
     }
 }
 
-fn failure(code: Reason, again: bool) -> Option<UpdateFailure> {
+fn failure(code: Reason, retryable: bool) -> Option<UpdateFailure> {
     Some(UpdateFailure {
         code,
         message: "the cause".to_owned(),
-        again,
+        retryable,
         digest: None,
     })
 }
@@ -58,24 +58,22 @@ fn refused(code: Reason) -> Arc<Vec<Refusal>> {
 fn the_state_follows_the_protocol() {
     use NodeUpdateState::{Degraded, Done, Unreconcilable, Working};
     use Phase::*;
-    let failed = |phase, code, again| UpdateReport {
-        failure: failure(code, again),
+    let failed = |phase, code, retryable| UpdateReport {
+        failure: failure(code, retryable),
         ..report(phase, "a", "b")
     };
     let unread = |code| UpdateReport {
         refused: refused(code),
         ..report(Idle, "a", "")
     };
+    let regressed = Reason::HealthRegressed;
     // Each case: the report, and the state written for it.
     let cases = [
         (report(Idle, "a", "a"), Some(Done)),
         // Unhealthy during a boot that is being verified.
-        (failed(Booted, Reason::MachineUnwell, true), Some(Working)),
-        (
-            failed(Verifying, Reason::MachineUnwell, true),
-            Some(Working),
-        ),
-        (failed(Failed, Reason::MachineUnwell, false), Some(Degraded)),
+        (failed(Booted, regressed, true), Some(Working)),
+        (failed(Verifying, regressed, true), Some(Working)),
+        (failed(Failed, regressed, false), Some(Degraded)),
         (report(Idle, "a", ""), Some(Done)),
         (report(Idle, "", ""), None),
         (report(Idle, "a", "b"), Some(Working)),
@@ -197,7 +195,7 @@ fn remediators_stand_back_while_the_node_is_cordoned_or_reboots() {
             .unwrap()
             .stand_back
     };
-    let mut report = report(Phase::Acting, "a", "b");
+    let mut report = report(Phase::RunningActions, "a", "b");
     assert!(!stands(&report), "a restarted unit is nothing to them");
     report.cordoned = Some(NOW);
     assert!(stands(&report));
@@ -296,7 +294,7 @@ fn the_conditions_of_the_lifecycle_say_what_is_so_in_each_phase() {
     let table = [
         (Waiting, false, [no, no, no]),
         (Cordoned, true, [yes, no, no]),
-        (Withholding, true, [yes, no, no]),
+        (DisablingDevices, true, [yes, no, no]),
         (Draining, true, [yes, yes, no]),
         (Drained, true, [yes, no, yes]),
         (Staging, true, [yes, no, yes]),
@@ -362,12 +360,12 @@ fn an_update_with_a_reboot_goes_through_the_conditions_in_the_documented_order()
         (Planned, here),
         (Waiting, here),
         (Cordoned, here),
-        (Withholding, here),
+        (DisablingDevices, here),
         (Draining, here),
         (Drained, here),
         (Staging, here),
         (Committing, here),
-        (Acting, pending),
+        (RunningActions, pending),
         (RebootPending, pending),
         (Booted, back),
         (Verifying, back),
@@ -410,12 +408,12 @@ fn an_update_without_a_reboot_has_its_actions_in_place_of_one() {
         Planned,
         Waiting,
         Cordoned,
-        Withholding,
+        DisablingDevices,
         Draining,
         Drained,
         Staging,
         Committing,
-        Acting,
+        RunningActions,
         Verifying,
         Uncordoning,
     ];
@@ -453,7 +451,7 @@ fn in_the_end_only_updated_is_true_and_an_undo_shows_how_far_it_came() {
         let on = all.iter().filter(|it| it.status == Progress::True);
         on.map(|it| it.kind.clone()).collect()
     };
-    let acting = all(&report(Phase::Acting, "a", "b"), false, &[]);
+    let acting = all(&report(Phase::RunningActions, "a", "b"), false, &[]);
     let failed = all(&report(Phase::Failed, "a", "b"), false, &acting);
     assert_eq!(
         on(&failed),

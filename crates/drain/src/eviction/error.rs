@@ -84,7 +84,7 @@ impl DrainError {
                     .map_or(Reason::DrainEvictionRefused, PodNote::reason)
             }
             Self::Forbidden { .. } => Reason::ApiServerForbidden,
-            Self::NotServed => Reason::DrainNotServed,
+            Self::NotServed => Reason::EvictionUnsupported,
             Self::Unreachable { .. } => Reason::ApiServerUnreachable,
             Self::TimedOut { .. } => Reason::DrainTimedOut,
             Self::Stopped => Reason::Withdrawn,

@@ -193,7 +193,7 @@ fn removing_a_tree_stops_at_a_mount() {
         .clone()
         .with_pretended_mounts(vec![at("/etc/tree/mount")]);
     let error = root.remove_tree(&at("/etc/tree")).unwrap_err();
-    assert_eq!(error.reason(), Reason::MountPointInTheWay);
+    assert_eq!(error.reason(), Reason::TargetIsMountPoint);
     assert_eq!(place.text("/etc/tree/mount/kept"), "kept");
 }
 

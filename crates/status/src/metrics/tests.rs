@@ -26,7 +26,7 @@ fn status() -> Status {
     status.failure = Some(FailureStatus {
         code: Reason::JobFailed,
         message: String::new(),
-        again: true,
+        retryable: true,
     });
     status.blockers = vec![Blocker {
         kind: "Pod".to_owned(),
@@ -89,7 +89,7 @@ fn a_scrape_shows_what_the_status_says() {
         "machinist_phase{phase=\"Idle\"} 1",
         "machinist_phase_start_time_seconds 1800000000",
         "machinist_failure{reason=\"JobFailed\"} 1",
-        "machinist_blockers{reason=\"DrainBlockedByBudget\"} 1",
+        "machinist_update_blockers{reason=\"DrainBlockedByBudget\"} 1",
         "machinist_gate_open{gate=\"DiskSpace\"} 0",
         "machinist_gate_open{gate=\"Config\"} 1",
         "machinist_drift_paths{kind=\"content\"} 1",

@@ -1,4 +1,4 @@
-//! The administrator's own gates: their probes and evaluation.
+//! The gates that the administrator defines: their probes and evaluation.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -14,7 +14,7 @@ pub enum GateId {
     /// A built-in gate.
     Known(GateName),
     /// A gate of the administrator, or an unknown built-in one in a document of a newer agent.
-    Own(String),
+    Custom(String),
 }
 
 impl GateId {
@@ -22,7 +22,7 @@ impl GateId {
     pub fn as_str(&self) -> &str {
         match self {
             Self::Known(name) => name.as_str(),
-            Self::Own(name) => name,
+            Self::Custom(name) => name,
         }
     }
 }
@@ -36,7 +36,7 @@ impl From<GateName> for GateId {
 impl From<String> for GateId {
     fn from(text: String) -> Self {
         let known = GateName::ALL.into_iter().find(|it| it.as_str() == text);
-        known.map_or(Self::Own(text), Self::Known)
+        known.map_or(Self::Custom(text), Self::Known)
     }
 }
 
@@ -143,12 +143,12 @@ pub(super) fn verdict(probe: &CustomProbe, inputs: &GateInputs) -> GateResult {
     if let CustomProbe::TaintAbsent(taint) = probe {
         return untainted(taint, inputs);
     }
-    let Some(answer) = inputs.own.get(probe) else {
-        return GateResult::closed(Reason::OwnGateClosed, "not checked yet");
+    let Some(answer) = inputs.custom_probes.get(probe) else {
+        return GateResult::closed(Reason::CustomGateClosed, "not checked yet");
     };
     match answer.open {
         Some(true) => GateResult::fine(&*answer.message),
-        Some(false) => GateResult::closed(Reason::OwnGateClosed, &*answer.message),
+        Some(false) => GateResult::closed(Reason::CustomGateClosed, &*answer.message),
         None => GateResult::no_signal(&answer.message),
     }
 }
@@ -166,7 +166,7 @@ fn untainted(taint: &str, inputs: &GateInputs) -> GateResult {
     match borne.iter().find(|one| same(one)) {
         Some(found) => {
             let message = format!("Node has taint {found}");
-            GateResult::closed(Reason::OwnGateClosed, message)
+            GateResult::closed(Reason::CustomGateClosed, message)
         }
         None => GateResult::fine(format!("Node does not have taint {taint}")),
     }

@@ -26,8 +26,8 @@ pub struct GateInputs {
     pub devices: Option<DevicesReturn>,
     /// Failed units; none without a service manager.
     pub failed_units: Option<FailedUnits>,
-    /// Where another daemon was detected that manages this machine's config; none if config is not
-    /// this agent's job.
+    /// Where another daemon was detected that manages this machine's config; none if `config` is not
+    /// a role of this agent.
     pub other_daemon: Option<String>,
     /// Pressure stall information; none if the kernel does not provide it.
     pub pressure: Option<Pressure>,
@@ -41,8 +41,8 @@ pub struct GateInputs {
     pub memory: Option<MemorySettings>,
     /// The Node's taints, each as `key:effect`; none if the Node is unknown.
     pub taints: Option<BTreeSet<String>>,
-    /// Results of the administrator's own probes.
-    pub own: ProbeResults,
+    /// Results of the probes of custom gates.
+    pub custom_probes: ProbeResults,
 }
 
 impl GateInputs {
@@ -116,7 +116,7 @@ pub enum KubeletReadiness {
 /// The kubelet's device manager, judged by its socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceManager {
-    /// Not needed: no devices are declared, or the job is disabled.
+    /// Not needed: no devices are declared, or the agent does not have that role.
     #[default]
     Unneeded,
     /// The socket exists.

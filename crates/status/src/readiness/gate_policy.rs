@@ -57,8 +57,8 @@ pub struct GatePolicy {
     pub min_inodes: u8,
     /// How long devices may take to return before the gate opens with a report.
     pub return_limit: Duration,
-    /// The administrator's own gates.
-    pub own: Vec<CustomGate>,
+    /// The gates that the administrator defines.
+    pub custom_gates: Vec<CustomGate>,
 }
 
 impl GatePolicy {

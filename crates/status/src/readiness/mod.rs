@@ -143,11 +143,11 @@ impl Gates {
             let verdict = gate_evaluation::of(name, inputs, policy, now);
             judged(name.into(), policy.effect(name), verdict)
         });
-        let own = policy.own.iter().map(|gate| {
+        let custom = policy.custom_gates.iter().map(|gate| {
             let verdict = custom_gates::verdict(&gate.probe, inputs);
-            judged(GateId::Own(gate.name.clone()), gate.effect, verdict)
+            judged(GateId::Custom(gate.name.clone()), gate.effect, verdict)
         });
-        Self(known.chain(own).collect())
+        Self(known.chain(custom).collect())
     }
 
     /// Whether the machine is ready: no blocking gate is closed.

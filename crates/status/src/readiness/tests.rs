@@ -15,7 +15,7 @@ fn policy() -> GatePolicy {
         min_free: MinFree::Percent(5),
         min_inodes: 5,
         return_limit: Duration::from_secs(300),
-        own: Vec::new(),
+        custom_gates: Vec::new(),
     }
 }
 
@@ -327,7 +327,7 @@ fn verdicts_that_time_alone_changes_are_looked_at_when_they_change() {
     );
 }
 
-fn own(name: &str, probe: CustomProbe, effect: GateEffect) -> CustomGate {
+fn custom(name: &str, probe: CustomProbe, effect: GateEffect) -> CustomGate {
     CustomGate {
         name: name.to_owned(),
         probe,
@@ -339,9 +339,9 @@ fn own(name: &str, probe: CustomProbe, effect: GateEffect) -> CustomGate {
 fn gates_of_the_administrators_own_come_last_and_are_closed_until_they_are_answered() {
     let unit = CustomProbe::Unit("iscsid.service".to_owned());
     let policy = GatePolicy {
-        own: vec![
-            own("Storage", unit.clone(), GateEffect::Hold),
-            own(
+        custom_gates: vec![
+            custom("Storage", unit.clone(), GateEffect::Hold),
+            custom(
                 "Network",
                 CustomProbe::TaintAbsent("cni".to_owned()),
                 GateEffect::Warn,
@@ -364,11 +364,11 @@ fn gates_of_the_administrators_own_come_last_and_are_closed_until_they_are_answe
     let told = |open| {
         with(|i| {
             let message = "what was found".to_owned();
-            i.own = ProbeResults::from([(unit.clone(), ProbeResult { open, message })]);
+            i.custom_probes = ProbeResults::from([(unit.clone(), ProbeResult { open, message })]);
         })
     };
     let missing = (true, Reason::SignalMissing);
-    let closed = (false, Reason::OwnGateClosed);
+    let closed = (false, Reason::CustomGateClosed);
     assert_eq!(judged(&healthy()), (closed, missing, false));
     assert_eq!(judged(&told(Some(false))), (closed, missing, false));
     assert_eq!(judged(&told(None)), (missing, missing, true));
@@ -399,7 +399,7 @@ fn a_gate_of_a_newer_agent_is_read_by_its_name() {
     let gates: Gates = serde_json::from_str(text).unwrap();
     assert_eq!(
         gates.iter().next().unwrap().name,
-        GateId::Own("Moon".to_owned())
+        GateId::Custom("Moon".to_owned())
     );
     assert_eq!(serde_json::to_string(&gates).unwrap(), text);
 }

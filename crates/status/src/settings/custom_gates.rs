@@ -1,4 +1,4 @@
-//! Parses `readiness.own`: the administrator's own gates.
+//! Parses `readiness.customGates`: the gates that the administrator defines.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ const EXPECTED_KEYS: &str = "name, effect and one of unit, http, file, taintAbse
 
 /// The expected form of a gate's name, for messages.
 const EXPECTED_NAME: &str = "a name such as StorageReady: letters and digits, a letter first, at most 40, \
-                    and no gate of machinist's own";
+                    and no built-in gate";
 
 pub(super) fn distinct(gates: &[CustomGate]) -> Result<(), &'static str> {
     let names: Vec<_> = gates.iter().map(|gate| &gate.name).collect();

@@ -67,7 +67,7 @@ words! {
         Never = "never",
     }
     /// A task of the agent. Without `config` it can run alongside another config daemon.
-    Job {
+    AgentRole {
         /// Apply machine configs.
         Config = "config",
         /// Advertise devices to the kubelet.

@@ -5,8 +5,9 @@ use serde::Serialize;
 use super::{
     error::{SettingOrigin, SettingsProblem},
     fragment::{Fragment, Leaf, ValueNode, ValueShape, env_name},
+    unknown_key::unknown,
 };
-use machinist_base::{reason::Reason, text::edit_distance};
+use machinist_base::reason::Reason;
 
 /// One effective value and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -77,7 +78,7 @@ impl ValueMismatch {
 /// The maximum number of characters of an invalid value to quote: enough to recognise it, on one line.
 const MAX_QUOTED_CHARS: usize = 60;
 
-fn describe(shape: &ValueShape) -> String {
+pub(super) fn describe(shape: &ValueShape) -> String {
     match shape {
         ValueShape::Nothing => "nothing".to_owned(),
         ValueShape::Text(text) if text.chars().count() > MAX_QUOTED_CHARS => {
@@ -212,89 +213,4 @@ fn problem(key: &str, misfit: ValueMismatch) -> SettingsProblem {
         message: format!("found {}", misfit.found),
         expected: misfit.expected,
     }
-}
-
-fn unknown(leaf: &Leaf, known: &[&str]) -> SettingsProblem {
-    let in_env = matches!(leaf.node.at, SettingOrigin::Environment { .. });
-    let spelled = |key: &str| match in_env {
-        true => env_name(key),
-        false => key.to_owned(),
-    };
-    let section = format!("{}.", leaf.key);
-    let below: Vec<_> = known
-        .iter()
-        .filter(|key| spelled(key).starts_with(&section))
-        .copied()
-        .collect();
-    let value_above = known
-        .iter()
-        .find(|key| leaf.key.starts_with(&format!("{}.", spelled(key))));
-    let (reason, message, expected) = if let Some(key) = value_above {
-        let message = format!("found a mapping at {key}");
-        (Reason::ValueInvalid, message, "a value".to_owned())
-    } else if !below.is_empty() {
-        let message = format!("found {} in place of a section", describe(&leaf.node.shape));
-        (Reason::ValueInvalid, message, below.join(", "))
-    } else {
-        match misspelled(&leaf.key, &spelled, known) {
-            Some(meant) => (
-                Reason::FieldUnknown,
-                format!("unknown key; did you mean {meant}?"),
-                String::new(),
-            ),
-            None => (
-                Reason::FieldUnknown,
-                "unknown key".to_owned(),
-                beside(&leaf.key, &spelled, known),
-            ),
-        }
-    };
-    SettingsProblem {
-        at: leaf.node.at.clone(),
-        field: leaf.key.clone(),
-        reason,
-        message,
-        expected,
-    }
-}
-
-/// The known key that differs by at most two letters, or by one if `key` is short.
-fn misspelled(key: &str, spelled: &dyn Fn(&str) -> String, known: &[&str]) -> Option<String> {
-    // A quoted key with dots is one key, not a misspelled path.
-    if key.contains('"') {
-        return None;
-    }
-    let most = if key.len() > 4 { 2 } else { 1 };
-    let near = known.iter().map(|one| spelled(one)).filter_map(|one| {
-        let distance = edit_distance(&one.to_lowercase(), &key.to_lowercase());
-        (distance <= most).then_some((distance, one))
-    });
-    let nearest = near.min_by_key(|(distance, _)| *distance);
-    nearest.map(|(_, one)| one)
-}
-
-/// The known keys of the same section, or all sections.
-fn beside(key: &str, spelled: &dyn Fn(&str) -> String, known: &[&str]) -> String {
-    let section = key
-        .rsplit_once('.')
-        .map(|(section, _)| format!("{section}."));
-    let same: Vec<_> = known
-        .iter()
-        .filter(|one| {
-            section
-                .as_deref()
-                .is_some_and(|s| spelled(one).starts_with(s))
-        })
-        .copied()
-        .collect();
-    if !same.is_empty() {
-        return format!("one of {}", same.join(", "));
-    }
-    let mut tops: Vec<_> = known
-        .iter()
-        .map(|one| one.split('.').next().unwrap_or(one))
-        .collect();
-    tops.sort_unstable();
-    tops.dedup();
-    format!("one of {}", tops.join(", "))
 }

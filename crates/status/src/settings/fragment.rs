@@ -124,8 +124,8 @@ impl Fragment {
     }
 }
 
-/// Keys without a section, as spelled in the environment.
-const UNSECTIONED_KEYS: &[&str] = &["SOURCE", "JOBS", "OWNERS"];
+/// Keys without a section, as spelled in the environment. The last is a former name, which is refused.
+const UNSECTIONED_KEYS: &[&str] = &["SOURCE", "ROLES", "OWNERS", "JOBS"];
 
 /// `readiness.gates.DiskSpace` in the spelling of the environment: `READINESS.GATES.DISK_SPACE`.
 pub(super) fn env_name(key: &str) -> String {

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use super::{
     cluster::{Kubeconfig, NodeName, TimeLimit},
     enums::{
-        CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+        AgentRole, CdiAnswer, DrainBy, DriftPolicy, LogFormat, LogLevel, Losing, Owners, Reboot,
         Registration, SoftReboot,
     },
     error::SettingsError,
@@ -37,18 +37,18 @@ impl Settings {
         fragments: impl IntoIterator<Item = Fragment>,
     ) -> Result<Self, SettingsError> {
         let mut read = FragmentReader::new(fragments);
-        let jobs = |jobs: &Vec<Job>| distinct(jobs, "at least one job, each once");
+        let some = |roles: &Vec<AgentRole>| distinct(roles, "at least one role, each once");
         let source = read.take("source", SourceSetting::Auto);
-        let roles = read.take("source.role", Roles::default());
-        let jobs = read.take_if("jobs", Job::ALL.to_vec(), jobs);
+        let source_roles = read.take("source.role", Roles::default());
+        let roles = read.take_if("roles", AgentRole::ALL.to_vec(), some);
         let owners = read.take("owners", Owners::Auto);
         let users = read.take("users.allowed", vec![UserName("core".to_owned())]);
         let groups = read.take("groups.allowed", Vec::<GroupName>::new());
         let devices = DeviceSettings::read(&mut read);
         let mut settings = Self {
             source,
-            source_roles: roles.0,
-            jobs,
+            source_roles: source_roles.0,
+            roles,
             owners,
             cluster: ClusterSettings::read(&mut read),
             update: UpdateSettings::read(&mut read),
@@ -182,9 +182,11 @@ impl ReadinessSettings {
                 min_free: read.take("readiness.diskSpace.minFree", MinFree::Percent(5)),
                 min_inodes: read.take("readiness.inodes.minFree", Percent(5)).0,
                 return_limit,
-                own: read.take_if("readiness.own", Vec::new(), |gates: &Vec<_>| {
-                    super::custom_gates::distinct(gates)
-                }),
+                custom_gates: read.take_if(
+                    "readiness.customGates",
+                    Vec::new(),
+                    |gates: &Vec<_>| super::custom_gates::distinct(gates),
+                ),
             },
             startup_taint: read.take("readiness.startupTaint", false),
             disk_paths: read.take("readiness.diskSpace.paths", paths),

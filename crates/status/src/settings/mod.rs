@@ -16,12 +16,13 @@ mod merge;
 mod model;
 mod pool;
 mod roles;
+mod unknown_key;
 mod value_types;
 mod window;
 
 pub use cluster::Kubeconfig;
 pub use enums::{
-    CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+    AgentRole, CdiAnswer, DrainBy, DriftPolicy, LogFormat, LogLevel, Losing, Owners, Reboot,
     Registration, SoftReboot,
 };
 pub use error::{SettingOrigin, SettingsError, SettingsProblem};

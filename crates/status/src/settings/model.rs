@@ -8,7 +8,7 @@ use std::{
 use super::{
     cluster::Kubeconfig,
     enums::{
-        CdiAnswer, DrainBy, DriftPolicy, Job, LogFormat, LogLevel, Losing, Owners, Reboot,
+        AgentRole, CdiAnswer, DrainBy, DriftPolicy, LogFormat, LogLevel, Losing, Owners, Reboot,
         Registration, SoftReboot,
     },
     extract::EffectiveSetting,
@@ -25,8 +25,8 @@ pub struct Settings {
     /// `source.role`: the roles of the machine, which select MachineConfigs of a directory. Default
     /// none: then all MachineConfigs must have the same role.
     pub source_roles: Vec<String>,
-    /// `jobs`: the tasks of this agent. Default all three.
-    pub jobs: Vec<Job>,
+    /// `roles`: the tasks of this agent. Default all three.
+    pub roles: Vec<AgentRole>,
     /// `owners`: how file owners are handled. Default `auto`.
     pub owners: Owners,
     /// `cluster`.
@@ -172,7 +172,7 @@ pub struct DeviceSettings {
 /// How readiness is evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadinessSettings {
-    /// `readiness.gates.*`, `readiness.own`, `readiness.pressure.*`, `readiness.diskSpace.minFree`,
+    /// `readiness.gates.*`, `readiness.customGates`, `readiness.pressure.*`, `readiness.diskSpace.minFree`,
     /// `readiness.inodes.minFree` and `devices.returnLimit`, in the form that the gates use.
     pub policy: GatePolicy,
     /// `readiness.startupTaint`: the node has the taint `machinist.dev/not-ready` until it has been
@@ -207,9 +207,9 @@ pub struct LogSettings {
 }
 
 impl Settings {
-    /// Whether `job` is enabled.
-    pub fn does(&self, job: Job) -> bool {
-        self.jobs.contains(&job)
+    /// Whether the agent has this role.
+    pub fn has_role(&self, role: AgentRole) -> bool {
+        self.roles.contains(&role)
     }
 
     /// The keys whose values differ.

@@ -48,7 +48,7 @@ fn silence_gives_the_defaults() {
     }
     let settings = read(vec![]).unwrap();
     assert_eq!(settings.source, SourceSetting::Auto);
-    assert_eq!(settings.jobs, Job::ALL);
+    assert_eq!(settings.roles, AgentRole::ALL);
     assert_eq!(settings.update.reboot, Reboot::Auto);
     assert_eq!(settings.update.verify_timeout, Duration::from_secs(1800));
     // Servers whose firmware takes a quarter of an hour must not count as failed.
@@ -80,7 +80,7 @@ fn the_last_word_wins_key_by_key_and_is_remembered() {
         ],
         environment: [
             ("MACHINIST_UPDATE__BOOT_ATTEMPTS", "5"),
-            ("MACHINIST_JOBS", "[config, readiness]"),
+            ("MACHINIST_ROLES", "[config, readiness]"),
             ("MACHINIST_READINESS__GATES__DISK_SPACE", "off"),
             ("MACHINIST_LOG", "debug"),
             ("MACHINIST_SERVICE_HOST", "10.0.0.1"),
@@ -97,7 +97,7 @@ fn the_last_word_wins_key_by_key_and_is_remembered() {
     assert_eq!(settings.update.reboot, Reboot::Ask);
     assert_eq!(settings.update.reboot_timeout, Duration::from_secs(600));
     assert_eq!(settings.update.boot_attempts, 5);
-    assert_eq!(settings.jobs, [Job::Config, Job::Readiness]);
+    assert_eq!(settings.roles, [AgentRole::Config, AgentRole::Readiness]);
     assert_eq!(settings.owners, Owners::Record);
     assert_eq!(
         settings.source,
@@ -172,9 +172,9 @@ fn a_wrong_value_is_named_with_its_place_and_what_was_expected() {
         ("update:\n  verifyTimeout: 30\n", r#"m.yaml:2:18: update.verifyTimeout: found "30"; expected a duration such as 30s, 5m or 1h30m"#),
         ("update: {rebootTimeout: 0s}", r#"m.yaml:1:25: update.rebootTimeout: found "0s"; expected a duration above zero"#),
         ("update: {bootAttempts: 11}", r#"m.yaml:1:24: update.bootAttempts: found "11"; expected a number from 1 to 10"#),
-        ("jobs: config", r#"m.yaml:1:7: jobs: found "config"; expected a list"#),
-        ("jobs: []", "m.yaml:1:7: jobs: found a list; expected at least one job, each once"),
-        ("jobs: [config, drive]", r#"m.yaml:1:16: jobs[1]: found "drive"; expected one of config, devices, readiness"#),
+        ("roles: config", r#"m.yaml:1:8: roles: found "config"; expected a list"#),
+        ("roles: []", "m.yaml:1:8: roles: found a list; expected at least one role, each once"),
+        ("roles: [config, drive]", r#"m.yaml:1:17: roles[1]: found "drive"; expected one of config, devices, readiness"#),
         ("source: dir:relative", r#"m.yaml:1:9: source: found "dir:relative"; expected auto, cluster or dir:/absolute/path below the root"#),
         ("source: {dir: /x}", "m.yaml:1:15: source.dir: found a mapping at source; expected a value"),
         ("log: debug", r#"m.yaml:1:6: log: found "debug" in place of a section; expected log.format, log.level"#),
@@ -197,6 +197,40 @@ fn a_wrong_value_is_named_with_its_place_and_what_was_expected() {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with(expected), "{}\n{expected}", found[0]);
     }
+}
+
+#[test]
+fn settings_of_an_earlier_version_are_refused_with_their_name_of_today() {
+    #[rustfmt::skip]
+    let table = [
+        ("owners: set\njobs: [config]", "m.yaml:2:7: jobs: unknown key; it is called roles now"),
+        ("jobs: {config: true}", "m.yaml:1:16: jobs.config: unknown key; it is called roles now"),
+        (
+            "readiness:\n  own:\n  - {name: A, file: /a, effect: hold}",
+            "m.yaml:3:5: readiness.own: unknown key; it is called readiness.customGates now",
+        ),
+    ];
+    for (text, expected) in table {
+        assert_eq!(problems(text), [expected]);
+    }
+    let error = load(SettingsInputs {
+        environment: [
+            ("MACHINIST_JOBS", "[config]"),
+            ("MACHINIST_READINESS__OWN", "[]"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into(),
+        ..SettingsInputs::default()
+    })
+    .unwrap_err();
+    let told: Vec<_> = error.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "MACHINIST_JOBS: JOBS: unknown key; it is called ROLES now",
+            "MACHINIST_READINESS__OWN: READINESS.OWN: unknown key; it is called READINESS.CUSTOM_GATES now",
+        ]
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn a_block_lock_is_known_by_both_of_its_names() {
     ] {
         let error = SystemdError::new("reboot", sorted(name, text));
         assert_eq!(error.reason(), Reason::RebootInhibited, "{name}");
-        assert!(error.again());
+        assert!(error.is_retryable());
     }
     let denied = sorted(
         "org.freedesktop.DBus.Error.AccessDenied",

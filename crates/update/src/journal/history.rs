@@ -1,9 +1,10 @@
 //! Defines the journal's records of finished updates and their phases.
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ActionRecord;
+use crate::phase::Phase;
 use machinist_base::{digest::Digest, reason::Reason};
 
 /// A finished update.
@@ -61,10 +62,16 @@ impl Outcome {
 /// One phase of an update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseRecord {
-    /// Its name.
+    /// Its name; a name that an earlier version wrote is read as that of today.
+    #[serde(deserialize_with = "todays_name")]
     pub name: String,
     /// When it began.
     pub started: Timestamp,
     /// When it ended; `None` while it lasts.
     pub finished: Option<Timestamp>,
+}
+
+fn todays_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let name = String::deserialize(from)?;
+    Ok(Phase::named(&name).map_or(name, |phase| phase.name().to_owned()))
 }

@@ -48,7 +48,7 @@ pub enum OsError {
         /// The image.
         image: ImageRef,
         /// Whether a retry may succeed; false if the registry reports that the image does not exist.
-        again: bool,
+        retryable: bool,
         /// The error from the registry or the network.
         #[source]
         source: Box<dyn Error + Send + Sync>,
@@ -75,7 +75,7 @@ pub enum OsError {
         /// The step.
         step: ProviderStep,
         /// Whether a retry may succeed.
-        again: bool,
+        retryable: bool,
         /// The program's error.
         #[source]
         source: Box<dyn Error + Send + Sync>,
@@ -86,7 +86,7 @@ impl OsError {
     /// Returns whether a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable { again, .. } | Self::Failed { again, .. } => *again,
+            Self::Unreachable { retryable, .. } | Self::Failed { retryable, .. } => *retryable,
             Self::TimedOut { .. } => true,
             Self::Gone { .. } => false,
         }

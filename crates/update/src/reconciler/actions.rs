@@ -45,7 +45,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     acted = self.act_patiently(index, boot.as_deref()) => acted?,
                 };
                 if let Err(error) = acted {
-                    self.failed(&error, error.reason, error.again);
+                    self.failed(&error, error.reason, error.retryable);
                     return Ok(Some(PhaseEvent::StepFailed));
                 }
             }
@@ -72,7 +72,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                 break;
             };
             match self.act_one(index, &action, boot).await? {
-                Err(error) if error.again && attempt < MAX_ACTION_RETRIES => {
+                Err(error) if error.retryable && attempt < MAX_ACTION_RETRIES => {
                     tracing::warn!(reason = %error.reason, "retrying: {}", chain(&error));
                     let wait = RETRY_BACKOFF.wait(attempt, jitter());
                     self.run_responsive(tokio::time::sleep(wait)).await;

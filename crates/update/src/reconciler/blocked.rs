@@ -32,10 +32,10 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             let goes_on = known || bar.reason == Reason::Cancelled;
             return goes_on.then(|| self.event_for(digest)).flatten();
         }
-        let again = self.journal.failure.as_ref().is_some_and(|it| it.again);
+        let retryable = self.journal.failure.as_ref().is_some_and(|it| it.retryable);
         let gives_up = match self.phase {
             phase if phase.is_before_staging() => true,
-            Phase::Failed => again,
+            Phase::Failed => retryable,
             Phase::Idle => self.journal.cordon.is_some(),
             _ => false,
         };

@@ -119,16 +119,16 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Returns when a transient failure is retried; `None` if there is none.
     pub(super) fn retry_after(&self) -> Option<tokio::time::Instant> {
-        let again = self
+        let retryable = self
             .journal
             .failure
             .as_ref()
-            .is_some_and(|failure| failure.again);
+            .is_some_and(|failure| failure.retryable);
         let wait = RETRY_BACKOFF.wait(
             self.failures.saturating_sub(1),
             machinist_base::backoff::jitter(),
         );
-        (again && self.phase == Phase::Failed).then(|| tokio::time::Instant::now() + wait)
+        (retryable && self.phase == Phase::Failed).then(|| tokio::time::Instant::now() + wait)
     }
 }
 

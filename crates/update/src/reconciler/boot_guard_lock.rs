@@ -188,7 +188,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 /// Returns the guard's phase, derived from its journal.
 pub(super) fn shown_phase(journal: &Journal) -> Phase {
     match journal.top() {
-        Some(tx) if tx.direction == Direction::Undo => Phase::Undoing,
+        Some(tx) if tx.direction == Direction::Undo => Phase::RollingBack,
         Some(_) => Phase::Verifying,
         None => Phase::Idle,
     }

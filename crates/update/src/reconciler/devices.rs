@@ -96,7 +96,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     self.note_blockers(held);
                     HOLDER_CHECK_BACKOFF.step(look)
                 }
-                Err(error) if !error.again => {
+                Err(error) if !error.retryable => {
                     self.failed(&error, error.reason, false);
                     return Ok(Some(Some(PhaseEvent::StepFailed)));
                 }
@@ -129,7 +129,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                 Some(Err(fault)) => fault,
             };
             let (reason, message) = (fault.error.reason, chain(&fault));
-            if !fault.error.again {
+            if !fault.error.retryable {
                 self.failed(&fault, reason, false);
                 return Ok(Some(Some(PhaseEvent::StepFailed)));
             }

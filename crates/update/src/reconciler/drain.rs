@@ -59,7 +59,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             && self.trouble.is_none()
             && self.journal.cordon.is_some()
             && self.journal.transactions.is_empty()
-            && !failure.is_some_and(|failure| failure.again && !failure.code.is_obstacle())
+            && !failure.is_some_and(|failure| failure.retryable && !failure.code.is_obstacle())
     }
 
     /// Returns whether the planned update drains the node first. The repair of a drifted path does not.
@@ -152,7 +152,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     Ok(DrainResult::Wholly) => Some(PhaseEvent::Drained),
                     Ok(DrainResult::Stopped) => None,
                     Err(error) => {
-                        self.failed(&error, error.reason, error.again);
+                        self.failed(&error, error.reason, error.retryable);
                         Some(PhaseEvent::StepFailed)
                     }
                 }},

@@ -184,15 +184,15 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     async fn tell(&mut self, faults: &[Regression]) -> Result<(), UpdateError> {
         let message = crate::bounded(boot_health::sentence(faults));
         let said = self.journal.failure.as_ref();
-        let said = said.filter(|said| said.code == Reason::MachineUnwell);
+        let said = said.filter(|said| said.code == Reason::HealthRegressed);
         if faults.is_empty() || said.is_some_and(|said| said.message == message) {
             return Ok(());
         }
         tracing::info!("not verified yet: {message}");
         self.journal.failure = Some(UpdateFailure {
-            code: Reason::MachineUnwell,
+            code: Reason::HealthRegressed,
             message,
-            again: true,
+            retryable: true,
             digest: None,
         });
         self.publish();

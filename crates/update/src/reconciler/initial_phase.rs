@@ -29,9 +29,9 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             };
         };
         match (tx.direction, self.boot_id()) {
-            (Direction::Undo, _) => (Phase::Undoing, Some(PhaseEffect::Undo)),
+            (Direction::Undo, _) => (Phase::RollingBack, Some(PhaseEffect::Undo)),
             (_, Some(boot)) if tx.rebooted_since(&boot) => (Phase::Booted, Some(PhaseEffect::Act)),
-            _ => (Phase::Acting, Some(PhaseEffect::Act)),
+            _ => (Phase::RunningActions, Some(PhaseEffect::Act)),
         }
     }
 

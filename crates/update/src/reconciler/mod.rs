@@ -320,15 +320,15 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     /// Records a failure of the current transaction, or of a config without one.
-    fn failed(&mut self, error: &dyn std::error::Error, code: Reason, again: bool) {
+    fn failed(&mut self, error: &dyn std::error::Error, code: Reason, retryable: bool) {
         let digest = self.planned.as_ref().map(|planned| planned.digest);
         let digest = digest.or_else(|| self.journal.top().map(|tx| tx.to.digest));
         let message = machinist_base::error_chain::chain(error);
-        tracing::error!(reason = %code, again, "{message}");
+        tracing::error!(reason = %code, retryable, "{message}");
         self.journal.failure = Some(UpdateFailure {
             code,
             message: super::bounded(message),
-            again,
+            retryable,
             digest,
         });
         self.failures = self.failures.saturating_add(1);

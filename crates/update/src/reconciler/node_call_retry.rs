@@ -210,7 +210,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     self.forget_refusal();
                     return Ok(NodeCallResult::Done(answer));
                 }
-                Err(error) if !error.again => {
+                Err(error) if !error.retryable => {
                     self.failed(&error, error.reason, false);
                     return Ok(NodeCallResult::Event(PhaseEvent::StepFailed));
                 }

@@ -87,7 +87,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         loop {
             let before = self.attempts(&boot, kind);
             let Some(method) = RebootMethod::of_attempt(before) else {
-                self.failed(&RebootTimeoutError, Reason::RebootDidNotHappen, false);
+                self.failed(&RebootTimeoutError, Reason::RebootTimeout, false);
                 return Ok(Some(PhaseEvent::StepFailed));
             };
             self.order(&boot, kind, before + 1).await?;
@@ -261,7 +261,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         self.journal.failure = Some(UpdateFailure {
             code: error.reason,
             message,
-            again: true,
+            retryable: true,
             digest: None,
         });
         self.publish();

@@ -62,12 +62,12 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             return Err(error.into());
         }
         if let Err(source) = reverted {
-            self.failed(&RollbackStuckError { source }, Reason::UndoFailed, true);
+            self.failed(&RollbackStuckError { source }, Reason::RollbackFailed, true);
             // A full disk must not end the agent: the journal on it still has the next step.
             if let Err(error) = self.save().await {
                 tracing::error!("{}", machinist_base::error_chain::chain(&error));
             }
-            return Ok(Some(PhaseEvent::UndoFailed));
+            return Ok(Some(PhaseEvent::RollbackFailed));
         }
         if booted_into && !self.journal.top().is_some_and(|tx| tx.offline) {
             return Ok(Some(PhaseEvent::Undone {
@@ -98,7 +98,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let withdrawn = || UpdateFailure {
             code: Reason::Withdrawn,
             message: "the config was withdrawn before it was applied".to_owned(),
-            again: false,
+            retryable: false,
             digest: None,
         };
         if self.desired_is_base() {
@@ -129,7 +129,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             let again = async {
                 for attempt in 0..MAX_ACTION_RETRIES {
                     match once().await {
-                        Err(error) if error.again => {
+                        Err(error) if error.retryable => {
                             let wait = RETRY_BACKOFF.wait(attempt, jitter());
                             tokio::time::sleep(wait).await;
                         }
@@ -180,7 +180,7 @@ fn revert(
         tx.direction = Direction::Undo;
         tx.undo_reason.get_or_insert_with(|| reason.clone());
         tx.booted_into |= booted_into;
-        tx.enter("Undoing", Timestamp::now());
+        tx.enter("RollingBack", Timestamp::now());
     }
     store.save(journal)?;
     for index in (0..journal.transactions.len()).rev() {

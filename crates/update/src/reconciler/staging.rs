@@ -109,7 +109,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let failed_units = match self.failed_units().await {
             Ok(units) => units,
             Err(error) => {
-                self.failed(&error, error.reason, error.again);
+                self.failed(&error, error.reason, error.retryable);
                 return Ok(Err(PhaseEvent::StepFailed));
             }
         };
@@ -193,7 +193,7 @@ fn stage(
     );
     // A failure of another config no longer concerns the machine.
     let failure = &mut journal.failure;
-    failure.take_if(|it| it.code != Reason::UndoFailed && it.digest != Some(planned.digest));
+    failure.take_if(|it| it.code != Reason::RollbackFailed && it.digest != Some(planned.digest));
     journal.transactions.push(tx);
     if let Err(error) = store.save(journal) {
         // Nothing was begun, so nothing needs to be rolled back.

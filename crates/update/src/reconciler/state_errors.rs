@@ -82,7 +82,7 @@ impl StateError {
         let failure = UpdateFailure {
             code,
             message: super::super::bounded(message),
-            again: !matches!(code, Reason::JournalUnreadable | Reason::JournalTooNew),
+            retryable: !matches!(code, Reason::JournalUnreadable | Reason::JournalTooNew),
             digest: None,
         };
         Self { failure, unknown }

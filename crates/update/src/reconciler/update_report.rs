@@ -62,7 +62,7 @@ pub struct UpdateReport {
     /// The update waits for the time that the cluster has set, not for a window.
     pub opens_for_the_cluster: bool,
     /// The last operator request that was received.
-    pub asked: u64,
+    pub requested: u64,
     /// Finished updates, newest first.
     pub updates: Vec<UpdateRecord>,
 }
@@ -102,7 +102,7 @@ impl UpdateReport {
                 message: super::super::bounded(
                     planning::PlanRefusedError(self.refused.to_vec()).to_string(),
                 ),
-                again: false,
+                retryable: false,
                 digest: None,
             })
         };
@@ -161,7 +161,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             lending: self.initial_device_users(),
             opens: self.closed_until().filter(|_| self.phase == Phase::Waiting),
             opens_for_the_cluster: self.phase == Phase::Waiting && self.waits_for_the_cluster(),
-            asked: self.heard,
+            requested: self.heard,
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
         self.report.send_replace(Arc::new(report));

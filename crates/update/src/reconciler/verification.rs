@@ -60,15 +60,15 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let more = boots < self.conduct.boot_attempts && self.has_booted();
         let error = HealthRegressedError(faults);
         if !more || self.conduct.reboot != RebootPolicy::Auto {
-            self.failed(&error, Reason::MachineUnwell, false);
+            self.failed(&error, Reason::HealthRegressed, false);
             return PhaseEvent::StepFailed;
         }
         let message = crate::bounded(error.to_string());
-        tracing::error!(reason = %Reason::MachineUnwell, boots, "{message}; rebooting once more");
+        tracing::error!(reason = %Reason::HealthRegressed, boots, "{message}; rebooting once more");
         self.journal.failure = Some(UpdateFailure {
-            code: Reason::MachineUnwell,
+            code: Reason::HealthRegressed,
             message,
-            again: true,
+            retryable: true,
             digest: None,
         });
         PhaseEvent::RebootDue

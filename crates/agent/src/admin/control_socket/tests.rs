@@ -35,7 +35,7 @@ async fn only_root_and_the_agents_own_user_may_ask_for_a_config() {
             match question {
                 ControlRequest::Take(ask) => {
                     taken.push((ask.name, ask.config.len()));
-                    let _ = ask.reply.send(Ok(Accepted { asked: 7 }));
+                    let _ = ask.reply.send(Ok(Accepted { requested: 7 }));
                 }
                 ControlRequest::Wanted(reply) => {
                     let config = b"secret".to_vec();
@@ -87,7 +87,7 @@ async fn one_config_is_read_at_a_time_and_its_limit_is_named() {
     assert_eq!(code, 503);
     assert!(why.contains("processing another config"), "{why}");
     assert_eq!(taken.load(Ordering::Relaxed), 0);
-    ask.reply.send(Ok(Accepted { asked: 1 })).unwrap();
+    ask.reply.send(Ok(Accepted { requested: 1 })).unwrap();
     assert_eq!(first.await.unwrap().0, 200);
 
     // With and without an announced length.

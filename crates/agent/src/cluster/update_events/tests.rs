@@ -34,13 +34,16 @@ fn the_first_report_after_the_reboot_tells_that_the_machine_is_back_and_no_other
 #[test]
 fn each_step_is_told_once_and_a_report_that_says_the_same_tells_nothing() {
     let pending = at(Phase::RebootPending);
-    assert_eq!(reasons(&at(Phase::Acting), &pending), [EventReason::Reboot]);
+    assert_eq!(
+        reasons(&at(Phase::RunningActions), &pending),
+        [EventReason::Reboot]
+    );
     assert_eq!(reasons(&pending, &pending), []);
     let refused = UpdateReport {
         failure: Some(UpdateFailure {
             code: Reason::NoSpace,
             message: "no room".to_owned(),
-            again: false,
+            retryable: false,
             digest: None,
         }),
         ..at(Phase::Idle)
@@ -53,7 +56,7 @@ fn each_step_is_told_once_and_a_report_that_says_the_same_tells_nothing() {
         ..refused
     };
     let failure = obstacle.failure.as_mut().unwrap();
-    (failure.code, failure.again) = (Reason::ForeignContent, true);
+    (failure.code, failure.retryable) = (Reason::ForeignContent, true);
     let told = reasons(&at(Phase::Planned), &obstacle);
     assert_eq!(told, [EventReason::FailedToReconcile]);
     let retry = UpdateReport {
@@ -86,7 +89,7 @@ fn update(id: &str, finished: i64) -> UpdateRecord {
 
 #[test]
 fn what_an_update_left_behind_is_told_once() {
-    let before = at(Phase::Undoing);
+    let before = at(Phase::RollingBack);
     let mut now = at(Phase::Failed);
     let mut ended = update("1", 200);
     ended.left_behind = vec!["/home/bob/a: why".to_owned()];

@@ -225,7 +225,7 @@ fn progress(told: &EvictionProgress, node: &str, of_node: &NodeBlockers) -> Drai
     let lifted = lifted.map(|since| of_the_node(Reason::NodeUncordoned, lifted_note(), since));
     let unexplained = of_node.unexplained;
     let unexplained =
-        unexplained.map(|since| of_the_node(Reason::ForceNotExplained, unexplained_note(), since));
+        unexplained.map(|since| of_the_node(Reason::ForceReasonMissing, unexplained_note(), since));
     let blockers = away
         .into_iter()
         .chain(lifted)

@@ -191,7 +191,7 @@ async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
 fn a_new_config_clears_the_failure_of_the_one_before_from_its_first_phase_on() {
     let mut bad = failed(Phase::Idle, Reason::NoProviderForOSImage, "bad");
     if let Some(failure) = &mut bad.failure {
-        (failure.again, failure.digest) = (false, Some(config("bad").digest));
+        (failure.retryable, failure.digest) = (false, Some(config("bad").digest));
     }
     let left = bad.failure.clone();
     let next = |phase| {
@@ -224,7 +224,7 @@ fn a_new_config_clears_the_failure_of_the_one_before_from_its_first_phase_on() {
 
 #[test]
 fn a_failed_rollback_stays_degraded_whatever_config_is_desired() {
-    let mut stuck = failed(Phase::Idle, Reason::UndoFailed, "good");
+    let mut stuck = failed(Phase::Idle, Reason::RollbackFailed, "good");
     if let Some(failure) = &mut stuck.failure {
         failure.digest = Some(config("bad").digest);
     }

@@ -1,13 +1,13 @@
-//! Tests of the administrator's own gates.
+//! Tests of custom gates.
 
 use super::*;
 use crate::settings::{Fragment, Settings};
 
 fn read(text: &str) -> Result<Vec<CustomGate>, String> {
-    let text = format!("readiness:\n  own:\n{text}");
+    let text = format!("readiness:\n  customGates:\n{text}");
     let fragment = Fragment::parse("machinist.yaml", &text).unwrap();
     match Settings::from_fragments([fragment]) {
-        Ok(settings) => Ok(settings.readiness.policy.own),
+        Ok(settings) => Ok(settings.readiness.policy.custom_gates),
         Err(error) => Err(error.problems[0].to_string()),
     }
 }
@@ -81,7 +81,7 @@ fn what_is_wrong_is_named_with_its_place() {
     for (gate, expected) in cases {
         let told = read(&format!("  - {gate}\n")).unwrap_err();
         assert!(told.starts_with("machinist.yaml:3:"), "{gate}: {told}");
-        assert!(told.contains("readiness.own"), "{gate}: {told}");
+        assert!(told.contains("readiness.customGates"), "{gate}: {told}");
         assert!(told.contains(expected), "{gate}: {told}");
     }
     let twice = "  - {name: a, file: /a, effect: warn}\n".repeat(2);
