@@ -12,6 +12,7 @@ use machinist_testkit::{
 
 mod attacks;
 mod directory_swaps;
+mod drift;
 mod hostile;
 mod moved_paths;
 mod path_rules;
