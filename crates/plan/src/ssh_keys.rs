@@ -232,6 +232,11 @@ pub(super) fn without_block(old: &str) -> Option<String> {
     split(old).map(|(head, tail)| format!("{head}{tail}"))
 }
 
+/// Whether a file of SSH keys contains managed keys.
+pub fn has_managed_keys(text: &str) -> bool {
+    split(text).is_some()
+}
+
 /// The text before and after the managed block. A block without its end line does not count: the
 /// lines after its begin line may be the user's own keys.
 fn split(old: &str) -> Option<(&str, &str)> {
