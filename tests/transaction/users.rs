@@ -14,6 +14,7 @@ mod attacks;
 mod directory_swaps;
 mod drift;
 mod hostile;
+mod keys;
 mod moved_paths;
 mod path_rules;
 mod planned_owners;
