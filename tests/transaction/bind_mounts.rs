@@ -2,7 +2,7 @@
 //! changed.
 
 use machinist_base::reason::Reason;
-use machinist_ignition::Refusal;
+use machinist_ignition::{Owner, Refusal};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use machinist_testkit::{
@@ -104,4 +104,37 @@ fn an_entry_does_not_leave_by_a_path_that_leads_to_an_object_of_the_config() {
     let other = config("other").file("/srv/a/f", "ours\n", 0o644);
     refused(&bound, &other, ["/srv/a/f", "/srv/b/f"]);
     assert_eq!(bound.0.read("/srv/a/f").as_deref(), Some("ours\n"));
+}
+
+/// The config gives the directory to a user by one path, and reaches a file through the other.
+#[test]
+fn a_directory_that_the_config_gives_away_is_the_users_at_every_mount_of_it() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to give directories away");
+        return;
+    }
+    let Some(bound) = Bound::new() else {
+        return;
+    };
+    std::os::unix::fs::symlink("/srv/c", bound.0.path("/srv/a/l")).unwrap();
+    for [given, file, link] in [
+        ["/srv/a", "/srv/b/l/x", "/srv/b/l"],
+        ["/srv/b", "/srv/a/l/x", "/srv/a/l"],
+    ] {
+        let before = without_staging(&bound.0.tree());
+        let mut wanted = config("given")
+            .dir(given, 0o755)
+            .file(file, "ours\n", 0o644);
+        let directory = wanted.0.directories.get_mut(&at(given)).unwrap();
+        (directory.user, directory.group) = (Some(Owner::Id(1001)), Some(Owner::Id(1001)));
+        let refusals = refusals(&bound, &wanted);
+        let [refusal] = &refusals[..] else {
+            panic!("{given}: {refusals:?}");
+        };
+        assert_eq!(refusal.reason, Reason::UnsafePath, "{refusal}");
+        let text = refusal.to_string();
+        let told = [file, &format!("the link {link}, which belongs to user 0")];
+        assert!(told.iter().all(|told| text.contains(told)), "{text}");
+        assert!(without_staging(&bound.0.tree()) == before, "{given}");
+    }
 }

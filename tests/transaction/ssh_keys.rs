@@ -208,3 +208,36 @@ fn keys_of_others_at_the_other_location_stay() {
     assert_eq!(read(DIRECTORY_FILE), "ssh-ed25519 AAAA theirs\n");
     assert_eq!(read(HOME_FILE), "ssh-ed25519 CCCC own\n");
 }
+
+#[test]
+fn the_directory_created_for_keys_leaves_with_them_after_they_changed() {
+    for between in [0, 1, 2] {
+        let sandbox = machine();
+        sandbox.applied(&keys());
+        sandbox.applied(&keys().key("ann", "ssh-ed25519 CCCC more"));
+        for number in 0..between {
+            let path = format!("/etc/other-{number}");
+            let next = keys().key("ann", "ssh-ed25519 CCCC more");
+            sandbox.applied(&next.file(&path, "other\n", 0o600));
+        }
+        sandbox.applied(&config("nothing"));
+        let ssh = sandbox.path("/home/ann/.ssh");
+        assert!(!ssh.exists(), "{between}");
+        assert!(sandbox.path("/home/ann").exists());
+    }
+    // A directory that was there already stays, as do the user's own files.
+    for own in ["/home/ann/.ssh/config", HOME_FILE] {
+        let sandbox = machine();
+        sandbox.write(own, "own\n");
+        sandbox.applied(&keys());
+        sandbox.applied(&keys().key("ann", "ssh-ed25519 CCCC more"));
+        sandbox.applied(&config("nothing"));
+        assert_eq!(sandbox.read(own).as_deref(), Some("own\n"));
+    }
+    let sandbox = machine();
+    std::fs::create_dir(sandbox.path("/home/ann/.ssh")).unwrap();
+    sandbox.applied(&keys());
+    sandbox.applied(&keys().key("ann", "ssh-ed25519 CCCC more"));
+    sandbox.applied(&config("nothing"));
+    assert!(sandbox.path("/home/ann/.ssh").exists());
+}

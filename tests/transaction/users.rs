@@ -12,7 +12,9 @@ use machinist_testkit::{
 
 mod attacks;
 mod directory_swaps;
+mod drift;
 mod hostile;
+mod keys;
 mod moved_paths;
 mod path_rules;
 mod planned_owners;

@@ -89,6 +89,8 @@ pub(super) struct DesiredTree {
     pub(super) refusals: Vec<Refusal>,
     /// SSH keys that are not written to any file, with the reason; each is also a warning.
     pub(super) skipped: Vec<String>,
+    /// The files of keys that are not written because of what their users did there.
+    pub(super) unsafe_keys: BTreeSet<AbsPath>,
     /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
     /// Paths of the base config that are left in the state that a user gave them.

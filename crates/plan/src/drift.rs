@@ -131,7 +131,8 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
             // The owner of an object may change its content and mode wherever it is.
             let owned = wanted.object.uid().is_some_and(|uid| uid != 0)
                 && matches!(kind, DriftKind::Content | DriftKind::Mode);
-            let controlled = observed.users_directories.contains_key(path);
+            let users = |path: &AbsPath| observed.users_directories.contains_key(path);
+            let controlled = users(path) || users(wanted.object.file(path));
             let found = observed.objects.get(path).map(|facts| facts.kind);
             let kinds = found.map(|found| (wanted.object.kind(), found));
             drifts.push(DriftEntry {

@@ -193,6 +193,8 @@ pub struct Attributes {
 impl Attributes {
     /// The set-user-ID and set-group-ID bits of a mode.
     pub const SET_ID_BITS: u32 = 0o6000;
+    /// The set-group-ID bit of a mode.
+    pub const SET_GROUP_ID_BIT: u32 = 0o2000;
 }
 
 /// Kinds of object.

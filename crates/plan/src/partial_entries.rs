@@ -168,7 +168,7 @@ impl PathFacts<'_> {
             uid: pick(uid, had.1, before.uid, facts.uid),
             gid: pick(gid, had.2, before.gid, facts.gid),
         };
-        without_set_id_of_others(wanted, facts)
+        self.without_set_id_of_others(wanted, mode.is_some(), facts)
     }
 
     /// Mode and owner after the entry has left: only the values that it set are restored.
@@ -185,41 +185,80 @@ impl PathFacts<'_> {
             uid: pick(uid, before.uid, facts.uid),
             gid: pick(gid, before.gid, facts.gid),
         };
-        without_set_id_of_others(back, facts)
+        self.without_set_id_of_others(back, false, facts)
     }
 
-    /// Refuses set-ID bits for a file whose content its owner wrote and whose owner changes: anybody could run that
-    /// content with the rights of the new owner.
+    /// Clears the set-ID bits of a file that changes its owner or group and whose content may come from another
+    /// user than the new owner. A user also gets a file of root's with these bits only if the config sets them.
+    fn without_set_id_of_others(
+        &self,
+        mut wanted: Attributes,
+        given: bool,
+        facts: &FileFacts,
+    ) -> Attributes {
+        let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
+        let others = match self.is_written_by_root(facts) {
+            true => wanted.uid != 0 && !given,
+            false => self.serves_others(wanted, facts),
+        };
+        if facts.kind == ObjectKind::File && changes && others {
+            wanted.mode &= !Attributes::SET_ID_BITS;
+        }
+        wanted
+    }
+
+    /// Whether only root could write the content of a file.
+    fn is_written_by_root(&self, facts: &FileFacts) -> bool {
+        let group = facts.mode & 0o020 != 0 && facts.gid != 0;
+        let writable = group || facts.mode & 0o002 != 0;
+        let users = self.observed.users_directories.contains_key(self.path);
+        facts.uid == 0 && !writable && !users
+    }
+
+    /// Whether set-ID bits would let everybody run the content of a file, which a user may have written, with the
+    /// rights of another user or group than before.
+    fn serves_others(&self, wanted: Attributes, facts: &FileFacts) -> bool {
+        let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
+        let own = facts.uid != 0 && facts.uid == wanted.uid;
+        let by_group = wanted.mode & Attributes::SET_GROUP_ID_BIT != 0;
+        changes && (!own || by_group)
+    }
+
+    /// Refuses set-ID bits for a file whose content a user may have written and whose owner or group changes:
+    /// anybody could run that content with the rights of the new owner.
     pub(super) fn set_id_refusal(
         &self,
         wanted: &DesiredObject,
         facts: &FileFacts,
     ) -> Option<(AbsPath, Refusal)> {
-        let (mode, uid, _) = wanted.object.given();
-        let uid = uid.unwrap_or(facts.uid);
-        let sets_id = wanted.object.is_without_content()
-            && mode.is_some_and(|mode| mode & Attributes::SET_ID_BITS != 0);
-        if !sets_id || facts.kind != ObjectKind::File || facts.uid == 0 || facts.uid == uid {
+        let (Some(mode), uid, gid) = wanted.object.given() else {
+            return None;
+        };
+        // The content may come back from the original.
+        let same_kind = facts.kind == wanted.object.kind();
+        let facts = match self.gave_content(same_kind) {
+            true => self.original(ObjectKind::File)?.1,
+            false => facts,
+        };
+        let then = Attributes {
+            mode,
+            uid: uid.unwrap_or(facts.uid),
+            gid: gid.unwrap_or(facts.gid),
+        };
+        let sets_id = wanted.object.is_without_content() && mode & Attributes::SET_ID_BITS != 0;
+        let others = !self.is_written_by_root(facts) && self.serves_others(then, facts);
+        if !sets_id || facts.kind != ObjectKind::File || !others {
             return None;
         }
         let message = format!(
-            "{} has no contents in the config, belongs to user {}, and would get set-ID bits for user {uid}",
-            wanted.asked, facts.uid
+            "{} has no contents in the config, belongs to user {} (group {}, mode {:04o}), so other users than root \
+             may have written it, and would get set-ID bits for user {} and group {}",
+            wanted.asked, facts.uid, facts.gid, facts.mode, then.uid, then.gid
         );
         let refusal = Refusal::new(Reason::UnsafePath, message).at(&wanted.entry.origin);
         let refusal = refusal.expected("contents, or a mode without set-ID bits");
         Some((self.path.clone(), refusal))
     }
-}
-
-/// Clears the set-ID bits of a file that changes its owner or group, as the kernel's chown does: its content may
-/// come from the previous owner.
-fn without_set_id_of_others(mut wanted: Attributes, facts: &FileFacts) -> Attributes {
-    let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
-    if facts.kind == ObjectKind::File && changes {
-        wanted.mode &= !Attributes::SET_ID_BITS;
-    }
-    wanted
 }
 
 fn defaults(wanted: &ObjectSpec) -> Attributes {

@@ -81,12 +81,8 @@ fn add_user(
         .chain(file.ancestors())
         .take(depth)
         .collect();
-    if let Some(link) = private.iter().find(|path| is_link(place, path)) {
-        // The owner of the home could redirect root's writes to any path.
-        let why = format!(
-            "{link} is a symbolic link, which is not followed below a home \
-             directory"
-        );
+    if let Some(why) = obstacle(place, &private) {
+        layout.unsafe_keys.insert(file);
         return Err(skipped(Reason::KeysSkipped, why));
     }
     let there = place.observed.objects.contains_key(&file);
@@ -190,6 +186,31 @@ fn unreadable_keys(name: &str, user: &User) -> Vec<String> {
     .collect()
 }
 
+/// What the owner of the home did to the file of keys or to a directory of it, the first of which is the file. It
+/// must not hold back the rest of the config.
+fn obstacle(place: &PathResolver<'_>, private: &[AbsPath]) -> Option<String> {
+    if let Some(link) = private.iter().find(|path| is_link(place, path)) {
+        // The owner of the home could redirect root's writes to any path.
+        return Some(format!(
+            "{link} is a symbolic link, which is not followed below a home directory"
+        ));
+    }
+    if place.before {
+        return None;
+    }
+    let (file, directories) = private.split_first()?;
+    if let Some(why) = place.observed.unsafe_after.get(file) {
+        return Some(format!("{file} is not safe to write: {why}"));
+    }
+    let kind = |path: &AbsPath| Some(place.observed.objects.get(path)?.kind);
+    let not_one = |path: &&AbsPath| kind(path).is_some_and(|kind| kind != ObjectKind::Directory);
+    if let Some(path) = directories.iter().find(not_one) {
+        return Some(format!("{path} exists, but is not a directory"));
+    }
+    let directory = kind(file) == Some(ObjectKind::Directory);
+    directory.then(|| format!("{file} is a directory, not a regular file"))
+}
+
 fn is_link(place: &PathResolver<'_>, path: &AbsPath) -> bool {
     let facts = place.observed.objects.get(path);
     facts.is_some_and(|facts| facts.kind == ObjectKind::Link)
@@ -230,6 +251,11 @@ fn with_block(old: &str, user: &User) -> String {
 /// The text without the managed block; none if it contains no block.
 pub(super) fn without_block(old: &str) -> Option<String> {
     split(old).map(|(head, tail)| format!("{head}{tail}"))
+}
+
+/// Whether a file of SSH keys contains managed keys.
+pub fn has_managed_keys(text: &str) -> bool {
+    split(text).is_some()
 }
 
 /// The text before and after the managed block. A block without its end line does not count: the

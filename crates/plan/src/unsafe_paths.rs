@@ -27,7 +27,8 @@ pub(super) fn refuse_unsafe_paths(
         let earlier = earlier.filter(|_| observed.key_files.contains(path));
         let wanted = before.objects.remove(path).or(earlier);
         let absent = before.absent.remove(path);
-        if (wanted.is_some() || absent.is_some()) && !after.speaks_of(path) {
+        let stays = after.speaks_of(path) || after.unsafe_keys.contains(path);
+        if (wanted.is_some() || absent.is_some()) && !stays {
             let asked = wanted.map_or_else(|| path.clone(), |wanted| wanted.asked);
             after.left_behind.push(format!(
                 "{asked} is removed from the config, but kept on disk, because its path is not \
@@ -86,6 +87,9 @@ fn obstructed(before: &DesiredTree, observed: &MachineFacts) -> BTreeMap<AbsPath
 impl DesiredTree {
     fn refuse_unsafe(&mut self, path: &AbsPath, why: &str, only: Option<&AbsPath>) {
         let wanted = self.objects.get(path);
+        if wanted.is_none() && self.unsafe_keys.contains(path) {
+            return;
+        }
         let asked = wanted.map_or(path, |wanted| &wanted.asked);
         if only.is_some_and(|only| only != asked) {
             return;

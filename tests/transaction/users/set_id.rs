@@ -96,3 +96,122 @@ fn set_id_bits_for_a_users_content_are_refused() {
     apply(&sandbox, &owned_by(0, Some(0o4755))).unwrap();
     assert_eq!(mode(&sandbox), 0o4755);
 }
+
+const TOOL: &str = "/usr/bin/tool";
+const WHEEL: u32 = 10;
+
+/// A machine with a program in a directory of root's.
+fn with_tool(owner: u32, mode: u32) -> Sandbox {
+    let sandbox = machine(&[Dir("/usr/bin", 0, 0o755), File(TOOL, owner)]);
+    let mode = std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(sandbox.path(TOOL), mode).unwrap();
+    sandbox
+}
+
+/// A config that gives the program these values, and no contents.
+fn tool(mode: Option<u32>, user: Option<u32>, group: Option<u32>) -> Written {
+    let name = format!("tool-{mode:?}-{user:?}-{group:?}");
+    let mut wanted = config(&name).file(TOOL, "", 0o644);
+    let file = wanted.0.files.get_mut(&at(TOOL)).unwrap();
+    (file.content, file.mode) = (None::<Content>, mode);
+    (file.user, file.group) = (user.map(Owner::Id), group.map(Owner::Id));
+    wanted
+}
+
+fn tool_is(sandbox: &Sandbox) -> (u32, u32, u32) {
+    let stat = sandbox.root().stat(&at(TOOL)).unwrap().unwrap();
+    (stat.mode, stat.uid, stat.gid)
+}
+
+/// Applies the config, and checks that a second plan has nothing left to do.
+fn settles(sandbox: &Sandbox, wanted: &Written) {
+    apply(sandbox, wanted).unwrap();
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(wanted).unwrap();
+    assert_eq!(hand.journal.transactions[0].operations.len(), 0);
+    hand.undo().unwrap();
+}
+
+#[test]
+fn a_program_of_root_gets_its_set_id_mode_together_with_another_owner() {
+    if !plays_users() {
+        return;
+    }
+    for (mode, user, group) in [
+        (0o4750, None, Some(WHEEL)),
+        (0o2755, None, Some(WHEEL)),
+        (0o6755, Some(0), Some(WHEEL)),
+        (0o4755, Some(BOB), None),
+        (0o4755, Some(BOB), Some(WHEEL)),
+    ] {
+        let sandbox = with_tool(0, 0o755);
+        let wanted = tool(Some(mode), user, group);
+        settles(&sandbox, &wanted);
+        let expected = (mode, user.unwrap_or(0), group.unwrap_or(0));
+        assert_eq!(tool_is(&sandbox), expected);
+        settles(&sandbox, &config("nothing"));
+        assert_eq!(tool_is(&sandbox), (0o755, 0, 0));
+        // An undo brings the same back.
+        let mut hand = ByHand::open(&sandbox.root());
+        hand.stage(&wanted).unwrap();
+        hand.commit().unwrap();
+        hand.undo().unwrap();
+        assert_eq!(tool_is(&sandbox), (0o755, 0, 0));
+    }
+}
+
+#[test]
+fn a_set_id_program_of_root_is_as_before_when_its_entry_leaves() {
+    if !plays_users() {
+        return;
+    }
+    for (before, mode) in [
+        (0o4755, Some(0o750)),
+        (0o2755, Some(0o755)),
+        (0o4755, None),
+        (0o6755, None),
+    ] {
+        let sandbox = with_tool(0, before);
+        settles(&sandbox, &tool(mode, None, Some(WHEEL)));
+        assert_eq!(tool_is(&sandbox), (mode.unwrap_or(before), 0, WHEEL));
+        settles(&sandbox, &config("nothing"));
+        assert_eq!(tool_is(&sandbox), (before, 0, 0), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_program_that_was_a_users_between_two_configs_stays_without_set_id_bits() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = with_tool(0, 0o4755);
+    settles(&sandbox, &tool(Some(0o755), Some(BOB), Some(BOB)));
+    settles(&sandbox, &tool(Some(0o700), Some(0), Some(0)));
+    settles(&sandbox, &config("nothing"));
+    assert_eq!(tool_is(&sandbox), (0o755, 0, 0));
+}
+
+#[test]
+fn set_id_bits_for_a_file_that_others_could_write_are_refused() {
+    if !plays_users() {
+        return;
+    }
+    let group_of_bobs = tool(Some(0o2755), None, Some(WHEEL));
+    let to_root = tool(Some(0o4755), Some(0), Some(0));
+    let group = tool(Some(0o4750), None, Some(WHEEL));
+    for (owner, mode, wanted) in [
+        (BOB, 0o755, &group_of_bobs),
+        (BOB, 0o755, &to_root),
+        (0, 0o757, &group),
+    ] {
+        let sandbox = with_tool(owner, mode);
+        let refusals = apply(&sandbox, wanted).unwrap_err();
+        let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
+        assert_eq!(reasons, [Reason::UnsafePath], "{refusals:?}");
+        assert_eq!(tool_is(&sandbox), (mode, owner, owner));
+    }
+    // Bob could set this bit himself.
+    let sandbox = with_tool(BOB, 0o755);
+    settles(&sandbox, &tool(Some(0o4755), None, Some(WHEEL)));
+    assert_eq!(tool_is(&sandbox), (0o4755, BOB, WHEEL));
+}

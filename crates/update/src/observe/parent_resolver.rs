@@ -6,12 +6,11 @@ use std::{
     sync::Arc,
 };
 
+use super::planned_control::PlannedDirectories;
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{Directory, MachineConfig};
 use machinist_plan::is_layout;
-use machinist_rootfs::{
-    DirectoryControl, LinkTarget, MAX_SYMLINKS, Meta, Root, RootError, StepResult,
-};
+use machinist_rootfs::{DirectoryControl, LinkTarget, MAX_SYMLINKS, Root, RootError, StepResult};
 
 /// Maximum depth of directories that links may lead to. Without a limit, the user who made the link could exhaust
 /// the stack.
@@ -30,8 +29,7 @@ struct ResolvedParent {
 pub(super) struct ParentResolver<'a> {
     root: Root,
     planned: Option<(&'a MachineConfig, &'a MachineConfig)>,
-    /// Mode and owner that directories will have, by canonical path.
-    made: Arc<BTreeMap<AbsPath, Meta>>,
+    made: Arc<PlannedDirectories>,
     /// Entries of the two configs by their current canonical path, where that differs from the given path.
     entries: HashMap<AbsPath, &'a AbsPath>,
     /// Keyed by text, because parents are looked up without building a path.
@@ -95,7 +93,7 @@ impl<'a> ParentResolver<'a> {
     }
 
     /// Judges directories by the mode and owner that they will have.
-    pub(super) fn with_made(self, made: Arc<BTreeMap<AbsPath, Meta>>) -> Self {
+    pub(super) fn with_made(self, made: Arc<PlannedDirectories>) -> Self {
         Self { made, ..self }
     }
 
@@ -265,7 +263,7 @@ impl<'a> ParentResolver<'a> {
             ParentEntry::Link(_) if link_goes => ParentEntry::Bare,
             found => found,
         };
-        let (ParentEntry::Bare, Some(meta)) = (&found, self.made.get(at)) else {
+        let (ParentEntry::Bare, Some(meta)) = (&found, self.made.at.get(at)) else {
             return Ok(found);
         };
         let entered = self.root.step_into_new(&above.control, at, meta);
@@ -281,7 +279,7 @@ impl<'a> ParentResolver<'a> {
         if above.barred.is_some() || self.bare.contains(&above.at) {
             return Ok(ParentEntry::Bare);
         }
-        let made = self.made.get(at);
+        let made = self.made.of_directory(&self.root, at);
         Ok(match self.root.step(&above.at, &above.control, at, made) {
             Ok(StepResult::Directory(control)) if control == *above.control => {
                 ParentEntry::Directory(Arc::clone(&above.control))
@@ -298,7 +296,7 @@ impl<'a> ParentResolver<'a> {
     }
 
     fn passes(&self, link: &LinkTarget, at: &AbsPath) -> Result<(), String> {
-        link.passes(&self.root, at, self.made.get(at))
+        link.passes(&self.root, at, self.made.of_directory(&self.root, at))
     }
 
     /// Follows a link in `above`; returns why it may not be followed if that is so.

@@ -2,15 +2,17 @@
 //! directory to a user, or take one back. A path must be safe before the update, and also after it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use super::{objects::ObjectObserver, parent_resolver::ParentResolver};
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::MachineConfig;
-use machinist_plan::{Attributes, ObservedPath, PlannedObjects};
-use machinist_rootfs::{DirectoryControl, ExpectedObject, Meta, RootError};
+use machinist_plan::{
+    Attributes, FileFacts, MachineFacts, ObjectKind, ObservedPath, PlannedObjects,
+};
+use machinist_rootfs::{DirectoryControl, ExpectedObject, Meta, Root, RootError};
 
 /// How often the plan is made again because it found users who will control directories: missing directories below
 /// them are then created for these users, which makes no more users known.
@@ -30,6 +32,44 @@ struct ConfigPaths<'a> {
     canonical: BTreeMap<AbsPath, AbsPath>,
     /// The reasons why paths are not safe before the update.
     barred: BTreeMap<AbsPath, String>,
+}
+
+/// Mode and owner that directories will have.
+#[derive(Default)]
+pub(super) struct PlannedDirectories {
+    /// By canonical path.
+    pub(super) at: BTreeMap<AbsPath, Meta>,
+    /// By device and inode, for those that exist: a mount may lead to the same directory at another path.
+    objects: HashMap<((u32, u32), u64), Meta>,
+}
+
+impl PlannedDirectories {
+    fn of(planned: &PlannedObjects, seen: &MachineFacts, chown: bool) -> Self {
+        let mut all = Self::default();
+        for (path, attributes) in &planned.directories {
+            let meta = meta(*attributes, chown);
+            all.at.insert(path.clone(), meta);
+            let there = seen.objects.get(path);
+            let stays =
+                |facts: &&FileFacts| facts.kind == ObjectKind::Directory && !planned.replaces(path);
+            if let Some(facts) = there.filter(stays) {
+                all.objects.insert((facts.device, facts.inode), meta);
+            }
+        }
+        all
+    }
+
+    /// The mode and owner that the directory at `at` will have, if the update sets them there or at another path of
+    /// the same directory.
+    pub(super) fn of_directory(&self, root: &Root, at: &AbsPath) -> Option<&Meta> {
+        let by_path = self.at.get(at);
+        if by_path.is_some() || self.objects.is_empty() {
+            return by_path;
+        }
+        // An object that cannot be examined is reported by the step into it.
+        let stat = root.stat(at).ok().flatten()?;
+        self.objects.get(&(stat.device, stat.identity.ino))
+    }
 }
 
 impl ObjectObserver<'_> {
@@ -77,9 +117,7 @@ impl ObjectObserver<'_> {
         planned: &PlannedObjects,
     ) -> Result<[BTreeMap<AbsPath, String>; 2], RootError> {
         let (root, chown) = (self.root, self.root.can_chown());
-        let made = planned.directories.iter();
-        let made = made.map(|(path, attributes)| (path.clone(), meta(*attributes, chown)));
-        let made = Arc::new(made.collect::<BTreeMap<_, _>>());
+        let made = Arc::new(PlannedDirectories::of(planned, &self.seen, chown));
         let before = ConfigPaths {
             asked: &paths.before,
             places: ParentResolver::today(root).with_made(Arc::clone(&made)),

@@ -14,6 +14,12 @@ use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_plan::{Attributes, MAX_TOTAL_FILE_BYTES};
 use machinist_rootfs::{FileKind, Root, Stat};
 
+/// The file of SSH keys that its user edits as well, in `~/.ssh`.
+const KEYS_FILE: &str = "authorized_keys";
+
+/// Maximum size of a file of SSH keys that is read.
+const MAX_KEYS_BYTES: u64 = 1 << 20;
+
 /// Moves the old objects to where they are kept, empties the staging directories, and makes that durable. It is
 /// idempotent.
 ///
@@ -42,7 +48,8 @@ fn tidy_after(
             .iter()
             .filter(|tx| tx.mark == TransactionState::Verified)
     };
-    let idle = idle_directories(journal, wanted);
+    let mut idle = idle_directories(journal, wanted);
+    idle.retain(|dir| !holds_keys(root, dir));
     let mut sync = SyncPoints::new(root);
     for dir in verified().flat_map(|tx| &tx.staging).chain(&idle) {
         sync.add(dir)?;
@@ -242,6 +249,20 @@ fn idle_directories(journal: &Journal, wanted: &dyn Fn(&AbsPath) -> bool) -> Vec
     let in_use = |dir: &AbsPath| needed.iter().any(|path| path.is_under(dir));
     let made = journal.made.iter().rev();
     made.filter(|dir| !in_use(dir)).cloned().collect()
+}
+
+/// Returns whether a directory holds SSH keys of the config beside keys of its user: that file is not machinist's, but
+/// its directory is needed.
+fn holds_keys(root: &Root, dir: &AbsPath) -> bool {
+    let file = dir.join(KEYS_FILE).ok();
+    let Some(file) = file.filter(machinist_plan::is_keys_file) else {
+        return false;
+    };
+    let Ok(Some(reached)) = reach_to_tidy(root, &file) else {
+        return false;
+    };
+    let text = reached.read_text(&file, MAX_KEYS_BYTES);
+    text.is_ok_and(|text| machinist_plan::has_managed_keys(&text))
 }
 
 /// Removes the directory if it is empty, and restores the original. Otherwise another program uses it now, or has

@@ -129,19 +129,33 @@ fn take_over_metadata(
         original,
         file,
         before,
-        ..
+        after,
+        chown,
     } = &record.kind
     {
         if let Some(slot) = original {
             keep_original(journal, tx, target, slot)?;
         }
         if *file && !journal.owned.contains_key(target) {
-            let before = attributes_of(*before);
-            journal.modes.entry(target.clone()).or_insert(before);
+            keep_mode(&mut journal.modes, target, *before, (*after, *chown));
         }
         journal.adopted.remove(target);
     }
     Ok(())
+}
+
+/// Keeps the mode and owner before the first change. Once the file belongs to another user than root, that user may
+/// write its content, so set-ID bits for another user are not restored.
+fn keep_mode(
+    modes: &mut BTreeMap<AbsPath, Attributes>,
+    target: &AbsPath,
+    before: (u32, u32, u32),
+    ((_, owner, _), chown): ((u32, u32, u32), bool),
+) {
+    let kept = modes.entry(target.clone()).or_insert(attributes_of(before));
+    if chown && owner != 0 && owner != kept.uid {
+        kept.mode &= !Attributes::SET_ID_BITS;
+    }
 }
 
 const fn attributes_of((mode, uid, gid): (u32, u32, u32)) -> Attributes {
@@ -237,9 +251,13 @@ pub fn modes(journal: &Journal) -> BTreeMap<AbsPath, Attributes> {
         let target = &record.target;
         match &record.kind {
             OperationRecordKind::Metadata {
-                file: true, before, ..
+                file: true,
+                before,
+                after,
+                chown,
+                ..
             } if !is_ours(journal, target) => {
-                all.entry(target.clone()).or_insert(attributes_of(*before));
+                keep_mode(&mut all, target, *before, (*after, *chown));
             }
             OperationRecordKind::Exchange { .. } => {
                 all.remove(target);

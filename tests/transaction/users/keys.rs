@@ -1,0 +1,87 @@
+//! What users do with the files of their SSH keys does not hold back the rest of a config.
+
+use machinist_plan::{Capabilities, Plan, Policies};
+use machinist_update::{
+    cache::ObservationCache,
+    observe_and_plan::{self, PlanOptions},
+};
+
+use machinist_testkit::sandbox::conduct;
+
+use super::*;
+
+const KEYS: &str = "/home/bob/.ssh/authorized_keys";
+
+/// A machine on which the first key of bob is in place.
+fn with_keys() -> Sandbox {
+    let sandbox = machine(&[]);
+    sandbox.write("/etc/passwd", "bob:x:1001:1001::/home/bob:/bin/sh\n");
+    apply(&sandbox, &keys("first")).unwrap();
+    assert!(sandbox.read(KEYS).unwrap().contains("first"));
+    sandbox
+}
+
+fn keys(comment: &str) -> Written {
+    let key = format!("ssh-ed25519 BBBB {comment}");
+    config(comment)
+        .key("bob", &key)
+        .file("/etc/plain", comment, 0o644)
+}
+
+fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
+    let (journal, policies) = (sandbox.journal(), Policies::default());
+    let remembered = ObservationCache::default();
+    let how = PlanOptions {
+        remembered: &remembered,
+        policies: &policies,
+        capabilities: Capabilities {
+            chown: true,
+            ..conduct(false).capabilities
+        },
+        units: None,
+        only: None,
+    };
+    let looked = observe_and_plan::observe_and_plan(&sandbox.root(), &journal, &to.0, how).unwrap();
+    looked.plan.unwrap()
+}
+
+#[test]
+fn keys_that_their_user_made_unsafe_are_skipped_with_a_warning() {
+    if !plays_users() {
+        return;
+    }
+    let linked = |sandbox: &Sandbox| add(sandbox, &Hard("/home/bob/x", KEYS));
+    let no_directory = |sandbox: &Sandbox| {
+        let ssh = sandbox.path("/home/bob/.ssh");
+        std::fs::rename(&ssh, sandbox.path("/home/bob/away")).unwrap();
+        add(sandbox, &File("/home/bob/.ssh", BOB));
+    };
+    let cases: [(&dyn Fn(&Sandbox), &str); 2] = [
+        (&linked, "/home/bob/.ssh/authorized_keys has 2 hard links"),
+        (
+            &no_directory,
+            "/home/bob/.ssh exists, but is not a directory",
+        ),
+    ];
+    for (change, why) in cases {
+        for comment in ["first", "second"] {
+            let sandbox = with_keys();
+            change(&sandbox);
+            let next = keys(comment).file("/etc/next", "next\n", 0o644);
+            let warnings = plan(&sandbox, &next).warnings;
+            let told = |warning: &&String| {
+                warning.starts_with("KeysSkipped: ")
+                    && warning.contains(why)
+                    && warning.ends_with("the SSH keys for bob are skipped")
+            };
+            assert_eq!(warnings.iter().filter(told).count(), 1, "{warnings:?}");
+            let before = sandbox.read(KEYS);
+            apply(&sandbox, &next).unwrap();
+            assert_eq!(sandbox.read("/etc/next").as_deref(), Some("next\n"));
+            assert_eq!(sandbox.read("/etc/plain").as_deref(), Some(comment));
+            assert_eq!(sandbox.read(KEYS), before);
+            apply(&sandbox, &config("nothing")).unwrap();
+            assert_eq!(sandbox.read("/etc/next"), None);
+        }
+    }
+}
