@@ -19,6 +19,7 @@ mod path_rules;
 mod planned_owners;
 mod race;
 mod set_id;
+mod third_users;
 
 const BOB: u32 = 1001;
 const ALICE: u32 = 1002;

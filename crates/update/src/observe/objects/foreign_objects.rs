@@ -48,13 +48,14 @@ impl ObjectObserver<'_> {
         asked: impl Iterator<Item = &'p ObservedPath>,
     ) -> u32 {
         let paths: BTreeSet<&AbsPath> = asked.map(|asked| &asked.path).collect();
-        let same = |path: &&&AbsPath| {
-            let stat = self.root.stat(path).ok().flatten();
-            stat.is_some_and(|stat| {
-                stat.identity == object.identity && stat.device == object.device
-            })
-        };
+        let same = |path: &&&AbsPath| self.is_same(path, object);
         u32::try_from(paths.iter().filter(same).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether this object is at `path`.
+    pub(super) fn is_same(&self, path: &AbsPath, object: &Stat) -> bool {
+        let stat = self.root.stat(path).ok().flatten();
+        stat.is_some_and(|stat| stat.identity == object.identity && stat.device == object.device)
     }
 
     /// Returns why the object at a path may not be replaced or read; `None` if it may, or if no entry needs it.
