@@ -13,6 +13,7 @@ use machinist_testkit::{
 mod attacks;
 mod directory_swaps;
 mod hostile;
+mod linked_files;
 mod linked_keys;
 mod moved_paths;
 mod path_rules;

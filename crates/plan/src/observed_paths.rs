@@ -112,10 +112,9 @@ pub fn asked(
             names: names
                 .get(wanted.object.file(&path))
                 .map_or(1, |more| more + 1),
-            file: match &wanted.object {
-                ObjectSpec::Hard { target, .. } => Some(target.clone()),
-                _ => None,
-            },
+            file: Some(wanted.object.file(&path))
+                .filter(|file| **file != path)
+                .cloned(),
             described: true,
             ..ObservedPath::of(path, Some(wanted.object.kind()))
         }

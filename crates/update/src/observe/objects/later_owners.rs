@@ -111,7 +111,7 @@ impl ObjectObserver<'_> {
     }
 
     /// Returns why the object that the update leaves at `path` may not be in a directory with this control: a file
-    /// without contents whose owner the config sets.
+    /// without contents whose owner the config sets, or the file of a hard link.
     pub(in crate::observe) fn later_owner(
         &self,
         later: &LaterOwners<'_>,
@@ -121,7 +121,11 @@ impl ObjectObserver<'_> {
         let Some(one) = later.after.get(path).filter(|_| self.root.can_chown()) else {
             return Ok(None);
         };
-        let Some(stat) = self.later_partial(later, one)? else {
+        let stat = match &one.file {
+            Some(file) => self.later_file(later, file)?,
+            None => self.later_partial(later, one)?,
+        };
+        let Some(stat) = stat else {
             return Ok(None);
         };
         let own = ExpectedObject {
@@ -154,6 +158,49 @@ impl ObjectObserver<'_> {
         Ok(file.map(|stat| Stat {
             uid,
             nlink: 1,
+            ..stat
+        }))
+    }
+
+    /// The file of a hard link as the update leaves it, with one link and one for each name that is not the config's.
+    fn later_file(
+        &self,
+        later: &LaterOwners<'_>,
+        file: &AbsPath,
+    ) -> Result<Option<Stat>, RootError> {
+        let wanted = later.after.get(file);
+        let put = wanted.is_some_and(|wanted| wanted.size.is_some());
+        let replaced = later.planned.replaces(file);
+        let restored = self.seen.originals.get(file).filter(|_| replaced && !put);
+        let there = self.later_stat(restored.unwrap_or(file))?;
+        let foreign = match &there {
+            Some(stat) if !replaced && stat.kind == FileKind::File => {
+                let names = LaterOwners::names(&later.before).into_iter();
+                let names = names.filter(|name| !self.seen.adopted.contains(*name));
+                let mut names: BTreeSet<&AbsPath> = names.collect();
+                names.extend(LaterOwners::names(&later.after));
+                let names: Vec<&AbsPath> = names.into_iter().collect();
+                stat.nlink.saturating_sub(self.same_as(stat, &names))
+            }
+            _ => 0,
+        };
+        let before = self.seen.modes.get(file).map(|before| before.uid);
+        let given = match wanted {
+            Some(wanted) => wanted.owner,
+            None => before.filter(|_| later.before.contains_key(file)),
+        };
+        // A new file: only owner and names count.
+        let stat = match there {
+            None => self.later_stat(&AbsPath::root())?.map(|root| Stat {
+                uid: 0,
+                kind: FileKind::File,
+                ..root
+            }),
+            there => there,
+        };
+        Ok(stat.map(|stat| Stat {
+            uid: given.unwrap_or(stat.uid),
+            nlink: foreign.saturating_add(1),
             ..stat
         }))
     }
