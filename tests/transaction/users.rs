@@ -15,11 +15,14 @@ mod directory_swaps;
 mod drift;
 mod hostile;
 mod keys;
+mod linked_files;
+mod linked_keys;
 mod moved_paths;
 mod path_rules;
 mod planned_owners;
 mod race;
 mod set_id;
+mod third_users;
 
 const BOB: u32 = 1001;
 const ALICE: u32 = 1002;

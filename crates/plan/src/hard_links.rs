@@ -80,6 +80,10 @@ impl DesiredTree {
             if self.absent.contains_key(target) {
                 return Some("which this config removes");
             }
+            let entry = self.objects.get(target).map(|wanted| wanted.entry.kind);
+            if entry == Some(EntryKind::SSHKey) {
+                return Some("which holds SSH keys and is replaced whenever they change");
+            }
             let there = || observed.objects.get(target).map(|facts| facts.kind);
             let wanted = self.objects.get(target).map(|wanted| wanted.object.kind());
             let kind = wanted.or_else(there);

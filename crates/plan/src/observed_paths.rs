@@ -31,9 +31,19 @@ pub struct ObservedPath {
     pub owner: Option<u32>,
     /// How many names the config gives to this object.
     pub names: u32,
+    /// The path of the file if the config wants a hard link here.
+    pub file: Option<AbsPath>,
+    /// Whether an entry of the config describes the object at this path.
+    pub described: bool,
 }
 
 impl ObservedPath {
+    /// Whether the config wants a file here whose contents it does not set.
+    pub fn is_without_content(&self) -> bool {
+        let file = self.kind == Some(ObjectKind::File) && self.file.is_none();
+        file && self.described && self.only_seen
+    }
+
     fn of(path: AbsPath, kind: Option<ObjectKind>) -> Self {
         Self {
             path,
@@ -44,6 +54,8 @@ impl ObservedPath {
             size: None,
             owner: None,
             names: 1,
+            file: None,
+            described: false,
         }
     }
 }
@@ -100,14 +112,18 @@ pub fn asked(
             names: names
                 .get(wanted.object.file(&path))
                 .map_or(1, |more| more + 1),
+            file: Some(wanted.object.file(&path))
+                .filter(|file| **file != path)
+                .cloned(),
+            described: true,
             ..ObservedPath::of(path, Some(wanted.object.kind()))
         }
     });
     all.extend(there);
-    let absent = layout
-        .absent
-        .into_keys()
-        .map(|path| ObservedPath::of(path, None));
+    let absent = layout.absent.into_keys().map(|path| ObservedPath {
+        described: true,
+        ..ObservedPath::of(path, None)
+    });
     all.extend(absent);
     all
 }

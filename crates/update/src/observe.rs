@@ -197,10 +197,14 @@ fn observe_objects(
     look.seen.users_directories = look.users_directories();
     look.seen.unsafe_before = look.barred(&before);
     look.seen.unsafe_after = look.barred(&after);
-    look.seen.canonical_before = before.moved;
-    look.seen.canonical = after.moved;
+    look.seen.canonical_before = before.moved.clone();
+    look.seen.canonical = after.moved.clone();
+    // Without a previous config, the machine is on the new one.
+    let sides = [leaving.map_or(&after, |_| &before), &after];
+    let judged = look.judge_owners([from, to], sides);
+    judged.map_err(|error| look.blame(error))?;
     if let Some(both) = both {
-        let judged = look.judge_planned(from, to, &both);
+        let judged = look.judge_planned(from, to, &both, sides);
         judged.map_err(|error| look.blame(error))?;
     }
     Ok(look.seen)

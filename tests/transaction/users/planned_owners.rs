@@ -16,7 +16,7 @@ fn with_dir(wanted: Written, path: &str, owner: u32, mode: u32) -> Written {
     wanted
 }
 
-fn without_contents(path: &str, owner: u32) -> Written {
+pub(super) fn without_contents(path: &str, owner: u32) -> Written {
     let mut wanted = with_file(path, owner);
     let file = wanted.0.files.get_mut(&at(path)).unwrap();
     (file.content, file.mode) = (None, Some(0o640));

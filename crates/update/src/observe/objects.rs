@@ -1,6 +1,7 @@
 //! Observes single objects, each once, and the mounts that contain them.
 
 mod foreign_objects;
+mod later_owners;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -13,6 +14,7 @@ use machinist_ignition::MachineConfig;
 use machinist_plan::{FileFacts, MachineFacts, MountFacts, ObjectKind, ObservedPath};
 use machinist_rootfs::{DirectoryControl, FileKind, Root, RootError, Stat};
 
+pub(super) use self::later_owners::LaterOwners;
 use super::{
     MAX_TEXT_BYTES,
     digest_cache::{DigestCache, FileStamp},
@@ -104,6 +106,11 @@ impl<'a> ObjectObserver<'a> {
         located
             .paths
             .retain(|asked| !barred.contains_key(&asked.path));
+        for asked in &mut located.paths {
+            if let Some(place) = asked.file.as_ref().and_then(|file| located.moved.get(file)) {
+                asked.file = Some(place.clone());
+            }
+        }
         located.barred = barred;
         Ok(located)
     }

@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{objects::ObjectObserver, parent_resolver::ParentResolver};
+use super::{
+    objects::{LaterOwners, LocatedPaths, ObjectObserver},
+    parent_resolver::ParentResolver,
+};
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::MachineConfig;
 use machinist_plan::{
@@ -80,6 +83,7 @@ impl ObjectObserver<'_> {
         from: &MachineConfig,
         to: &MachineConfig,
         paths: &BothPaths,
+        sides: [&LocatedPaths; 2],
     ) -> Result<(), RootError> {
         let mut risks = None;
         for _ in 0..MAX_ROUNDS {
@@ -89,7 +93,7 @@ impl ObjectObserver<'_> {
                 return Ok(());
             }
             let known = self.seen.users_directories.len();
-            risks = Some(self.risks_of(from, to, paths, &planned)?);
+            risks = Some(self.risks_of([from, to], paths, &planned, sides)?);
             if self.seen.users_directories.len() == known {
                 break;
             }
@@ -111,10 +115,10 @@ impl ObjectObserver<'_> {
     /// Returns the reasons why paths of the two configs are not safe, and adds the users who will control them.
     fn risks_of(
         &mut self,
-        from: &MachineConfig,
-        to: &MachineConfig,
+        [from, to]: [&MachineConfig; 2],
         paths: &BothPaths,
         planned: &PlannedObjects,
+        sides: [&LocatedPaths; 2],
     ) -> Result<[BTreeMap<AbsPath, String>; 2], RootError> {
         let (root, chown) = (self.root, self.root.can_chown());
         let made = Arc::new(PlannedDirectories::of(planned, &self.seen, chown));
@@ -130,8 +134,9 @@ impl ObjectObserver<'_> {
             canonical: self.seen.canonical.clone(),
             barred: self.seen.unsafe_after.clone(),
         };
-        let before = self.planned_risks(before, planned)?;
-        Ok([before, self.planned_risks(after, planned)?])
+        let later = LaterOwners::new(sides, planned);
+        let before = self.planned_risks(before, planned, None)?;
+        Ok([before, self.planned_risks(after, planned, Some(&later))?])
     }
 
     /// Returns the reasons why paths are not safe, by canonical path.
@@ -139,6 +144,7 @@ impl ObjectObserver<'_> {
         &mut self,
         paths: ConfigPaths<'_>,
         planned: &PlannedObjects,
+        later: Option<&LaterOwners<'_>>,
     ) -> Result<BTreeMap<AbsPath, String>, RootError> {
         let ConfigPaths {
             asked,
@@ -161,7 +167,13 @@ impl ObjectObserver<'_> {
             let control = risks.controlled.get(&place);
             let why = match (risks.barred.get(&place), control) {
                 (Some(why), _) => Some(why.clone()),
-                (None, Some(control)) => self.planned_target(path, control, one, asked, planned)?,
+                (None, Some(control)) => {
+                    let later = later.map(|later| self.later_owner(later, path, control));
+                    match later.transpose()?.flatten() {
+                        None => self.planned_target(path, control, one, asked, planned)?,
+                        why => why,
+                    }
+                }
                 (None, None) => None,
             };
             match (why, barred.get(path)) {

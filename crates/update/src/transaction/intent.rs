@@ -161,7 +161,8 @@ fn reach_and_record(
     let TargetPath { way, asked, links } = approach(root, from.moved, before, target)?;
     let parent = lasting_parent(root, &way, target)?;
     let pinned = root.pinned(&[&way]);
-    refuse_foreign(&pinned, &way, operation, is_ours(journal, target))?;
+    let ours = |path: &AbsPath| is_ours(journal, path);
+    refuse_foreign(&pinned, &way, (operation, &from.plan.operations), &ours)?;
     let record = record(&pinned, journal, from, operation, index, places)?;
     let record = OperationRecord {
         asked,

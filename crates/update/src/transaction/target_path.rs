@@ -7,7 +7,9 @@ use super::TransactionError;
 use crate::journal::OperationRecord;
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{Operation, OperationKind};
-use machinist_rootfs::{DirectoryControl, ExpectedObject, ObjectIdentity, Root, WalkedPath};
+use machinist_rootfs::{
+    DirectoryControl, ExpectedObject, FileKind, ObjectIdentity, Root, Stat, WalkedPath,
+};
 
 /// How the target of an operation is reached.
 pub(super) struct TargetPath {
@@ -56,8 +58,8 @@ pub(super) fn approach(
 pub(super) fn refuse_foreign(
     root: &Root,
     way: &WalkedPath,
-    operation: &Operation,
-    ours: bool,
+    (operation, all): (&Operation, &[Operation]),
+    is_ours: &dyn Fn(&AbsPath) -> bool,
 ) -> Result<(), TransactionError> {
     if way.control == DirectoryControl::Root {
         return Ok(());
@@ -65,6 +67,7 @@ pub(super) fn refuse_foreign(
     let Some(stat) = root.stat(&operation.target)? else {
         return Ok(());
     };
+    let ours = is_ours(&operation.target);
     let wanted = match &operation.kind {
         OperationKind::Put(node) => Some(node.uid),
         OperationKind::Metadata(wanted) => Some(wanted.uid),
@@ -73,7 +76,10 @@ pub(super) fn refuse_foreign(
     let users: Vec<u32> = wanted.into_iter().chain(ours.then_some(stat.uid)).collect();
     // If the file is machinist's own, its other names keep their content when this one is exchanged. A user's file
     // would be kept as an original with its content, and its other names may be anywhere.
-    let names = if ours { u32::MAX } else { 1 };
+    let names = match ours {
+        true => u32::MAX,
+        false => own_names(root, &stat, (operation, all), is_ours),
+    };
     let own = ExpectedObject {
         users: &users,
         names,
@@ -88,6 +94,26 @@ pub(super) fn refuse_foreign(
             })
         }
     }
+}
+
+/// Counts the names of an object: the target, and machinist's own hard links to it that this update replaces or
+/// removes.
+fn own_names(
+    root: &Root,
+    object: &Stat,
+    (operation, all): (&Operation, &[Operation]),
+    is_ours: &dyn Fn(&AbsPath) -> bool,
+) -> u32 {
+    if object.kind != FileKind::File || object.nlink == 1 {
+        return 1;
+    }
+    let same = |path: &AbsPath| {
+        let stat = root.stat(path).ok().flatten();
+        stat.is_some_and(|stat| stat.identity == object.identity && stat.device == object.device)
+    };
+    let others = all.iter().map(|other| &other.target);
+    let others = others.filter(|path| **path != operation.target && is_ours(path) && same(path));
+    u32::try_from(others.count()).map_or(u32::MAX, |others| others.saturating_add(1))
 }
 
 /// Returns the identity of the target's directory, if a user may replace it and the identity survives a reboot. An

@@ -15,20 +15,37 @@ impl ObjectObserver<'_> {
         asked: impl Iterator<Item = &'p ObservedPath> + Clone,
     ) -> Result<(), RootError> {
         let mut own: BTreeMap<&AbsPath, (Vec<u32>, u32)> = BTreeMap::new();
+        let mut linked: BTreeMap<&AbsPath, Vec<&AbsPath>> = BTreeMap::new();
         let controlled = |asked: &&ObservedPath| self.controlled.contains_key(&asked.path);
         for asked in asked.clone().filter(controlled) {
             let (users, names) = own.entry(&asked.path).or_default();
             users.extend(asked.owner);
             *names = asked.names.max(*names);
+            linked.entry(&asked.path).or_default().extend(&asked.file);
         }
-        for (path, (users, names)) in own {
+        for (path, (mut users, names)) in own {
             let stat = match self.root.stat(path) {
                 Err(error) if error.is_starved() => return Err(error),
                 stat => stat,
             };
             let names = match stat {
-                Ok(Some(stat)) if names > 1 => self.names_of(&stat, asked.clone()),
-                Ok(_) => names,
+                Ok(Some(stat)) => {
+                    let mut files = linked.get(path).into_iter().flatten();
+                    // A name of the file that the config gave it may go, whoever owns the file. A user could give both
+                    // paths to another file only in directories of theirs.
+                    let own = |file: &AbsPath| {
+                        !self.controlled.contains_key(file) && self.is_same(file, &stat)
+                    };
+                    if files.any(|file| own(file)) {
+                        users.push(stat.uid);
+                        stat.nlink
+                    } else if names > 1 {
+                        self.names_of(&stat, asked.clone())
+                    } else {
+                        names
+                    }
+                }
+                Ok(None) => names,
                 // If an object in a user's directory cannot be observed, that user has caused it.
                 Err(error) => {
                     let why = machinist_base::error_chain::chain(&error);
@@ -48,13 +65,14 @@ impl ObjectObserver<'_> {
         asked: impl Iterator<Item = &'p ObservedPath>,
     ) -> u32 {
         let paths: BTreeSet<&AbsPath> = asked.map(|asked| &asked.path).collect();
-        let same = |path: &&&AbsPath| {
-            let stat = self.root.stat(path).ok().flatten();
-            stat.is_some_and(|stat| {
-                stat.identity == object.identity && stat.device == object.device
-            })
-        };
+        let same = |path: &&&AbsPath| self.is_same(path, object);
         u32::try_from(paths.iter().filter(same).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether this object is at `path`.
+    pub(super) fn is_same(&self, path: &AbsPath, object: &Stat) -> bool {
+        let stat = self.root.stat(path).ok().flatten();
+        stat.is_some_and(|stat| stat.identity == object.identity && stat.device == object.device)
     }
 
     /// Returns why the object at a path may not be replaced or read; `None` if it may, or if no entry needs it.
