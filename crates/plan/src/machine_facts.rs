@@ -79,6 +79,8 @@ pub struct MachineFacts {
     pub key_files: BTreeSet<AbsPath>,
     /// The source of sshd's keys as planned, if it is not a file that a config can write keys to.
     pub sshd_keys_elsewhere: Option<String>,
+    /// Conditions of sshd's `Match` blocks with another source of keys, each with that source; as planned.
+    pub sshd_match_blocks: Vec<(String, String)>,
     /// The values of specifiers in `[Install]`.
     pub specifiers: Arc<SpecifierFacts>,
     /// Kernel arguments of the running kernel.
