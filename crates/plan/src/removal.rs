@@ -9,6 +9,7 @@ use super::{
     object_compare::differences,
     ssh_keys,
     steps::{PathAction, PathSteps, add_parents, first_field},
+    units::started_by,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{Content, EntryKind};
@@ -58,6 +59,10 @@ impl PathSteps {
             return;
         };
         if observed.adopted.contains(path) {
+            let links = wanted.entry.kind == EntryKind::Enablement;
+            if links && started_by(asked).is_some() {
+                self.started.insert(wanted.entry.name.to_string());
+            }
             return;
         }
         let since = differences(wanted, facts, owners);
