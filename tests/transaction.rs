@@ -22,4 +22,5 @@ mod originals;
 mod random;
 mod sparse;
 mod ssh_keys;
+mod unit_links;
 mod users;

@@ -130,3 +130,107 @@ fn a_mask_below_a_directory_that_takes_precedence_is_named() {
         .any(|warning| warning.contains("system.control"));
     assert!(warned, "{:?}", plan.warnings);
 }
+
+#[test]
+fn files_behind_links_count_as_systemctl_counts_them() {
+    let storage = |path: &str, target: &str, hard: bool| {
+        format!(r#""links": [{{"path": "{path}", "target": "{target}", "hard": {hard}}}]"#)
+    };
+    let unit = format!("{UNITS}/x.service");
+    let template = format!("{UNITS}/x@.service");
+    let part = format!("{UNITS}/v.service.d/i.conf");
+    let parts = format!("{UNITS}/v.service.d");
+    let preset = "/etc/systemd/system-preset/10-x.preset";
+    let relative = |target: &str| format!("../../..{target}");
+    let enabled = |name: &str| format!(r#"{{"name": "{name}", "enabled": true}}"#);
+    let contents = r#"{"name": "n.service", "contents": "[Service]\nExecStart=/x\n[Install]\nWantedBy=m.target\n"}"#;
+    let conf = "/opt/dd/i.conf".to_owned();
+    for (path, target, hard, entry, verb) in [
+        (
+            unit.as_str(),
+            "/opt/x.service".to_owned(),
+            true,
+            enabled("x.service"),
+            "enable x.service",
+        ),
+        (
+            &template,
+            "/opt/x.service".to_owned(),
+            true,
+            enabled("x@1.service"),
+            "enable x@1.service",
+        ),
+        (
+            &part,
+            conf.clone(),
+            true,
+            enabled("v.service"),
+            "enable v.service",
+        ),
+        (
+            &part,
+            format!("../{}", relative(&conf)),
+            false,
+            enabled("v.service"),
+            "enable v.service",
+        ),
+        (
+            &parts,
+            relative("/opt/dd"),
+            false,
+            enabled("v.service"),
+            "enable v.service",
+        ),
+        (
+            preset,
+            "/opt/p".to_owned(),
+            true,
+            contents.to_owned(),
+            "preset n.service",
+        ),
+        (
+            preset,
+            relative("/opt/p"),
+            false,
+            contents.to_owned(),
+            "preset n.service",
+        ),
+    ] {
+        let (ours, theirs) = (Tree::new(), Tree::new());
+        for tree in [&ours, &theirs] {
+            tree.write("/opt/x.service", UNIT);
+            tree.write("/usr/lib/systemd/system/v.service", UNIT);
+            tree.write(&conf, "[Install]\nWantedBy=y.target\n");
+            tree.write("/opt/p", "disable *\n");
+            for target in ["m", "y"] {
+                std::fs::create_dir_all(tree.at(&format!("{UNITS}/{target}.target.wants")))
+                    .unwrap();
+            }
+        }
+        let to = entries(&storage(path, &target, hard), &entry);
+        let planned = plan(&ours, &MachineConfig::default(), &to).unwrap();
+        assert_eq!(warnings(&planned), [""; 0], "{path}");
+        let starts = |plan: &machinist_plan::Plan| {
+            let wants = plan.operations.iter();
+            let wants = wants.map(|operation| operation.target.to_string());
+            let wants = wants.filter_map(|target| Some(target.split_once(".wants")?.0.to_owned()));
+            wants.collect::<std::collections::BTreeSet<_>>()
+        };
+        if hard {
+            let at = theirs.at(path);
+            std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+            std::fs::hard_link(theirs.at(&target), at).unwrap();
+        } else {
+            theirs.link(path, &target);
+        }
+        if verb.starts_with("preset") {
+            theirs.write(&format!("{UNITS}/n.service"), UNIT);
+        }
+        let words: Vec<&str> = verb.split(' ').collect();
+        if systemctl(&theirs, &words).is_some() {
+            let links = theirs.links(UNITS).into_keys();
+            let made = links.filter_map(|link| Some(format!("/{}", link.split_once(".wants")?.0)));
+            assert_eq!(starts(&planned), made.collect(), "{path} {target}");
+        }
+    }
+}

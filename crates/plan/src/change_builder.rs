@@ -143,9 +143,10 @@ impl ChangeBuilder<'_> {
         links: &[(&AbsPath, &PathStep)],
     ) -> (PlanChange, RequiredActions) {
         let put = |step: &PathStep| matches!(step.act, PathAction::Put(_) | PathAction::Restore(_));
-        let still = self.after.objects.values().any(|wanted| {
+        let wanted = self.after.objects.values().any(|wanted| {
             wanted.entry.kind == EntryKind::Enablement && *wanted.entry.name == *unit
         });
+        let still = wanted || self.steps.started.contains(unit);
         let kind = match (
             links.iter().any(|(_, step)| put(step)),
             links.iter().all(|(_, step)| put(step)),

@@ -81,6 +81,8 @@ pub(super) struct DesiredTree {
     pub(super) starts: BTreeMap<String, BTreeSet<String>>,
     /// The units that are enabled because the presets enable them.
     pub(super) preset: BTreeSet<String>,
+    /// Existing links of units that follow the presets for the first time: they stay if they are not the base config's.
+    pub(super) found_links: BTreeMap<AbsPath, DesiredObject>,
     /// Files of the base config's users where keys were written if sshd had another configuration then.
     pub(super) earlier_keys: BTreeMap<AbsPath, DesiredObject>,
     /// Entries of users and groups.

@@ -58,6 +58,11 @@ pub struct MachineFacts {
     pub unit_files: BTreeMap<AbsPath, UnitEntry>,
     /// The same for originals in these directories, by their original path.
     pub unit_originals: BTreeMap<AbsPath, UnitEntry>,
+    /// The texts of unit files that the desired config brings as hard links, and of drop-ins and presets that it
+    /// brings as links, by their path in a unit or preset directory; in the tree as planned.
+    pub linked_texts: BTreeMap<AbsPath, String>,
+    /// The same for the base config in the tree of today.
+    pub linked_texts_before: BTreeMap<AbsPath, String>,
     /// The final targets of links that lead out of the unit directories, by the path that each link
     /// names; none if no file exists there. In the tree as planned.
     pub unit_ends: BTreeMap<AbsPath, Option<AbsPath>>,
@@ -74,6 +79,8 @@ pub struct MachineFacts {
     pub key_files: BTreeSet<AbsPath>,
     /// The source of sshd's keys as planned, if it is not a file that a config can write keys to.
     pub sshd_keys_elsewhere: Option<String>,
+    /// Conditions of sshd's `Match` blocks with another source of keys, each with that source; as planned.
+    pub sshd_match_blocks: Vec<(String, String)>,
     /// The values of specifiers in `[Install]`.
     pub specifiers: Arc<SpecifierFacts>,
     /// Kernel arguments of the running kernel.

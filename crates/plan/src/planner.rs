@@ -72,6 +72,7 @@ fn plan(
 ) -> Result<Plan, Vec<Refusal>> {
     let mut before = DesiredTree::of(from, observed, ConfigSide::Before);
     let mut after = DesiredTree::of(to, observed, ConfigSide::After(from));
+    after.keep_found_links(&before, observed);
     let named = after.named();
     unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, only);
     let mut steps = steps(&before, &after, observed, capabilities.chown);

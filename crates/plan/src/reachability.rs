@@ -5,6 +5,7 @@ use super::{
     Attributes, MachineFacts, UserFacts,
     desired_tree::{DesiredObject, DesiredTree},
     machine_facts::ObjectKind,
+    unit_preset::glob,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::EntryKind;
@@ -56,6 +57,14 @@ impl Reachability<'_> {
         if let Some(elsewhere) = &self.observed.sshd_keys_elsewhere {
             return Some(format!(
                 "sshd does not read {asked}: its AuthorizedKeysFile is {elsewhere}"
+            ));
+        }
+        let mut blocks = self.observed.sshd_match_blocks.iter();
+        if let Some((condition, elsewhere)) =
+            blocks.find(|(condition, _)| may_match(condition, &wanted.entry.name))
+        {
+            return Some(format!(
+                "sshd may not read {asked}: where \"Match {condition}\" applies, its AuthorizedKeysFile is {elsewhere}"
             ));
         }
         let (at, found) = self.unsafe_for_sshd(path, account)?;
@@ -132,4 +141,18 @@ impl Reachability<'_> {
         let planned = self.layout.accounts.users.get(name);
         planned.or_else(|| self.observed.users.get(name))
     }
+}
+
+/// Whether a `Match` block of sshd_config(5) may apply to this user: certainly not if `User` excludes them.
+fn may_match(condition: &str, user: &str) -> bool {
+    let words: Vec<&str> = condition.split(' ').collect();
+    let users = words.chunks(2).filter_map(|pair| match pair {
+        [criterion, patterns] if criterion.eq_ignore_ascii_case("User") => Some(*patterns),
+        _ => None,
+    });
+    let matches = |patterns: &str| {
+        let negated = |pattern: &str| pattern.strip_prefix('!').is_some_and(|one| glob(one, user));
+        patterns.split(',').any(|pattern| glob(pattern, user)) && !patterns.split(',').any(negated)
+    };
+    users.into_iter().all(matches)
 }

@@ -9,6 +9,7 @@ use super::{
     object_compare::differences,
     ssh_keys,
     steps::{PathAction, PathSteps, add_parents, first_field},
+    units::started_by,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{Content, EntryKind};
@@ -58,7 +59,7 @@ impl PathSteps {
             return;
         };
         if observed.adopted.contains(path) {
-            return;
+            return self.found_object_stays(wanted);
         }
         let since = differences(wanted, facts, owners);
         if since.contains(&"kind") {
@@ -85,6 +86,14 @@ impl PathSteps {
                 ChangeKind::Remove,
                 vec![first_field(wanted)],
             );
+        }
+    }
+
+    /// Notes the unit that a link from before the base config still starts.
+    fn found_object_stays(&mut self, wanted: &DesiredObject) {
+        let enables = wanted.entry.kind == EntryKind::Enablement;
+        if enables && started_by(&wanted.asked).is_some() {
+            self.started.insert(wanted.entry.name.to_string());
         }
     }
 

@@ -46,6 +46,8 @@ pub(super) struct PathSteps {
     /// Refusals with the path they concern.
     pub(super) refusals: Vec<(AbsPath, Refusal)>,
     pub(super) adopted: BTreeSet<AbsPath>,
+    /// The units that are still started at boot by links from before the base config, which stay.
+    pub(super) started: BTreeSet<String>,
     /// The paths of objects in the base config.
     pub(super) ours: BTreeSet<AbsPath>,
     /// Files without content in the base config that another program has written; their content must stay.

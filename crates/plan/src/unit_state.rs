@@ -164,9 +164,9 @@ impl<'a> MachineUnits<'a> {
     }
 
     fn own_text(&self, unit: &str) -> Option<&String> {
-        self.observed
-            .texts
-            .get(&AbsPath::new(format!("{UNIT_DIR}/{unit}")).ok()?)
+        let path = AbsPath::new(format!("{UNIT_DIR}/{unit}")).ok()?;
+        let linked = self.observed.linked_texts.get(&path);
+        linked.or_else(|| self.observed.texts.get(&path))
     }
 
     /// The planned unit file and drop-ins, as far as their text is known.

@@ -133,12 +133,16 @@ impl<'a> UnitTree<'a> {
     ) -> Self {
         let mut tree = Self::without_ours(observed, side);
         tree.record_linked_units(config, observed, side);
-        let names = match side {
-            ConfigSide::Before => &observed.unit_paths_before,
-            ConfigSide::After(_) => &observed.unit_paths,
+        let (names, linked) = match side {
+            ConfigSide::Before => (&observed.unit_paths_before, &observed.linked_texts_before),
+            ConfigSide::After(_) => (&observed.unit_paths, &observed.linked_texts),
         };
         for (path, entry) in brought(config, names) {
             tree.put(path, entry, observed);
+        }
+        for (path, text) in linked {
+            let text = UnitTreeEntry::File(Some(Cow::Borrowed(text.as_str())));
+            tree.entries.insert(path.clone(), text);
         }
         for (name, unit) in &config.units {
             let drop_ins = unit.dropins.iter().filter(|(_, text)| text.is_empty());
@@ -172,8 +176,14 @@ impl<'a> UnitTree<'a> {
         let ConfigSide::After(from) = side else {
             return tree;
         };
+        let adopted = |path: &AbsPath| observed.adopted.contains(path);
+        let behind_links = observed.linked_texts_before.keys();
+        for path in behind_links.filter(|path| !path.parent().is_some_and(|above| adopted(&above)))
+        {
+            tree.entries.remove(path);
+        }
         let ours = brought(from, &observed.unit_paths_before);
-        for (path, _) in ours.filter(|(path, _)| !observed.adopted.contains(path)) {
+        for (path, _) in ours.filter(|(path, _)| !adopted(path)) {
             tree.entries.remove(&path);
             if let Some(entry) = observed.unit_originals.get(&path) {
                 let place = observed.originals.get(&path).unwrap_or(&path);

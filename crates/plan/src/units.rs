@@ -4,7 +4,7 @@ mod kept_links;
 
 use std::collections::BTreeSet;
 
-use self::kept_links::{has_its_own_say, keep};
+use self::kept_links::{existing, has_its_own_say, keep};
 use super::{
     desired_tree::{
         ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
@@ -72,28 +72,36 @@ pub(super) fn add(
             .apply(name, unit, wish);
         }
     }
-    let unsaid = |name: &UnitName, unit: &Unit| {
-        wish(name, unit, &catalogue, &presets) == DesiredEnablement::Unsaid
-    };
-    for (name, unit) in config
-        .units
-        .iter()
-        .filter(|(name, unit)| unsaid(name, unit))
-    {
+    for (name, unit) in &config.units {
+        let wish = wish(name, unit, &catalogue, &presets);
+        let has_file = catalogue.has_file(name);
+        let kept = || -> LinkTargets {
+            let kept = links
+                .iter()
+                .filter(|(path, _)| !has_its_own_say(path, config, side));
+            kept.map(|(path, text)| (path.clone(), text.clone()))
+                .collect()
+        };
+        match wish {
+            DesiredEnablement::Preset(_) if has_file => {
+                let found = kept();
+                layout
+                    .found_links
+                    .extend(existing(place, name, unit, &found));
+                continue;
+            }
+            DesiredEnablement::Unsaid => {}
+            _ => continue,
+        }
         let mut enabling = EnablementPlanner {
             layout: &mut *layout,
             place,
             catalogue: &catalogue,
             links: &links,
         };
-        if catalogue.has_file(name) {
-            let kept = links
-                .iter()
-                .filter(|(path, _)| !has_its_own_say(path, config, side));
-            let kept = kept.map(|(path, text)| (path.clone(), text.clone()));
-            keep(enabling.layout, place, name, unit, &kept.collect());
-            let entry = DesiredEntry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
-            enabling.keep_made(&entry, name, &presets);
+        if has_file {
+            keep(enabling.layout, place, name, unit, &kept());
+            enabling.keep_preset(name, unit, &presets);
         } else if only_drop_ins(unit) {
             enabling.keep_preset(name, unit, &presets);
         }

@@ -3,6 +3,7 @@
 mod accounts;
 mod digest_cache;
 mod file_contents;
+mod linked_texts;
 mod linked_units;
 mod objects;
 mod parent_resolver;
@@ -159,6 +160,7 @@ fn observe_sides(
     accounts::add_key_locations(root, [from, to], &mut planned, &mut seen)?;
     seen.unit_paths_before = unit_paths::find(from, &mut today)?;
     seen.unit_paths = unit_paths::find(to, &mut planned)?;
+    linked_texts::add(root, [from, to], &mut planned, &mut seen)?;
     let both = [&mut today, &mut planned];
     units::add(
         root,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::started_by;
 use crate::{
+    MachineFacts,
     desired_tree::{
         ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
     },
@@ -51,28 +52,53 @@ pub(super) fn keep(
     unit: &Unit,
     links: &LinkTargets,
 ) {
-    for path in enablement::standing_for(&BTreeSet::from([name.to_string()]), links) {
-        if is_of_others(&path, name, links) {
+    for (canonical, wanted) in existing(place, name, unit, links) {
+        if layout.speaks_of(&canonical) {
             continue;
         }
-        let canonical = place.of(&path);
-        if layout.objects.contains_key(&canonical) || layout.absent.contains_key(&canonical) {
-            continue;
-        }
-        let target = links.get(&path).cloned().unwrap_or_default();
-        let entry = DesiredEntry::new(EntryKind::Enablement, name.as_str(), &unit.origin);
         layout
             .starts
             .entry(name.to_string())
             .or_default()
-            .extend(started_by(&path));
-        layout.objects.insert(
-            canonical,
-            DesiredObject {
-                entry,
-                asked: path,
-                object: ObjectSpec::link(target),
-            },
-        );
+            .extend(started_by(&wanted.asked));
+        layout.objects.insert(canonical, wanted);
+    }
+}
+
+/// The existing links that belong to the unit, by canonical path.
+pub(super) fn existing<'a>(
+    place: &'a PathResolver<'_>,
+    name: &'a UnitName,
+    unit: &'a Unit,
+    links: &'a LinkTargets,
+) -> impl Iterator<Item = (AbsPath, DesiredObject)> + 'a {
+    let all = enablement::standing_for(&BTreeSet::from([name.to_string()]), links);
+    let own = all
+        .into_iter()
+        .filter(|path| !is_of_others(path, name, links));
+    own.map(|path| {
+        let target = links.get(&path).cloned().unwrap_or_default();
+        let wanted = DesiredObject {
+            entry: DesiredEntry::new(EntryKind::Enablement, name.as_str(), &unit.origin),
+            object: ObjectSpec::link(target),
+            asked: path,
+        };
+        (place.of(&wanted.asked), wanted)
+    })
+}
+
+impl DesiredTree {
+    /// Keeps the links that existed before the config came, so that they stay when it leaves; not those of the base
+    /// config, which go.
+    pub(crate) fn keep_found_links(&mut self, before: &Self, observed: &MachineFacts) {
+        for (path, wanted) in std::mem::take(&mut self.found_links) {
+            let theirs = !before.speaks_of(&path)
+                || observed.adopted.contains(&path)
+                // The config replaced the link.
+                || observed.originals.contains_key(&path);
+            if theirs && !self.speaks_of(&path) {
+                self.objects.insert(path, wanted);
+            }
+        }
     }
 }

@@ -57,6 +57,7 @@ pub(super) fn add_key_locations(
     let planned = sshd_config::keys(PlannedTexts::planned(root, change, places))?;
     seen.sshd_reads_keys_directory = planned.reads_directory();
     seen.sshd_keys_elsewhere = planned.elsewhere();
+    seen.sshd_match_blocks = planned.elsewhere_for_some();
     Ok(())
 }
 

@@ -9,20 +9,25 @@ const SSHD_CONFIG_PATH: &str = "/etc/ssh/sshd_config";
 /// Directories that the main file includes, or that are read in its place by distributions that ship it below /usr.
 const SSHD_CONFIG_DIRS: [&str; 2] = ["/etc/ssh/sshd_config.d", "/usr/lib/ssh/sshd_config.d"];
 
-/// The values for all users. The first occurrence applies; `Match` blocks apply only to some users.
+/// The values for all users, of which the first occurrence applies, and those of `Match` blocks.
 #[derive(Debug, Default)]
 pub(super) struct SshdKeys {
     files: Option<Vec<String>>,
     command: Option<String>,
+    /// The files of `Match` blocks for some users, with the condition of the block.
+    blocks: Vec<(String, Vec<String>)>,
 }
 
 pub(super) fn keys(mut texts: PlannedTexts<'_, '_, '_>) -> Result<SshdKeys, RootError> {
     let mut found = SshdKeys::default();
     let main = texts.text(SSHD_CONFIG_PATH)?;
     let mut included = false;
-    for (keyword, words) in for_all_users(&main) {
+    for (block, keyword, words) in settings(&main) {
         if !keyword.eq_ignore_ascii_case("Include") {
-            found.take(keyword, words);
+            found.take(block, keyword, words);
+            continue;
+        }
+        if block.is_some() {
             continue;
         }
         for pattern in words {
@@ -46,30 +51,42 @@ impl SshdKeys {
     /// Returns whether sshd reads keys from `~/.ssh/authorized_keys.d/ignition`: because the configuration names
     /// it, or through the helper that Fedora CoreOS and its derivatives configure for that directory.
     pub(super) fn reads_directory(&self) -> bool {
-        let named = self.files.iter().flatten().any(|file| {
-            let directory = file.strip_suffix("/ignition").or(file.strip_suffix("/*"));
-            directory.is_some_and(|directory| directory.ends_with(".ssh/authorized_keys.d"))
-        });
-        let helper = self.command.as_ref();
-        named || helper.is_some_and(|command| command.ends_with("/ssh-key-dir"))
+        self.files.as_deref().is_some_and(name_directory) || self.has_helper()
+    }
+
+    fn has_helper(&self) -> bool {
+        let command = self.command.as_ref();
+        command.is_some_and(|command| command.ends_with("/ssh-key-dir"))
     }
 
     /// Returns the value of `AuthorizedKeysFile` if sshd reads none of the key files that a config can write.
     pub(super) fn elsewhere(&self) -> Option<String> {
         let files = self.files.as_ref()?;
-        let home = |file: &String| {
-            let file = file.strip_prefix("%h/").unwrap_or(file);
-            file == ".ssh/authorized_keys"
-        };
-        let read = files.iter().any(home) || self.reads_directory();
+        let read = name_home(files) || self.reads_directory();
         (!read).then(|| files.join(" "))
     }
 
-    fn take(&mut self, keyword: &str, mut words: Words<'_>) {
+    /// Returns the conditions of the `Match` blocks whose `AuthorizedKeysFile` does not contain the file that a
+    /// config writes keys to, and that value.
+    pub(super) fn elsewhere_for_some(&self) -> Vec<(String, String)> {
+        let read = |files: &[String]| match self.reads_directory() {
+            true => self.has_helper() || name_directory(files),
+            false => name_home(files),
+        };
+        let blocks = self.blocks.iter().filter(|(_, files)| !read(files));
+        blocks
+            .map(|(condition, files)| (condition.clone(), files.join(" ")))
+            .collect()
+    }
+
+    fn take(&mut self, block: Option<String>, keyword: &str, mut words: Words<'_>) {
         if keyword.eq_ignore_ascii_case("AuthorizedKeysFile") {
-            self.files
-                .get_or_insert_with(|| words.map(str::to_owned).collect());
-        } else if keyword.eq_ignore_ascii_case("AuthorizedKeysCommand") {
+            let files = || words.map(str::to_owned).collect();
+            match block {
+                Some(condition) => self.blocks.push((condition, files())),
+                None => self.files = self.files.take().or_else(|| Some(files())),
+            }
+        } else if block.is_none() && keyword.eq_ignore_ascii_case("AuthorizedKeysCommand") {
             // The helper may get the user's name as an argument.
             let command = words.next().unwrap_or_default();
             self.command.get_or_insert_with(|| command.to_owned());
@@ -92,8 +109,8 @@ impl SshdKeys {
         };
         for path in paths {
             let text = texts.text(&path)?;
-            for (keyword, words) in for_all_users(&text) {
-                self.take(keyword, words);
+            for (block, keyword, words) in settings(&text) {
+                self.take(block, keyword, words);
             }
         }
         Ok(())
@@ -102,20 +119,39 @@ impl SshdKeys {
 
 type Words<'t> = Box<dyn Iterator<Item = &'t str> + 't>;
 
-/// Returns the lines of a file as keyword and values, without those of `Match` blocks.
-fn for_all_users(text: &str) -> impl Iterator<Item = (&str, Words<'_>)> {
-    let mut some_users = false;
+/// Returns the lines of a file as keyword and values, with the condition of their `Match` block; none for lines that
+/// apply to all users.
+fn settings(text: &str) -> impl Iterator<Item = (Option<String>, &str, Words<'_>)> {
+    let mut block = None;
     text.lines().filter_map(move |line| {
         let words = line.split([' ', '\t', '=', '"']);
         let mut words = words.filter(|word| !word.is_empty());
         let keyword = words.next()?;
         if keyword.eq_ignore_ascii_case("Match") {
-            let all = |word: &str| word.eq_ignore_ascii_case("all");
-            some_users = !words.next().is_some_and(all);
+            let condition: Vec<&str> = words.collect();
+            let first = condition.first();
+            let all = first.is_some_and(|word| word.eq_ignore_ascii_case("all"));
+            block = (!all).then(|| condition.join(" "));
             return None;
         }
-        let counts = !some_users && !keyword.starts_with('#');
-        counts.then(|| (keyword, Box::new(words) as Words<'_>))
+        let counts = !keyword.starts_with('#');
+        counts.then(|| (block.clone(), keyword, Box::new(words) as Words<'_>))
+    })
+}
+
+/// Returns whether these files include `~/.ssh/authorized_keys.d/ignition`.
+fn name_directory(files: &[String]) -> bool {
+    files.iter().any(|file| {
+        let directory = file.strip_suffix("/ignition").or(file.strip_suffix("/*"));
+        directory.is_some_and(|directory| directory.ends_with(".ssh/authorized_keys.d"))
+    })
+}
+
+/// Returns whether these files include `~/.ssh/authorized_keys`.
+fn name_home(files: &[String]) -> bool {
+    files.iter().any(|file| {
+        let file = file.strip_prefix("%h/").unwrap_or(file);
+        file == ".ssh/authorized_keys"
     })
 }
 
@@ -192,5 +228,22 @@ mod tests {
             None
         );
         assert_eq!(elsewhere("# AuthorizedKeysFile /etc/ssh/keys/%u\n"), None);
+    }
+
+    #[test]
+    fn match_blocks_that_name_other_files_are_found() {
+        let blocks = |text: &str| keys_of(&[(SSHD_CONFIG_PATH, text)]).elsewhere_for_some();
+        let other = "AuthorizedKeysFile /etc/ssh/keys/%u\n";
+        let found = |condition: &str| vec![(condition.to_owned(), "/etc/ssh/keys/%u".to_owned())];
+        for condition in ["User core", "Group wheel", "User !core,*"] {
+            let text = format!("Match {condition}\n  {other}");
+            assert_eq!(blocks(&text), found(condition));
+        }
+        assert!(blocks(&format!("Match all\n{other}")).is_empty());
+        let own = "Match User core\nAuthorizedKeysFile %h/.ssh/authorized_keys\n";
+        assert!(blocks(own).is_empty());
+        let directory = "AuthorizedKeysFile .ssh/authorized_keys.d/ignition\nMatch User core\n";
+        let home = "AuthorizedKeysFile .ssh/authorized_keys\n";
+        assert_eq!(blocks(&format!("{directory}{home}")).len(), 1);
     }
 }

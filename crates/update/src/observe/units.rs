@@ -46,6 +46,10 @@ pub(super) fn add(
             todo.push(machinist_plan::resolve(&own, text).file_name().to_owned());
         }
         for (directory, path) in places(&name) {
+            for text in [&seen.linked_texts_before, &seen.linked_texts] {
+                let text = text.get(&path).map(String::as_str).unwrap_or_default();
+                todo.extend(machinist_plan::also(&name, text, &seen.specifiers));
+            }
             for target in links.get(&path).into_iter().flatten() {
                 let text = linked.text_behind(target, seen);
                 todo.extend(machinist_plan::also(&name, &text, &seen.specifiers));
