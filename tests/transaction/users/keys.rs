@@ -45,6 +45,9 @@ fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
     looked.plan.unwrap()
 }
 
+/// What a user does to the directory of the keys.
+type Obstacle<'a> = &'a dyn Fn(&Sandbox);
+
 #[test]
 fn keys_that_their_user_made_unsafe_are_skipped_with_a_warning() {
     if !plays_users() {
@@ -56,7 +59,7 @@ fn keys_that_their_user_made_unsafe_are_skipped_with_a_warning() {
         std::fs::rename(&ssh, sandbox.path("/home/bob/away")).unwrap();
         add(sandbox, &File("/home/bob/.ssh", BOB));
     };
-    let cases: [(&dyn Fn(&Sandbox), &str); 2] = [
+    let cases: [(Obstacle<'_>, &str); 2] = [
         (&linked, "/home/bob/.ssh/authorized_keys has 2 hard links"),
         (
             &no_directory,
