@@ -59,11 +59,7 @@ impl PathSteps {
             return;
         };
         if observed.adopted.contains(path) {
-            let links = wanted.entry.kind == EntryKind::Enablement;
-            if links && started_by(asked).is_some() {
-                self.started.insert(wanted.entry.name.to_string());
-            }
-            return;
+            return self.found_object_stays(wanted);
         }
         let since = differences(wanted, facts, owners);
         if since.contains(&"kind") {
@@ -90,6 +86,14 @@ impl PathSteps {
                 ChangeKind::Remove,
                 vec![first_field(wanted)],
             );
+        }
+    }
+
+    /// Notes the unit that a link from before the base config still starts.
+    fn found_object_stays(&mut self, wanted: &DesiredObject) {
+        let enables = wanted.entry.kind == EntryKind::Enablement;
+        if enables && started_by(&wanted.asked).is_some() {
+            self.started.insert(wanted.entry.name.to_string());
         }
     }
 
