@@ -132,6 +132,7 @@ fn a_mask_below_a_directory_that_takes_precedence_is_named() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of links")]
 fn files_behind_links_count_as_systemctl_counts_them() {
     let storage = |path: &str, target: &str, hard: bool| {
         format!(r#""links": [{{"path": "{path}", "target": "{target}", "hard": {hard}}}]"#)
