@@ -274,7 +274,7 @@ fn a_rendered_config_has_escapes_for_what_steers_a_terminal() {
     let there = &read["spec"]["config"];
     assert_eq!(there["storage"]["links"][0]["target"], text);
     assert_eq!(there["systemd"]["units"][0]["contents"], unit["contents"]);
-    // What was rendered is the same config, in both formats.
+    // The rendered text is the same config, in both formats.
     let yaml = place.path().join("rendered.yaml");
     fs::write(&yaml, render(&file, "yaml")).unwrap();
     assert_eq!(render(&yaml, "yaml"), fs::read_to_string(&yaml).unwrap());

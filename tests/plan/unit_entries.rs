@@ -100,10 +100,10 @@ fn links_and_files_that_contradict_the_entry_of_their_unit_are_refused() {
             panic!("{storage} {units}: {refusals:?}");
         };
         assert_eq!(refusal.reason, Reason::EntryDuplicate, "{refusal}");
-        let told = refusal.to_string();
+        let shown = refusal.to_string();
         assert!(
-            told.contains("storage.") && told.contains("systemd.units"),
-            "{told}"
+            shown.contains("storage.") && shown.contains("systemd.units"),
+            "{shown}"
         );
         // A machine that is on such a config keeps it.
         assert!(plan(&tree, &to, &to).is_ok(), "{storage}");
@@ -250,7 +250,7 @@ fn links_that_no_config_made_stay_when_a_unit_is_enabled() {
     let made = fs::symlink_metadata(ours.at(&format!("{UNITS}/m.target.wants/x.service")));
     assert!(made.is_err());
     assert_eq!(ours.links(UNITS).len(), 4);
-    // The unit of somebody else is not one of the unit that the presets enable.
+    // The unit of another owner is not one of the unit that the presets enable.
     let silent = Unit {
         contents: Some(UNIT.to_owned()),
         ..Unit::default()

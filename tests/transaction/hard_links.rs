@@ -139,7 +139,7 @@ fn a_name_that_no_config_brought_still_keeps_the_mode_of_its_file_from_changing(
         assert_eq!(reasons, [Reason::DuplicateTarget], "{linked}");
         assert_eq!(mode(&sandbox, "/srv-a"), 0o600);
     }
-    // A link that the config wants and that does not exist yet stands for no existing name.
+    // A link that the config wants and that does not exist yet does not count as an existing name.
     let sandbox = Sandbox::new();
     sandbox.write("/etc/t", "found\n");
     std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/etc/other")).unwrap();

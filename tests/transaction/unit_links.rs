@@ -98,7 +98,7 @@ fn links_from_before_a_config_are_as_before_when_its_unit_leaves() {
         ),
     ];
     let mut wrong = String::new();
-    for (told, way) in ways {
+    for (shown, way) in ways {
         for own_file in [false, true] {
             let masked = way.iter().any(|unit| unit.mask);
             for preset in [None, Some("disable *\n"), Some("enable *\n")] {
@@ -116,7 +116,7 @@ fn links_from_before_a_config_are_as_before_when_its_unit_leaves() {
                 let after = sandbox.tree();
                 if before != after {
                     let found = difference(&before, &after);
-                    wrong += &format!("{told}, own file {own_file}, {preset:?}:\n{found}\n");
+                    wrong += &format!("{shown}, own file {own_file}, {preset:?}:\n{found}\n");
                 }
             }
         }

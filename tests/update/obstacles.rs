@@ -24,7 +24,7 @@ fn is_refused(report: &UpdateReport, code: Reason) -> bool {
     report.phase == Phase::Failed && failure.is_some_and(|it| it.code == code && it.retryable)
 }
 
-/// A config, what is in its way, how it is refused, and how the obstacle is removed.
+/// A config, the obstacle, how it is refused, and how the obstacle is removed.
 type Obstacle = (Written, fn(&Sandbox), Reason, fn(&Sandbox));
 
 fn obstacles() -> Vec<Obstacle> {

@@ -285,7 +285,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Whether a plan is refused because of an object or an account of the machine, which anybody may change or
+    /// Whether a plan is refused because of an object or an account of the machine, which a user may change or
     /// remove: the same config may be accepted later.
     pub const fn is_obstacle(self) -> bool {
         matches!(

@@ -225,7 +225,7 @@ impl PathFacts<'_> {
     }
 
     /// Refuses set-ID bits for a file whose content a user may have written and whose owner or group changes:
-    /// anybody could run that content with the rights of the new owner.
+    /// any user could run that content with the rights of the new owner.
     pub(super) fn set_id_refusal(
         &self,
         wanted: &DesiredObject,

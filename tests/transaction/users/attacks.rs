@@ -79,7 +79,7 @@ fn a_hard_link_to_a_file_of_roots_is_not_one_of_the_configs_names() {
 }
 
 /// The sticky bit keeps bob from moving root's links out of `/tmp`, but not from moving a link of
-/// root's there: root cannot tell one that it made there itself.
+/// root's there: root cannot distinguish one that it made there itself.
 #[test]
 fn a_link_of_roots_that_a_user_can_move_to_a_shared_directory_is_not_followed() {
     if !plays_users() {

@@ -110,8 +110,8 @@ fn a_hard_link_that_is_there_already_gives_way_to_the_original() {
         give(&sandbox, "/srv/e", BOB);
         sandbox.applied(&config("nothing"));
         let after = without_staging(&sandbox.tree()).without(|path| *path == at("/srv/e"));
-        let told = machinist_testkit::sandbox::difference(&before, &after);
-        assert!(before == after, "{name}: {told}");
+        let shown = machinist_testkit::sandbox::difference(&before, &after);
+        assert!(before == after, "{name}: {shown}");
     }
 }
 

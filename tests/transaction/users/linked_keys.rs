@@ -34,6 +34,6 @@ fn a_hard_link_to_a_users_keys_is_refused_beside_keys_and_never_blocks_their_fil
     assert_eq!(sandbox.read("/srv/h1"), None);
     sandbox.applied(&config("nothing"));
     let after = without_staging(&sandbox.tree());
-    let told = machinist_testkit::sandbox::difference(&before, &after);
-    assert!(before == after, "{told}");
+    let shown = machinist_testkit::sandbox::difference(&before, &after);
+    assert!(before == after, "{shown}");
 }

@@ -1,5 +1,5 @@
 //! A user who moves a directory in a loop while its path is observed and an update is staged and
-//! committed there: every failure is one that another attempt may avoid, and says so.
+//! committed there: every failure is one that another attempt may avoid, and is reported as retryable.
 
 use std::{
     collections::BTreeSet,

@@ -56,11 +56,11 @@ fn a_link_in_a_directory_that_the_config_gives_away_is_refused_at_once() {
         Link("/srv/e/l", 0, "/srv/real"),
     ];
     let wanted = || with_file("/srv/e/l/app", 0);
-    let told = ["/srv/e/l/app", "the link /srv/e/l, which belongs to user 0"];
+    let shown = ["/srv/e/l/app", "the link /srv/e/l, which belongs to user 0"];
     let open = with_dir(wanted(), "/srv/e", 0, 0o777);
-    refused("everybody may write", &objects, &open, &told);
+    refused("everybody may write", &objects, &open, &shown);
     let given = with_dir(wanted(), "/srv/e", BOB, 0o755);
-    refused("given to bob", &objects, &given, &told);
+    refused("given to bob", &objects, &given, &shown);
     let why = ["user 1001 controls /srv/e"];
     refused("given to bob", &objects, &given, &why);
 }
@@ -72,20 +72,20 @@ fn an_object_of_a_third_user_below_a_directory_that_the_config_gives_away_is_ref
     }
     let objects = [Dir("/srv/e", 0, 0o755), Dir("/srv/e/sub", ALICE, 0o755)];
     let wanted = with_dir(with_file("/srv/e/sub/app", 0), "/srv/e", BOB, 0o755);
-    let told = ["/srv/e/sub/app", "/srv/e/sub belongs to user 1002"];
-    refused("a directory of alice's", &objects, &wanted, &told);
+    let shown = ["/srv/e/sub/app", "/srv/e/sub belongs to user 1002"];
+    refused("a directory of alice's", &objects, &wanted, &shown);
     let new = with_dir(
         with_file("/home/bob/new/app", 0),
         "/home/bob/new",
         ALICE,
         0o755,
     );
-    let told = ["/home/bob/new/app", "/home/bob/new belongs to user 1002"];
-    refused("a new directory of alice's", &[], &new, &told);
+    let shown = ["/home/bob/new/app", "/home/bob/new belongs to user 1002"];
+    refused("a new directory of alice's", &[], &new, &shown);
     let deeper = with_dir(with_file("/srv/e/x/app", 0), "/srv/e", BOB, 0o755);
     let deeper = with_dir(deeper, "/srv/e/x", ALICE, 0o755);
-    let told = ["/srv/e/x/app", "/srv/e/x belongs to user 1002"];
-    refused("both new", &[], &deeper, &told);
+    let shown = ["/srv/e/x/app", "/srv/e/x belongs to user 1002"];
+    refused("both new", &[], &deeper, &shown);
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn a_file_that_keeps_its_content_is_judged_in_the_directory_that_the_config_give
     (entry.user, entry.group) = (None, None);
     let kept = with_dir(kept, "/srv/e", BOB, 0o755);
     let objects = [Dir("/srv/e", 0, 0o755), File("/srv/e/t", ALICE)];
-    let told = ["/srv/e/t belongs to user 1002"];
-    refused("a third user's file", &objects, &kept, &told);
+    let shown = ["/srv/e/t belongs to user 1002"];
+    refused("a third user's file", &objects, &kept, &shown);
 }
 
 #[test]
@@ -179,8 +179,8 @@ fn what_the_plan_accepts_below_changed_directories_commits_verifies_and_leaves()
         drop(hand);
         sandbox.applied(&config("nothing"));
         let after = without_staging(&sandbox.tree());
-        let told = machinist_testkit::sandbox::difference(&before, &after);
-        assert!(before == after, "{name}: {told}");
+        let shown = machinist_testkit::sandbox::difference(&before, &after);
+        assert!(before == after, "{name}: {shown}");
     }
 }
 
@@ -196,11 +196,11 @@ fn a_path_that_only_the_config_would_make_safe_is_refused_until_that_is_applied(
     ];
     let only = || with_dir(config("directory"), "/srv/e", 0, 0o755);
     let both = || with_dir(with_file("/srv/e/l/app", 0), "/srv/e", 0, 0o755);
-    let told = [
+    let shown = [
         "the link /srv/e/l, which belongs to user 0",
         "apply its modes and owners of directories without this path first",
     ];
-    refused("at once", &objects, &both(), &told);
+    refused("at once", &objects, &both(), &shown);
     let sandbox = machine(&objects);
     sandbox.applied(&only());
     sandbox.applied(&both());

@@ -27,8 +27,8 @@ pub(super) fn applies_and_leaves(name: &str, sandbox: &Sandbox, wanted: &Written
     drop(hand);
     sandbox.applied(&config("nothing"));
     let after = without_staging(&sandbox.tree());
-    let told = machinist_testkit::sandbox::difference(&before, &after);
-    assert!(before == after, "{name}: {told}");
+    let shown = machinist_testkit::sandbox::difference(&before, &after);
+    assert!(before == after, "{name}: {shown}");
 }
 
 /// What an administrator does by hand.

@@ -110,7 +110,7 @@ impl RequestProgress {
         }
     }
 
-    /// Bytes of an answer were written: what is read after them is the next request.
+    /// Bytes of an answer were written: bytes that are read after them are the next request.
     pub(super) fn answered(&mut self) {
         *self = Self::default();
     }

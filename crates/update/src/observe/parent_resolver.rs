@@ -251,7 +251,7 @@ impl<'a> ParentResolver<'a> {
         self.made_step(above, at, link_goes)
     }
 
-    /// Returns the object at `at`, or the directory that will be created there. `link_goes` tells that a link there
+    /// Returns the object at `at`, or the directory that will be created there. `link_goes` means that a link there
     /// will be removed.
     fn made_step(
         &mut self,

@@ -79,10 +79,10 @@ fn what_is_wrong_is_named_with_its_place() {
         ),
     ];
     for (gate, expected) in cases {
-        let told = read(&format!("  - {gate}\n")).unwrap_err();
-        assert!(told.starts_with("machinist.yaml:3:"), "{gate}: {told}");
-        assert!(told.contains("readiness.customGates"), "{gate}: {told}");
-        assert!(told.contains(expected), "{gate}: {told}");
+        let shown = read(&format!("  - {gate}\n")).unwrap_err();
+        assert!(shown.starts_with("machinist.yaml:3:"), "{gate}: {shown}");
+        assert!(shown.contains("readiness.customGates"), "{gate}: {shown}");
+        assert!(shown.contains(expected), "{gate}: {shown}");
     }
     let twice = "  - {name: a, file: /a, effect: warn}\n".repeat(2);
     assert!(read(&twice).unwrap_err().contains("each name once"));

@@ -31,7 +31,7 @@ impl ObjectObserver<'_> {
             let names = match stat {
                 Ok(Some(stat)) => {
                     let mut files = linked.get(path).into_iter().flatten();
-                    // A name of the file that the config gave it may go, whoever owns the file. A user could give both
+                    // A name of the file that the config gave it may go, whatever user owns the file. A user could give both
                     // paths to another file only in directories of theirs.
                     let own = |file: &AbsPath| {
                         !self.controlled.contains_key(file) && self.is_same(file, &stat)

@@ -154,7 +154,7 @@ impl ObjectObserver<'_> {
             (stat, _) => stat,
         };
         let file = stat.filter(|stat| stat.kind == FileKind::File);
-        // Other names are judged as they are today.
+        // Other names are judged by their present state.
         Ok(file.map(|stat| Stat {
             uid,
             nlink: 1,
