@@ -148,6 +148,12 @@ impl PathFacts<'_> {
     /// The desired mode and owner: the values in the entry; else the restored values if an earlier config changed
     /// them; else the current ones.
     fn attributes(&self, wanted: &ObjectSpec, facts: &FileFacts) -> Attributes {
+        let mode_given = wanted.given().0.is_some();
+        self.without_set_id_of_others(self.asked_attributes(wanted, facts), mode_given, facts)
+    }
+
+    /// The desired mode and owner before the rules about set-ID bits apply.
+    fn asked_attributes(&self, wanted: &ObjectSpec, facts: &FileFacts) -> Attributes {
         let had = self.had.filter(|_| !self.is_as_found());
         let had = had.map_or((None, None, None), |had| had.object.given());
         let kept = self.observed.modes.get(self.path).copied();
@@ -163,12 +169,11 @@ impl PathFacts<'_> {
             (None, Some(_)) => before,
             (None, None) => now,
         };
-        let wanted = Attributes {
+        Attributes {
             mode: pick(mode, had.0, before.mode, facts.mode),
             uid: pick(uid, had.1, before.uid, facts.uid),
             gid: pick(gid, had.2, before.gid, facts.gid),
-        };
-        self.without_set_id_of_others(wanted, mode.is_some(), facts)
+        }
     }
 
     /// Mode and owner after the entry has left: only the values that it set are restored.
@@ -199,7 +204,7 @@ impl PathFacts<'_> {
         let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
         let others = match self.is_written_by_root(facts) {
             true => wanted.uid != 0 && !given,
-            false => self.serves_others(wanted, facts),
+            false => Self::serves_others(wanted, facts.attributes()),
         };
         if facts.kind == ObjectKind::File && changes && others {
             wanted.mode &= !Attributes::SET_ID_BITS;
@@ -209,56 +214,60 @@ impl PathFacts<'_> {
 
     /// Whether only root could write the content of a file.
     fn is_written_by_root(&self, facts: &FileFacts) -> bool {
-        let group = facts.mode & 0o020 != 0 && facts.gid != 0;
-        let writable = group || facts.mode & 0o002 != 0;
         let users = self.observed.users_directories.contains_key(self.path);
-        facts.uid == 0 && !writable && !users
+        is_roots_alone(facts.attributes()) && !users
     }
 
     /// Whether set-ID bits would let everybody run the content of a file, which a user may have written, with the
     /// rights of another user or group than before.
-    fn serves_others(&self, wanted: Attributes, facts: &FileFacts) -> bool {
-        let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
-        let own = facts.uid != 0 && facts.uid == wanted.uid;
+    fn serves_others(wanted: Attributes, now: Attributes) -> bool {
+        let changes = (wanted.uid, wanted.gid) != (now.uid, now.gid);
+        let own = now.uid != 0 && now.uid == wanted.uid;
         let by_group = wanted.mode & Attributes::SET_GROUP_ID_BIT != 0;
         changes && (!own || by_group)
     }
 
     /// Refuses set-ID bits for a file whose content a user may have written and whose owner or group changes:
-    /// any user could run that content with the rights of the new owner.
+    /// any user could run that content with the rights of the new owner. An earlier config may have changed them
+    /// already, so the mode and owner before it count, too.
     pub(super) fn set_id_refusal(
         &self,
         wanted: &DesiredObject,
         facts: &FileFacts,
     ) -> Option<(AbsPath, Refusal)> {
-        let (Some(mode), uid, gid) = wanted.object.given() else {
-            return None;
-        };
+        let mode = wanted.object.given().0?;
         // The content may come back from the original.
         let same_kind = facts.kind == wanted.object.kind();
         let facts = match self.gave_content(same_kind) {
             true => self.original(ObjectKind::File)?.1,
             false => facts,
         };
-        let then = Attributes {
-            mode,
-            uid: uid.unwrap_or(facts.uid),
-            gid: gid.unwrap_or(facts.gid),
-        };
         let sets_id = wanted.object.is_without_content() && mode & Attributes::SET_ID_BITS != 0;
-        let others = !self.is_written_by_root(facts) && self.serves_others(then, facts);
-        if !sets_id || facts.kind != ObjectKind::File || !others {
+        if !sets_id || facts.kind != ObjectKind::File {
             return None;
         }
+        let then = self.asked_attributes(&wanted.object, facts);
+        let found = self.observed.modes.get(self.path).copied();
+        let found = found.filter(|found| !is_roots_alone(*found));
+        let now = Some(facts.attributes()).filter(|_| !self.is_written_by_root(facts));
+        let mut writers = now.into_iter().chain(found);
+        let writer = writers.find(|writer| Self::serves_others(then, *writer))?;
         let message = format!(
-            "{} has no contents in the config, belongs to user {} (group {}, mode {:04o}), so other users than root \
+            "{} has no contents in the config, belonged to user {} (group {}, mode {:04o}), so other users than root \
              may have written it, and would get set-ID bits for user {} and group {}",
-            wanted.asked, facts.uid, facts.gid, facts.mode, then.uid, then.gid
+            wanted.asked, writer.uid, writer.gid, writer.mode, then.uid, then.gid
         );
         let refusal = Refusal::new(Reason::UnsafePath, message).at(&wanted.entry.origin);
         let refusal = refusal.expected("contents, or a mode without set-ID bits");
         Some((self.path.clone(), refusal))
     }
+}
+
+/// Whether the mode and owner of a file let only root write it.
+fn is_roots_alone(of: Attributes) -> bool {
+    let group = of.mode & 0o020 != 0 && of.gid != 0;
+    let writable = group || of.mode & 0o002 != 0;
+    of.uid == 0 && !writable
 }
 
 fn defaults(wanted: &ObjectSpec) -> Attributes {

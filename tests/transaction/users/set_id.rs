@@ -95,6 +95,23 @@ fn set_id_bits_for_a_users_content_are_refused() {
     assert_eq!(mode(&sandbox), 0o4755);
 }
 
+#[test]
+fn set_id_bits_are_refused_for_a_users_content_that_an_earlier_config_passed_to_root() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = machine(&[File(APP, BOB)]);
+    apply(&sandbox, &owned_by(0, None)).unwrap();
+    let refusals = apply(&sandbox, &owned_by(0, Some(0o4755))).unwrap_err();
+    let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
+    assert_eq!(reasons, [Reason::UnsafePath], "{refusals:?}");
+    assert_eq!((owner(&sandbox, APP), mode(&sandbox)), (0, 0o644));
+    // The same with a config between the two that gives contents.
+    apply(&sandbox, &config("contents").file(APP, "x", 0o755)).unwrap();
+    let refusals = apply(&sandbox, &owned_by(0, Some(0o4755))).unwrap_err();
+    assert_eq!(refusals[0].reason, Reason::UnsafePath, "{refusals:?}");
+}
+
 const TOOL: &str = "/usr/bin/tool";
 const WHEEL: u32 = 10;
 
