@@ -51,7 +51,7 @@ fn sources() -> Vec<(String, String)> {
 }
 
 #[test]
-fn no_room_imports_what_its_wall_keeps_out() {
+fn no_module_imports_what_its_rule_forbids() {
     let sources = sources();
     let mut found = Vec::new();
     for (file, text) in &sources {
@@ -78,18 +78,18 @@ fn every_allowance_is_used() {
 }
 
 #[test]
-fn the_table_in_the_architecture_is_the_one_that_is_checked() {
+fn the_tables_in_architecture_md_match_the_checked_rules() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    for drawn in [manifests::as_markdown(), table::as_markdown()] {
+    for table in [manifests::as_markdown(), table::as_markdown()] {
         assert!(
-            page.contains(&drawn),
-            "ARCHITECTURE.md must hold this table:\n{drawn}"
+            page.contains(&table),
+            "ARCHITECTURE.md must hold this table:\n{table}"
         );
     }
 }
 
 #[test]
-fn files_stay_as_short_as_promised() {
+fn files_are_within_the_length_limits() {
     let mut lengths: Vec<_> = sources()
         .into_iter()
         .map(|(file, text)| (text.lines().count(), file))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::layering::{
     paths::{FullPath, paths},
-    table::{OUTSIDE, Outside, WALLS, Wall},
+    table::{IMPORT_RULES, ImportRule, OUTSIDE, Outside},
 };
 
 /// Every violation of a layering rule in `file`, one line each.
@@ -51,38 +51,38 @@ fn is_under(path: &str, above: &str) -> bool {
 }
 
 /// The row that a module belongs to: the closest one above it.
-fn wall_of(module: &str) -> Option<&'static Wall> {
-    let rows = WALLS
+fn rule_for(module: &str) -> Option<&'static ImportRule> {
+    let rows = IMPORT_RULES
         .iter()
-        .filter(|wall| wall.rooms().any(|room| is_under(module, room)));
-    rows.max_by_key(|wall| {
-        let fits = wall.rooms().filter(|room| is_under(module, room));
+        .filter(|rule| rule.modules().any(|named| is_under(module, named)));
+    rows.max_by_key(|rule| {
+        let fits = rule.modules().filter(|named| is_under(module, named));
         fits.map(str::len).max()
     })
 }
 
 /// Manifests decide which crates a crate may use; a row restricts a module further.
 fn inside(module: &str, target: &str) -> Result<Option<String>, String> {
-    let Some(from) = wall_of(module) else {
+    let Some(from) = rule_for(module) else {
         return Ok(None);
     };
-    let to = wall_of(target);
+    let to = rule_for(target);
     // Modules of one row may not import each other, but a module may import itself.
-    let home = |room: &str| is_under(module, room) && is_under(target, room);
-    if to.is_some_and(|to| from.rooms == to.rooms) && from.rooms().any(home) {
+    let same_module = |named: &str| is_under(module, named) && is_under(target, named);
+    if to.is_some_and(|to| from.modules == to.modules) && from.modules().any(same_module) {
         return Ok(None);
     }
-    let rooms = to.into_iter().flat_map(Wall::rooms);
-    let closest = rooms
-        .filter(|room| is_under(target, room))
-        .max_by_key(|room| room.len());
+    let modules = to.into_iter().flat_map(ImportRule::modules);
+    let closest = modules
+        .filter(|named| is_under(target, named))
+        .max_by_key(|named| named.len());
     let allowed = from.may().find(|may| match closest {
-        Some(room) => may == &room,
+        Some(named) => may == &named,
         None => is_under(target, may),
     });
     match allowed {
-        Some(may) => Ok(Some(format!("{} → {may}", from.rooms))),
-        None => Err(format!("{} may import: {}", from.rooms, from.may)),
+        Some(may) => Ok(Some(format!("{} → {may}", from.modules))),
+        None => Err(format!("{} may import: {}", from.modules, from.may)),
     }
 }
 
@@ -92,13 +92,13 @@ fn outside(module: &str, target: &str) -> Result<Option<String>, String> {
     let Some(row) = rows.max_by_key(|row| row.path.len()) else {
         return Ok(None);
     };
-    let Outside { path, rooms, why } = row;
-    if *rooms == ["*"] {
+    let Outside { path, modules, why } = row;
+    if *modules == ["*"] {
         return Ok(None);
     }
-    match rooms.iter().find(|room| is_under(module, room)) {
-        Some(room) => Ok(Some(format!("{path} in {room}"))),
-        None => Err(format!("only in {rooms:?}: {why}")),
+    match modules.iter().find(|named| is_under(module, named)) {
+        Some(named) => Ok(Some(format!("{path} in {named}"))),
+        None => Err(format!("only in {modules:?}: {why}")),
     }
 }
 
@@ -155,7 +155,7 @@ fn what_is_allowed_or_only_for_tests_or_only_said_is_no_violation() {
 
 /// A submodule with a row of its own has its own layering rule.
 #[test]
-fn a_room_within_a_room_has_its_own_wall() {
+fn a_submodule_may_have_its_own_rule() {
     let from = |file: &str, text: &str| violations(file, text).len();
     assert_eq!(from("update/actions.rs", "use crate::phase::Phase;"), 0);
     assert_eq!(

@@ -4,17 +4,17 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 /// One row: modules, the modules they may import, and the reason where that is not obvious.
-pub(crate) struct Wall {
+pub(crate) struct ImportRule {
     /// Modules with the same rule. A submodule has a row of its own when its rule differs.
-    pub(crate) rooms: &'static str,
+    pub(crate) modules: &'static str,
     /// Crates and modules that they may import.
     pub(crate) may: &'static str,
     pub(crate) why: &'static str,
 }
 
-impl Wall {
-    pub(crate) fn rooms(&self) -> impl Iterator<Item = &'static str> {
-        self.rooms.split(' ')
+impl ImportRule {
+    pub(crate) fn modules(&self) -> impl Iterator<Item = &'static str> {
+        self.modules.split(' ')
     }
 
     pub(crate) fn may(&self) -> impl Iterator<Item = &'static str> {
@@ -22,94 +22,98 @@ impl Wall {
     }
 }
 
-const fn wall(rooms: &'static str, may: &'static str, why: &'static str) -> Wall {
-    Wall { rooms, may, why }
+const fn rule(modules: &'static str, may: &'static str, why: &'static str) -> ImportRule {
+    ImportRule { modules, may, why }
 }
 
 /// Modules whose rule is narrower than the manifest of their crate. Modules are named by crate and
 /// path; those of the program have no crate in front.
-pub(crate) const WALLS: &[Wall] = &[
-    wall("update::phase", "", ""),
-    wall(
+pub(crate) const IMPORT_RULES: &[ImportRule] = &[
+    rule("update::phase", "", ""),
+    rule(
         "update::journal",
         "base plan rootfs update::phase",
         "identity of a directory, names of phases",
     ),
-    wall(
+    rule(
         "update::os",
         "base ignition plan rootfs",
         "requests of a plan",
     ),
-    wall("device", "base ignition", "refusals of configs"),
-    wall("device::registry", "base device rootfs", ""),
-    wall(
+    rule("device", "base ignition", "refusals of configs"),
+    rule("device::registry", "base device rootfs", ""),
+    rule(
         "device_plugins::authority_rewrite device_plugins::places device_plugins::protobuf_scan",
         "",
         "",
     ),
-    wall(
+    rule(
         "device_plugins::kubelet",
         "base device rootfs device_plugins::authority_rewrite device_plugins::places",
         "the devices to advertise",
     ),
-    wall(
+    rule(
         "device_plugins::dra",
         "base device device::registry rootfs device_plugins::kubelet",
         "devices for claims",
     ),
-    wall(
+    rule(
         "device_plugins::vendor_api",
         "base device device::registry rootfs device_plugins::authority_rewrite device_plugins::places device_plugins::protobuf_scan",
         "offered devices and their allocation",
     ),
-    wall(
+    rule(
         "device_plugins::plugin_proxy",
         "base device device::registry rootfs device_plugins::kubelet device_plugins::protobuf_scan",
         "the kubelet's side of the wire contract",
     ),
-    wall("drain", "base::reason", ""),
-    wall("drain::eviction", "base drain", ""),
-    wall(
+    rule("drain", "base::reason", ""),
+    rule("drain::eviction", "base drain", ""),
+    rule(
         "status",
         "base::reason plan status::readiness",
         "the document; settings and metrics are beside it",
     ),
-    wall(
+    rule(
         "status::readiness",
         "base",
         "paths and units of custom gates",
     ),
-    wall("status::metrics", "status", ""),
-    wall(
+    rule("status::metrics", "status", ""),
+    rule(
         "status::settings",
         "base ignition rootfs status::readiness",
         "unit names",
     ),
-    wall("cluster::pods", "cluster drain drain::eviction", ""),
-    wall("agent::host", "base", ""),
-    wall(
+    rule("cluster::pods", "cluster drain drain::eviction", ""),
+    rule("agent::host", "base", ""),
+    rule(
         "agent::config_dir",
         "base ignition rootfs status::metrics update",
         "publishes the desired config",
     ),
-    wall(
+    rule(
         "agent::admin",
         "base rootfs status status::metrics status::readiness status::settings",
         "",
     ),
-    wall("logging", "base status::settings", "log settings"),
+    rule("logging", "base status::settings", "log settings"),
 ];
 
 /// An outside path, where it may be named, and the reason.
 pub(crate) struct Outside {
     pub(crate) path: &'static str,
     /// Modules, including their submodules; `*` for all.
-    pub(crate) rooms: &'static [&'static str],
+    pub(crate) modules: &'static [&'static str],
     pub(crate) why: &'static str,
 }
 
-const fn outside(path: &'static str, rooms: &'static [&'static str], why: &'static str) -> Outside {
-    Outside { path, rooms, why }
+const fn outside(
+    path: &'static str,
+    modules: &'static [&'static str],
+    why: &'static str,
+) -> Outside {
+    Outside { path, modules, why }
 }
 
 /// Modules with concurrency, in crates whose other modules have none.
@@ -307,23 +311,23 @@ pub(crate) const OUTSIDE: &[Outside] = &[
 
 /// Every allowance of both tables, under the name that the checker uses.
 pub(crate) fn allowances() -> BTreeSet<String> {
-    let walls = WALLS
+    let rules = IMPORT_RULES
         .iter()
-        .flat_map(|wall| wall.may().map(|may| format!("{} → {may}", wall.rooms)));
-    let shared = |rooms: &[&str]| rooms == DRIVERS || rooms == ["*"];
-    let outside = OUTSIDE.iter().filter(|row| !shared(row.rooms));
+        .flat_map(|rule| rule.may().map(|may| format!("{} → {may}", rule.modules)));
+    let shared = |modules: &[&str]| modules == DRIVERS || modules == ["*"];
+    let outside = OUTSIDE.iter().filter(|row| !shared(row.modules));
     let outside = outside.flat_map(|row| {
-        row.rooms
+        row.modules
             .iter()
-            .map(|room| format!("{} in {room}", row.path))
+            .map(|named| format!("{} in {named}", row.path))
     });
-    walls.chain(outside).collect()
+    rules.chain(outside).collect()
 }
 
 /// The table as Markdown, for ARCHITECTURE.md.
 pub(crate) fn as_markdown() -> String {
     let mut table = String::from("| module | may import |\n|---|---|\n");
-    for Wall { rooms, may, why } in WALLS {
+    for ImportRule { modules, may, why } in IMPORT_RULES {
         let may = match *may {
             "" => "nothing of the workspace".to_owned(),
             may => code(may),
@@ -334,7 +338,7 @@ pub(crate) fn as_markdown() -> String {
             format!(" – {why}")
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(table, "| {} | {may}{why} |", code(rooms));
+        let _ = writeln!(table, "| {} | {may}{why} |", code(modules));
     }
     table
 }
