@@ -14,6 +14,9 @@ use machinist_rootfs::{DirectoryControl, ExpectedObject, FileKind, RootError, St
 pub(in crate::observe) struct LaterOwners<'a> {
     before: BTreeMap<&'a AbsPath, &'a ObservedPath>,
     after: BTreeMap<&'a AbsPath, &'a ObservedPath>,
+    /// The hard links of each config and their files.
+    names_before: BTreeSet<&'a AbsPath>,
+    names_after: BTreeSet<&'a AbsPath>,
     planned: &'a PlannedObjects,
 }
 
@@ -26,14 +29,16 @@ impl<'a> LaterOwners<'a> {
             let described = paths.paths.iter().filter(|asked| asked.described);
             described.map(|asked| (&asked.path, asked)).collect()
         };
+        let (before, after) = (by_path(before), by_path(after));
         Self {
-            before: by_path(before),
-            after: by_path(after),
+            names_before: Self::names(&before),
+            names_after: Self::names(&after),
+            before,
+            after,
             planned,
         }
     }
 
-    /// The hard links of a config and their files.
     fn names(side: &BTreeMap<&'a AbsPath, &'a ObservedPath>) -> BTreeSet<&'a AbsPath> {
         let linked = side.values().filter(|asked| asked.file.is_some());
         let names = linked.flat_map(|asked| std::iter::once(&asked.path).chain(&asked.file));
@@ -97,12 +102,11 @@ impl ObjectObserver<'_> {
         };
         let owner = changed.map(|wanted| wanted.uid).or(one.owner);
         let users: Vec<u32> = owner.into_iter().collect();
-        let names = LaterOwners::names(&later.before);
-        let mut names: Vec<&AbsPath> = names.into_iter().collect();
-        names.retain(|name| {
+        let names = later.names_before.iter().copied().filter(|name| {
             let changes = planned.replaced.contains(*name) && self.is_ours(later, name);
             *name != path && changes
         });
+        let names: Vec<&AbsPath> = names.collect();
         let own = ExpectedObject {
             users: &users,
             names: self.same_as(&stat, &names).saturating_add(1),
@@ -175,10 +179,10 @@ impl ObjectObserver<'_> {
         let there = self.later_stat(restored.unwrap_or(file))?;
         let foreign = match &there {
             Some(stat) if !replaced && stat.kind == FileKind::File => {
-                let names = LaterOwners::names(&later.before).into_iter();
+                let names = later.names_before.iter().copied();
                 let names = names.filter(|name| !self.seen.adopted.contains(*name));
                 let mut names: BTreeSet<&AbsPath> = names.collect();
-                names.extend(LaterOwners::names(&later.after));
+                names.extend(&later.names_after);
                 let names: Vec<&AbsPath> = names.into_iter().collect();
                 stat.nlink.saturating_sub(self.same_as(stat, &names))
             }
