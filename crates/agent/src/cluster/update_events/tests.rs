@@ -88,14 +88,14 @@ fn update(id: &str, finished: i64) -> UpdateRecord {
 }
 
 #[test]
-fn what_an_update_left_behind_is_told_once() {
+fn objects_left_behind_are_reported_once() {
     let before = at(Phase::RollingBack);
     let mut now = at(Phase::Failed);
     let mut ended = update("1", 200);
     ended.left_behind = vec!["/home/bob/a: why".to_owned()];
     now.updates = vec![ended];
-    let told = reasons(&before, &now);
-    assert!(told.contains(&EventReason::LeftBehind), "{told:?}");
+    let reported = reasons(&before, &now);
+    assert!(reported.contains(&EventReason::LeftBehind), "{reported:?}");
     assert!(!reasons(&now, &now).contains(&EventReason::LeftBehind));
 }
 
