@@ -152,10 +152,37 @@ impl Recorded {
         model: Model,
         effort: SearchBudget,
     ) -> Found {
+        self.cut_while(log, recover, step, (model, effort), |_| true)
+    }
+
+    /// Like [`Recorded::cut`], until a state is left that is neither config.
+    pub(crate) fn cut_until_bad(
+        &self,
+        log: &[FsOp],
+        recover: Recover,
+        model: Model,
+        effort: SearchBudget,
+    ) -> Found {
+        self.cut_while(log, recover, 1, (model, effort), |found| {
+            found.bad.is_empty()
+        })
+    }
+
+    fn cut_while(
+        &self,
+        log: &[FsOp],
+        recover: Recover,
+        step: usize,
+        (model, effort): (Model, SearchBudget),
+        goes_on: impl Fn(&Found) -> bool,
+    ) -> Found {
         let numbers = self.numbers(log);
         let mut found = Found::default();
         let (mut seen, mut completed) = (HashSet::new(), HashSet::new());
         for cut in (0..=log.len()).step_by(step) {
+            if !goes_on(&found) {
+                break;
+            }
             let drawn = crash_replay::drawn_at(cut, effort);
             let states =
                 crash_replay::states_with_inodes(log, &self.start, cut, model, drawn).unwrap();
