@@ -12,6 +12,7 @@ use machinist_testkit::{
 
 mod attacks;
 mod directory_swaps;
+mod disclosure;
 mod drift;
 mod hostile;
 mod keys;

@@ -8,6 +8,7 @@ mod accounts;
 mod actions;
 mod change_builder;
 mod desired_tree;
+mod disclosure;
 mod disk_space;
 mod disruption;
 mod drift;
@@ -53,6 +54,7 @@ mod unsafe_paths;
 mod xattr_warnings;
 
 pub use actions::{cost, in_order};
+pub use disclosure::discloses;
 pub use drift::{DriftEntry, DriftKind, Verified, drift, verify};
 pub use enablement::{UNIT_DIR, resolve};
 pub use json::PlanDocument;

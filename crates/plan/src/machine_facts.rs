@@ -107,6 +107,12 @@ pub struct MachineFacts {
     /// The users who control the parent directories of canonical paths, if a user other than root
     /// does.
     pub users_directories: BTreeMap<AbsPath, u32>,
+    /// The canonical paths whose parent directories others than root may change.
+    pub exposed: BTreeSet<AbsPath>,
+    /// The paths of `exposed` at which the object is the one whose mode and owner machinist has set.
+    pub changed_objects: BTreeSet<AbsPath>,
+    /// Files that a user could write while a config set their owner.
+    pub user_written: BTreeSet<AbsPath>,
     /// Canonical paths of the base config that a user could redirect, with the reason.
     pub unsafe_before: BTreeMap<AbsPath, String>,
     /// The same for the desired config.

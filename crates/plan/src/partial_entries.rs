@@ -212,10 +212,14 @@ impl PathFacts<'_> {
         wanted
     }
 
-    /// Whether only root could write the content of a file.
+    /// Whether only root could ever write the content of a file, as far as the facts show.
     fn is_written_by_root(&self, facts: &FileFacts) -> bool {
-        let users = self.observed.users_directories.contains_key(self.path);
-        is_roots_alone(facts.attributes()) && !users
+        let found = self.observed.modes.get(self.path);
+        let recorded = found.is_none_or(|found| is_roots_alone(*found));
+        let shared = self.observed.exposed.contains(self.path)
+            || self.observed.user_written.contains(self.path)
+            || facts.access_list;
+        is_roots_alone(facts.attributes()) && recorded && !shared
     }
 
     /// Whether set-ID bits would let everybody run the content of a file, which a user may have written, with the
@@ -227,39 +231,60 @@ impl PathFacts<'_> {
         changes && (!own || by_group)
     }
 
-    /// Refuses set-ID bits for a file whose content a user may have written and whose owner or group changes:
-    /// any user could run that content with the rights of the new owner. An earlier config may have changed them
-    /// already, so the mode and owner before it count, too.
+    /// Refuses set-ID bits for a file without contents in the config, unless only root could and can write it, or its
+    /// owner could set the bit as well. `facts`: none if nothing is there.
     pub(super) fn set_id_refusal(
         &self,
         wanted: &DesiredObject,
-        facts: &FileFacts,
+        facts: Option<&FileFacts>,
     ) -> Option<(AbsPath, Refusal)> {
-        let mode = wanted.object.given().0?;
-        // The content may come back from the original.
-        let same_kind = facts.kind == wanted.object.kind();
-        let facts = match self.gave_content(same_kind) {
-            true => self.original(ObjectKind::File)?.1,
-            false => facts,
-        };
-        let sets_id = wanted.object.is_without_content() && mode & Attributes::SET_ID_BITS != 0;
-        if !sets_id || facts.kind != ObjectKind::File {
+        let (mode, uid, gid) = wanted.object.given();
+        let sets_id = mode? & Attributes::SET_ID_BITS != 0;
+        if !sets_id || !wanted.object.is_without_content() {
             return None;
         }
-        let then = self.asked_attributes(&wanted.object, facts);
-        let found = self.observed.modes.get(self.path).copied();
-        let found = found.filter(|found| !is_roots_alone(*found));
-        let now = Some(facts.attributes()).filter(|_| !self.is_written_by_root(facts));
-        let mut writers = now.into_iter().chain(found);
-        let writer = writers.find(|writer| Self::serves_others(then, *writer))?;
+        // The content may come back from the original.
+        let same_kind = facts.is_some_and(|facts| facts.kind == wanted.object.kind());
+        let facts = match self.gave_content(same_kind) {
+            true => self.original(ObjectKind::File).map(|(_, facts)| facts),
+            false => facts.filter(|facts| facts.kind == ObjectKind::File),
+        };
+        let then = match facts {
+            Some(facts) => self.asked_attributes(&wanted.object, facts),
+            None => Attributes {
+                mode: mode?,
+                uid: uid.unwrap_or(0),
+                gid: gid.unwrap_or(0),
+            },
+        };
+        if self.may_set_id(facts, then) {
+            return None;
+        }
         let message = format!(
-            "{} has no contents in the config, belonged to user {} (group {}, mode {:04o}), so other users than root \
-             may have written it, and would get set-ID bits for user {} and group {}",
-            wanted.asked, writer.uid, writer.gid, writer.mode, then.uid, then.gid
+            "{} has no contents in the config, so other users than root may have written it or may write it, and \
+             would get set-ID bits (mode {:04o}) for user {} and group {}",
+            wanted.asked, then.mode, then.uid, then.gid
         );
         let refusal = Refusal::new(Reason::UnsafePath, message).at(&wanted.entry.origin);
         let refusal = refusal.expected("contents, or a mode without set-ID bits");
         Some((self.path.clone(), refusal))
+    }
+
+    fn may_set_id(&self, facts: Option<&FileFacts>, then: Attributes) -> bool {
+        let by_group = then.mode & Attributes::SET_GROUP_ID_BIT != 0;
+        let writable = then.mode & 0o002 != 0 || (then.mode & 0o020 != 0 && then.gid != 0);
+        if writable || (by_group && then.uid != 0) {
+            return false;
+        }
+        let Some(facts) = facts else {
+            return !self.observed.exposed.contains(self.path);
+        };
+        let user = self.observed.users_directories.get(self.path);
+        let own_place = !self.observed.exposed.contains(self.path) || user == Some(&then.uid);
+        let found = self.observed.modes.get(self.path);
+        let is_own = |uid: u32| uid != 0 && uid == then.uid;
+        let own = own_place && is_own(facts.uid) && found.is_none_or(|found| is_own(found.uid));
+        self.is_written_by_root(facts) || own
     }
 }
 
@@ -347,6 +372,10 @@ impl PathSteps {
             if is_as(facts, back, owners) {
                 return;
             }
+            if let Some(why) = reached.disclosure(facts, back) {
+                self.warnings.push(stays_changed(wanted, &why));
+                return;
+            }
             let act = PathAction::Metadata(back);
             let fields = changed_by(&act, facts, Vec::new());
             (act, ChangeKind::Remove, fields)
@@ -367,6 +396,7 @@ impl PathSteps {
 
     /// The mode and owner to restore to a directory when its entry leaves; none if it has them already.
     pub(super) fn directory_back(
+        &mut self,
         path: &AbsPath,
         wanted: &DesiredObject,
         (now, then): (&FileFacts, &FileFacts),
@@ -378,6 +408,20 @@ impl PathSteps {
             observed,
         };
         let back = reached.attributes_back(&wanted.object, then.attributes(), now);
-        (back != now.attributes()).then_some(PathAction::Metadata(back))
+        if back == now.attributes() {
+            return None;
+        }
+        if let Some(why) = reached.disclosure(now, back) {
+            self.warnings.push(stays_changed(wanted, &why));
+            return None;
+        }
+        Some(PathAction::Metadata(back))
     }
+}
+
+fn stays_changed(wanted: &DesiredObject, why: &str) -> String {
+    format!(
+        "{} is removed from the config, but its mode and owner are not restored: {why}",
+        wanted.asked
+    )
 }

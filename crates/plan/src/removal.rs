@@ -113,7 +113,7 @@ impl PathSteps {
             (Some(now), Some(then))
                 if now.kind == ObjectKind::Directory && then.kind == now.kind =>
             {
-                match Self::directory_back(path, wanted, (now, then), observed) {
+                match self.directory_back(path, wanted, (now, then), observed) {
                     Some(act) => act,
                     None => return,
                 }

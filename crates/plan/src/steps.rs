@@ -156,13 +156,17 @@ impl PathSteps {
         owners: bool,
     ) {
         let had = before.objects.get(path);
-        let Some(facts) = observed.objects.get(path) else {
-            let act = PathFacts {
-                had,
-                path,
-                observed,
-            }
-            .missing(&wanted.object);
+        let reached = PathFacts {
+            had,
+            path,
+            observed,
+        };
+        let facts = observed.objects.get(path);
+        self.refusals.extend(reached.set_id_refusal(wanted, facts));
+        let Some(facts) = facts else {
+            let act = reached.missing(&wanted.object);
+            self.refusals
+                .extend(reached.disclosure_refusal(wanted, facts, &act));
             self.put(
                 path,
                 &wanted.entry,
@@ -181,12 +185,6 @@ impl PathSteps {
         }
         let act = match wanted.object {
             ObjectSpec::Partial { .. } => {
-                let reached = PathFacts {
-                    had,
-                    path,
-                    observed,
-                };
-                self.refusals.extend(reached.set_id_refusal(wanted, facts));
                 let act = reached.partial(&wanted.object, facts, owners);
                 fields = match &act {
                     Some(act) => changed_by(act, facts, fields),
@@ -207,6 +205,8 @@ impl PathSteps {
             }
             return;
         };
+        let refusal = reached.disclosure_refusal(wanted, Some(facts), &act);
+        self.refusals.extend(refusal);
         let written = had.is_some_and(|had| had.object.is_without_content()) && facts.size > 0;
         if written && facts.kind == ObjectKind::File && !matches!(act, PathAction::Metadata(_)) {
             self.written.insert(path.clone());

@@ -48,6 +48,13 @@ pub struct Journal {
     /// Mode and owner before machinist changed them, for files whose content the config does not define.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub modes: BTreeMap<AbsPath, Attributes>,
+    /// Files that another user than root could write while a config without their content set their owner: a later
+    /// config must not set set-ID bits on them.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub user_written: BTreeSet<AbsPath>,
+    /// The objects whose mode or owner was changed in place in directories that other users than root may change.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub changed_objects: BTreeMap<AbsPath, ObjectIdentity>,
     /// Paths that already matched when a config first named them. They stay when a config no longer names them.
     pub adopted: BTreeSet<AbsPath>,
     /// Entries of users and groups that machinist changed: the value before the first change, and the last value

@@ -26,7 +26,7 @@ use machinist_plan::{
     Attributes, BaseConfig, Database, DriftEntry, Edit, MachineFacts, OsFacts, Policies,
     SelinuxLabels, UnitFacts, Verified,
 };
-use machinist_rootfs::{DirEntry, Root, RootError};
+use machinist_rootfs::{DirEntry, ObjectIdentity, Root, RootError};
 
 pub(super) use self::units::behind_aliases;
 pub use self::{digest_cache::DigestCache, recovery_units::missing as recovery_missing};
@@ -89,6 +89,10 @@ pub struct CallerFacts<'a> {
     pub key_files: BTreeSet<AbsPath>,
     /// Mode and owner before machinist changed them ([`MachineFacts::modes`]).
     pub modes: BTreeMap<AbsPath, Attributes>,
+    /// Files that a user could write while a config set their owner ([`MachineFacts::user_written`]).
+    pub user_written: BTreeSet<AbsPath>,
+    /// The objects whose mode and owner were set in place ([`MachineFacts::changed_objects`]).
+    pub changed_objects: BTreeMap<AbsPath, ObjectIdentity>,
     /// Previous values of user and group entries ([`machinist_plan::AccountFacts::kept`]).
     pub entries: Vec<Edit>,
     /// Cached digests; `None` means that every file is read.
@@ -135,6 +139,8 @@ fn observe_sides(
         originals: known.originals,
         adopted: known.adopted,
         modes: known.modes,
+        user_written: known.user_written,
+        changed_objects: still_there(root, &known.changed_objects)?,
         key_files: known.key_files,
         kernel_arguments: kernel_arguments(root)?,
         os: OsFacts {
@@ -174,6 +180,23 @@ fn observe_sides(
     observe_objects(root, (leaving, to), seen, [today, planned], cached)
 }
 
+/// Returns the paths at which the object with this identity still is.
+fn still_there(
+    root: &Root,
+    objects: &BTreeMap<AbsPath, ObjectIdentity>,
+) -> Result<BTreeSet<AbsPath>, ObserveError> {
+    let mut there = BTreeSet::new();
+    for (path, identity) in objects {
+        match root.stat(path) {
+            Err(error) if error.is_starved() => return Err(error.into()),
+            Ok(Some(stat)) if stat.identity == *identity => drop(there.insert(path.clone())),
+            // A path that cannot be examined is judged elsewhere.
+            _ => {}
+        }
+    }
+    Ok(there)
+}
+
 /// Adds the objects at the paths of both configs to `seen`, and which of these paths a user could
 /// redirect.
 fn observe_objects(
@@ -197,6 +220,7 @@ fn observe_objects(
     let observed = look.observe_all([&before, &after]);
     observed.map_err(|error| look.blame(error))?;
     look.seen.users_directories = look.users_directories();
+    look.seen.exposed = look.exposed_paths();
     look.seen.unsafe_before = look.barred(&before);
     look.seen.unsafe_after = look.barred(&after);
     look.seen.canonical_before = before.moved.clone();

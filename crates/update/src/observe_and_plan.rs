@@ -200,6 +200,8 @@ fn look_from(
         originals: transaction::originals(journal),
         adopted: adopted(journal),
         modes: transaction::modes(journal),
+        user_written: transaction::user_written(journal),
+        changed_objects: transaction::changed_objects(journal),
         key_files: transaction::owned_files(journal, machinist_plan::is_keys_file),
         entries: transaction::kept_entries(journal),
         // Without a provider, the booted deployment is unknown.

@@ -89,10 +89,13 @@ fn set_id_bits_for_a_users_content_are_refused() {
     let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
     assert_eq!(reasons, [Reason::UnsafePath], "{refusals:?}");
     assert_eq!(owner(&sandbox, APP), BOB);
-    // The bits of a file that is root's own may be set.
+    // In his home, bob could put any file of root's there.
     let sandbox = machine(&[File(APP, 0)]);
-    apply(&sandbox, &owned_by(0, Some(0o4755))).unwrap();
-    assert_eq!(mode(&sandbox), 0o4755);
+    apply(&sandbox, &owned_by(0, Some(0o4755))).unwrap_err();
+    // The bits of a file that only root can change may be set.
+    let sandbox = with_tool(0, 0o755);
+    apply(&sandbox, &tool(Some(0o4755), None, None)).unwrap();
+    assert_eq!(tool_is(&sandbox).0, 0o4755);
 }
 
 #[test]
@@ -214,10 +217,16 @@ fn set_id_bits_for_a_file_that_others_could_write_are_refused() {
     let group_of_bobs = tool(Some(0o2755), None, Some(WHEEL));
     let to_root = tool(Some(0o4755), Some(0), Some(0));
     let group = tool(Some(0o4750), None, Some(WHEEL));
+    let mode_alone = tool(Some(0o4755), None, None);
+    let for_others = tool(Some(0o4757), None, None);
+    let bobs_group = tool(Some(0o2755), Some(BOB), Some(WHEEL));
     for (owner, mode, wanted) in [
         (BOB, 0o755, &group_of_bobs),
         (BOB, 0o755, &to_root),
         (0, 0o757, &group),
+        (0, 0o777, &mode_alone),
+        (0, 0o755, &for_others),
+        (0, 0o755, &bobs_group),
     ] {
         let sandbox = with_tool(owner, mode);
         let refusals = apply(&sandbox, wanted).unwrap_err();
@@ -229,4 +238,32 @@ fn set_id_bits_for_a_file_that_others_could_write_are_refused() {
     let sandbox = with_tool(BOB, 0o755);
     settles(&sandbox, &tool(Some(0o4755), None, Some(WHEEL)));
     assert_eq!(tool_is(&sandbox), (0o4755, BOB, WHEEL));
+}
+
+#[test]
+fn set_id_bits_are_refused_for_a_new_file_that_its_user_may_write() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = with_tool(0, 0o755);
+    std::fs::remove_file(sandbox.path(TOOL)).unwrap();
+    let refusals = apply(&sandbox, &tool(Some(0o2755), Some(BOB), Some(WHEEL))).unwrap_err();
+    assert_eq!(refusals[0].reason, Reason::UnsafePath);
+    apply(&sandbox, &tool(Some(0o4755), None, None)).unwrap();
+    assert_eq!(tool_is(&sandbox), (0o4755, 0, 0));
+}
+
+#[test]
+fn set_id_bits_are_refused_for_a_file_that_a_user_owned_between_two_configs() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = with_tool(0, 0o755);
+    settles(&sandbox, &tool(Some(0o755), Some(BOB), Some(BOB)));
+    settles(&sandbox, &tool(Some(0o755), Some(0), Some(0)));
+    for _ in 0..2 {
+        let refusals = apply(&sandbox, &tool(Some(0o4755), None, None)).unwrap_err();
+        assert_eq!(refusals[0].reason, Reason::UnsafePath);
+        settles(&sandbox, &config("nothing"));
+    }
 }

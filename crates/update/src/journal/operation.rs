@@ -104,6 +104,9 @@ pub enum OperationRecordKind {
         /// It is a file whose content the config does not define.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         file: bool,
+        /// The object, if other users than root could put another one in its place.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        object: Option<ObjectIdentity>,
     },
     /// Edits entries of a user or group database in the file's current content.
     Entries {

@@ -190,6 +190,9 @@ impl ObjectObserver<'_> {
                 }
                 (Some(_), Some(_)) | (None, None) => {}
             }
+            if control.is_some() {
+                self.seen.exposed.insert(path.clone());
+            }
             if let Some(DirectoryControl::User { uid: Some(uid), .. }) = control {
                 self.seen
                     .users_directories

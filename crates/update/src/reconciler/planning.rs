@@ -89,6 +89,7 @@ fn take_on(
     journal.adopted.retain(|path| named(path));
     journal.owned.retain(|path, _| named(path));
     journal.modes.retain(|path, _| named(path));
+    journal.changed_objects.retain(|path, _| named(path));
     let let_go = &planned.plan.let_go;
     journal
         .entries

@@ -1,6 +1,6 @@
 //! Finishes verified transactions: updates the journal's lists of owned paths and originals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{TransactionError, backups, kind_name, ownership::is_ours, passwd_entries::edits};
 use crate::journal::{
@@ -9,7 +9,7 @@ use crate::journal::{
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{Attributes, remember};
-use machinist_rootfs::FileKind;
+use machinist_rootfs::{FileKind, ObjectIdentity};
 
 /// Merges all open transactions into the base. Pure; the caller saves the journal immediately afterwards.
 ///
@@ -31,6 +31,7 @@ pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
             .retain(|edit| !tx.let_go.contains(&edit.place()));
         for path in &tx.released {
             journal.modes.remove(path);
+            journal.changed_objects.remove(path);
             journal.owned.remove(path);
             journal.adopted.remove(path);
         }
@@ -79,6 +80,10 @@ fn take_over(
         OperationRecordKind::Metadata { .. } => return take_over_metadata(journal, tx, record),
     };
     journal.modes.remove(target);
+    journal.changed_objects.remove(target);
+    if record.copy_of.is_none() {
+        journal.user_written.remove(target);
+    }
     if record.copy_of.is_some() {
         journal.originals.remove(target);
         let attributes = record.attributes.map(|them| (target.clone(), them));
@@ -131,8 +136,15 @@ fn take_over_metadata(
         before,
         after,
         chown,
+        object,
     } = &record.kind
     {
+        if let Some(object) = object {
+            journal.changed_objects.insert(target.clone(), *object);
+        }
+        if was_users(&record.kind) {
+            journal.user_written.insert(target.clone());
+        }
         if let Some(slot) = original {
             keep_original(journal, tx, target, slot)?;
         }
@@ -265,6 +277,42 @@ pub fn modes(journal: &Journal) -> BTreeMap<AbsPath, Attributes> {
                 all.extend(copied.map(|them| (target.clone(), them)));
             }
             _ => {}
+        }
+    }
+    all
+}
+
+/// Returns the files that a user could write while a config set their owner, including open transactions.
+pub fn user_written(journal: &Journal) -> BTreeSet<AbsPath> {
+    let mut all = journal.user_written.clone();
+    for record in journal.transactions.iter().flat_map(|tx| &tx.operations) {
+        if was_users(&record.kind) {
+            all.insert(record.target.clone());
+        }
+    }
+    all
+}
+
+/// Whether the operation sets the owner of a file that belongs to another user than root before or after it.
+fn was_users(kind: &OperationRecordKind) -> bool {
+    matches!(
+        kind,
+        OperationRecordKind::Metadata { file: true, chown: true, before, after, .. }
+            if before.1 != 0 || after.1 != 0
+    )
+}
+
+/// Returns the objects whose mode or owner was changed in place where others than root may exchange objects,
+/// including open transactions.
+pub fn changed_objects(journal: &Journal) -> BTreeMap<AbsPath, ObjectIdentity> {
+    let mut all = journal.changed_objects.clone();
+    for record in journal.transactions.iter().flat_map(|tx| &tx.operations) {
+        if let OperationRecordKind::Metadata {
+            object: Some(object),
+            ..
+        } = &record.kind
+        {
+            all.insert(record.target.clone(), *object);
         }
     }
     all

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{
     TransactionError, backups,
     commit::loses_lists,
-    finalize::{modes, originals},
+    finalize::{changed_objects, modes, originals},
     kind_name, mount_point_dirs, object_at,
     ownership::{is_ours, ours_below, released},
     staging_dirs::StagingDirs,
@@ -19,8 +19,10 @@ use crate::journal::{
     NestedObject, OperationRecord, OperationRecordKind, Transaction, TransactionState,
 };
 use machinist_base::abs_path::AbsPath;
-use machinist_plan::{Attributes, Edit, NewObject, NodeKind, Operation, OperationKind, Plan};
-use machinist_rootfs::{FileKind, Root};
+use machinist_plan::{
+    Attributes, Edit, NewObject, NodeKind, Operation, OperationKind, Plan, discloses,
+};
+use machinist_rootfs::{DirectoryControl, FileKind, ObjectIdentity, Root, Stat};
 
 /// The input for an intent.
 #[expect(
@@ -356,6 +358,7 @@ fn metadata(
         (stat.uid, stat.gid)
     };
     let file = stat.kind == FileKind::File;
+    let object = exposed_object(root, journal, &target, (&stat, (wanted.mode, owner)))?;
     // A file needs no staging, but its file system must be synced.
     let staging = match file {
         true => places.staging_for(&target)?,
@@ -368,6 +371,7 @@ fn metadata(
         chown,
         original: (!file && !is_ours(journal, &target)).then_some(slot),
         file,
+        object,
     };
     let lists = match loses_lists(&kind) {
         true => root.access_lists(&target)?,
@@ -375,6 +379,32 @@ fn metadata(
     };
     let record = plain(target, kind);
     Ok(OperationRecord { lists, ..record })
+}
+
+/// Returns the identity of an object that other users than root could exchange for another one. The plan has judged
+/// the object that it saw; another one may be there now.
+fn exposed_object(
+    root: &Root,
+    journal: &Journal,
+    target: &AbsPath,
+    (stat, (mode, (uid, gid))): (&Stat, (u32, (u32, u32))),
+) -> Result<Option<ObjectIdentity>, TransactionError> {
+    if root.walk(target)?.control == DirectoryControl::Root {
+        return Ok(None);
+    }
+    let now = Attributes {
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+    };
+    let directory = stat.kind == FileKind::Directory;
+    let known = changed_objects(journal).get(target) == Some(&stat.identity);
+    match !known && discloses(now, Attributes { mode, uid, gid }, directory) {
+        true => Err(TransactionError::Changed {
+            target: target.clone(),
+        }),
+        false => Ok(Some(stat.identity)),
+    }
 }
 
 /// Returns the requested owner if it cannot be set. A hard link has the owner of its file.

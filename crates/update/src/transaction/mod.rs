@@ -35,7 +35,7 @@ mod three_step_swap;
 pub use adopted_originals::{copy_original, take_original};
 pub use cleanup::{RestoredOriginal, clean_up, release};
 pub use commit::commit;
-pub use finalize::{finish, labels, modes, originals};
+pub use finalize::{changed_objects, finish, labels, modes, originals, user_written};
 pub use intent::{TransactionIntent, begin};
 pub use mount_point_dirs::is_holder_name;
 pub use ownership::owned_files;

@@ -60,6 +60,7 @@ pub(super) fn operation_progress(
             after,
             chown,
             file,
+            object,
             ..
         } => {
             let kind = if *file {
@@ -70,6 +71,9 @@ pub(super) fn operation_progress(
             let Some(stat) = root.stat(&record.target)?.filter(|stat| stat.kind == kind) else {
                 return Ok(OperationProgress::Foreign);
             };
+            if object.is_some_and(|object| object != stat.identity) {
+                return Ok(OperationProgress::Foreign);
+            }
             let now = (stat.mode, stat.uid, stat.gid);
             let same = |want: &(u32, u32, u32)| {
                 now.0 == want.0 && (!chown || (now.1, now.2) == (want.1, want.2))

@@ -259,6 +259,7 @@ fn reclaim(
             after,
             chown,
             file,
+            object,
             ..
         } = &record.kind
         else {
@@ -269,10 +270,10 @@ fn reclaim(
         } else {
             FileKind::Directory
         };
-        if root
-            .stat(&record.target)?
-            .is_some_and(|stat| stat.kind == kind)
-        {
+        let same = |stat: &machinist_rootfs::Stat| {
+            stat.kind == kind && object.is_none_or(|object| object == stat.identity)
+        };
+        if root.stat(&record.target)?.as_ref().is_some_and(same) {
             bring_lists_back(root, record)?;
             let before = attributes_before(*before, *after, (*chown, *file));
             set_attributes(root, &record.target, before, (*chown, *file))?;

@@ -118,6 +118,15 @@ impl ObjectObserver<'_> {
         users.collect()
     }
 
+    /// Returns the paths whose parent directories others than root may change.
+    pub(in crate::observe) fn exposed_paths(&self) -> BTreeSet<AbsPath> {
+        let exposed = self
+            .controlled
+            .iter()
+            .filter(|(_, control)| **control != DirectoryControl::Root);
+        exposed.map(|(path, _)| path.clone()).collect()
+    }
+
     /// Returns the reasons why some of these paths may not be modified.
     pub(in crate::observe) fn barred(&self, located: &LocatedPaths) -> BTreeMap<AbsPath, String> {
         let mut barred = located.barred.clone();
