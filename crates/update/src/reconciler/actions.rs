@@ -15,7 +15,7 @@ use machinist_plan::ActionKind;
 /// connection itself waits for the bus.
 const MAX_ACTION_RETRIES: u32 = 3;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Carries out the remaining actions. Returns `None` on a stop; the journal has the progress.
     pub(super) async fn act(
         &mut self,
@@ -119,7 +119,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         };
         self.set_action(index, started);
         self.save().await?;
-        let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
+        let (limit, settle) = self.options.job_limits();
         let acted = match action.kind {
             ActionKind::DaemonReload => self.run_responsive(services.daemon_reload()).await,
             kind => {

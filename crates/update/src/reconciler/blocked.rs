@@ -8,7 +8,7 @@ use crate::{
 };
 use machinist_base::{digest::Digest, reason::Reason};
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns whether the machine is unchanged by the desired config and no change is about to happen.
     pub(super) fn is_blocked(&self) -> bool {
         let begun = !self.journal.transactions.is_empty() || self.phase == Phase::Staging;

@@ -2,10 +2,9 @@
 
 use std::future::Future;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{RETRY_BACKOFF, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError};
+use super::{RETRY_BACKOFF, Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     journal::{Direction, Journal, TransactionState},
     phase::{Phase, PhaseEvent},
@@ -13,7 +12,7 @@ use crate::{
     store::StateStore,
 };
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Waits for the next event. Returns `None` on a stop.
     pub(super) async fn wait(
         &mut self,
@@ -30,7 +29,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         }
         let retry = self.retry_after();
         let mut window = self.window_due();
-        let mut tick = tokio::time::interval(self.audience.tick());
+        let mut tick = tokio::time::interval(self.hooks.tick());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(None),
@@ -63,31 +62,28 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     window = self.window_due();
                 }
                 // Safe to drop, both: ticks recur, and a probe stays pending.
-                _ = tick.tick() => self.audience.record_beat(),
-                () = self.audience.probe_requested() => self.audience.record_beat(),
+                _ = tick.tick() => self.hooks.record_beat(),
+                () = self.hooks.probe_requested() => self.hooks.record_beat(),
                 // Safe to drop: a change that is missed here is still marked unseen.
-                conduct = changed(&mut self.conducts) => {
-                    self.conduct = conduct;
-                    match self.phase {
-                        Phase::RebootPending => return Ok(Some(PhaseEvent::Retry)),
-                        Phase::Waiting => return Ok(Some(self.reconsider())),
-                        _ => {}
-                    }
-                }
+                () = self.options.changed() => match self.phase {
+                    Phase::RebootPending => return Ok(Some(PhaseEvent::Retry)),
+                    Phase::Waiting => return Ok(Some(self.reconsider())),
+                    _ => {}
+                },
             }
         }
     }
 
     /// Runs a future that may take long, and answers liveness probes meanwhile.
     pub(super) async fn run_responsive<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut tick = tokio::time::interval(self.audience.tick());
+        let mut tick = tokio::time::interval(self.hooks.tick());
         tokio::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return done,
                 // Safe to drop, both: ticks recur, and a probe stays pending.
-                _ = tick.tick() => self.audience.record_beat(),
-                () = self.audience.probe_requested() => self.audience.record_beat(),
+                _ = tick.tick() => self.hooks.record_beat(),
+                () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         }
     }
@@ -130,16 +126,6 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         );
         (retryable && self.phase == Phase::Failed).then(|| tokio::time::Instant::now() + wait)
     }
-}
-
-/// Returns the next settings; waits forever if there are none.
-async fn changed(conducts: &mut Option<watch::Receiver<ReconcilerOptions>>) -> ReconcilerOptions {
-    if let Some(conducts) = conducts
-        && conducts.changed().await.is_ok()
-    {
-        return conducts.borrow_and_update().clone();
-    }
-    std::future::pending().await
 }
 
 /// Sleeps until `then`; sleeps forever if it is `None`.

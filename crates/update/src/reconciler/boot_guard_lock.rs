@@ -8,8 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::{
-    DesiredConfig, RebootPolicy, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError,
-    UpdateReport,
+    DesiredConfig, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError, UpdateReport,
     blocking::sleep_until,
     state_errors::{self, StateOpen, StateRecovery},
 };
@@ -40,21 +39,21 @@ impl UpdateError {
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Works like [`Reconciler::new`], for the agent: while the guard judges the boot, it shows the guard's progress,
     /// and takes the lock afterwards.
     pub async fn new_with_guard(
         root: &Root,
         services: Option<S>,
-        audience: A,
-        conduct: ReconcilerOptions,
+        hooks: H,
+        options: ReconcilerOptions,
         desired: watch::Receiver<DesiredConfig>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
         let mut ended = 0;
         let opened = loop {
             match look(root)? {
                 LockAttempt::Free(opened) => break *opened,
-                LockAttempt::Held { journal, due, .. } if due && conduct.capabilities.live => {
+                LockAttempt::Held { journal, due, .. } if due && options.capabilities.live => {
                     break StateOpen {
                         store: None,
                         journal: *journal,
@@ -63,7 +62,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                 }
                 // An offline root has no guard.
                 LockAttempt::Held { lock, .. }
-                    if ended == MAX_ENDING_CHECKS || !conduct.capabilities.live =>
+                    if ended == MAX_ENDING_CHECKS || !options.capabilities.live =>
                 {
                     return Err(StoreError::Locked { lock }.into());
                 }
@@ -71,7 +70,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             }
             tokio::time::sleep(LOCK_CHECK_INTERVAL).await;
         };
-        Ok(Self::of(root, opened, services, audience, conduct, desired))
+        Ok(Self::of(root, opened, services, hooks, options, desired))
     }
 
     /// Shows the journal's state until the lock is free. Returns false on a stop.
@@ -157,7 +156,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                         continue;
                     }
                 },
-                Some(PhaseEffect::Reboot) if self.conduct.reboot != RebootPolicy::Auto => {
+                Some(PhaseEffect::Reboot) if self.options.leaves_reboots_to_operators() => {
                     tracing::warn!("reboot required; reboot manually (update.reboot)");
                     break;
                 }

@@ -10,7 +10,7 @@ use crate::{
 };
 use machinist_base::reason::Reason;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn commit(&mut self) -> Result<PhaseEvent, UpdateError> {
         let held = self.hold_off_shutdown().await;
         let committed = self.blocking(commit).await?;

@@ -9,7 +9,7 @@ use crate::{
     service_port::Services,
 };
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Renames the update in progress to the desired name.
     ///
     /// The journal stores the new name with its next record. After a restart before that, the journal has the old

@@ -31,7 +31,7 @@ const HOLDER_CHECK_BACKOFF: Backoff =
 /// Result of a wait in this file: `None` to continue, else the event for the loop.
 type WaitEnd = Option<Option<PhaseEvent>>;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns the state of device allocation at the start of this process.
     pub(super) fn initial_device_users(&self) -> DeviceUsers {
         let cordon = self.journal.cordon.as_ref();
@@ -52,7 +52,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         ) else {
             return;
         };
-        let counts = self.audience.allocatable();
+        let counts = self.hooks.allocatable();
         // The holders are only informative; an update does not depend on them.
         let holders = self.run_responsive(node.holders()).await.ok().flatten();
         if let Some(cordon) = &mut self.journal.cordon {
@@ -184,7 +184,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                 unit,
                 "stopping {unit}: it uses a device that the update needs"
             );
-            let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
+            let (limit, settle) = self.options.job_limits();
             let stopping = services.act(ActionKind::Stop, unit, limit, settle);
             let stopped = tokio::select! {
                 // The job continues; the next start finds the unit in the journal.
@@ -241,7 +241,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let Some(services) = self.services.as_ref() else {
             return;
         };
-        let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
+        let (limit, settle) = self.options.job_limits();
         let started = async {
             let facts = facts(&**services, unit).await?;
             let gone = matches!(facts.load.as_deref(), Some("not-found" | "masked"));

@@ -26,7 +26,7 @@ const SPENT_TIME_SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a stopped drain may take to report its final progress.
 const FINAL_PROGRESS_TIMEOUT: Duration = Duration::from_millis(200);
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Enables draining for updates that need it. Must be called before [`Reconciler::run`].
     #[must_use]
     pub fn on_node(mut self, node: Arc<dyn NodePort>) -> Self {
@@ -142,7 +142,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let drain = node.drain(order);
         let mut drain = std::pin::pin!(drain);
         let mut written = Instant::now();
-        let mut tick = tokio::time::interval(self.audience.tick());
+        let mut tick = tokio::time::interval(self.hooks.tick());
         let mut ended = false;
         let event = loop {
             tokio::select! {
@@ -173,8 +173,8 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     }
                 }
                 // Safe to drop, both: ticks recur, and a probe stays pending.
-                _ = tick.tick() => self.audience.record_beat(),
-                () = self.audience.probe_requested() => self.audience.record_beat(),
+                _ = tick.tick() => self.hooks.record_beat(),
+                () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         };
         over.cancel();

@@ -48,7 +48,7 @@ impl RepairLog {
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Begins the repair of the next drifted path, if there is one.
     pub(super) fn next_repair(&mut self) -> Option<PhaseEvent> {
         // Any other desired config comes first, and repairs drift on its way.
@@ -70,7 +70,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         };
         drifted.sort_by_key(|path| is_hard(path).unwrap_or(false));
         for path in drifted {
-            if self.conduct.drift.act(&path) != DriftAction::Repair {
+            if self.options.current().drift.act(&path) != DriftAction::Repair {
                 continue;
             }
             match self.repairs.due(&path, now) {

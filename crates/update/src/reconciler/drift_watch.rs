@@ -168,7 +168,7 @@ async fn next(watch: &mut Option<Watch>) -> Result<Vec<WatchEvent>, RootError> {
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Watches the paths of the base, and checks all of them once if the base is new.
     pub(super) async fn arm_drift(&mut self) -> Result<(), UpdateError> {
         let base = self.journal.base.as_ref().map(|base| base.digest);
@@ -187,13 +187,14 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             self.drift.full_pass = None;
             return Ok(());
         }
-        let capabilities = self.conduct.capabilities;
+        let capabilities = self.options.current().capabilities;
         let anew = !matches!(touched, DirtyPaths::Armed);
         let only = match touched {
             DirtyPaths::Some(paths) if paths.is_empty() => return Ok(()),
             DirtyPaths::Some(paths) => Some(paths),
             DirtyPaths::Armed | DirtyPaths::All => {
-                self.drift.full_pass = Some(tokio::time::Instant::now() + self.conduct.full_pass);
+                self.drift.full_pass =
+                    Some(tokio::time::Instant::now() + self.options.current().full_pass);
                 let Journal {
                     owned,
                     adopted,
@@ -274,7 +275,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             .collect();
         let shown = found
             .into_iter()
-            .filter(|drift| self.conduct.drift.act(&drift.path) != DriftAction::Ignore);
+            .filter(|drift| self.options.current().drift.act(&drift.path) != DriftAction::Ignore);
         now.extend(shown.map(|drift| (drift.path.clone(), drift)));
         for (path, drift) in &now {
             if before.get(path) != Some(drift) {

@@ -45,7 +45,7 @@ pub(super) enum HealthOutcome {
 /// The invocation ID of each service; `None` if it is unknown.
 type InvocationIds = BTreeMap<String, Option<String>>;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns the state that the machine must reach again after the update; `None` for an offline root.
     pub(super) async fn machine_before(&self) -> Option<MachineBefore> {
         let services = self.services.clone()?;
@@ -60,7 +60,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             MachineBefore {
                 up: startup.is_ok_and(|startup| startup == StartupState::Finished),
                 running: running.map(|(unit, _)| unit).collect(),
-                gateways: self.audience.gateways().await,
+                gateways: self.hooks.gateways().await,
             }
         };
         Some(self.run_responsive(look).await)
@@ -76,8 +76,8 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             return Ok(HealthOutcome::Well);
         };
         let booted = self.has_booted();
-        let mut limit = self.conduct.verify_timeout;
-        let mut steady = self.conduct.settle * STABLE_SETTLE_FACTOR;
+        let mut limit = self.options.current().verify_timeout;
+        let mut steady = self.options.current().settle * STABLE_SETTLE_FACTOR;
         if !booted {
             (limit, steady) = (limit.min(NO_REBOOT_HEALTH_TIMEOUT), Duration::ZERO);
         }
@@ -151,7 +151,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             services: facts.into_iter().filter_map(state).collect(),
             gateways: match before.gateways.is_empty() {
                 true => before.gateways.clone(),
-                false => self.audience.gateways().await,
+                false => self.hooks.gateways().await,
             },
             missing_arguments: self.missing_arguments(),
         };

@@ -7,7 +7,7 @@ use crate::{recovery_installer::RecoveryInstaller, service_port::Services};
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_ignition::Refusal;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Enables installation of the recovery units before each plan, if `host` is given.
     #[must_use]
     pub fn with_recovery_install(mut self, host: Option<Arc<dyn RecoveryInstaller>>) -> Self {

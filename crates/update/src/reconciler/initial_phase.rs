@@ -7,7 +7,7 @@ use crate::{
     service_port::Services,
 };
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Fills in the current boot for commits whose boot was unknown. In the worst case this causes one more reboot;
     /// without it, no boot could ever be proven to be a later one.
     pub(super) fn record_boots(&mut self) {

@@ -20,6 +20,7 @@ mod initial_phase;
 mod node_call_retry;
 mod operator_requests;
 mod options;
+mod options_watch;
 mod planning;
 mod reboot;
 mod rollback;
@@ -50,6 +51,7 @@ pub use options::{
     BlockReason, DesiredConfig, DriftAction, DriftHandling, RebootPolicy, ReconcilerHooks,
     ReconcilerOptions, TICK_INTERVAL,
 };
+use options_watch::OptionsWatch;
 use state_errors::{StateOpen, StateRecovery};
 pub use update_report::{BlockedUpdate, UpdateConfigState, UpdateReport};
 
@@ -74,7 +76,7 @@ pub enum UpdateError {
 }
 
 /// The reconciler of one root.
-pub struct Reconciler<S, A> {
+pub struct Reconciler<S, H> {
     root: Root,
     /// `None` while the state directory cannot be opened, or while the guard judges the boot.
     store: Option<Arc<StateStore>>,
@@ -89,10 +91,8 @@ pub struct Reconciler<S, A> {
     not_brought: Option<String>,
     /// Progress of the current drain.
     draining: DrainProgress,
-    audience: Arc<A>,
-    conduct: ReconcilerOptions,
-    /// Changes of the settings; `None` if they do not change.
-    conducts: Option<watch::Receiver<ReconcilerOptions>>,
+    hooks: Arc<H>,
+    options: OptionsWatch,
     desired: watch::Receiver<DesiredConfig>,
     /// Counter of operator requests; `None` if there is no source of requests.
     words: Option<watch::Receiver<u64>>,
@@ -125,42 +125,42 @@ pub struct Reconciler<S, A> {
     next: Option<PhaseEffect>,
 }
 
-impl<S, A> std::fmt::Debug for Reconciler<S, A> {
+impl<S, H> std::fmt::Debug for Reconciler<S, H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Updater")
+        f.debug_struct("Reconciler")
             .field("root", &self.root)
             .field("phase", &self.phase)
             .finish()
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Takes the lock, recovers from a crash, and publishes the state.
     ///
     /// `services` is `None` for an offline root. Blocks. No effect runs before [`Reconciler::run`].
     pub fn new(
         root: &Root,
         services: Option<S>,
-        audience: A,
-        conduct: ReconcilerOptions,
+        hooks: H,
+        options: ReconcilerOptions,
         desired: watch::Receiver<DesiredConfig>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
         let opened = state_errors::open(root, None)?;
-        Ok(Self::of(root, opened, services, audience, conduct, desired))
+        Ok(Self::of(root, opened, services, hooks, options, desired))
     }
 
     fn of(
         root: &Root,
         opened: StateOpen,
         services: Option<S>,
-        audience: A,
-        conduct: ReconcilerOptions,
+        hooks: H,
+        options: ReconcilerOptions,
         desired: watch::Receiver<DesiredConfig>,
     ) -> (Self, watch::Receiver<Arc<UpdateReport>>) {
         let (report, reports) = watch::channel(Arc::new(UpdateReport::default()));
         let open = opened.journal.top();
         let cautions = open.map(|tx| (tx.to.digest, tx.warnings.clone()));
-        let mut updater = Self {
+        let mut reconciler = Self {
             root: root.clone(),
             store: opened.store,
             journal: opened.journal,
@@ -169,9 +169,8 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             host: None,
             not_brought: None,
             draining: DrainProgress::default(),
-            audience: Arc::new(audience),
-            conduct,
-            conducts: None,
+            hooks: Arc::new(hooks),
+            options: OptionsWatch::fixed(options),
             desired,
             words: None,
             heard: 0,
@@ -192,18 +191,18 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             next: None,
         };
         // Published before the loop starts, so that readers get the correct state meanwhile.
-        match updater.is_guard_active() {
-            true => updater.phase = boot_guard_lock::shown_phase(&updater.journal),
-            false => updater.next = updater.resume(),
+        match reconciler.is_guard_active() {
+            true => reconciler.phase = boot_guard_lock::shown_phase(&reconciler.journal),
+            false => reconciler.next = reconciler.resume(),
         }
-        updater.publish();
-        (updater, reports)
+        reconciler.publish();
+        (reconciler, reports)
     }
 
-    /// Follows changes of the settings; a change applies from the next step on.
+    /// Watches the options for changes; a change applies from the next step on.
     #[must_use]
-    pub fn following(mut self, conducts: watch::Receiver<ReconcilerOptions>) -> Self {
-        self.conducts = Some(conducts);
+    pub fn watch_options(mut self, changes: watch::Receiver<ReconcilerOptions>) -> Self {
+        self.options.follow(changes);
         self
     }
 
@@ -252,7 +251,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let mut looked = self.trouble.is_some();
         loop {
             let effect = match next.take() {
-                Some(PhaseEffect::Reboot) if self.conduct.reboot != RebootPolicy::Auto => {
+                Some(PhaseEffect::Reboot) if self.options.leaves_reboots_to_operators() => {
                     let Some(event) = self.event_for_desired() else {
                         break;
                     };
@@ -293,9 +292,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         effect: PhaseEffect,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        if let Some(conducts) = &mut self.conducts {
-            self.conduct = conducts.borrow_and_update().clone();
-        }
+        self.options.refresh();
         let event = match effect {
             PhaseEffect::Plan => self.plan().await?,
             PhaseEffect::AwaitRelease => return self.await_release(stop).await,

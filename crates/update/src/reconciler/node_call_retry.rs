@@ -38,7 +38,7 @@ impl<T> NodeCallResult<T> {
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Checks the cluster before a reboot. Evicts pods that were scheduled in the meantime. Returns `None` if the
     /// reboot may proceed.
     pub(super) async fn permit_reboot(
@@ -86,7 +86,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             let waited = away.map_or(Duration::ZERO, |away| away.elapsed());
             match node.is_control_plane() {
                 // The outage may be a lost quorum, of which this machine is a member.
-                true if waited >= self.conduct.verify_timeout => {
+                true if waited >= self.options.current().verify_timeout => {
                     self.failed(&refused, refused.reason, false);
                     return Ok(Some(Some(PhaseEvent::Withdrawn)));
                 }

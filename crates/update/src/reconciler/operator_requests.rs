@@ -15,7 +15,7 @@ use machinist_base::{digest::Digest, maintenance_window};
 /// Maximum time before the clock is checked again while a maintenance window is closed.
 const MAX_CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(600);
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Subscribes to operator requests. The sender increments the number together with a change of the desired
     /// config, so that both are seen together.
     #[must_use]
@@ -81,7 +81,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         }
         let now = Timestamp::now();
         let from = self.earliest.map_or(now, |earliest| earliest.max(now));
-        match self.conduct.windows.state(from) {
+        match self.options.current().windows.state(from) {
             maintenance_window::WindowState::Open => (from > now).then_some(from),
             maintenance_window::WindowState::Closed { opens } => Some(opens),
         }
@@ -89,7 +89,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Returns whether only the cluster delays the planned update.
     pub(super) fn waits_for_the_cluster(&self) -> bool {
-        let windows = self.conduct.windows.state(Timestamp::now());
+        let windows = self.options.current().windows.state(Timestamp::now());
         self.earliest.is_some()
             && windows == maintenance_window::WindowState::Open
             && self.closed_until().is_some()
@@ -110,7 +110,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Returns whether a needed reboot may be requested now.
     pub(super) fn may_reboot(&self) -> bool {
-        match self.conduct.reboot {
+        match self.options.current().reboot {
             RebootPolicy::Auto => true,
             RebootPolicy::Ask => self.released.is_some(),
             RebootPolicy::Never => false,

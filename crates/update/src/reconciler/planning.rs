@@ -107,7 +107,7 @@ fn take_on(
     store.forget_configs(journal)
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn plan(&mut self) -> Result<PhaseEvent, UpdateError> {
         let (to, digest) = match self.take_request().0 {
             DesiredConfig::Barred(..) if self.journal.transactions.is_empty() => {
@@ -194,8 +194,8 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         &mut self,
         to: &Arc<MachineConfig>,
     ) -> Result<Option<PlanResult>, UpdateError> {
-        let policies = Arc::clone(&self.conduct.policies);
-        let capabilities = self.conduct.capabilities;
+        let policies = Arc::clone(&self.options.current().policies);
+        let capabilities = self.options.current().capabilities;
         let units = match self.services.clone() {
             None => Ok(None),
             Some(services) => {
@@ -282,10 +282,10 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let Some(planned) = self.planned.take() else {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
-        let audience = Arc::clone(&self.audience);
+        let hooks = Arc::clone(&self.hooks);
         let asked = tokio::task::spawn_blocking(move || {
             let mut planned = planned;
-            let approved = audience.approve(&planned.plan);
+            let approved = hooks.approve(&planned.plan);
             planned.plan.changes = Vec::new();
             (approved, planned)
         });

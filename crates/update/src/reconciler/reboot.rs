@@ -51,7 +51,7 @@ struct RebootAttempt {
     before: u32,
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Requests the reboot. Returns on a changed desired config, on a failure, or with `None` on a stop; if it
     /// succeeds, the process ends with the machine.
     pub(super) async fn reboot(
@@ -139,7 +139,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         tokio::select! {
             // Expected: systemd stops this process during the shutdown.
             () = stop.cancelled() => None,
-            error = self.run_responsive(services.reboot_over(self.conduct.reboot_timeout)) => {
+            error = self.run_responsive(services.reboot_over(self.options.current().reboot_timeout)) => {
                 Some((error, true))
             }
         }

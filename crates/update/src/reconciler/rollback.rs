@@ -27,7 +27,7 @@ struct RollbackStuckError {
     source: TransactionError,
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn undo(
         &mut self,
         stop: &CancellationToken,
@@ -120,7 +120,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             machinist_plan::in_order(begun.map(|action| (action.kind, action.unit.clone())));
         for (kind, unit) in begun {
             let unit = unit.unwrap_or_default();
-            let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
+            let (limit, settle) = self.options.job_limits();
             let once = async || match kind {
                 ActionKind::DaemonReload => services.daemon_reload().await,
                 ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot => Ok(()),

@@ -30,7 +30,7 @@ const MAX_REPLANS: u32 = 3;
 #[error("the machine changed three times between planning and staging")]
 struct ReplanLimitError;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn stage(
         &mut self,
         stop: &CancellationToken,
@@ -48,14 +48,14 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let withheld = lent.is_some();
         let devices = match lent {
             Some(lent) => lent.counts.clone(),
-            None => self.audience.allocatable(),
+            None => self.hooks.allocatable(),
         };
         // The state that an unverified update has left is no reference for the next one.
         let before = match self.journal.transactions.is_empty() {
             true => Some((self.machine_before().await, failed_units)),
             false => None,
         };
-        let Capabilities { live, chown, .. } = self.conduct.capabilities;
+        let Capabilities { live, chown, .. } = self.options.current().capabilities;
         let flag = Arc::new(AbortFlag::new(false));
         let raised = tokio::spawn(raise(Arc::clone(&flag), stop.clone()));
         let (staged, planned) = self

@@ -89,7 +89,7 @@ impl StateError {
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Records an error of the state directory. Work that was done and could not be recorded is detected on the
     /// disk later, as after a crash. A lost task ends the loop.
     pub(super) fn record_state_error(&mut self, error: UpdateError) -> Result<(), UpdateError> {

@@ -110,7 +110,7 @@ impl UpdateReport {
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) fn publish(&self) {
         let boot = self.boot_id();
         let top = self.journal.top();
@@ -202,7 +202,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Returns the boot ID; `None` for an offline root, or if it cannot be read.
     pub(super) fn boot_id(&self) -> Option<String> {
-        if !self.conduct.capabilities.live {
+        if !self.options.is_live() {
             return None;
         }
         store::boot_id(&self.root).ok().flatten()

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError, health_check::HealthOutcome};
+use super::{Reconciler, ReconcilerHooks, UpdateError, health_check::HealthOutcome};
 use crate::{
     boot_health::{self, Regression},
     crash_recovery,
@@ -31,7 +31,7 @@ struct StaleBootError;
 #[error("the machine's health is worse than before: {}", boot_health::sentence(.0))]
 struct HealthRegressedError(Vec<Regression>);
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Waits until the machine is healthy, then checks the disk once. Returns `None` on a stop.
     pub(super) async fn verify(
         &mut self,
@@ -57,9 +57,9 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     fn unwell(&mut self, faults: Vec<Regression>) -> PhaseEvent {
         let boots = self.journal.transactions.iter().map(|tx| tx.boots).max();
         let boots = boots.unwrap_or_default();
-        let more = boots < self.conduct.boot_attempts && self.has_booted();
+        let more = boots < self.options.current().boot_attempts && self.has_booted();
         let error = HealthRegressedError(faults);
-        if !more || self.conduct.reboot != RebootPolicy::Auto {
+        if !more || self.options.leaves_reboots_to_operators() {
             self.failed(&error, Reason::HealthRegressed, false);
             return PhaseEvent::StepFailed;
         }
@@ -76,7 +76,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     async fn check_disk(&mut self) -> Result<PhaseEvent, UpdateError> {
         self.keep_desired().await?;
-        let capabilities = self.conduct.capabilities;
+        let capabilities = self.options.current().capabilities;
         // A repair concerns only its own path.
         let only = self.repair.clone().map(|path| BTreeSet::from([path]));
         match self
