@@ -12,7 +12,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns whether the machine is unchanged by the desired config and no change is about to happen.
     pub(super) fn is_blocked(&self) -> bool {
         let begun = !self.journal.transactions.is_empty() || self.phase == Phase::Staging;
-        !begun && !self.desired_is_base()
+        !begun && !self.is_base_desired()
     }
 
     /// Returns the event that the bar causes in the current phase.

@@ -122,7 +122,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     fn show(&mut self, journal: Journal) {
         let phase = shown_phase(&journal);
-        let wanted = self.desired.borrow().config().map(|(_, digest)| digest);
+        let wanted = self.desired.digest();
         let shown = self
             .report
             .borrow()

@@ -15,7 +15,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// The journal stores the new name with its next record. After a restart before that, the journal has the old
     /// name, and it is renamed again.
     pub(super) fn rename_update(&mut self) {
-        let desired = self.desired.borrow().clone();
+        let desired = self.desired.current();
         let Some((config, digest)) = desired.config() else {
             return;
         };
@@ -38,7 +38,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Renames the base if it has the same content as the desired config.
     pub(super) async fn rename_base(&mut self) -> Result<(), UpdateError> {
         // While the desired config is barred, nothing is changed, not even the name.
-        let DesiredConfig::Config(config, digest) = self.desired.borrow().clone() else {
+        let DesiredConfig::Config(config, digest) = self.desired.current() else {
             return Ok(());
         };
         let name = ConfigName::new(config.name.clone(), digest);

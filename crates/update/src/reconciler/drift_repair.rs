@@ -53,8 +53,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) fn next_repair(&mut self) -> Option<PhaseEvent> {
         // Any other desired config comes first, and repairs drift on its way.
         let idle = self.phase == Phase::Idle && self.journal.transactions.is_empty();
-        let barred = self.desired.borrow().block_reason().is_some();
-        if !idle || barred || !self.desired_is_base() {
+        let blocked = self.desired.is_blocked();
+        if !idle || blocked || !self.is_base_desired() {
             return None;
         }
         let now = Instant::now();
@@ -63,7 +63,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let safe = found.filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
         let mut drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
         // A file comes before its hard links.
-        let desired = self.desired.borrow().clone();
+        let desired = self.desired.current();
         let is_hard = |path: &AbsPath| {
             let (config, _) = desired.config()?;
             Some(config.links.get(path)?.hard)

@@ -5,9 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    DesiredConfig, DriftAction, Reconciler, ReconcilerHooks, UpdateError, blocking::sleep_until,
-};
+use super::{DriftAction, Reconciler, ReconcilerHooks, UpdateError, blocking::sleep_until};
 use crate::{
     cache::ObservationCache, journal::Journal, observe_and_plan, phase::Phase,
     service_port::Services, transaction,
@@ -245,7 +243,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Records that the stored copy of the config is lost. The config source may still have it, so it is read
     /// first.
     fn note_lost(&mut self, error: &observe_and_plan::LookError) {
-        if self.phase == Phase::Idle && !matches!(*self.desired.borrow(), DesiredConfig::Unknown) {
+        if self.phase == Phase::Idle && self.desired.is_known() {
             self.failed(error, error.reason(), error.is_retryable());
             self.enter(Phase::Failed);
         }

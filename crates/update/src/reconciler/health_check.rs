@@ -110,8 +110,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 // Safe to drop: the next check is due in any case.
                 () = self.run_responsive(tokio::time::sleep(CHECK_INTERVAL)) => {}
             }
-            let changed = self.desired.has_changed().unwrap_or(false);
-            if changed && let Some(event) = self.event_for_desired() {
+            if self.desired.has_changed()
+                && let Some(event) = self.event_for_desired()
+            {
                 return Ok(HealthOutcome::Event(event));
             }
         }

@@ -10,6 +10,7 @@ mod blocking;
 mod boot_guard_lock;
 mod commit;
 mod config_rename;
+mod desired_config_watch;
 mod devices;
 mod drain;
 mod drift_repair;
@@ -45,6 +46,7 @@ use super::{
     service_port::Services,
     store::{StateStore, StoreError},
 };
+use desired_config_watch::DesiredConfigWatch;
 use machinist_base::{abs_path::AbsPath, backoff::Backoff, digest::Digest, reason::Reason};
 use machinist_rootfs::Root;
 pub use options::{
@@ -93,14 +95,7 @@ pub struct Reconciler<S, H> {
     draining: DrainProgress,
     hooks: Arc<H>,
     options: OptionsWatch,
-    desired: watch::Receiver<DesiredConfig>,
-    /// Counter of operator requests; `None` if there is no source of requests.
-    words: Option<watch::Receiver<u64>>,
-    /// The last request that was received.
-    heard: u64,
-    /// The config that an operator requested: it does not wait for maintenance windows, and its reboot counts as
-    /// approved.
-    released: Option<Digest>,
+    desired: DesiredConfigWatch,
     /// The earliest time at which the cluster allows an update to begin, as last returned.
     earliest: Option<Timestamp>,
     report: watch::Sender<Arc<UpdateReport>>,
@@ -171,10 +166,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             draining: DrainProgress::default(),
             hooks: Arc::new(hooks),
             options: OptionsWatch::fixed(options),
-            desired,
-            words: None,
-            heard: 0,
-            released: None,
+            desired: DesiredConfigWatch::new(desired),
             earliest: None,
             report,
             phase: Phase::Idle,

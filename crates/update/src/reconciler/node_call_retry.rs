@@ -194,7 +194,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(node) = self.node.clone() else {
             return Ok(NodeCallResult::Event(PhaseEvent::Withdrawn));
         };
-        let mut desired = self.desired.clone();
+        let mut desired = self.desired.receiver();
         for attempt in 0.. {
             // Each arm may be dropped, because the request can be repeated.
             let asked = tokio::select! {

@@ -10,36 +10,27 @@ use crate::{
     phase::{Phase, PhaseEvent},
     service_port::Services,
 };
-use machinist_base::{digest::Digest, maintenance_window};
+use machinist_base::maintenance_window;
 
 /// Maximum time before the clock is checked again while a maintenance window is closed.
 const MAX_CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(600);
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Subscribes to operator requests. The sender increments the number together with a change of the desired
-    /// config, so that both are seen together.
+    /// config, so that both are received together.
     #[must_use]
-    pub fn with_operator_requests(mut self, words: watch::Receiver<u64>) -> Self {
-        self.words = Some(words);
+    pub fn with_operator_requests(mut self, requests: watch::Receiver<u64>) -> Self {
+        self.desired.subscribe_to_requests(requests);
         self
     }
 
-    /// Returns the desired config, and whether an operator has requested it since the last call.
-    pub(super) fn take_request(&mut self) -> (DesiredConfig, bool) {
-        let desired = self.desired.borrow_and_update();
-        let words = self.words.as_mut();
-        let word = words.map_or(0, |words| *words.borrow_and_update());
-        let desired = desired.clone();
-        let fresh = word > self.heard;
-        self.heard = word;
-        let digest = digest_of(&desired);
-        if fresh {
-            self.released = digest;
+    /// Receives the desired config, and whether an operator has requested it since the last call.
+    pub(super) fn receive_desired(&mut self) -> (DesiredConfig, bool) {
+        let (desired, is_requested) = self.desired.receive();
+        if is_requested {
             self.repair = None;
-        } else if self.released != digest {
-            self.released = None;
         }
-        (desired, fresh)
+        (desired, is_requested)
     }
 
     /// Returns the event that an operator's request causes if the config itself causes none.
@@ -54,7 +45,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Plans a waiting update again, or withdraws it if the source has no readable config now.
     pub(super) fn reconsider(&self) -> PhaseEvent {
-        match &*self.desired.borrow() {
+        match self.desired.current() {
             DesiredConfig::Config(..) => PhaseEvent::Desired,
             DesiredConfig::Unknown
             | DesiredConfig::Nothing
@@ -67,7 +58,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// being undone, has already begun.
     pub(super) fn is_time_limited(&self) -> bool {
         let planned = self.planned.as_ref().map(|planned| planned.digest);
-        planned != self.released
+        !self.desired.is_approved(planned)
             && self.repair.is_none()
             && self.journal.cordon.is_none()
             && self.journal.transactions.is_empty()
@@ -112,18 +103,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) fn may_reboot(&self) -> bool {
         match self.options.current().reboot {
             RebootPolicy::Auto => true,
-            RebootPolicy::Ask => self.released.is_some(),
+            RebootPolicy::Ask => self.desired.has_approval(),
             RebootPolicy::Never => false,
         }
-    }
-}
-
-fn digest_of(desired: &DesiredConfig) -> Option<Digest> {
-    match desired {
-        DesiredConfig::Config(_, digest) => Some(*digest),
-        DesiredConfig::Unknown
-        | DesiredConfig::Nothing
-        | DesiredConfig::Refused(_)
-        | DesiredConfig::Barred(..) => None,
     }
 }

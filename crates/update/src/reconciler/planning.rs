@@ -109,7 +109,7 @@ fn take_on(
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn plan(&mut self) -> Result<PhaseEvent, UpdateError> {
-        let (to, digest) = match self.take_request().0 {
+        let (to, digest) = match self.receive_desired().0 {
             DesiredConfig::Barred(..) if self.journal.transactions.is_empty() => {
                 return Ok(PhaseEvent::Withdrawn);
             }
@@ -271,7 +271,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(otherwise);
         }
         if let Some(opens) = self.closed_until() {
-            let to = self.desired_name();
+            let to = self.desired.name();
             match self.earliest.is_some() && self.earliest == known {
                 true => tracing::debug!("{to} is still waiting until {opens}"),
                 false => tracing::info!("{to} is waiting for its start time {opens}"),
@@ -308,7 +308,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Returns the event that the desired config causes in the current phase.
     pub(super) fn event_for_desired(&mut self) -> Option<PhaseEvent> {
-        let (desired, asked) = self.take_request();
+        let (desired, is_requested) = self.receive_desired();
         self.rename_update();
         match desired {
             DesiredConfig::Unknown | DesiredConfig::Nothing => {
@@ -328,7 +328,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             }
             DesiredConfig::Config(_, digest) => {
                 let event = self.event_for(digest);
-                let event = event.or_else(|| self.event_for_request().filter(|_| asked));
+                let event = event.or_else(|| self.event_for_request().filter(|_| is_requested));
                 if event.is_none() {
                     // There is nothing to do, but the report must show its name.
                     self.publish();
@@ -379,7 +379,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Stores the machine's current config again when the source still has it, which restores a damaged or lost
     /// copy.
     pub(super) async fn keep_desired(&mut self) -> Result<(), UpdateError> {
-        let desired = self.desired.borrow().clone();
+        let desired = self.desired.current();
         let Some((config, digest)) = desired.config() else {
             return Ok(());
         };

@@ -83,7 +83,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Handles an update without a transaction: it failed before its intent, or was already undone.
     async fn nothing_to_undo(&mut self) -> Result<PhaseEvent, UpdateError> {
-        let withdrawn = self.desired_is_base() || self.desired.borrow().block_reason().is_some();
+        let withdrawn = self.is_base_desired() || self.desired.is_blocked();
         if withdrawn {
             self.journal.failure = None;
         }
@@ -101,7 +101,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             retryable: false,
             digest: None,
         };
-        if self.desired_is_base() {
+        if self.is_base_desired() {
             withdrawn()
         } else {
             self.journal.failure.clone().unwrap_or_else(withdrawn)

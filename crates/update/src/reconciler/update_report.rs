@@ -114,7 +114,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) fn publish(&self) {
         let boot = self.boot_id();
         let top = self.journal.top();
-        let desired = self.desired.borrow().clone();
+        let desired = self.desired.current();
         let (phase, since) = self.shown_phase(&desired);
         let report = UpdateReport {
             phase,
@@ -161,7 +161,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             lending: self.initial_device_users(),
             opens: self.closed_until().filter(|_| self.phase == Phase::Waiting),
             opens_for_the_cluster: self.phase == Phase::Waiting && self.waits_for_the_cluster(),
-            requested: self.heard,
+            requested: self.desired.last_request(),
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
         self.report.send_replace(Arc::new(report));
@@ -218,17 +218,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         name.map(|config| config.name.clone()).unwrap_or_default()
     }
 
-    /// Returns the name of the desired config, for messages.
-    pub(super) fn desired_name(&self) -> String {
-        let desired = self.desired.borrow();
-        let config = desired.config();
-        config.map_or_else(String::new, |(config, _)| config.name.clone())
-    }
-
-    pub(super) fn desired_is_base(&self) -> bool {
+    /// Returns whether the machine's base is the desired config.
+    pub(super) fn is_base_desired(&self) -> bool {
         let base = self.journal.base.as_ref().map(|base| base.digest);
-        let desired = self.desired.borrow();
-        base.is_some() && desired.config().map(|(_, digest)| digest) == base
+        base.is_some() && self.desired.digest() == base
     }
 
     pub(super) async fn save(&mut self) -> Result<(), UpdateError> {

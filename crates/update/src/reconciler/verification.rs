@@ -167,7 +167,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         closed?;
         self.failures = 0;
         self.planned = None;
-        self.released = None;
+        self.desired.end_approval();
         self.repair = None;
         self.drift.rearm();
         if let Some(update) = self.journal.history.last() {
