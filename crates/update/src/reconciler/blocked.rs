@@ -11,7 +11,8 @@ use machinist_base::{digest::Digest, reason::Reason};
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns whether the machine is unchanged by the desired config and no change is about to happen.
     pub(super) fn is_blocked(&self) -> bool {
-        let begun = !self.journal.transactions.is_empty() || self.phase == Phase::Staging;
+        let begun =
+            !self.journal.transactions.is_empty() || self.progress.phase() == Phase::Staging;
         !begun && !self.is_base_desired()
     }
 
@@ -33,7 +34,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return goes_on.then(|| self.event_for(digest)).flatten();
         }
         let retryable = self.journal.failure.as_ref().is_some_and(|it| it.retryable);
-        let gives_up = match self.phase {
+        let gives_up = match self.progress.phase() {
             phase if phase.is_before_staging() => true,
             Phase::Failed => retryable,
             Phase::Idle => self.journal.cordon.is_some(),

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{RETRY_BACKOFF, Reconciler, ReconcilerHooks, UpdateError};
+use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     journal::{Direction, Journal, TransactionState},
     phase::{Phase, PhaseEvent},
@@ -65,7 +65,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 _ = tick.tick() => self.hooks.record_beat(),
                 () = self.hooks.probe_requested() => self.hooks.record_beat(),
                 // Safe to drop: a change that is missed here is still marked unseen.
-                () = self.options.changed() => match self.phase {
+                () = self.options.changed() => match self.progress.phase() {
                     Phase::RebootPending => return Ok(Some(PhaseEvent::Retry)),
                     Phase::Waiting => return Ok(Some(self.reconsider())),
                     _ => {}
@@ -120,11 +120,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .failure
             .as_ref()
             .is_some_and(|failure| failure.retryable);
-        let wait = RETRY_BACKOFF.wait(
-            self.failures.saturating_sub(1),
-            machinist_base::backoff::jitter(),
-        );
-        (retryable && self.phase == Phase::Failed).then(|| tokio::time::Instant::now() + wait)
+        (retryable && self.progress.phase() == Phase::Failed)
+            .then(|| tokio::time::Instant::now() + self.progress.retry_delay())
     }
 }
 

@@ -110,7 +110,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 }
             }
         }
-        self.next = self.resume();
+        let effect = self.resume();
+        self.progress.set_initial_effect(effect);
         self.publish();
         Ok(true)
     }
@@ -130,7 +131,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .desired
             .as_ref()
             .map(|desired| desired.digest);
-        if wanted != shown || self.journal != journal || self.phase != phase {
+        if wanted != shown || self.journal != journal || self.progress.phase() != phase {
             self.journal = journal;
             self.enter(phase);
         }
@@ -143,7 +144,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         mut self,
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
-        let mut next = self.next.take();
+        let mut next = self.progress.take_initial_effect();
         loop {
             if !is_due(&self.root, &self.journal)? && self.trouble.is_none() {
                 break;

@@ -35,7 +35,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns the state of device allocation at the start of this process.
     pub(super) fn initial_device_users(&self) -> DeviceUsers {
         let cordon = self.journal.cordon.as_ref();
-        match self.phase {
+        match self.progress.phase() {
             // The machine is being judged, or has been.
             Phase::Booted | Phase::Verifying | Phase::Uncordoning => DeviceUsers::Open,
             _ => cordon.map(|cordon| cordon.lending).unwrap_or_default(),

@@ -31,8 +31,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     #[must_use]
     pub fn on_node(mut self, node: Arc<dyn NodePort>) -> Self {
         self.node = Some(node);
-        if !self.is_guard_active() {
-            self.next = self.next.or_else(|| self.resume_cordon());
+        if !self.is_guard_active() && !self.progress.has_initial_effect() {
+            let effect = self.resume_cordon();
+            self.progress.set_initial_effect(effect);
         }
         self.publish();
         self
@@ -276,7 +277,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         {
             update.phases.push(PhaseRecord {
                 name: Phase::Uncordoning.name().to_owned(),
-                started: self.since,
+                started: self.progress.since(),
                 finished: Some(now),
             });
         }

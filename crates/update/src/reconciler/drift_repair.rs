@@ -52,7 +52,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Begins the repair of the next drifted path, if there is one.
     pub(super) fn next_repair(&mut self) -> Option<PhaseEvent> {
         // Any other desired config comes first, and repairs drift on its way.
-        let idle = self.phase == Phase::Idle && self.journal.transactions.is_empty();
+        let idle = self.progress.phase() == Phase::Idle && self.journal.transactions.is_empty();
         let blocked = self.desired.is_blocked();
         if !idle || blocked || !self.is_base_desired() {
             return None;

@@ -243,7 +243,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Records that the stored copy of the config is lost. The config source may still have it, so it is read
     /// first.
     fn note_lost(&mut self, error: &observe_and_plan::LookError) {
-        if self.phase == Phase::Idle && self.desired.is_known() {
+        if self.progress.phase() == Phase::Idle && self.desired.is_known() {
             self.failed(error, error.reason(), error.is_retryable());
             self.enter(Phase::Failed);
         }

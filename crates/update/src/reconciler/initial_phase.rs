@@ -38,13 +38,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Enters that phase and returns its effect.
     pub(super) fn resume(&mut self) -> Option<PhaseEffect> {
         if self.trouble.is_some() {
-            self.phase = Phase::Failed;
+            self.progress.begin_in(Phase::Failed);
             return None;
         }
         self.record_boots();
         let (phase, effect) = self.proven();
         let Some(to) = self.journal.top().map(|tx| tx.to.name.clone()) else {
-            self.phase = phase;
+            self.progress.begin_in(phase);
             return self.resume_cordon();
         };
         self.enter(phase);

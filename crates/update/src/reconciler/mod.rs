@@ -22,6 +22,7 @@ mod node_call_retry;
 mod operator_requests;
 mod options;
 mod options_watch;
+mod phase_progress;
 mod planning;
 mod reboot;
 mod rollback;
@@ -54,6 +55,7 @@ pub use options::{
     ReconcilerOptions, TICK_INTERVAL,
 };
 use options_watch::OptionsWatch;
+use phase_progress::PhaseProgress;
 use state_errors::{StateOpen, StateRecovery};
 pub use update_report::{BlockedUpdate, UpdateConfigState, UpdateReport};
 
@@ -99,10 +101,9 @@ pub struct Reconciler<S, H> {
     /// The earliest time at which the cluster allows an update to begin, as last returned.
     earliest: Option<Timestamp>,
     report: watch::Sender<Arc<UpdateReport>>,
-    phase: Phase,
+    progress: PhaseProgress,
     /// The state cannot be read or written: nothing is planned, and the machine is not changed.
     trouble: Option<state_errors::StateError>,
-    since: Timestamp,
     /// The config that has a valid copy in the state directory.
     kept: Option<Digest>,
     /// The plan in progress, with its config.
@@ -110,21 +111,17 @@ pub struct Reconciler<S, H> {
     /// The warnings of the last plan, with the digest of its config.
     cautions: Option<(Digest, Vec<String>)>,
     replans: u32,
-    /// Consecutive failures, for the back-off.
-    failures: u32,
     drift: drift_watch::DriftWatch,
     repairs: drift_repair::RepairLog,
     /// The drifted path that is being repaired: the plan is limited to it.
     repair: Option<AbsPath>,
-    /// The first effect, derived from the journal.
-    next: Option<PhaseEffect>,
 }
 
 impl<S, H> std::fmt::Debug for Reconciler<S, H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reconciler")
             .field("root", &self.root)
-            .field("phase", &self.phase)
+            .field("phase", &self.progress.phase())
             .finish()
     }
 }
@@ -169,23 +166,26 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             desired: DesiredConfigWatch::new(desired),
             earliest: None,
             report,
-            phase: Phase::Idle,
+            progress: PhaseProgress::new(),
             trouble: opened.trouble,
-            since: Timestamp::now(),
             kept: None,
             planned: None,
             cautions,
             replans: 0,
-            failures: 0,
             drift: drift_watch::DriftWatch::default(),
             repairs: drift_repair::RepairLog::default(),
             repair: None,
-            next: None,
         };
         // Published before the loop starts, so that readers get the correct state meanwhile.
         match reconciler.is_guard_active() {
-            true => reconciler.phase = boot_guard_lock::shown_phase(&reconciler.journal),
-            false => reconciler.next = reconciler.resume(),
+            true => {
+                let phase = boot_guard_lock::shown_phase(&reconciler.journal);
+                reconciler.progress.begin_in(phase);
+            }
+            false => {
+                let effect = reconciler.resume();
+                reconciler.progress.set_initial_effect(effect);
+            }
         }
         reconciler.publish();
         (reconciler, reports)
@@ -203,7 +203,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if !self.wait_for_guard(&stop).await? {
             return Ok(());
         }
-        let mut next = self.next.take();
+        let mut next = self.progress.take_initial_effect();
         self.record_failed_units().await?;
         loop {
             if self.trouble.is_some() {
@@ -239,7 +239,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         mut self,
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
-        let mut next = self.next.take();
+        let mut next = self.progress.take_initial_effect();
         let mut looked = self.trouble.is_some();
         loop {
             let effect = match next.take() {
@@ -255,7 +255,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 None if looked || self.is_stuck() => break,
                 None => {
                     looked = true;
-                    self.phase = Phase::Planned;
+                    self.progress.begin_in(Phase::Planned);
                     PhaseEffect::Plan
                 }
             };
@@ -270,13 +270,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Returns whether an open update has failed, so that no other update may be based on it.
     fn is_stuck(&self) -> bool {
-        self.phase == Phase::Failed && !self.journal.transactions.is_empty()
+        self.progress.phase() == Phase::Failed && !self.journal.transactions.is_empty()
     }
 
     /// Returns the tracing span of an update.
     fn span(&self) -> tracing::Span {
         let transaction = self.journal.top().map(|tx| tx.id.as_str());
-        tracing::info_span!("update", transaction, phase = self.phase.name())
+        tracing::info_span!("update", transaction, phase = self.progress.phase().name())
     }
 
     async fn carry_out(
@@ -320,25 +320,23 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             retryable,
             digest,
         });
-        self.failures = self.failures.saturating_add(1);
+        self.progress.add_failure();
     }
 
     /// Enters the phase that follows an event, and returns its effect.
     fn step(&mut self, event: PhaseEvent) -> Option<PhaseEffect> {
-        let (phase, effect) = self.phase.on(event, self.is_stale_cordon());
+        let (phase, effect) = self.progress.phase().on(event, self.is_stale_cordon());
         self.enter(phase);
         effect
     }
 
     fn enter(&mut self, phase: Phase) {
-        if phase != self.phase {
-            let was = self.phase;
-            self.phase = phase;
-            self.since = Timestamp::now();
+        if let Some(previous) = self.progress.enter(phase) {
+            let since = self.progress.since();
             if let Some(tx) = self.journal.top_mut() {
-                tx.enter(phase.name(), self.since);
+                tx.enter(phase.name(), since);
             } else if let Some(cordon) = &mut self.journal.cordon {
-                cordon.enter(phase.name(), self.since);
+                cordon.enter(phase.name(), since);
             }
             let id = self
                 .journal
@@ -348,7 +346,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             tracing::debug!(
                 transaction = id,
                 phase = phase.name(),
-                from = was.name(),
+                from = previous.name(),
                 "phase"
             );
         }

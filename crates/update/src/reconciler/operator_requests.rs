@@ -35,7 +35,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Returns the event that an operator's request causes if the config itself causes none.
     pub(super) fn event_for_request(&self) -> Option<PhaseEvent> {
-        match self.phase {
+        match self.progress.phase() {
             Phase::Idle | Phase::Waiting => Some(PhaseEvent::Desired),
             Phase::RebootPending => Some(PhaseEvent::Retry),
             Phase::Failed => Some(self.retry_event()),
@@ -89,7 +89,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns when to check the maintenance window again: when it opens, but soon enough to notice a changed clock
     /// or a machine that was suspended.
     pub(super) fn window_due(&self) -> Option<tokio::time::Instant> {
-        let opens = (self.phase == Phase::Waiting).then(|| self.closed_until())?;
+        let opens = (self.progress.phase() == Phase::Waiting).then(|| self.closed_until())?;
         let wait = opens.map_or(Duration::ZERO, |opens| {
             let wait = opens.duration_since(Timestamp::now());
             Duration::try_from(wait)

@@ -253,7 +253,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .blocking(move |store, journal| take_on(store, journal, &planned, adopted))
             .await?;
         saved?;
-        self.failures = 0;
+        self.progress.reset_failures();
         if !known {
             let config = self.config_name();
             tracing::info!("the machine already matches {config}");
@@ -341,7 +341,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) fn event_for(&mut self, digest: Digest) -> Option<PhaseEvent> {
         let base = self.journal.base.as_ref().map(|base| base.digest);
         let failure = self.journal.failure.as_ref();
-        if self.phase.is_before_staging() {
+        if self.progress.phase().is_before_staging() {
             let planned = self.planned.as_ref().map(|planned| planned.digest);
             return match planned == Some(digest) {
                 true => None,
@@ -357,14 +357,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Some(tx) if tx.to.digest == digest => None,
             Some(_) if base == Some(digest) => Some(PhaseEvent::Withdrawn),
             None if base == Some(digest) => {
-                if failure.is_some() && self.phase == Phase::Failed {
+                if failure.is_some() && self.progress.phase() == Phase::Failed {
                     return Some(PhaseEvent::Withdrawn);
                 }
                 if self.journal.failure.take().is_some() {
                     tracing::info!("the source contains the machine's config again");
                 }
                 // The node is still cordoned for a config that is no longer desired.
-                (self.phase == Phase::Idle && self.is_stale_cordon())
+                (self.progress.phase() == Phase::Idle && self.is_stale_cordon())
                     .then_some(PhaseEvent::Withdrawn)
             }
             // The same config would fail the same way; a transient failure has its own retry delay.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{RETRY_BACKOFF, Reconciler, ReconcilerHooks, UpdateError};
+use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     crash_recovery::{self, RecoverError},
     journal::{Journal, UpdateFailure},
@@ -13,7 +13,7 @@ use crate::{
     service_port::Services,
     store::{self, StateStore, StoreError},
 };
-use machinist_base::{backoff::jitter, error_chain::chain, reason::Reason};
+use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_rootfs::Root;
 
 /// Why the state cannot be written or read.
@@ -99,7 +99,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             error @ (UpdateError::NoState | UpdateError::Lost(_)) => return Err(error),
         };
         self.planned = None;
-        self.failures = self.failures.saturating_add(1);
+        self.progress.add_failure();
         self.trouble = Some(StateError::of(&error, false));
         self.enter(Phase::Failed);
         Ok(())
@@ -110,7 +110,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<StateRecovery, UpdateError> {
-        let wait = RETRY_BACKOFF.wait(self.failures.saturating_sub(1), jitter());
+        let wait = self.progress.retry_delay();
         tokio::select! {
             () = stop.cancelled() => return Ok(StateRecovery::Stopped),
             // Safe to drop: nothing was begun.
@@ -129,7 +129,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.journal = opened.journal;
         self.trouble = opened.trouble;
         if self.trouble.is_some() {
-            self.failures = self.failures.saturating_add(1);
+            self.progress.add_failure();
             self.publish();
             return Ok(StateRecovery::At(None));
         }

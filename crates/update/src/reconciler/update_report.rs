@@ -159,8 +159,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             blockers: self.draining.blockers.clone(),
             cordoned: self.journal.cordon.as_ref().map(|cordon| cordon.since),
             lending: self.initial_device_users(),
-            opens: self.closed_until().filter(|_| self.phase == Phase::Waiting),
-            opens_for_the_cluster: self.phase == Phase::Waiting && self.waits_for_the_cluster(),
+            opens: self
+                .closed_until()
+                .filter(|_| self.progress.phase() == Phase::Waiting),
+            opens_for_the_cluster: self.progress.phase() == Phase::Waiting
+                && self.waits_for_the_cluster(),
             requested: self.desired.last_request(),
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
@@ -171,13 +174,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// config is known, which may take as long as the API server does not answer; until then it shows the phase of
     /// the cordon in the journal.
     fn shown_phase(&self, desired: &DesiredConfig) -> (Phase, Timestamp) {
-        let rests = self.phase == Phase::Idle && self.node.is_some();
+        let rests = self.progress.phase() == Phase::Idle && self.node.is_some();
         let unread = matches!(desired, DesiredConfig::Unknown | DesiredConfig::Refused(_));
         let cordon = self.journal.cordon.as_ref();
         let open = cordon.filter(|_| rests && unread && self.journal.transactions.is_empty());
         let last = open.and_then(|cordon| cordon.phases.last());
         let named = last.and_then(|last| Some((Phase::named(&last.name)?, last.started)));
-        named.unwrap_or((self.phase, self.since))
+        named.unwrap_or((self.progress.phase(), self.progress.since()))
     }
 
     /// Returns the warnings of the pending update's plan. They end with the update; `machinist plan`

@@ -165,7 +165,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             )
             .await?;
         closed?;
-        self.failures = 0;
+        self.progress.reset_failures();
         self.planned = None;
         self.desired.end_approval();
         self.repair = None;
