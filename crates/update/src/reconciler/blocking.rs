@@ -93,7 +93,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         work: impl FnOnce(&StateStore, &mut Journal) -> T + Send + 'static,
     ) -> Result<T, UpdateError> {
-        let store = self.store.clone().ok_or(UpdateError::NoState)?;
+        let store = self.state.open_store()?;
         let mut journal = std::mem::take(&mut self.journal);
         let task = tokio::task::spawn_blocking(move || {
             let done = work(&store, &mut journal);

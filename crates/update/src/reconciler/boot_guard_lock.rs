@@ -10,7 +10,8 @@ use tracing::Instrument as _;
 use super::{
     DesiredConfig, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError, UpdateReport,
     blocking::sleep_until,
-    state_errors::{self, StateOpen, StateRecovery},
+    state_directory::{self, OpenedState},
+    state_errors::StateRecovery,
 };
 use crate::{
     boot_health,
@@ -54,10 +55,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             match look(root)? {
                 LockAttempt::Free(opened) => break *opened,
                 LockAttempt::Held { journal, due, .. } if due && options.capabilities.live => {
-                    break StateOpen {
+                    break OpenedState {
                         store: None,
                         journal: *journal,
-                        trouble: None,
+                        error: None,
                     };
                 }
                 // An offline root has no guard.
@@ -78,13 +79,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<bool, UpdateError> {
-        if !self.is_guard_active() {
+        if !self.state.is_held_by_guard() {
             return Ok(true);
         }
         tracing::info!("waiting for machinist-guard to verify this boot; no changes until then");
         let mut idle = 0;
-        while self.is_guard_active() {
-            let root = self.root.clone();
+        while self.state.is_held_by_guard() {
+            let root = self.state.root().clone();
             let look = tokio::task::spawn_blocking(move || look(&root));
             match self
                 .run_responsive(look)
@@ -92,9 +93,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 .map_err(UpdateError::Lost)??
             {
                 LockAttempt::Free(opened) => {
-                    self.store = opened.store;
-                    self.journal = opened.journal;
-                    self.trouble = opened.trouble;
+                    self.journal = self.state.use_opened(*opened);
                 }
                 LockAttempt::Held { journal, due, lock } => {
                     idle = if due { 0 } else { idle + 1 };
@@ -114,11 +113,6 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.progress.set_initial_effect(effect);
         self.publish();
         Ok(true)
-    }
-
-    /// Returns whether the guard has the lock, to judge this boot.
-    pub(super) fn is_guard_active(&self) -> bool {
-        self.store.is_none() && self.trouble.is_none()
     }
 
     fn show(&mut self, journal: Journal) {
@@ -146,11 +140,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     ) -> Result<Arc<UpdateReport>, UpdateError> {
         let mut next = self.progress.take_initial_effect();
         loop {
-            if !is_due(&self.root, &self.journal)? && self.trouble.is_none() {
+            if !is_due(self.state.root(), &self.journal)? && !self.state.has_failed() {
                 break;
             }
             let turned = match next.take() {
-                _ if self.trouble.is_some() => match self.reopen_state(&stop).await? {
+                _ if self.state.has_failed() => match self.reopen_state(&stop).await? {
                     StateRecovery::Stopped => break,
                     StateRecovery::At(effect) => {
                         next = effect;
@@ -197,7 +191,7 @@ pub(super) fn shown_phase(journal: &Journal) -> Phase {
 /// Result of trying to take the lock.
 enum LockAttempt {
     /// This process has taken the lock and recovered from a crash as far as possible.
-    Free(Box<StateOpen>),
+    Free(Box<OpenedState>),
     /// Another process holds it.
     Held {
         journal: Box<Journal>,
@@ -208,7 +202,7 @@ enum LockAttempt {
 }
 
 fn look(root: &Root) -> Result<LockAttempt, UpdateError> {
-    match state_errors::open(root, None) {
+    match state_directory::open(root, None) {
         Ok(opened) => Ok(LockAttempt::Free(Box::new(opened))),
         Err(StoreError::Locked { lock }) => {
             let journal = Box::new(store::peek(root)?);

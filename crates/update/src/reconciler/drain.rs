@@ -31,7 +31,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     #[must_use]
     pub fn on_node(mut self, node: Arc<dyn NodePort>) -> Self {
         self.node = Some(node);
-        if !self.is_guard_active() && !self.progress.has_initial_effect() {
+        if !self.state.is_held_by_guard() && !self.progress.has_initial_effect() {
             let effect = self.resume_cordon();
             self.progress.set_initial_effect(effect);
         }
@@ -57,7 +57,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) fn is_stale_cordon(&self) -> bool {
         let failure = self.journal.failure.as_ref();
         self.node.is_some()
-            && self.trouble.is_none()
+            && !self.state.has_failed()
             && self.journal.cordon.is_some()
             && self.journal.transactions.is_empty()
             && !failure.is_some_and(|failure| failure.retryable && !failure.code.is_obstacle())

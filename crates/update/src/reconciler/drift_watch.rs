@@ -202,7 +202,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 let named = owned.keys().chain(adopted).chain(made).cloned();
                 let named: Vec<_> = named.chain(transaction::databases(&self.journal)).collect();
                 let owned: Vec<_> = named.into_iter().chain(self.directories().await?).collect();
-                if let Err(error) = self.drift.arm(&self.root, &owned) {
+                if let Err(error) = self.drift.arm(self.state.root(), &owned) {
                     tracing::warn!(
                         "cannot watch all managed files; other drift is found by the periodic scan: {}",
                         machinist_base::error_chain::chain(&error)

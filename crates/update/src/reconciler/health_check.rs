@@ -166,15 +166,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns arguments of the config that the running kernel lacks.
     fn missing_arguments(&self) -> Vec<String> {
         let to = self.journal.top().map(|tx| &tx.to);
-        let store = self.store.as_ref();
-        let config = store.map(|store| store.remembered().config(&self.root, to));
+        let (root, store) = (self.state.root(), self.state.store());
+        let config = store.map(|store| store.remembered().config(root, to));
         // The check of the disk reads the same config and reports the error.
         let Some(Ok(config)) = config else {
             return Vec::new();
         };
         let wanted = KernelCommandLine::of(&config.kernel_arguments);
         let given = AbsPath::new("/proc/cmdline").ok();
-        let given = given.and_then(|path| self.root.read_text(&path, MAX_COMMAND_LINE_BYTES).ok());
+        let given = given.and_then(|path| root.read_text(&path, MAX_COMMAND_LINE_BYTES).ok());
         let given = KernelCommandLine::parse(&given.unwrap_or_default());
         let missing = wanted.missing_from(&given).into_iter();
         missing.map(|one| one.as_str().to_owned()).collect()

@@ -37,7 +37,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Enters that phase and returns its effect.
     pub(super) fn resume(&mut self) -> Option<PhaseEffect> {
-        if self.trouble.is_some() {
+        if self.state.has_failed() {
             self.progress.begin_in(Phase::Failed);
             return None;
         }

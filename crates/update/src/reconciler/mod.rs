@@ -27,6 +27,7 @@ mod planning;
 mod reboot;
 mod rollback;
 mod staging;
+mod state_directory;
 mod state_errors;
 mod update_report;
 mod verification;
@@ -45,7 +46,7 @@ use super::{
     phase::{Phase, PhaseEffect, PhaseEvent},
     recovery_installer::RecoveryInstaller,
     service_port::Services,
-    store::{StateStore, StoreError},
+    store::StoreError,
 };
 use desired_config_watch::DesiredConfigWatch;
 use machinist_base::{abs_path::AbsPath, backoff::Backoff, digest::Digest, reason::Reason};
@@ -56,7 +57,8 @@ pub use options::{
 };
 use options_watch::OptionsWatch;
 use phase_progress::PhaseProgress;
-use state_errors::{StateOpen, StateRecovery};
+use state_directory::{OpenedState, StateDirectory};
+use state_errors::StateRecovery;
 pub use update_report::{BlockedUpdate, UpdateConfigState, UpdateReport};
 
 /// Delays before a transient error is retried.
@@ -81,9 +83,7 @@ pub enum UpdateError {
 
 /// The reconciler of one root.
 pub struct Reconciler<S, H> {
-    root: Root,
-    /// `None` while the state directory cannot be opened, or while the guard judges the boot.
-    store: Option<Arc<StateStore>>,
+    state: StateDirectory,
     /// Empty while blocking work uses it.
     journal: Journal,
     services: Option<Arc<S>>,
@@ -102,10 +102,6 @@ pub struct Reconciler<S, H> {
     earliest: Option<Timestamp>,
     report: watch::Sender<Arc<UpdateReport>>,
     progress: PhaseProgress,
-    /// The state cannot be read or written: nothing is planned, and the machine is not changed.
-    trouble: Option<state_errors::StateError>,
-    /// The config that has a valid copy in the state directory.
-    kept: Option<Digest>,
     /// The plan in progress, with its config.
     planned: Option<planning::PlannedUpdate>,
     /// The warnings of the last plan, with the digest of its config.
@@ -120,7 +116,7 @@ pub struct Reconciler<S, H> {
 impl<S, H> std::fmt::Debug for Reconciler<S, H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reconciler")
-            .field("root", &self.root)
+            .field("root", self.state.root())
             .field("phase", &self.progress.phase())
             .finish()
     }
@@ -137,13 +133,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         options: ReconcilerOptions,
         desired: watch::Receiver<DesiredConfig>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
-        let opened = state_errors::open(root, None)?;
+        let opened = state_directory::open(root, None)?;
         Ok(Self::of(root, opened, services, hooks, options, desired))
     }
 
     fn of(
         root: &Root,
-        opened: StateOpen,
+        opened: OpenedState,
         services: Option<S>,
         hooks: H,
         options: ReconcilerOptions,
@@ -153,8 +149,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let open = opened.journal.top();
         let cautions = open.map(|tx| (tx.to.digest, tx.warnings.clone()));
         let mut reconciler = Self {
-            root: root.clone(),
-            store: opened.store,
+            state: StateDirectory::new(root, opened.store, opened.error),
             journal: opened.journal,
             services: services.map(Arc::new),
             node: None,
@@ -167,8 +162,6 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             earliest: None,
             report,
             progress: PhaseProgress::new(),
-            trouble: opened.trouble,
-            kept: None,
             planned: None,
             cautions,
             replans: 0,
@@ -177,7 +170,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             repair: None,
         };
         // Published before the loop starts, so that readers get the correct state meanwhile.
-        match reconciler.is_guard_active() {
+        match reconciler.state.is_held_by_guard() {
             true => {
                 let phase = boot_guard_lock::shown_phase(&reconciler.journal);
                 reconciler.progress.begin_in(phase);
@@ -206,7 +199,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let mut next = self.progress.take_initial_effect();
         self.record_failed_units().await?;
         loop {
-            if self.trouble.is_some() {
+            if self.state.has_failed() {
                 match self.reopen_state(&stop).await? {
                     StateRecovery::Stopped => return Ok(()),
                     StateRecovery::At(effect) => next = effect,
@@ -240,7 +233,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
         let mut next = self.progress.take_initial_effect();
-        let mut looked = self.trouble.is_some();
+        let mut looked = self.state.has_failed();
         loop {
             let effect = match next.take() {
                 Some(PhaseEffect::Reboot) if self.options.leaves_reboots_to_operators() => {

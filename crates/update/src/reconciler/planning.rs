@@ -385,13 +385,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         };
         let config = Arc::clone(config);
         let current = observe_and_plan::current(&self.journal).map(|name| name.digest);
-        if current != Some(digest) || self.kept == current {
+        if current != Some(digest) || self.state.has_stored(digest) {
             return Ok(());
         }
         let kept = self
             .blocking(move |store, _| store.keep_config(&config))
             .await??;
-        self.kept = current;
+        self.state.set_stored(Some(digest));
         let base = self.journal.base.as_mut();
         if let Some(base) = base.filter(|base| base.digest == kept.digest && !base.tells_absent) {
             base.tells_absent = true;

@@ -179,7 +179,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(services) = self.services.clone() else {
             return false;
         };
-        self.run_responsive(boot_id::record_userspace(&self.root, &*services))
+        self.run_responsive(boot_id::record_userspace(self.state.root(), &*services))
             .await
     }
 
@@ -222,7 +222,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Returns whether a soft reboot would enter another tree.
     fn next_root_is_set_up(&self) -> bool {
-        let next = AbsPath::new(NEXT_ROOT_PATH).map(|next| self.root.stat(&next));
+        let next = AbsPath::new(NEXT_ROOT_PATH).map(|next| self.state.root().stat(&next));
         !matches!(next, Ok(Ok(None)))
     }
 

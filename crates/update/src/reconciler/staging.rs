@@ -81,7 +81,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Ok(()) => {
                 self.replans = 0;
                 // Its copy was just written; reading it again would cost as much as the update.
-                self.kept = self.journal.top().map(|tx| tx.to.digest);
+                let stored = self.journal.top().map(|tx| tx.to.digest);
+                self.state.set_stored(stored);
                 Ok(PhaseEvent::Staged)
             }
             Err(TransactionError::Stopped) => {

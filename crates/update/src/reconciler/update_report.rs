@@ -10,7 +10,7 @@ use crate::{
     node_port::Blocker,
     phase::Phase,
     service_port::Services,
-    store, transaction,
+    transaction,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::Refusal;
@@ -135,7 +135,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 stands: self.is_blocked(),
             }),
             failure: self.failure(),
-            unknown: self.trouble.as_ref().is_some_and(|trouble| trouble.unknown),
+            unknown: self.state.is_journal_unknown(),
             refused: match desired {
                 DesiredConfig::Refused(refusals) => refusals,
                 _ => Arc::default(),
@@ -199,8 +199,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Returns why no work proceeds, or why the last update failed.
     fn failure(&self) -> Option<UpdateFailure> {
-        let trouble = self.trouble.as_ref().map(|trouble| &trouble.failure);
-        trouble.or(self.journal.failure.as_ref()).cloned()
+        let failure = self.state.failure();
+        failure.or(self.journal.failure.as_ref()).cloned()
     }
 
     /// Returns the boot ID; `None` for an offline root, or if it cannot be read.
@@ -208,7 +208,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if !self.options.is_live() {
             return None;
         }
-        store::boot_id(&self.root).ok().flatten()
+        self.state.boot_id()
     }
 
     /// Returns the name of the config in progress, for messages.
@@ -236,7 +236,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Records the failed units of a machine that no update has changed yet, because no update can be their cause.
     pub(super) async fn record_failed_units(&mut self) -> Result<(), UpdateError> {
         let touched = self.journal.base.is_some() || !self.journal.transactions.is_empty();
-        if touched || self.trouble.is_some() || !self.journal.failed_units.is_empty() {
+        if touched || self.state.has_failed() || !self.journal.failed_units.is_empty() {
             return Ok(());
         }
         match self.failed_units().await {
