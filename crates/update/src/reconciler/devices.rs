@@ -47,7 +47,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn record_allocatable(&mut self) {
         let known = self.journal.cordon.as_ref();
         let (Some(node), true) = (
-            self.node.clone(),
+            self.node.port(),
             known.is_some_and(|cordon| cordon.lent.is_none()),
         ) else {
             return;
@@ -81,7 +81,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<WaitEnd, UpdateError> {
-        let Some(node) = self.node.clone() else {
+        let Some(node) = self.node.port() else {
             return Ok(None);
         };
         for look in 0.. {
@@ -93,7 +93,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             let pause = match asked {
                 Ok(held) if held.is_empty() => break,
                 Ok(held) => {
-                    self.note_blockers(held);
+                    self.report_blockers(held);
                     HOLDER_CHECK_BACKOFF.step(look)
                 }
                 Err(error) if !error.retryable => {
@@ -101,7 +101,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     return Ok(Some(Some(PhaseEvent::StepFailed)));
                 }
                 Err(error) => {
-                    self.note_refusal(&error);
+                    self.report_node_error(&error);
                     RETRY_BACKOFF.wait(look, jitter())
                 }
             };
@@ -109,7 +109,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(Some(ended));
             }
         }
-        self.forget_refusal();
+        self.clear_blockers();
         Ok(None)
     }
 
@@ -118,7 +118,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<WaitEnd, UpdateError> {
-        let (Some(node), Some(services)) = (self.node.clone(), self.services.clone()) else {
+        let (Some(node), Some(services)) = (self.node.port(), self.services.clone()) else {
             return Ok(None);
         };
         let units: Vec<String> = node.stop_units().into_iter().collect();
@@ -134,7 +134,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(Some(Some(PhaseEvent::StepFailed)));
             }
             tracing::warn!(%reason, "retrying: {message}");
-            self.note_blockers(vec![Blocker {
+            self.report_blockers(vec![Blocker {
                 kind: "Unit".to_owned(),
                 namespace: String::new(),
                 name: fault.unit,
@@ -147,7 +147,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(Some(ended));
             }
         }
-        self.forget_refusal();
+        self.clear_blockers();
         Ok(None)
     }
 
@@ -205,7 +205,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         stop: &CancellationToken,
     ) -> Result<WaitEnd, UpdateError> {
         let cordon = self.journal.cordon.as_ref();
-        let Some(cordon) = cordon.filter(|_| self.node.is_some()) else {
+        let Some(cordon) = cordon.filter(|_| self.node.is_connected()) else {
             return Ok(None);
         };
         let (lending, stopped) = (cordon.lending, cordon.stopped.clone());
@@ -273,7 +273,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(None);
         };
         let open = cordon.lending == DeviceUsers::Open;
-        if let (Some(node), Some(services)) = (self.node.clone(), self.services.clone()) {
+        if let (Some(node), Some(services)) = (self.node.port(), self.services.clone()) {
             let units: Vec<String> = node.stop_units().into_iter().collect();
             match self.stop_running(&*services, &units, stop).await? {
                 None => return Ok(Some(None)),
@@ -282,7 +282,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 Some(Err(fault)) => tracing::warn!("{}", chain(&fault)),
             }
         }
-        if !open || self.node.is_none() {
+        if !open || !self.node.is_connected() {
             return Ok(None);
         }
         Ok(

@@ -30,7 +30,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Enables draining for updates that need it. Must be called before [`Reconciler::run`].
     #[must_use]
     pub fn on_node(mut self, node: Arc<dyn NodePort>) -> Self {
-        self.node = Some(node);
+        self.node.connect(node);
         if !self.state.is_held_by_guard() && !self.progress.has_initial_effect() {
             let effect = self.resume_cordon();
             self.progress.set_initial_effect(effect);
@@ -56,7 +56,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// retry. An update with an obstacle is retried, but the node is cordoned again only after the obstacle is gone.
     pub(super) fn is_stale_cordon(&self) -> bool {
         let failure = self.journal.failure.as_ref();
-        self.node.is_some()
+        self.node.is_connected()
             && !self.state.has_failed()
             && self.journal.cordon.is_some()
             && self.journal.transactions.is_empty()
@@ -66,7 +66,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns whether the planned update drains the node first. The repair of a drifted path does not.
     pub(super) fn drains(&self) -> bool {
         let drains = |planned: &PlannedUpdate| planned.plan.drain;
-        self.node.is_some() && self.repair.is_none() && self.planned.as_ref().is_some_and(drains)
+        self.node.is_connected()
+            && self.repair.is_none()
+            && self.planned.as_ref().is_some_and(drains)
     }
 
     /// Checks the cluster before an update that disturbs no pod.
@@ -124,7 +126,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let (Some(node), Some(cordon)) = (self.node.clone(), &self.journal.cordon) else {
+        let (Some(node), Some(cordon)) = (self.node.port(), &self.journal.cordon) else {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
         let spent = Duration::from_secs(cordon.drained_for);
@@ -132,7 +134,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             spent,
             ..DrainProgress::default()
         };
-        let (progress, mut told) = watch::channel(begun);
+        let (progress, mut reported) = watch::channel(begun);
         let over = stop.child_token();
         let order = DrainOrder {
             to: cordon.to.name.clone(),
@@ -166,8 +168,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     }
                 }
                 // Safe to drop: the latest progress is read again at the end.
-                Ok(()) = told.changed() => {
-                    self.note_progress(&told);
+                Ok(()) = reported.changed() => {
+                    self.report_progress(&reported);
                     if written.elapsed() >= SPENT_TIME_SAVE_INTERVAL {
                         written = Instant::now();
                         self.save().await?;
@@ -183,16 +185,16 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             // Wait for its final progress; its requests to the cluster stay in effect.
             let _ = tokio::time::timeout(FINAL_PROGRESS_TIMEOUT, &mut drain).await;
         }
-        self.note_progress(&told);
-        self.draining = DrainProgress::default();
+        self.report_progress(&reported);
+        self.node.end_drain();
         self.save().await?;
         Ok(event)
     }
 
-    fn note_progress(&mut self, told: &watch::Receiver<DrainProgress>) {
-        self.draining.clone_from(&told.borrow());
+    fn report_progress(&mut self, progress: &watch::Receiver<DrainProgress>) {
+        let spent_secs = self.node.record_progress(&progress.borrow());
         if let Some(cordon) = &mut self.journal.cordon {
-            cordon.drained_for = self.draining.spent.as_secs();
+            cordon.drained_for = spent_secs;
         }
         self.publish();
     }

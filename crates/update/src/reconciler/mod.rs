@@ -19,6 +19,7 @@ mod health_check;
 mod host_install;
 mod initial_phase;
 mod node_call_retry;
+mod node_drain;
 mod operator_requests;
 mod options;
 mod options_watch;
@@ -42,7 +43,6 @@ use tracing::Instrument;
 use super::{
     crash_recovery::RecoverError,
     journal::{Journal, UpdateFailure},
-    node_port::{DrainProgress, NodePort},
     phase::{Phase, PhaseEffect, PhaseEvent},
     recovery_installer::RecoveryInstaller,
     service_port::Services,
@@ -51,6 +51,7 @@ use super::{
 use desired_config_watch::DesiredConfigWatch;
 use machinist_base::{abs_path::AbsPath, backoff::Backoff, digest::Digest, reason::Reason};
 use machinist_rootfs::Root;
+use node_drain::NodeDrain;
 pub use options::{
     BlockReason, DesiredConfig, DriftAction, DriftHandling, RebootPolicy, ReconcilerHooks,
     ReconcilerOptions, TICK_INTERVAL,
@@ -87,14 +88,11 @@ pub struct Reconciler<S, H> {
     /// Empty while blocking work uses it.
     journal: Journal,
     services: Option<Arc<S>>,
-    /// `None` if the machine is not a node, and in every process except the agent.
-    node: Option<Arc<dyn NodePort>>,
+    node: NodeDrain,
     /// `None` if a package or an administrator installs recovery.
     host: Option<Arc<dyn RecoveryInstaller>>,
     /// Why installing it failed.
     not_brought: Option<String>,
-    /// Progress of the current drain.
-    draining: DrainProgress,
     hooks: Arc<H>,
     options: OptionsWatch,
     desired: DesiredConfigWatch,
@@ -152,10 +150,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             state: StateDirectory::new(root, opened.store, opened.error),
             journal: opened.journal,
             services: services.map(Arc::new),
-            node: None,
+            node: NodeDrain::default(),
             host: None,
             not_brought: None,
-            draining: DrainProgress::default(),
             hooks: Arc::new(hooks),
             options: OptionsWatch::fixed(options),
             desired: DesiredConfigWatch::new(desired),

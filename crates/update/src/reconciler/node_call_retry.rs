@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +12,7 @@ use crate::{
     phase::PhaseEvent,
     service_port::Services,
 };
-use machinist_base::backoff::jitter;
+use machinist_base::{backoff::jitter, error_chain::chain};
 
 /// How long a reboot waits for an unreachable API server, which has approved the drain before. Does not apply to
 /// control-plane nodes, on which the API server itself may depend.
@@ -45,7 +44,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
-        let Some(node) = self.node.clone() else {
+        let Some(node) = self.node.port() else {
             return Ok(None);
         };
         // No desired config matches an undo.
@@ -66,7 +65,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 answered = self.run_responsive(asked) => answered,
             };
             let refused = match answered {
-                Ok(StepDecision::Refilled) => match self.empty_again(&*node, &to, stop).await? {
+                Ok(StepDecision::Refilled) => match self.drain_again(&*node, &to, stop).await? {
                     Some(ended) => return Ok(Some(ended)),
                     None => {
                         away = None;
@@ -74,7 +73,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     }
                 },
                 Ok(StepDecision::Go) => {
-                    self.forget_refusal();
+                    self.clear_blockers();
                     return Ok(None);
                 }
                 Err(error) => error,
@@ -96,7 +95,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 }
                 _ => {}
             }
-            self.note_refusal(&refused);
+            self.report_node_error(&refused);
             let pause = RETRY_BACKOFF.wait(attempt, jitter());
             attempt += 1;
             if let Some(event) = self.pause(pause, stop).await? {
@@ -106,7 +105,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Cordons and drains the node again during an update.
-    async fn empty_again(
+    async fn drain_again(
         &mut self,
         node: &dyn NodePort,
         to: &str,
@@ -114,7 +113,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
         tracing::warn!("pods may have been scheduled before the reboot; draining again");
         if let Err(error) = self.run_responsive(node.cordon(to.to_owned())).await {
-            self.note_refusal(&error);
+            self.report_node_error(&error);
             return self.pause(RETRY_BACKOFF.wait(0, jitter()), stop).await;
         }
         Ok(match self.drain(stop).await? {
@@ -124,44 +123,21 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Publishes the error as a blocker, like a pod that cannot be evicted.
-    pub(super) fn note_refusal(&mut self, error: &NodeError) {
-        let message = machinist_base::error_chain::chain(error);
-        tracing::warn!(reason = %error.reason, "retrying: {message}");
-        let known = self.draining.blockers.first();
-        let since = known.map_or_else(Timestamp::now, |blocker| blocker.since);
-        self.draining.blockers = vec![Blocker {
-            kind: "Node".to_owned(),
-            namespace: String::new(),
-            name: error.node.clone(),
-            reason: error.reason,
-            message,
-            since,
-        }];
+    pub(super) fn report_node_error(&mut self, error: &NodeError) {
+        tracing::warn!(reason = %error.reason, "retrying: {}", chain(error));
+        self.node.block_on_error(error);
         self.publish();
     }
 
     /// Publishes blockers. A known blocker keeps its start time.
-    pub(super) fn note_blockers(&mut self, mut blockers: Vec<Blocker>) {
-        let known = std::mem::take(&mut self.draining.blockers);
-        for blocker in &mut blockers {
-            let same = |other: &&Blocker| {
-                (&other.kind, &other.namespace, &other.name)
-                    == (&blocker.kind, &blocker.namespace, &blocker.name)
-            };
-            if let Some(known) = known.iter().find(same) {
-                blocker.since = known.since;
-            }
-        }
-        let news = known != blockers;
-        self.draining.blockers = blockers;
-        if news {
+    pub(super) fn report_blockers(&mut self, blockers: Vec<Blocker>) {
+        if self.node.set_blockers(blockers) {
             self.publish();
         }
     }
 
-    pub(super) fn forget_refusal(&mut self) {
-        if !self.draining.blockers.is_empty() {
-            self.draining.blockers.clear();
+    pub(super) fn clear_blockers(&mut self) {
+        if self.node.clear_blockers() {
             self.publish();
         }
     }
@@ -171,7 +147,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
-        if self.node.is_none() || !self.is_time_limited() {
+        if !self.node.is_connected() || !self.is_time_limited() {
             return Ok(None);
         }
         let asked = self
@@ -191,7 +167,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         stop: &CancellationToken,
         what: impl for<'a> Fn(&'a dyn NodePort, &Self) -> NodeFuture<'a, T>,
     ) -> Result<NodeCallResult<T>, UpdateError> {
-        let Some(node) = self.node.clone() else {
+        let Some(node) = self.node.port() else {
             return Ok(NodeCallResult::Event(PhaseEvent::Withdrawn));
         };
         let mut desired = self.desired.receiver();
@@ -207,7 +183,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             };
             let error = match asked {
                 Ok(answer) => {
-                    self.forget_refusal();
+                    self.clear_blockers();
                     return Ok(NodeCallResult::Done(answer));
                 }
                 Err(error) if !error.retryable => {
@@ -216,7 +192,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 }
                 Err(error) => error,
             };
-            self.note_refusal(&error);
+            self.report_node_error(&error);
             let pause = RETRY_BACKOFF.wait(attempt, jitter());
             match self.pause(pause, stop).await? {
                 None => {}

@@ -299,7 +299,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.planned = Some(planned);
         match self.drains() {
             // Nothing new begins after a stop.
-            drain if drain || self.node.is_none() => {
+            drain if drain || !self.node.is_connected() => {
                 Ok((!stop.is_cancelled()).then_some(PhaseEvent::Released { drain }))
             }
             _ => self.permit_without_drain(stop).await,

@@ -156,7 +156,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             boot,
             devices_before: self.journal.devices_before.clone(),
             failed_units_before: self.journal.failed_units.clone(),
-            blockers: self.draining.blockers.clone(),
+            blockers: self.node.blockers().to_vec(),
             cordoned: self.journal.cordon.as_ref().map(|cordon| cordon.since),
             lending: self.initial_device_users(),
             opens: self
@@ -174,7 +174,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// config is known, which may take as long as the API server does not answer; until then it shows the phase of
     /// the cordon in the journal.
     fn shown_phase(&self, desired: &DesiredConfig) -> (Phase, Timestamp) {
-        let rests = self.progress.phase() == Phase::Idle && self.node.is_some();
+        let rests = self.progress.phase() == Phase::Idle && self.node.is_connected();
         let unread = matches!(desired, DesiredConfig::Unknown | DesiredConfig::Refused(_));
         let cordon = self.journal.cordon.as_ref();
         let open = cordon.filter(|_| rests && unread && self.journal.transactions.is_empty());
