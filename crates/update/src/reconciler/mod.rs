@@ -44,11 +44,11 @@ use super::{
     crash_recovery::RecoverError,
     journal::{Journal, UpdateFailure},
     phase::{Phase, PhaseEffect, PhaseEvent},
-    recovery_installer::RecoveryInstaller,
     service_port::Services,
     store::StoreError,
 };
 use desired_config_watch::DesiredConfigWatch;
+use host_install::HostInstall;
 use machinist_base::{abs_path::AbsPath, backoff::Backoff, digest::Digest, reason::Reason};
 use machinist_rootfs::Root;
 use node_drain::NodeDrain;
@@ -89,10 +89,7 @@ pub struct Reconciler<S, H> {
     journal: Journal,
     services: Option<Arc<S>>,
     node: NodeDrain,
-    /// `None` if a package or an administrator installs recovery.
-    host: Option<Arc<dyn RecoveryInstaller>>,
-    /// Why installing it failed.
-    not_brought: Option<String>,
+    host: HostInstall,
     hooks: Arc<H>,
     options: OptionsWatch,
     desired: DesiredConfigWatch,
@@ -151,8 +148,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             journal: opened.journal,
             services: services.map(Arc::new),
             node: NodeDrain::default(),
-            host: None,
-            not_brought: None,
+            host: HostInstall::default(),
             hooks: Arc::new(hooks),
             options: OptionsWatch::fixed(options),
             desired: DesiredConfigWatch::new(desired),

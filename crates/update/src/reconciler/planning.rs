@@ -173,7 +173,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             self.repair = None;
             return PhaseEvent::Withdrawn;
         }
-        let refusals = self.with_cause(refusals);
+        let refusals = self.host.explain(refusals);
         let code = refusals
             .first()
             .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
