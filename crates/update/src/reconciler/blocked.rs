@@ -43,10 +43,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if !gives_up {
             return None;
         }
-        if self.journal.failure.take().is_some() || self.planned.take().is_some() {
+        if self.journal.failure.take().is_some() || self.plan.take().is_some() {
             tracing::info!(reason = %bar.reason, "update not started: {}", bar.message);
         }
-        self.repair = None;
+        self.plan.end_repair();
         Some(PhaseEvent::Withdrawn)
     }
 }

@@ -22,7 +22,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(Some(event));
         }
         self.rename_base().await?;
-        self.keep_desired().await?;
+        self.store_desired().await?;
         self.arm_drift().await?;
         if let Some(event) = self.next_repair() {
             return Ok(Some(event));
@@ -56,7 +56,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 // Safe to drop: the deadline is absolute.
                 () = sleep_until(window) => {
                     // The cluster's earliest time is queried again, because it may have changed.
-                    if self.closed_until().is_none() || self.earliest.is_some() {
+                    if self.closed_until().is_none() || self.plan.start.is_set_by_cluster() {
                         return Ok(Some(self.reconsider()));
                     }
                     window = self.window_due();

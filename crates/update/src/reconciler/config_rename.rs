@@ -1,8 +1,6 @@
 //! Handles a desired config with unchanged content and a new name, because the renderer may rename a config at any
 //! time. The new name is adopted in every phase of an update, and nothing on the machine changes.
 
-use std::sync::Arc;
-
 use super::{DesiredConfig, Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     journal::{ConfigName, Direction},
@@ -19,10 +17,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some((config, digest)) = desired.config() else {
             return;
         };
-        let planned = self.planned.as_mut();
-        if let Some(planned) = planned.filter(|planned| planned.digest == digest) {
-            planned.to = Arc::clone(config);
-        }
+        self.plan.rename(config, digest);
         let cordon = self.journal.cordon.as_mut().map(|cordon| &mut cordon.to);
         let open = self.journal.transactions.last_mut();
         // No desired config matches an undo.

@@ -9,10 +9,7 @@ use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Reconciler, ReconcilerHooks, UpdateError, node_call_retry::NodeCallResult,
-    planning::PlannedUpdate,
-};
+use super::{Reconciler, ReconcilerHooks, UpdateError, node_call_retry::NodeCallResult};
 use crate::{
     journal::{ConfigName, CordonRecord, DeviceUsers, PhaseRecord},
     node_port::{DrainOrder, DrainProgress, DrainResult, IrreversibleStep, NodePort, StepDecision},
@@ -63,12 +60,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             && !failure.is_some_and(|failure| failure.retryable && !failure.code.is_obstacle())
     }
 
-    /// Returns whether the planned update drains the node first. The repair of a drifted path does not.
+    /// Returns whether the planned update drains the node first.
     pub(super) fn drains(&self) -> bool {
-        let drains = |planned: &PlannedUpdate| planned.plan.drain;
-        self.node.is_connected()
-            && self.repair.is_none()
-            && self.planned.as_ref().is_some_and(drains)
+        self.node.is_connected() && self.plan.drains()
     }
 
     /// Checks the cluster before an update that disturbs no pod.
@@ -85,7 +79,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let Some(planned) = &self.planned else {
+        let Some(planned) = self.plan.planned() else {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
         let (name, digest) = (planned.to.name.clone(), planned.digest);
@@ -228,8 +222,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     ) -> Result<NodeCallResult<StepDecision>, UpdateError> {
         // The name may change while there is no answer.
         self.retry_until_answered(stop, |node, this| {
-            let planned = this.planned.as_ref();
-            let to = planned.map(|planned| planned.to.name.clone());
+            let to = this.plan.config_name();
             node.check_step(step, Some(to.unwrap_or_else(|| this.config_name())))
         })
         .await

@@ -77,7 +77,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 None => {
                     self.repairs.count(&path, now);
                     tracing::info!(%path, "repairing drift (drift.paths or drift.default)");
-                    self.repair = Some(path);
+                    self.plan.begin_repair(path);
                     return Some(PhaseEvent::Desired);
                 }
                 Some(due) => {

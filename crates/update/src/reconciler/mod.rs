@@ -5,12 +5,14 @@
 //! task that does the work.
 
 mod actions;
+mod adoption;
 mod blocked;
 mod blocking;
 mod boot_guard_lock;
 mod commit;
 mod config_rename;
 mod desired_config_watch;
+mod desired_events;
 mod devices;
 mod drain;
 mod drift_repair;
@@ -20,14 +22,15 @@ mod host_install;
 mod initial_phase;
 mod node_call_retry;
 mod node_drain;
-mod operator_requests;
 mod options;
 mod options_watch;
 mod phase_progress;
+mod plan_state;
 mod planning;
 mod reboot;
 mod rollback;
 mod staging;
+mod start_time;
 mod state_directory;
 mod state_errors;
 mod update_report;
@@ -35,7 +38,6 @@ mod verification;
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -49,7 +51,7 @@ use super::{
 };
 use desired_config_watch::DesiredConfigWatch;
 use host_install::HostInstall;
-use machinist_base::{abs_path::AbsPath, backoff::Backoff, digest::Digest, reason::Reason};
+use machinist_base::{backoff::Backoff, reason::Reason};
 use machinist_rootfs::Root;
 use node_drain::NodeDrain;
 pub use options::{
@@ -58,6 +60,7 @@ pub use options::{
 };
 use options_watch::OptionsWatch;
 use phase_progress::PhaseProgress;
+use plan_state::PlanState;
 use state_directory::{OpenedState, StateDirectory};
 use state_errors::StateRecovery;
 pub use update_report::{BlockedUpdate, UpdateConfigState, UpdateReport};
@@ -93,19 +96,11 @@ pub struct Reconciler<S, H> {
     hooks: Arc<H>,
     options: OptionsWatch,
     desired: DesiredConfigWatch,
-    /// The earliest time at which the cluster allows an update to begin, as last returned.
-    earliest: Option<Timestamp>,
     report: watch::Sender<Arc<UpdateReport>>,
     progress: PhaseProgress,
-    /// The plan in progress, with its config.
-    planned: Option<planning::PlannedUpdate>,
-    /// The warnings of the last plan, with the digest of its config.
-    cautions: Option<(Digest, Vec<String>)>,
-    replans: u32,
+    plan: PlanState,
     drift: drift_watch::DriftWatch,
     repairs: drift_repair::RepairLog,
-    /// The drifted path that is being repaired: the plan is limited to it.
-    repair: Option<AbsPath>,
 }
 
 impl<S, H> std::fmt::Debug for Reconciler<S, H> {
@@ -141,8 +136,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         desired: watch::Receiver<DesiredConfig>,
     ) -> (Self, watch::Receiver<Arc<UpdateReport>>) {
         let (report, reports) = watch::channel(Arc::new(UpdateReport::default()));
-        let open = opened.journal.top();
-        let cautions = open.map(|tx| (tx.to.digest, tx.warnings.clone()));
+        let plan = PlanState::resumed(opened.journal.top());
         let mut reconciler = Self {
             state: StateDirectory::new(root, opened.store, opened.error),
             journal: opened.journal,
@@ -152,15 +146,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             hooks: Arc::new(hooks),
             options: OptionsWatch::fixed(options),
             desired: DesiredConfigWatch::new(desired),
-            earliest: None,
             report,
             progress: PhaseProgress::new(),
-            planned: None,
-            cautions,
-            replans: 0,
+            plan,
             drift: drift_watch::DriftWatch::default(),
             repairs: drift_repair::RepairLog::default(),
-            repair: None,
         };
         // Published before the loop starts, so that readers get the correct state meanwhile.
         match reconciler.state.is_held_by_guard() {
@@ -296,7 +286,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Records a failure of the current transaction, or of a config without one.
     fn failed(&mut self, error: &dyn std::error::Error, code: Reason, retryable: bool) {
-        let digest = self.planned.as_ref().map(|planned| planned.digest);
+        let digest = self.plan.digest();
         let digest = digest.or_else(|| self.journal.top().map(|tx| tx.to.digest));
         let message = machinist_base::error_chain::chain(error);
         tracing::error!(reason = %code, retryable, "{message}");

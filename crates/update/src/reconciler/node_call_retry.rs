@@ -142,24 +142,6 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Queries when the cluster allows the planned update to begin. Returns `Some` if another event comes first.
-    pub(super) async fn query_earliest_start(
-        &mut self,
-        stop: &CancellationToken,
-    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
-        if !self.node.is_connected() || !self.is_time_limited() {
-            return Ok(None);
-        }
-        let asked = self
-            .retry_until_answered(stop, |node, _| node.earliest_start())
-            .await?;
-        let NodeCallResult::Done(earliest) = asked else {
-            return Ok(Some(asked.map(|_| PhaseEvent::Withdrawn)));
-        };
-        self.earliest = earliest;
-        Ok(None)
-    }
-
     /// Repeats a request until it is answered. Waits for an unreachable API server with growing delays, until the
     /// desired config changes or a stop comes.
     pub(super) async fn retry_until_answered<T>(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Reconciler, ReconcilerHooks, UpdateError};
+use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     boot_id, crash_recovery,
     journal::{Direction, RebootRecord, Transaction, UpdateFailure, kernel_of},
@@ -253,6 +253,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             });
         }
         self.save().await
+    }
+
+    /// Returns whether a needed reboot may be requested now.
+    fn may_reboot(&self) -> bool {
+        match self.options.current().reboot {
+            RebootPolicy::Auto => true,
+            RebootPolicy::Ask => self.desired.has_approval(),
+            RebootPolicy::Never => false,
+        }
     }
 
     fn note(&mut self, error: &ServiceError) {

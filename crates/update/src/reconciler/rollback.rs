@@ -158,7 +158,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             == Some(Reason::Withdrawn);
         self.blocking(move |store, journal| close(store, journal, withdrawn))
             .await??;
-        self.planned = None;
+        self.plan.discard();
         let config = self.config_name();
         tracing::info!("rolled back to {config}");
         Ok(PhaseEvent::Undone {

@@ -5,10 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Reconciler, ReconcilerHooks, UpdateError,
-    planning::{PlannedUpdate, few},
-};
+use super::{Reconciler, ReconcilerHooks, UpdateError, plan_state::PlannedUpdate};
 use crate::{
     journal::{Journal, TransactionState},
     observe_and_plan,
@@ -21,10 +18,6 @@ use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_ignition::{MachineConfig, UnitName};
 use machinist_plan::{Capabilities, Cost, MAX_TOTAL_FILE_BYTES, UNIT_DIR};
 use machinist_rootfs::{FileKind, Root, Stat};
-
-/// Maximum number of plans in a row that a change of the machine may invalidate: after that, another program is
-/// configuring the machine.
-const MAX_REPLANS: u32 = 3;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the machine changed three times between planning and staging")]
@@ -76,10 +69,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             })
             .await?;
         raised.abort();
-        self.planned = Some(planned);
+        self.plan.set(planned);
         match staged {
             Ok(()) => {
-                self.replans = 0;
+                self.plan.reset_replans();
                 // Its copy was just written; reading it again would cost as much as the update.
                 let stored = self.journal.top().map(|tx| tx.to.digest);
                 self.state.set_stored(stored);
@@ -101,7 +94,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     async fn still_as_planned(
         &mut self,
     ) -> Result<Result<(PlannedUpdate, Vec<String>), PhaseEvent>, UpdateError> {
-        let Some(to) = self.planned.as_ref().map(|planned| Arc::clone(&planned.to)) else {
+        let Some(to) = self.plan.planned().map(|planned| Arc::clone(&planned.to)) else {
             return Ok(Err(PhaseEvent::StepFailed));
         };
         let Some(again) = self.observe_and_plan(&to).await? else {
@@ -114,32 +107,30 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(Err(PhaseEvent::StepFailed));
             }
         };
-        let repair = self.repair.is_some();
         let mut again = again.plan.ok();
-        if let Some(again) = again.as_mut().filter(|_| repair) {
-            super::drift_repair::without_reboot(again);
+        if let Some(again) = &mut again {
+            self.plan.limit_to_repair(again);
         }
         let same = |planned: &PlannedUpdate| {
             again.as_ref().is_some_and(|again| {
                 again.operations == planned.plan.operations && again.actions == planned.plan.actions
             })
         };
-        match self.planned.take() {
-            Some(planned) if same(&planned) => Ok(Ok((planned, failed_units))),
-            planned => {
-                self.planned = planned;
-                Ok(Err(self.restless()))
-            }
+        if !self.plan.planned().is_some_and(same) {
+            return Ok(Err(self.replan()));
         }
+        let planned = self.plan.take();
+        Ok(planned
+            .map(|planned| (planned, failed_units))
+            .ok_or(PhaseEvent::StepFailed))
     }
 
-    fn restless(&mut self) -> PhaseEvent {
-        self.replans += 1;
-        if self.replans < MAX_REPLANS {
+    /// Plans again, unless the machine changes too often.
+    fn replan(&mut self) -> PhaseEvent {
+        if self.plan.count_replan() {
             tracing::info!("the machine changed since it was scanned; planning again");
             return PhaseEvent::Replan;
         }
-        self.replans = 0;
         self.failed(&ReplanLimitError, Reason::ObservedChanged, true);
         PhaseEvent::StepFailed
     }
@@ -184,7 +175,7 @@ fn stage(
     if let Some(cordon) = &mut journal.cordon {
         tx.phases = std::mem::take(&mut cordon.phases);
     }
-    tx.warnings = few(&planned.plan.warnings);
+    tx.warnings = planned.kept_warnings();
     tx.enter(Phase::Staging.name(), tx.started);
     let (to, changes, cost) = (&tx.to.name, planned.changes, planned.plan.cost);
     tracing::info!(

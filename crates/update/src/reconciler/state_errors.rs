@@ -29,7 +29,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             UpdateError::Store(error) => error.into(),
             error @ (UpdateError::NoState | UpdateError::Lost(_)) => return Err(error),
         };
-        self.planned = None;
+        self.plan.discard();
         self.progress.add_failure();
         self.state.fail(&error);
         self.enter(Phase::Failed);

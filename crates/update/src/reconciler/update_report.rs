@@ -163,7 +163,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 .closed_until()
                 .filter(|_| self.progress.phase() == Phase::Waiting),
             opens_for_the_cluster: self.progress.phase() == Phase::Waiting
-                && self.waits_for_the_cluster(),
+                && self.waits_for_cluster(),
             requested: self.desired.last_request(),
             updates: self.journal.history.iter().rev().cloned().collect(),
         };
@@ -191,10 +191,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         };
         let base = self.journal.base.as_ref().map(|base| base.digest);
         let is_done = base == Some(digest) && self.journal.transactions.is_empty();
-        let of_this = self.cautions.as_ref().filter(|(of, _)| *of == digest);
-        let all = of_this.filter(|_| !is_done).map(|(_, all)| all);
-        let known = |warning: &&String| !config.notes.0.contains(warning);
-        all.into_iter().flatten().filter(known).cloned().collect()
+        if is_done {
+            return Vec::new();
+        }
+        let is_new = |warning: &&String| !config.notes.0.contains(warning);
+        let warnings = self.plan.warnings_for(digest).iter();
+        warnings.filter(is_new).cloned().collect()
     }
 
     /// Returns why no work proceeds, or why the last update failed.

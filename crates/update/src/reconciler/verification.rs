@@ -75,10 +75,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     async fn check_disk(&mut self) -> Result<PhaseEvent, UpdateError> {
-        self.keep_desired().await?;
+        self.store_desired().await?;
         let capabilities = self.options.current().capabilities;
         // A repair concerns only its own path.
-        let only = self.repair.clone().map(|path| BTreeSet::from([path]));
+        let only = self
+            .plan
+            .repair_path()
+            .cloned()
+            .map(|path| BTreeSet::from([path]));
         match self
             .blocking(move |store, journal| {
                 observe_and_plan::drift(
@@ -166,9 +170,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .await?;
         closed?;
         self.progress.reset_failures();
-        self.planned = None;
+        self.plan.discard();
         self.desired.end_approval();
-        self.repair = None;
+        self.plan.end_repair();
         self.drift.rearm();
         if let Some(update) = self.journal.history.last() {
             let (to, outcome) = (&update.to, update.outcome);
