@@ -8,13 +8,13 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{DriftAction, Reconciler, ReconcilerHooks};
+use super::{Reconciler, ReconcilerHooks};
 use crate::{
     phase::{Phase, PhaseEvent},
     service_port::Services,
 };
-use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_plan::{ActionKind, DriftKind, Plan};
+use machinist_base::abs_path::AbsPath;
+use machinist_plan::{ActionKind, Plan};
 
 /// Maximum number of repairs of one path within [`REPAIR_WINDOW`]. An administrator who edits the file twice notices the
 /// repairs; a program that keeps rewriting it wins after that, and the log shows it.
@@ -28,7 +28,7 @@ pub(super) struct RepairLog(BTreeMap<AbsPath, VecDeque<Instant>>);
 
 impl RepairLog {
     /// Returns when `path` may be repaired; `None` means now.
-    fn due(&mut self, path: &AbsPath, now: Instant) -> Option<Instant> {
+    pub(super) fn due(&mut self, path: &AbsPath, now: Instant) -> Option<Instant> {
         let times = self.0.get_mut(path)?;
         while times
             .front()
@@ -43,7 +43,7 @@ impl RepairLog {
             .map(|oldest| *oldest + REPAIR_WINDOW)
     }
 
-    fn count(&mut self, path: &AbsPath, now: Instant) {
+    pub(super) fn count(&mut self, path: &AbsPath, now: Instant) {
         self.0.entry(path.clone()).or_default().push_back(now);
     }
 }
@@ -57,37 +57,19 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if !idle || blocked || !self.is_base_desired() {
             return None;
         }
-        let now = Instant::now();
-        // A path that a user could redirect is not written; its drift stays reported.
-        let found = self.drift.found.iter();
-        let safe = found.filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
-        let mut drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
-        // A file comes before its hard links.
         let desired = self.desired.current();
-        let is_hard = |path: &AbsPath| {
-            let (config, _) = desired.config()?;
-            Some(config.links.get(path)?.hard)
+        // A file comes before its hard links.
+        let is_hard_link = |path: &AbsPath| {
+            let link = desired
+                .config()
+                .and_then(|(config, _)| config.links.get(path));
+            link.is_some_and(|link| link.hard)
         };
-        drifted.sort_by_key(|path| is_hard(path).unwrap_or(false));
-        for path in drifted {
-            if self.options.current().drift.act(&path) != DriftAction::Repair {
-                continue;
-            }
-            match self.repairs.due(&path, now) {
-                None => {
-                    self.repairs.count(&path, now);
-                    tracing::info!(%path, "repairing drift (drift.paths or drift.default)");
-                    self.plan.begin_repair(path);
-                    return Some(PhaseEvent::Desired);
-                }
-                Some(due) => {
-                    let reason = Reason::Drifted;
-                    tracing::warn!(%path, %reason, "changes repeatedly, repair is suspended for now");
-                    self.drift.schedule_full_scan(due);
-                }
-            }
-        }
-        None
+        let handling = &self.options.current().drift;
+        let path = self.drift.next_repair(handling, is_hard_link)?;
+        tracing::info!(%path, "repairing drift (drift.paths or drift.default)");
+        self.plan.begin_repair(path);
+        Some(PhaseEvent::Desired)
     }
 }
 
@@ -103,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_put_back_three_times_in_ten_minutes_and_then_has_to_wait() {
+    fn a_path_is_repaired_three_times_in_ten_minutes_and_then_has_to_wait() {
         let path: AbsPath = "/etc/x".parse().unwrap();
         let (mut repairs, start) = (RepairLog::default(), Instant::now());
         let minute = |count: u64| start + Duration::from_secs(60 * count);

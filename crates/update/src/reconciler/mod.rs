@@ -15,6 +15,8 @@ mod desired_config_watch;
 mod desired_events;
 mod devices;
 mod drain;
+mod drift;
+mod drift_check;
 mod drift_repair;
 mod drift_watch;
 mod health_check;
@@ -50,6 +52,7 @@ use super::{
     store::StoreError,
 };
 use desired_config_watch::DesiredConfigWatch;
+use drift::DriftState;
 use host_install::HostInstall;
 use machinist_base::{backoff::Backoff, reason::Reason};
 use machinist_rootfs::Root;
@@ -99,8 +102,7 @@ pub struct Reconciler<S, H> {
     report: watch::Sender<Arc<UpdateReport>>,
     progress: PhaseProgress,
     plan: PlanState,
-    drift: drift_watch::DriftWatch,
-    repairs: drift_repair::RepairLog,
+    drift: DriftState,
 }
 
 impl<S, H> std::fmt::Debug for Reconciler<S, H> {
@@ -149,8 +151,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             report,
             progress: PhaseProgress::new(),
             plan,
-            drift: drift_watch::DriftWatch::default(),
-            repairs: drift_repair::RepairLog::default(),
+            drift: DriftState::default(),
         };
         // Published before the loop starts, so that readers get the correct state meanwhile.
         match reconciler.state.is_held_by_guard() {

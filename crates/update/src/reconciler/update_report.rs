@@ -140,7 +140,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 DesiredConfig::Refused(refusals) => refusals,
                 _ => Arc::default(),
             },
-            drift: self.drift.found.values().cloned().collect(),
+            drift: self.drift.entries(),
             labels_pending: transaction::labels(&self.journal)
                 .pending
                 .into_keys()
