@@ -22,7 +22,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         planned: PlannedUpdate,
     ) -> Result<PhaseEvent, UpdateError> {
-        let known = self.journal.base.as_ref().map(|base| base.digest) == Some(planned.digest);
+        let known = self.journal.base_digest() == Some(planned.digest);
         let adopted = planned.plan.adopted.clone();
         let saved = self
             .blocking(move |store, journal| make_base(store, journal, &planned, adopted))

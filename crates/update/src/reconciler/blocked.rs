@@ -25,7 +25,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         digest: Digest,
         bar: &BlockReason,
     ) -> Option<PhaseEvent> {
-        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let base = self.journal.base_digest();
         if let Some(top) = self.journal.top() {
             let known = top.to.digest == digest || base == Some(digest);
             // If an operator cancels too late, the report shows that, and the update continues to the newest

@@ -104,6 +104,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         Ok(done)
     }
 
+    /// Makes the journal durable.
+    pub(super) async fn save(&mut self) -> Result<(), UpdateError> {
+        Ok(self
+            .blocking(|store, journal| store.save(journal))
+            .await??)
+    }
+
     /// Returns the event for a retry: of an undo, a reboot, or the whole update.
     pub(super) fn retry_event(&self) -> PhaseEvent {
         match self.journal.top() {

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
 
 use super::{
     DesiredConfig, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError, UpdateReport,
@@ -143,7 +142,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             if !is_due(self.state.root(), &self.journal)? && !self.state.has_failed() {
                 break;
             }
-            let turned = match next.take() {
+            let result = match next.take() {
                 _ if self.state.has_failed() => match self.reopen_state(&stop).await? {
                     StateRecovery::Stopped => break,
                     StateRecovery::At(effect) => {
@@ -155,10 +154,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     tracing::warn!("reboot required; reboot manually (update.reboot)");
                     break;
                 }
-                Some(effect) => {
-                    let span = self.span();
-                    self.carry_out(effect, &stop).instrument(span).await
-                }
+                Some(effect) => self.run_effect(effect, &stop).await,
                 // A failed undo is retried; in all other cases the work is done.
                 None => match self.retry_after() {
                     None => break,
@@ -169,7 +165,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     },
                 },
             };
-            match turned {
+            match result {
                 Ok(None) => break,
                 Ok(Some(event)) => next = self.step(event),
                 Err(error) => self.record_state_error(error)?,

@@ -12,9 +12,9 @@ use machinist_base::reason::Reason;
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn commit(&mut self) -> Result<PhaseEvent, UpdateError> {
-        let held = self.hold_off_shutdown().await;
+        let inhibitor = self.inhibit_shutdown().await;
         let committed = self.blocking(commit).await?;
-        drop(held);
+        drop(inhibitor);
         match committed {
             Ok(()) => Ok(PhaseEvent::Committed),
             Err(error) => {
@@ -23,14 +23,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     Reason::Io => Reason::CommitFailed,
                     known => known,
                 };
-                self.failed(&error, code, error.is_retryable());
+                self.record_failure(&error, code, error.is_retryable());
                 Ok(PhaseEvent::StepFailed)
             }
         }
     }
 
     /// Inhibits shutdown while old and new objects are exchanged.
-    pub(super) async fn hold_off_shutdown(&self) -> Option<InhibitGuard> {
+    pub(super) async fn inhibit_shutdown(&self) -> Option<InhibitGuard> {
         let services = self.services.clone()?;
         let why = format!("applying {}", self.config_name());
         self.run_responsive(services.hold_off_shutdown(&why)).await

@@ -63,7 +63,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     pub(super) fn event_for(&mut self, digest: Digest) -> Option<PhaseEvent> {
-        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let base = self.journal.base_digest();
         let failure = self.journal.failure.as_ref();
         if self.progress.phase().is_before_staging() {
             let planned = self.plan.digest();

@@ -97,7 +97,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     HOLDER_CHECK_BACKOFF.step(look)
                 }
                 Err(error) if !error.retryable => {
-                    self.failed(&error, error.reason, false);
+                    self.record_failure(&error, error.reason, false);
                     return Ok(Some(Some(PhaseEvent::StepFailed)));
                 }
                 Err(error) => {
@@ -130,7 +130,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             };
             let (reason, message) = (fault.error.reason, chain(&fault));
             if !fault.error.retryable {
-                self.failed(&fault, reason, false);
+                self.record_failure(&fault, reason, false);
                 return Ok(Some(Some(PhaseEvent::StepFailed)));
             }
             tracing::warn!(%reason, "retrying: {message}");

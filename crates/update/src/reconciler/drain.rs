@@ -39,7 +39,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns the remaining effect of a cordon if no update is open.
     pub(super) fn resume_cordon(&mut self) -> Option<PhaseEffect> {
         let cordon = self.journal.cordon.as_ref()?;
-        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let base = self.journal.base_digest();
         let over = base == Some(cordon.to.digest) || self.journal.failure.is_some();
         if !over || !self.is_stale_cordon() {
             // It continues, or is reverted, once the desired config is known.
@@ -149,7 +149,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     Ok(DrainResult::Wholly) => Some(PhaseEvent::Drained),
                     Ok(DrainResult::Stopped) => None,
                     Err(error) => {
-                        self.failed(&error, error.reason, error.retryable);
+                        self.record_failure(&error, error.reason, error.retryable);
                         Some(PhaseEvent::StepFailed)
                     }
                 }},
@@ -258,7 +258,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Returns whether the node was drained for a config that has changed nothing.
     fn is_drain_to_be_taken_back(&self) -> bool {
-        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let base = self.journal.base_digest();
         let cordon = self.journal.cordon.as_ref().map(|cordon| cordon.to.digest);
         self.journal.failure.is_none() && cordon.is_some() && cordon != base
     }

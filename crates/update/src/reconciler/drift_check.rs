@@ -10,7 +10,7 @@ use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Watches the paths of the base, and checks all of them once if the base is new.
     pub(super) async fn arm_drift(&mut self) -> Result<(), UpdateError> {
-        let base = self.journal.base.as_ref().map(|base| base.digest);
+        let base = self.journal.base_digest();
         let Some(base) = base else {
             return Ok(());
         };
@@ -77,7 +77,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// first.
     fn report_lost_config(&mut self, error: &observe_and_plan::LookError) {
         if self.progress.phase() == Phase::Idle && self.desired.is_known() {
-            self.failed(error, error.reason(), error.is_retryable());
+            self.record_failure(error, error.reason(), error.is_retryable());
             self.enter(Phase::Failed);
         }
     }

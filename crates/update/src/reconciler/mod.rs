@@ -19,6 +19,8 @@ mod drift;
 mod drift_check;
 mod drift_repair;
 mod drift_watch;
+mod event_loop;
+mod failed_units;
 mod health_check;
 mod host_install;
 mod initial_phase;
@@ -30,6 +32,7 @@ mod phase_progress;
 mod plan_state;
 mod planning;
 mod reboot;
+mod report_publisher;
 mod rollback;
 mod staging;
 mod start_time;
@@ -41,20 +44,14 @@ mod verification;
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 
 use super::{
-    crash_recovery::RecoverError,
-    journal::{Journal, UpdateFailure},
-    phase::{Phase, PhaseEffect, PhaseEvent},
-    service_port::Services,
-    store::StoreError,
+    crash_recovery::RecoverError, journal::Journal, service_port::Services, store::StoreError,
 };
 use desired_config_watch::DesiredConfigWatch;
 use drift::DriftState;
 use host_install::HostInstall;
-use machinist_base::{backoff::Backoff, reason::Reason};
+use machinist_base::backoff::Backoff;
 use machinist_rootfs::Root;
 use node_drain::NodeDrain;
 pub use options::{
@@ -65,7 +62,6 @@ use options_watch::OptionsWatch;
 use phase_progress::PhaseProgress;
 use plan_state::PlanState;
 use state_directory::{OpenedState, StateDirectory};
-use state_errors::StateRecovery;
 pub use update_report::{BlockedUpdate, UpdateConfigState, UpdateReport};
 
 /// Delays before a transient error is retried.
@@ -175,158 +171,27 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self
     }
 
-    /// Runs until `stop`. Work in progress is left in a state from which the next start continues.
-    pub async fn run(mut self, stop: CancellationToken) -> Result<(), UpdateError> {
-        if !self.wait_for_guard(&stop).await? {
-            return Ok(());
+    /// Returns the boot ID; `None` for an offline root, or if it cannot be read.
+    pub(super) fn boot_id(&self) -> Option<String> {
+        if !self.options.is_live() {
+            return None;
         }
-        let mut next = self.progress.take_initial_effect();
-        self.record_failed_units().await?;
-        loop {
-            if self.state.has_failed() {
-                match self.reopen_state(&stop).await? {
-                    StateRecovery::Stopped => return Ok(()),
-                    StateRecovery::At(effect) => next = effect,
-                }
-                continue;
-            }
-            let turned = match next.take() {
-                Some(effect) => {
-                    let span = self.span();
-                    self.carry_out(effect, &stop).instrument(span).await
-                }
-                None => self.wait(&stop).await,
-            };
-            let event = match turned {
-                Ok(Some(event)) => event,
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    self.record_state_error(error)?;
-                    continue;
-                }
-            };
-            next = self.step(event);
-        }
+        self.state.boot_id()
     }
 
-    /// Completes open work, then plans and applies the desired config once, as `apply` does. Applying the same
-    /// config again repairs drift. Ends if an operator must act: the plan is not approved, a step has failed, or
-    /// the reboot is left to an operator.
-    pub async fn run_once(
-        mut self,
-        stop: CancellationToken,
-    ) -> Result<Arc<UpdateReport>, UpdateError> {
-        let mut next = self.progress.take_initial_effect();
-        let mut looked = self.state.has_failed();
-        loop {
-            let effect = match next.take() {
-                Some(PhaseEffect::Reboot) if self.options.leaves_reboots_to_operators() => {
-                    let Some(event) = self.event_for_desired() else {
-                        break;
-                    };
-                    looked = true;
-                    next = self.step(event);
-                    continue;
-                }
-                Some(effect) => effect,
-                None if looked || self.is_stuck() => break,
-                None => {
-                    looked = true;
-                    self.progress.begin_in(Phase::Planned);
-                    PhaseEffect::Plan
-                }
-            };
-            let span = self.span();
-            let Some(event) = self.carry_out(effect, &stop).instrument(span).await? else {
-                break;
-            };
-            next = self.step(event);
-        }
-        Ok(self.report.borrow().clone())
+    /// Returns the name of the config in progress, for messages.
+    pub(super) fn config_name(&self) -> String {
+        let name = self
+            .journal
+            .top()
+            .map(|tx| &tx.to)
+            .or(self.journal.base.as_ref());
+        name.map(|config| config.name.clone()).unwrap_or_default()
     }
 
-    /// Returns whether an open update has failed, so that no other update may be based on it.
-    fn is_stuck(&self) -> bool {
-        self.progress.phase() == Phase::Failed && !self.journal.transactions.is_empty()
-    }
-
-    /// Returns the tracing span of an update.
-    fn span(&self) -> tracing::Span {
-        let transaction = self.journal.top().map(|tx| tx.id.as_str());
-        tracing::info_span!("update", transaction, phase = self.progress.phase().name())
-    }
-
-    async fn carry_out(
-        &mut self,
-        effect: PhaseEffect,
-        stop: &CancellationToken,
-    ) -> Result<Option<PhaseEvent>, UpdateError> {
-        self.options.refresh();
-        let event = match effect {
-            PhaseEffect::Plan => self.plan().await?,
-            PhaseEffect::AwaitRelease => return self.await_release(stop).await,
-            PhaseEffect::Cordon => return self.cordon(stop).await,
-            PhaseEffect::Withhold => return self.disable_devices(stop).await,
-            PhaseEffect::Drain => return self.drain(stop).await,
-            PhaseEffect::Quiesce => return self.quiesce(stop).await,
-            PhaseEffect::Uncordon => return self.uncordon(stop).await,
-            PhaseEffect::Stage => self.stage(stop).await?,
-            PhaseEffect::Commit => self.commit().await?,
-            PhaseEffect::Act => return self.act(stop).await,
-            PhaseEffect::Reboot => return self.reboot(stop).await,
-            PhaseEffect::Verify => return self.verify(stop).await,
-            PhaseEffect::Undo => return self.undo(stop).await,
-        };
-        // Blocking work is never interrupted, but nothing new begins after a stop.
-        Ok(if stop.is_cancelled() {
-            None
-        } else {
-            Some(event)
-        })
-    }
-
-    /// Records a failure of the current transaction, or of a config without one.
-    fn failed(&mut self, error: &dyn std::error::Error, code: Reason, retryable: bool) {
-        let digest = self.plan.digest();
-        let digest = digest.or_else(|| self.journal.top().map(|tx| tx.to.digest));
-        let message = machinist_base::error_chain::chain(error);
-        tracing::error!(reason = %code, retryable, "{message}");
-        self.journal.failure = Some(UpdateFailure {
-            code,
-            message: super::bounded(message),
-            retryable,
-            digest,
-        });
-        self.progress.add_failure();
-    }
-
-    /// Enters the phase that follows an event, and returns its effect.
-    fn step(&mut self, event: PhaseEvent) -> Option<PhaseEffect> {
-        let (phase, effect) = self.progress.phase().on(event, self.is_stale_cordon());
-        self.enter(phase);
-        effect
-    }
-
-    fn enter(&mut self, phase: Phase) {
-        if let Some(previous) = self.progress.enter(phase) {
-            let since = self.progress.since();
-            if let Some(tx) = self.journal.top_mut() {
-                tx.enter(phase.name(), since);
-            } else if let Some(cordon) = &mut self.journal.cordon {
-                cordon.enter(phase.name(), since);
-            }
-            let id = self
-                .journal
-                .top()
-                .map(|tx| tx.id.clone())
-                .unwrap_or_default();
-            tracing::debug!(
-                transaction = id,
-                phase = phase.name(),
-                from = previous.name(),
-                "phase"
-            );
-        }
-        self.publish();
+    /// Returns whether the machine's base is the desired config.
+    pub(super) fn is_base_desired(&self) -> bool {
+        let base = self.journal.base_digest();
+        base.is_some() && self.desired.digest() == base
     }
 }

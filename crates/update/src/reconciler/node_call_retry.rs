@@ -86,7 +86,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             match node.is_control_plane() {
                 // The outage may be a lost quorum, of which this machine is a member.
                 true if waited >= self.options.current().verify_timeout => {
-                    self.failed(&refused, refused.reason, false);
+                    self.record_failure(&refused, refused.reason, false);
                     return Ok(Some(Some(PhaseEvent::Withdrawn)));
                 }
                 false if waited >= API_OUTAGE_TIMEOUT => {
@@ -169,7 +169,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     return Ok(NodeCallResult::Done(answer));
                 }
                 Err(error) if !error.retryable => {
-                    self.failed(&error, error.reason, false);
+                    self.record_failure(&error, error.reason, false);
                     return Ok(NodeCallResult::Event(PhaseEvent::StepFailed));
                 }
                 Err(error) => error,

@@ -55,7 +55,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 (to, digest)
             }
             DesiredConfig::Unknown | DesiredConfig::Nothing | DesiredConfig::Refused(_) => {
-                self.failed(&NoDesiredConfigError, Reason::SourceUnreadable, true);
+                self.record_failure(&NoDesiredConfigError, Reason::SourceUnreadable, true);
                 return Ok(PhaseEvent::StepFailed);
             }
         };
@@ -111,7 +111,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
         self.plan.discard();
         let passes = refusals.iter().all(|refusal| passes(refusal.reason));
-        self.failed(&PlanRefusedError(refusals), code, passes);
+        self.record_failure(&PlanRefusedError(refusals), code, passes);
         self.remember_failure(digest);
         let reboot_pending = !self.journal.transactions.is_empty();
         match passes && !reboot_pending {
@@ -171,7 +171,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         match looked {
             Ok(looked) => Ok(Some(looked)),
             Err(error) => {
-                self.failed(&error, error.reason(), error.is_retryable());
+                self.record_failure(&error, error.reason(), error.is_retryable());
                 Ok(None)
             }
         }

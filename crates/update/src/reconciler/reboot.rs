@@ -69,7 +69,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(Some(event));
         }
         let Some(boot) = self.boot_id() else {
-            self.failed(&NoBootIdError, Reason::BootUnverified, true);
+            self.record_failure(&NoBootIdError, Reason::BootUnverified, true);
             return Ok(Some(PhaseEvent::StepFailed));
         };
         if !self.may_reboot() {
@@ -87,12 +87,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         loop {
             let before = self.attempts(&boot, kind);
             let Some(method) = RebootMethod::of_attempt(before) else {
-                self.failed(&RebootTimeoutError, Reason::RebootTimeout, false);
+                self.record_failure(&RebootTimeoutError, Reason::RebootTimeout, false);
                 return Ok(Some(PhaseEvent::StepFailed));
             };
             self.order(&boot, kind, before + 1).await?;
             let Some(services) = self.services.clone() else {
-                self.failed(&NoServiceManagerError, Reason::ManagerUnreachable, false);
+                self.record_failure(&NoServiceManagerError, Reason::ManagerUnreachable, false);
                 return Ok(Some(PhaseEvent::StepFailed));
             };
             tracing::info!("requesting {kind}: {method:?}, attempt {}", before + 1);

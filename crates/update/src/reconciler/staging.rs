@@ -83,7 +83,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 Ok(PhaseEvent::StepFailed)
             }
             Err(error) => {
-                self.failed(&error, error.reason(), error.is_retryable());
+                self.record_failure(&error, error.reason(), error.is_retryable());
                 Ok(PhaseEvent::StepFailed)
             }
         }
@@ -103,7 +103,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let failed_units = match self.failed_units().await {
             Ok(units) => units,
             Err(error) => {
-                self.failed(&error, error.reason, error.retryable);
+                self.record_failure(&error, error.reason, error.retryable);
                 return Ok(Err(PhaseEvent::StepFailed));
             }
         };
@@ -131,7 +131,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             tracing::info!("the machine changed since it was scanned; planning again");
             return PhaseEvent::Replan;
         }
-        self.failed(&ReplanLimitError, Reason::ObservedChanged, true);
+        self.record_failure(&ReplanLimitError, Reason::ObservedChanged, true);
         PhaseEvent::StepFailed
     }
 }

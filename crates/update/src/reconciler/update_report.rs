@@ -1,16 +1,14 @@
-//! Publishes the reconciler's report, for status, gates, and metrics.
+//! Defines the reconciler's report, for status, gates, and metrics.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::{BlockReason, DesiredConfig, Reconciler, ReconcilerHooks, UpdateError, planning};
+use super::{BlockReason, planning};
 use crate::{
     journal::{ConfigName, DeviceUsers, UpdateFailure, UpdateRecord},
     node_port::Blocker,
     phase::Phase,
-    service_port::Services,
-    transaction,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::Refusal;
@@ -99,7 +97,7 @@ impl UpdateReport {
             let first = self.refused.first()?;
             Some(UpdateFailure {
                 code: first.reason,
-                message: super::super::bounded(
+                message: crate::bounded(
                     planning::PlanRefusedError(self.refused.to_vec()).to_string(),
                 ),
                 retryable: false,
@@ -107,164 +105,5 @@ impl UpdateReport {
             })
         };
         self.failure.clone().or_else(refused)
-    }
-}
-
-impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
-    pub(super) fn publish(&self) {
-        let boot = self.boot_id();
-        let top = self.journal.top();
-        let desired = self.desired.current();
-        let (phase, since) = self.shown_phase(&desired);
-        let report = UpdateReport {
-            phase,
-            since,
-            config: UpdateConfigState {
-                current: self.journal.base.clone(),
-                desired: desired
-                    .config()
-                    .map(|(config, digest)| ConfigName::new(config.name.clone(), digest)),
-            },
-            warnings: desired
-                .config()
-                .map(|(config, _)| config.notes.0.clone())
-                .unwrap_or_default(),
-            plan_warnings: self.plan_warnings(&desired),
-            barred: desired.block_reason().map(|bar| BlockedUpdate {
-                bar: Arc::clone(bar),
-                stands: self.is_blocked(),
-            }),
-            failure: self.failure(),
-            unknown: self.state.is_journal_unknown(),
-            refused: match desired {
-                DesiredConfig::Refused(refusals) => refusals,
-                _ => Arc::default(),
-            },
-            drift: self.drift.entries(),
-            labels_pending: transaction::labels(&self.journal)
-                .pending
-                .into_keys()
-                .collect(),
-            unverified: !self.journal.transactions.is_empty(),
-            reboot_needed_in: top
-                .filter(|tx| !tx.offline && (tx.wants_reboot() || tx.booted_into))
-                .and_then(|tx| match &boot {
-                    // A soft reboot is not sufficient here.
-                    Some(boot) if !tx.rebooted_since(boot) => Some(boot.clone()),
-                    _ => tx.committed_boot.clone(),
-                }),
-            boot,
-            devices_before: self.journal.devices_before.clone(),
-            failed_units_before: self.journal.failed_units.clone(),
-            blockers: self.node.blockers().to_vec(),
-            cordoned: self.journal.cordon.as_ref().map(|cordon| cordon.since),
-            lending: self.initial_device_users(),
-            opens: self
-                .closed_until()
-                .filter(|_| self.progress.phase() == Phase::Waiting),
-            opens_for_the_cluster: self.progress.phase() == Phase::Waiting
-                && self.waits_for_cluster(),
-            requested: self.desired.last_request(),
-            updates: self.journal.history.iter().rev().cloned().collect(),
-        };
-        self.report.send_replace(Arc::new(report));
-    }
-
-    /// Returns the phase and its start. A process that starts during a drain stays in `Idle` until the desired
-    /// config is known, which may take as long as the API server does not answer; until then it shows the phase of
-    /// the cordon in the journal.
-    fn shown_phase(&self, desired: &DesiredConfig) -> (Phase, Timestamp) {
-        let rests = self.progress.phase() == Phase::Idle && self.node.is_connected();
-        let unread = matches!(desired, DesiredConfig::Unknown | DesiredConfig::Refused(_));
-        let cordon = self.journal.cordon.as_ref();
-        let open = cordon.filter(|_| rests && unread && self.journal.transactions.is_empty());
-        let last = open.and_then(|cordon| cordon.phases.last());
-        let named = last.and_then(|last| Some((Phase::named(&last.name)?, last.started)));
-        named.unwrap_or((self.progress.phase(), self.progress.since()))
-    }
-
-    /// Returns the warnings of the pending update's plan. They end with the update; `machinist plan`
-    /// shows those that still apply to a verified config.
-    fn plan_warnings(&self, desired: &DesiredConfig) -> Vec<String> {
-        let Some((config, digest)) = desired.config() else {
-            return Vec::new();
-        };
-        let base = self.journal.base.as_ref().map(|base| base.digest);
-        let is_done = base == Some(digest) && self.journal.transactions.is_empty();
-        if is_done {
-            return Vec::new();
-        }
-        let is_new = |warning: &&String| !config.notes.0.contains(warning);
-        let warnings = self.plan.warnings_for(digest).iter();
-        warnings.filter(is_new).cloned().collect()
-    }
-
-    /// Returns why no work proceeds, or why the last update failed.
-    fn failure(&self) -> Option<UpdateFailure> {
-        let failure = self.state.failure();
-        failure.or(self.journal.failure.as_ref()).cloned()
-    }
-
-    /// Returns the boot ID; `None` for an offline root, or if it cannot be read.
-    pub(super) fn boot_id(&self) -> Option<String> {
-        if !self.options.is_live() {
-            return None;
-        }
-        self.state.boot_id()
-    }
-
-    /// Returns the name of the config in progress, for messages.
-    pub(super) fn config_name(&self) -> String {
-        let name = self
-            .journal
-            .top()
-            .map(|tx| &tx.to)
-            .or(self.journal.base.as_ref());
-        name.map(|config| config.name.clone()).unwrap_or_default()
-    }
-
-    /// Returns whether the machine's base is the desired config.
-    pub(super) fn is_base_desired(&self) -> bool {
-        let base = self.journal.base.as_ref().map(|base| base.digest);
-        base.is_some() && self.desired.digest() == base
-    }
-
-    pub(super) async fn save(&mut self) -> Result<(), UpdateError> {
-        Ok(self
-            .blocking(|store, journal| store.save(journal))
-            .await??)
-    }
-
-    /// Records the failed units of a machine that no update has changed yet, because no update can be their cause.
-    pub(super) async fn record_failed_units(&mut self) -> Result<(), UpdateError> {
-        let touched = self.journal.base.is_some() || !self.journal.transactions.is_empty();
-        if touched || self.state.has_failed() || !self.journal.failed_units.is_empty() {
-            return Ok(());
-        }
-        match self.failed_units().await {
-            Ok(units) if !units.is_empty() => {
-                self.journal.failed_units = units;
-                self.publish();
-                match self.save().await {
-                    Err(error) => self.record_state_error(error),
-                    Ok(()) => Ok(()),
-                }
-            }
-            Ok(_) => Ok(()),
-            Err(error) => {
-                tracing::debug!("{}", machinist_base::error_chain::chain(&error));
-                Ok(())
-            }
-        }
-    }
-
-    /// Returns the failed units; empty without a service manager.
-    pub(super) async fn failed_units(
-        &self,
-    ) -> Result<Vec<String>, super::super::service_port::ServiceError> {
-        match &self.services {
-            Some(services) => self.run_responsive(services.failed_units()).await,
-            None => Ok(Vec::new()),
-        }
     }
 }

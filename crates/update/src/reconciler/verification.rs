@@ -38,7 +38,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
         if !self.booted_where_needed() {
-            self.failed(&StaleBootError, Reason::BootUnverified, false);
+            self.record_failure(&StaleBootError, Reason::BootUnverified, false);
             return Ok(Some(PhaseEvent::StepFailed));
         }
         if let Some(ended) = self.reenable_devices(stop).await? {
@@ -60,7 +60,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let more = boots < self.options.current().boot_attempts && self.has_booted();
         let error = HealthRegressedError(faults);
         if !more || self.options.leaves_reboots_to_operators() {
-            self.failed(&error, Reason::HealthRegressed, false);
+            self.record_failure(&error, Reason::HealthRegressed, false);
             return PhaseEvent::StepFailed;
         }
         let message = crate::bounded(error.to_string());
@@ -106,11 +106,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 self.close().await
             }
             Ok(drift) => {
-                self.failed(&DiskMismatchError(drift), Reason::VerifyFailed, false);
+                self.record_failure(&DiskMismatchError(drift), Reason::VerifyFailed, false);
                 Ok(PhaseEvent::StepFailed)
             }
             Err(error) => {
-                self.failed(&error, error.reason(), error.is_retryable());
+                self.record_failure(&error, error.reason(), error.is_retryable());
                 Ok(PhaseEvent::StepFailed)
             }
         }
