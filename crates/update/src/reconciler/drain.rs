@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Reconciler, ReconcilerHooks, UpdateError, node_call_retry::NodeCallResult};
 use crate::{
     journal::{ConfigName, CordonRecord, DeviceUsers, PhaseRecord},
-    node_port::{DrainOrder, DrainProgress, DrainResult, IrreversibleStep, NodePort, StepDecision},
+    node_port::{
+        DrainOrder, DrainProgress, DrainResult, IrreversibleStep, NodeError, NodePort, StepDecision,
+    },
     phase::{Phase, PhaseEffect, PhaseEvent},
     service_port::Services,
 };
@@ -40,8 +42,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) fn resume_cordon(&mut self) -> Option<PhaseEffect> {
         let cordon = self.journal.cordon.as_ref()?;
         let base = self.journal.base_digest();
-        let over = base == Some(cordon.to.digest) || self.journal.failure.is_some();
-        if !over || !self.is_stale_cordon() {
+        let is_over = base == Some(cordon.to.digest) || self.journal.failure.is_some();
+        if !is_over || !self.is_stale_cordon() {
             // It continues, or is reverted, once the desired config is known.
             return None;
         }
@@ -66,13 +68,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Checks the cluster before an update that disturbs no pod.
-    pub(super) async fn permit_without_drain(
+    pub(super) async fn check_start_without_drain(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
         let step = IrreversibleStep::Stage { drained: false };
-        let asked = self.permit(step, stop).await?;
-        Ok(asked.map(|_| PhaseEvent::Released { drain: false }))
+        let result = self.check_step(step, stop).await?;
+        Ok(result.map(|_| PhaseEvent::Released { drain: false }))
     }
 
     pub(super) async fn cordon(
@@ -85,8 +87,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let (name, digest) = (planned.to.name.clone(), planned.digest);
         let to = ConfigName::new(name, digest);
         let now = Timestamp::now();
-        let known = self.journal.cordon.take();
-        let mut record = known.unwrap_or_else(|| CordonRecord {
+        let cordon = self.journal.cordon.take();
+        let mut record = cordon.unwrap_or_else(|| CordonRecord {
             to: to.clone(),
             since: now,
             drained_for: 0,
@@ -101,18 +103,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.record_allocatable().await;
         self.save().await?;
         let name = to.name;
-        let asked = self
+        let result = self
             .retry_until_answered(stop, |node, _| node.cordon(name.clone()))
             .await?;
-        Ok(asked.map(|()| PhaseEvent::Cordoned))
+        Ok(result.map(|()| PhaseEvent::Cordoned))
     }
 
     pub(super) async fn disable_devices(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let asked = self.set_device_users(DeviceUsers::Withheld, stop).await?;
-        Ok(asked.map(|()| PhaseEvent::Withheld))
+        let result = self.set_device_users(DeviceUsers::Withheld, stop).await?;
+        Ok(result.map(|()| PhaseEvent::Withheld))
     }
 
     /// Drains the node, waits as long as necessary, and publishes the blockers.
@@ -124,35 +126,27 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
         let spent = Duration::from_secs(cordon.drained_for);
-        let begun = DrainProgress {
+        let (progress, mut reported) = watch::channel(DrainProgress {
             spent,
             ..DrainProgress::default()
-        };
-        let (progress, mut reported) = watch::channel(begun);
-        let over = stop.child_token();
+        });
+        let drain_stop = stop.child_token();
         let order = DrainOrder {
             to: cordon.to.name.clone(),
             spent,
             progress,
-            stop: over.clone(),
+            stop: drain_stop.clone(),
         };
-        let drain = node.drain(order);
-        let mut drain = std::pin::pin!(drain);
-        let mut written = Instant::now();
+        let mut drain = std::pin::pin!(node.drain(order));
+        let mut saved_at = Instant::now();
         let mut tick = tokio::time::interval(self.hooks.tick());
-        let mut ended = false;
+        let mut has_ended = false;
         let event = loop {
             tokio::select! {
-                drained = &mut drain => {
-                    ended = true;
-                    break match drained {
-                    Ok(DrainResult::Wholly) => Some(PhaseEvent::Drained),
-                    Ok(DrainResult::Stopped) => None,
-                    Err(error) => {
-                        self.record_failure(&error, error.reason, error.retryable);
-                        Some(PhaseEvent::StepFailed)
-                    }
-                }},
+                result = &mut drain => {
+                    has_ended = true;
+                    break self.event_for_drain(result);
+                }
                 // Safe to drop: the next start continues the drain.
                 () = stop.cancelled() => break None,
                 // Safe to drop: a change that is missed here is still marked unseen.
@@ -164,8 +158,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 // Safe to drop: the latest progress is read again at the end.
                 Ok(()) = reported.changed() => {
                     self.report_progress(&reported);
-                    if written.elapsed() >= SPENT_TIME_SAVE_INTERVAL {
-                        written = Instant::now();
+                    if saved_at.elapsed() >= SPENT_TIME_SAVE_INTERVAL {
+                        saved_at = Instant::now();
                         self.save().await?;
                     }
                 }
@@ -174,8 +168,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         };
-        over.cancel();
-        if !ended {
+        drain_stop.cancel();
+        if !has_ended {
             // Wait for its final progress; its requests to the cluster stay in effect.
             let _ = tokio::time::timeout(FINAL_PROGRESS_TIMEOUT, &mut drain).await;
         }
@@ -183,6 +177,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.node.end_drain();
         self.save().await?;
         Ok(event)
+    }
+
+    /// Returns the event that the end of the drain causes; `None` on a stop.
+    fn event_for_drain(&mut self, result: Result<DrainResult, NodeError>) -> Option<PhaseEvent> {
+        match result {
+            Ok(DrainResult::Wholly) => Some(PhaseEvent::Drained),
+            Ok(DrainResult::Stopped) => None,
+            Err(error) => {
+                self.record_failure(&error, error.reason, error.retryable);
+                Some(PhaseEvent::StepFailed)
+            }
+        }
     }
 
     fn report_progress(&mut self, progress: &watch::Receiver<DrainProgress>) {
@@ -197,25 +203,25 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        if let Some(ended) = self.wait_for_release(stop).await? {
+        if let Some(ended) = self.wait_for_device_release(stop).await? {
             return Ok(ended);
         }
         if let Some(ended) = self.stop_units(stop).await? {
             return Ok(ended);
         }
-        let asked = self.set_device_users(DeviceUsers::Quiesced, stop).await?;
-        let NodeCallResult::Done(()) = asked else {
-            return Ok(asked.map(|()| PhaseEvent::Permitted));
+        let result = self.set_device_users(DeviceUsers::Quiesced, stop).await?;
+        let NodeCallResult::Done(()) = result else {
+            return Ok(result.map(|()| PhaseEvent::Permitted));
         };
         let step = IrreversibleStep::Stage { drained: true };
-        let asked = self.permit(step, stop).await?;
-        Ok(asked.map(|permit| match permit {
+        let result = self.check_step(step, stop).await?;
+        Ok(result.map(|permit| match permit {
             StepDecision::Refilled => PhaseEvent::Refilled,
             StepDecision::Go => PhaseEvent::Permitted,
         }))
     }
 
-    async fn permit(
+    async fn check_step(
         &mut self,
         step: IrreversibleStep,
         stop: &CancellationToken,
@@ -233,23 +239,23 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let on = self.config_name();
-        if self.is_drain_to_be_taken_back() {
-            let asked = self
-                .retry_until_answered(stop, |node, _| node.cancel_drain(on.clone()))
+        let config = self.config_name();
+        if self.is_drain_to_be_cancelled() {
+            let result = self
+                .retry_until_answered(stop, |node, _| node.cancel_drain(config.clone()))
                 .await?;
-            let NodeCallResult::Done(()) = asked else {
-                return Ok(asked.map(|()| PhaseEvent::Uncordoned { failed: false }));
+            let NodeCallResult::Done(()) = result else {
+                return Ok(result.map(|()| PhaseEvent::Uncordoned { failed: false }));
             };
         }
         if let Some(ended) = self.reenable_devices(stop).await? {
             return Ok(ended);
         }
-        let asked = self
-            .retry_until_answered(stop, |node, _| node.uncordon(on.clone()))
+        let result = self
+            .retry_until_answered(stop, |node, _| node.uncordon(config.clone()))
             .await?;
         let failed = self.journal.failure.is_some();
-        let event = asked.map(|()| PhaseEvent::Uncordoned { failed });
+        let event = result.map(|()| PhaseEvent::Uncordoned { failed });
         if let Some(PhaseEvent::Uncordoned { .. }) = event {
             self.close_cordon().await?;
         }
@@ -257,7 +263,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Returns whether the node was drained for a config that has changed nothing.
-    fn is_drain_to_be_taken_back(&self) -> bool {
+    fn is_drain_to_be_cancelled(&self) -> bool {
         let base = self.journal.base_digest();
         let cordon = self.journal.cordon.as_ref().map(|cordon| cordon.to.digest);
         self.journal.failure.is_none() && cordon.is_some() && cordon != base

@@ -13,6 +13,7 @@ mod commit;
 mod config_rename;
 mod desired_config_watch;
 mod desired_events;
+mod device_units;
 mod devices;
 mod drain;
 mod drift;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError};
+use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError, node_call_retry::WaitEnd};
 use crate::{
     boot_id, crash_recovery,
     journal::{Direction, RebootRecord, Transaction, UpdateFailure, kernel_of},
@@ -76,7 +76,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             tracing::warn!("reboot required; reboot manually (update.reboot)");
             return self.wait(stop).await;
         }
-        if let Some(ended) = self.permit_reboot(stop).await? {
+        if let Some(ended) = self.check_reboot(stop).await? {
             return Ok(ended);
         }
         if let Some(ended) = self.disable_devices_again(stop).await? {
@@ -281,7 +281,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         time: Duration,
         stop: &CancellationToken,
-    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
+    ) -> Result<WaitEnd, UpdateError> {
         let deadline = tokio::time::Instant::now() + time;
         tokio::select! {
             () = stop.cancelled() => Ok(Some(None)),

@@ -62,7 +62,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             failed_units_before: self.journal.failed_units.clone(),
             blockers: self.node.blockers().to_vec(),
             cordoned: self.journal.cordon.as_ref().map(|cordon| cordon.since),
-            lending: self.initial_device_users(),
+            lending: self.device_users(),
             opens: self
                 .closed_until()
                 .filter(|_| self.progress.phase() == Phase::Waiting),

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Reconciler, ReconcilerHooks, UpdateError, node_call_retry::NodeCallResult};
+use super::{
+    Reconciler, ReconcilerHooks, UpdateError,
+    node_call_retry::{NodeCallResult, WaitEnd},
+};
 use crate::{
     phase::{Phase, PhaseEvent},
     service_port::Services,
@@ -80,7 +83,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             drain if drain || !self.node.is_connected() => {
                 Ok((!stop.is_cancelled()).then_some(PhaseEvent::Released { drain }))
             }
-            _ => self.permit_without_drain(stop).await,
+            _ => self.check_start_without_drain(stop).await,
         }
     }
 
@@ -126,15 +129,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     async fn query_earliest_start(
         &mut self,
         stop: &CancellationToken,
-    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
+    ) -> Result<WaitEnd, UpdateError> {
         if !self.node.is_connected() || !self.is_time_limited() {
             return Ok(None);
         }
-        let asked = self
+        let result = self
             .retry_until_answered(stop, |node, _| node.earliest_start())
             .await?;
-        let NodeCallResult::Done(earliest) = asked else {
-            return Ok(Some(asked.map(|_| PhaseEvent::Withdrawn)));
+        let NodeCallResult::Done(earliest) = result else {
+            return Ok(Some(result.map(|_| PhaseEvent::Withdrawn)));
         };
         self.plan.start = StartTime { earliest };
         Ok(None)
