@@ -45,8 +45,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     self.rename_base().await?;
                 }
                 // Safe to drop: what inotify has queued is read by the next call.
-                touched = self.drift.wait_for_change() => {
-                    self.check_drift(touched).await?;
+                dirty = self.drift.wait_for_change() => {
+                    self.check_drift(dirty).await?;
                     if let Some(event) = self.next_repair() {
                         return Ok(Some(event));
                     }

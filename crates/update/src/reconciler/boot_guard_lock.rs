@@ -49,9 +49,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         options: ReconcilerOptions,
         desired: watch::Receiver<DesiredConfig>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
-        let mut ended = 0;
+        let mut ending_checks = 0;
         let opened = loop {
-            match look(root)? {
+            match try_lock(root)? {
                 LockAttempt::Free(opened) => break *opened,
                 LockAttempt::Held { journal, due, .. } if due && options.capabilities.live => {
                     break OpenedState {
@@ -62,11 +62,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 }
                 // An offline root has no guard.
                 LockAttempt::Held { lock, .. }
-                    if ended == MAX_ENDING_CHECKS || !options.capabilities.live =>
+                    if ending_checks == MAX_ENDING_CHECKS || !options.capabilities.live =>
                 {
                     return Err(StoreError::Locked { lock }.into());
                 }
-                LockAttempt::Held { .. } => ended += 1,
+                LockAttempt::Held { .. } => ending_checks += 1,
             }
             tokio::time::sleep(LOCK_CHECK_INTERVAL).await;
         };
@@ -82,12 +82,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(true);
         }
         tracing::info!("waiting for machinist-guard to verify this boot; no changes until then");
-        let mut idle = 0;
+        let mut ending_checks = 0;
         while self.state.is_held_by_guard() {
             let root = self.state.root().clone();
-            let look = tokio::task::spawn_blocking(move || look(&root));
+            let attempt = tokio::task::spawn_blocking(move || try_lock(&root));
             match self
-                .run_responsive(look)
+                .run_responsive(attempt)
                 .await
                 .map_err(UpdateError::Lost)??
             {
@@ -95,11 +95,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     self.journal = self.state.use_opened(*opened);
                 }
                 LockAttempt::Held { journal, due, lock } => {
-                    idle = if due { 0 } else { idle + 1 };
-                    if idle > MAX_ENDING_CHECKS {
+                    ending_checks = if due { 0 } else { ending_checks + 1 };
+                    if ending_checks > MAX_ENDING_CHECKS {
                         return Err(StoreError::Locked { lock }.into());
                     }
-                    self.show(*journal);
+                    self.report_guard(*journal);
                     tokio::select! {
                         () = stop.cancelled() => return Ok(false),
                         // Safe to drop: the next check is due in any case.
@@ -114,17 +114,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         Ok(true)
     }
 
-    fn show(&mut self, journal: Journal) {
-        let phase = shown_phase(&journal);
-        let wanted = self.desired.digest();
-        let shown = self
+    /// Reports the guard's progress, if it or the desired config has changed.
+    fn report_guard(&mut self, journal: Journal) {
+        let phase = guard_phase(&journal);
+        let desired = self.desired.digest();
+        let reported = self
             .report
             .borrow()
             .config
             .desired
             .as_ref()
             .map(|desired| desired.digest);
-        if wanted != shown || self.journal != journal || self.progress.phase() != phase {
+        if desired != reported || self.journal != journal || self.progress.phase() != phase {
             self.journal = journal;
             self.enter(phase);
         }
@@ -176,7 +177,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 }
 
 /// Returns the guard's phase, derived from its journal.
-pub(super) fn shown_phase(journal: &Journal) -> Phase {
+pub(super) fn guard_phase(journal: &Journal) -> Phase {
     match journal.top() {
         Some(tx) if tx.direction == Direction::Undo => Phase::RollingBack,
         Some(_) => Phase::Verifying,
@@ -197,7 +198,7 @@ enum LockAttempt {
     },
 }
 
-fn look(root: &Root) -> Result<LockAttempt, UpdateError> {
+fn try_lock(root: &Root) -> Result<LockAttempt, UpdateError> {
     match state_directory::open(root, None) {
         Ok(opened) => Ok(LockAttempt::Free(Box::new(opened))),
         Err(StoreError::Locked { lock }) => {

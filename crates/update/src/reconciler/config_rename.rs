@@ -22,17 +22,17 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let open = self.journal.transactions.last_mut();
         // No desired config matches an undo.
         let open = open.filter(|tx| tx.direction == Direction::Forward);
-        for known in cordon.into_iter().chain(open.map(|tx| &mut tx.to)) {
-            if known.digest == digest && known.name != config.name {
-                tracing::info!("{} was renamed to {}", known.name, config.name);
-                known.name.clone_from(&config.name);
+        for recorded in cordon.into_iter().chain(open.map(|tx| &mut tx.to)) {
+            if recorded.digest == digest && recorded.name != config.name {
+                tracing::info!("{} was renamed to {}", recorded.name, config.name);
+                recorded.name.clone_from(&config.name);
             }
         }
     }
 
     /// Renames the base if it has the same content as the desired config.
     pub(super) async fn rename_base(&mut self) -> Result<(), UpdateError> {
-        // While the desired config is barred, nothing is changed, not even the name.
+        // While the desired config is blocked, nothing is changed, not even the name.
         let DesiredConfig::Config(config, digest) = self.desired.current() else {
             return Ok(());
         };

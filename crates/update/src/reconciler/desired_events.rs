@@ -43,8 +43,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 self.report_refused(&refusals);
                 None
             }
-            DesiredConfig::Barred(_, digest, bar) => {
-                let event = self.event_for_blocked(digest, &bar);
+            DesiredConfig::Barred(_, digest, block) => {
+                let event = self.event_for_blocked(digest, &block);
                 if event.is_none() {
                     self.publish();
                 }
@@ -62,6 +62,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
+    /// Returns the event that a desired config with this digest causes in the current phase.
     pub(super) fn event_for(&mut self, digest: Digest) -> Option<PhaseEvent> {
         let base = self.journal.base_digest();
         let failure = self.journal.failure.as_ref();
@@ -114,7 +115,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Returns the event that an operator's request causes if the config itself causes none.
-    pub(super) fn event_for_request(&self) -> Option<PhaseEvent> {
+    fn event_for_request(&self) -> Option<PhaseEvent> {
         match self.progress.phase() {
             Phase::Idle | Phase::Waiting => Some(PhaseEvent::Desired),
             Phase::RebootPending => Some(PhaseEvent::Retry),

@@ -21,7 +21,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Returns the phase that the journal proves, and its effect.
-    fn proven(&self) -> (Phase, Option<PhaseEffect>) {
+    fn phase_from_journal(&self) -> (Phase, Option<PhaseEffect>) {
         let Some(tx) = self.journal.top() else {
             return match self.journal.failure {
                 Some(_) => (Phase::Failed, None),
@@ -42,7 +42,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return None;
         }
         self.record_boots();
-        let (phase, effect) = self.proven();
+        let (phase, effect) = self.phase_from_journal();
         let Some(to) = self.journal.top().map(|tx| tx.to.name.clone()) else {
             self.progress.begin_in(phase);
             return self.resume_cordon();

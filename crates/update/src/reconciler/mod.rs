@@ -153,7 +153,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         // Published before the loop starts, so that readers get the correct state meanwhile.
         match reconciler.state.is_held_by_guard() {
             true => {
-                let phase = boot_guard_lock::shown_phase(&reconciler.journal);
+                let phase = boot_guard_lock::guard_phase(&reconciler.journal);
                 reconciler.progress.begin_in(phase);
             }
             false => {

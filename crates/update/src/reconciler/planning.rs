@@ -21,7 +21,7 @@ pub(super) struct PlanRefusedError(pub(super) Vec<Refusal>);
 /// Returns whether the refusal may disappear without a change of the config: disk space becomes free, a file system
 /// is mounted or remounted, a flag is cleared, recovery is installed, or an obstacle is removed. Anything else requires
 /// a changed config.
-fn passes(reason: Reason) -> bool {
+fn is_transient(reason: Reason) -> bool {
     reason.is_obstacle()
         || matches!(
             reason,
@@ -35,7 +35,7 @@ fn passes(reason: Reason) -> bool {
 }
 
 /// Returns whether obstacles are the only reasons.
-fn obstacles_alone(refusals: &[Refusal]) -> bool {
+fn has_only_obstacles(refusals: &[Refusal]) -> bool {
     let mut refusals = refusals.iter();
     refusals.all(|refusal| refusal.reason.is_obstacle())
 }
@@ -46,6 +46,7 @@ fn obstacles_alone(refusals: &[Refusal]) -> bool {
 struct NoDesiredConfigError;
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Plans the update to the desired config; adopts the config if the disk already matches it.
     pub(super) async fn plan(&mut self) -> Result<PhaseEvent, UpdateError> {
         let (to, digest) = match self.receive_desired().0 {
             DesiredConfig::Barred(..) if self.journal.transactions.is_empty() => {
@@ -68,7 +69,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }) = self.observe_and_plan(&to).await?
         else {
             // Without this, it would be retried at once, without a delay.
-            self.remember_failure(digest);
+            self.link_failure(digest);
             return Ok(PhaseEvent::StepFailed);
         };
         let mut planned = match plan {
@@ -81,7 +82,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 to,
                 digest,
             },
-            Err(refusals) => return Ok(self.refused(refusals, digest)),
+            Err(refusals) => return Ok(self.record_refusals(refusals, digest)),
         };
         self.plan.limit_to_repair(&mut planned.plan);
         for warning in &planned.plan.warnings {
@@ -96,8 +97,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Handles a refused plan. A repair is dropped if the only reasons are obstacles.
-    fn refused(&mut self, refusals: Vec<Refusal>, digest: Digest) -> PhaseEvent {
-        if self.plan.is_repair() && obstacles_alone(&refusals) {
+    fn record_refusals(&mut self, refusals: Vec<Refusal>, digest: Digest) -> PhaseEvent {
+        if self.plan.is_repair() && has_only_obstacles(&refusals) {
             let reason = Reason::LeftBehind;
             for refusal in refusals {
                 tracing::warn!(%reason, "not repaired: {refusal}");
@@ -110,11 +111,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .first()
             .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
         self.plan.discard();
-        let passes = refusals.iter().all(|refusal| passes(refusal.reason));
-        self.record_failure(&PlanRefusedError(refusals), code, passes);
-        self.remember_failure(digest);
+        let transient = refusals.iter().all(|refusal| is_transient(refusal.reason));
+        self.record_failure(&PlanRefusedError(refusals), code, transient);
+        self.link_failure(digest);
         let reboot_pending = !self.journal.transactions.is_empty();
-        match passes && !reboot_pending {
+        match transient && !reboot_pending {
             true => PhaseEvent::StepFailed,
             false => PhaseEvent::PlanRefused { reboot_pending },
         }
@@ -144,32 +145,32 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 match self.blocking(names).await? {
                     Err(error) => Err(error),
                     Ok(names) => {
-                        let asked = observe_and_plan::units(&*services, &names);
-                        self.run_responsive(asked).await.map(Some)
+                        let units = observe_and_plan::units(&*services, &names);
+                        self.run_responsive(units).await.map(Some)
                     }
                 }
             }
         };
-        let looked = match units {
+        let result = match units {
             Err(error) => Err(error),
             Ok(units) => {
                 let to = Arc::clone(to);
                 let only = self.plan.repair_path().cloned();
                 self.blocking(move |store, journal| {
-                    let how = observe_and_plan::PlanOptions {
+                    let options = observe_and_plan::PlanOptions {
                         policies: &policies,
                         capabilities,
                         units: units.as_ref(),
                         only: only.as_ref(),
                         remembered: store.remembered(),
                     };
-                    observe_and_plan::observe_and_plan(store.root(), journal, &to, how)
+                    observe_and_plan::observe_and_plan(store.root(), journal, &to, options)
                 })
                 .await?
             }
         };
-        match looked {
-            Ok(looked) => Ok(Some(looked)),
+        match result {
+            Ok(result) => Ok(Some(result)),
             Err(error) => {
                 self.record_failure(&error, error.reason(), error.is_retryable());
                 Ok(None)
@@ -178,7 +179,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Links the failure to the refused config, so that an unchanged config is not retried.
-    fn remember_failure(&mut self, digest: Digest) {
+    fn link_failure(&mut self, digest: Digest) {
         if let Some(failure) = &mut self.journal.failure {
             failure.digest = Some(digest);
         }

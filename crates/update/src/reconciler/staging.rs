@@ -39,7 +39,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let devices_disabled = self.has_disabled_devices();
         // The state that an unverified update has left is no reference for the next one.
         let before = match self.journal.transactions.is_empty() {
-            true => Some((self.machine_before().await, failed_units)),
+            true => Some((self.observe_machine().await, failed_units)),
             false => None,
         };
         let Capabilities { live, chown, .. } = self.options.current().capabilities;
