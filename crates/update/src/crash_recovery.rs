@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 
 use crate::{
+    boot_id,
     journal::{Direction, Journal, Transaction, TransactionState},
-    store::{self, StateStore, StoreError},
+    store::{StateStore, StoreError},
     transaction::{self, TransactionError},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
@@ -74,7 +75,7 @@ impl RecoverError {
 pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), RecoverError> {
     let mut journal = store.load()?;
     let mut done = RecoverySummary::default();
-    let boot = store::boot_id(store.root()).map_err(StoreError::from)?;
+    let boot = boot_id::current(store.root()).map_err(StoreError::from)?;
     let verified = |tx: &Transaction| tx.mark == TransactionState::Verified;
     if journal.transactions.iter().any(verified) {
         settle(store, &mut journal)?;
@@ -180,7 +181,7 @@ fn reverse(
     undone.log();
     tx.left_behind.extend(undone.lines());
     tx.reverted = true;
-    tx.committed_boot = store::boot_id(store.root()).map_err(StoreError::from)?;
+    tx.committed_boot = boot_id::current(store.root()).map_err(StoreError::from)?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use super::{
     state_errors::StateRecovery,
 };
 use crate::{
-    boot_health,
+    boot_health, boot_id,
     crash_recovery::RecoverError,
     journal::{Direction, Journal},
     phase::{Phase, PhaseEffect},
@@ -212,6 +212,6 @@ fn try_lock(root: &Root) -> Result<LockAttempt, UpdateError> {
 
 /// Returns whether the running boot of this root must be judged.
 fn is_due(root: &Root, journal: &Journal) -> Result<bool, StoreError> {
-    let boot = store::boot_id(root)?;
+    let boot = boot_id::current(root)?;
     Ok(boot.is_some_and(|boot| boot_health::is_due(journal, &boot)))
 }

@@ -2,10 +2,11 @@
 
 use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
+    boot_id,
     journal::{Journal, TransactionState},
     phase::PhaseEvent,
     service_port::{InhibitGuard, Services},
-    store::{self, StateStore, StoreError},
+    store::{StateStore, StoreError},
     transaction::{self, TransactionError},
 };
 use machinist_base::reason::Reason;
@@ -38,7 +39,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 }
 
 fn commit(store: &StateStore, journal: &mut Journal) -> Result<(), TransactionError> {
-    let boot = store::boot_id(store.root()).map_err(StoreError::from)?;
+    let boot = boot_id::current(store.root()).map_err(StoreError::from)?;
     let Some(tx) = journal.top_mut() else {
         return Ok(());
     };

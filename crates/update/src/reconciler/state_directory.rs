@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::UpdateError;
 use crate::{
+    boot_id,
     crash_recovery::{self, RecoverError},
     journal::{Journal, UpdateFailure},
     store::{self, StateStore, StoreError},
@@ -113,7 +114,7 @@ impl StateDirectory {
 
     /// Returns the boot ID of the root; `None` if it cannot be read.
     pub(super) fn boot_id(&self) -> Option<String> {
-        store::boot_id(&self.root).ok().flatten()
+        boot_id::current(&self.root).ok().flatten()
     }
 }
 

@@ -13,7 +13,6 @@ use std::{
 };
 
 use crate::{
-    boot_id,
     cache::ObservationCache,
     journal::{BadJournal, Direction, Journal, TransactionState},
 };
@@ -304,23 +303,11 @@ fn read_journal(root: &Root) -> Result<Journal, StoreError> {
     }
 }
 
-/// Returns the name of the running boot: the boot ID, with a number after a soft reboot; `None` if no kernel runs
-/// for the root (offline, or in a sandbox).
-pub fn boot_id(root: &Root) -> Result<Option<String>, RootError> {
-    let kernel = kernel_boot_id(root)?;
-    kernel.map(|id| boot_id::name(root, id)).transpose()
-}
-
-/// Returns the kernel's boot ID.
-pub(super) fn kernel_boot_id(root: &Root) -> Result<Option<String>, RootError> {
-    read_id(root, &paths::boot_id())
-}
-
 fn machine_id(root: &Root) -> Result<Option<String>, RootError> {
     read_id(root, &paths::machine_id())
 }
 
-fn read_id(root: &Root, path: &AbsPath) -> Result<Option<String>, RootError> {
+pub(super) fn read_id(root: &Root, path: &AbsPath) -> Result<Option<String>, RootError> {
     match root.read_text(path, 256) {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|id| !id.is_empty())),
         Err(error) if error.is_not_found() => Ok(None),
