@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use crate::{
     boot_id,
     journal::{Direction, Journal, Transaction, TransactionState},
-    store::{StateStore, StoreError},
+    store::{self, StateStore, StoreError},
     transaction::{self, TransactionError},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
@@ -196,10 +196,7 @@ fn kept_aside(drifted: &[AbsPath]) {
 pub fn settle(store: &StateStore, journal: &mut Journal) -> Result<(), RecoverError> {
     let id = journal.top().map(|tx| tx.id.clone()).unwrap_or_default();
     // Without the stored base, it is unknown which directories it names, so all of them stay.
-    let base = match store
-        .remembered()
-        .config(store.root(), journal.base.as_ref())
-    {
+    let base = match store::cached_config(store.root(), journal.base.as_ref(), store.remembered()) {
         Err(StoreError::Config { .. }) => None,
         config => Some(config?),
     };

@@ -3,7 +3,7 @@
 use super::{Reconciler, ReconcilerHooks, UpdateError, drift_watch::DirtyPaths};
 use crate::{
     cache::ObservationCache, journal::Journal, observe_and_plan, phase::Phase,
-    service_port::Services, transaction,
+    service_port::Services, store, transaction,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 
@@ -99,7 +99,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     async fn directories(&mut self) -> Result<Vec<AbsPath>, UpdateError> {
         self.blocking(|store, journal| {
             let base = journal.base.as_ref();
-            let config = store.remembered().config(store.root(), base);
+            let config = store::cached_config(store.root(), base, store.remembered());
             // The check that follows reports a read error.
             config.map_or_else(
                 |_| Vec::new(),

@@ -11,6 +11,7 @@ use crate::{
     journal::{MachineBefore, UpdateFailure},
     phase::PhaseEvent,
     service_port::{Services, StartupState},
+    store,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::KernelCommandLine;
@@ -164,7 +165,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     fn missing_arguments(&self) -> Vec<String> {
         let to = self.journal.top().map(|tx| &tx.to);
         let (root, store) = (self.state.root(), self.state.store());
-        let config = store.map(|store| store.remembered().config(root, to));
+        let config = store.map(|store| store::cached_config(root, to, store.remembered()));
         // The check of the disk reads the same config and reports the error.
         let Some(Ok(config)) = config else {
             return Vec::new();
