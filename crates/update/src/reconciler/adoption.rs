@@ -22,14 +22,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         planned: PlannedUpdate,
     ) -> Result<PhaseEvent, UpdateError> {
-        let known = self.journal.base_digest() == Some(planned.digest);
+        let is_base = self.journal.base_digest() == Some(planned.digest);
         let adopted = planned.plan.adopted.clone();
-        let saved = self
+        let result = self
             .blocking(move |store, journal| make_base(store, journal, &planned, adopted))
             .await?;
-        saved?;
+        result?;
         self.progress.reset_failures();
-        if !known {
+        if !is_base {
             let config = self.config_name();
             tracing::info!("the machine already matches {config}");
         }
@@ -48,12 +48,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if current != Some(digest) || self.state.has_stored(digest) {
             return Ok(());
         }
-        let kept = self
+        let stored = self
             .blocking(move |store, _| store.keep_config(&config))
             .await??;
         self.state.set_stored(Some(digest));
         let base = self.journal.base.as_mut();
-        if let Some(base) = base.filter(|base| base.digest == kept.digest && !base.tells_absent) {
+        if let Some(base) = base.filter(|base| base.digest == stored.digest && !base.tells_absent) {
             base.tells_absent = true;
             self.save().await?;
         }
@@ -68,21 +68,21 @@ fn make_base(
     planned: &PlannedUpdate,
     adopted: BTreeSet<AbsPath>,
 ) -> Result<(), StoreError> {
-    let named = |path: &AbsPath| planned.named.contains(path);
+    let is_named = |path: &AbsPath| planned.named.contains(path);
     journal.base = Some(store.keep_config(&planned.to)?);
     journal.failure = None;
     journal.adopted.extend(adopted);
-    journal.adopted.retain(|path| named(path));
-    journal.owned.retain(|path, _| named(path));
-    journal.modes.retain(|path, _| named(path));
+    journal.adopted.retain(|path| is_named(path));
+    journal.owned.retain(|path, _| is_named(path));
+    journal.modes.retain(|path, _| is_named(path));
     let let_go = &planned.plan.let_go;
     journal
         .entries
         .retain(|edit| !let_go.contains(&edit.place()));
     let originals = std::mem::take(&mut journal.originals);
-    let needed = |path: &AbsPath| planned.named.iter().any(|named| named.is_under(path));
-    let (kept, released) = originals.into_iter().partition(|(path, _)| needed(path));
-    journal.originals = kept;
+    let is_needed = |path: &AbsPath| planned.named.iter().any(|named| named.is_under(path));
+    let (needed, released) = originals.into_iter().partition(|(path, _)| is_needed(path));
+    journal.originals = needed;
     store.save(journal)?;
     let released: BTreeMap<AbsPath, AbsPath> = released;
     for (path, place) in &released {

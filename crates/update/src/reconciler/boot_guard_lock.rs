@@ -70,7 +70,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             }
             tokio::time::sleep(LOCK_CHECK_INTERVAL).await;
         };
-        Ok(Self::of(root, opened, services, hooks, options, desired))
+        Ok(Self::from_opened(
+            root, opened, services, hooks, options, desired,
+        ))
     }
 
     /// Shows the journal's state until the lock is free. Returns false on a stop.

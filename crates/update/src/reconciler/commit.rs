@@ -12,6 +12,7 @@ use crate::{
 use machinist_base::reason::Reason;
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Exchanges old and new objects.
     pub(super) async fn commit(&mut self) -> Result<PhaseEvent, UpdateError> {
         let inhibitor = self.inhibit_shutdown().await;
         let committed = self.blocking(commit).await?;

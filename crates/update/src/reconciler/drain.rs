@@ -77,6 +77,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         Ok(result.map(|_| PhaseEvent::Released { drain: false }))
     }
 
+    /// Cordons the node, and records that first.
     pub(super) async fn cordon(
         &mut self,
         stop: &CancellationToken,
@@ -109,6 +110,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         Ok(result.map(|()| PhaseEvent::Cordoned))
     }
 
+    /// Disables device allocation before the drain.
     pub(super) async fn disable_devices(
         &mut self,
         stop: &CancellationToken,
@@ -199,6 +201,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.publish();
     }
 
+    /// Waits until the drained devices are released, stops the units that use devices, and checks the cluster.
     pub(super) async fn quiesce(
         &mut self,
         stop: &CancellationToken,

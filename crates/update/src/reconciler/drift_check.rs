@@ -43,14 +43,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let found = self
             .blocking(move |store, journal| {
                 let (root, base) = (store.root(), journal.base.as_ref());
-                let fresh = ObservationCache::default();
-                let known = if rereads { &fresh } else { store.remembered() };
+                let empty = ObservationCache::default();
+                let cache = if rereads { &empty } else { store.remembered() };
                 let found = match only {
                     Some(only) => {
-                        observe_and_plan::drift_around(root, base, only, capabilities, known)
+                        observe_and_plan::drift_around(root, base, only, capabilities, cache)
                             .map(|(checked, found)| (Some(checked), found))
                     }
-                    None => observe_and_plan::drift(root, base, None, capabilities, known)
+                    None => observe_and_plan::drift(root, base, None, capabilities, cache)
                         .map(|found| (None, found)),
                 };
                 // The config is not needed until the next update.

@@ -66,8 +66,8 @@ impl DriftWatch {
 
     /// Schedules a full scan at this time or earlier.
     pub(super) fn schedule_full_scan(&mut self, then: tokio::time::Instant) {
-        let sooner = self.full_scan.map_or(then, |known| known.min(then));
-        self.full_scan = Some(sooner);
+        let due = self.full_scan.map_or(then, |due| due.min(then));
+        self.full_scan = Some(due);
     }
 
     /// Cancels the full scan that is due next.
@@ -127,8 +127,8 @@ impl DriftWatch {
             for dir in path.ancestors() {
                 let names = self.names.entry(dir.clone()).or_default();
                 let name = child.file_name().to_owned();
-                let known = names.entry(name).or_insert(relation);
-                *known = relation.max(*known);
+                let recorded = names.entry(name).or_insert(relation);
+                *recorded = relation.max(*recorded);
                 (child, relation) = (dir, NameRelation::Parent);
             }
         }

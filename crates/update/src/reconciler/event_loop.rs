@@ -11,7 +11,7 @@ use crate::{
     phase::{Phase, PhaseEffect, PhaseEvent},
     service_port::Services,
 };
-use machinist_base::reason::Reason;
+use machinist_base::{error_chain::chain, reason::Reason};
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Runs until `stop`. Work in progress is left in a state from which the next start continues.
@@ -137,9 +137,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         code: Reason,
         retryable: bool,
     ) {
-        let open = || self.journal.top().map(|tx| tx.to.digest);
-        let digest = self.plan.digest().or_else(open);
-        let message = machinist_base::error_chain::chain(error);
+        let open_config = || self.journal.top().map(|tx| tx.to.digest);
+        let digest = self.plan.digest().or_else(open_config);
+        let message = chain(error);
         tracing::error!(reason = %code, retryable, "{message}");
         self.journal.failure = Some(UpdateFailure {
             code,
@@ -157,6 +157,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         effect
     }
 
+    /// Enters a phase, records the transition, and publishes the state.
     pub(super) fn enter(&mut self, phase: Phase) {
         if let Some(previous) = self.progress.enter(phase) {
             let since = self.progress.since();

@@ -90,8 +90,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 .await;
             let now = Instant::now();
             match &healthy_since {
-                Some((_, known)) if regressions.is_empty() && *known != starts => {
-                    regressions = restarted(known, &starts);
+                Some((_, earlier)) if regressions.is_empty() && *earlier != starts => {
+                    regressions = restarted(earlier, &starts);
                     healthy_since = None;
                 }
                 Some((since, _)) if regressions.is_empty() && now >= *since + stable_for => {

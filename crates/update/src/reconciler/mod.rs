@@ -85,7 +85,7 @@ pub enum UpdateError {
     Lost(#[source] tokio::task::JoinError),
 }
 
-/// The reconciler of one root.
+/// The reconciler of one root. Each part owns what it needs to decide; the loop joins them.
 pub struct Reconciler<S, H> {
     state: StateDirectory,
     /// Empty while blocking work uses it.
@@ -123,10 +123,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         desired: watch::Receiver<DesiredConfig>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
         let opened = state_directory::open(root, None)?;
-        Ok(Self::of(root, opened, services, hooks, options, desired))
+        Ok(Self::from_opened(
+            root, opened, services, hooks, options, desired,
+        ))
     }
 
-    fn of(
+    fn from_opened(
         root: &Root,
         opened: OpenedState,
         services: Option<S>,

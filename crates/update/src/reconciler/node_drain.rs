@@ -60,17 +60,17 @@ impl NodeDrain {
 
     /// Replaces the blockers, and returns whether they differ. A known blocker keeps its start time.
     pub(super) fn set_blockers(&mut self, mut blockers: Vec<Blocker>) -> bool {
-        let known = std::mem::take(&mut self.progress.blockers);
+        let before = std::mem::take(&mut self.progress.blockers);
         for blocker in &mut blockers {
             let same = |other: &&Blocker| {
                 (&other.kind, &other.namespace, &other.name)
                     == (&blocker.kind, &blocker.namespace, &blocker.name)
             };
-            if let Some(known) = known.iter().find(same) {
+            if let Some(known) = before.iter().find(same) {
                 blocker.since = known.since;
             }
         }
-        let differ = known != blockers;
+        let differ = before != blockers;
         self.progress.blockers = blockers;
         differ
     }

@@ -39,11 +39,11 @@ impl OptionsWatch {
 
     /// Waits for other settings and adopts them; waits forever if they do not change. Cancel-safe.
     pub(super) async fn changed(&mut self) {
-        let open = match &mut self.changes {
+        let is_open = match &mut self.changes {
             Some(changes) => changes.changed().await.is_ok(),
             None => false,
         };
-        if !open {
+        if !is_open {
             std::future::pending().await
         }
         self.refresh();

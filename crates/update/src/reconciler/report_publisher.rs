@@ -15,6 +15,7 @@ use crate::{
 };
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Publishes the current state.
     pub(super) fn publish(&self) {
         let boot = self.boot_id();
         let top = self.journal.top();
@@ -34,8 +35,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 .map(|(config, _)| config.notes.0.clone())
                 .unwrap_or_default(),
             plan_warnings: self.plan_warnings(&desired),
-            barred: desired.block_reason().map(|bar| BlockedUpdate {
-                bar: Arc::clone(bar),
+            barred: desired.block_reason().map(|reason| BlockedUpdate {
+                bar: Arc::clone(reason),
                 stands: self.is_blocked(),
             }),
             failure: self.failure(),
@@ -94,8 +95,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Vec::new();
         };
         let base = self.journal.base_digest();
-        let is_done = base == Some(digest) && self.journal.transactions.is_empty();
-        if is_done {
+        if base == Some(digest) && self.journal.transactions.is_empty() {
             return Vec::new();
         }
         let is_new = |warning: &&String| !config.notes.0.contains(warning);

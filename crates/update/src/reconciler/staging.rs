@@ -27,6 +27,7 @@ use machinist_rootfs::{FileKind, Root, Stat};
 struct ReplanLimitError;
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Stages the plan if the machine still matches it.
     pub(super) async fn stage(
         &mut self,
         stop: &CancellationToken,
@@ -110,7 +111,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(to) = self.plan.planned().map(|planned| Arc::clone(&planned.to)) else {
             return Ok(Err(PhaseEvent::StepFailed));
         };
-        let Some(again) = self.observe_and_plan(&to).await? else {
+        let Some(current) = self.observe_and_plan(&to).await? else {
             return Ok(Err(PhaseEvent::StepFailed));
         };
         let failed_units = match self.failed_units().await {
@@ -120,16 +121,16 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(Err(PhaseEvent::StepFailed));
             }
         };
-        let mut again = again.plan.ok();
-        if let Some(again) = &mut again {
-            self.plan.limit_to_repair(again);
+        let mut current = current.plan.ok();
+        if let Some(plan) = &mut current {
+            self.plan.limit_to_repair(plan);
         }
-        let same = |planned: &PlannedUpdate| {
-            again.as_ref().is_some_and(|again| {
-                again.operations == planned.plan.operations && again.actions == planned.plan.actions
+        let is_same = |planned: &PlannedUpdate| {
+            current.as_ref().is_some_and(|plan| {
+                plan.operations == planned.plan.operations && plan.actions == planned.plan.actions
             })
         };
-        if !self.plan.planned().is_some_and(same) {
+        if !self.plan.planned().is_some_and(is_same) {
             return Ok(Err(self.replan()));
         }
         let planned = self.plan.take();
@@ -253,7 +254,7 @@ fn is_detached_link(root: &Root, path: &AbsPath, file: &str) -> bool {
         return false;
     };
     let stat = |path: &AbsPath| root.stat(path).ok().flatten();
-    let (one, other) = (stat(path), stat(&file));
+    let (link, target) = (stat(path), stat(&file));
     let size = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.size);
     let inode = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.identity);
     // Contents of a config are never longer.
@@ -263,7 +264,7 @@ fn is_detached_link(root: &Root, path: &AbsPath, file: &str) -> bool {
             .flatten()
     };
     let same = || digest(path).is_some_and(|found| digest(&file) == Some(found));
-    inode(&one) != inode(&other) && (size(&one) != size(&other) || !same())
+    inode(&link) != inode(&target) && (size(&link) != size(&target) || !same())
 }
 
 /// Returns the config's text of the unit file or drop-in at this path. An enablement link has the unit's name too,

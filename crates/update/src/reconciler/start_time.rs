@@ -143,3 +143,20 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_windows_only_the_time_of_the_cluster_delays_an_update() {
+        let windows = MaintenanceWindows::default();
+        let now = Timestamp::from_second(1_000).unwrap();
+        let at = |second| StartTime {
+            earliest: Some(Timestamp::from_second(second).unwrap()),
+        };
+        assert_eq!(StartTime::default().closed_until(&windows, now), None);
+        assert_eq!(at(999).closed_until(&windows, now), None);
+        assert_eq!(at(1_001).closed_until(&windows, now), at(1_001).earliest);
+    }
+}
