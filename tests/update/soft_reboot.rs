@@ -10,7 +10,6 @@ use machinist_update::{
     phase::Phase,
     reconciler::{RebootPolicy, ReconcilerOptions, UpdateReport},
     service_port::StartupState,
-    store,
 };
 
 use crate::update::{
@@ -75,7 +74,7 @@ async fn a_soft_reboot_is_asked_for_once_and_proven_by_its_count_or_the_time_of_
         assert!(record.soft && record.attempts == 1, "{record:?}");
         script.userspace_is(200, after);
         boot_id::record_userspace(&sandbox.root(), &script).await;
-        let now = store::boot_id(&sandbox.root()).unwrap().unwrap();
+        let now = boot_id::current(&sandbox.root()).unwrap().unwrap();
         // The guard has a boot to judge, and had none before.
         let journal = sandbox.journal();
         let old = journal.transactions[0].committed_boot.clone().unwrap();

@@ -36,7 +36,7 @@ pub fn is_due(root: &Root) -> Result<bool, StoreError> {
 }
 
 fn due(root: &Root) -> Result<Option<Journal>, StoreError> {
-    let boot = store::boot_id(root)?;
+    let boot = boot_id::current(root)?;
     let journal = store::peek(root)?;
     let due = root.is_live() && boot.is_some_and(|boot| boot_health::is_due(&journal, &boot));
     Ok(due.then_some(journal))

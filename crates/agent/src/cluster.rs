@@ -38,6 +38,7 @@ use machinist_status::{
     settings::{AgentRole, Kubeconfig, Settings, SettingsLocation},
 };
 use machinist_update::{
+    boot_id,
     node_port::NodePort,
     reconciler::{DesiredConfig, Reconciler, ReconcilerHooks, UpdateReport},
     service_port::Services,
@@ -277,7 +278,7 @@ async fn join(
         sights: node.snapshots(),
         troubles,
         desired,
-        boot: store::boot_id(root).ok().flatten().unwrap_or_default(),
+        boot: boot_id::current(root).ok().flatten().unwrap_or_default(),
     };
     tasks.spawn("node view", seen.publish_view(to, tasks.token()));
     let (events, told) = Events::new();

@@ -320,7 +320,7 @@ async fn build(
         statuses: status.subscribe(),
         other_daemon: other_daemon.clone(),
     };
-    let driver = cluster::on_node(driver.following(conducts), around.joined, beside, tasks);
+    let driver = cluster::on_node(driver.watch_options(conducts), around.joined, beside, tasks);
     let from = ReporterInputs {
         update,
         desired: said,

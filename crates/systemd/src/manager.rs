@@ -20,7 +20,7 @@ use super::{
     jobs::REPLACE_MODE,
     unit_state::{ActiveState, LoadState, ServiceState, UnitState},
 };
-use machinist_update::boot_id::Userspace;
+use machinist_update::service_port::Userspace;
 
 /// How long a reload may take: PID 1 runs all generators, 90 s each at most, and reads all units.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(180);

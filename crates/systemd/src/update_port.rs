@@ -9,9 +9,8 @@ use super::{
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_plan::{ActionKind, UnitFacts};
 use machinist_rootfs::Root;
-use machinist_update::{
-    boot_id::Userspace,
-    service_port::{InhibitGuard, RebootKind, RebootMethod, ServiceError, Services, StartupState},
+use machinist_update::service_port::{
+    InhibitGuard, RebootKind, RebootMethod, ServiceError, Services, StartupState, Userspace,
 };
 
 /// How long logind may take to announce a reboot that it has accepted. The announcement is its

@@ -9,9 +9,8 @@ use std::{
 
 use machinist_base::reason::Reason;
 use machinist_plan::{ActionKind, UnitFacts};
-use machinist_update::{
-    boot_id::Userspace,
-    service_port::{InhibitGuard, RebootKind, RebootMethod, ServiceError, Services, StartupState},
+use machinist_update::service_port::{
+    InhibitGuard, RebootKind, RebootMethod, ServiceError, Services, StartupState, Userspace,
 };
 
 /// The requests to the manager, and its answers.

@@ -6,7 +6,10 @@
 //! kernel restarts; all other code reads the note. In this way each userspace has its own name, which the journal
 //! uses for boots: the boot ID, with `+N` after the N-th soft reboot.
 
-use super::{service_port::Services, store};
+use super::{
+    service_port::{Services, Userspace},
+    store,
+};
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_rootfs::{Root, RootError};
 
@@ -15,15 +18,6 @@ const NOTE_PATH: &str = "/run/machinist.userspace";
 
 /// Maximum length of the note: a boot ID and two numbers.
 const MAX_NOTE_BYTES: u64 = 256;
-
-/// The running userspace as PID 1 reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Userspace {
-    /// When it was started, in microseconds since the kernel started.
-    pub started: u64,
-    /// Soft reboots since the kernel started; `None` if this systemd does not count them.
-    pub soft_reboots: Option<u32>,
-}
 
 /// The last note in this boot of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +42,18 @@ impl UserspaceNote {
     }
 }
 
+/// Returns the name of the running boot: the boot ID, with a number after a soft reboot; `None` if no kernel runs
+/// for the root (offline, or in a sandbox).
+pub fn current(root: &Root) -> Result<Option<String>, RootError> {
+    let kernel = kernel_boot_id(root)?;
+    kernel.map(|id| name(root, id)).transpose()
+}
+
+/// Returns the kernel's boot ID.
+fn kernel_boot_id(root: &Root) -> Result<Option<String>, RootError> {
+    store::read_id(root, &store::paths::boot_id())
+}
+
 /// Queries the running userspace and stores it in the note; returns false if it is unknown. The caller must do this
 /// before it compares boots, because an unnoticed soft reboot looks like no reboot. If the service manager does not
 /// answer, work continues: it is queried again before a reboot is requested.
@@ -68,7 +74,7 @@ pub async fn record_userspace<S: Services>(root: &Root, services: &S) -> bool {
 
 /// Stores the running userspace in the note, if it has changed.
 fn note(root: &Root, seen: Userspace) -> Result<(), RootError> {
-    let Some(kernel) = store::kernel_boot_id(root)? else {
+    let Some(kernel) = kernel_boot_id(root)? else {
         return Ok(());
     };
     let known = read(root, &kernel)?;
@@ -89,7 +95,7 @@ fn note(root: &Root, seen: Userspace) -> Result<(), RootError> {
 }
 
 /// Returns the name of the running userspace in this boot of the kernel.
-pub(super) fn name(root: &Root, kernel: String) -> Result<String, RootError> {
+fn name(root: &Root, kernel: String) -> Result<String, RootError> {
     Ok(match read(root, &kernel)?.map(|note| note.number) {
         None | Some(0) => kernel,
         Some(number) => format!("{kernel}+{number}"),
@@ -150,7 +156,7 @@ mod tests {
                 soft_reboots,
             };
             note(&root, seen).unwrap();
-            assert_eq!(store::boot_id(&root).unwrap().unwrap(), expected);
+            assert_eq!(current(&root).unwrap().unwrap(), expected);
         }
     }
 

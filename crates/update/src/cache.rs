@@ -2,13 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{
-    journal::ConfigName,
-    observe::DigestCache,
-    store::{self, StoreError},
-};
+use super::{journal::ConfigName, observe::DigestCache};
 use machinist_ignition::MachineConfig;
-use machinist_rootfs::Root;
 
 /// The previous config and the new one.
 const MAX_CACHED_CONFIGS: usize = 2;
@@ -21,22 +16,19 @@ pub struct ObservationCache {
 }
 
 impl ObservationCache {
-    /// Returns a stored config as [`store::config`] does. The cache is safe because the content stored under a
-    /// digest never changes.
-    pub fn config(
+    /// Returns the config with this name; calls `read` if it is not cached. The cache is safe because the content
+    /// stored under a digest never changes.
+    pub(super) fn config_or_read<E>(
         &self,
-        root: &Root,
-        name: Option<&ConfigName>,
-    ) -> Result<Arc<MachineConfig>, StoreError> {
+        name: &ConfigName,
+        read: impl FnOnce() -> Result<MachineConfig, E>,
+    ) -> Result<Arc<MachineConfig>, E> {
         let known = || self.configs.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(wanted) = name else {
-            return Ok(Arc::default());
-        };
-        if let Some((_, config)) = known().iter().find(|(name, _)| name == wanted) {
+        if let Some((_, config)) = known().iter().find(|(known, _)| known == name) {
             return Ok(Arc::clone(config));
         }
-        let config = Arc::new(store::config(root, name)?);
-        self.add(wanted, Arc::clone(&config));
+        let config = Arc::new(read()?);
+        self.add(name, Arc::clone(&config));
         Ok(config)
     }
 

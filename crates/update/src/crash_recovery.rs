@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
+    boot_id,
     journal::{Direction, Journal, Transaction, TransactionState},
     store::{self, StateStore, StoreError},
     transaction::{self, TransactionError},
@@ -74,7 +75,7 @@ impl RecoverError {
 pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), RecoverError> {
     let mut journal = store.load()?;
     let mut done = RecoverySummary::default();
-    let boot = store::boot_id(store.root()).map_err(StoreError::from)?;
+    let boot = boot_id::current(store.root()).map_err(StoreError::from)?;
     let verified = |tx: &Transaction| tx.mark == TransactionState::Verified;
     if journal.transactions.iter().any(verified) {
         settle(store, &mut journal)?;
@@ -180,7 +181,7 @@ fn reverse(
     undone.log();
     tx.left_behind.extend(undone.lines());
     tx.reverted = true;
-    tx.committed_boot = store::boot_id(store.root()).map_err(StoreError::from)?;
+    tx.committed_boot = boot_id::current(store.root()).map_err(StoreError::from)?;
     Ok(())
 }
 
@@ -195,10 +196,7 @@ fn kept_aside(drifted: &[AbsPath]) {
 pub fn settle(store: &StateStore, journal: &mut Journal) -> Result<(), RecoverError> {
     let id = journal.top().map(|tx| tx.id.clone()).unwrap_or_default();
     // Without the stored base, it is unknown which directories it names, so all of them stay.
-    let base = match store
-        .remembered()
-        .config(store.root(), journal.base.as_ref())
-    {
+    let base = match store::cached_config(store.root(), journal.base.as_ref(), store.remembered()) {
         Err(StoreError::Config { .. }) => None,
         config => Some(config?),
     };

@@ -228,6 +228,11 @@ impl Journal {
         self.transactions.last()
     }
 
+    /// Returns the digest of the last verified config.
+    pub fn base_digest(&self) -> Option<Digest> {
+        self.base.as_ref().map(|base| base.digest)
+    }
+
     /// Returns the journal with the values of user and group entries hidden, because they contain password hashes.
     #[must_use]
     pub fn without_secrets(mut self) -> Self {

@@ -9,6 +9,7 @@ mod objects;
 mod parent_resolver;
 mod passwd;
 mod planned_control;
+mod planned_directories;
 mod planned_texts;
 mod recovery_units;
 mod selinux_policy;

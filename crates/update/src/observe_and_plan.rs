@@ -81,7 +81,7 @@ pub fn unit_names(
     policies: &Policies,
     remembered: &ObservationCache,
 ) -> Result<Vec<String>, LookError> {
-    let from = match remembered.config(root, current(journal)) {
+    let from = match store::cached_config(root, current(journal), remembered) {
         // Planning reports this error, unless it does not matter there.
         Err(StoreError::Config { .. }) => Arc::default(),
         from => from.map_err(LookError::Store)?,
@@ -133,7 +133,7 @@ pub fn observe_and_plan(
     to: &MachineConfig,
     how: PlanOptions<'_>,
 ) -> Result<PlanResult, LookError> {
-    let from = match how.remembered.config(root, current(journal)) {
+    let from = match store::cached_config(root, current(journal), how.remembered) {
         Err(lost @ StoreError::Config { .. }) => match current(journal) {
             // The new config is the one whose stored copy is lost.
             Some(name) if name.digest == machinist_ignition::digest(to) => Arc::new(to.clone()),
@@ -267,7 +267,7 @@ pub fn drift_around(
     capabilities: Capabilities,
     remembered: &ObservationCache,
 ) -> Result<(BTreeSet<AbsPath>, Vec<DriftEntry>), LookError> {
-    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let config = store::cached_config(root, name, remembered).map_err(LookError::Store)?;
     let all = config.with_hard_links(touched);
     let known = CallerFacts {
         labels: given_labels(root)?,
@@ -287,7 +287,7 @@ pub fn drift(
     capabilities: Capabilities,
     remembered: &ObservationCache,
 ) -> Result<Vec<DriftEntry>, LookError> {
-    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let config = store::cached_config(root, name, remembered).map_err(LookError::Store)?;
     let known = CallerFacts {
         labels: given_labels(root)?,
         digests: Some(remembered.digests()),
@@ -303,7 +303,7 @@ pub fn verify(
     capabilities: Capabilities,
 ) -> Result<Verified, LookError> {
     let remembered = ObservationCache::default();
-    let config = remembered.config(root, name).map_err(LookError::Store)?;
+    let config = store::cached_config(root, name, &remembered).map_err(LookError::Store)?;
     let known = CallerFacts {
         labels: given_labels(root)?,
         ..CallerFacts::default()

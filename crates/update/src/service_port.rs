@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, error::Error, fmt, future::Future, time::Duration};
 
-use super::boot_id::Userspace;
 use machinist_base::reason::Reason;
 use machinist_plan::{ActionKind, UnitFacts};
 
@@ -30,6 +29,15 @@ pub enum StartupState {
     Maintenance,
     /// The system is shutting down.
     Stopping,
+}
+
+/// The running userspace as PID 1 reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Userspace {
+    /// When it was started, in microseconds since the kernel started.
+    pub started: u64,
+    /// Soft reboots since the kernel started; `None` if this systemd does not count them.
+    pub soft_reboots: Option<u32>,
 }
 
 /// Kind of reboot.

@@ -56,7 +56,7 @@ pub struct Transaction {
     pub labels: GivenLabels,
     /// The actions after the commit, in order.
     pub actions: Vec<ActionRecord>,
-    /// The boot in which `Committed` was reached, as [`boot_id`](crate::store::boot_id) names it. A
+    /// The boot in which `Committed` was reached, as [`current`](crate::boot_id::current) names it. A
     /// different name means that the machine has rebooted since.
     pub committed_boot: Option<String>,
     /// Number of boots since the commit, while the transaction is not verified. The boot of the commit does not

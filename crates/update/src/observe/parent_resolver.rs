@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::planned_control::PlannedDirectories;
+use super::planned_directories::PlannedDirectories;
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{Directory, MachineConfig};
 use machinist_plan::is_layout;

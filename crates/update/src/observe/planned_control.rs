@@ -2,20 +2,19 @@
 //! directory to a user, or take one back. A path must be safe before the update, and also after it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use super::{
     objects::{LaterOwners, LocatedPaths, ObjectObserver},
     parent_resolver::ParentResolver,
+    planned_directories::PlannedDirectories,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::MachineConfig;
-use machinist_plan::{
-    Attributes, FileFacts, MachineFacts, ObjectKind, ObservedPath, PlannedObjects,
-};
-use machinist_rootfs::{DirectoryControl, ExpectedObject, Meta, Root, RootError};
+use machinist_plan::{ObservedPath, PlannedObjects};
+use machinist_rootfs::{DirectoryControl, ExpectedObject, RootError};
 
 /// How often the plan is made again because it found users who will control directories: missing directories below
 /// them are then created for these users, which makes no more users known.
@@ -35,44 +34,6 @@ struct ConfigPaths<'a> {
     canonical: BTreeMap<AbsPath, AbsPath>,
     /// The reasons why paths are not safe before the update.
     barred: BTreeMap<AbsPath, String>,
-}
-
-/// Mode and owner that directories will have.
-#[derive(Default)]
-pub(super) struct PlannedDirectories {
-    /// By canonical path.
-    pub(super) at: BTreeMap<AbsPath, Meta>,
-    /// By device and inode, for those that exist: a mount may lead to the same directory at another path.
-    objects: HashMap<((u32, u32), u64), Meta>,
-}
-
-impl PlannedDirectories {
-    fn of(planned: &PlannedObjects, seen: &MachineFacts, chown: bool) -> Self {
-        let mut all = Self::default();
-        for (path, attributes) in &planned.directories {
-            let meta = meta(*attributes, chown);
-            all.at.insert(path.clone(), meta);
-            let there = seen.objects.get(path);
-            let stays =
-                |facts: &&FileFacts| facts.kind == ObjectKind::Directory && !planned.replaces(path);
-            if let Some(facts) = there.filter(stays) {
-                all.objects.insert((facts.device, facts.inode), meta);
-            }
-        }
-        all
-    }
-
-    /// The mode and owner that the directory at `at` will have, if the update sets them there or at another path of
-    /// the same directory.
-    pub(super) fn of_directory(&self, root: &Root, at: &AbsPath) -> Option<&Meta> {
-        let by_path = self.at.get(at);
-        if by_path.is_some() || self.objects.is_empty() {
-            return by_path;
-        }
-        // An object that cannot be examined is reported by the step into it.
-        let stat = root.stat(at).ok().flatten()?;
-        self.objects.get(&(stat.device, stat.identity.ino))
-    }
 }
 
 impl ObjectObserver<'_> {
@@ -236,15 +197,5 @@ impl ObjectObserver<'_> {
             names,
         };
         self.root.foreign_target(path, &stat, control, &own)
-    }
-}
-
-fn meta(attributes: Attributes, chown: bool) -> Meta {
-    let Attributes { mode, uid, gid } = attributes;
-    Meta {
-        mode,
-        uid,
-        gid,
-        chown,
     }
 }

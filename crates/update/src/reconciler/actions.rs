@@ -15,9 +15,9 @@ use machinist_plan::ActionKind;
 /// connection itself waits for the bus.
 const MAX_ACTION_RETRIES: u32 = 3;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Carries out the remaining actions. Returns `None` on a stop; the journal has the progress.
-    pub(super) async fn act(
+    pub(super) async fn run_actions(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
@@ -25,8 +25,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let boot = self.boot_id();
         // The newest transaction decides: recovery may have committed it in this boot, after one from an earlier
         // boot.
-        let newest = self.journal.top();
-        let newest = newest.zip(boot.as_deref());
+        let newest = self.journal.top().zip(boot.as_deref());
         let rebooted = newest.is_some_and(|(tx, boot)| tx.rebooted_since(boot));
         // After any reboot, also a soft one, every unit has already started with the new files.
         let restarted = newest.is_some_and(|(tx, boot)| tx.restarted_since(boot));
@@ -35,17 +34,17 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             let Some(action) = self.action(index) else {
                 break;
             };
-            if action.state == ActionState::Done || !is_ours(action.kind) {
+            if action.state == ActionState::Done || !runs_after_commit(action.kind) {
                 continue;
             }
             if !restarted && self.services.is_some() {
-                let acted = tokio::select! {
+                let result = tokio::select! {
                     // The job continues in systemd; the next start checks its result.
                     () = stop.cancelled() => return Ok(None),
-                    acted = self.act_patiently(index, boot.as_deref()) => acted?,
+                    result = self.run_with_retries(index, boot.as_deref()) => result?,
                 };
-                if let Err(error) = acted {
-                    self.failed(&error, error.reason, error.retryable);
+                if let Err(error) = result {
+                    self.record_failure(&error, error.reason, error.retryable);
                     return Ok(Some(PhaseEvent::StepFailed));
                 }
             }
@@ -62,7 +61,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     /// Retries an action after a transient error: a restart of the bus must not cause a rollback.
-    async fn act_patiently(
+    async fn run_with_retries(
         &mut self,
         index: usize,
         boot: Option<&str>,
@@ -71,20 +70,20 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             let Some(action) = self.action(index) else {
                 break;
             };
-            match self.act_one(index, &action, boot).await? {
+            match self.run_action(index, &action, boot).await? {
                 Err(error) if error.retryable && attempt < MAX_ACTION_RETRIES => {
                     tracing::warn!(reason = %error.reason, "retrying: {}", chain(&error));
                     let wait = RETRY_BACKOFF.wait(attempt, jitter());
                     self.run_responsive(tokio::time::sleep(wait)).await;
                 }
-                acted => return Ok(acted),
+                result => return Ok(result),
             }
         }
         Ok(Ok(()))
     }
 
     /// Records and runs one action. If a crash interrupted it, checks first whether it was done.
-    async fn act_one(
+    async fn run_action(
         &mut self,
         index: usize,
         action: &ActionRecord,
@@ -119,28 +118,28 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         };
         self.set_action(index, started);
         self.save().await?;
-        let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
-        let acted = match action.kind {
+        let (timeout, settle) = self.options.job_limits();
+        let result = match action.kind {
             ActionKind::DaemonReload => self.run_responsive(services.daemon_reload()).await,
             kind => {
-                self.run_responsive(services.act(kind, &unit, limit, settle))
+                self.run_responsive(services.act(kind, &unit, timeout, settle))
                     .await
             }
         };
-        if acted.is_ok() {
-            tracing::info!(unit, "{}", said(action.kind, &unit));
+        if result.is_ok() {
+            tracing::info!(unit, "{}", log_message(action.kind, &unit));
         }
-        Ok(acted)
+        Ok(result)
     }
 
-    pub(super) fn action(&self, index: usize) -> Option<ActionRecord> {
+    fn action(&self, index: usize) -> Option<ActionRecord> {
         self.journal
             .top()
             .and_then(|tx| tx.actions.get(index))
             .cloned()
     }
 
-    pub(super) fn set_action(&mut self, index: usize, state: ActionState) {
+    fn set_action(&mut self, index: usize, state: ActionState) {
         if let Some(action) = self
             .journal
             .top_mut()
@@ -158,7 +157,7 @@ async fn has_failed<S: Services>(services: &S, unit: &str) -> Result<bool, Servi
 }
 
 /// Returns the log message for an action.
-fn said(kind: ActionKind, unit: &str) -> String {
+fn log_message(kind: ActionKind, unit: &str) -> String {
     match kind {
         ActionKind::DaemonReload => "systemd reloaded its unit files".to_owned(),
         ActionKind::Stop => format!("{unit} stopped"),
@@ -168,7 +167,7 @@ fn said(kind: ActionKind, unit: &str) -> String {
 }
 
 /// Drains happen before any change, and reboots after all other actions.
-fn is_ours(kind: ActionKind) -> bool {
+fn runs_after_commit(kind: ActionKind) -> bool {
     !matches!(
         kind,
         ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot

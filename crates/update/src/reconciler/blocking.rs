@@ -2,10 +2,9 @@
 
 use std::future::Future;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{RETRY_BACKOFF, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError};
+use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     journal::{Direction, Journal, TransactionState},
     phase::{Phase, PhaseEvent},
@@ -13,7 +12,7 @@ use crate::{
     store::StateStore,
 };
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Waits for the next event. Returns `None` on a stop.
     pub(super) async fn wait(
         &mut self,
@@ -23,14 +22,14 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             return Ok(Some(event));
         }
         self.rename_base().await?;
-        self.keep_desired().await?;
+        self.store_desired().await?;
         self.arm_drift().await?;
         if let Some(event) = self.next_repair() {
             return Ok(Some(event));
         }
         let retry = self.retry_after();
         let mut window = self.window_due();
-        let mut tick = tokio::time::interval(self.audience.tick());
+        let mut tick = tokio::time::interval(self.hooks.tick());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(None),
@@ -46,8 +45,8 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     self.rename_base().await?;
                 }
                 // Safe to drop: what inotify has queued is read by the next call.
-                touched = self.drift.wait_for_change() => {
-                    self.check_drift(touched).await?;
+                dirty = self.drift.wait_for_change() => {
+                    self.check_drift(dirty).await?;
                     if let Some(event) = self.next_repair() {
                         return Ok(Some(event));
                     }
@@ -57,37 +56,34 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                 // Safe to drop: the deadline is absolute.
                 () = sleep_until(window) => {
                     // The cluster's earliest time is queried again, because it may have changed.
-                    if self.closed_until().is_none() || self.earliest.is_some() {
+                    if self.closed_until().is_none() || self.plan.start.is_set_by_cluster() {
                         return Ok(Some(self.reconsider()));
                     }
                     window = self.window_due();
                 }
                 // Safe to drop, both: ticks recur, and a probe stays pending.
-                _ = tick.tick() => self.audience.record_beat(),
-                () = self.audience.probe_requested() => self.audience.record_beat(),
+                _ = tick.tick() => self.hooks.record_beat(),
+                () = self.hooks.probe_requested() => self.hooks.record_beat(),
                 // Safe to drop: a change that is missed here is still marked unseen.
-                conduct = changed(&mut self.conducts) => {
-                    self.conduct = conduct;
-                    match self.phase {
-                        Phase::RebootPending => return Ok(Some(PhaseEvent::Retry)),
-                        Phase::Waiting => return Ok(Some(self.reconsider())),
-                        _ => {}
-                    }
-                }
+                () = self.options.changed() => match self.progress.phase() {
+                    Phase::RebootPending => return Ok(Some(PhaseEvent::Retry)),
+                    Phase::Waiting => return Ok(Some(self.reconsider())),
+                    _ => {}
+                },
             }
         }
     }
 
     /// Runs a future that may take long, and answers liveness probes meanwhile.
     pub(super) async fn run_responsive<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut tick = tokio::time::interval(self.audience.tick());
+        let mut tick = tokio::time::interval(self.hooks.tick());
         tokio::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return done,
                 // Safe to drop, both: ticks recur, and a probe stays pending.
-                _ = tick.tick() => self.audience.record_beat(),
-                () = self.audience.probe_requested() => self.audience.record_beat(),
+                _ = tick.tick() => self.hooks.record_beat(),
+                () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         }
     }
@@ -97,7 +93,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         &mut self,
         work: impl FnOnce(&StateStore, &mut Journal) -> T + Send + 'static,
     ) -> Result<T, UpdateError> {
-        let store = self.store.clone().ok_or(UpdateError::NoState)?;
+        let store = self.state.open_store()?;
         let mut journal = std::mem::take(&mut self.journal);
         let task = tokio::task::spawn_blocking(move || {
             let done = work(&store, &mut journal);
@@ -106,6 +102,13 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         let (journal, done) = self.run_responsive(task).await.map_err(UpdateError::Lost)?;
         self.journal = journal;
         Ok(done)
+    }
+
+    /// Makes the journal durable.
+    pub(super) async fn save(&mut self) -> Result<(), UpdateError> {
+        Ok(self
+            .blocking(|store, journal| store.save(journal))
+            .await??)
     }
 
     /// Returns the event for a retry: of an undo, a reboot, or the whole update.
@@ -124,22 +127,9 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             .failure
             .as_ref()
             .is_some_and(|failure| failure.retryable);
-        let wait = RETRY_BACKOFF.wait(
-            self.failures.saturating_sub(1),
-            machinist_base::backoff::jitter(),
-        );
-        (retryable && self.phase == Phase::Failed).then(|| tokio::time::Instant::now() + wait)
+        (retryable && self.progress.phase() == Phase::Failed)
+            .then(|| tokio::time::Instant::now() + self.progress.retry_delay())
     }
-}
-
-/// Returns the next settings; waits forever if there are none.
-async fn changed(conducts: &mut Option<watch::Receiver<ReconcilerOptions>>) -> ReconcilerOptions {
-    if let Some(conducts) = conducts
-        && conducts.changed().await.is_ok()
-    {
-        return conducts.borrow_and_update().clone();
-    }
-    std::future::pending().await
 }
 
 /// Sleeps until `then`; sleeps forever if it is `None`.

@@ -5,16 +5,15 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
 
 use super::{
-    DesiredConfig, RebootPolicy, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError,
-    UpdateReport,
+    DesiredConfig, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError, UpdateReport,
     blocking::sleep_until,
-    state_errors::{self, StateOpen, StateRecovery},
+    state_directory::{self, OpenedState},
+    state_errors::StateRecovery,
 };
 use crate::{
-    boot_health,
+    boot_health, boot_id,
     crash_recovery::RecoverError,
     journal::{Direction, Journal},
     phase::{Phase, PhaseEffect},
@@ -40,38 +39,40 @@ impl UpdateError {
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Works like [`Reconciler::new`], for the agent: while the guard judges the boot, it shows the guard's progress,
     /// and takes the lock afterwards.
     pub async fn new_with_guard(
         root: &Root,
         services: Option<S>,
-        audience: A,
-        conduct: ReconcilerOptions,
+        hooks: H,
+        options: ReconcilerOptions,
         desired: watch::Receiver<DesiredConfig>,
     ) -> Result<(Self, watch::Receiver<Arc<UpdateReport>>), UpdateError> {
-        let mut ended = 0;
+        let mut ending_checks = 0;
         let opened = loop {
-            match look(root)? {
+            match try_lock(root)? {
                 LockAttempt::Free(opened) => break *opened,
-                LockAttempt::Held { journal, due, .. } if due && conduct.capabilities.live => {
-                    break StateOpen {
+                LockAttempt::Held { journal, due, .. } if due && options.capabilities.live => {
+                    break OpenedState {
                         store: None,
                         journal: *journal,
-                        trouble: None,
+                        error: None,
                     };
                 }
                 // An offline root has no guard.
                 LockAttempt::Held { lock, .. }
-                    if ended == MAX_ENDING_CHECKS || !conduct.capabilities.live =>
+                    if ending_checks == MAX_ENDING_CHECKS || !options.capabilities.live =>
                 {
                     return Err(StoreError::Locked { lock }.into());
                 }
-                LockAttempt::Held { .. } => ended += 1,
+                LockAttempt::Held { .. } => ending_checks += 1,
             }
             tokio::time::sleep(LOCK_CHECK_INTERVAL).await;
         };
-        Ok(Self::of(root, opened, services, audience, conduct, desired))
+        Ok(Self::from_opened(
+            root, opened, services, hooks, options, desired,
+        ))
     }
 
     /// Shows the journal's state until the lock is free. Returns false on a stop.
@@ -79,30 +80,28 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<bool, UpdateError> {
-        if !self.is_guard_active() {
+        if !self.state.is_held_by_guard() {
             return Ok(true);
         }
         tracing::info!("waiting for machinist-guard to verify this boot; no changes until then");
-        let mut idle = 0;
-        while self.is_guard_active() {
-            let root = self.root.clone();
-            let look = tokio::task::spawn_blocking(move || look(&root));
+        let mut ending_checks = 0;
+        while self.state.is_held_by_guard() {
+            let root = self.state.root().clone();
+            let attempt = tokio::task::spawn_blocking(move || try_lock(&root));
             match self
-                .run_responsive(look)
+                .run_responsive(attempt)
                 .await
                 .map_err(UpdateError::Lost)??
             {
                 LockAttempt::Free(opened) => {
-                    self.store = opened.store;
-                    self.journal = opened.journal;
-                    self.trouble = opened.trouble;
+                    self.journal = self.state.use_opened(*opened);
                 }
                 LockAttempt::Held { journal, due, lock } => {
-                    idle = if due { 0 } else { idle + 1 };
-                    if idle > MAX_ENDING_CHECKS {
+                    ending_checks = if due { 0 } else { ending_checks + 1 };
+                    if ending_checks > MAX_ENDING_CHECKS {
                         return Err(StoreError::Locked { lock }.into());
                     }
-                    self.show(*journal);
+                    self.report_guard(*journal);
                     tokio::select! {
                         () = stop.cancelled() => return Ok(false),
                         // Safe to drop: the next check is due in any case.
@@ -111,27 +110,24 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                 }
             }
         }
-        self.next = self.resume();
+        let effect = self.resume();
+        self.progress.set_initial_effect(effect);
         self.publish();
         Ok(true)
     }
 
-    /// Returns whether the guard has the lock, to judge this boot.
-    pub(super) fn is_guard_active(&self) -> bool {
-        self.store.is_none() && self.trouble.is_none()
-    }
-
-    fn show(&mut self, journal: Journal) {
-        let phase = shown_phase(&journal);
-        let wanted = self.desired.borrow().config().map(|(_, digest)| digest);
-        let shown = self
+    /// Reports the guard's progress, if it or the desired config has changed.
+    fn report_guard(&mut self, journal: Journal) {
+        let phase = guard_phase(&journal);
+        let desired = self.desired.digest();
+        let reported = self
             .report
             .borrow()
             .config
             .desired
             .as_ref()
             .map(|desired| desired.digest);
-        if wanted != shown || self.journal != journal || self.phase != phase {
+        if desired != reported || self.journal != journal || self.progress.phase() != phase {
             self.journal = journal;
             self.enter(phase);
         }
@@ -144,27 +140,24 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         mut self,
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
-        let mut next = self.next.take();
+        let mut next = self.progress.take_initial_effect();
         loop {
-            if !is_due(&self.root, &self.journal)? && self.trouble.is_none() {
+            if !is_due(self.state.root(), &self.journal)? && !self.state.has_failed() {
                 break;
             }
-            let turned = match next.take() {
-                _ if self.trouble.is_some() => match self.reopen_state(&stop).await? {
+            let result = match next.take() {
+                _ if self.state.has_failed() => match self.reopen_state(&stop).await? {
                     StateRecovery::Stopped => break,
                     StateRecovery::At(effect) => {
                         next = effect;
                         continue;
                     }
                 },
-                Some(PhaseEffect::Reboot) if self.conduct.reboot != RebootPolicy::Auto => {
+                Some(PhaseEffect::Reboot) if self.options.leaves_reboots_to_operators() => {
                     tracing::warn!("reboot required; reboot manually (update.reboot)");
                     break;
                 }
-                Some(effect) => {
-                    let span = self.span();
-                    self.carry_out(effect, &stop).instrument(span).await
-                }
+                Some(effect) => self.run_effect(effect, &stop).await,
                 // A failed undo is retried; in all other cases the work is done.
                 None => match self.retry_after() {
                     None => break,
@@ -175,7 +168,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     },
                 },
             };
-            match turned {
+            match result {
                 Ok(None) => break,
                 Ok(Some(event)) => next = self.step(event),
                 Err(error) => self.record_state_error(error)?,
@@ -186,7 +179,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 }
 
 /// Returns the guard's phase, derived from its journal.
-pub(super) fn shown_phase(journal: &Journal) -> Phase {
+pub(super) fn guard_phase(journal: &Journal) -> Phase {
     match journal.top() {
         Some(tx) if tx.direction == Direction::Undo => Phase::RollingBack,
         Some(_) => Phase::Verifying,
@@ -197,7 +190,7 @@ pub(super) fn shown_phase(journal: &Journal) -> Phase {
 /// Result of trying to take the lock.
 enum LockAttempt {
     /// This process has taken the lock and recovered from a crash as far as possible.
-    Free(Box<StateOpen>),
+    Free(Box<OpenedState>),
     /// Another process holds it.
     Held {
         journal: Box<Journal>,
@@ -207,8 +200,8 @@ enum LockAttempt {
     },
 }
 
-fn look(root: &Root) -> Result<LockAttempt, UpdateError> {
-    match state_errors::open(root, None) {
+fn try_lock(root: &Root) -> Result<LockAttempt, UpdateError> {
+    match state_directory::open(root, None) {
         Ok(opened) => Ok(LockAttempt::Free(Box::new(opened))),
         Err(StoreError::Locked { lock }) => {
             let journal = Box::new(store::peek(root)?);
@@ -221,6 +214,6 @@ fn look(root: &Root) -> Result<LockAttempt, UpdateError> {
 
 /// Returns whether the running boot of this root must be judged.
 fn is_due(root: &Root, journal: &Journal) -> Result<bool, StoreError> {
-    let boot = store::boot_id(root)?;
+    let boot = boot_id::current(root)?;
     Ok(boot.is_some_and(|boot| boot_health::is_due(journal, &boot)))
 }

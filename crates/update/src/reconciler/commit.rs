@@ -2,19 +2,21 @@
 
 use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
+    boot_id,
     journal::{Journal, TransactionState},
     phase::PhaseEvent,
     service_port::{InhibitGuard, Services},
-    store::{self, StateStore, StoreError},
+    store::{StateStore, StoreError},
     transaction::{self, TransactionError},
 };
 use machinist_base::reason::Reason;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Exchanges old and new objects.
     pub(super) async fn commit(&mut self) -> Result<PhaseEvent, UpdateError> {
-        let held = self.hold_off_shutdown().await;
+        let inhibitor = self.inhibit_shutdown().await;
         let committed = self.blocking(commit).await?;
-        drop(held);
+        drop(inhibitor);
         match committed {
             Ok(()) => Ok(PhaseEvent::Committed),
             Err(error) => {
@@ -23,14 +25,14 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     Reason::Io => Reason::CommitFailed,
                     known => known,
                 };
-                self.failed(&error, code, error.is_retryable());
+                self.record_failure(&error, code, error.is_retryable());
                 Ok(PhaseEvent::StepFailed)
             }
         }
     }
 
     /// Inhibits shutdown while old and new objects are exchanged.
-    pub(super) async fn hold_off_shutdown(&self) -> Option<InhibitGuard> {
+    pub(super) async fn inhibit_shutdown(&self) -> Option<InhibitGuard> {
         let services = self.services.clone()?;
         let why = format!("applying {}", self.config_name());
         self.run_responsive(services.hold_off_shutdown(&why)).await
@@ -38,7 +40,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 }
 
 fn commit(store: &StateStore, journal: &mut Journal) -> Result<(), TransactionError> {
-    let boot = store::boot_id(store.root()).map_err(StoreError::from)?;
+    let boot = boot_id::current(store.root()).map_err(StoreError::from)?;
     let Some(tx) = journal.top_mut() else {
         return Ok(());
     };

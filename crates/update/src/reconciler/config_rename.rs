@@ -1,44 +1,39 @@
 //! Handles a desired config with unchanged content and a new name, because the renderer may rename a config at any
 //! time. The new name is adopted in every phase of an update, and nothing on the machine changes.
 
-use std::sync::Arc;
-
 use super::{DesiredConfig, Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     journal::{ConfigName, Direction},
     service_port::Services,
 };
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Renames the update in progress to the desired name.
     ///
     /// The journal stores the new name with its next record. After a restart before that, the journal has the old
     /// name, and it is renamed again.
     pub(super) fn rename_update(&mut self) {
-        let desired = self.desired.borrow().clone();
+        let desired = self.desired.current();
         let Some((config, digest)) = desired.config() else {
             return;
         };
-        let planned = self.planned.as_mut();
-        if let Some(planned) = planned.filter(|planned| planned.digest == digest) {
-            planned.to = Arc::clone(config);
-        }
+        self.plan.rename(config, digest);
         let cordon = self.journal.cordon.as_mut().map(|cordon| &mut cordon.to);
         let open = self.journal.transactions.last_mut();
         // No desired config matches an undo.
         let open = open.filter(|tx| tx.direction == Direction::Forward);
-        for known in cordon.into_iter().chain(open.map(|tx| &mut tx.to)) {
-            if known.digest == digest && known.name != config.name {
-                tracing::info!("{} was renamed to {}", known.name, config.name);
-                known.name.clone_from(&config.name);
+        for recorded in cordon.into_iter().chain(open.map(|tx| &mut tx.to)) {
+            if recorded.digest == digest && recorded.name != config.name {
+                tracing::info!("{} was renamed to {}", recorded.name, config.name);
+                recorded.name.clone_from(&config.name);
             }
         }
     }
 
     /// Renames the base if it has the same content as the desired config.
     pub(super) async fn rename_base(&mut self) -> Result<(), UpdateError> {
-        // While the desired config is barred, nothing is changed, not even the name.
-        let DesiredConfig::Config(config, digest) = self.desired.borrow().clone() else {
+        // While the desired config is blocked, nothing is changed, not even the name.
+        let DesiredConfig::Config(config, digest) = self.desired.current() else {
             return Ok(());
         };
         let name = ConfigName::new(config.name.clone(), digest);

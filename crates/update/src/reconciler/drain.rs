@@ -9,13 +9,12 @@ use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Reconciler, ReconcilerHooks, UpdateError, node_call_retry::NodeCallResult,
-    planning::PlannedUpdate,
-};
+use super::{Reconciler, ReconcilerHooks, UpdateError, node_call_retry::NodeCallResult};
 use crate::{
     journal::{ConfigName, CordonRecord, DeviceUsers, PhaseRecord},
-    node_port::{DrainOrder, DrainProgress, DrainResult, IrreversibleStep, NodePort, StepDecision},
+    node_port::{
+        DrainOrder, DrainProgress, DrainResult, IrreversibleStep, NodeError, NodePort, StepDecision,
+    },
     phase::{Phase, PhaseEffect, PhaseEvent},
     service_port::Services,
 };
@@ -26,13 +25,14 @@ const SPENT_TIME_SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a stopped drain may take to report its final progress.
 const FINAL_PROGRESS_TIMEOUT: Duration = Duration::from_millis(200);
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Enables draining for updates that need it. Must be called before [`Reconciler::run`].
     #[must_use]
     pub fn on_node(mut self, node: Arc<dyn NodePort>) -> Self {
-        self.node = Some(node);
-        if !self.is_guard_active() {
-            self.next = self.next.or_else(|| self.resume_cordon());
+        self.node.connect(node);
+        if !self.state.is_held_by_guard() && !self.progress.has_initial_effect() {
+            let effect = self.resume_cordon();
+            self.progress.set_initial_effect(effect);
         }
         self.publish();
         self
@@ -41,9 +41,9 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     /// Returns the remaining effect of a cordon if no update is open.
     pub(super) fn resume_cordon(&mut self) -> Option<PhaseEffect> {
         let cordon = self.journal.cordon.as_ref()?;
-        let base = self.journal.base.as_ref().map(|base| base.digest);
-        let over = base == Some(cordon.to.digest) || self.journal.failure.is_some();
-        if !over || !self.is_stale_cordon() {
+        let base = self.journal.base_digest();
+        let is_over = base == Some(cordon.to.digest) || self.journal.failure.is_some();
+        if !is_over || !self.is_stale_cordon() {
             // It continues, or is reverted, once the desired config is known.
             return None;
         }
@@ -55,41 +55,41 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     /// retry. An update with an obstacle is retried, but the node is cordoned again only after the obstacle is gone.
     pub(super) fn is_stale_cordon(&self) -> bool {
         let failure = self.journal.failure.as_ref();
-        self.node.is_some()
-            && self.trouble.is_none()
+        self.node.is_connected()
+            && !self.state.has_failed()
             && self.journal.cordon.is_some()
             && self.journal.transactions.is_empty()
             && !failure.is_some_and(|failure| failure.retryable && !failure.code.is_obstacle())
     }
 
-    /// Returns whether the planned update drains the node first. The repair of a drifted path does not.
+    /// Returns whether the planned update drains the node first.
     pub(super) fn drains(&self) -> bool {
-        let drains = |planned: &PlannedUpdate| planned.plan.drain;
-        self.node.is_some() && self.repair.is_none() && self.planned.as_ref().is_some_and(drains)
+        self.node.is_connected() && self.plan.drains()
     }
 
     /// Checks the cluster before an update that disturbs no pod.
-    pub(super) async fn permit_without_drain(
+    pub(super) async fn check_start_without_drain(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
         let step = IrreversibleStep::Stage { drained: false };
-        let asked = self.permit(step, stop).await?;
-        Ok(asked.map(|_| PhaseEvent::Released { drain: false }))
+        let result = self.check_step(step, stop).await?;
+        Ok(result.map(|_| PhaseEvent::Released { drain: false }))
     }
 
+    /// Cordons the node, and records that first.
     pub(super) async fn cordon(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let Some(planned) = &self.planned else {
+        let Some(planned) = self.plan.planned() else {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
         let (name, digest) = (planned.to.name.clone(), planned.digest);
         let to = ConfigName::new(name, digest);
         let now = Timestamp::now();
-        let known = self.journal.cordon.take();
-        let mut record = known.unwrap_or_else(|| CordonRecord {
+        let cordon = self.journal.cordon.take();
+        let mut record = cordon.unwrap_or_else(|| CordonRecord {
             to: to.clone(),
             since: now,
             drained_for: 0,
@@ -104,18 +104,19 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         self.record_allocatable().await;
         self.save().await?;
         let name = to.name;
-        let asked = self
+        let result = self
             .retry_until_answered(stop, |node, _| node.cordon(name.clone()))
             .await?;
-        Ok(asked.map(|()| PhaseEvent::Cordoned))
+        Ok(result.map(|()| PhaseEvent::Cordoned))
     }
 
+    /// Disables device allocation before the drain.
     pub(super) async fn disable_devices(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let asked = self.set_device_users(DeviceUsers::Withheld, stop).await?;
-        Ok(asked.map(|()| PhaseEvent::Withheld))
+        let result = self.set_device_users(DeviceUsers::Withheld, stop).await?;
+        Ok(result.map(|()| PhaseEvent::Withheld))
     }
 
     /// Drains the node, waits as long as necessary, and publishes the blockers.
@@ -123,39 +124,31 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let (Some(node), Some(cordon)) = (self.node.clone(), &self.journal.cordon) else {
+        let (Some(node), Some(cordon)) = (self.node.port(), &self.journal.cordon) else {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
         let spent = Duration::from_secs(cordon.drained_for);
-        let begun = DrainProgress {
+        let (progress, mut reported) = watch::channel(DrainProgress {
             spent,
             ..DrainProgress::default()
-        };
-        let (progress, mut told) = watch::channel(begun);
-        let over = stop.child_token();
+        });
+        let drain_stop = stop.child_token();
         let order = DrainOrder {
             to: cordon.to.name.clone(),
             spent,
             progress,
-            stop: over.clone(),
+            stop: drain_stop.clone(),
         };
-        let drain = node.drain(order);
-        let mut drain = std::pin::pin!(drain);
-        let mut written = Instant::now();
-        let mut tick = tokio::time::interval(self.audience.tick());
-        let mut ended = false;
+        let mut drain = std::pin::pin!(node.drain(order));
+        let mut saved_at = Instant::now();
+        let mut tick = tokio::time::interval(self.hooks.tick());
+        let mut has_ended = false;
         let event = loop {
             tokio::select! {
-                drained = &mut drain => {
-                    ended = true;
-                    break match drained {
-                    Ok(DrainResult::Wholly) => Some(PhaseEvent::Drained),
-                    Ok(DrainResult::Stopped) => None,
-                    Err(error) => {
-                        self.failed(&error, error.reason, error.retryable);
-                        Some(PhaseEvent::StepFailed)
-                    }
-                }},
+                result = &mut drain => {
+                    has_ended = true;
+                    break self.event_for_drain(result);
+                }
                 // Safe to drop: the next start continues the drain.
                 () = stop.cancelled() => break None,
                 // Safe to drop: a change that is missed here is still marked unseen.
@@ -165,68 +158,80 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                     }
                 }
                 // Safe to drop: the latest progress is read again at the end.
-                Ok(()) = told.changed() => {
-                    self.note_progress(&told);
-                    if written.elapsed() >= SPENT_TIME_SAVE_INTERVAL {
-                        written = Instant::now();
+                Ok(()) = reported.changed() => {
+                    self.report_progress(&reported);
+                    if saved_at.elapsed() >= SPENT_TIME_SAVE_INTERVAL {
+                        saved_at = Instant::now();
                         self.save().await?;
                     }
                 }
                 // Safe to drop, both: ticks recur, and a probe stays pending.
-                _ = tick.tick() => self.audience.record_beat(),
-                () = self.audience.probe_requested() => self.audience.record_beat(),
+                _ = tick.tick() => self.hooks.record_beat(),
+                () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         };
-        over.cancel();
-        if !ended {
+        drain_stop.cancel();
+        if !has_ended {
             // Wait for its final progress; its requests to the cluster stay in effect.
             let _ = tokio::time::timeout(FINAL_PROGRESS_TIMEOUT, &mut drain).await;
         }
-        self.note_progress(&told);
-        self.draining = DrainProgress::default();
+        self.report_progress(&reported);
+        self.node.end_drain();
         self.save().await?;
         Ok(event)
     }
 
-    fn note_progress(&mut self, told: &watch::Receiver<DrainProgress>) {
-        self.draining.clone_from(&told.borrow());
+    /// Returns the event that the end of the drain causes; `None` on a stop.
+    fn event_for_drain(&mut self, result: Result<DrainResult, NodeError>) -> Option<PhaseEvent> {
+        match result {
+            Ok(DrainResult::Wholly) => Some(PhaseEvent::Drained),
+            Ok(DrainResult::Stopped) => None,
+            Err(error) => {
+                self.record_failure(&error, error.reason, error.retryable);
+                Some(PhaseEvent::StepFailed)
+            }
+        }
+    }
+
+    fn report_progress(&mut self, progress: &watch::Receiver<DrainProgress>) {
+        let spent_secs = self.node.record_progress(&progress.borrow());
         if let Some(cordon) = &mut self.journal.cordon {
-            cordon.drained_for = self.draining.spent.as_secs();
+            cordon.drained_for = spent_secs;
         }
         self.publish();
     }
 
+    /// Waits until the drained devices are released, stops the units that use devices, and checks the cluster.
     pub(super) async fn quiesce(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        if let Some(ended) = self.wait_for_release(stop).await? {
+        if let Some(ended) = self.wait_for_device_release(stop).await? {
             return Ok(ended);
         }
         if let Some(ended) = self.stop_units(stop).await? {
             return Ok(ended);
         }
-        let asked = self.set_device_users(DeviceUsers::Quiesced, stop).await?;
-        let NodeCallResult::Done(()) = asked else {
-            return Ok(asked.map(|()| PhaseEvent::Permitted));
+        let result = self.set_device_users(DeviceUsers::Quiesced, stop).await?;
+        let NodeCallResult::Done(()) = result else {
+            return Ok(result.map(|()| PhaseEvent::Permitted));
         };
         let step = IrreversibleStep::Stage { drained: true };
-        let asked = self.permit(step, stop).await?;
-        Ok(asked.map(|permit| match permit {
+        let result = self.check_step(step, stop).await?;
+        Ok(result.map(|permit| match permit {
             StepDecision::Refilled => PhaseEvent::Refilled,
             StepDecision::Go => PhaseEvent::Permitted,
         }))
     }
 
-    async fn permit(
+    async fn check_step(
         &mut self,
         step: IrreversibleStep,
         stop: &CancellationToken,
     ) -> Result<NodeCallResult<StepDecision>, UpdateError> {
         // The name may change while there is no answer.
         self.retry_until_answered(stop, |node, this| {
-            let planned = this.planned.as_ref();
-            let to = planned.map(|planned| planned.to.name.clone());
+            let to = this.plan.config_name();
             node.check_step(step, Some(to.unwrap_or_else(|| this.config_name())))
         })
         .await
@@ -237,23 +242,23 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let on = self.config_name();
-        if self.is_drain_to_be_taken_back() {
-            let asked = self
-                .retry_until_answered(stop, |node, _| node.cancel_drain(on.clone()))
+        let config = self.config_name();
+        if self.is_drain_to_be_cancelled() {
+            let result = self
+                .retry_until_answered(stop, |node, _| node.cancel_drain(config.clone()))
                 .await?;
-            let NodeCallResult::Done(()) = asked else {
-                return Ok(asked.map(|()| PhaseEvent::Uncordoned { failed: false }));
+            let NodeCallResult::Done(()) = result else {
+                return Ok(result.map(|()| PhaseEvent::Uncordoned { failed: false }));
             };
         }
         if let Some(ended) = self.reenable_devices(stop).await? {
             return Ok(ended);
         }
-        let asked = self
-            .retry_until_answered(stop, |node, _| node.uncordon(on.clone()))
+        let result = self
+            .retry_until_answered(stop, |node, _| node.uncordon(config.clone()))
             .await?;
         let failed = self.journal.failure.is_some();
-        let event = asked.map(|()| PhaseEvent::Uncordoned { failed });
+        let event = result.map(|()| PhaseEvent::Uncordoned { failed });
         if let Some(PhaseEvent::Uncordoned { .. }) = event {
             self.close_cordon().await?;
         }
@@ -261,8 +266,8 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     /// Returns whether the node was drained for a config that has changed nothing.
-    fn is_drain_to_be_taken_back(&self) -> bool {
-        let base = self.journal.base.as_ref().map(|base| base.digest);
+    fn is_drain_to_be_cancelled(&self) -> bool {
+        let base = self.journal.base_digest();
         let cordon = self.journal.cordon.as_ref().map(|cordon| cordon.to.digest);
         self.journal.failure.is_none() && cordon.is_some() && cordon != base
     }
@@ -276,7 +281,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         {
             update.phases.push(PhaseRecord {
                 name: Phase::Uncordoning.name().to_owned(),
-                started: self.since,
+                started: self.progress.since(),
                 finished: Some(now),
             });
         }

@@ -8,13 +8,13 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{DriftAction, Reconciler, ReconcilerHooks};
+use super::{Reconciler, ReconcilerHooks};
 use crate::{
     phase::{Phase, PhaseEvent},
     service_port::Services,
 };
-use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_plan::{ActionKind, DriftKind, Plan};
+use machinist_base::abs_path::AbsPath;
+use machinist_plan::{ActionKind, Plan};
 
 /// Maximum number of repairs of one path within [`REPAIR_WINDOW`]. An administrator who edits the file twice notices the
 /// repairs; a program that keeps rewriting it wins after that, and the log shows it.
@@ -28,7 +28,7 @@ pub(super) struct RepairLog(BTreeMap<AbsPath, VecDeque<Instant>>);
 
 impl RepairLog {
     /// Returns when `path` may be repaired; `None` means now.
-    fn due(&mut self, path: &AbsPath, now: Instant) -> Option<Instant> {
+    pub(super) fn due(&mut self, path: &AbsPath, now: Instant) -> Option<Instant> {
         let times = self.0.get_mut(path)?;
         while times
             .front()
@@ -43,51 +43,33 @@ impl RepairLog {
             .map(|oldest| *oldest + REPAIR_WINDOW)
     }
 
-    fn count(&mut self, path: &AbsPath, now: Instant) {
+    pub(super) fn count(&mut self, path: &AbsPath, now: Instant) {
         self.0.entry(path.clone()).or_default().push_back(now);
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Begins the repair of the next drifted path, if there is one.
     pub(super) fn next_repair(&mut self) -> Option<PhaseEvent> {
         // Any other desired config comes first, and repairs drift on its way.
-        let idle = self.phase == Phase::Idle && self.journal.transactions.is_empty();
-        let barred = self.desired.borrow().block_reason().is_some();
-        if !idle || barred || !self.desired_is_base() {
+        let idle = self.progress.phase() == Phase::Idle && self.journal.transactions.is_empty();
+        let blocked = self.desired.is_blocked();
+        if !idle || blocked || !self.is_base_desired() {
             return None;
         }
-        let now = Instant::now();
-        // A path that a user could redirect is not written; its drift stays reported.
-        let found = self.drift.found.iter();
-        let safe = found.filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
-        let mut drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
+        let desired = self.desired.current();
         // A file comes before its hard links.
-        let desired = self.desired.borrow().clone();
-        let is_hard = |path: &AbsPath| {
-            let (config, _) = desired.config()?;
-            Some(config.links.get(path)?.hard)
+        let is_hard_link = |path: &AbsPath| {
+            let link = desired
+                .config()
+                .and_then(|(config, _)| config.links.get(path));
+            link.is_some_and(|link| link.hard)
         };
-        drifted.sort_by_key(|path| is_hard(path).unwrap_or(false));
-        for path in drifted {
-            if self.conduct.drift.act(&path) != DriftAction::Repair {
-                continue;
-            }
-            match self.repairs.due(&path, now) {
-                None => {
-                    self.repairs.count(&path, now);
-                    tracing::info!(%path, "repairing drift (drift.paths or drift.default)");
-                    self.repair = Some(path);
-                    return Some(PhaseEvent::Desired);
-                }
-                Some(due) => {
-                    let reason = Reason::Drifted;
-                    tracing::warn!(%path, %reason, "changes repeatedly, repair is suspended for now");
-                    self.drift.schedule_full_scan(due);
-                }
-            }
-        }
-        None
+        let handling = &self.options.current().drift;
+        let path = self.drift.next_repair(handling, is_hard_link)?;
+        tracing::info!(%path, "repairing drift (drift.paths or drift.default)");
+        self.plan.begin_repair(path);
+        Some(PhaseEvent::Desired)
     }
 }
 
@@ -103,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_put_back_three_times_in_ten_minutes_and_then_has_to_wait() {
+    fn a_path_is_repaired_three_times_in_ten_minutes_and_then_has_to_wait() {
         let path: AbsPath = "/etc/x".parse().unwrap();
         let (mut repairs, start) = (RepairLog::default(), Instant::now());
         let minute = |count: u64| start + Duration::from_secs(60 * count);

@@ -11,6 +11,7 @@ use crate::{
     journal::{MachineBefore, UpdateFailure},
     phase::PhaseEvent,
     service_port::{Services, StartupState},
+    store,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::KernelCommandLine;
@@ -33,9 +34,9 @@ const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(super) enum HealthOutcome {
     /// It is healthy.
-    Well,
+    Healthy,
     /// It was not healthy within the time limit.
-    Unwell(Vec<Regression>),
+    Unhealthy(Vec<Regression>),
     /// Another event comes first.
     Event(PhaseEvent),
     /// The reconciler must stop.
@@ -45,11 +46,11 @@ pub(super) enum HealthOutcome {
 /// The invocation ID of each service; `None` if it is unknown.
 type InvocationIds = BTreeMap<String, Option<String>>;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns the state that the machine must reach again after the update; `None` for an offline root.
-    pub(super) async fn machine_before(&self) -> Option<MachineBefore> {
+    pub(super) async fn observe_machine(&self) -> Option<MachineBefore> {
         let services = self.services.clone()?;
-        let look = async {
+        let observed = async {
             let startup = services.startup().await;
             let names: Vec<_> = NODE_SERVICES.map(str::to_owned).into();
             let facts = services.unit_facts(&names).await.unwrap_or_default();
@@ -60,58 +61,61 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             MachineBefore {
                 up: startup.is_ok_and(|startup| startup == StartupState::Finished),
                 running: running.map(|(unit, _)| unit).collect(),
-                gateways: self.audience.gateways().await,
+                gateways: self.hooks.gateways().await,
             }
         };
-        Some(self.run_responsive(look).await)
+        Some(self.run_responsive(observed).await)
     }
 
     /// Waits until the machine is as healthy as before the update, or until the time limit.
-    pub(super) async fn judge(
+    pub(super) async fn wait_for_health(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<HealthOutcome, UpdateError> {
         let offline = self.journal.top().is_some_and(|tx| tx.offline);
         let (Some(services), false) = (self.services.clone(), offline) else {
-            return Ok(HealthOutcome::Well);
+            return Ok(HealthOutcome::Healthy);
         };
         let booted = self.has_booted();
-        let mut limit = self.conduct.verify_timeout;
-        let mut steady = self.conduct.settle * STABLE_SETTLE_FACTOR;
+        let mut timeout = self.options.current().verify_timeout;
+        let mut stable_for = self.options.current().settle * STABLE_SETTLE_FACTOR;
         if !booted {
-            (limit, steady) = (limit.min(NO_REBOOT_HEALTH_TIMEOUT), Duration::ZERO);
+            (timeout, stable_for) = (timeout.min(NO_REBOOT_HEALTH_TIMEOUT), Duration::ZERO);
         }
-        let until = Instant::now() + limit;
-        let mut well: Option<(Instant, InvocationIds)> = None;
+        let deadline = Instant::now() + timeout;
+        let mut healthy_since: Option<(Instant, InvocationIds)> = None;
         loop {
-            let (mut faults, starts) = self
-                .run_responsive(self.look_for_faults(&*services, booted))
+            let (mut regressions, starts) = self
+                .run_responsive(self.check_health(&*services, booted))
                 .await;
             let now = Instant::now();
-            match &well {
-                Some((_, known)) if faults.is_empty() && *known != starts => {
-                    faults = restarted(known, &starts);
-                    well = None;
+            match &healthy_since {
+                Some((_, earlier)) if regressions.is_empty() && *earlier != starts => {
+                    regressions = restarted(earlier, &starts);
+                    healthy_since = None;
                 }
-                Some((since, _)) if faults.is_empty() && now >= *since + steady => {
-                    return Ok(HealthOutcome::Well);
+                Some((since, _)) if regressions.is_empty() && now >= *since + stable_for => {
+                    return Ok(HealthOutcome::Healthy);
                 }
-                None if faults.is_empty() && steady.is_zero() => return Ok(HealthOutcome::Well),
-                None if faults.is_empty() => well = Some((now, starts)),
-                Some(_) if faults.is_empty() => {}
-                _ => well = None,
+                None if regressions.is_empty() && stable_for.is_zero() => {
+                    return Ok(HealthOutcome::Healthy);
+                }
+                None if regressions.is_empty() => healthy_since = Some((now, starts)),
+                Some(_) if regressions.is_empty() => {}
+                _ => healthy_since = None,
             }
-            if now >= until && (!faults.is_empty() || now >= until + steady) {
-                return Ok(HealthOutcome::Unwell(faults));
+            if now >= deadline && (!regressions.is_empty() || now >= deadline + stable_for) {
+                return Ok(HealthOutcome::Unhealthy(regressions));
             }
-            self.tell(&faults).await?;
+            self.report_regressions(&regressions).await?;
             tokio::select! {
                 () = stop.cancelled() => return Ok(HealthOutcome::Stopped),
                 // Safe to drop: the next check is due in any case.
                 () = self.run_responsive(tokio::time::sleep(CHECK_INTERVAL)) => {}
             }
-            let changed = self.desired.has_changed().unwrap_or(false);
-            if changed && let Some(event) = self.event_for_desired() {
+            if self.desired.has_changed()
+                && let Some(event) = self.event_for_desired()
+            {
                 return Ok(HealthOutcome::Event(event));
             }
         }
@@ -119,17 +123,12 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Returns whether the machine has rebooted with an unverified update.
     pub(super) fn has_booted(&self) -> bool {
-        let boot = self.boot_id();
-        let boot = boot.as_deref();
         let mut open = self.journal.transactions.iter();
-        boot.is_some_and(|boot| open.any(|tx| tx.rebooted_since(boot)))
+        self.boot_id()
+            .is_some_and(|boot| open.any(|tx| tx.rebooted_since(&boot)))
     }
 
-    async fn look_for_faults(
-        &self,
-        services: &S,
-        booted: bool,
-    ) -> (Vec<Regression>, InvocationIds) {
+    async fn check_health(&self, services: &S, booted: bool) -> (Vec<Regression>, InvocationIds) {
         let before = self.journal.machine_before.clone().unwrap_or_default();
         let mut starts = InvocationIds::new();
         for unit in &before.running {
@@ -144,20 +143,20 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         if let Some(error) = startup.as_ref().err().or(failed.as_ref().err()) {
             tracing::debug!("{}", chain(error));
         }
-        let evidence = BootHealth {
+        let health = BootHealth {
             // The same manager returns both, so an error of either invalidates both.
             startup: startup.ok().filter(|_| failed.is_ok()),
             failed_units: failed.unwrap_or_default().into_iter().collect(),
             services: facts.into_iter().filter_map(state).collect(),
             gateways: match before.gateways.is_empty() {
                 true => before.gateways.clone(),
-                false => self.audience.gateways().await,
+                false => self.hooks.gateways().await,
             },
             missing_arguments: self.missing_arguments(),
         };
         let failed_before = &self.journal.failed_units;
         (
-            boot_health::faults(&before, failed_before, &evidence, booted),
+            boot_health::faults(&before, failed_before, &health, booted),
             starts,
         )
     }
@@ -165,27 +164,29 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     /// Returns arguments of the config that the running kernel lacks.
     fn missing_arguments(&self) -> Vec<String> {
         let to = self.journal.top().map(|tx| &tx.to);
-        let store = self.store.as_ref();
-        let config = store.map(|store| store.remembered().config(&self.root, to));
+        let (root, store) = (self.state.root(), self.state.store());
+        let config = store.map(|store| store::cached_config(root, to, store.remembered()));
         // The check of the disk reads the same config and reports the error.
         let Some(Ok(config)) = config else {
             return Vec::new();
         };
-        let wanted = KernelCommandLine::of(&config.kernel_arguments);
-        let given = AbsPath::new("/proc/cmdline").ok();
-        let given = given.and_then(|path| self.root.read_text(&path, MAX_COMMAND_LINE_BYTES).ok());
-        let given = KernelCommandLine::parse(&given.unwrap_or_default());
-        let missing = wanted.missing_from(&given).into_iter();
-        missing.map(|one| one.as_str().to_owned()).collect()
+        let desired = KernelCommandLine::of(&config.kernel_arguments);
+        let running = AbsPath::new("/proc/cmdline").ok();
+        let running = running.and_then(|path| root.read_text(&path, MAX_COMMAND_LINE_BYTES).ok());
+        let running = KernelCommandLine::parse(&running.unwrap_or_default());
+        let missing = desired.missing_from(&running).into_iter();
+        missing
+            .map(|argument| argument.as_str().to_owned())
+            .collect()
     }
 
     /// Reports regressions, each combination once: in the log, and in the journal, where the agent reads them for
     /// its status while the guard judges the boot.
-    async fn tell(&mut self, faults: &[Regression]) -> Result<(), UpdateError> {
-        let message = crate::bounded(boot_health::sentence(faults));
-        let said = self.journal.failure.as_ref();
-        let said = said.filter(|said| said.code == Reason::HealthRegressed);
-        if faults.is_empty() || said.is_some_and(|said| said.message == message) {
+    async fn report_regressions(&mut self, regressions: &[Regression]) -> Result<(), UpdateError> {
+        let message = crate::bounded(boot_health::sentence(regressions));
+        let failure = self.journal.failure.as_ref();
+        let reported = failure.filter(|failure| failure.code == Reason::HealthRegressed);
+        if regressions.is_empty() || reported.is_some_and(|reported| reported.message == message) {
             return Ok(());
         }
         tracing::info!("not verified yet: {message}");

@@ -7,7 +7,7 @@ use crate::{
     service_port::Services,
 };
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Fills in the current boot for commits whose boot was unknown. In the worst case this causes one more reboot;
     /// without it, no boot could ever be proven to be a later one.
     pub(super) fn record_boots(&mut self) {
@@ -21,7 +21,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     /// Returns the phase that the journal proves, and its effect.
-    fn proven(&self) -> (Phase, Option<PhaseEffect>) {
+    fn phase_from_journal(&self) -> (Phase, Option<PhaseEffect>) {
         let Some(tx) = self.journal.top() else {
             return match self.journal.failure {
                 Some(_) => (Phase::Failed, None),
@@ -37,14 +37,14 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Enters that phase and returns its effect.
     pub(super) fn resume(&mut self) -> Option<PhaseEffect> {
-        if self.trouble.is_some() {
-            self.phase = Phase::Failed;
+        if self.state.has_failed() {
+            self.progress.begin_in(Phase::Failed);
             return None;
         }
         self.record_boots();
-        let (phase, effect) = self.proven();
+        let (phase, effect) = self.phase_from_journal();
         let Some(to) = self.journal.top().map(|tx| tx.to.name.clone()) else {
-            self.phase = phase;
+            self.progress.begin_in(phase);
             return self.resume_cordon();
         };
         self.enter(phase);

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +12,7 @@ use crate::{
     phase::PhaseEvent,
     service_port::Services,
 };
-use machinist_base::backoff::jitter;
+use machinist_base::{backoff::jitter, error_chain::chain};
 
 /// How long a reboot waits for an unreachable API server, which has approved the drain before. Does not apply to
 /// control-plane nodes, on which the API server itself may depend.
@@ -27,6 +26,19 @@ pub(super) enum NodeCallResult<T> {
     Stopped,
 }
 
+/// Result of a wait during an effect: `None` to continue, else the event for the loop, without one on a stop.
+pub(super) type WaitEnd = Option<Option<PhaseEvent>>;
+
+impl NodeCallResult<()> {
+    pub(super) fn into_wait_end(self) -> WaitEnd {
+        match self {
+            Self::Done(()) => None,
+            Self::Event(event) => Some(Some(event)),
+            Self::Stopped => Some(None),
+        }
+    }
+}
+
 impl<T> NodeCallResult<T> {
     /// Converts the result into an event; `None` on a stop.
     pub(super) fn map(self, done: impl FnOnce(T) -> PhaseEvent) -> Option<PhaseEvent> {
@@ -38,83 +50,94 @@ impl<T> NodeCallResult<T> {
     }
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Checks the cluster before a reboot. Evicts pods that were scheduled in the meantime. Returns `None` if the
     /// reboot may proceed.
-    pub(super) async fn permit_reboot(
+    pub(super) async fn check_reboot(
         &mut self,
         stop: &CancellationToken,
-    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
-        let Some(node) = self.node.clone() else {
+    ) -> Result<WaitEnd, UpdateError> {
+        let Some(node) = self.node.port() else {
             return Ok(None);
         };
         // No desired config matches an undo.
-        let back = |tx: &Transaction| tx.direction == Direction::Undo;
-        let back = self.journal.top().is_some_and(back);
+        let is_rollback = |tx: &Transaction| tx.direction == Direction::Undo;
+        let is_rollback = self.journal.top().is_some_and(is_rollback);
         let drained = self.journal.cordon.is_some();
-        // Since when the API server has not answered.
-        let mut away: Option<Instant> = None;
+        let mut unreachable_since: Option<Instant> = None;
         let mut attempt = 0;
         loop {
             // Its name may have changed since the last attempt.
             let to = self.config_name();
-            let towards = (!back).then(|| to.clone());
-            let asked = node.check_step(IrreversibleStep::Reboot { drained }, towards);
-            let answered = tokio::select! {
+            let desired = (!is_rollback).then(|| to.clone());
+            let check = node.check_step(IrreversibleStep::Reboot { drained }, desired);
+            let checked = tokio::select! {
                 // Safe to drop: the check changes nothing.
                 () = stop.cancelled() => return Ok(Some(None)),
-                answered = self.run_responsive(asked) => answered,
+                checked = self.run_responsive(check) => checked,
             };
-            let refused = match answered {
-                Ok(StepDecision::Refilled) => match self.empty_again(&*node, &to, stop).await? {
+            let error = match checked {
+                Ok(StepDecision::Refilled) => match self.drain_again(&*node, &to, stop).await? {
                     Some(ended) => return Ok(Some(ended)),
                     None => {
-                        away = None;
+                        unreachable_since = None;
                         continue;
                     }
                 },
                 Ok(StepDecision::Go) => {
-                    self.forget_refusal();
+                    self.clear_blockers();
                     return Ok(None);
                 }
                 Err(error) => error,
             };
-            match refused.unanswered {
-                true => away = Some(away.unwrap_or_else(Instant::now)),
-                false => away = None,
+            unreachable_since = error
+                .unanswered
+                .then(|| unreachable_since.unwrap_or_else(Instant::now));
+            let outage = unreachable_since.map_or(Duration::ZERO, |since| since.elapsed());
+            if let Some(ended) = self.end_of_outage(&*node, &error, outage) {
+                return Ok(ended);
             }
-            let waited = away.map_or(Duration::ZERO, |away| away.elapsed());
-            match node.is_control_plane() {
-                // The outage may be a lost quorum, of which this machine is a member.
-                true if waited >= self.conduct.verify_timeout => {
-                    self.failed(&refused, refused.reason, false);
-                    return Ok(Some(Some(PhaseEvent::Withdrawn)));
-                }
-                false if waited >= API_OUTAGE_TIMEOUT => {
-                    tracing::warn!("API server unreachable for {waited:.0?}: rebooting without it");
-                    return Ok(None);
-                }
-                _ => {}
-            }
-            self.note_refusal(&refused);
+            self.report_node_error(&error);
             let pause = RETRY_BACKOFF.wait(attempt, jitter());
             attempt += 1;
-            if let Some(event) = self.pause(pause, stop).await? {
-                return Ok(Some(event));
+            if let Some(ended) = self.pause(pause, stop).await? {
+                return Ok(Some(ended));
             }
         }
     }
 
+    /// Returns whether an outage of the API server has lasted too long: then the reboot proceeds without it, or, on a
+    /// control-plane node, the update is withdrawn.
+    fn end_of_outage(
+        &mut self,
+        node: &dyn NodePort,
+        error: &NodeError,
+        outage: Duration,
+    ) -> Option<WaitEnd> {
+        match node.is_control_plane() {
+            // The outage may be a lost quorum, of which this machine is a member.
+            true if outage >= self.options.current().verify_timeout => {
+                self.record_failure(error, error.reason, false);
+                Some(Some(Some(PhaseEvent::Withdrawn)))
+            }
+            false if outage >= API_OUTAGE_TIMEOUT => {
+                tracing::warn!("API server unreachable for {outage:.0?}: rebooting without it");
+                Some(None)
+            }
+            _ => None,
+        }
+    }
+
     /// Cordons and drains the node again during an update.
-    async fn empty_again(
+    async fn drain_again(
         &mut self,
         node: &dyn NodePort,
         to: &str,
         stop: &CancellationToken,
-    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
+    ) -> Result<WaitEnd, UpdateError> {
         tracing::warn!("pods may have been scheduled before the reboot; draining again");
         if let Err(error) = self.run_responsive(node.cordon(to.to_owned())).await {
-            self.note_refusal(&error);
+            self.report_node_error(&error);
             return self.pause(RETRY_BACKOFF.wait(0, jitter()), stop).await;
         }
         Ok(match self.drain(stop).await? {
@@ -124,64 +147,23 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     /// Publishes the error as a blocker, like a pod that cannot be evicted.
-    pub(super) fn note_refusal(&mut self, error: &NodeError) {
-        let message = machinist_base::error_chain::chain(error);
-        tracing::warn!(reason = %error.reason, "retrying: {message}");
-        let known = self.draining.blockers.first();
-        let since = known.map_or_else(Timestamp::now, |blocker| blocker.since);
-        self.draining.blockers = vec![Blocker {
-            kind: "Node".to_owned(),
-            namespace: String::new(),
-            name: error.node.clone(),
-            reason: error.reason,
-            message,
-            since,
-        }];
+    pub(super) fn report_node_error(&mut self, error: &NodeError) {
+        tracing::warn!(reason = %error.reason, "retrying: {}", chain(error));
+        self.node.block_on_error(error);
         self.publish();
     }
 
     /// Publishes blockers. A known blocker keeps its start time.
-    pub(super) fn note_blockers(&mut self, mut blockers: Vec<Blocker>) {
-        let known = std::mem::take(&mut self.draining.blockers);
-        for blocker in &mut blockers {
-            let same = |other: &&Blocker| {
-                (&other.kind, &other.namespace, &other.name)
-                    == (&blocker.kind, &blocker.namespace, &blocker.name)
-            };
-            if let Some(known) = known.iter().find(same) {
-                blocker.since = known.since;
-            }
-        }
-        let news = known != blockers;
-        self.draining.blockers = blockers;
-        if news {
+    pub(super) fn report_blockers(&mut self, blockers: Vec<Blocker>) {
+        if self.node.set_blockers(blockers) {
             self.publish();
         }
     }
 
-    pub(super) fn forget_refusal(&mut self) {
-        if !self.draining.blockers.is_empty() {
-            self.draining.blockers.clear();
+    pub(super) fn clear_blockers(&mut self) {
+        if self.node.clear_blockers() {
             self.publish();
         }
-    }
-
-    /// Queries when the cluster allows the planned update to begin. Returns `Some` if another event comes first.
-    pub(super) async fn query_earliest_start(
-        &mut self,
-        stop: &CancellationToken,
-    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
-        if self.node.is_none() || !self.is_time_limited() {
-            return Ok(None);
-        }
-        let asked = self
-            .retry_until_answered(stop, |node, _| node.earliest_start())
-            .await?;
-        let NodeCallResult::Done(earliest) = asked else {
-            return Ok(Some(asked.map(|_| PhaseEvent::Withdrawn)));
-        };
-        self.earliest = earliest;
-        Ok(None)
     }
 
     /// Repeats a request until it is answered. Waits for an unreachable API server with growing delays, until the
@@ -189,34 +171,34 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     pub(super) async fn retry_until_answered<T>(
         &mut self,
         stop: &CancellationToken,
-        what: impl for<'a> Fn(&'a dyn NodePort, &Self) -> NodeFuture<'a, T>,
+        request: impl for<'a> Fn(&'a dyn NodePort, &Self) -> NodeFuture<'a, T>,
     ) -> Result<NodeCallResult<T>, UpdateError> {
-        let Some(node) = self.node.clone() else {
+        let Some(node) = self.node.port() else {
             return Ok(NodeCallResult::Event(PhaseEvent::Withdrawn));
         };
-        let mut desired = self.desired.clone();
+        let mut desired = self.desired.receiver();
         for attempt in 0.. {
             // Each arm may be dropped, because the request can be repeated.
-            let asked = tokio::select! {
+            let result = tokio::select! {
                 () = stop.cancelled() => return Ok(NodeCallResult::Stopped),
                 Ok(()) = desired.changed() => match self.event_for_desired() {
                     Some(event) => return Ok(NodeCallResult::Event(event)),
                     None => continue,
                 },
-                asked = self.run_responsive(what(&*node, self)) => asked,
+                result = self.run_responsive(request(&*node, self)) => result,
             };
-            let error = match asked {
+            let error = match result {
                 Ok(answer) => {
-                    self.forget_refusal();
+                    self.clear_blockers();
                     return Ok(NodeCallResult::Done(answer));
                 }
                 Err(error) if !error.retryable => {
-                    self.failed(&error, error.reason, false);
+                    self.record_failure(&error, error.reason, false);
                     return Ok(NodeCallResult::Event(PhaseEvent::StepFailed));
                 }
                 Err(error) => error,
             };
-            self.note_refusal(&error);
+            self.report_node_error(&error);
             let pause = RETRY_BACKOFF.wait(attempt, jitter());
             match self.pause(pause, stop).await? {
                 None => {}

@@ -43,18 +43,19 @@ impl DesiredConfig {
     pub fn is_equal_for_readers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unknown, Self::Unknown) | (Self::Nothing, Self::Nothing) => true,
-            (Self::Refused(known), Self::Refused(other)) => known == other,
-            (Self::Config(known, digest), Self::Config(other, same)) => {
-                digest == same && known.name == other.name
+            (Self::Refused(mine), Self::Refused(other)) => mine == other,
+            (Self::Config(mine, digest), Self::Config(other, other_digest)) => {
+                digest == other_digest && mine.name == other.name
             }
-            (Self::Barred(known, digest, bar), Self::Barred(other, same, bars)) => {
-                digest == same && known.name == other.name && bar == bars
-            }
+            (
+                Self::Barred(mine, digest, reason),
+                Self::Barred(other, other_digest, other_reason),
+            ) => digest == other_digest && mine.name == other.name && reason == other_reason,
             _ => false,
         }
     }
 
-    /// Returns the desired config, barred or not.
+    /// Returns the desired config, blocked or not.
     pub const fn config(&self) -> Option<(&Arc<MachineConfig>, Digest)> {
         match self {
             Self::Config(config, digest) | Self::Barred(config, digest, _) => {
@@ -67,7 +68,7 @@ impl DesiredConfig {
     /// Returns why no update may begin.
     pub const fn block_reason(&self) -> Option<&Arc<BlockReason>> {
         match self {
-            Self::Barred(_, _, bar) => Some(bar),
+            Self::Barred(_, _, reason) => Some(reason),
             _ => None,
         }
     }

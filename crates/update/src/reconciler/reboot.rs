@@ -5,14 +5,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Reconciler, ReconcilerHooks, UpdateError};
+use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError, node_call_retry::WaitEnd};
 use crate::{
     boot_id, crash_recovery,
     journal::{Direction, RebootRecord, Transaction, UpdateFailure, kernel_of},
     phase::PhaseEvent,
     service_port::{RebootKind, RebootMethod, ServiceError, Services},
 };
-use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 
 /// Delay before an inhibited reboot is requested again. Package managers and backups hold inhibitor locks for
 /// minutes, so half a minute is short enough and delays them little.
@@ -48,10 +48,10 @@ struct RebootAttempt {
     /// The service manager had accepted the reboot.
     accepted: bool,
     /// Number of attempts before it.
-    before: u32,
+    earlier: u32,
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Requests the reboot. Returns on a changed desired config, on a failure, or with `None` on a stop; if it
     /// succeeds, the process ends with the machine.
     pub(super) async fn reboot(
@@ -63,50 +63,51 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             return Ok(Some(event));
         }
         self.record_boots();
-        let known = self.boot_id();
-        let told = self.is_told_the_userspace().await;
-        if let Some(event) = self.has_happened(known).await? {
+        let boot_at_start = self.boot_id();
+        let userspace_known = self.record_userspace().await;
+        if let Some(event) = self.detect_past_reboot(boot_at_start).await? {
             return Ok(Some(event));
         }
         let Some(boot) = self.boot_id() else {
-            self.failed(&NoBootIdError, Reason::BootUnverified, true);
+            self.record_failure(&NoBootIdError, Reason::BootUnverified, true);
             return Ok(Some(PhaseEvent::StepFailed));
         };
         if !self.may_reboot() {
             tracing::warn!("reboot required; reboot manually (update.reboot)");
             return self.wait(stop).await;
         }
-        if let Some(ended) = self.permit_reboot(stop).await? {
+        if let Some(ended) = self.check_reboot(stop).await? {
             return Ok(ended);
         }
         if let Some(ended) = self.disable_devices_again(stop).await? {
             return Ok(ended);
         }
-        let kind = self.reboot_kind(&boot, told);
-        let mut unreached = 0;
+        let kind = self.reboot_kind(&boot, userspace_known);
+        let mut unreachable = 0;
         loop {
-            let before = self.attempts(&boot, kind);
-            let Some(method) = RebootMethod::of_attempt(before) else {
-                self.failed(&RebootTimeoutError, Reason::RebootTimeout, false);
+            let earlier = self.attempts(&boot, kind);
+            let Some(method) = RebootMethod::of_attempt(earlier) else {
+                self.record_failure(&RebootTimeoutError, Reason::RebootTimeout, false);
                 return Ok(Some(PhaseEvent::StepFailed));
             };
-            self.order(&boot, kind, before + 1).await?;
+            self.record_attempts(&boot, kind, earlier + 1).await?;
             let Some(services) = self.services.clone() else {
-                self.failed(&NoServiceManagerError, Reason::ManagerUnreachable, false);
+                self.record_failure(&NoServiceManagerError, Reason::ManagerUnreachable, false);
                 return Ok(Some(PhaseEvent::StepFailed));
             };
-            tracing::info!("requesting {kind}: {method:?}, attempt {}", before + 1);
-            let Some((error, accepted)) = self.ask_for(&*services, kind, method, stop).await else {
+            tracing::info!("requesting {kind}: {method:?}, attempt {}", earlier + 1);
+            let Some((error, accepted)) = self.request_reboot(&*services, kind, method, stop).await
+            else {
                 return Ok(None);
             };
-            self.note(&error);
-            let tried = RebootAttempt {
+            self.report_error(&error);
+            let attempt = RebootAttempt {
                 kind,
                 reason: error.reason,
                 accepted,
-                before,
+                earlier,
             };
-            let Some(pause) = self.after(tried, &boot, &mut unreached).await? else {
+            let Some(pause) = self.delay_after(attempt, &boot, &mut unreachable).await? else {
                 continue;
             };
             if let Some(event) = self.pause(pause, stop).await? {
@@ -118,7 +119,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     /// Requests the reboot once and waits for it. Returns why the machine still runs, and whether the service
     /// manager had accepted the request; `None` on a stop, which is also how systemd ends this process during a
     /// reboot.
-    async fn ask_for(
+    async fn request_reboot(
         &self,
         services: &S,
         kind: RebootKind,
@@ -129,8 +130,8 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         tokio::select! {
             // The request is in the journal: the next start repeats it or detects a new boot.
             () = stop.cancelled() => return None,
-            ordered = self.run_responsive(services.reboot(kind, method, &why)) => {
-                if let Err(error) = ordered {
+            requested = self.run_responsive(services.reboot(kind, method, &why)) => {
+                if let Err(error) = requested {
                     return Some((error, false));
                 }
             }
@@ -139,7 +140,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         tokio::select! {
             // Expected: systemd stops this process during the shutdown.
             () = stop.cancelled() => None,
-            error = self.run_responsive(services.reboot_over(self.conduct.reboot_timeout)) => {
+            error = self.run_responsive(services.reboot_over(self.options.current().reboot_timeout)) => {
                 Some((error, true))
             }
         }
@@ -147,50 +148,52 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Returns the delay before the next attempt; `None` for no delay. An attempt that did not reach the service
     /// manager, or that an inhibitor lock blocked, is not counted.
-    async fn after(
+    async fn delay_after(
         &mut self,
-        tried: RebootAttempt,
+        attempt: RebootAttempt,
         boot: &str,
-        unreached: &mut u32,
+        unreachable: &mut u32,
     ) -> Result<Option<Duration>, UpdateError> {
-        match tried.reason {
+        match attempt.reason {
             Reason::RebootInhibited => {
-                self.order(boot, tried.kind, tried.before).await?;
+                self.record_attempts(boot, attempt.kind, attempt.earlier)
+                    .await?;
                 Ok(Some(INHIBITED_RETRY_DELAY))
             }
             Reason::RebootCancelled => Ok(Some(CANCELLED_RETRY_DELAY)),
-            Reason::ManagerUnreachable if tried.accepted => Ok(Some(UNREACHABLE_RETRY_DELAY)),
+            Reason::ManagerUnreachable if attempt.accepted => Ok(Some(UNREACHABLE_RETRY_DELAY)),
             Reason::ManagerUnreachable => {
-                *unreached += 1;
-                let attempt = tried.before + 1;
-                if RebootMethod::of_attempt(attempt).is_some() {
+                *unreachable += 1;
+                let attempts = attempt.earlier + 1;
+                if RebootMethod::of_attempt(attempts).is_some() {
                     // Without a bus, as in emergency mode, another method may work.
                     return Ok(None);
                 }
-                self.order(boot, tried.kind, attempt - *unreached).await?;
-                *unreached = 0;
+                self.record_attempts(boot, attempt.kind, attempts - *unreachable)
+                    .await?;
+                *unreachable = 0;
                 Ok(Some(UNREACHABLE_RETRY_DELAY))
             }
             _ => Ok(None),
         }
     }
 
-    async fn is_told_the_userspace(&self) -> bool {
+    async fn record_userspace(&self) -> bool {
         let Some(services) = self.services.clone() else {
             return false;
         };
-        self.run_responsive(boot_id::record_userspace(&self.root, &*services))
+        self.run_responsive(boot_id::record_userspace(self.state.root(), &*services))
             .await
     }
 
     /// Detects that the needed reboot has already happened, if the running userspace was unknown at the start of
-    /// this process and was therefore taken for the one in `known`. Then another reboot must not be requested.
-    async fn has_happened(
+    /// this process and was therefore taken for the one in `boot_at_start`. Then another reboot must not be requested.
+    async fn detect_past_reboot(
         &mut self,
-        known: Option<String>,
+        boot_at_start: Option<String>,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
         let now = self.boot_id();
-        let Some(now) = now.filter(|now| known.as_ref() != Some(now)) else {
+        let Some(now) = now.filter(|now| boot_at_start.as_ref() != Some(now)) else {
             return Ok(None);
         };
         for tx in &mut self.journal.transactions {
@@ -207,22 +210,22 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     /// Returns the kind of reboot: soft if the update needs no more and its success can be detected, and at most
     /// once. The boot after an unhealthy boot and the boot after an undo are full, so that no kernel state is left
     /// over.
-    fn reboot_kind(&self, boot: &str, told: bool) -> RebootKind {
+    fn reboot_kind(&self, boot: &str, userspace_known: bool) -> RebootKind {
         let open = &self.journal.transactions;
-        let asked = open.last().is_some_and(Transaction::wants_reboot);
+        let requested = open.last().is_some_and(Transaction::wants_reboot);
         let enough = open.iter().all(|tx| {
             let forward = tx.direction == Direction::Forward;
             forward && !tx.restarted_since(boot) && !tx.wants_full_reboot()
         });
-        match asked && enough && told && !self.next_root_is_set_up() {
+        match requested && enough && userspace_known && !self.has_next_root() {
             true => RebootKind::Soft,
             false => RebootKind::Full,
         }
     }
 
     /// Returns whether a soft reboot would enter another tree.
-    fn next_root_is_set_up(&self) -> bool {
-        let next = AbsPath::new(NEXT_ROOT_PATH).map(|next| self.root.stat(&next));
+    fn has_next_root(&self) -> bool {
+        let next = AbsPath::new(NEXT_ROOT_PATH).map(|next| self.state.root().stat(&next));
         !matches!(next, Ok(Ok(None)))
     }
 
@@ -237,7 +240,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     /// Counts the attempt before it is made, so that a crash does not lose the count.
-    async fn order(
+    async fn record_attempts(
         &mut self,
         boot: &str,
         kind: RebootKind,
@@ -255,8 +258,17 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         self.save().await
     }
 
-    fn note(&mut self, error: &ServiceError) {
-        let message = machinist_base::error_chain::chain(error);
+    /// Returns whether a needed reboot may be requested now.
+    fn may_reboot(&self) -> bool {
+        match self.options.current().reboot {
+            RebootPolicy::Auto => true,
+            RebootPolicy::Ask => self.desired.has_approval(),
+            RebootPolicy::Never => false,
+        }
+    }
+
+    fn report_error(&mut self, error: &ServiceError) {
+        let message = chain(error);
         tracing::warn!(reason = %error.reason, "{message}");
         self.journal.failure = Some(UpdateFailure {
             code: error.reason,
@@ -272,7 +284,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         &mut self,
         time: Duration,
         stop: &CancellationToken,
-    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
+    ) -> Result<WaitEnd, UpdateError> {
         let deadline = tokio::time::Instant::now() + time;
         tokio::select! {
             () = stop.cancelled() => Ok(Some(None)),

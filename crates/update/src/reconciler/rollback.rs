@@ -13,7 +13,7 @@ use crate::{
     store::StateStore,
     transaction::{self, RollbackSummary, TransactionError},
 };
-use machinist_base::{backoff::jitter, reason::Reason};
+use machinist_base::{backoff::jitter, error_chain::chain, reason::Reason};
 use machinist_plan::ActionKind;
 
 /// Number of retries of an action after an undo: about two minutes in total. If the action fails, the unit keeps
@@ -27,45 +27,46 @@ struct RollbackStuckError {
     source: TransactionError,
 }
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
-    pub(super) async fn undo(
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Rolls back all open transactions. Returns `None` on a stop.
+    pub(super) async fn roll_back(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
         let Some(tx) = self.journal.top() else {
-            return Ok(Some(self.nothing_to_undo().await?));
+            return Ok(Some(self.end_without_transaction().await?));
         };
         let boot = self.boot_id();
         if tx.reverted
             && tx.booted_into
             && boot.as_deref().is_some_and(|boot| tx.rebooted_since(boot))
         {
-            return Ok(Some(self.close_undo().await?));
+            return Ok(Some(self.close_rollback().await?));
         }
         let booted_into = boot.as_deref().is_some_and(|boot| {
             let open = &self.journal.transactions;
             open.iter()
                 .any(|tx| tx.booted_into || (!tx.reverted && tx.restarted_since(boot)))
         });
-        let reason = self.undo_reason();
+        let reason = self.rollback_reason();
         let code = reason.code;
         tracing::warn!(reason = %code, "{code}: rolling back to the previous config");
-        let held = self.hold_off_shutdown().await;
-        let reverted = self
+        let inhibitor = self.inhibit_shutdown().await;
+        let rolled_back = self
             .blocking(move |store, journal| {
-                revert(store, journal, &reason, booted_into, boot.as_deref())
+                roll_back_transactions(store, journal, &reason, booted_into, boot.as_deref())
             })
             .await?;
-        drop(held);
-        if let Err(TransactionError::Store(error)) = reverted {
+        drop(inhibitor);
+        if let Err(TransactionError::Store(error)) = rolled_back {
             // Every step that was done is in the journal.
             return Err(error.into());
         }
-        if let Err(source) = reverted {
-            self.failed(&RollbackStuckError { source }, Reason::RollbackFailed, true);
+        if let Err(source) = rolled_back {
+            self.record_failure(&RollbackStuckError { source }, Reason::RollbackFailed, true);
             // A full disk must not end the agent: the journal on it still has the next step.
             if let Err(error) = self.save().await {
-                tracing::error!("{}", machinist_base::error_chain::chain(&error));
+                tracing::error!("{}", chain(&error));
             }
             return Ok(Some(PhaseEvent::RollbackFailed));
         }
@@ -75,15 +76,15 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                 withdrawn: false,
             }));
         }
-        if !self.act_again(stop).await? {
+        if !self.rerun_actions(stop).await? {
             return Ok(None);
         }
-        Ok(Some(self.close_undo().await?))
+        Ok(Some(self.close_rollback().await?))
     }
 
     /// Handles an update without a transaction: it failed before its intent, or was already undone.
-    async fn nothing_to_undo(&mut self) -> Result<PhaseEvent, UpdateError> {
-        let withdrawn = self.desired_is_base() || self.desired.borrow().block_reason().is_some();
+    async fn end_without_transaction(&mut self) -> Result<PhaseEvent, UpdateError> {
+        let withdrawn = self.is_base_desired() || self.desired.is_blocked();
         if withdrawn {
             self.journal.failure = None;
         }
@@ -94,14 +95,14 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
         })
     }
 
-    fn undo_reason(&self) -> UpdateFailure {
+    fn rollback_reason(&self) -> UpdateFailure {
         let withdrawn = || UpdateFailure {
             code: Reason::Withdrawn,
             message: "the config was withdrawn before it was applied".to_owned(),
             retryable: false,
             digest: None,
         };
-        if self.desired_is_base() {
+        if self.is_base_desired() {
             withdrawn()
         } else {
             self.journal.failure.clone().unwrap_or_else(withdrawn)
@@ -110,38 +111,38 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Reloads systemd and repeats the restarts that were done. A unit that does not start is logged; the files are
     /// restored regardless. Returns false on a stop.
-    async fn act_again(&mut self, stop: &CancellationToken) -> Result<bool, UpdateError> {
+    async fn rerun_actions(&mut self, stop: &CancellationToken) -> Result<bool, UpdateError> {
         let Some(services) = self.services.clone() else {
             return Ok(true);
         };
-        let begun = self.journal.transactions.iter().flat_map(|tx| &tx.actions);
-        let begun = begun.filter(|action| action.state != ActionState::Pending);
-        let begun =
-            machinist_plan::in_order(begun.map(|action| (action.kind, action.unit.clone())));
-        for (kind, unit) in begun {
+        let started = self.journal.transactions.iter().flat_map(|tx| &tx.actions);
+        let started = started.filter(|action| action.state != ActionState::Pending);
+        let started =
+            machinist_plan::in_order(started.map(|action| (action.kind, action.unit.clone())));
+        for (kind, unit) in started {
             let unit = unit.unwrap_or_default();
-            let (limit, settle) = (self.conduct.job_timeout, self.conduct.settle);
-            let once = async || match kind {
+            let (timeout, settle) = self.options.job_limits();
+            let run = async || match kind {
                 ActionKind::DaemonReload => services.daemon_reload().await,
                 ActionKind::Drain | ActionKind::Reboot | ActionKind::SoftReboot => Ok(()),
-                kind => services.act(kind, &unit, limit, settle).await,
+                kind => services.act(kind, &unit, timeout, settle).await,
             };
-            let again = async {
+            let run_with_retries = async {
                 for attempt in 0..MAX_ACTION_RETRIES {
-                    match once().await {
+                    match run().await {
                         Err(error) if error.retryable => {
                             let wait = RETRY_BACKOFF.wait(attempt, jitter());
                             tokio::time::sleep(wait).await;
                         }
-                        done => return done,
+                        result => return result,
                     }
                 }
-                once().await
+                run().await
             };
             tokio::select! {
                 () = stop.cancelled() => return Ok(false),
-                done = self.run_responsive(again) => if let Err(error) = done {
-                    tracing::error!(reason = %error.reason, "{}", machinist_base::error_chain::chain(&error));
+                result = self.run_responsive(run_with_retries) => if let Err(error) = result {
+                    tracing::error!(reason = %error.reason, "{}", chain(&error));
                 },
             }
         }
@@ -149,16 +150,16 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     /// Records the outcome and drops the transactions that were rolled back.
-    async fn close_undo(&mut self) -> Result<PhaseEvent, UpdateError> {
+    async fn close_rollback(&mut self) -> Result<PhaseEvent, UpdateError> {
         let withdrawn = self
             .journal
             .top()
             .and_then(|tx| tx.undo_reason.as_ref())
-            .map(|why| why.code)
+            .map(|reason| reason.code)
             == Some(Reason::Withdrawn);
-        self.blocking(move |store, journal| close(store, journal, withdrawn))
+        self.blocking(move |store, journal| record_outcome(store, journal, withdrawn))
             .await??;
-        self.planned = None;
+        self.plan.discard();
         let config = self.config_name();
         tracing::info!("rolled back to {config}");
         Ok(PhaseEvent::Undone {
@@ -169,7 +170,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 }
 
 /// Records the direction, rolls back all transactions from the newest on, and records the result.
-fn revert(
+fn roll_back_transactions(
     store: &StateStore,
     journal: &mut Journal,
     reason: &UpdateFailure,
@@ -188,13 +189,13 @@ fn revert(
         if tx.reverted {
             continue;
         }
-        let undone = match tx.mark >= TransactionState::Staged {
+        let summary = match tx.mark >= TransactionState::Staged {
             true => transaction::undo(store.root(), tx)?,
             false => RollbackSummary::default(),
         };
-        undone.log();
+        summary.log();
         let tx = &mut journal.transactions[index];
-        tx.left_behind.extend(undone.lines());
+        tx.left_behind.extend(summary.lines());
         tx.reverted = true;
         tx.committed_boot = boot.map(str::to_owned);
         tx.reboot = None;
@@ -203,7 +204,7 @@ fn revert(
     Ok(())
 }
 
-fn close(
+fn record_outcome(
     store: &StateStore,
     journal: &mut Journal,
     withdrawn: bool,

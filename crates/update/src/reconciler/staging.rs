@@ -1,14 +1,14 @@
 //! Records the intent and stages the new objects: the last step that does not change the machine.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Reconciler, ReconcilerHooks, UpdateError,
-    planning::{PlannedUpdate, few},
-};
+use super::{Reconciler, ReconcilerHooks, UpdateError, plan_state::PlannedUpdate};
 use crate::{
     journal::{Journal, TransactionState},
     observe_and_plan,
@@ -22,130 +22,136 @@ use machinist_ignition::{MachineConfig, UnitName};
 use machinist_plan::{Capabilities, Cost, MAX_TOTAL_FILE_BYTES, UNIT_DIR};
 use machinist_rootfs::{FileKind, Root, Stat};
 
-/// Maximum number of plans in a row that a change of the machine may invalidate: after that, another program is
-/// configuring the machine.
-const MAX_REPLANS: u32 = 3;
-
 #[derive(Debug, thiserror::Error)]
 #[error("the machine changed three times between planning and staging")]
 struct ReplanLimitError;
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Stages the plan if the machine still matches it.
     pub(super) async fn stage(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<PhaseEvent, UpdateError> {
-        let (planned, failed_units) = match self.still_as_planned().await? {
-            Ok(ready) => ready,
+        let (planned, failed_units) = match self.revalidate_plan().await? {
+            Ok(current) => current,
             Err(event) => return Ok(event),
         };
-        // While allocation is disabled, devices do not count as allocatable.
-        let lent = self
-            .journal
-            .cordon
-            .as_ref()
-            .and_then(|cordon| cordon.lent.as_ref());
-        let withheld = lent.is_some();
-        let devices = match lent {
-            Some(lent) => lent.counts.clone(),
-            None => self.audience.allocatable(),
-        };
+        let devices = self.allocatable_before_update();
+        let devices_disabled = self.has_disabled_devices();
         // The state that an unverified update has left is no reference for the next one.
         let before = match self.journal.transactions.is_empty() {
-            true => Some((self.machine_before().await, failed_units)),
+            true => Some((self.observe_machine().await, failed_units)),
             false => None,
         };
-        let Capabilities { live, chown, .. } = self.conduct.capabilities;
-        let flag = Arc::new(AbortFlag::new(false));
-        let raised = tokio::spawn(raise(Arc::clone(&flag), stop.clone()));
+        let Capabilities { live, chown, .. } = self.options.current().capabilities;
+        let abort = Arc::new(AbortFlag::new(false));
+        let aborter = tokio::spawn(abort_on_stop(Arc::clone(&abort), stop.clone()));
         let (staged, planned) = self
             .blocking(move |store, journal| {
                 if let Some((machine, failed_units)) = before {
                     journal.machine_before = machine;
                     journal.failed_units = failed_units;
                 }
-                if withheld || planned.plan.cost >= Cost::SoftReboot {
+                if devices_disabled || planned.plan.cost >= Cost::SoftReboot {
                     journal.devices_before = Some((devices, Timestamp::now()));
                 }
-                let how = StageOptions {
+                let options = StageOptions {
                     offline: !live,
                     chown,
-                    stop: &flag,
+                    abort: &abort,
                 };
-                (stage(store, journal, &planned, how), planned)
+                (stage(store, journal, &planned, options), planned)
             })
             .await?;
-        raised.abort();
-        self.planned = Some(planned);
+        aborter.abort();
+        self.plan.set(planned);
+        Ok(self.event_for_staged(staged))
+    }
+
+    /// Returns the devices that were allocatable before the update. While allocation is disabled, none counts as
+    /// allocatable.
+    fn allocatable_before_update(&self) -> BTreeMap<String, usize> {
+        let cordon = self.journal.cordon.as_ref();
+        match cordon.and_then(|cordon| cordon.lent.as_ref()) {
+            Some(before) => before.counts.clone(),
+            None => self.hooks.allocatable(),
+        }
+    }
+
+    fn has_disabled_devices(&self) -> bool {
+        let cordon = self.journal.cordon.as_ref();
+        cordon.is_some_and(|cordon| cordon.lent.is_some())
+    }
+
+    fn event_for_staged(&mut self, staged: Result<(), TransactionError>) -> PhaseEvent {
         match staged {
             Ok(()) => {
-                self.replans = 0;
+                self.plan.reset_replans();
                 // Its copy was just written; reading it again would cost as much as the update.
-                self.kept = self.journal.top().map(|tx| tx.to.digest);
-                Ok(PhaseEvent::Staged)
+                let stored = self.journal.top().map(|tx| tx.to.digest);
+                self.state.set_stored(stored);
+                PhaseEvent::Staged
             }
             Err(TransactionError::Stopped) => {
                 tracing::info!("stopped before any change; the next start begins the update again");
-                Ok(PhaseEvent::StepFailed)
+                PhaseEvent::StepFailed
             }
             Err(error) => {
-                self.failed(&error, error.reason(), error.is_retryable());
-                Ok(PhaseEvent::StepFailed)
+                self.record_failure(&error, error.reason(), error.is_retryable());
+                PhaseEvent::StepFailed
             }
         }
     }
 
     /// Returns the plan and the failed units, or an event if the machine no longer matches the plan or cannot be
     /// observed.
-    async fn still_as_planned(
+    async fn revalidate_plan(
         &mut self,
     ) -> Result<Result<(PlannedUpdate, Vec<String>), PhaseEvent>, UpdateError> {
-        let Some(to) = self.planned.as_ref().map(|planned| Arc::clone(&planned.to)) else {
+        let Some(to) = self.plan.planned().map(|planned| Arc::clone(&planned.to)) else {
             return Ok(Err(PhaseEvent::StepFailed));
         };
-        let Some(again) = self.observe_and_plan(&to).await? else {
+        let Some(current) = self.observe_and_plan(&to).await? else {
             return Ok(Err(PhaseEvent::StepFailed));
         };
         let failed_units = match self.failed_units().await {
             Ok(units) => units,
             Err(error) => {
-                self.failed(&error, error.reason, error.retryable);
+                self.record_failure(&error, error.reason, error.retryable);
                 return Ok(Err(PhaseEvent::StepFailed));
             }
         };
-        let repair = self.repair.is_some();
-        let mut again = again.plan.ok();
-        if let Some(again) = again.as_mut().filter(|_| repair) {
-            super::drift_repair::without_reboot(again);
+        let mut current = current.plan.ok();
+        if let Some(plan) = &mut current {
+            self.plan.limit_to_repair(plan);
         }
-        let same = |planned: &PlannedUpdate| {
-            again.as_ref().is_some_and(|again| {
-                again.operations == planned.plan.operations && again.actions == planned.plan.actions
+        let is_same = |planned: &PlannedUpdate| {
+            current.as_ref().is_some_and(|plan| {
+                plan.operations == planned.plan.operations && plan.actions == planned.plan.actions
             })
         };
-        match self.planned.take() {
-            Some(planned) if same(&planned) => Ok(Ok((planned, failed_units))),
-            planned => {
-                self.planned = planned;
-                Ok(Err(self.restless()))
-            }
+        if !self.plan.planned().is_some_and(is_same) {
+            return Ok(Err(self.replan()));
         }
+        let planned = self.plan.take();
+        Ok(planned
+            .map(|planned| (planned, failed_units))
+            .ok_or(PhaseEvent::StepFailed))
     }
 
-    fn restless(&mut self) -> PhaseEvent {
-        self.replans += 1;
-        if self.replans < MAX_REPLANS {
+    /// Plans again, unless the machine changes too often.
+    fn replan(&mut self) -> PhaseEvent {
+        if self.plan.count_replan() {
             tracing::info!("the machine changed since it was scanned; planning again");
             return PhaseEvent::Replan;
         }
-        self.replans = 0;
-        self.failed(&ReplanLimitError, Reason::ObservedChanged, true);
+        self.record_failure(&ReplanLimitError, Reason::ObservedChanged, true);
         PhaseEvent::StepFailed
     }
 }
 
 /// Sets the flag that staging checks between two objects.
-async fn raise(flag: Arc<AbortFlag>, stop: CancellationToken) {
+async fn abort_on_stop(flag: Arc<AbortFlag>, stop: CancellationToken) {
     stop.cancelled().await;
     flag.store(true, Ordering::Relaxed);
 }
@@ -153,7 +159,7 @@ async fn raise(flag: Arc<AbortFlag>, stop: CancellationToken) {
 struct StageOptions<'a> {
     offline: bool,
     chown: bool,
-    stop: &'a AbortFlag,
+    abort: &'a AbortFlag,
 }
 
 /// Writes the intent, stages, and marks the transaction `Staged`; each step is durable before the next begins.
@@ -161,7 +167,7 @@ fn stage(
     store: &StateStore,
     journal: &mut Journal,
     planned: &PlannedUpdate,
-    how: StageOptions<'_>,
+    options: StageOptions<'_>,
 ) -> Result<(), TransactionError> {
     let root = store.root();
     let drifted = |path: &AbsPath| is_drifted(root, planned, path);
@@ -175,15 +181,15 @@ fn stage(
             drifted: &drifted,
             named: &planned.named,
             moved: &planned.moved,
-            offline: how.offline,
-            chown: how.chown,
+            offline: options.offline,
+            chown: options.chown,
             now: Timestamp::now(),
         },
     )?;
     if let Some(cordon) = &mut journal.cordon {
         tx.phases = std::mem::take(&mut cordon.phases);
     }
-    tx.warnings = few(&planned.plan.warnings);
+    tx.warnings = planned.kept_warnings();
     tx.enter(Phase::Staging.name(), tx.started);
     let (to, changes, cost) = (&tx.to.name, planned.changes, planned.plan.cost);
     tracing::info!(
@@ -201,7 +207,13 @@ fn stage(
         return Err(error.into());
     }
     if let Some(tx) = journal.top_mut() {
-        transaction::stage(root, tx, &planned.plan.operations, how.chown, how.stop)?;
+        transaction::stage(
+            root,
+            tx,
+            &planned.plan.operations,
+            options.chown,
+            options.abort,
+        )?;
         tx.mark = TransactionState::Staged;
     }
     Ok(store.save(journal)?)
@@ -216,7 +228,7 @@ fn is_drifted(root: &Root, planned: &PlannedUpdate, path: &AbsPath) -> bool {
     let from = &planned.from;
     if let Some(link) = from.links.get(path) {
         if link.hard {
-            return is_parted(root, path, &link.target);
+            return is_detached_link(root, path, &link.target);
         }
         return root.read_link(path).ok().as_ref() != Some(&link.target);
     }
@@ -225,24 +237,24 @@ fn is_drifted(root: &Root, planned: &PlannedUpdate, path: &AbsPath) -> bool {
         return kind != FileKind::File || size > 0;
     }
     let content = file.and_then(|file| file.content.as_ref());
-    let wanted = match content.map(|content| (content.size(), content.digest())) {
-        Some(wanted) => wanted,
+    let expected = match content.map(|content| (content.size(), content.digest())) {
+        Some(expected) => expected,
         None => match unit_text(from, path) {
             Some(text) => (text.len() as u64, Digest::of(text.as_bytes())),
             None => return false,
         },
     };
-    let there = || root.digest_within(path, size).ok().flatten();
-    kind != FileKind::File || size != wanted.0 || there() != Some(wanted.1)
+    let digest = || root.digest_within(path, size).ok().flatten();
+    kind != FileKind::File || size != expected.0 || digest() != Some(expected.1)
 }
 
 /// Returns whether a hard link of the previous config is separate from its file and has other content.
-fn is_parted(root: &Root, path: &AbsPath, file: &str) -> bool {
+fn is_detached_link(root: &Root, path: &AbsPath, file: &str) -> bool {
     let Ok(file) = AbsPath::new(file) else {
         return false;
     };
     let stat = |path: &AbsPath| root.stat(path).ok().flatten();
-    let (one, other) = (stat(path), stat(&file));
+    let (link, target) = (stat(path), stat(&file));
     let size = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.size);
     let inode = |stat: &Option<Stat>| stat.as_ref().map(|stat| stat.identity);
     // Contents of a config are never longer.
@@ -252,7 +264,7 @@ fn is_parted(root: &Root, path: &AbsPath, file: &str) -> bool {
             .flatten()
     };
     let same = || digest(path).is_some_and(|found| digest(&file) == Some(found));
-    inode(&one) != inode(&other) && (size(&one) != size(&other) || !same())
+    inode(&link) != inode(&target) && (size(&link) != size(&target) || !same())
 }
 
 /// Returns the config's text of the unit file or drop-in at this path. An enablement link has the unit's name too,

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError, health_check::HealthOutcome};
+use super::{Reconciler, ReconcilerHooks, UpdateError, health_check::HealthOutcome};
 use crate::{
     boot_health::{self, Regression},
     crash_recovery,
@@ -31,22 +31,22 @@ struct StaleBootError;
 #[error("the machine's health is worse than before: {}", boot_health::sentence(.0))]
 struct HealthRegressedError(Vec<Regression>);
 
-impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Waits until the machine is healthy, then checks the disk once. Returns `None` on a stop.
     pub(super) async fn verify(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        if !self.booted_where_needed() {
-            self.failed(&StaleBootError, Reason::BootUnverified, false);
+        if !self.has_needed_boot() {
+            self.record_failure(&StaleBootError, Reason::BootUnverified, false);
             return Ok(Some(PhaseEvent::StepFailed));
         }
         if let Some(ended) = self.reenable_devices(stop).await? {
             return Ok(ended);
         }
-        Ok(match self.judge(stop).await? {
-            HealthOutcome::Well => Some(self.check_disk().await?),
-            HealthOutcome::Unwell(faults) => Some(self.unwell(faults)),
+        Ok(match self.wait_for_health(stop).await? {
+            HealthOutcome::Healthy => Some(self.check_disk().await?),
+            HealthOutcome::Unhealthy(regressions) => Some(self.handle_unhealthy(regressions)),
             HealthOutcome::Event(event) => Some(event),
             HealthOutcome::Stopped => None,
         })
@@ -54,13 +54,13 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
 
     /// Handles an unhealthy machine: requests another boot, because the cause may be transient; after
     /// `update.bootAttempts` boots, the update fails. Requests no boot if reboots are left to an operator.
-    fn unwell(&mut self, faults: Vec<Regression>) -> PhaseEvent {
-        let boots = self.journal.transactions.iter().map(|tx| tx.boots).max();
-        let boots = boots.unwrap_or_default();
-        let more = boots < self.conduct.boot_attempts && self.has_booted();
-        let error = HealthRegressedError(faults);
-        if !more || self.conduct.reboot != RebootPolicy::Auto {
-            self.failed(&error, Reason::HealthRegressed, false);
+    fn handle_unhealthy(&mut self, regressions: Vec<Regression>) -> PhaseEvent {
+        let open = self.journal.transactions.iter();
+        let boots = open.map(|tx| tx.boots).max().unwrap_or_default();
+        let may_reboot = boots < self.options.current().boot_attempts && self.has_booted();
+        let error = HealthRegressedError(regressions);
+        if !may_reboot || self.options.leaves_reboots_to_operators() {
+            self.record_failure(&error, Reason::HealthRegressed, false);
             return PhaseEvent::StepFailed;
         }
         let message = crate::bounded(error.to_string());
@@ -75,10 +75,14 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
     }
 
     async fn check_disk(&mut self) -> Result<PhaseEvent, UpdateError> {
-        self.keep_desired().await?;
-        let capabilities = self.conduct.capabilities;
+        self.store_desired().await?;
+        let capabilities = self.options.current().capabilities;
         // A repair concerns only its own path.
-        let only = self.repair.clone().map(|path| BTreeSet::from([path]));
+        let only = self
+            .plan
+            .repair_path()
+            .cloned()
+            .map(|path| BTreeSet::from([path]));
         match self
             .blocking(move |store, journal| {
                 observe_and_plan::drift(
@@ -96,53 +100,50 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             Ok(drift)
                 if drift
                     .iter()
-                    .all(|one| one.by_user || one.kind == DriftKind::Unreachable) =>
+                    .all(|entry| entry.by_user || entry.kind == DriftKind::Unreachable) =>
             {
-                self.leave_to_users(&drift);
-                self.close().await
+                self.record_user_changes(&drift);
+                self.complete().await
             }
             Ok(drift) => {
-                self.failed(&DiskMismatchError(drift), Reason::VerifyFailed, false);
+                self.record_failure(&DiskMismatchError(drift), Reason::VerifyFailed, false);
                 Ok(PhaseEvent::StepFailed)
             }
             Err(error) => {
-                self.failed(&error, error.reason(), error.is_retryable());
+                self.record_failure(&error, error.reason(), error.is_retryable());
                 Ok(PhaseEvent::StepFailed)
             }
         }
     }
 
     /// Records the paths that a user changed between the commit and the verification. They stay reported as drift.
-    fn leave_to_users(&mut self, drift: &[DriftEntry]) {
+    fn record_user_changes(&mut self, drift: &[DriftEntry]) {
         let Some(top) = self.journal.top_mut() else {
             return;
         };
-        for one in drift.iter().filter(|one| one.by_user) {
+        for entry in drift.iter().filter(|entry| entry.by_user) {
             let reason = Reason::LeftBehind;
-            tracing::warn!(path = %one.path, %reason, "a user changed it during the update, and it is left as it is: {one}");
+            tracing::warn!(path = %entry.path, %reason, "a user changed it during the update, and it is left as it is: {entry}");
             let line =
-                format!("{one}: a user changed it during the update, and it is left as it is");
+                format!("{entry}: a user changed it during the update, and it is left as it is");
             if !top.left_behind.contains(&line) {
                 top.left_behind.push(line);
             }
         }
     }
 
-    fn booted_where_needed(&self) -> bool {
+    fn has_needed_boot(&self) -> bool {
         let Some(boot) = self.boot_id() else {
             return true;
         };
-        let needed = self.journal.top().is_some_and(|tx| tx.reboot.is_some());
-        !needed
-            || self
-                .journal
-                .top()
-                .is_some_and(|tx| tx.rebooted_since(&boot))
+        let top = self.journal.top();
+        let needed = top.is_some_and(|tx| tx.reboot.is_some());
+        !needed || top.is_some_and(|tx| tx.rebooted_since(&boot))
     }
 
     /// Completes a good update: marks it `Verified`, then does everything that may be repeated.
-    async fn close(&mut self) -> Result<PhaseEvent, UpdateError> {
-        let closed = self
+    async fn complete(&mut self) -> Result<PhaseEvent, UpdateError> {
+        let completed = self
             .blocking(
                 |store, journal| -> Result<(), crash_recovery::RecoverError> {
                     let now = Timestamp::now();
@@ -164,11 +165,11 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
                 },
             )
             .await?;
-        closed?;
-        self.failures = 0;
-        self.planned = None;
-        self.released = None;
-        self.repair = None;
+        completed?;
+        self.progress.reset_failures();
+        self.plan.discard();
+        self.desired.end_approval();
+        self.plan.end_repair();
         self.drift.rearm();
         if let Some(update) = self.journal.history.last() {
             let (to, outcome) = (&update.to, update.outcome);

@@ -1,9 +1,12 @@
 //! Stores applied configs under their digests. The contents of their files are in packs beside them.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{StateStore, StoreError, content_pack::ContentStore, paths};
-use crate::journal::{ConfigName, Journal, UpdateRecord};
+use crate::{
+    cache::ObservationCache,
+    journal::{ConfigName, Journal, UpdateRecord},
+};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 use machinist_ignition::{Content, MachineConfig};
 use machinist_rootfs::{Root, RootError};
@@ -90,6 +93,18 @@ impl StateStore {
             }
         }
         Ok(all)
+    }
+}
+
+/// Returns a stored config as [`config`] does, from the cache if it is there.
+pub fn cached_config(
+    root: &Root,
+    name: Option<&ConfigName>,
+    cache: &ObservationCache,
+) -> Result<Arc<MachineConfig>, StoreError> {
+    match name {
+        Some(wanted) => cache.config_or_read(wanted, || config(root, name)),
+        None => Ok(Arc::default()),
     }
 }
 

@@ -3,9 +3,10 @@
 mod backup_name;
 mod config_store;
 mod content_pack;
+pub mod paths;
 
 pub use backup_name::backup_path;
-pub use config_store::{config, whole_config};
+pub use config_store::{cached_config, config, whole_config};
 
 use std::{
     path::PathBuf,
@@ -13,7 +14,6 @@ use std::{
 };
 
 use crate::{
-    boot_id,
     cache::ObservationCache,
     journal::{BadJournal, Direction, Journal, TransactionState},
 };
@@ -97,76 +97,6 @@ impl StoreError {
             Self::Encode(_) => Reason::Io,
             Self::Root(error) => error.reason(),
         }
-    }
-}
-
-/// Paths below the state directory.
-pub mod paths {
-    use machinist_base::abs_path::AbsPath;
-
-    fn state(below: &str) -> AbsPath {
-        AbsPath::root()
-            .join(&format!("var/lib/machinist{below}"))
-            .unwrap_or_else(|_| AbsPath::root())
-    }
-
-    /// `/var/lib/machinist`.
-    pub fn state_dir() -> AbsPath {
-        state("")
-    }
-
-    /// The journal.
-    pub fn journal() -> AbsPath {
-        state("/journal")
-    }
-
-    /// The held config.
-    pub fn pinned_config() -> AbsPath {
-        state("/held")
-    }
-
-    /// The node's last known pool.
-    pub fn pool() -> AbsPath {
-        state("/pool")
-    }
-
-    /// The units that were stopped for a shutdown that machinist did not request.
-    pub fn quiesced() -> AbsPath {
-        state("/quiesced.json")
-    }
-
-    /// The staging directories on the file system of the state directory.
-    pub fn staging() -> AbsPath {
-        state("/tx")
-    }
-
-    /// The writer's lock.
-    pub fn lock() -> AbsPath {
-        state("/lock")
-    }
-
-    /// The applied configs, by digest.
-    pub fn configs() -> AbsPath {
-        state("/configs")
-    }
-
-    /// The contents of the files of applied configs.
-    pub fn contents() -> AbsPath {
-        state("/contents")
-    }
-
-    /// The kernel's boot ID, relative to the root like all paths.
-    pub fn boot_id() -> AbsPath {
-        AbsPath::root()
-            .join("proc/sys/kernel/random/boot_id")
-            .unwrap_or_else(|_| AbsPath::root())
-    }
-
-    /// The machine ID.
-    pub fn machine_id() -> AbsPath {
-        AbsPath::root()
-            .join("etc/machine-id")
-            .unwrap_or_else(|_| AbsPath::root())
     }
 }
 
@@ -304,23 +234,11 @@ fn read_journal(root: &Root) -> Result<Journal, StoreError> {
     }
 }
 
-/// Returns the name of the running boot: the boot ID, with a number after a soft reboot; `None` if no kernel runs
-/// for the root (offline, or in a sandbox).
-pub fn boot_id(root: &Root) -> Result<Option<String>, RootError> {
-    let kernel = kernel_boot_id(root)?;
-    kernel.map(|id| boot_id::name(root, id)).transpose()
-}
-
-/// Returns the kernel's boot ID.
-pub(super) fn kernel_boot_id(root: &Root) -> Result<Option<String>, RootError> {
-    read_id(root, &paths::boot_id())
-}
-
 fn machine_id(root: &Root) -> Result<Option<String>, RootError> {
     read_id(root, &paths::machine_id())
 }
 
-fn read_id(root: &Root, path: &AbsPath) -> Result<Option<String>, RootError> {
+pub(super) fn read_id(root: &Root, path: &AbsPath) -> Result<Option<String>, RootError> {
     match root.read_text(path, 256) {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|id| !id.is_empty())),
         Err(error) if error.is_not_found() => Ok(None),

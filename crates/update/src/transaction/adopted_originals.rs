@@ -1,6 +1,6 @@
 //! Imports originals that another daemon has kept, and exports machinist's originals.
 
-use super::{TransactionError, backups, mount_point_dirs, staging_dirs::StagingDirs};
+use super::{TransactionError, holder_path, mount_point_dirs, staging_dirs::StagingDirs};
 use crate::journal::Journal;
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::{FileKind, Meta, Root};
@@ -25,7 +25,7 @@ pub fn take_original(
     journal
         .holders
         .extend(mount_point_dirs::secure(root, &staging)?);
-    let holder = backups::holder_of_staging(&staging);
+    let holder = holder_path::holder_of_staging(&staging);
     let originals = holder.join("originals")?;
     root.make_dirs(&originals, 0o700)?;
     let place = originals.join(id)?;

@@ -1,6 +1,10 @@
 //! Manages staging, `originals/`, and `drifted/`, the directories beside the machine's own files.
 
-use super::{TransactionError, mount_point_dirs};
+use super::{
+    TransactionError,
+    holder_path::{holder, holder_of_staging},
+    mount_point_dirs,
+};
 use crate::{
     journal::{MAX_HISTORY_UPDATES, Transaction},
     store::paths,
@@ -22,14 +26,6 @@ const MAX_DEPTH: usize = 256;
 /// Number of updates whose drifted files are kept in one place, the same as in `history`: older ones cannot be
 /// attributed any more. The limit also prevents a program that keeps rewriting one file from filling the disk.
 const MAX_DRIFTED_UPDATES: usize = MAX_HISTORY_UPDATES;
-
-/// Returns `/var/lib/machinist` for a slot in its `tx/<id>`, and `<top>/.machinist` otherwise.
-pub(super) fn holder(slot: &AbsPath) -> AbsPath {
-    if slot.is_under(&paths::state_dir()) {
-        return paths::state_dir();
-    }
-    slot.ancestors().nth(1).unwrap_or_else(AbsPath::root)
-}
 
 /// Returns a digest of a directory: names, kinds, and contents. Once more bytes were read than a config can
 /// contain, size and modification time replace the content of a file, because another program may have put files of
@@ -170,14 +166,6 @@ fn sync_names(root: &Root, dir: &AbsPath, holder: &AbsPath) -> Result<(), Transa
         root.sync_dir(&above)?;
     }
     Ok(())
-}
-
-/// Returns the directory that [`holder`] returns for slots in `dir`.
-pub(super) fn holder_of_staging(dir: &AbsPath) -> AbsPath {
-    if dir.is_under(&paths::state_dir()) {
-        return paths::state_dir();
-    }
-    dir.parent().unwrap_or_else(AbsPath::root)
 }
 
 /// Removes a staging directory, and `.machinist` if it is empty then. The state directory's own subdirectories

@@ -4,7 +4,7 @@ use super::{
     SyncPoints, TransactionError, backups,
     commit::set_attributes,
     finalize::{forget_labels, original_place},
-    mount_point_dirs,
+    holder_path, mount_point_dirs,
     target_directory::{clear_staging, reach_to_tidy, staging},
 };
 use crate::journal::{
@@ -238,7 +238,7 @@ pub fn release(
         return Ok(RestoredOriginal::Kept);
     }
     root.remove_tree(place)?;
-    backups::sweep(root, &backups::holder(place))?;
+    backups::sweep(root, &holder_path::holder(place))?;
     Ok(RestoredOriginal::Back)
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{TransactionError, backups, kind_name, ownership::is_ours, passwd_entries::edits};
+use super::{
+    TransactionError, holder_path::holder, kind_name, ownership::is_ours, passwd_entries::edits,
+};
 use crate::journal::{
     BackupPolicy, GivenLabels, Journal, OperationRecord, OperationRecordKind, Transaction,
     TransactionState,
@@ -204,7 +206,7 @@ pub(super) fn original_place(
     tx: &Transaction,
     slot: &AbsPath,
 ) -> Result<AbsPath, TransactionError> {
-    let holder = backups::holder(slot);
+    let holder = holder(slot);
     Ok(holder.join(&format!("originals/{}-{}", tx.id, slot.file_name()))?)
 }
 

@@ -20,6 +20,7 @@ mod backups;
 mod cleanup;
 mod commit;
 mod finalize;
+mod holder_path;
 mod intent;
 mod mount_point_dirs;
 mod ownership;

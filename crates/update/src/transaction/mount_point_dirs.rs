@@ -6,7 +6,7 @@ use std::{
     hash::{BuildHasher as _, RandomState},
 };
 
-use super::{TransactionError, backups, finalize::originals};
+use super::{TransactionError, finalize::originals, holder_path};
 use crate::{journal::Journal, store::paths};
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::{Mount, ObjectIdentity, Root};
@@ -34,7 +34,7 @@ pub(super) fn known(journal: &Journal) -> KnownHolders {
     let kept = originals(journal).into_values();
     KnownHolders {
         recorded: recorded.map(|(path, id)| (path.clone(), *id)).collect(),
-        in_use: kept.map(|place| backups::holder(&place)).collect(),
+        in_use: kept.map(|place| holder_path::holder(&place)).collect(),
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn secure(
     root: &Root,
     dir: &AbsPath,
 ) -> Result<Option<(AbsPath, ObjectIdentity)>, TransactionError> {
-    let holder = backups::holder_of_staging(dir);
+    let holder = holder_path::holder_of_staging(dir);
     if !is_at_top(&holder)? {
         return Ok(None);
     }

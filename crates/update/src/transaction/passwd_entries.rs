@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{TransactionError, progress::OperationProgress};
+use super::TransactionError;
 use crate::journal::{Journal, OperationRecord, OperationRecordKind};
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{Database, DatabaseEntries, Edit, EditState, remember};
@@ -23,24 +23,6 @@ struct DatabaseEdit<'a> {
     root: &'a Root,
     target: &'a AbsPath,
     slot: &'a AbsPath,
-}
-
-/// Judges whether the edits of one database are done. If only some of them are done, an administrator has reverted
-/// one; the others can still be done.
-pub(super) fn judge(
-    root: &Root,
-    target: &AbsPath,
-    edits: &[Edit],
-) -> Result<OperationProgress, TransactionError> {
-    let Some(there) = read(root, target)? else {
-        return Ok(OperationProgress::Foreign);
-    };
-    let all: Vec<EditState> = edits.iter().map(|edit| edit.edit_state(&there)).collect();
-    Ok(match () {
-        () if all.contains(&EditState::Foreign) => OperationProgress::Foreign,
-        () if all.contains(&EditState::Before) => OperationProgress::NotDone,
-        () => OperationProgress::Done,
-    })
 }
 
 /// Applies the edits that are not done yet. Applies none if another writer has changed one of the entries.
@@ -156,7 +138,10 @@ fn lock(root: &Root) -> Result<FileLock, TransactionError> {
 }
 
 /// Reads the entries of a database; returns `None` if it does not exist.
-fn read(root: &Root, path: &AbsPath) -> Result<Option<DatabaseEntries>, TransactionError> {
+pub(super) fn read(
+    root: &Root,
+    path: &AbsPath,
+) -> Result<Option<DatabaseEntries>, TransactionError> {
     match root.read_nofollow(path, MAX_DATABASE_BYTES) {
         Ok(bytes) => Ok(Some(DatabaseEntries::read(&bytes))),
         Err(error) if error.is_not_found() => Ok(None),

@@ -3,7 +3,7 @@
 use super::{TransactionError, object_at, passwd_entries};
 use crate::journal::{ObjectId, OperationRecord, OperationRecordKind};
 use machinist_base::abs_path::AbsPath;
-use machinist_plan::Attributes;
+use machinist_plan::{Attributes, Edit, EditState};
 use machinist_rootfs::{FileKind, Root};
 
 /// Progress of an operation.
@@ -51,7 +51,7 @@ pub(super) fn operation_progress(
         OperationRecordKind::Entries { slot, edits } => {
             let holder = slot.parent().unwrap_or_else(AbsPath::root);
             match root.stat(&holder)? {
-                Some(_) => passwd_entries::judge(root, &record.target, edits),
+                Some(_) => entries_progress(root, &record.target, edits),
                 None => Ok(OperationProgress::Unreachable),
             }
         }
@@ -90,6 +90,24 @@ pub(super) fn operation_progress(
             })
         }
     }
+}
+
+/// Judges whether the edits of one database are done. If only some of them are done, an administrator has reverted
+/// one; the others can still be done.
+fn entries_progress(
+    root: &Root,
+    target: &AbsPath,
+    edits: &[Edit],
+) -> Result<OperationProgress, TransactionError> {
+    let Some(current) = passwd_entries::read(root, target)? else {
+        return Ok(OperationProgress::Foreign);
+    };
+    let states: Vec<EditState> = edits.iter().map(|edit| edit.edit_state(&current)).collect();
+    Ok(match () {
+        () if states.contains(&EditState::Foreign) => OperationProgress::Foreign,
+        () if states.contains(&EditState::Before) => OperationProgress::NotDone,
+        () => OperationProgress::Done,
+    })
 }
 
 fn exchange(

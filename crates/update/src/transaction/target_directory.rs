@@ -1,7 +1,7 @@
 //! Opens the directory of an operation: walks to it once, with the checks for directories that users control, and
 //! then uses the same directory, even if its path is redirected later.
 
-use super::{TransactionError, backups};
+use super::{TransactionError, backups, holder_path};
 use crate::journal::{OperationRecord, OperationRecordKind};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_rootfs::{DirectoryControl, Root, RootError, WalkedPath};
@@ -98,7 +98,7 @@ fn is_roots(root: &Root, path: &AbsPath) -> bool {
 
 /// Walks to the directory that contains staging and originals of a slot; returns `None` if it does not exist.
 fn holder_way(root: &Root, slot: &AbsPath) -> Result<Option<WalkedPath>, DirectoryRefusal> {
-    let inside = backups::holder(slot)
+    let inside = holder_path::holder(slot)
         .join("x")
         .map_err(|bad| DirectoryRefusal::Error(bad.into()))?;
     match walk(root, &inside) {

@@ -1,0 +1,130 @@
+//! The drift of the machine, and what is needed to find and to repair it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::Instant;
+
+use super::{
+    DriftAction, DriftHandling,
+    drift_repair::RepairLog,
+    drift_watch::{DirtyPaths, DriftWatch},
+};
+use machinist_base::{abs_path::AbsPath, digest::Digest, error_chain::chain, reason::Reason};
+use machinist_plan::{DriftEntry, DriftKind};
+use machinist_rootfs::Root;
+
+/// The known drift, and the watch that finds more of it.
+#[derive(Debug, Default)]
+pub(super) struct DriftState {
+    watch: DriftWatch,
+    /// The base whose paths are watched.
+    watched_base: Option<Digest>,
+    /// Drift by path.
+    found: BTreeMap<AbsPath, DriftEntry>,
+    repairs: RepairLog,
+}
+
+impl DriftState {
+    /// Waits until an owned path is modified; waits forever if nothing is watched. Cancel-safe.
+    pub(super) async fn wait_for_change(&mut self) -> DirtyPaths {
+        self.watch.wait_for_change().await
+    }
+
+    /// Records that the paths of a base are watched from now on. Returns false if they are already.
+    pub(super) fn begin_watch(&mut self, base: Digest) -> bool {
+        self.watched_base.replace(base) != Some(base)
+    }
+
+    /// Makes the loop watch the base again, with a full check, when it next waits.
+    pub(super) const fn rearm(&mut self) {
+        self.watched_base = None;
+    }
+
+    /// Ends the watch until the open update is over. A full scan that is due then would be due again at once.
+    pub(super) const fn suspend(&mut self) {
+        self.watched_base = None;
+        self.watch.cancel_full_scan();
+    }
+
+    pub(super) const fn set_full_scan(&mut self, then: Instant) {
+        self.watch.set_full_scan(then);
+    }
+
+    /// Watches the paths. The periodic scan finds the drift of paths that cannot be watched.
+    pub(super) fn watch_paths(&mut self, root: &Root, paths: &[AbsPath]) {
+        if let Err(error) = self.watch.arm(root, paths) {
+            tracing::warn!(
+                "cannot watch all managed files; other drift is found by the periodic scan: {}",
+                chain(&error)
+            );
+        }
+    }
+
+    /// Returns the known drift.
+    pub(super) fn entries(&self) -> Vec<DriftEntry> {
+        self.found.values().cloned().collect()
+    }
+
+    /// Records the result of a check, and logs what has changed. `checked` has the paths that were checked; `None`
+    /// means all.
+    pub(super) fn record(
+        &mut self,
+        checked: Option<&BTreeSet<AbsPath>>,
+        found: Vec<DriftEntry>,
+        handling: &DriftHandling,
+    ) {
+        let before = std::mem::take(&mut self.found);
+        let is_unchecked = |path: &AbsPath| checked.is_some_and(|checked| !checked.contains(path));
+        let unchecked = before.iter().filter(|(path, _)| is_unchecked(path));
+        let mut now: BTreeMap<_, _> = unchecked
+            .map(|(path, drift)| (path.clone(), drift.clone()))
+            .collect();
+        let reported = found
+            .into_iter()
+            .filter(|drift| handling.act(&drift.path) != DriftAction::Ignore);
+        now.extend(reported.map(|drift| (drift.path.clone(), drift)));
+        for (path, drift) in &now {
+            if before.get(path) != Some(drift) {
+                tracing::warn!(reason = %Reason::Drifted, "{drift}");
+            }
+        }
+        for path in before.keys().filter(|path| !now.contains_key(path)) {
+            tracing::info!(%path, "matches the config again");
+        }
+        self.found = now;
+    }
+
+    /// Returns the next path to repair, and counts its repair. A path that changes too often has to wait; `is_last`
+    /// marks paths that are repaired after the others.
+    pub(super) fn next_repair(
+        &mut self,
+        handling: &DriftHandling,
+        is_last: impl Fn(&AbsPath) -> bool,
+    ) -> Option<AbsPath> {
+        let now = Instant::now();
+        // A path that a user could redirect is not written; its drift stays reported.
+        let safe = self
+            .found
+            .iter()
+            .filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
+        let mut drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
+        drifted.sort_by_key(is_last);
+        for path in drifted {
+            if handling.act(&path) != DriftAction::Repair {
+                continue;
+            }
+            match self.repairs.due(&path, now) {
+                None => {
+                    self.repairs.count(&path, now);
+                    return Some(path);
+                }
+                Some(due) => {
+                    let reason = Reason::Drifted;
+                    tracing::warn!(%path, %reason, "changes repeatedly, repair is suspended for now");
+                    self.watch.schedule_full_scan(due);
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,162 @@
+//! Determines when a planned update may begin: the maintenance windows, and the time that the cluster has set.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Reconciler, ReconcilerHooks, UpdateError,
+    node_call_retry::{NodeCallResult, WaitEnd},
+};
+use crate::{
+    phase::{Phase, PhaseEvent},
+    service_port::Services,
+};
+use machinist_base::maintenance_window::{MaintenanceWindows, WindowState};
+
+/// Maximum time before the clock is checked again while a maintenance window is closed.
+const MAX_CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(600);
+
+/// When the cluster allows an update to begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct StartTime {
+    /// As last returned; `None` if the cluster sets no time.
+    earliest: Option<Timestamp>,
+}
+
+impl StartTime {
+    pub(super) const fn is_set_by_cluster(self) -> bool {
+        self.earliest.is_some()
+    }
+
+    /// Returns when an update may begin: within a maintenance window, and not before the cluster allows it. Returns
+    /// `None` if it may begin now.
+    fn closed_until(self, windows: &MaintenanceWindows, now: Timestamp) -> Option<Timestamp> {
+        let from = self.earliest.map_or(now, |earliest| earliest.max(now));
+        match windows.state(from) {
+            WindowState::Open => (from > now).then_some(from),
+            WindowState::Closed { opens } => Some(opens),
+        }
+    }
+}
+
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Waits until the plan may begin, and shows it to the caller for approval. Returns `None` on a stop.
+    pub(super) async fn await_release(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let known = self.plan.start;
+        if let Some(ended) = self.query_earliest_start(stop).await? {
+            return Ok(ended);
+        }
+        if let Some(opens) = self.closed_until() {
+            let to = self.desired.name();
+            match known.is_set_by_cluster() && self.plan.start == known {
+                true => tracing::debug!("{to} is still waiting until {opens}"),
+                false => tracing::info!("{to} is waiting for its start time {opens}"),
+            }
+            self.publish();
+            return self.wait(stop).await;
+        }
+        let Some(planned) = self.plan.take() else {
+            return Ok(Some(PhaseEvent::Withdrawn));
+        };
+        let hooks = Arc::clone(&self.hooks);
+        let approval = tokio::task::spawn_blocking(move || {
+            let mut planned = planned;
+            let approved = hooks.approve(&planned.plan);
+            planned.plan.changes = Vec::new();
+            (approved, planned)
+        });
+        let (approved, planned) = self
+            .run_responsive(approval)
+            .await
+            .map_err(UpdateError::Lost)?;
+        if !approved {
+            return Ok(Some(PhaseEvent::Withdrawn));
+        }
+        self.plan.set(planned);
+        match self.drains() {
+            // Nothing new begins after a stop.
+            drain if drain || !self.node.is_connected() => {
+                Ok((!stop.is_cancelled()).then_some(PhaseEvent::Released { drain }))
+            }
+            _ => self.check_start_without_drain(stop).await,
+        }
+    }
+
+    /// Returns whether the planned update must wait for its time. An update that waits for its reboot, or that is
+    /// being undone, has already begun.
+    pub(super) fn is_time_limited(&self) -> bool {
+        !self.desired.is_approved(self.plan.digest())
+            && !self.plan.is_repair()
+            && self.journal.cordon.is_none()
+            && self.journal.transactions.is_empty()
+    }
+
+    /// Returns when the planned update may begin; `None` if it may begin now.
+    pub(super) fn closed_until(&self) -> Option<Timestamp> {
+        let windows = &self.options.current().windows;
+        self.is_time_limited()
+            .then(|| self.plan.start.closed_until(windows, Timestamp::now()))
+            .flatten()
+    }
+
+    /// Returns whether only the cluster delays the planned update.
+    pub(super) fn waits_for_cluster(&self) -> bool {
+        let windows = self.options.current().windows.state(Timestamp::now());
+        self.plan.start.is_set_by_cluster()
+            && windows == WindowState::Open
+            && self.closed_until().is_some()
+    }
+
+    /// Returns when to check the maintenance window again: when it opens, but soon enough to notice a changed clock
+    /// or a machine that was suspended.
+    pub(super) fn window_due(&self) -> Option<tokio::time::Instant> {
+        let opens = (self.progress.phase() == Phase::Waiting).then(|| self.closed_until())?;
+        let wait = opens.map_or(Duration::ZERO, |opens| {
+            let wait = opens.duration_since(Timestamp::now());
+            Duration::try_from(wait)
+                .unwrap_or_default()
+                .min(MAX_CLOCK_CHECK_INTERVAL)
+        });
+        Some(tokio::time::Instant::now() + wait)
+    }
+
+    /// Queries when the cluster allows the planned update to begin. Returns `Some` if another event comes first.
+    async fn query_earliest_start(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<WaitEnd, UpdateError> {
+        if !self.node.is_connected() || !self.is_time_limited() {
+            return Ok(None);
+        }
+        let result = self
+            .retry_until_answered(stop, |node, _| node.earliest_start())
+            .await?;
+        let NodeCallResult::Done(earliest) = result else {
+            return Ok(Some(result.map(|_| PhaseEvent::Withdrawn)));
+        };
+        self.plan.start = StartTime { earliest };
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_windows_only_the_time_of_the_cluster_delays_an_update() {
+        let windows = MaintenanceWindows::default();
+        let now = Timestamp::from_second(1_000).unwrap();
+        let at = |second| StartTime {
+            earliest: Some(Timestamp::from_second(second).unwrap()),
+        };
+        assert_eq!(StartTime::default().closed_until(&windows, now), None);
+        assert_eq!(at(999).closed_until(&windows, now), None);
+        assert_eq!(at(1_001).closed_until(&windows, now), at(1_001).earliest);
+    }
+}
