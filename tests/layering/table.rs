@@ -40,7 +40,11 @@ pub(crate) const WALLS: &[Wall] = &[
         "base ignition plan rootfs",
         "requests of a plan",
     ),
-    wall("device", "base ignition", "refusals of configs"),
+    wall(
+        "device",
+        "base ignition yaml",
+        "refusals of configs; CDI specs",
+    ),
     wall("device::registry", "base device rootfs", ""),
     wall(
         "device_plugins::authority_rewrite device_plugins::places device_plugins::protobuf_scan",
@@ -264,7 +268,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         &["plan::render", "status::history", "status::text_report"],
         "colours as data",
     ),
-    outside("granit_parser", &["device::cdi", "ignition"], ""),
+    outside(
+        "granit_parser",
+        &["device::cdi", "ignition::yaml_tree", "yaml"],
+        "the tree, and what its dialects accept",
+    ),
     outside(
         "serde_saphyr",
         &[
