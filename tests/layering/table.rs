@@ -32,8 +32,8 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("update::phase", "", ""),
     wall(
         "update::journal",
-        "base plan rootfs update::phase",
-        "identity of a directory, names of phases",
+        "base ignition plan rootfs update::phase",
+        "identity of a directory, names of phases, refusals",
     ),
     wall(
         "update::os",
@@ -75,8 +75,8 @@ pub(crate) const WALLS: &[Wall] = &[
     wall("drain::eviction", "base drain", ""),
     wall(
         "status",
-        "base::reason plan status::readiness",
-        "the document; settings and metrics are beside it",
+        "base::reason ignition plan status::readiness",
+        "the document, with refusals; settings and metrics are beside it",
     ),
     wall(
         "status::readiness",

@@ -194,6 +194,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             message,
             retryable: true,
             digest: None,
+            refusals: Vec::new(),
         });
         self.publish();
         self.save().await

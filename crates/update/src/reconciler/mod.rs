@@ -330,6 +330,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             message: super::bounded(message),
             retryable,
             digest,
+            refusals: Vec::new(),
         });
         self.failures = self.failures.saturating_add(1);
     }

@@ -179,7 +179,11 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
         self.planned = None;
         let passes = refusals.iter().all(|refusal| passes(refusal.reason));
+        let listed = crate::bounded_refusals(&refusals);
         self.failed(&PlanRefusedError(refusals), code, passes);
+        if let Some(failure) = &mut self.journal.failure {
+            failure.refusals = listed;
+        }
         self.remember_failure(digest);
         let reboot_pending = !self.journal.transactions.is_empty();
         match passes && !reboot_pending {

@@ -100,6 +100,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             message: "the config was withdrawn before it was applied".to_owned(),
             retryable: false,
             digest: None,
+            refusals: Vec::new(),
         };
         if self.desired_is_base() {
             withdrawn()

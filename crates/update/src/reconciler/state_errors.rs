@@ -84,6 +84,7 @@ impl StateError {
             message: super::super::bounded(message),
             retryable: !matches!(code, Reason::JournalUnreadable | Reason::JournalTooNew),
             digest: None,
+            refusals: Vec::new(),
         };
         Self { failure, unknown }
     }

@@ -70,6 +70,7 @@ impl<S: Services, A: ReconcilerHooks> Reconciler<S, A> {
             message,
             retryable: true,
             digest: None,
+            refusals: Vec::new(),
         });
         PhaseEvent::RebootDue
     }
