@@ -4,6 +4,7 @@ mod cancel_reply;
 mod cleanup;
 mod cordon;
 mod desired_status;
+mod json_patch;
 mod patches;
 mod rejected_taints;
 mod taints;
