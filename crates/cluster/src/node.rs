@@ -36,7 +36,7 @@ use machinist_kube_api::{NodeSpec, NodeStatus, NodeView, keys};
 /// during deserialization.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = Node)]
-struct NodeObject {
+pub(crate) struct NodeObject {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: NodeSpec,
