@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{EntryOrigin, Refusal, TextSource, unknown_keys::IgnitionSchema, warning::Warning};
+use super::{EntryOrigin, Refusal, TextSource, ignition_dialect::IgnitionSchema, warning::Warning};
 use machinist_base::reason::Reason;
 use machinist_yaml::{Location, SyntaxError};
 
