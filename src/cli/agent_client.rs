@@ -134,7 +134,7 @@ fn finish(
 ) -> anyhow::Result<Exit> {
     if let Some(failure) = &ended.failure {
         print_data(how.output, &update, |_| {
-            super::output::failed(&failure.message, failure.code)
+            super::output::failed(&failure.message, &failure.refusals, failure.code)
         })?;
         return Ok(Exit::Failed);
     }

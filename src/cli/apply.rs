@@ -178,7 +178,9 @@ fn finish(report: &UpdateReport, before: Option<&str>, output: Format) -> anyhow
     let last = last.filter(|update| Some(update.id.as_str()) != before);
     let last = last.map(finished);
     print_data(output, &last, |last| match (last, &report.failure) {
-        (_, Some(failure)) => super::output::failed(&failure.message, failure.code),
+        (_, Some(failure)) => {
+            super::output::failed(&failure.message, &failure.refusals, failure.code)
+        }
         (Some(update), None) => {
             let on = report.config.current.as_ref().map_or("none", |on| &on.name);
             let outcome = update.outcome.map_or("", UpdateOutcomeStatus::as_str);

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use machinist_base::{clock::Clock, text};
+use machinist_ignition::Refusal;
 use machinist_status::sentences;
 
 /// The output format of data.
@@ -134,12 +135,17 @@ pub(super) fn print_error(text: &str) {
 
 /// A failure with each of its reasons on its own line. A text that already ends with the code does
 /// not get it again.
-pub(super) fn failed(message: &str, code: machinist_base::reason::Reason) -> String {
+pub(super) fn failed(
+    message: &str,
+    refusals: &[Refusal],
+    code: machinist_base::reason::Reason,
+) -> String {
     let code = match message.contains(&format!("[{code}]")) {
         true => String::new(),
         false => format!(" [{code}]"),
     };
-    let mut told = sentences(&machinist_plan::escape_line(message)).into_iter();
+    let told = sentences(message, refusals);
+    let mut told = told.iter().map(|one| machinist_plan::escape_line(one));
     let first = told.next().unwrap_or_default();
     let mut text = wrapped("Failed: ", "  ", &format!("{first}{code}"));
     for more in told {

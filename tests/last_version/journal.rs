@@ -231,6 +231,7 @@ fn failure() -> UpdateFailure {
         message: "chronyd.service failed".to_owned(),
         retryable: true,
         digest: Some(Digest::of(b"new")),
+        refusals: Vec::new(),
     }
 }
 

@@ -32,15 +32,19 @@ pub(crate) const IMPORT_RULES: &[ImportRule] = &[
     rule("update::phase", "", ""),
     rule(
         "update::journal",
-        "base plan rootfs update::phase",
-        "identity of a directory, names of phases",
+        "base ignition plan rootfs update::phase",
+        "identity of a directory, names of phases, refusals",
     ),
     rule(
         "update::os",
         "base ignition plan rootfs",
         "requests of a plan",
     ),
-    rule("device", "base ignition", "refusals of configs"),
+    rule(
+        "device",
+        "base ignition yaml",
+        "refusals of configs; CDI specs",
+    ),
     rule("device::registry", "base device rootfs", ""),
     rule(
         "device_plugins::authority_rewrite device_plugins::places device_plugins::protobuf_scan",
@@ -71,8 +75,8 @@ pub(crate) const IMPORT_RULES: &[ImportRule] = &[
     rule("drain::eviction", "base drain", ""),
     rule(
         "status",
-        "base::reason plan status::readiness",
-        "the document; settings and metrics are beside it",
+        "base::reason ignition plan status::readiness",
+        "the document, with refusals; settings and metrics are beside it",
     ),
     rule(
         "status::readiness",
@@ -268,7 +272,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         &["plan::render", "status::history", "status::text_report"],
         "colours as data",
     ),
-    outside("granit_parser", &["device::cdi", "ignition"], ""),
+    outside(
+        "granit_parser",
+        &["device::cdi", "ignition::yaml_tree", "yaml"],
+        "the tree, and what its dialects accept",
+    ),
     outside(
         "serde_saphyr",
         &[

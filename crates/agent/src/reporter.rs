@@ -193,6 +193,7 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
             code: failure.code,
             message: failure.message,
             retryable: failure.retryable,
+            refusals: failure.refusals,
         }),
         config: config(&update),
         held: from.held.borrow().clone(),
@@ -279,7 +280,7 @@ fn inputs(
     };
     let in_short = |failure: journal::UpdateFailure| Failure {
         reason: failure.code,
-        message: in_short(&failure.message),
+        message: in_short(&failure.message, &failure.refusals),
     };
     let (failed, refused) = (failed.map(in_short), refused.map(in_short));
     let drifted = update.drift.iter();

@@ -22,6 +22,7 @@ mod response_limit;
 mod token_file;
 pub mod update_cancel;
 mod upgrade_config;
+mod watch_loop;
 
 pub use client::{Cluster, ClusterAccess, ClusterEnv};
 pub use error::{ClusterError, ClusterErrorKind, ConnectError};

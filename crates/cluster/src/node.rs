@@ -4,6 +4,7 @@ mod cancel_reply;
 mod cleanup;
 mod cordon;
 mod desired_status;
+mod json_patch;
 mod patches;
 mod rejected_taints;
 mod taints;
@@ -35,7 +36,7 @@ use machinist_kube_api::{NodeSpec, NodeStatus, NodeView, keys};
 /// during deserialization.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = Node)]
-struct NodeObject {
+pub(crate) struct NodeObject {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: NodeSpec,

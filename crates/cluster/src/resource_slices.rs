@@ -15,10 +15,14 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use self::slice_object::{DesiredSlice, ObservedSlice};
-use super::{Cluster, ClusterError, node::OwnNode, resource_claims};
+use super::{
+    Cluster, ClusterError,
+    node::{NodeSnapshot, OwnNode},
+    resource_claims,
+};
 use machinist_base::{rate_limit::RateLimiter, reason::Reason};
 use machinist_device::dra::{
     DRIVER_NAME,
@@ -55,6 +59,10 @@ pub struct SliceReconciler {
     owner: Option<String>,
     /// Whether the server keeps device taints; older servers drop them silently.
     taints: bool,
+    /// State of the Node that owns the slices.
+    sights: watch::Receiver<NodeSnapshot>,
+    /// When changes are written; none if there are none.
+    due: Option<Instant>,
 }
 
 impl std::fmt::Debug for SliceReconciler {
@@ -71,6 +79,7 @@ impl SliceReconciler {
         wish: watch::Receiver<DesiredPool>,
         tell: watch::Sender<PublishedPool>,
     ) -> Self {
+        let sights = node.snapshots();
         Self {
             cluster,
             node,
@@ -83,6 +92,8 @@ impl SliceReconciler {
             last: None,
             owner: None,
             taints: true,
+            sights,
+            due: None,
         }
     }
 

@@ -5,9 +5,12 @@
 
 use super::{
     field_reader::FieldValue,
-    ignition::{self, IgnitionDialect, VersionedField},
-    parser::{ParseContext, read_kernel},
+    ignition,
+    ignition_dialect::IgnitionDialect,
+    kernel_fields::read_kernel,
+    parse_context::ParseContext,
     partial::PartialConfig,
+    versioned_field::{VersionedField, refuse_known},
 };
 use machinist_base::reason::Reason;
 
@@ -40,7 +43,7 @@ pub(super) fn read(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> Pa
     }
     let known = ["ignition", "bootDevice", "grub", "kernelArguments"].map(VersionedField::new);
     let why = "it concerns the first boot or the boot loader";
-    ignition::refuse_known(&mut object, &known, dialect, why, reading);
+    refuse_known(&mut object, &known, dialect, why, reading);
     ignition::read_sections(&mut object, dialect, &mut parts, reading);
     object.finish(&mut reading.problems);
     parts

@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{
-    EntryOrigin, Refusal, TextSource,
-    unknown_keys::IgnitionSchema,
-    warning::Warning,
-    yaml_tree::{Location, SyntaxError},
-};
+use super::{EntryOrigin, Refusal, TextSource, ignition_dialect::IgnitionSchema, warning::Warning};
 use machinist_base::reason::Reason;
+use machinist_yaml::{Location, SyntaxError};
 
 /// The maximum number of refusals of one text. Users fix a handful at a time, and a hostile text
 /// must not produce one refusal per byte.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     scalar::ScalarValue,
-    yaml_tree::{self, TreeNode},
+    yaml_tree::{SpelledScalar, TreeNode, TreeValue},
 };
 
 /// The sections of `storage`.
@@ -67,7 +67,8 @@ pub(super) fn json(node: &TreeNode) -> Option<Value> {
 
 fn to_json(node: &TreeNode) -> Value {
     match &node.value {
-        yaml_tree::TreeValue::Scalar { text, plain, .. } => match ScalarValue::of(text, *plain) {
+        TreeValue::Scalar(SpelledScalar { text, plain, .. }) => match ScalarValue::of(text, *plain)
+        {
             ScalarValue::Null => Value::Null,
             ScalarValue::Flag(flag) => flag.into(),
             ScalarValue::Integer(number) => number.into(),
@@ -76,11 +77,11 @@ fn to_json(node: &TreeNode) -> Value {
                 .map_or_else(|_| text.as_str().into(), Into::into),
             ScalarValue::Text(text) => text.into(),
         },
-        yaml_tree::TreeValue::List(items) => items.iter().map(|item| to_json(item)).collect(),
-        yaml_tree::TreeValue::Map(entries) => {
+        TreeValue::List(items) => items.iter().map(|item| to_json(item)).collect(),
+        TreeValue::Map(entries) => {
             let entries = entries
                 .iter()
-                .map(|(key, value)| (key.text.clone(), to_json(value)));
+                .map(|(key, value)| (key.scalar.text.clone(), to_json(value)));
             Value::Object(entries.collect())
         }
     }

@@ -8,7 +8,7 @@ use super::{
     disk_layout,
     field_path::FieldPath,
     scalar::ScalarValue,
-    yaml_tree::{TreeKey, TreeNode, TreeValue},
+    yaml_tree::{SpelledScalar, TreeEntry, TreeNode, TreeValue},
 };
 use machinist_base::reason::Reason;
 
@@ -30,7 +30,7 @@ impl<'n> FieldValue<'n> {
     }
 
     fn is_null(&self) -> bool {
-        matches!(&self.node.value, TreeValue::Scalar { text, plain, .. }
+        matches!(&self.node.value, TreeValue::Scalar(SpelledScalar { text, plain, .. })
             if ScalarValue::of(text, *plain) == ScalarValue::Null)
     }
 
@@ -41,12 +41,12 @@ impl<'n> FieldValue<'n> {
     }
 
     pub(super) fn is_empty_text(&self) -> bool {
-        matches!(&self.node.value, TreeValue::Scalar { text, .. } if text.is_empty())
+        matches!(&self.node.value, TreeValue::Scalar(SpelledScalar { text, .. }) if text.is_empty())
     }
 
     /// Whether it is a string of spaces only.
     pub(super) fn is_blank(&self) -> bool {
-        matches!(&self.node.value, TreeValue::Scalar { text, plain, .. }
+        matches!(&self.node.value, TreeValue::Scalar(SpelledScalar { text, plain, .. })
             if text.trim().is_empty() && !*plain)
     }
 
@@ -83,11 +83,11 @@ impl<'n> FieldValue<'n> {
         message: impl Into<String>,
     ) {
         let mut origin = self.origin(problems);
-        if let TreeValue::Scalar {
+        if let TreeValue::Scalar(SpelledScalar {
             text,
             literal: true,
             ..
-        } = &self.node.value
+        }) = &self.node.value
         {
             // The place of the text is that of its first non-blank line.
             let blank = text.len() - text.trim_start_matches('\n').len();
@@ -99,7 +99,9 @@ impl<'n> FieldValue<'n> {
 
     fn words(&self) -> &'static str {
         match &self.node.value {
-            TreeValue::Scalar { text, plain, .. } => ScalarValue::of(text, *plain).words(),
+            TreeValue::Scalar(SpelledScalar { text, plain, .. }) => {
+                ScalarValue::of(text, *plain).words()
+            }
             TreeValue::List(_) => "a list",
             TreeValue::Map(_) => "a map",
         }
@@ -109,7 +111,7 @@ impl<'n> FieldValue<'n> {
         // A scalar is shown only if one is expected: in place of a map or list it may be a secret.
         let scalar_belongs = !expected.starts_with("a map") && !expected.starts_with("a list");
         let message = match &self.node.value {
-            TreeValue::Scalar { text, .. } if scalar_belongs && text.len() <= 40 => {
+            TreeValue::Scalar(SpelledScalar { text, .. }) if scalar_belongs && text.len() <= 40 => {
                 format!("{text:?} is {}", self.words())
             }
             _ => format!("is {}", self.words()),
@@ -120,7 +122,9 @@ impl<'n> FieldValue<'n> {
 
     fn scalar(&self) -> Option<ScalarValue<'n>> {
         match &self.node.value {
-            TreeValue::Scalar { text, plain, .. } => Some(ScalarValue::of(text, *plain)),
+            TreeValue::Scalar(SpelledScalar { text, plain, .. }) => {
+                Some(ScalarValue::of(text, *plain))
+            }
             _ => None,
         }
     }
@@ -128,7 +132,7 @@ impl<'n> FieldValue<'n> {
     /// The text of a scalar; empty for anything else.
     pub(super) fn spelling(&self) -> &'n str {
         match &self.node.value {
-            TreeValue::Scalar { text, .. } => text,
+            TreeValue::Scalar(SpelledScalar { text, .. }) => text,
             _ => "",
         }
     }
@@ -192,7 +196,7 @@ impl<'n> FieldValue<'n> {
 
 fn hollow(node: &TreeNode) -> bool {
     match &node.value {
-        TreeValue::Scalar { text, plain, .. } => {
+        TreeValue::Scalar(SpelledScalar { text, plain, .. }) => {
             text.is_empty() || ScalarValue::of(text, *plain) == ScalarValue::Null
         }
         TreeValue::List(items) => items.iter().all(|item| hollow(item)),
@@ -204,7 +208,7 @@ fn hollow(node: &TreeNode) -> bool {
 #[derive(Debug)]
 pub(super) struct ObjectReader<'n> {
     pub(super) field: FieldValue<'n>,
-    entries: &'n [(TreeKey, Rc<TreeNode>)],
+    entries: &'n [TreeEntry],
     pub(super) known: Vec<Cow<'static, str>>,
 }
 
@@ -218,12 +222,15 @@ impl<'n> ObjectReader<'n> {
     /// The field of that name; none if it is missing or null.
     pub(super) fn get(&mut self, key: impl Into<Cow<'static, str>>) -> Option<FieldValue<'n>> {
         let key = key.into();
-        let found = self.entries.iter().find(|(have, _)| have.text == key);
+        let found = self
+            .entries
+            .iter()
+            .find(|(have, _)| have.scalar.text == key);
         if !self.known.contains(&key) {
             self.known.push(key);
         }
         let (key, node) = found?;
-        let path = self.field.path.key(&key.text);
+        let path = self.field.path.key(&key.scalar.text);
         let field = FieldValue { node, path };
         (!field.is_null()).then_some(field)
     }
@@ -268,8 +275,8 @@ impl<'n> ObjectReader<'n> {
     /// All entries of a map with free keys, such as labels.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'n str, FieldValue<'n>)> {
         self.entries.iter().map(|(key, node)| {
-            let path = self.field.path.key(&key.text);
-            (key.text.as_str(), FieldValue { node, path })
+            let path = self.field.path.key(&key.scalar.text);
+            (key.scalar.text.as_str(), FieldValue { node, path })
         })
     }
 
@@ -278,7 +285,10 @@ impl<'n> ObjectReader<'n> {
 
     /// The place of a key of the map.
     pub(super) fn origin_of(&self, key: &str, problems: &Diagnostics) -> EntryOrigin {
-        let entry = self.entries.iter().find(|(have, _)| have.text == key);
+        let entry = self
+            .entries
+            .iter()
+            .find(|(have, _)| have.scalar.text == key);
         let place = entry.map_or(self.field.node.place, |(key, _)| key.place);
         let path = self.field.path.key(key).to_string();
         problems.origin(place, Some(&path))

@@ -9,6 +9,7 @@ mod account;
 mod butane;
 mod butane_local;
 mod canonical;
+mod config_rules;
 mod content_source;
 mod defaults;
 mod diagnostics;
@@ -16,12 +17,15 @@ mod disk_layout;
 mod field_path;
 mod field_reader;
 mod ignition;
+mod ignition_dialect;
 mod kernel_arguments;
+mod kernel_fields;
 mod load;
 mod manifest_writer;
 mod merge;
 mod model;
 mod os_config;
+mod parse_context;
 mod parser;
 mod partial;
 mod path_conflicts;
@@ -32,6 +36,7 @@ mod scalar;
 mod unit_check;
 mod unit_file;
 mod unknown_keys;
+mod versioned_field;
 mod warning;
 mod yaml_tree;
 
@@ -41,6 +46,7 @@ pub use canonical::{
     CanonicalError, digest, from_canonical_json, from_portable_json, rendered_name,
     to_canonical_json, to_portable_json,
 };
+pub use config_rules::{ConfigRules, TextSource};
 pub use content_source::decode_base64;
 pub use defaults::{DIRECTORY_MODE, FILE_MODE};
 pub use disk_layout::DiskLayout;
@@ -56,6 +62,6 @@ pub use model::{
     MachineConfig, Overwrite, Owner, Release, Unit, UnitName, User,
 };
 pub use os_config::{ClusterBaseline, OsConfig, declared};
-pub use parser::{ConfigDocument, ConfigRules, TextSource, parse};
+pub use parser::{ConfigDocument, parse};
 pub use refusal::Refusal;
 pub use unit_file::{UnitFault, UnitFile, split_words};

@@ -1,13 +1,13 @@
 //! Parses documents: MachineConfig v1, bare Ignition and Butane, one or several in a text.
 
-use std::collections::BTreeSet;
-
 use super::{
-    EntryKind, EntryOrigin, KernelCommandLine, LocalFileSource, NoLocalFiles, Refusal, Release,
-    butane, content_source,
+    ConfigRules, EntryKind, EntryOrigin, LocalFileSource, NoLocalFiles, Refusal, Release, butane,
+    content_source,
     diagnostics::Diagnostics,
     field_reader::{FieldValue, ObjectReader},
     ignition,
+    kernel_fields::read_kernel,
+    parse_context::ParseContext,
     partial::PartialConfig,
     warning::Warning,
     yaml_tree,
@@ -28,39 +28,6 @@ pub(super) const RELEASE_ANNOTATION: &str =
 /// The annotation that allows a release lower than the installed one.
 pub(super) const ALLOW_DOWNGRADE_ANNOTATION: &str = "machinist.dev/allow-downgrade";
 
-/// Restrictions on configs, in addition to those of the formats.
-#[derive(Clone, Debug)]
-pub struct ConfigRules {
-    /// The users that a config may manage.
-    pub users: BTreeSet<String>,
-    /// The groups that a config may create, change or remove.
-    pub groups: BTreeSet<String>,
-    /// The source of the texts.
-    pub source: TextSource,
-}
-
-/// The source of a text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TextSource {
-    /// A file written by a user: an unknown key is an error.
-    #[default]
-    File,
-    /// An object that the API server accepted: an unknown key had no effect there, so it is only a
-    /// warning.
-    ApiServer,
-}
-
-/// OpenShift's rule: only the user `core`, and no groups.
-impl Default for ConfigRules {
-    fn default() -> Self {
-        Self {
-            users: BTreeSet::from(["core".to_owned()]),
-            groups: BTreeSet::new(),
-            source: TextSource::File,
-        }
-    }
-}
-
 /// One config document: valid in itself, not yet merged with others.
 ///
 /// Absent fields stay absent, since a later document overrides only the fields that it sets.
@@ -80,22 +47,6 @@ pub struct ConfigDocument {
     pub(super) parts: PartialConfig,
     /// Warnings about the document.
     pub(super) warnings: Vec<Warning>,
-}
-
-/// The state of parsing one text.
-pub(super) struct ParseContext<'a> {
-    pub(super) problems: Diagnostics,
-    pub(super) rules: &'a ConfigRules,
-    /// How many decoded bytes the rest of the text may still contain.
-    pub(super) budget: usize,
-    /// The name of the text.
-    pub(super) text: &'a str,
-    /// Access to the files beside the text.
-    pub(super) local: &'a dyn LocalFileSource,
-    /// The name of documents that have none of their own.
-    stem: &'a str,
-    /// Whether a file without `overwrite` replaces an existing one, as in a MachineConfig.
-    pub(super) overwrites: bool,
 }
 
 /// Parses every document of a text: YAML or JSON, one or several, including `kind: List`.
@@ -390,67 +341,4 @@ fn read_image(
     let text = field.text(&mut reading.problems).unwrap_or_default();
     parts.note_os(EntryKind::OSImage, text, field.origin(&reading.problems));
     (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// Parses the fields for kernel and packages, which have other names in Butane's `openshift:`
-/// section.
-pub(super) fn read_kernel(
-    object: &mut ObjectReader<'_>,
-    arguments_key: &'static str,
-    type_key: &'static str,
-    parts: &mut PartialConfig,
-    reading: &mut ParseContext<'_>,
-) {
-    let problems = &mut reading.problems;
-    for field in object.items(arguments_key, problems) {
-        // OpenShift ignores empty arguments.
-        if field.is_blank() {
-            field.warn(
-                problems,
-                "an empty kernel argument has no effect".to_owned(),
-            );
-        } else if let Some(word) = read_word(&field, problems) {
-            for argument in KernelCommandLine::parse(&word).iter() {
-                let at = field.origin(problems);
-                parts.note_os(EntryKind::KernelArgument, argument.as_str(), at);
-            }
-            parts.kernel_arguments.push(word);
-        }
-    }
-    for field in object.items("extensions", problems) {
-        if let Some(word) = read_word(&field, problems) {
-            parts.note_os(EntryKind::Extension, &word, field.origin(problems));
-            parts.extensions.push(word);
-        }
-    }
-    if let Some(field) = object.get("fips") {
-        parts.fips = field.flag(problems).unwrap_or(false);
-        parts.note_os(EntryKind::KernelArgument, "fips=1", field.origin(problems));
-    }
-    if let Some(field) = object.get(type_key) {
-        match field.text(problems) {
-            None | Some("" | "default") => {}
-            Some(kind @ ("realtime" | "64k-pages")) => {
-                let origin = field.origin(problems);
-                let name = format!("kernelType {kind}");
-                parts.note_os(EntryKind::OSImage, &name, origin.clone());
-                parts.kernel_type = Some((kind.to_owned(), origin));
-            }
-            Some(other) => {
-                let message = format!("{other:?} is not a known kernel type");
-                let expected = Some("default, realtime or 64k-pages");
-                field.refuse(problems, Reason::ValueInvalid, message, expected);
-            }
-        }
-    }
-}
-
-fn read_word(field: &FieldValue<'_>, problems: &mut Diagnostics) -> Option<String> {
-    let word = field.text(problems)?;
-    if word.trim().is_empty() || word.chars().any(char::is_control) {
-        let message = "is empty or contains control characters";
-        field.refuse(problems, Reason::ValueInvalid, message, None);
-        return None;
-    }
-    Some(word.to_owned())
 }

@@ -6,7 +6,8 @@ use super::{
     Refusal,
     diagnostics::Diagnostics,
     field_reader::{FieldValue, ObjectReader},
-    ignition::{IgnitionDialect, versions},
+    ignition::versions,
+    ignition_dialect::IgnitionSchema,
 };
 use machinist_base::{reason::Reason, text::edit_distance};
 
@@ -23,14 +24,6 @@ const IDENTITY_KEYS: [&str; 7] = [
 
 /// Keys with the main value of an entry. If one is misspelled, the rest of its entry has no effect.
 const CONTENT_KEYS: [&str; 5] = ["contents", "source", "inline", "target", "units"];
-
-/// The Ignition config that is being parsed.
-#[derive(Clone, Debug)]
-pub(super) struct IgnitionSchema {
-    pub(super) dialect: IgnitionDialect,
-    /// The path of its root in the document.
-    pub(super) root: String,
-}
 
 impl IgnitionSchema {
     /// The place of an object in the table of keys: without the root, and without indexes.

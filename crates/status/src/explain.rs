@@ -127,12 +127,11 @@ fn failures(status: &Status) -> Vec<Finding> {
             "fix the reported problem; there is no retry until the source changes or you run machinist apply"
         }
     };
-    let told = sentences(&failure.message);
+    let told = sentences(&failure.message, &failure.refusals);
     let last = told.len() - 1;
     let finding = |(at, message): (usize, String)| {
-        let own = message.strip_suffix(']').and_then(|it| it.rsplit_once('['));
-        let own = own.and_then(|(_, code)| Reason::named(code));
-        let code = own.unwrap_or(failure.code);
+        let own = failure.refusals.get(at);
+        let code = own.map_or(failure.code, |refusal| refusal.reason);
         Finding::coded(code, message, if at == last { advice } else { "" })
     };
     told.into_iter().enumerate().map(finding).collect()

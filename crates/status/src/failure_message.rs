@@ -1,26 +1,29 @@
-//! Splits the message of a failure, which may consist of many rejections, for display.
+//! The sentences of a failure, for display: one for each refusal of a config.
 
-/// Separator between two rejections: each one ends with its code in brackets.
-const REJECTION_SEPARATOR: &str = "]; ";
+use machinist_ignition::Refusal;
 
-/// The rejections in a message; the whole message if it is not such a list.
-pub fn sentences(message: &str) -> Vec<String> {
-    let mut all: Vec<String> = message
-        .split(REJECTION_SEPARATOR)
-        .map(str::to_owned)
-        .collect();
-    let last = all.len() - 1;
-    all.iter_mut().take(last).for_each(|one| one.push(']'));
-    all
+/// What the message of a refused config begins with.
+const REFUSED_PREFIX: &str = "the config is refused: ";
+
+/// The sentences of a failure; the whole message if it has no list of refusals.
+pub fn sentences(message: &str, refusals: &[Refusal]) -> Vec<String> {
+    let Some((first, rest)) = refusals.split_first() else {
+        return vec![message.to_owned()];
+    };
+    let first = format!("{REFUSED_PREFIX}{first}");
+    std::iter::once(first)
+        .chain(rest.iter().map(ToString::to_string))
+        .collect()
 }
 
-/// A message shortened to one line: its first sentence, and the number of further ones.
-pub fn in_short(message: &str) -> String {
-    match message.split_once(REJECTION_SEPARATOR) {
-        None => message.to_owned(),
-        Some((first, rest)) => {
-            let more = rest.split(REJECTION_SEPARATOR).count();
-            format!("{first}] and {more} more, see machinist status")
-        }
+/// A failure shortened to one line: its first sentence, and the number of further ones.
+pub fn in_short(message: &str, refusals: &[Refusal]) -> String {
+    match refusals {
+        [] => message.to_owned(),
+        [only] => format!("{REFUSED_PREFIX}{only}"),
+        [first, rest @ ..] => format!(
+            "{REFUSED_PREFIX}{first} and {} more, see machinist status",
+            rest.len()
+        ),
     }
 }

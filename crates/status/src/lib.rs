@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::readiness::Gates;
 use machinist_base::reason::Reason;
+use machinist_ignition::Refusal;
 use machinist_plan::DriftEntry;
 
 /// The state of the agent and its machine.
@@ -113,6 +114,9 @@ pub struct FailureStatus {
     /// Whether the update will be retried.
     #[serde(alias = "again")]
     pub retryable: bool,
+    /// Why the config is refused; empty for any other failure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<Refusal>,
 }
 
 /// The current and the desired config.

@@ -116,6 +116,7 @@ fn full() -> Status {
         code: Reason::JobFailed,
         message: "chronyd.service: the restart failed".to_owned(),
         retryable: true,
+        refusals: Vec::new(),
     });
     status.held = Some(PinStatus {
         config: "machine-2".to_owned(),
@@ -238,38 +239,53 @@ fn the_summary_names_the_phase_while_there_is_one() {
 #[test]
 fn every_reason_of_a_refused_config_has_a_line() {
     let mut status = full();
-    let refusals = (1..=10).map(|line| format!("a.yaml:{line}:1: this is bad [ValueInvalid]"));
+    let refusals = (1..=10).map(|line| Refusal {
+        line: Some(line),
+        column: Some(1),
+        ..Refusal::new(Reason::ValueInvalid, "this is bad; really [so]; so").file("a.yaml")
+    });
     let refusals: Vec<_> = refusals.collect();
+    let message = refused_message(&refusals);
     status.failure = Some(FailureStatus {
         code: Reason::ValueInvalid,
-        message: format!("the config is refused: {}", refusals.join("; ")),
+        message: message.clone(),
         retryable: false,
+        refusals: refusals.clone(),
     });
     let page = render(&status, at("2026-11-21T12:05:02Z"));
     let page = anstream::adapter::strip_str(&page).to_string();
     let shown: Vec<_> = page.lines().skip(2).take(9).collect();
-    let first = "  failure  ValueInvalid: the config is refused: a.yaml:1:1: this is bad";
-    assert_eq!(shown[..2], [first, "           [ValueInvalid]"]);
+    let first = "  failure  ValueInvalid: the config is refused: a.yaml:1:1: this is bad; really";
+    assert_eq!(shown[..2], [first, "           [so]; so [ValueInvalid]"]);
     assert_eq!(
         shown[2],
-        "           a.yaml:2:1: this is bad [ValueInvalid]"
+        "           a.yaml:2:1: this is bad; really [so]; so [ValueInvalid]"
     );
     assert!(
         page.contains("\n           and 2 more: run machinist plan for all\n"),
         "{page}"
     );
     let found = super::explain(&status, "auto");
-    assert_eq!(found[9].message, refusals[9]);
+    assert_eq!(found[9].message, refusals[9].to_string());
     assert!(found[8].advice.is_empty() && !found[9].advice.is_empty());
-    let short = super::in_short(
-        &status
-            .failure
-            .as_ref()
-            .map(|one| one.message.clone())
-            .unwrap(),
-    );
+    let short = super::in_short(&message, &refusals);
     assert_eq!(
         short,
-        "the config is refused: a.yaml:1:1: this is bad [ValueInvalid] and 9 more, see machinist status"
+        "the config is refused: a.yaml:1:1: this is bad; really [so]; so [ValueInvalid] and 9 more, see machinist status"
     );
+}
+
+fn refused_message(refusals: &[Refusal]) -> String {
+    let all: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+    format!("the config is refused: {}", all.join("; "))
+}
+
+#[test]
+fn a_failure_of_a_version_without_the_list_is_shown_as_one_sentence() {
+    let text = r#"{"code": "ValueInvalid", "message": "a [ValueInvalid]; b [ValueInvalid]", "retryable": false}"#;
+    let failure: FailureStatus = serde_json::from_str(text).unwrap();
+    assert!(failure.refusals.is_empty());
+    let shown = super::sentences(&failure.message, &failure.refusals);
+    assert_eq!(shown, [failure.message.as_str()]);
+    assert_eq!(super::in_short(&failure.message, &[]), failure.message);
 }

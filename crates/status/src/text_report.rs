@@ -98,7 +98,8 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
 /// The failure of the last update: one row per reason.
 fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
     let retries = if failure.retryable { "; retrying" } else { "" };
-    let mut told = sentences(&escape_line(&failure.message));
+    let told = sentences(&failure.message, &failure.refusals);
+    let mut told: Vec<_> = told.iter().map(|one| escape_line(one)).collect();
     let more = told.len().saturating_sub(MAX_REFUSALS);
     told.truncate(MAX_REFUSALS);
     if more > 0 {

@@ -21,6 +21,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
+use machinist_ignition::Refusal;
 use machinist_plan::{Attributes, Edit};
 use machinist_rootfs::ObjectIdentity;
 
@@ -220,6 +221,9 @@ pub struct UpdateFailure {
     pub retryable: bool,
     /// The config that failed.
     pub digest: Option<Digest>,
+    /// Why the config is refused; empty for any other failure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<Refusal>,
 }
 
 impl Journal {

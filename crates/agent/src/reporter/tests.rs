@@ -114,6 +114,7 @@ fn a_config_that_cannot_be_read_fails_no_update_that_is_half_done() {
         message: "it differs".to_owned(),
         retryable: false,
         digest: None,
+        refusals: Vec::new(),
     });
     assert_eq!(gate(&update), Reason::UpdateFailed);
     // A machine that is unhealthy right after the boot may recover, or the config is rolled back.

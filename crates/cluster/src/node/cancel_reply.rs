@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{NodePatch, OwnNode, patches};
+use super::{NodePatch, OwnNode, json_patch};
 use crate::ClusterError;
 use machinist_kube_api::{MAX_REASON_BYTES, keys::annotation, truncate_at_char};
 
@@ -11,13 +11,13 @@ impl OwnNode {
     /// Removes the cancellation request for `config`, and records the refusal `why` if there is
     /// one. If another request was made in the meantime, the patch fails and that request is kept.
     pub async fn answer_cancel(&self, config: &str, why: Option<&str>) -> Result<(), ClusterError> {
-        let question = patches::pointer("/metadata/annotations", annotation::CANCEL);
+        let question = json_patch::pointer("/metadata/annotations", annotation::CANCEL);
         let mut operations = vec![
             json!({"op": "test", "path": question, "value": config}),
             json!({"op": "remove", "path": question}),
         ];
         if let Some(why) = why {
-            let answer = patches::pointer("/metadata/annotations", annotation::CANCEL_REFUSED);
+            let answer = json_patch::pointer("/metadata/annotations", annotation::CANCEL_REFUSED);
             let text = format!("{config}: {why}");
             let text = truncate_at_char(&text, MAX_REASON_BYTES);
             operations.push(json!({"op": "add", "path": answer, "value": text}));

@@ -5,12 +5,17 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{NodePatch, OwnNode, cordon::MAX_ATTEMPTS, patches, taints};
+use super::{
+    NodePatch, OwnNode,
+    cordon::MAX_ATTEMPTS,
+    json_patch::{pointer, unchanged},
+    patches, taints,
+};
 use crate::ClusterError;
 use machinist_kube_api::{
-    NodeView,
+    NodeView, Taint,
     keys::{MACHINIST_PREFIX, annotation, label},
 };
 
@@ -70,7 +75,7 @@ impl RemovedKeys {
 
     /// Whether anything but conditions is to be removed; conditions are written to the status
     /// subresource.
-    pub(super) fn is_of_the_object(&self) -> bool {
+    fn is_of_the_object(&self) -> bool {
         self.uncordoned
             || [&self.annotations, &self.labels, &self.taints]
                 .iter()
@@ -125,10 +130,36 @@ impl OwnNode {
             let now = self.read().await?;
             let now = now.as_deref().unwrap_or(view);
             if RemovedKeys::of(now).is_of_the_object() {
-                self.change(&patches::removal_patch(now, &RemovedKeys::of(now)))
+                self.change(&removal_patch(now, &RemovedKeys::of(now)))
                     .await?;
             }
         }
         Ok(())
     }
+}
+
+/// Removes everything that machinist owns in one request, including the cordon if it is annotated
+/// as ours.
+fn removal_patch(view: &NodeView, left: &RemovedKeys) -> NodePatch {
+    let mut operations = unchanged(view);
+    for (parent, names) in [
+        ("/metadata/annotations", &left.annotations),
+        ("/metadata/labels", &left.labels),
+    ] {
+        let paths = names.iter().map(|name| pointer(parent, name));
+        operations.extend(paths.map(|path| json!({"op": "remove", "path": path})));
+    }
+    if left.uncordoned {
+        operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
+    }
+    if !left.taints.is_empty() {
+        let ours = |taint: &Taint| patches::is_our_taint(taint) || taints::is_ours(view, taint);
+        let others = view.spec.taints.iter().filter(|taint| !ours(taint));
+        let others: Vec<_> = others.collect();
+        operations.push(match others.is_empty() {
+            true => json!({"op": "remove", "path": "/spec/taints"}),
+            false => json!({"op": "add", "path": "/spec/taints", "value": others}),
+        });
+    }
+    NodePatch::Operations(Value::Array(operations))
 }

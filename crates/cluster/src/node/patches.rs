@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{NodePatch, cleanup::RemovedKeys, taints};
+use super::{
+    NodePatch,
+    json_patch::{pointer, unchanged},
+};
 use machinist_kube_api::{NodeView, Taint, keys};
 
 /// Cordons the node and annotates it as cordoned by machinist, in one request. The request fails if
@@ -27,15 +30,6 @@ pub(super) fn uncordon(view: &NodeView, lift: bool) -> NodePatch {
         operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
     }
     NodePatch::Operations(Value::Array(operations))
-}
-
-/// Operations that fail if the Node changed since it was read: a failed `test` returns 422.
-pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
-    let test = |path: &str, value: &str| json!({"op": "test", "path": path, "value": value});
-    vec![
-        test("/metadata/uid", &view.uid),
-        test("/metadata/resourceVersion", &view.resource_version),
-    ]
 }
 
 /// Sets or removes the label that keeps remediators away, together with the annotation that marks
@@ -100,32 +94,6 @@ pub(super) fn is_our_taint(taint: &Taint) -> bool {
     taint.key == keys::taint::NOT_READY && taint.effect == NO_SCHEDULE
 }
 
-/// Removes everything that machinist owns in one request, including the cordon if it is annotated
-/// as ours.
-pub(super) fn removal_patch(view: &NodeView, left: &RemovedKeys) -> NodePatch {
-    let mut operations = unchanged(view);
-    for (parent, names) in [
-        ("/metadata/annotations", &left.annotations),
-        ("/metadata/labels", &left.labels),
-    ] {
-        let paths = names.iter().map(|name| pointer(parent, name));
-        operations.extend(paths.map(|path| json!({"op": "remove", "path": path})));
-    }
-    if left.uncordoned {
-        operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
-    }
-    if !left.taints.is_empty() {
-        let ours = |taint: &Taint| is_our_taint(taint) || taints::is_ours(view, taint);
-        let others = view.spec.taints.iter().filter(|taint| !ours(taint));
-        let others: Vec<_> = others.collect();
-        operations.push(match others.is_empty() {
-            true => json!({"op": "remove", "path": "/spec/taints"}),
-            false => json!({"op": "add", "path": "/spec/taints", "value": others}),
-        });
-    }
-    NodePatch::Operations(Value::Array(operations))
-}
-
 /// Adds or removes the start-up taint; none if nothing changes. Other taints in the list are kept:
 /// if another client changed the list meanwhile, the request fails.
 pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<NodePatch> {
@@ -175,9 +143,4 @@ pub(super) fn fields(
     }
     metadata.insert("uid".to_owned(), json!(view.uid));
     Some(NodePatch::Fields(json!({"metadata": metadata})))
-}
-
-/// Escapes `~` and `/` in a JSON pointer (RFC 6901).
-pub(super) fn pointer(parent: &str, name: &str) -> String {
-    format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
 }

@@ -47,6 +47,7 @@ fn failure(code: Reason, retryable: bool) -> Option<UpdateFailure> {
         message: "the cause".to_owned(),
         retryable,
         digest: None,
+        refusals: Vec::new(),
     })
 }
 

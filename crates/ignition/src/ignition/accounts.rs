@@ -1,12 +1,11 @@
 //! Parses the Ignition fields of users, except their keys, and of groups.
 
-use super::{
-    super::{
-        Group, PasswordHash, UserAccount,
-        field_reader::{FieldValue, ObjectReader},
-        parser::ParseContext,
-    },
-    IgnitionDialect, VersionedField, is_there,
+use super::super::{
+    Group, PasswordHash, UserAccount,
+    field_reader::{FieldValue, ObjectReader},
+    ignition_dialect::IgnitionDialect,
+    parse_context::ParseContext,
+    versioned_field::{VersionedField, is_there},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 

@@ -3,7 +3,7 @@
 use super::super::{
     content_source::{self, ContentError},
     field_reader::FieldValue,
-    parser::ParseContext,
+    parse_context::ParseContext,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 

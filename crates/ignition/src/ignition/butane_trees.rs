@@ -10,10 +10,10 @@ use super::{
     super::{
         Content, EntryOrigin, LocalEntry, LocalKind,
         field_reader::{FieldValue, ObjectReader},
-        parser::ParseContext,
+        parse_context::ParseContext,
         partial::{FilePart, LinkPart, NodePart, PartialConfig},
     },
-    butane_local, storage,
+    butane_local, target_path,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 
@@ -70,7 +70,7 @@ fn add(
     reading: &mut ParseContext<'_>,
 ) {
     let whole = top.join(&entry.path).map_err(|error| error.to_string());
-    let path = match whole.and_then(storage::allowed) {
+    let path = match whole.and_then(target_path::allowed) {
         Ok(path) => path,
         Err(message) => {
             return field.refuse(&mut reading.problems, Reason::PathInvalid, message, None);

@@ -6,9 +6,11 @@ use super::{
         Content,
         content_source::{self, ContentError},
         field_reader::{FieldValue, ObjectReader},
-        parser::ParseContext,
+        ignition_dialect::IgnitionDialect,
+        parse_context::ParseContext,
+        versioned_field::{VersionedField, refuse_known},
     },
-    IgnitionDialect, VersionedField, butane_local, refuse_known,
+    butane_local,
 };
 use machinist_base::reason::Reason;
 

@@ -1,13 +1,12 @@
 //! Parses the disk layout: field names are checked, and values are stored without interpretation.
 
-use super::{
-    super::{
-        EntryKind,
-        field_reader::{FieldValue, ObjectReader},
-        parser::ParseContext,
-        partial::PartialConfig,
-    },
-    IgnitionDialect, VersionedField, is_there, refuse_known,
+use super::super::{
+    EntryKind,
+    field_reader::{FieldValue, ObjectReader},
+    ignition_dialect::IgnitionDialect,
+    parse_context::ParseContext,
+    partial::PartialConfig,
+    versioned_field::{VersionedField, is_there, refuse_known},
 };
 
 /// A field, and the fields that its object, or each object of its list, may contain; empty if it is

@@ -1,8 +1,7 @@
 //! Parses the modes of files and directories.
 
-use super::{
-    super::{field_reader::ObjectReader, parser::ParseContext},
-    IgnitionDialect,
+use super::super::{
+    field_reader::ObjectReader, ignition_dialect::IgnitionDialect, parse_context::ParseContext,
 };
 use machinist_base::reason::Reason;
 

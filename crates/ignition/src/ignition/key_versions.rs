@@ -1,6 +1,6 @@
 //! Provides the Ignition versions that each key is valid in.
 
-use super::IgnitionDialect;
+use super::super::ignition_dialect::IgnitionDialect;
 
 /// One line for each key: the object it belongs to, the key, and the minor versions of Ignition 2
 /// and 3 that support it. `tests/oracle/ignition` generates it from the types of the Ignition

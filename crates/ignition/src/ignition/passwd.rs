@@ -7,12 +7,13 @@ use super::{
         Group, User, UserAccount,
         account::overlay_user,
         field_reader::{FieldValue, ObjectReader},
-        parser::ParseContext,
+        ignition_dialect::IgnitionDialect,
+        parse_context::{ParseContext, insert},
         partial::PartialConfig,
+        versioned_field::{VersionedField, is_there, refuse_known},
     },
-    IgnitionDialect, VersionedField,
     accounts::{ACCOUNT_FIELDS, read_account, read_group, read_password},
-    butane_local, insert, is_there, refuse_known,
+    butane_local,
 };
 use machinist_base::reason::Reason;
 

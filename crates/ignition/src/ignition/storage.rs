@@ -6,27 +6,15 @@ use super::{
     super::{
         Content, Owner, Refusal,
         field_reader::{FieldValue, ObjectReader},
-        parser::ParseContext,
+        ignition_dialect::IgnitionDialect,
+        parse_context::{ParseContext, insert},
         partial::{FilePart, LinkPart, NodePart, PartialConfig},
+        versioned_field::{VersionedField, is_there},
     },
-    IgnitionDialect, VersionedField, butane_trees, contents, disk_layout, file_mode, insert,
-    is_there,
+    butane_trees, contents, disk_layout, file_mode,
+    target_path::allowed,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
-
-/// Directories that must not be written: their content is created by the kernel or the running system and is lost
-/// at every boot, and machinist's own state must not be a target of its own transactions.
-const FORBIDDEN_DIRS: [(&str, &str); 6] = [
-    ("/proc", "its contents are created by the kernel"),
-    ("/sys", "its contents are created by the kernel"),
-    ("/dev", "its contents are created by udev"),
-    ("/run", "it is emptied at boot"),
-    ("/var/run", "it is /run, which is emptied at boot"),
-    ("/var/lib/machinist", "it contains machinist's own state"),
-];
-
-/// The name of the staging directory on each mount.
-const STAGING_DIR_NAME: &str = ".machinist";
 
 pub(super) fn read(
     mut storage: ObjectReader<'_>,
@@ -223,31 +211,6 @@ fn read_path(object: &mut ObjectReader<'_>, reading: &mut ParseContext<'_>) -> O
             field.refuse(&mut reading.problems, Reason::PathInvalid, message, None);
             None
         }
-    }
-}
-
-/// Why this path must not be written; none if it may.
-pub fn place_fault(path: &AbsPath) -> Option<String> {
-    allowed(path.clone()).err()
-}
-
-/// The path if it may be written, otherwise the reason.
-pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
-    if path == AbsPath::root() {
-        return Err("/ itself cannot be an entry".to_owned());
-    }
-    if path.components().any(|part| part == STAGING_DIR_NAME) {
-        return Err(format!(
-            "{path}: {STAGING_DIR_NAME} is reserved for machinist's staging directory"
-        ));
-    }
-    let below = |above: &str| {
-        let rest = path.as_str().strip_prefix(above);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    match FORBIDDEN_DIRS.iter().find(|(above, _)| below(above)) {
-        Some((above, why)) => Err(format!("{path} is below {above}: {why}")),
-        None => Ok(path),
     }
 }
 

@@ -4,10 +4,12 @@ use super::{
     super::{
         UnitFile, UnitName,
         field_reader::{FieldValue, ObjectReader},
-        parser::ParseContext,
+        ignition_dialect::IgnitionDialect,
+        parse_context::{ParseContext, insert},
         partial::{PartialConfig, UnitPart},
+        versioned_field::{VersionedField, is_there},
     },
-    IgnitionDialect, VersionedField, butane_local, insert, is_there,
+    butane_local,
 };
 use machinist_base::reason::Reason;
 

@@ -12,21 +12,20 @@ use machinist_base::reason::Reason;
 fn status() -> Status {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let mut status = Status::starting("/", Mode::Machine, now);
-    status.gates = GateName::ALL
-        .into_iter()
-        .map(|name| Gate {
-            name: name.into(),
-            open: name != GateName::DiskSpace,
-            effect: name.default_effect(),
-            since: now,
-            reason: Reason::Ok,
-            message: String::new(),
-        })
-        .collect();
+    let gate = |name: GateName| Gate {
+        name: name.into(),
+        open: name != GateName::DiskSpace,
+        effect: name.default_effect(),
+        since: now,
+        reason: Reason::Ok,
+        message: String::new(),
+    };
+    status.gates = GateName::ALL.into_iter().map(gate).collect();
     status.failure = Some(FailureStatus {
         code: Reason::JobFailed,
         message: String::new(),
         retryable: true,
+        refusals: Vec::new(),
     });
     status.blockers = vec![Blocker {
         kind: "Pod".to_owned(),

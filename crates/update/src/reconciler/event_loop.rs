@@ -146,6 +146,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             message: crate::bounded(message),
             retryable,
             digest,
+            refusals: Vec::new(),
         });
         self.progress.add_failure();
     }

@@ -195,6 +195,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             message,
             retryable: true,
             digest: None,
+            refusals: Vec::new(),
         });
         self.publish();
         self.save().await

@@ -112,7 +112,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .map_or(Reason::ConfigRefused, |refusal| refusal.reason);
         self.plan.discard();
         let transient = refusals.iter().all(|refusal| is_transient(refusal.reason));
+        let listed = crate::bounded_refusals(&refusals);
         self.record_failure(&PlanRefusedError(refusals), code, transient);
+        if let Some(failure) = &mut self.journal.failure {
+            failure.refusals = listed;
+        }
         self.link_failure(digest);
         let reboot_pending = !self.journal.transactions.is_empty();
         match transient && !reboot_pending {

@@ -275,6 +275,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             message,
             retryable: true,
             digest: None,
+            refusals: Vec::new(),
         });
         self.publish();
     }

@@ -101,6 +101,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             message: "the config was withdrawn before it was applied".to_owned(),
             retryable: false,
             digest: None,
+            refusals: Vec::new(),
         };
         if self.is_base_desired() {
             withdrawn()

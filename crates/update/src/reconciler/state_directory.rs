@@ -166,6 +166,7 @@ impl StateError {
             message: crate::bounded(message),
             retryable: !matches!(code, Reason::JournalUnreadable | Reason::JournalTooNew),
             digest: None,
+            refusals: Vec::new(),
         };
         Self { failure, unknown }
     }

@@ -102,6 +102,7 @@ impl UpdateReport {
                 ),
                 retryable: false,
                 digest: None,
+                refusals: crate::bounded_refusals(&self.refused),
             })
         };
         self.failure.clone().or_else(refused)

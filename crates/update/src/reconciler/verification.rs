@@ -70,6 +70,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             message,
             retryable: true,
             digest: None,
+            refusals: Vec::new(),
         });
         PhaseEvent::RebootDue
     }

@@ -25,8 +25,8 @@ use machinist_rootfs::{FileLock, Root, RootError};
 pub const MAX_JOURNAL_BYTES: u64 = 64 << 20;
 
 /// Maximum growth of a transaction's record from its commit to the end of its undo: failure reasons of bounded
-/// length, phases, boots. This is twice the maximum seen in tests.
-const MAX_RECORD_GROWTH_BYTES: u64 = 16 << 10;
+/// length, phases, boots: twice the maximum seen in tests, and two lists of refusals of the maximum size.
+const MAX_RECORD_GROWTH_BYTES: u64 = 32 << 10;
 /// Maximum growth per action: the boot and the invocation ID at its start.
 const MAX_ACTION_GROWTH_BYTES: u64 = 512;
 /// Number of attempts of a reader without the lock, which may read a journal while it is being overwritten.

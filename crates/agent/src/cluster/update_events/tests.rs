@@ -45,6 +45,7 @@ fn each_step_is_told_once_and_a_report_that_says_the_same_tells_nothing() {
             message: "no room".to_owned(),
             retryable: false,
             digest: None,
+            refusals: Vec::new(),
         }),
         ..at(Phase::Idle)
     };

@@ -5,13 +5,14 @@ use std::{collections::BTreeSet, rc::Rc};
 
 use serde::{
     de::{
-        DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+        DeserializeSeed, Deserializer, Error as _, IntoDeserializer, MapAccess, SeqAccess, Visitor,
         value::{Error, StrDeserializer},
     },
     forward_to_deserialize_any,
 };
 
-use super::{YamlEntry, YamlNode, YamlValue, scalar::ScalarType};
+use super::{YamlEntry, YamlKey, YamlNode, YamlValue, scalar::ScalarType};
+use machinist_yaml::Location;
 
 pub(super) struct Decoder<'n>(pub(super) &'n YamlNode);
 
@@ -23,7 +24,10 @@ impl Decoder<'_> {
             YamlValue::List(_) => "a list".to_owned(),
             YamlValue::Map(_) => "a map".to_owned(),
         };
-        at(self.0, &format!("{found} found where {wanted} is expected"))
+        at(
+            self.0.place,
+            &format!("{found} found where {wanted} is expected"),
+        )
     }
 
     fn integer<T: TryFrom<i128>>(&self) -> Result<T, Error> {
@@ -36,16 +40,16 @@ impl Decoder<'_> {
     }
 }
 
-fn at(node: &YamlNode, message: &str) -> Error {
-    Error::custom(format!("line {}: {message}", node.line))
+fn at(place: Location, message: &str) -> Error {
+    Error::custom(format!("line {}: {message}", place.line))
 }
 
 fn is_null(node: &YamlNode) -> bool {
     matches!(&node.value, YamlValue::Scalar(scalar) if scalar.meaning == ScalarType::Null)
 }
 
-/// The fields of a map, each with its key node; fields that `<<` merges in come last.
-type MapFields<'n> = Vec<(&'n YamlNode, &'n str, &'n YamlNode)>;
+/// The fields of a map, each with its key; fields that `<<` merges in come last.
+type MapFields<'n> = Vec<(&'n YamlKey, &'n YamlNode)>;
 
 /// Adds the fields of `map` that are not in `seen`.
 fn collect<'n>(
@@ -55,20 +59,17 @@ fn collect<'n>(
 ) -> Result<(), Error> {
     let mut merged = None;
     for (key, value) in map {
-        let YamlValue::Scalar(name) = &key.value else {
-            return Err(at(key, "a key must be a scalar, not a list or a map"));
-        };
-        match name.meaning {
+        match key.scalar.meaning {
             ScalarType::Merge => merged = Some(value),
             ScalarType::Null => {}
-            _ if seen.insert(&name.text) => fields.push((key, &name.text, value)),
+            _ if seen.insert(&key.scalar.text) => fields.push((key, value)),
             _ => {}
         }
     }
     let Some(merged) = merged else {
         return Ok(());
     };
-    let no_map = || at(merged, "merge key << requires a map");
+    let no_map = || at(merged.place, "merge key << requires a map");
     match &merged.value {
         YamlValue::Map(map) => collect(map, seen, fields),
         YamlValue::List(maps) => maps.iter().try_for_each(|one| match &one.value {
@@ -148,7 +149,7 @@ impl<'n> Deserializer<'n> for Decoder<'n> {
     ) -> Result<V::Value, Error> {
         let mut fields = self.fields()?;
         // An unknown field is kept even if it is null, so that it is refused.
-        fields.retain(|(_, name, value)| !is_null(value) || !known.contains(name));
+        fields.retain(|(key, value)| !is_null(value) || !known.contains(&key.scalar.text.as_str()));
         visitor.visit_map(MapEntries::of(fields))
     }
 
@@ -174,7 +175,7 @@ impl<'n> SeqAccess<'n> for ListItems<'n> {
 }
 
 struct MapEntries<'n> {
-    fields: std::vec::IntoIter<(&'n YamlNode, &'n str, &'n YamlNode)>,
+    fields: std::vec::IntoIter<(&'n YamlKey, &'n YamlNode)>,
     value: Option<&'n YamlNode>,
 }
 
@@ -194,13 +195,15 @@ impl<'n> MapAccess<'n> for MapEntries<'n> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Error> {
-        let Some((key, name, value)) = self.fields.next() else {
+        let Some((key, value)) = self.fields.next() else {
             return Ok(None);
         };
         self.value = Some(value);
-        let name: StrDeserializer<'_, Error> = serde::de::IntoDeserializer::into_deserializer(name);
+        let name: StrDeserializer<'_, Error> = key.scalar.text.as_str().into_deserializer();
         let known = seed.deserialize(name);
-        known.map(Some).map_err(|error| at(key, &error.to_string()))
+        known
+            .map(Some)
+            .map_err(|error| at(key.place, &error.to_string()))
     }
 
     fn next_value_seed<S: DeserializeSeed<'n>>(&mut self, seed: S) -> Result<S::Value, Error> {

@@ -21,7 +21,7 @@ impl<'t> DialectChecker<'t> {
     }
 
     /// Refuses an event that the library would refuse. `is_key` is set for the key of a map.
-    pub(super) fn check(
+    pub(super) fn check_event(
         &mut self,
         event: &Event<'_>,
         span: &Span,

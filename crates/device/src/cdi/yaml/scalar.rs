@@ -2,7 +2,7 @@
 //! words for true and false.
 
 /// A scalar with its original spelling, which text fields keep.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct YamlScalar {
     pub(super) text: String,
     pub(super) meaning: ScalarType,
@@ -17,6 +17,12 @@ pub(super) enum ScalarType {
     /// `<<`, which merges another map into this one.
     Merge,
     Text,
+}
+
+impl AsRef<str> for YamlScalar {
+    fn as_ref(&self) -> &str {
+        &self.text
+    }
 }
 
 impl YamlScalar {

@@ -1,0 +1,234 @@
+//! Lists objects of one kind and watches them, again and again.
+//!
+//! kube's watcher is not used: it restarts a closed watch without a pause, waits five minutes for a
+//! silent server, and keeps the client it was created with even after the credentials change.
+
+use std::{fmt::Debug, pin::pin, time::Duration};
+
+use futures_util::StreamExt;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Cluster, ClusterError, ClusterErrorKind};
+use machinist_base::backoff::{Backoff, jitter};
+
+/// Backoff while the server is unreachable.
+const WATCH_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// Server-side watch timeout in seconds. The last quarter is random, so that agents that started
+/// together do not reconnect together.
+const WATCH_MAX_SECS: u32 = 280;
+
+/// A healthy server sends a bookmark about once a minute even without changes; a watch that is
+/// silent for longer than this is considered broken.
+const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// Minimum time per watch attempt, for a server that closes every watch immediately.
+const MIN_WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a watch reports about one object.
+pub(crate) enum WatchChange<K> {
+    /// It was created or changed.
+    Applied(K),
+    /// It was deleted.
+    Deleted(K),
+    /// Nothing changed; the server is alive.
+    Bookmark,
+}
+
+/// The kind, with the group and version at which it is served.
+type Kind<W> = <<W as WatchHandler>::Object as Resource>::DynamicType;
+
+/// The objects that are watched, and what their changes cause.
+pub(crate) trait WatchHandler: Send + Sync {
+    /// The type of the objects.
+    type Object: Resource<DynamicType: Send + Sync> + Clone + Debug + DeserializeOwned + Send;
+
+    /// Whether a watch continues where the last one ended; otherwise each one begins with a list.
+    const RESUMES: bool;
+
+    fn cluster(&self) -> &Cluster;
+
+    /// The objects in messages.
+    fn object(&self) -> String;
+
+    /// The field selector of the objects.
+    fn selector(&self) -> String;
+
+    /// Waits until the objects are needed, and returns their kind.
+    async fn kind(&mut self) -> Result<Kind<Self>, ClusterError>;
+
+    /// All objects, from a list.
+    async fn listed(&mut self, objects: Vec<Self::Object>) -> Result<(), ClusterError>;
+
+    /// The server has accepted the watch.
+    fn opened(&mut self);
+
+    fn changed(&mut self, change: WatchChange<Self::Object>);
+
+    /// Waits until there is work besides the changes. Must be cancel-safe.
+    async fn work_due(&mut self) {
+        std::future::pending().await
+    }
+
+    /// Does that work. A failure ends the watch.
+    async fn work(&mut self) -> Result<(), ClusterError> {
+        Ok(())
+    }
+
+    /// Reports a failure, `first` after a success, and returns the wait after it, which is `wait`
+    /// if there is no reason for another one.
+    fn failed(&mut self, error: &ClusterError, first: bool, wait: Duration) -> Duration;
+}
+
+/// Lists and watches until `stop`.
+pub(crate) async fn run<W: WatchHandler>(mut handler: W, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        // Cancel-safe: the next start lists again, and completes unfinished writes.
+        () = repeat(&mut handler) => {}
+    }
+}
+
+async fn repeat<W: WatchHandler>(handler: &mut W) {
+    // Resource version to resume from; none to list first.
+    let mut version = None;
+    let mut failures = 0;
+    loop {
+        let kind = handler.kind().await;
+        let began = Instant::now();
+        let turned = match kind {
+            Ok(kind) => turn(handler, &kind, &mut version).await,
+            Err(error) => Err(error),
+        };
+        let wait = match turned {
+            Ok(()) => {
+                failures = 0;
+                MIN_WATCH_INTERVAL.saturating_sub(began.elapsed())
+            }
+            Err(error) => {
+                if failures > 0 {
+                    // More than one connection was lost: the server behind this address may have
+                    // been restored from a backup, so list again.
+                    version = None;
+                }
+                let wait = WATCH_BACKOFF.wait(failures, jitter());
+                let wait = handler.failed(&error, failures == 0, wait);
+                failures = failures.saturating_add(1);
+                wait.max(error.retry_after().unwrap_or_default())
+            }
+        };
+        sleep(wait).await;
+    }
+}
+
+/// Lists if needed, then watches until the watch ends.
+async fn turn<W: WatchHandler>(
+    handler: &mut W,
+    kind: &Kind<W>,
+    version: &mut Option<String>,
+) -> Result<(), ClusterError> {
+    let from = match version {
+        Some(from) => from.clone(),
+        None => list(handler, kind).await?,
+    };
+    *version = Some(from.clone());
+    let ended = watch(handler, kind, &from, version).await;
+    let has_expired = ended.as_ref().is_err_and(ClusterError::is_expired);
+    if has_expired || !W::RESUMES {
+        *version = None;
+    }
+    match has_expired {
+        true => Ok(()),
+        false => ended,
+    }
+}
+
+/// A consistent list, although one from the server's watch cache would be cheaper: a stale cache
+/// could show an earlier desired config and make the agent roll back a running update.
+async fn list<W: WatchHandler>(handler: &mut W, kind: &Kind<W>) -> Result<String, ClusterError> {
+    let params = &ListParams::default().fields(&handler.selector());
+    let list = |client| async move { Api::<W::Object>::all_with(client, kind).list(params).await };
+    let request = handler.cluster().request("list", handler.object(), list);
+    let found = request.await?;
+    handler.listed(found.items).await?;
+    Ok(found.metadata.resource_version.unwrap_or_default())
+}
+
+async fn watch<W: WatchHandler>(
+    handler: &mut W,
+    kind: &Kind<W>,
+    from: &str,
+    version: &mut Option<String>,
+) -> Result<(), ClusterError> {
+    let seconds = WATCH_MAX_SECS - WATCH_MAX_SECS / 4;
+    // At most a quarter of a small number.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let drawn = (f64::from(WATCH_MAX_SECS / 4) * jitter()) as u32;
+    let params = &WatchParams::default()
+        .fields(&handler.selector())
+        .timeout(seconds + drawn);
+    let watch = |client| async move {
+        let objects = Api::<W::Object>::all_with(client, kind);
+        objects.watch(params, from).await
+    };
+    let request = handler.cluster().request("watch", handler.object(), watch);
+    let mut events = pin!(request.await?);
+    handler.opened();
+    let mut observed_at = Instant::now();
+    loop {
+        tokio::select! {
+            // Cancel-safe: an event that has not arrived whole stays in the stream.
+            event = timeout_at(observed_at + WATCH_IDLE_TIMEOUT, events.next()) => {
+                let Ok(Some(event)) = event else {
+                    return Ok(());
+                };
+                observed_at = Instant::now();
+                let event = event.map_err(|error| broken(handler, ClusterErrorKind::of(error)))?;
+                *version = observe(handler, event)?;
+            }
+            // Cancel-safe by its contract.
+            () = handler.work_due() => handler.work().await?,
+        }
+    }
+}
+
+/// Hands over a watch event and returns the resource version to resume from.
+fn observe<W: WatchHandler>(
+    handler: &mut W,
+    event: WatchEvent<W::Object>,
+) -> Result<Option<String>, ClusterError> {
+    let version = match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            let version = object.resource_version();
+            handler.changed(WatchChange::Applied(object));
+            version
+        }
+        WatchEvent::Deleted(object) => {
+            let version = object.resource_version();
+            handler.changed(WatchChange::Deleted(object));
+            version
+        }
+        WatchEvent::Bookmark(bookmark) => {
+            handler.changed(WatchChange::Bookmark);
+            Some(bookmark.metadata.resource_version)
+        }
+        WatchEvent::Error(status) => {
+            return Err(broken(handler, ClusterErrorKind::Answered(status)));
+        }
+    };
+    Ok(version.filter(|version| !version.is_empty()))
+}
+
+fn broken<W: WatchHandler>(handler: &W, why: ClusterErrorKind) -> ClusterError {
+    ClusterError {
+        act: "watch",
+        object: handler.object(),
+        why,
+    }
+}
