@@ -142,7 +142,7 @@ impl<'a, P: PodApi> DrainTask<'a, P> {
             let wall = self.drain.clock.now();
             self.queue.stop_waiting(options, spent, forced, wall);
             while !self.is_at_request_limit() {
-                let Some(request) = self.queue.next(options, spent, forced, now) else {
+                let Some(request) = self.queue.start_next(options, spent, forced, now) else {
                     break;
                 };
                 self.reports.record_change();
@@ -184,7 +184,7 @@ impl<'a, P: PodApi> DrainTask<'a, P> {
         if self.may_evict() {
             let force = options.limits.next(self.api.spent(now));
             earlier(force.map(|left| now + left));
-            for wake in self.queue.wake(options, self.drain.clock.now()) {
+            for wake in self.queue.wakes(options, self.drain.clock.now()) {
                 match wake {
                     // A response frees a slot, and is waited for anyway.
                     NextWake::At(_) if self.is_at_request_limit() => {}

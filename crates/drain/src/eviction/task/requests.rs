@@ -25,7 +25,7 @@ impl<P: PodApi> DrainTask<'_, P> {
         };
         if request.forced {
             let pod = &request.pod;
-            let budget_note = if request.kept {
+            let budget_note = if request.blocked_by_budget {
                 " despite its PodDisruptionBudget"
             } else {
                 ""
@@ -49,7 +49,7 @@ impl<P: PodApi> DrainTask<'_, P> {
         let drain = self.drain;
         let (pods, node) = (Arc::clone(&drain.pods), drain.node.clone());
         let (rules, clock) = (drain.options.rules.clone(), drain.clock.clone());
-        let sets = self.queue.sets();
+        let sets = self.queue.daemon_sets();
         self.survey.record_start(now);
         self.reads.spawn(async move {
             let review = survey(pods.as_ref(), &node, &rules, sets, &clock);

@@ -123,7 +123,8 @@ impl<P: PodApi> DrainTask<'_, P> {
                 // If they cannot be read, the message of the refusal is reported.
                 if let Ok(budgets) = budgets {
                     self.reports.record_change();
-                    self.queue.read(&namespace, budgets, self.drain.clock.now());
+                    self.queue
+                        .replace_budgets(&namespace, budgets, self.drain.clock.now());
                 }
                 Ok(())
             }
