@@ -15,6 +15,7 @@ mod path_check;
 mod path_probe;
 mod scan;
 mod task;
+mod watch_target;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -25,11 +26,12 @@ pub use self::{
     checkpoint::boot_id,
     config_files::{is_declaration, read_files},
     declaration_allocator::DeclarationAllocator,
-    dir_watch::{DirWatch, WatchDepth, changed_or_timeout, watch_for},
+    dir_watch::{DirWatch, changed_or_timeout},
     dry_scan::{check, list, rivals, text_of},
     path_check::{PathCheckError, PathChecker},
     path_probe::{MountPrefixes, PathObject, handed_out, is_stable_name},
     scan::{UnitStates, follow},
+    watch_target::{WatchDepth, watch_for},
 };
 use super::{
     Allowances,

@@ -7,18 +7,9 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 
-use super::scan;
+use super::watch_target::WatchDepth;
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_rootfs::{Root, RootError, Watch, WatchEvent, WatchId, WatchKind};
-
-/// The events that are watched in a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchDepth {
-    /// Names that are created, deleted or renamed.
-    Names,
-    /// Names, and writes to the files as well.
-    Content,
-}
 
 /// The changes in watched directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,18 +152,6 @@ fn kind_of(events: &[WatchEvent]) -> DirChange {
         };
     }
     DirChange::Gone(gone)
-}
-
-/// The watch for a directory of declarations: its names and content; while it does not exist, the
-/// names in its nearest existing ancestor.
-pub fn watch_for(root: &Root, dir: &AbsPath) -> (AbsPath, WatchDepth) {
-    let nearest = scan::nearest_dir(root, dir);
-    let depth = if nearest == *dir {
-        WatchDepth::Content
-    } else {
-        WatchDepth::Names
-    };
-    (nearest, depth)
 }
 
 #[cfg(test)]

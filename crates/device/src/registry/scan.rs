@@ -7,7 +7,7 @@ mod sysfs;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::{cdi_specs::CdiSpecs, match_devices::DeviceFinder, sysfs::Sysfs};
-use super::dir_watch::WatchDepth;
+use super::watch_target::WatchDepth;
 use crate::{
     Refusal,
     declaration::{Declaration, DeviceSelector},
@@ -23,13 +23,6 @@ const MAX_ATTRIBUTE_BYTES: u64 = 4096;
 
 /// The state of systemd units: whether each is active. The state of other units is not known yet.
 pub type UnitStates = BTreeMap<String, bool>;
-
-/// The nearest directory at or above `path` that exists.
-pub(super) fn nearest_dir(root: &Root, path: &AbsPath) -> AbsPath {
-    let mut all = std::iter::once(path.clone()).chain(path.ancestors());
-    all.find(|dir| root.is_dir(dir).unwrap_or(false))
-        .unwrap_or_else(AbsPath::root)
-}
 
 /// The result of a scan.
 #[derive(Debug, Default)]

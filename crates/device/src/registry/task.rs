@@ -19,8 +19,9 @@ use super::{
     change_log::ChangeLogger,
     checkpoint::{self, CheckpointWriter},
     config_files, declaration_dirs,
-    dir_watch::{DirChange, DirWatch, watch_for},
+    dir_watch::{DirChange, DirWatch},
     scan::{self, Scan, UnitStates},
+    watch_target::watch_for,
 };
 use crate::{
     declaration::{Declaration, HealthProbe},

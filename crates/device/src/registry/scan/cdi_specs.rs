@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{follow, names, nearest_dir};
+use super::{follow, names};
 use crate::{
     Refusal,
     cdi::{self, CdiFile, SPEC_DIRS},
     dra::cdi_edits::uid_of,
-    registry::{config_files::owner_fault, dir_watch::WatchDepth},
+    registry::{
+        config_files::owner_fault,
+        watch_target::{WatchDepth, nearest_dir},
+    },
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_rootfs::{FileKind, Root, RootError};

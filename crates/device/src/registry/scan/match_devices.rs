@@ -5,16 +5,14 @@ mod match_hardware;
 
 use std::collections::BTreeMap;
 
-use super::{
-    CdiSpecs, Scanner, Sysfs, UnitStates, attribute, follow, is_device, names, nearest_dir,
-};
+use super::{CdiSpecs, Scanner, Sysfs, UnitStates, attribute, follow, is_device, names};
 use crate::{
     Refusal,
     declaration::{Declaration, DeviceSelector, GroupBy, HealthProbe},
     discovery::{DiscoveredDevice, Discovery, MAX_DEVICES, is_companion},
     glob::Glob,
     inventory::{DeviceNode, Resource},
-    registry::dir_watch::WatchDepth,
+    registry::watch_target::{WatchDepth, nearest_dir},
     resource_name::device_id,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason, text::is_misleading};

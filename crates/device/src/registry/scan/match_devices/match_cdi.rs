@@ -8,8 +8,8 @@ use crate::{
     inventory::DeviceSpec,
     mount_allowlist::MAX_ENTRIES,
     registry::{
-        dir_watch::WatchDepth,
-        scan::{CdiSpecs, follow, nearest_dir},
+        scan::{CdiSpecs, follow},
+        watch_target::{WatchDepth, nearest_dir},
     },
     resource_name::device_id,
     template::Template,
