@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{claim_preparation::PrepareError, claim_store::blocking};
+use super::{claim_store::blocking, prepare_error::PrepareError};
 use machinist_base::abs_path::AbsPath;
 use machinist_device::{
     allocation::ContainerAllocation,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::claim_task::{ClaimCommand, KubeletCall};
+use super::kubelet_call::{ClaimCommand, KubeletCall};
 use machinist_base::error_chain::chain;
 use machinist_device::dra::{
     claim::ClaimName,

@@ -9,66 +9,21 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    claim_allocation::ClaimAllocator, claim_files::CheckpointError, claim_gc::ClaimGc,
-    claim_store::ClaimStore,
+    claim_allocation::ClaimAllocator, claim_gc::ClaimGc, claim_store::ClaimStore,
+    prepare_error::PrepareError,
 };
 use machinist_base::error_chain::chain;
 use machinist_device::{
     Inventory,
-    allocator::AllocateError,
     dra::{
         claim::{ClaimName, ResourceClaim},
         claim_checkpoint::{self, ClaimCheckpoint, ClaimError, PreparedDevice, SelectedDevice},
-        traits::DraCallError,
     },
     holders::DeviceHolders,
 };
 
 /// How long to wait for the kubelet's pod resources; it answers within milliseconds or not at all.
 const POD_RESOURCES_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why a claim is not prepared.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PrepareError {
-    #[error(transparent)]
-    Refused(Box<ClaimError>),
-    #[error("failed to get claim {0}")]
-    Ask(Box<ClaimName>, #[source] DraCallError),
-    #[error("claim {0} was not prepared in time; retrying")]
-    TooLate(ClaimName),
-    #[error("claim {0} was unprepared, or the agent is stopping, before it was prepared")]
-    Over(ClaimName),
-    #[error("claim {claim}, request {request}: retrying")]
-    Answer {
-        claim: Box<ClaimName>,
-        request: String,
-        #[source]
-        source: AllocateError,
-    },
-    #[error("claim {claim}, request {request}: {why}")]
-    Cannot {
-        claim: Box<ClaimName>,
-        request: String,
-        why: &'static str,
-    },
-    #[error("claim {claim}: failed to look up host device node {node}; retrying")]
-    Node {
-        claim: Box<ClaimName>,
-        node: String,
-        #[source]
-        source: Box<machinist_rootfs::RootError>,
-    },
-    #[error("claim {claim}: host device node {node} does not exist; retrying")]
-    Gone { claim: Box<ClaimName>, node: String },
-    #[error("failed to save the claim checkpoint; retrying")]
-    Book(#[from] CheckpointError),
-}
-
-impl From<ClaimError> for PrepareError {
-    fn from(refused: ClaimError) -> Self {
-        Self::Refused(Box::new(refused))
-    }
-}
 
 /// Prepares claims concurrently, so that a slow source delays no other claim. Cheap to clone.
 #[derive(Clone, Debug)]

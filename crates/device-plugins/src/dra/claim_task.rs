@@ -5,13 +5,17 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{DriverState, claim_preparation::ClaimPreparer, claim_store::ClaimStore};
-use crate::kubelet::InFlightGuard;
+use super::{
+    DriverState,
+    claim_preparation::ClaimPreparer,
+    claim_store::ClaimStore,
+    kubelet_call::{ClaimCommand, ClaimResult, KubeletCall},
+};
 use machinist_base::{
     backoff::{Backoff, jitter},
     error_chain::chain,
@@ -21,50 +25,13 @@ use machinist_device::{
     Inventory,
     dra::{
         claim::ClaimName,
-        claim_checkpoint::PreparedDevice,
         pool::Pool,
         traits::{DesiredPool, PublishedPool},
     },
 };
 
-/// The kubelet waits 45 s for an answer and ignores a later one.
-pub(super) const KUBELET_CALL_TIMEOUT: Duration = Duration::from_secs(40);
 /// Retry of a failed checkpoint write; a full disk has to be cleared by an operator.
 const WRITE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-
-/// The result for one claim; the error is a sentence.
-pub(super) type ClaimResult<T> = Result<T, String>;
-
-/// A request to the task.
-#[derive(Debug)]
-pub(super) enum ClaimCommand {
-    /// Prepare a claim; it counts as in progress until the last value is dropped.
-    Prepare(
-        ClaimName,
-        oneshot::Sender<ClaimResult<Vec<PreparedDevice>>>,
-        InFlightGuard,
-    ),
-    /// Unprepare it.
-    Unprepare(ClaimName, oneshot::Sender<ClaimResult<()>>),
-    /// Unprepare a claim that the cluster no longer has and whose devices no container has.
-    Forget(ClaimName),
-}
-
-/// A request and the time after which its caller no longer waits.
-#[derive(Debug)]
-pub(super) struct KubeletCall {
-    pub(super) task: ClaimCommand,
-    pub(super) until: Instant,
-}
-
-impl KubeletCall {
-    pub(super) fn new(task: ClaimCommand) -> Self {
-        Self {
-            task,
-            until: Instant::now() + KUBELET_CALL_TIMEOUT,
-        }
-    }
-}
 
 /// The task's inputs from the rest of the agent.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status};
 
 use super::{
     api::{health as health_api, v1, v1beta1},
-    claim_task::{ClaimCommand, ClaimResult, KubeletCall},
     device_health,
+    kubelet_call::{ClaimCommand, ClaimResult, KubeletCall},
 };
 use crate::kubelet::InFlightAllocations;
 use machinist_base::shutdown::Tasks;

@@ -17,6 +17,8 @@ mod claim_store;
 mod claim_task;
 mod device_health;
 mod grpc;
+mod kubelet_call;
+mod prepare_error;
 mod sockets;
 mod spec_refresh;
 mod status;

@@ -14,8 +14,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    claim_allocation::ClaimAllocator, claim_files::CheckpointError,
-    claim_preparation::PrepareError, claim_store::ClaimStore,
+    claim_allocation::ClaimAllocator, claim_files::CheckpointError, claim_store::ClaimStore,
+    prepare_error::PrepareError,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_device::{

@@ -11,6 +11,7 @@ pub mod api;
 mod device_plugin;
 pub mod limited_incoming;
 mod list_and_watch;
+mod plugin_deps;
 mod plugin_dir;
 mod plugin_server;
 pub mod plugin_watcher_info;

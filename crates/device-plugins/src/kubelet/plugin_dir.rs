@@ -19,8 +19,9 @@ use self::{
 };
 use super::{
     RegistrationMode,
+    plugin_deps::{KubeletRun, PluginDeps},
     plugin_watcher_info::PLUGINS_REGISTRY_DIR,
-    resource_registration::{KubeletRun, PluginDeps, ResourceTask},
+    resource_registration::ResourceTask,
     socket_names::{DEVICE_PLUGIN_DIR, KUBELET_SOCKET, is_found, is_ours},
     status::KubeletStatusWriter,
 };

@@ -12,8 +12,8 @@ use super::{
     },
     device_plugin::{DevicePluginService, MAX_REQUEST_BYTES, Streams, options},
     limited_incoming::{connections, incoming_limited},
+    plugin_deps::PluginDeps,
     plugin_watcher_info::{PLUGINS_REGISTRY_DIR, registrar},
-    resource_registration::PluginDeps,
     socket_names::{found_path, socket_path},
 };
 use machinist_base::abs_path::{AbsPath, BadPath};

@@ -2,23 +2,19 @@
 
 use std::{error::Error as _, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{Notify, watch},
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 
 use super::{
     RegistrationMode,
     api::v1beta1 as api,
     device_plugin::options,
+    plugin_deps::{KubeletRun, PluginDeps},
     plugin_server::{PluginServeError, PluginServer},
-    status::KubeletStatusWriter,
 };
-use machinist_base::{error_chain::chain, rate_limit::RateLimiter, shutdown::Tasks};
-use machinist_device::{Inventory, ResourceName, allocator::Allocators};
-use machinist_rootfs::Root;
+use machinist_base::{error_chain::chain, rate_limit::RateLimiter};
+use machinist_device::{Inventory, ResourceName};
 
 /// The kubelet opens the stream from a separate task right after its answer to `Register`.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,19 +26,6 @@ const MIN_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// How long the kubelet has to read the emptied list before the stream ends.
 const WITHDRAWAL_GRACE: Duration = Duration::from_secs(1);
-
-/// One run of the kubelet, as far as it can be observed.
-#[derive(Clone, Debug)]
-pub(super) struct KubeletRun {
-    /// Incremented with every new socket.
-    pub(super) life: u64,
-    /// Incremented when our sockets vanished although the kubelet still runs.
-    pub(super) repair: u64,
-    /// Connected to the kubelet's socket; shared by all resources.
-    pub(super) channel: Channel,
-    /// When its socket was noticed.
-    pub(super) noticed: Instant,
-}
 
 /// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
@@ -64,20 +47,6 @@ pub(super) enum RegisterError {
     NoStream { resource: ResourceName },
     #[error("the kubelet's plugin watcher did not find {resource}")]
     Unfound { resource: ResourceName },
-}
-
-/// Shared by all resources.
-#[derive(Clone, Debug)]
-pub(super) struct PluginDeps {
-    pub(super) root: Root,
-    pub(super) inventory: watch::Receiver<Arc<Inventory>>,
-    pub(super) answerers: Allocators,
-    pub(super) registering: RegistrationMode,
-    pub(super) kubelet: watch::Receiver<Option<KubeletRun>>,
-    /// Triggers a check whether the kubelet still answers.
-    pub(super) doubt: Arc<Notify>,
-    pub(super) board: KubeletStatusWriter,
-    pub(super) tasks: Tasks,
 }
 
 /// The task of one resource.

@@ -13,8 +13,9 @@ use tokio::{
 };
 
 use super::{
+    plugin_deps::KubeletRun,
     plugin_server::PluginServer,
-    resource_registration::{KubeletRun, RegisterError, ResourceTask, ServerExit},
+    resource_registration::{RegisterError, ResourceTask, ServerExit},
 };
 
 /// The watcher polls once a second, and a kubelet that has just begun to serve needs some seconds

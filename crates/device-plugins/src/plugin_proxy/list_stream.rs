@@ -11,7 +11,7 @@ use super::{
     device_list::PluginDeviceList,
     list_codec::{DecodeTurn, ListStream},
     plugin_client::{PluginConnection, words},
-    vendor_task::PluginTaskEvent,
+    task_events::PluginTaskEvent,
 };
 use machinist_device::ResourceName;
 

@@ -17,6 +17,7 @@ mod plugin_problems;
 mod plugin_routes;
 mod registration;
 mod resource_instances;
+mod task_events;
 mod vendor_directory;
 mod vendor_task;
 

@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, transport::server::UdsConnectInfo};
 use super::{
     Vendor,
     plugin_client::{self, PluginConnection},
-    vendor_task::PluginTaskEvent,
+    task_events::PluginTaskEvent,
 };
 use crate::kubelet::api::v1beta1::{self as api, registration_server::Registration};
 use machinist_base::{abs_path::AbsPath, error_chain::chain, rate_limit::RateLimiter};

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{
     net::UnixListener,
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     time::{Instant, sleep},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -25,6 +25,7 @@ use super::{
     plugin_client::PluginConnection,
     registration::{MAX_REQUEST_BYTES, RegistrationService},
     resource_instances::{ActiveList, ResourceInstances},
+    task_events::PluginTaskEvent,
     vendor_directory::{DirectoryChange, DirectoryError, VendorDirectory},
 };
 use crate::kubelet::{
@@ -56,46 +57,6 @@ const EVENT_QUEUE_LEN: usize = 16;
 const MIN_BIND_INTERVAL: Duration = Duration::from_secs(1);
 /// Average interval of log lines about plugins that keep connecting and disconnecting.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The events of a vendor's task.
-#[derive(Debug)]
-pub(super) enum PluginTaskEvent {
-    /// A plugin registered, and was reached for its options.
-    Came {
-        resource: ResourceName,
-        connection: PluginConnection,
-        reply: oneshot::Sender<Result<(), String>>,
-    },
-    /// A plugin that registered with an earlier agent was reached again.
-    Returned {
-        resource: ResourceName,
-        connection: PluginConnection,
-    },
-    /// Such a plugin was not reached.
-    Lost {
-        resource: ResourceName,
-        endpoint: String,
-        /// The socket as it was before the dial; kept open, so that its inode number is not reused.
-        was: Option<(UnixAddress, Stat)>,
-        why: String,
-    },
-    /// A registration was refused.
-    Refused { name: String, why: String },
-    /// A plugin listed its devices.
-    Heard {
-        resource: ResourceName,
-        number: u64,
-        list: PluginDeviceList,
-    },
-    /// The registration server ended unexpectedly.
-    Closed { why: String },
-    /// A plugin's stream ended.
-    Ended {
-        resource: ResourceName,
-        number: u64,
-        why: String,
-    },
-}
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]

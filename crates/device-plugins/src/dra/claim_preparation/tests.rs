@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::dra::{
-    claim_files::CheckpointFile, claim_task::KUBELET_CALL_TIMEOUT, status::DriverStatusWriter,
+    claim_files::CheckpointFile, kubelet_call::KUBELET_CALL_TIMEOUT, status::DriverStatusWriter,
 };
 use machinist_device::{
     allocator::Allocators,

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
 
 use super::{DEVICE_PLUGIN_DIR, KUBELET_SOCKET, PluginDirTask};
-use crate::kubelet::resource_registration::KubeletRun;
+use crate::kubelet::plugin_deps::KubeletRun;
 use machinist_base::{
     backoff::{Backoff, jitter},
     error_chain::chain,
