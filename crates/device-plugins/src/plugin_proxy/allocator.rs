@@ -163,7 +163,11 @@ impl PluginProxy {
         route: PluginRoute,
     ) -> Result<AllocationResponse, AllocateError> {
         let (root, name, bytes) = (self.root.clone(), resource.name.clone(), answer.clone());
-        let PluginRoute { vendor, looks, .. } = route;
+        let PluginRoute {
+            vendor,
+            path_checker,
+            ..
+        } = route;
         let look = move |path: &AbsPath| {
             let leads_to = real(&root, path);
             allocate_policy::ResolvedPath {
@@ -173,7 +177,7 @@ impl PluginProxy {
             }
         };
         let judge = move || allocate_policy::judge(&bytes, &vendor, &name, look);
-        let judged = looks.check_path(judge).await;
+        let judged = path_checker.check_path(judge).await;
         let refused = match judged {
             Ok(Ok(links)) => {
                 return Ok(AllocationResponse::Wire(allocate_policy::resolved(

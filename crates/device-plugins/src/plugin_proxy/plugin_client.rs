@@ -65,7 +65,7 @@ pub(super) struct PluginConnection {
     /// The file name of the plugin's socket.
     pub(super) endpoint: Arc<str>,
     /// The plugin's options: the calls that it wants to receive.
-    pub(super) asks: BackendOptions,
+    pub(super) options: BackendOptions,
     channel: Channel,
     /// The channel's address depends on it, so it must live as long; a channel that reconnects
     /// reaches the same socket or none.
@@ -126,7 +126,7 @@ pub(super) async fn dial(
     let mut connection = PluginConnection {
         number,
         endpoint: endpoint.into(),
-        asks: BackendOptions::default(),
+        options: BackendOptions::default(),
         channel,
         _address: Arc::new(address),
     };
@@ -136,7 +136,7 @@ pub(super) async fn dial(
     let said = |status: Status| DialError::Options(words(&status));
     let silent = |_| DialError::Options("no answer in time".to_owned());
     let options = options.map_err(silent)?.map_err(said)?.into_inner();
-    connection.asks = BackendOptions {
+    connection.options = BackendOptions {
         allocate: true,
         preferred: options.get_preferred_allocation_available,
         pre_start: options.pre_start_required,

@@ -10,38 +10,38 @@ use machinist_rootfs::{Stat, UnixAddress};
 #[derive(Debug)]
 pub(super) enum PluginTaskEvent {
     /// A plugin registered, and was reached for its options.
-    Came {
+    Registered {
         resource: ResourceName,
         connection: PluginConnection,
         reply: oneshot::Sender<Result<(), String>>,
     },
     /// A plugin that registered with an earlier agent was reached again.
-    Returned {
+    Reconnected {
         resource: ResourceName,
         connection: PluginConnection,
     },
     /// Such a plugin was not reached.
-    Lost {
+    DialFailed {
         resource: ResourceName,
         endpoint: String,
         /// The socket as it was before the dial; kept open, so that its inode number is not reused.
-        was: Option<(UnixAddress, Stat)>,
-        why: String,
+        dialled_socket: Option<(UnixAddress, Stat)>,
+        reason: String,
     },
     /// A registration was refused.
-    Refused { name: String, why: String },
+    RegistrationRefused { name: String, reason: String },
     /// A plugin listed its devices.
-    Heard {
+    ListReceived {
         resource: ResourceName,
         number: u64,
         list: PluginDeviceList,
     },
     /// The registration server ended unexpectedly.
-    Closed { why: String },
+    ServerEnded { reason: String },
     /// A plugin's stream ended.
-    Ended {
+    StreamEnded {
         resource: ResourceName,
         number: u64,
-        why: String,
+        reason: String,
     },
 }
