@@ -46,7 +46,7 @@ pub enum OrderOutcome {
 
 /// A request about one resource of one vendor.
 struct VendorCall<'a> {
-    desk: VendorHandle,
+    vendor_handle: VendorHandle,
     source: &'a ResourceSource,
 }
 
@@ -54,11 +54,11 @@ impl VendorsHandle {
     /// Orders every vendor to release its hardware, and waits until each has confirmed or
     /// `deadline` has passed. Vendors that connect later receive the order when they connect.
     pub async fn quiesce(&self, why: &str, deadline: Duration) -> BTreeMap<String, OrderOutcome> {
-        let asked = question::Asked::Quiesce(api::Quiesce {
+        let question = question::Asked::Quiesce(api::Quiesce {
             why: why.to_owned(),
         });
         self.quiesced.send_replace(Some(why.to_owned()));
-        self.order(asked, deadline).await
+        self.order(question, deadline).await
     }
 
     /// Whether vendors have been ordered to release their hardware and not yet to resume.
@@ -70,22 +70,23 @@ impl VendorsHandle {
     /// [`VendorsHandle::quiesce`] does.
     pub async fn resume(&self, deadline: Duration) -> BTreeMap<String, OrderOutcome> {
         self.quiesced.send_replace(None);
-        let asked = question::Asked::Resume(api::Resume {});
-        self.order(asked, deadline).await
+        let question = question::Asked::Resume(api::Resume {});
+        self.order(question, deadline).await
     }
 
     /// Sends the order to all vendors at once; each has the whole deadline.
     async fn order(
         &self,
-        asked: question::Asked,
+        question: question::Asked,
         deadline: Duration,
     ) -> BTreeMap<String, OrderOutcome> {
         let mut waiting = JoinSet::new();
-        for (name, desk) in self.desks().iter() {
-            let (name, desk, asked) = (name.clone(), desk.clone(), asked.clone());
+        for (name, vendor_handle) in self.handles().iter() {
+            let (name, vendor_handle, question) =
+                (name.clone(), vendor_handle.clone(), question.clone());
             waiting.spawn(async move {
-                let obeyed = timeout(deadline, put(&desk, asked, deadline)).await;
-                (name, obeyed.map_or(OrderOutcome::TooLate, OrderOutcome::of))
+                let result = timeout(deadline, put(&vendor_handle, question, deadline)).await;
+                (name, result.map_or(OrderOutcome::TooLate, OrderOutcome::of))
             });
         }
         let all = waiting.join_all().await;
@@ -102,12 +103,15 @@ impl VendorsHandle {
             ResourceSource::Vendor(name) => name.as_str(),
             ResourceSource::File(_) | ResourceSource::Plugin(_) => "",
         };
-        let mut desks = self.desks.clone();
-        let there = desks.wait_for(|desks| desks.contains_key(name));
+        let mut handles = self.handles.clone();
+        let there = handles.wait_for(|handles| handles.contains_key(name));
         let found = timeout(VENDOR_HANDLE_TIMEOUT, there).await;
         let found = found.ok().and_then(Result::ok);
-        match found.and_then(|desks| desks.get(name).cloned()) {
-            Some(desk) => Ok(VendorCall { desk, source }),
+        match found.and_then(|handles| handles.get(name).cloned()) {
+            Some(vendor_handle) => Ok(VendorCall {
+                vendor_handle,
+                source,
+            }),
             None => Err(AllocateError::Away {
                 by: source.clone(),
                 why: "no file declares it".to_owned(),
@@ -132,19 +136,23 @@ fn words(given: &str) -> String {
 /// Sends a question and waits for the answer; the caller applies the timeout. Safe to drop:
 /// dropping it cancels the question.
 async fn put(
-    desk: &VendorHandle,
-    asked: question::Asked,
+    vendor_handle: &VendorHandle,
+    question: question::Asked,
     deadline: Duration,
 ) -> Result<answer::Answer, RequestDropped> {
     let (reply, answer) = oneshot::channel();
-    let ask = VendorRequest {
-        asked,
+    let request = VendorRequest {
+        question,
         deadline_ms: millis(deadline),
         reply,
     };
-    let gone = || RequestDropped::Away("it is no longer declared".to_owned());
-    desk.asks.send(ask).await.map_err(|_| gone())?;
-    answer.await.unwrap_or_else(|_| Err(gone()))
+    let undeclared = || RequestDropped::Disconnected("it is no longer declared".to_owned());
+    vendor_handle
+        .requests
+        .send(request)
+        .await
+        .map_err(|_| undeclared())?;
+    answer.await.unwrap_or_else(|_| Err(undeclared()))
 }
 
 impl OrderOutcome {
@@ -153,7 +161,7 @@ impl OrderOutcome {
             Ok(answer::Answer::Done(_)) => Self::Done,
             Ok(answer::Answer::Error(why)) => Self::Refused(words(&why)),
             Ok(_) => Self::Refused("its answer is for another request".to_owned()),
-            Err(RequestDropped::Away(_)) => Self::Away,
+            Err(RequestDropped::Disconnected(_)) => Self::Away,
             Err(RequestDropped::Busy) => Self::Refused(BUSY_MESSAGE.to_owned()),
         }
     }
@@ -161,7 +169,7 @@ impl OrderOutcome {
 
 impl VendorCall<'_> {
     fn deadline(&self) -> Duration {
-        self.desk.vendor.borrow().deadline
+        self.vendor_handle.vendor.borrow().deadline
     }
 
     fn away(&self, why: impl Into<String>) -> AllocateError {
@@ -182,16 +190,16 @@ impl VendorCall<'_> {
         self.refused("its answer is for another request")
     }
 
-    async fn ask(
+    async fn request(
         &self,
-        asked: question::Asked,
+        question: question::Asked,
         deadline: Duration,
     ) -> Result<answer::Answer, AllocateError> {
-        match timeout(deadline, put(&self.desk, asked, deadline)).await {
+        match timeout(deadline, put(&self.vendor_handle, question, deadline)).await {
             Err(_) => Err(self.late(deadline)),
             Ok(Ok(answer::Answer::Error(why))) => Err(self.refused(why)),
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(RequestDropped::Away(why))) => Err(self.away(why)),
+            Ok(Err(RequestDropped::Disconnected(why))) => Err(self.away(why)),
             Ok(Err(RequestDropped::Busy)) => Err(self.away(BUSY_MESSAGE)),
         }
     }
@@ -208,8 +216,8 @@ impl VendorCall<'_> {
         &self,
         look: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, AllocateError> {
-        let looked = self.desk.looks.check_path(look).await;
-        looked.map_err(|why| self.refused(why.to_string()))
+        let checked = self.vendor_handle.path_checker.check_path(look).await;
+        checked.map_err(|why| self.refused(why.to_string()))
     }
 
     /// The merged device specs of these devices, if each device has one; an error when one may no
@@ -232,7 +240,10 @@ impl VendorCall<'_> {
         resource: &Resource,
         grant: ContainerAllocation,
     ) -> Result<ContainerAllocation, AllocateError> {
-        let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
+        let (root, vendor) = (
+            handle.root.clone(),
+            self.vendor_handle.vendor.borrow().clone(),
+        );
         let name = resource.name.clone();
         let look = move || PathPolicy::new(Some(&root), &vendor, name.domain()).granted(grant);
         let seen = self.look(look).await?;
@@ -247,14 +258,17 @@ impl VendorCall<'_> {
         resource: &Resource,
         ids: &[String],
     ) -> Result<AllocationResponse, AllocateError> {
-        let asked = question::Asked::Allocate(api::Allocate {
+        let question = question::Asked::Allocate(api::Allocate {
             resource: resource.name.to_string(),
             devices: ids.to_vec(),
         });
-        let answer::Answer::Recipe(recipe) = self.ask(asked, self.deadline()).await? else {
+        let answer::Answer::Recipe(recipe) = self.request(question, self.deadline()).await? else {
             return Err(self.another());
         };
-        let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
+        let (root, vendor) = (
+            handle.root.clone(),
+            self.vendor_handle.vendor.borrow().clone(),
+        );
         let name = resource.name.clone();
         let check = move || {
             let mut bounds = PathPolicy::new(Some(&root), &vendor, name.domain());
@@ -318,14 +332,14 @@ impl Allocator for VendorsHandle {
     ) -> AllocationFuture<'a, Vec<String>> {
         Box::pin(async move {
             let asking = self.asking(&resource.source).await?;
-            let asked = question::Asked::Preferred(api::Preferred {
+            let question = question::Asked::Preferred(api::Preferred {
                 resource: resource.name.to_string(),
                 available: wish.available.to_vec(),
                 must: wish.must.to_vec(),
                 size: u32::try_from(wish.size).unwrap_or(u32::MAX),
             });
             match asking
-                .ask(asked, asking.deadline().min(PREFERRED_TIMEOUT))
+                .request(question, asking.deadline().min(PREFERRED_TIMEOUT))
                 .await?
             {
                 answer::Answer::Choice(choice) => Ok(choice.devices),
@@ -341,12 +355,12 @@ impl Allocator for VendorsHandle {
     ) -> AllocationFuture<'a, ()> {
         Box::pin(async move {
             let asking = self.asking(&resource.source).await?;
-            let asked = question::Asked::PreStart(api::PreStart {
+            let question = question::Asked::PreStart(api::PreStart {
                 resource: resource.name.to_string(),
                 devices: wanted.ids.to_vec(),
             });
             match asking
-                .ask(asked, asking.deadline().min(PRE_START_TIMEOUT))
+                .request(question, asking.deadline().min(PRE_START_TIMEOUT))
                 .await?
             {
                 answer::Answer::Done(_) => Ok(()),

@@ -137,20 +137,20 @@ impl ConformanceHarness {
         self.silence = self.silence.max(self.heard.elapsed());
         self.heard = Instant::now();
         match event {
-            VendorEvent::Opened(opening) => self.open(opening),
-            VendorEvent::Said(number, said, done) => {
+            VendorEvent::HelloReceived(opening) => self.open(opening),
+            VendorEvent::MessageReceived(number, said, done) => {
                 if number == self.number() {
                     self.hear(said);
                 }
                 // The session may have ended meanwhile.
                 let _ = done.send(());
             }
-            VendorEvent::Over(number, why) if number == self.number() => {
+            VendorEvent::SessionEnded(number, why) if number == self.number() => {
                 self.live = None;
                 self.ended.push(why);
             }
             VendorEvent::Refused(why) => self.refused.push(why),
-            VendorEvent::Over(..) => {}
+            VendorEvent::SessionEnded(..) => {}
         }
     }
 
@@ -165,7 +165,7 @@ impl ConformanceHarness {
             let _ = opening.reply.send(Err(status));
             return;
         }
-        self.offers.begin(&opening.hello.instance);
+        self.offers.begin_session(&opening.hello.instance);
         self.hellos.push(opening.hello);
         let number = self.number();
         let (end, ended) = oneshot::channel();
@@ -235,7 +235,7 @@ impl ConformanceHarness {
         };
         let besides = self.offers.other_totals(&name);
         let read = snapshot::read(None, &self.vendor, &name, (snapshot, bytes), besides)?;
-        self.offers.may_follow(&read, generation)?;
+        self.offers.check_generation(&read, generation)?;
         Ok(read)
     }
 
