@@ -13,35 +13,35 @@ pub(super) enum PrepareError {
     #[error(transparent)]
     Refused(Box<ClaimError>),
     #[error("failed to get claim {0}")]
-    Ask(Box<ClaimName>, #[source] DraCallError),
+    ClaimLookup(Box<ClaimName>, #[source] DraCallError),
     #[error("claim {0} was not prepared in time; retrying")]
     TooLate(ClaimName),
     #[error("claim {0} was unprepared, or the agent is stopping, before it was prepared")]
-    Over(ClaimName),
+    Cancelled(ClaimName),
     #[error("claim {claim}, request {request}: retrying")]
-    Answer {
+    Allocation {
         claim: Box<ClaimName>,
         request: String,
         #[source]
         source: AllocateError,
     },
     #[error("claim {claim}, request {request}: {why}")]
-    Cannot {
+    Unsupported {
         claim: Box<ClaimName>,
         request: String,
         why: &'static str,
     },
     #[error("claim {claim}: failed to look up host device node {node}; retrying")]
-    Node {
+    NodeLookup {
         claim: Box<ClaimName>,
         node: String,
         #[source]
         source: Box<machinist_rootfs::RootError>,
     },
     #[error("claim {claim}: host device node {node} does not exist; retrying")]
-    Gone { claim: Box<ClaimName>, node: String },
+    NodeMissing { claim: Box<ClaimName>, node: String },
     #[error("failed to save the claim checkpoint; retrying")]
-    Book(#[from] CheckpointError),
+    Checkpoint(#[from] CheckpointError),
 }
 
 impl From<ClaimError> for PrepareError {

@@ -100,11 +100,11 @@ impl SentListInputs {
 }
 
 fn same_on_wire(one: &Resource, two: &Resource) -> bool {
-    fn told(of: &Resource) -> impl Iterator<Item = (&str, Health, &[u32])> {
+    fn visible_state(of: &Resource) -> impl Iterator<Item = (&str, Health, &[u32])> {
         of.advertised()
             .map(|(id, device)| (id, device.health, &device.numa[..]))
     }
-    one.share.replicas == two.share.replicas && told(one).eq(told(two))
+    one.share.replicas == two.share.replicas && visible_state(one).eq(visible_state(two))
 }
 
 /// Feeds one stream until the kubelet or the server ends it. The first list is sent at once. Ending

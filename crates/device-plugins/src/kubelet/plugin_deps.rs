@@ -17,9 +17,9 @@ use machinist_rootfs::Root;
 #[derive(Clone, Debug)]
 pub(super) struct KubeletRun {
     /// Incremented with every new socket.
-    pub(super) life: u64,
+    pub(super) generation: u64,
     /// Incremented when our sockets vanished although the kubelet still runs.
-    pub(super) repair: u64,
+    pub(super) socket_losses: u64,
     /// Connected to the kubelet's socket; shared by all resources.
     pub(super) channel: Channel,
     /// When its socket was noticed.
@@ -31,11 +31,11 @@ pub(super) struct KubeletRun {
 pub(super) struct PluginDeps {
     pub(super) root: Root,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
-    pub(super) answerers: Allocators,
+    pub(super) allocators: Allocators,
     pub(super) registering: RegistrationMode,
     pub(super) kubelet: watch::Receiver<Option<KubeletRun>>,
     /// Triggers a check whether the kubelet still answers.
-    pub(super) doubt: Arc<Notify>,
-    pub(super) board: KubeletStatusWriter,
+    pub(super) probe_request: Arc<Notify>,
+    pub(super) status_writer: KubeletStatusWriter,
     pub(super) tasks: Tasks,
 }

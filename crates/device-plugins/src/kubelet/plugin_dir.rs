@@ -48,14 +48,14 @@ const MIN_BACKOFF: Duration = Duration::from_millis(50);
 pub(super) struct PluginDirTask {
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
-    answerers: Allocators,
+    allocators: Allocators,
     registering: RegistrationMode,
-    board: KubeletStatusWriter,
+    status_writer: KubeletStatusWriter,
     tasks: Tasks,
     stop: CancellationToken,
     kubelet: watch::Sender<Option<KubeletRun>>,
-    doubt: Arc<Notify>,
-    life: u64,
+    probe_request: Arc<Notify>,
+    generation: u64,
     seen: Option<SocketIdentity>,
     repair_at: Option<Instant>,
     redial: RedialSchedule,
@@ -64,25 +64,25 @@ pub(super) struct PluginDirTask {
 impl PluginDirTask {
     pub(super) fn new(
         root: Root,
-        (inventory, answerers, registering): (
+        (inventory, allocators, registering): (
             watch::Receiver<Arc<Inventory>>,
             Allocators,
             RegistrationMode,
         ),
-        board: KubeletStatusWriter,
+        status_writer: KubeletStatusWriter,
         tasks: Tasks,
     ) -> Self {
         Self {
             root,
             inventory,
-            answerers,
+            allocators,
             registering,
-            board,
+            status_writer,
             stop: tasks.token(),
             tasks,
             kubelet: watch::Sender::new(None),
-            doubt: Arc::new(Notify::new()),
-            life: 0,
+            probe_request: Arc::new(Notify::new()),
+            generation: 0,
             seen: None,
             repair_at: None,
             redial: RedialSchedule::default(),
@@ -121,14 +121,14 @@ impl PluginDirTask {
     /// Records that there is no kubelet. The agent logs it once where devices are declared: on a
     /// machine without a kubelet it is normal.
     fn absent(&self, why: &str) {
-        if self.board.presence(Some(why)) {
+        if self.status_writer.presence(Some(why)) {
             tracing::debug!("{why}");
         }
     }
 
     fn fault(&self, error: &RootError) {
         let why = chain(error);
-        if self.board.presence(Some(&why)) {
+        if self.status_writer.presence(Some(&why)) {
             tracing::warn!("failed to serve device plugins: {why}");
         }
     }
@@ -145,7 +145,7 @@ impl PluginDirTask {
         // From here on no process tracks registrations, and resources may be removed or served
         // differently meanwhile.
         crew.shutdown().await;
-        self.board.clear();
+        self.status_writer.clear();
         left
     }
 
@@ -175,14 +175,14 @@ impl PluginDirTask {
                     Err(_) => {}
                 },
                 // Safe to drop: one notification is kept.
-                () = self.doubt.notified() => self.probe(),
+                () = self.probe_request.notified() => self.probe(),
                 // Safe to drop: the deadline is stored.
                 () = sleep_until_opt(redial_at) => self.redial().await,
                 // Safe to drop: the deadline is stored.
                 () = sleep_until_opt(repair_at) => {
                     self.repair_at = None;
                     self.kubelet.send_modify(|kubelet| {
-                        kubelet.iter_mut().for_each(|kubelet| kubelet.repair += 1);
+                        kubelet.iter_mut().for_each(|kubelet| kubelet.socket_losses += 1);
                     });
                 }
             }
@@ -206,11 +206,11 @@ impl PluginDirTask {
             let shared = PluginDeps {
                 root: self.root.clone(),
                 inventory: self.inventory.clone(),
-                answerers: self.answerers.clone(),
+                allocators: self.allocators.clone(),
                 registering: self.registering,
                 kubelet: self.kubelet.subscribe(),
-                doubt: Arc::clone(&self.doubt),
-                board: self.board.clone(),
+                probe_request: Arc::clone(&self.probe_request),
+                status_writer: self.status_writer.clone(),
                 tasks: self.tasks.clone(),
             };
             at_work.insert(name.clone());

@@ -80,7 +80,7 @@ pub(super) struct Links {
 }
 
 /// Returns the targets of the answer's paths if the answer is allowed. `look` examines a host path.
-pub(super) fn judge(
+pub(super) fn check(
     answer: &Bytes,
     vendor: &Vendor,
     resource: &ResourceName,

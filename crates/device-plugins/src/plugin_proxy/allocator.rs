@@ -55,23 +55,23 @@ impl Allocator for PluginProxy {
                 async move { client.allocate(question).await }
             };
             let (answer, route) = self.ask(resource, Duration::MAX, question).await?;
-            self.judge(answer.0, resource, route).await
+            self.check_allocation(answer.0, resource, route).await
         })
     }
 
     fn preferred<'a>(
         &'a self,
         resource: &'a Resource,
-        wish: PreferredRequest<'a>,
+        preference: PreferredRequest<'a>,
     ) -> AllocationFuture<'a, Vec<String>> {
         Box::pin(async move {
             // A preferred allocation is only advice: do not wait for a plugin that is unreachable.
             let route = self.routes.get(&vendor(resource), &resource.name);
             let route = route.ok_or_else(|| away(resource))?;
             let one = api::ContainerPreferredAllocationRequest {
-                available_device_i_ds: wish.available.to_vec(),
-                must_include_device_i_ds: wish.must.to_vec(),
-                allocation_size: i32::try_from(wish.size).unwrap_or(i32::MAX),
+                available_device_i_ds: preference.available.to_vec(),
+                must_include_device_i_ds: preference.must.to_vec(),
+                allocation_size: i32::try_from(preference.size).unwrap_or(i32::MAX),
             };
             let question = api::PreferredAllocationRequest {
                 container_requests: vec![one],
@@ -79,9 +79,9 @@ impl Allocator for PluginProxy {
             let (mut client, deadline) = (route.connection.client(), route.vendor.deadline);
             // Only advice, and the kubelet admits no other pod meanwhile.
             let deadline = deadline.min(PREFERRED_TIMEOUT);
-            let asking = client.get_preferred_allocation(question);
-            let answer = told(resource, deadline, timeout(deadline, asking).await)?;
-            chosen(&answer.0, wish.size).map_err(|why| AllocateError::Refused {
+            let request = client.get_preferred_allocation(question);
+            let answer = checked_answer(resource, deadline, timeout(deadline, request).await)?;
+            chosen(&answer.0, preference.size).map_err(|why| AllocateError::Refused {
                 by: resource.source.clone(),
                 why,
             })
@@ -137,7 +137,7 @@ impl PluginProxy {
                 ended = Some(route.connection.number);
                 continue;
             }
-            return Ok((told(resource, deadline, answer)?, route));
+            return Ok((checked_answer(resource, deadline, answer)?, route));
         }
     }
 
@@ -156,7 +156,7 @@ impl PluginProxy {
     }
 
     /// Forwards an answer that the vendor's file allows.
-    async fn judge(
+    async fn check_allocation(
         &self,
         answer: Bytes,
         resource: &Resource,
@@ -176,9 +176,9 @@ impl PluginProxy {
                 leads_to,
             }
         };
-        let judge = move || allocate_policy::judge(&bytes, &vendor, &name, look);
-        let judged = path_checker.check_path(judge).await;
-        let refused = match judged {
+        let check = move || allocate_policy::check(&bytes, &vendor, &name, look);
+        let checked = path_checker.check_path(check).await;
+        let refused = match checked {
             Ok(Ok(links)) => {
                 return Ok(AllocationResponse::Wire(allocate_policy::resolved(
                     &answer, &links,
@@ -233,7 +233,7 @@ fn is_ours(status: &Status) -> bool {
     codes.contains(&status.code()) && status.source().is_some()
 }
 
-fn told<T>(
+fn checked_answer<T>(
     resource: &Resource,
     deadline: Duration,
     answer: Result<Result<Response<T>, Status>, Elapsed>,

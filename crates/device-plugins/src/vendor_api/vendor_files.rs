@@ -38,7 +38,7 @@ pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
             })
             .ok(),
         root,
-        book: VendorRegistry::default(),
+        registry: VendorRegistry::default(),
         saved: BTreeMap::new(),
     };
     reader.restore();
@@ -57,7 +57,7 @@ pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
 struct VendorFileReader {
     root: Root,
     watch: Option<DirWatch>,
-    book: VendorRegistry,
+    registry: VendorRegistry,
     /// The content of [`STATE_PATH`], which the next agent restores.
     saved: ValidFiles,
 }
@@ -81,7 +81,7 @@ impl VendorFileReader {
         match read {
             Ok(good) => {
                 self.saved = good.clone();
-                self.book.restore(good);
+                self.registry.restore(good);
             }
             Err(why) => tracing::warn!("failed to read the saved vendor files: {why}"),
         }
@@ -90,7 +90,7 @@ impl VendorFileReader {
     /// Saves the valid contents for the next agent; unchanged ones are not written twice. Returns
     /// whether they are saved.
     async fn save(&mut self) -> bool {
-        let good = self.book.good();
+        let good = self.registry.good();
         if good == self.saved {
             return true;
         }
@@ -124,7 +124,7 @@ impl VendorFileReader {
     }
 
     fn note(&mut self, files: VendorFiles) -> Vendors {
-        let vendors = self.book.read(files);
+        let vendors = self.registry.read(files);
         for problem in &vendors.problems {
             tracing::warn!("{problem}");
         }
@@ -153,11 +153,11 @@ impl VendorFileReader {
             };
             let vendors = self.note(files);
             publish.send_if_modified(|known| {
-                let news = **known != vendors;
-                if news {
+                let is_changed = **known != vendors;
+                if is_changed {
                     *known = Arc::new(vendors);
                 }
-                news
+                is_changed
             });
         }
     }

@@ -46,19 +46,19 @@ async fn whoever_does_not_answer_in_time_is_asked_again() {
     let (calls, _called) = mpsc::channel(1);
     let root = Root::open(dir.path()).unwrap();
     let store = CheckpointFile::new(root.clone());
-    let board = DriverStatusWriter::new(&ClaimCheckpoint::default());
+    let status = DriverStatusWriter::new(&ClaimCheckpoint::default());
     let preparer = ClaimPreparer {
         node: "node-1".into(),
-        shelf: ClaimStore::new(store, ClaimCheckpoint::default(), true, board),
+        claim_store: ClaimStore::new(store, ClaimCheckpoint::default(), true, status),
         inventory,
-        granting: ClaimAllocator {
+        allocator: ClaimAllocator {
             root,
-            answerers: Allocators::default(),
+            allocators: Allocators::default(),
             boot: None,
         },
-        sweep: ClaimGc {
+        gc: ClaimGc {
             claims: slow.clone(),
-            given: slow.clone(),
+            in_use: slow.clone(),
             calls,
         },
     };

@@ -65,8 +65,10 @@ impl PluginDirTask {
             ));
             return;
         };
-        let life = self.kubelet.borrow().as_ref().map(|known| known.noticed);
-        if self.seen == Some(now) && !(came && is_another(life.map(|noticed| noticed.elapsed()))) {
+        let generation = self.kubelet.borrow().as_ref().map(|known| known.noticed);
+        if self.seen == Some(now)
+            && !(came && is_another(generation.map(|noticed| noticed.elapsed())))
+        {
             return;
         }
         let noticed = Instant::now();
@@ -74,13 +76,13 @@ impl PluginDirTask {
         self.repair_at = None;
         match self.dial().await {
             Some(channel) => {
-                self.life += 1;
+                self.generation += 1;
                 self.redial = RedialSchedule::default();
-                self.board.presence(None);
-                let (life, repair) = (self.life, 0);
+                self.status_writer.presence(None);
+                let (generation, socket_losses) = (self.generation, 0);
                 self.kubelet.send_replace(Some(KubeletRun {
-                    life,
-                    repair,
+                    generation,
+                    socket_losses,
                     channel,
                     noticed,
                 }));

@@ -46,7 +46,7 @@ impl PluginDirTask {
             Some(held) => Ok(DirectoryState::Ours(watch, held)),
             None => {
                 let why = format!("another agent serves devices on this node: it holds {lock}");
-                if self.board.presence(Some(&why)) {
+                if self.status_writer.presence(Some(&why)) {
                     tracing::warn!("{why}");
                 }
                 Ok(DirectoryState::Later(LOCK_RETRY_INTERVAL))

@@ -44,7 +44,7 @@ fn look(path: &AbsPath) -> ResolvedPath {
     }
 }
 
-fn judged(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateResponse)) -> String {
+fn checked(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateResponse)) -> String {
     let mut one = api::ContainerAllocateResponse::default();
     change(&mut one);
     let answer = api::AllocateResponse {
@@ -52,14 +52,14 @@ fn judged(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateRespon
     };
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let bytes = answer.encode_to_vec().into();
-    match judge(&bytes, vendor, &name, look) {
+    match check(&bytes, vendor, &name, look) {
         Ok(_) => "passed on".to_owned(),
         Err(refused) => refused.to_string(),
     }
 }
 
 fn node(vendor: &Vendor, host_path: &str) -> String {
-    judged(vendor, |one| {
+    checked(vendor, |one| {
         one.devices.push(api::DeviceSpec {
             host_path: host_path.to_owned(),
             ..Default::default()
@@ -72,7 +72,7 @@ fn mount(vendor: &Vendor, host_path: &str) -> String {
 }
 
 fn mounted(vendor: &Vendor, host_path: &str, read_only: bool) -> String {
-    judged(vendor, |one| {
+    checked(vendor, |one| {
         one.mounts.push(api::Mount {
             host_path: host_path.to_owned(),
             read_only,
@@ -88,8 +88,8 @@ fn what_the_host_runs_is_never_writable_in_a_container() {
         assert_eq!(mounted(&some, own, false), "passed on", "{own}");
     }
     for software in ["/opt/acme", "/usr/lib/x", "/lib/acme"] {
-        let told = mounted(&some, software, false);
-        assert!(told.contains("must be read-only"), "{told}");
+        let message = mounted(&some, software, false);
+        assert!(message.contains("must be read-only"), "{message}");
     }
 }
 
@@ -166,7 +166,7 @@ fn a_mount_through_a_link_is_handed_over_as_what_was_judged() {
     };
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let bytes = answer.encode_to_vec().into();
-    let links = judge(&bytes, &vendor(&[], &[], &[]), &name, look).unwrap();
+    let links = check(&bytes, &vendor(&[], &[], &[]), &name, look).unwrap();
     let real = "/usr/lib/acme".parse().unwrap();
     assert_eq!(links.mounts, [("/lib/acme".to_owned(), real)].into());
 }
@@ -175,7 +175,7 @@ fn a_mount_through_a_link_is_handed_over_as_what_was_judged() {
 fn annotations_that_runtimes_obey_are_refused() {
     let any = vendor(&[], &[], &[]);
     let with = |key: &str| {
-        judged(&any, |one| {
+        checked(&any, |one| {
             one.annotations.insert(key.to_owned(), "x".to_owned());
         })
     };
@@ -185,10 +185,10 @@ fn annotations_that_runtimes_obey_are_refused() {
         "org.systemd.property.DeviceAllow",
         "a\nb",
     ] {
-        let told = with(key);
+        let message = with(key);
         assert!(
-            told.contains("is not allowed: container runtimes act on it"),
-            "{told}"
+            message.contains("is not allowed: container runtimes act on it"),
+            "{message}"
         );
     }
 }
@@ -196,11 +196,11 @@ fn annotations_that_runtimes_obey_are_refused() {
 #[test]
 fn cdi_names_are_held_against_the_kinds_in_field_and_annotation() {
     let name = |vendor: &Vendor, name: &str| {
-        let field = judged(vendor, |one| {
+        let field = checked(vendor, |one| {
             let name = name.to_owned();
             one.cdi_devices.push(api::CdiDevice { name });
         });
-        let annotation = judged(vendor, |one| {
+        let annotation = checked(vendor, |one| {
             one.annotations
                 .insert("cdi.k8s.io/x".into(), name.to_owned());
         });
@@ -219,17 +219,17 @@ fn cdi_names_are_held_against_the_kinds_in_field_and_annotation() {
 #[test]
 fn an_answer_for_nobody_and_one_that_is_no_message_are_refused() {
     let name = ResourceName::new("acme.dev/gpu").unwrap();
-    let judged = |bytes: &'static [u8]| {
-        judge(
+    let checked = |bytes: &'static [u8]| {
+        check(
             &Bytes::from_static(bytes),
             &vendor(&[], &[], &[]),
             &name,
             look,
         )
     };
-    assert_eq!(judged(b""), Err(AllocateRejection::Empty));
+    assert_eq!(checked(b""), Err(AllocateRejection::Empty));
     assert!(matches!(
-        judged(b"\x0a\xff"),
+        checked(b"\x0a\xff"),
         Err(AllocateRejection::Unreadable(_))
     ));
 }
@@ -237,11 +237,11 @@ fn an_answer_for_nobody_and_one_that_is_no_message_are_refused() {
 #[test]
 fn an_answer_of_nothing_but_small_parts_is_refused_before_it_is_read() {
     let vendor = vendor(&[], &[], &[]);
-    let told = judged(&vendor, |one| {
+    let message = checked(&vendor, |one| {
         one.mounts = vec![api::Mount::default(); MAX_PARTS];
     });
     assert_eq!(
-        told,
+        message,
         "the plugin's answer has 4097 parts; at most 4096 are read"
     );
 }
@@ -274,7 +274,7 @@ fn links_are_replaced_by_what_was_judged_and_unknown_fields_stay() {
     let some = vendor(&["/dev/acme*", "/dev/serial/by-id/*"], &[], &[]);
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let given = answer("/lib/acme", "/dev/shm/acme");
-    let links = judge(&given.clone().into(), &some, &name, look).unwrap();
+    let links = check(&given.clone().into(), &some, &name, look).unwrap();
     assert_eq!(
         resolved(&given, &links),
         answer("/usr/lib/acme", "/dev/acme0")

@@ -57,8 +57,8 @@ pub(super) struct ConformanceHarness {
     answers: BTreeMap<u64, Option<answer::Answer>>,
     questions: u64,
     /// When the last message arrived; `silence` is the longest pause since its last reset.
-    heard: Instant,
-    pub(super) silence: Duration,
+    last_message_at: Instant,
+    pub(super) longest_silence: Duration,
 }
 
 impl ConformanceHarness {
@@ -77,8 +77,8 @@ impl ConformanceHarness {
             replaced: 0,
             answers: BTreeMap::new(),
             questions: 0,
-            heard: Instant::now(),
-            silence: Duration::ZERO,
+            last_message_at: Instant::now(),
+            longest_silence: Duration::ZERO,
         }
     }
 
@@ -116,16 +116,16 @@ impl ConformanceHarness {
     pub(super) async fn until(&mut self, time: Duration, enough: impl Fn(&Self) -> bool) -> bool {
         let end = Instant::now() + time;
         while !enough(self) {
-            let away = !self.is_open();
+            let is_disconnected = !self.is_open();
             let event = tokio::select! {
                 biased;
                 // Safe to drop, all of them: an event stays in the queue until it is received.
                 event = self.events.recv() => event,
                 () = sleep_until(end) => None,
-                () = gone(&mut self.program), if away => None,
+                () = wait_for_exit(&mut self.program), if is_disconnected => None,
             };
             let Some(event) = event else {
-                self.silence = self.silence.max(self.heard.elapsed());
+                self.longest_silence = self.longest_silence.max(self.last_message_at.elapsed());
                 return false;
             };
             self.take(event);
@@ -134,13 +134,13 @@ impl ConformanceHarness {
     }
 
     fn take(&mut self, event: VendorEvent) {
-        self.silence = self.silence.max(self.heard.elapsed());
-        self.heard = Instant::now();
+        self.longest_silence = self.longest_silence.max(self.last_message_at.elapsed());
+        self.last_message_at = Instant::now();
         match event {
             VendorEvent::HelloReceived(opening) => self.open(opening),
-            VendorEvent::MessageReceived(number, said, done) => {
+            VendorEvent::MessageReceived(number, received, done) => {
                 if number == self.number() {
-                    self.hear(said);
+                    self.record_message(received);
                 }
                 // The session may have ended meanwhile.
                 let _ = done.send(());
@@ -183,8 +183,8 @@ impl ConformanceHarness {
         self.tell(welcome);
     }
 
-    fn hear(&mut self, said: SessionMessage) {
-        match said {
+    fn record_message(&mut self, received: SessionMessage) {
+        match received {
             SessionMessage::Heartbeat(beat) => {
                 self.tell(message(from_agent::Said::Heartbeat(beat)))
             }
@@ -282,7 +282,7 @@ fn has_failed(ended: &Option<ProgramExit>) -> bool {
 
 /// Waits until the program has failed and its last message had time to arrive; never returns where
 /// the exit cannot be observed.
-async fn gone(program: &mut Option<watch::Receiver<Option<ProgramExit>>>) {
+async fn wait_for_exit(program: &mut Option<watch::Receiver<Option<ProgramExit>>>) {
     if let Some(ended) = program
         && ended.wait_for(has_failed).await.is_ok()
     {

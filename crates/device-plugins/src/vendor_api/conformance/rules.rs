@@ -128,14 +128,14 @@ async fn heartbeats(
         return found.skip(rule, NO_SESSION_MESSAGE);
     }
     stage.until(Duration::ZERO, |_| false).await;
-    stage.silence = Duration::ZERO;
+    stage.longest_silence = Duration::ZERO;
     stage
         .until(patience.heartbeats, |stage| !stage.is_open())
         .await;
-    let silent = stage.silence.as_secs_f64();
+    let silent = stage.longest_silence.as_secs_f64();
     found.say(
         rule,
-        stage.silence <= 3 * HEARTBEAT,
+        stage.longest_silence <= 3 * HEARTBEAT,
         format!(
             "no message for {silent:.1} s; the heartbeat is {} ms",
             HEARTBEAT.as_millis()
