@@ -177,13 +177,13 @@ mod tests {
             .map(|device| device.nodes[0].as_str())
             .collect();
         assert_eq!(nodes, ["/dev/00", "/dev/12"]);
-        let told: Vec<_> = offered
+        let conflicting_files: Vec<_> = offered
             .conflicts
             .iter()
             .map(|one| one.file.clone())
             .collect();
         assert_eq!(
-            told,
+            conflicting_files,
             [
                 Some("/etc/cdi/a.json".into()),
                 Some("/etc/cdi/b.json".into())

@@ -125,11 +125,12 @@ impl HolderSnapshot {
 
     /// The known allocated devices of this resource, by id.
     pub fn of_resource(&self, resource: &str) -> impl Iterator<Item = (&str, &Holder)> {
-        let told = match self {
+        let in_use = match self {
             Self::Told(holders) => Some(holders),
             Self::Unasked | Self::Unknown(_) => None,
         };
-        told.into_iter()
+        in_use
+            .into_iter()
             .flat_map(move |holders| holders.of_resource(resource))
     }
 }

@@ -84,13 +84,13 @@ fn checked(file: &str, written: CdiSpecDoc) -> Result<CdiSpec, String> {
     let needs = needed(&written);
     let place = |version: &str| SPEC_VERSIONS.iter().position(|known| *known == version);
     let version = written.cdi_version.as_str();
-    let Some(said) = place(version.strip_prefix('v').unwrap_or(version)) else {
+    let Some(declared) = place(version.strip_prefix('v').unwrap_or(version)) else {
         let (given, known) = (&written.cdi_version, SPEC_VERSIONS.join(", "));
         return Err(format!(
             "cdiVersion {given:?} is not supported; expected one of {known}"
         ));
     };
-    if place(needs).is_some_and(|needs| needs > said) {
+    if place(needs).is_some_and(|needs| needs > declared) {
         let given = &written.cdi_version;
         return Err(format!(
             "it uses fields of cdiVersion {needs}, but declares {given}"
@@ -204,8 +204,11 @@ containerEdits:
         ] {
             assert!(GPU.contains(from), "{from}");
             let refusal = parse("gpu.yaml", &GPU.replacen(from, to, 1)).unwrap_err();
-            let told = refusal.to_string();
-            assert!(told.starts_with("gpu.yaml") && told.contains(why), "{told}");
+            let message = refusal.to_string();
+            assert!(
+                message.starts_with("gpu.yaml") && message.contains(why),
+                "{message}"
+            );
         }
         assert!(parse("x", &" ".repeat(MAX_SPEC_BYTES + 1)).is_err());
     }

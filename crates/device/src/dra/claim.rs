@@ -162,11 +162,11 @@ impl ResourceClaim {
             admin: one.admin_access == Some(true),
             tolerations: one.tolerations,
         });
-        let mut told = devices.config.iter().filter_map(|one| one.opaque.as_ref());
+        let mut opaque_configs = devices.config.iter().filter_map(|one| one.opaque.as_ref());
         Ok(Self {
             uid: object.metadata.uid,
             allocated: Some(allocated.collect()),
-            parameters: told.any(|opaque| opaque.driver == DRIVER_NAME),
+            parameters: opaque_configs.any(|opaque| opaque.driver == DRIVER_NAME),
         })
     }
 }

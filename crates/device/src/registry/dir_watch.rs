@@ -32,7 +32,7 @@ pub struct DirWatch {
     /// Whether a requested directory is not watched.
     partial: bool,
     /// Whether a failed watch has been logged.
-    complained: bool,
+    failure_logged: bool,
 }
 
 impl DirWatch {
@@ -42,7 +42,7 @@ impl DirWatch {
             watch: root.watch()?,
             watched: BTreeMap::new(),
             partial: false,
-            complained: false,
+            failure_logged: false,
         })
     }
 
@@ -77,7 +77,7 @@ impl DirWatch {
                 Err(error) => {
                     self.partial = true;
                     // Every scan calls this, so a failure is logged only once.
-                    if !std::mem::replace(&mut self.complained, true) {
+                    if !std::mem::replace(&mut self.failure_logged, true) {
                         tracing::warn!(
                             "directory watch failed, changes may be noticed late: {}",
                             chain(&error)
@@ -116,11 +116,11 @@ pub async fn changed_or_timeout(
         sleep(late).await;
         return Ok(());
     };
-    let told = match watching.is_complete() {
+    let result = match watching.is_complete() {
         true => Ok(watching.changed().await),
         false => timeout(late, watching.changed()).await,
     };
-    match told {
+    match result {
         Ok(Err(error)) => {
             *watch = None;
             Err(error)
@@ -132,26 +132,26 @@ pub async fn changed_or_timeout(
 /// Classifies events. A rename, which is how udev replaces its links, is not a removal.
 fn kind_of(events: &[WatchEvent]) -> DirChange {
     let renamed = events.iter().any(|event| event.kind == WatchKind::MovedTo);
-    let goes = |event: &WatchEvent| match event.kind {
+    let is_removal = |event: &WatchEvent| match event.kind {
         WatchKind::Deleted => true,
         WatchKind::MovedFrom => !renamed,
         _ => false,
     };
-    if !events.iter().any(goes) {
+    if !events.iter().any(is_removal) {
         return DirChange::Other;
     }
-    let mut gone = BTreeSet::new();
+    let mut removed = BTreeSet::new();
     for event in events {
         let Some(path) = event.name.as_ref().and_then(|it| event.dir.join(it).ok()) else {
             continue;
         };
         match event.kind {
-            _ if goes(event) => gone.insert(path),
-            WatchKind::Created | WatchKind::MovedTo => gone.remove(&path),
+            _ if is_removal(event) => removed.insert(path),
+            WatchKind::Created | WatchKind::MovedTo => removed.remove(&path),
             _ => false,
         };
     }
-    DirChange::Gone(gone)
+    DirChange::Gone(removed)
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ mod tests {
         }
         let specs = CdiSpecs::read(&root, &mut BTreeMap::new());
         assert!(specs.unread, "an ignored spec does not count as removed");
-        let told = specs.problems[0].to_string();
-        assert!(told.contains("more than 1024 specs"), "{told}");
+        let problem = specs.problems[0].to_string();
+        assert!(problem.contains("more than 1024 specs"), "{problem}");
     }
 }
