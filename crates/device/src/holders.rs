@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_by_claim_is_found_by_resource_and_id() {
+    fn claim_holders_are_found_by_resource_and_id() {
         let mut all = DeviceHolders::default();
         all.add_claimed("fuse-1".into(), holder("p"));
         all.add_claimed("strange".into(), holder("q"));

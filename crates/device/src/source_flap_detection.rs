@@ -97,7 +97,7 @@ mod tests {
     use crate::testing::resource;
 
     #[test]
-    fn devices_that_all_leave_the_list_and_come_back_are_held_back() {
+    fn devices_that_are_all_removed_and_offered_again_are_held_back() {
         let full = Arc::new(resource(1, &[("a", &[]), ("b", &[]), ("c", &[])]));
         let none = Arc::new(resource(1, &[]));
         let mut tracker = FlapTracker::default();

@@ -136,7 +136,7 @@ mod tests {
     use machinist_device::testing::resource;
 
     #[test]
-    fn every_device_of_the_pool_is_told_with_its_reason() {
+    fn every_device_of_the_pool_is_reported_with_its_reason() {
         let mut one = resource(2, &[("a", &[])]);
         one.serve = ServeMode::Dra;
         if let Some(device) = one.devices.get_mut("a") {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_never_exceeds_what_the_kubelet_takes() {
+    fn a_list_never_exceeds_the_message_limit_of_the_kubelet() {
         let reported = |count: usize, message: usize| {
             let device = |at: usize| api::DeviceHealth {
                 device: Some(api::DeviceIdentifier {

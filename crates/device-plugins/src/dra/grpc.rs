@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_claim_that_is_being_prepared_counts_until_it_is_answered() {
+    async fn a_claim_in_preparation_counts_until_the_response() {
         let (calls, mut called) = mpsc::channel(1);
         let (_inventory, inventory) = watch::channel(Arc::default());
         let preparing = InFlightAllocations::default();

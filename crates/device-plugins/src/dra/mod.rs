@@ -166,7 +166,7 @@ impl DraDriver {
         );
         let refresh = SpecRefresh {
             root: self.root,
-            stale_claims: BTreeSet::new(),
+            claims_without_spec: BTreeSet::new(),
             allocator: allocator.clone(),
             claim_store: claim_store.clone(),
             inventory: with.inventory.clone(),

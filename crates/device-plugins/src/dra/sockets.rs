@@ -112,7 +112,7 @@ impl DriverSockets {
                 match self.serve(&tasks) {
                     Ok(sockets) => {
                         failures = 0;
-                        self.stay(&sockets).await;
+                        self.wait_for_change(&sockets).await;
                     }
                     Err(error) => {
                         let why = chain(&error);
@@ -157,7 +157,9 @@ impl DriverSockets {
             supported_versions: SUPPORTED_VERSIONS.map(str::to_owned).into(),
         };
         let status = self.status.clone();
-        let registrar = registrar(info, move |result| reported(&status, result));
+        let registrar = registrar(info, move |result| {
+            record_registration_result(&status, result)
+        });
         let router = Server::builder().add_service(registrar);
         let found = self.listen(&registrar_socket()?, router, tasks)?;
         // In the order in which they are closed.
@@ -196,7 +198,7 @@ impl DriverSockets {
 
     /// Waits until the sockets have to be closed or created: one was removed, the kubelet created its directory, or
     /// the driver is no longer needed.
-    async fn stay(&mut self, sockets: &Option<[DriverSocket; 2]>) {
+    async fn wait_for_change(&mut self, sockets: &Option<[DriverSocket; 2]>) {
         let mut watch = None;
         let registered_by = Instant::now() + REGISTRATION_TIMEOUT;
         let mut state = self.status.subscribe();
@@ -213,11 +215,11 @@ impl DriverSockets {
                 watch = DirWatch::new(&self.root).ok();
             }
             let added = watch.as_mut().is_some_and(|watch| watch.set(&dirs));
-            let stands = match sockets {
+            let is_unchanged = match sockets {
                 Some(all) => all.iter().all(|one| self.is_there(&one.path)),
                 None => !self.root.is_dir(&registry).unwrap_or(true),
             };
-            if !stands {
+            if !is_unchanged {
                 return;
             }
             if added {
@@ -226,7 +228,7 @@ impl DriverSockets {
             let late = sockets.is_some() && !state.borrow().registered;
             tokio::select! {
                 // Safe to drop, all of them: the events stay pending.
-                () = no_longer(&mut self.needed) => return,
+                () = until_not_needed(&mut self.needed) => return,
                 () = changed(&mut watch) => {}
                 Ok(()) = state.changed() => {}
                 () = sleep_until(registered_by), if late && Instant::now() < registered_by => {
@@ -250,7 +252,7 @@ async fn changed(watch: &mut Option<DirWatch>) {
 }
 
 /// Resolves when the driver is no longer needed; never, once the sender is dropped because the agent ends.
-async fn no_longer(needed: &mut watch::Receiver<bool>) {
+async fn until_not_needed(needed: &mut watch::Receiver<bool>) {
     if needed.wait_for(|needed| !*needed).await.is_err() {
         std::future::pending().await
     }
@@ -269,7 +271,7 @@ fn registrar_socket() -> Result<AbsPath, BadPath> {
 }
 
 /// Records and logs the kubelet's answer to the registration.
-fn reported(status: &DriverStatusWriter, result: Result<(), &str>) {
+fn record_registration_result(status: &DriverStatusWriter, result: Result<(), &str>) {
     match result {
         Ok(()) => {
             status.registration(None);

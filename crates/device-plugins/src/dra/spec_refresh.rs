@@ -43,7 +43,7 @@ pub(super) struct SpecRefresh {
     pub(super) claim_store: ClaimStore,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
     /// UIDs of the claims whose specs were removed.
-    pub(super) stale_claims: BTreeSet<String>,
+    pub(super) claims_without_spec: BTreeSet<String>,
 }
 
 impl SpecRefresh {
@@ -51,11 +51,11 @@ impl SpecRefresh {
         tokio::select! {
             // Safe to drop: a write in progress continues, and the next agent checks all claims.
             () = stop.cancelled() => {}
-            () = self.keep() => {}
+            () = self.refresh_on_changes() => {}
         }
     }
 
-    async fn keep(&mut self) {
+    async fn refresh_on_changes(&mut self) {
         let mut links = DirWatch::new(&self.root).ok();
         loop {
             // From here on the watch reports changed links.
@@ -80,7 +80,7 @@ impl SpecRefresh {
     /// Updates all specs; returns whether that succeeded.
     async fn refresh(&mut self, inventory: &Inventory, claims: Vec<PreparedClaim>) -> bool {
         let mut all_refreshed = true;
-        self.stale_claims
+        self.claims_without_spec
             .retain(|uid| claims.iter().any(|one| one.claim.uid == *uid));
         for before in claims {
             let updated = self.updated(inventory, &before).await;
@@ -97,13 +97,13 @@ impl SpecRefresh {
         let (uid, name) = (&claim.claim.uid, &claim.claim);
         match self.claim_store.restore_spec(uid).await {
             Ok(_) => {
-                if self.stale_claims.remove(uid) {
+                if self.claims_without_spec.remove(uid) {
                     tracing::info!(claim = %name, "claim {name}: its device nodes are restored; its containers can start");
                 }
                 true
             }
             Err(error @ CheckpointError::Moved { .. }) => {
-                if self.stale_claims.insert(uid.clone()) {
+                if self.claims_without_spec.insert(uid.clone()) {
                     tracing::warn!(claim = %name, "claim {name}: its containers cannot start: {}", chain(&error));
                 }
                 true
@@ -127,7 +127,7 @@ impl SpecRefresh {
         };
         match self.claim_store.store_claim(updated, check_unchanged).await {
             Ok(()) => {
-                self.stale_claims.remove(&claim.uid);
+                self.claims_without_spec.remove(&claim.uid);
                 if before.spec != updated.spec {
                     tracing::info!(claim = %claim, "claim {claim}: its device nodes changed, CDI spec updated");
                 }

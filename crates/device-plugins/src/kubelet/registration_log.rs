@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_one_is_one_line() {
+    fn an_outcome_of_one_resource_is_one_log_line() {
         let registered = RegistrationOutcome::Registered(Duration::from_millis(7));
         let events = [(name(1), registered.clone())];
         let expected = "acme.dev/r1 is registered, 7 ms after the kubelet's socket appeared";
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_not_said_yet_is_said_at_the_end() {
+    async fn pending_log_lines_are_written_at_shutdown() {
         let tasks = Tasks::new();
         let events = RegistrationLog::start(&tasks);
         events.send(&name(1), RegistrationOutcome::Lost("it went"));

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_the_plugin_are_kept_as_they_are_and_only_healthy_is_healthy() {
+    fn plugin_ids_are_unchanged_and_only_healthy_counts_as_healthy() {
         let list = read(
             message(&[
                 api_device("GPU-1::0", "Healthy", &[1]),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_same_however_it_arrives_and_nothing_is_held_of_what_is_left_out() {
+    fn a_list_does_not_depend_on_chunk_borders_and_ignored_devices_use_no_memory() {
         let mut all: Vec<_> = (0..50)
             .map(|n| api_device(&format!("{n:02}"), "Healthy", &[n % 2]))
             .collect();

@@ -10,7 +10,7 @@ use tonic::Status;
 use super::{
     device_list::PluginDeviceList,
     list_codec::{DecodeTurn, ListStream},
-    plugin_client::{PluginConnection, words},
+    plugin_client::{PluginConnection, status_text},
     task_events::PluginTaskEvent,
 };
 use machinist_device::ResourceName;
@@ -41,7 +41,7 @@ pub(super) async fn follow(
         () = stop.cancelled() => return,
         ended = read(&connection, limits, &events, received) => match ended {
             Ok(()) => "it ended the stream".to_owned(),
-            Err(status) => words(&status),
+            Err(status) => status_text(&status),
         },
     };
     let ended = PluginTaskEvent::StreamEnded {

@@ -85,7 +85,8 @@ impl VendorsHandle {
             let (name, vendor_handle, question) =
                 (name.clone(), vendor_handle.clone(), question.clone());
             waiting.spawn(async move {
-                let result = timeout(deadline, put(&vendor_handle, question, deadline)).await;
+                let result =
+                    timeout(deadline, send_and_wait(&vendor_handle, question, deadline)).await;
                 (name, result.map_or(OrderOutcome::TooLate, OrderOutcome::of))
             });
         }
@@ -95,7 +96,7 @@ impl VendorsHandle {
 
     /// Finds the vendor's manager. Just after the agent starts it may not exist yet although the
     /// kubelet already knows the devices, so this waits up to `VENDOR_HANDLE_TIMEOUT`.
-    async fn asking<'a>(
+    async fn vendor_call<'a>(
         &self,
         source: &'a ResourceSource,
     ) -> Result<VendorCall<'a>, AllocateError> {
@@ -121,7 +122,7 @@ impl VendorsHandle {
 }
 
 /// Shortens a vendor's text to one line of limited length.
-fn words(given: &str) -> String {
+fn one_line(given: &str) -> String {
     let line = given.chars();
     let line = line.map(|c| if is_misleading(c) { ' ' } else { c });
     let mut left = MAX_ERROR_TEXT_CHARS;
@@ -135,7 +136,7 @@ fn words(given: &str) -> String {
 
 /// Sends a question and waits for the answer; the caller applies the timeout. Safe to drop:
 /// dropping it cancels the question.
-async fn put(
+async fn send_and_wait(
     vendor_handle: &VendorHandle,
     question: question::Asked,
     deadline: Duration,
@@ -159,7 +160,7 @@ impl OrderOutcome {
     fn of(answer: Result<answer::Answer, RequestDropped>) -> Self {
         match answer {
             Ok(answer::Answer::Done(_)) => Self::Done,
-            Ok(answer::Answer::Error(why)) => Self::Refused(words(&why)),
+            Ok(answer::Answer::Error(why)) => Self::Refused(one_line(&why)),
             Ok(_) => Self::Refused("its answer is for another request".to_owned()),
             Err(RequestDropped::Disconnected(_)) => Self::Away,
             Err(RequestDropped::Busy) => Self::Refused(BUSY_MESSAGE.to_owned()),
@@ -172,7 +173,7 @@ impl VendorCall<'_> {
         self.vendor_handle.vendor.borrow().deadline
     }
 
-    fn away(&self, why: impl Into<String>) -> AllocateError {
+    fn unreachable(&self, why: impl Into<String>) -> AllocateError {
         AllocateError::Away {
             by: self.source.clone(),
             why: why.into(),
@@ -182,11 +183,11 @@ impl VendorCall<'_> {
     fn refused(&self, why: impl AsRef<str>) -> AllocateError {
         AllocateError::Refused {
             by: self.source.clone(),
-            why: words(why.as_ref()),
+            why: one_line(why.as_ref()),
         }
     }
 
-    fn another(&self) -> AllocateError {
+    fn mismatched_answer(&self) -> AllocateError {
         self.refused("its answer is for another request")
     }
 
@@ -195,16 +196,21 @@ impl VendorCall<'_> {
         question: question::Asked,
         deadline: Duration,
     ) -> Result<answer::Answer, AllocateError> {
-        match timeout(deadline, put(&self.vendor_handle, question, deadline)).await {
-            Err(_) => Err(self.late(deadline)),
+        match timeout(
+            deadline,
+            send_and_wait(&self.vendor_handle, question, deadline),
+        )
+        .await
+        {
+            Err(_) => Err(self.timed_out(deadline)),
             Ok(Ok(answer::Answer::Error(why))) => Err(self.refused(why)),
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(RequestDropped::Disconnected(why))) => Err(self.away(why)),
-            Ok(Err(RequestDropped::Busy)) => Err(self.away(BUSY_MESSAGE)),
+            Ok(Err(RequestDropped::Disconnected(why))) => Err(self.unreachable(why)),
+            Ok(Err(RequestDropped::Busy)) => Err(self.unreachable(BUSY_MESSAGE)),
         }
     }
 
-    fn late(&self, after: Duration) -> AllocateError {
+    fn timed_out(&self, after: Duration) -> AllocateError {
         AllocateError::TooLate {
             by: self.source.clone(),
             after,
@@ -212,7 +218,7 @@ impl VendorCall<'_> {
     }
 
     /// Checks paths on the machine, on a blocking thread.
-    async fn look<T: Send + 'static>(
+    async fn check_on_machine<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, AllocateError> {
@@ -222,19 +228,19 @@ impl VendorCall<'_> {
 
     /// The merged device specs of these devices, if each device has one; an error when one may no
     /// longer be handed out.
-    async fn by_recipes(
+    async fn allocate_from_specs(
         &self,
         handle: &VendorsHandle,
         resource: &Resource,
         ids: &[String],
     ) -> Option<Result<AllocationResponse, AllocateError>> {
-        let grant = from_recipes(resource, ids)?;
-        let vouched = self.vouch(handle, resource, grant).await;
-        Some(vouched.map(AllocationResponse::Grant))
+        let grant = merged_specs(resource, ids)?;
+        let rechecked = self.recheck(handle, resource, grant).await;
+        Some(rechecked.map(AllocationResponse::Grant))
     }
 
     /// Checks the paths of a device spec again, against the machine's current state.
-    async fn vouch(
+    async fn recheck(
         &self,
         handle: &VendorsHandle,
         resource: &Resource,
@@ -246,7 +252,7 @@ impl VendorCall<'_> {
         );
         let name = resource.name.clone();
         let look = move || PathPolicy::new(Some(&root), &vendor, name.domain()).granted(grant);
-        let seen = self.look(look).await?;
+        let seen = self.check_on_machine(look).await?;
         seen.map_err(|why| self.refused(format!("its recipe was rejected: {why}")))
     }
 
@@ -263,7 +269,7 @@ impl VendorCall<'_> {
             devices: ids.to_vec(),
         });
         let answer::Answer::Recipe(recipe) = self.request(question, self.deadline()).await? else {
-            return Err(self.another());
+            return Err(self.mismatched_answer());
         };
         let (root, vendor) = (
             handle.root.clone(),
@@ -274,7 +280,7 @@ impl VendorCall<'_> {
             let mut bounds = PathPolicy::new(Some(&root), &vendor, name.domain());
             device_spec::check(&mut bounds, recipe, TemplateVars::Plain, true)
         };
-        match self.look(check).await? {
+        match self.check_on_machine(check).await? {
             Ok(checked) => Ok(AllocationResponse::Grant(checked.into_grant())),
             Err((_, why)) => Err(self.refused(format!("its answer was rejected: {why}"))),
         }
@@ -282,7 +288,7 @@ impl VendorCall<'_> {
 }
 
 /// The container allocation made of the device specs, if every device has one.
-fn from_recipes(resource: &Resource, ids: &[String]) -> Option<ContainerAllocation> {
+fn merged_specs(resource: &Resource, ids: &[String]) -> Option<ContainerAllocation> {
     let has_recipe = |id: &String| {
         resource
             .find(id)
@@ -303,10 +309,10 @@ impl Allocator for VendorsHandle {
     ) -> AllocationFuture<'a, AllocationResponse> {
         Box::pin(async move {
             let ids = wanted.ids;
-            let asking = self.asking(&resource.source).await?;
-            match asking.grant(self, resource, ids).await {
+            let call = self.vendor_call(&resource.source).await?;
+            match call.grant(self, resource, ids).await {
                 Err(AllocateError::Away { by, why }) => {
-                    let answer = asking.by_recipes(self, resource, ids).await;
+                    let answer = call.allocate_from_specs(self, resource, ids).await;
                     answer.unwrap_or(Err(AllocateError::Away { by, why }))
                 }
                 answer => answer,
@@ -320,8 +326,8 @@ impl Allocator for VendorsHandle {
         grant: ContainerAllocation,
     ) -> AllocationFuture<'a, ContainerAllocation> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source).await?;
-            asking.vouch(self, resource, grant).await
+            let call = self.vendor_call(&resource.source).await?;
+            call.recheck(self, resource, grant).await
         })
     }
 
@@ -331,19 +337,19 @@ impl Allocator for VendorsHandle {
         wish: PreferredRequest<'a>,
     ) -> AllocationFuture<'a, Vec<String>> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source).await?;
+            let call = self.vendor_call(&resource.source).await?;
             let question = question::Asked::Preferred(api::Preferred {
                 resource: resource.name.to_string(),
                 available: wish.available.to_vec(),
                 must: wish.must.to_vec(),
                 size: u32::try_from(wish.size).unwrap_or(u32::MAX),
             });
-            match asking
-                .request(question, asking.deadline().min(PREFERRED_TIMEOUT))
+            match call
+                .request(question, call.deadline().min(PREFERRED_TIMEOUT))
                 .await?
             {
                 answer::Answer::Choice(choice) => Ok(choice.devices),
-                _ => Err(asking.another()),
+                _ => Err(call.mismatched_answer()),
             }
         })
     }
@@ -354,17 +360,17 @@ impl Allocator for VendorsHandle {
         wanted: AllocationRequest<'a>,
     ) -> AllocationFuture<'a, ()> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source).await?;
+            let call = self.vendor_call(&resource.source).await?;
             let question = question::Asked::PreStart(api::PreStart {
                 resource: resource.name.to_string(),
                 devices: wanted.ids.to_vec(),
             });
-            match asking
-                .request(question, asking.deadline().min(PRE_START_TIMEOUT))
+            match call
+                .request(question, call.deadline().min(PRE_START_TIMEOUT))
                 .await?
             {
                 answer::Answer::Done(_) => Ok(()),
-                _ => Err(asking.another()),
+                _ => Err(call.mismatched_answer()),
             }
         })
     }

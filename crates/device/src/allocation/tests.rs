@@ -37,7 +37,7 @@ fn spread_takes_different_devices_and_packed_fills_one() {
 }
 
 #[test]
-fn one_numa_node_serves_alone_when_it_can_and_the_smallest_such_is_taken() {
+fn the_smallest_sufficient_numa_node_is_preferred() {
     let many = resource(
         1,
         &[

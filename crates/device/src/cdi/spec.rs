@@ -185,7 +185,7 @@ containerEdits:
     }
 
     #[test]
-    fn what_the_specification_does_not_have_is_refused() {
+    fn fields_outside_the_specification_are_rejected() {
         for (from, to, why) in [
             (
                 "permissions: rw",
@@ -256,7 +256,7 @@ containerEdits:
     }
 
     #[test]
-    fn a_node_that_cannot_be_looked_at_spoils_its_own_device_alone() {
+    fn an_unreadable_node_affects_only_its_own_device() {
         let spec = with("0.6.0", r#"{"deviceNodes": [{"path": "gpu0"}]}"#).unwrap();
         assert!(spec.devices[0].nodes.is_empty());
         let why = spec.devices[0].unusable.as_deref().unwrap();

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stick_is_its_own_node_unless_its_functions_are_asked_for() {
+    fn a_usb_device_is_its_own_node_unless_functions_are_selected() {
         let usb = UsbSelector {
             vendor: word("0403"),
             ..UsbSelector::default()
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_that_is_asked_for_must_be_there() {
+    fn a_selected_serial_must_exist() {
         let serial = UsbSelector {
             serial: word("A5*"),
             ..UsbSelector::default()

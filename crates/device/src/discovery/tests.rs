@@ -50,7 +50,7 @@ fn there() -> Look {
     Look::Device
 }
 
-fn told(merged: &DiscoveryDiff) -> Vec<String> {
+fn reported(merged: &DiscoveryDiff) -> Vec<String> {
     let devices = merged.devices.iter();
     devices
         .map(|(id, device)| {
@@ -91,11 +91,11 @@ fn a_declaration_that_keeps_topology_out_is_heeded() {
 }
 
 #[test]
-fn a_device_that_vanishes_stays_listed_until_it_is_forgotten() {
+fn a_removed_device_stays_listed_until_absent_devices_are_dropped() {
     let (declared, mut flap_states) = (declared("/dev/tty*"), FlapStates::new());
     let both = discovery(&[("/dev/ttyA", there()), ("/dev/ttyB", there())]);
     let first = merge(None, &declared, &both, &mut flap_states, (NOW, false));
-    assert_eq!(told(&first), ["ttyA Healthy -", "ttyB Healthy -"]);
+    assert_eq!(reported(&first), ["ttyA Healthy -", "ttyB Healthy -"]);
     let one = discovery(&[("/dev/ttyA", there())]);
     let later = (NOW * 2, false);
     let second = merge(
@@ -106,7 +106,7 @@ fn a_device_that_vanishes_stays_listed_until_it_is_forgotten() {
         later,
     );
     assert_eq!(
-        told(&second),
+        reported(&second),
         ["ttyA Healthy -", "ttyB Unhealthy /dev/ttyB is gone"]
     );
     let third = merge(
@@ -116,7 +116,7 @@ fn a_device_that_vanishes_stays_listed_until_it_is_forgotten() {
         &mut flap_states,
         (NOW * 3, true),
     );
-    assert_eq!(told(&third), ["ttyA Healthy -"]);
+    assert_eq!(reported(&third), ["ttyA Healthy -"]);
     assert_eq!(flap_states.len(), 1);
 }
 
@@ -140,11 +140,11 @@ fn a_device_that_its_declaration_no_longer_covers_is_dropped() {
         &mut flap_states,
         (NOW, false),
     );
-    assert_eq!(told(&second), ["ttyA Healthy -"]);
+    assert_eq!(reported(&second), ["ttyA Healthy -"]);
 }
 
 #[test]
-fn what_never_was_is_missing_when_named_and_nothing_when_matched() {
+fn an_absent_device_is_missing_if_named_and_unlisted_if_matched() {
     let mut flap_states = FlapStates::new();
     let absent = discovery(&[("/dev/fuse", Look::Absent)]);
     let merged = merge(
@@ -154,7 +154,7 @@ fn what_never_was_is_missing_when_named_and_nothing_when_matched() {
         &mut flap_states,
         (NOW, false),
     );
-    assert_eq!(told(&merged), ["fuse Missing /dev/fuse does not exist"]);
+    assert_eq!(reported(&merged), ["fuse Missing /dev/fuse does not exist"]);
     let missing = merged
         .devices
         .values()
@@ -168,11 +168,11 @@ fn what_never_was_is_missing_when_named_and_nothing_when_matched() {
         &mut flap_states,
         (NOW, false),
     );
-    assert!(told(&merged).is_empty());
+    assert!(reported(&merged).is_empty());
 }
 
 #[test]
-fn a_flapping_device_is_held_back_and_looked_at_again() {
+fn a_flapping_device_is_unhealthy_and_rescanned() {
     let (declared, mut flap_states) = (declared("/dev/fuse"), FlapStates::new());
     let (here, away) = (
         discovery(&[("/dev/fuse", there())]),
@@ -189,7 +189,7 @@ fn a_flapping_device_is_held_back_and_looked_at_again() {
         );
     }
     assert_eq!(
-        told(&known),
+        reported(&known),
         ["fuse Unhealthy /dev/fuse is flapping; it must stay present for a while"]
     );
     let wait = known.rescan_in.unwrap();
@@ -202,13 +202,13 @@ fn a_flapping_device_is_held_back_and_looked_at_again() {
         after,
     );
     assert_eq!(
-        (told(&known), known.rescan_in),
+        (reported(&known), known.rescan_in),
         (vec!["fuse Healthy -".to_owned()], None)
     );
 }
 
 #[test]
-fn a_node_that_is_part_of_another_device_now_is_not_lent_twice() {
+fn a_node_that_moved_to_another_device_is_not_advertised_twice() {
     let declaration = declared("/dev/a*");
     let mut flap_states = FlapStates::new();
     let apart = discovery(&[("/dev/a0", there()), ("/dev/a1", there())]);
@@ -228,11 +228,11 @@ fn a_node_that_is_part_of_another_device_now_is_not_lent_twice() {
         &mut flap_states,
         (NOW, false),
     );
-    assert_eq!(told(&second), ["usb-1-2 Healthy -"]);
+    assert_eq!(reported(&second), ["usb-1-2 Healthy -"]);
 }
 
 #[test]
-fn a_device_that_two_now_define_says_so_and_not_that_it_is_gone() {
+fn a_device_with_two_definitions_reports_the_conflict() {
     let text = "{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {name: x}, \
                 spec: {resource: acme.dev/x, match: [{cdi: {kind: acme.dev/gpu}}]}}";
     let declaration = declaration::parse("x.yaml", text, &Allowances::default()).unwrap();
@@ -255,8 +255,8 @@ fn a_device_that_two_now_define_says_so_and_not_that_it_is_gone() {
     let why = "acme.dev/gpu=1 is defined by a and b: conflict, none is used".to_owned();
     discovery.contested.insert("1".to_owned(), why.clone());
     let next = look(Some(&first.devices), &discovery);
-    assert_eq!(told(&next), [format!("1 Unhealthy {why}")]);
+    assert_eq!(reported(&next), [format!("1 Unhealthy {why}")]);
     discovery.contested.clear();
     let gone = look(Some(&next.devices), &discovery);
-    assert_eq!(told(&gone), ["1 Unhealthy 1 is gone"]);
+    assert_eq!(reported(&gone), ["1 Unhealthy 1 is gone"]);
 }

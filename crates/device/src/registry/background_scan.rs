@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_look_that_hangs_keeps_nobody_and_what_is_asked_meanwhile_is_done_after_it() {
+    async fn a_hanging_scan_blocks_no_caller_and_later_requests_follow_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut worker = ScanWorker::new(Root::open(dir.path()).unwrap());
         worker.request_scan(true);

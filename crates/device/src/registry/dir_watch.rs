@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_comes_by_a_rename_is_nothing_that_goes() {
+    fn a_renamed_link_is_no_removal() {
         use WatchKind::{Created, Deleted, MovedFrom, MovedTo};
         let of = |kinds: &[WatchKind]| {
             kind_of(&kinds.iter().map(|kind| event(*kind)).collect::<Vec<_>>())
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(of(&[Created]), DirChange::Other);
     }
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_told_of_all_directories_is_looked_at_now_and_then() {
+    async fn incomplete_watches_fall_back_to_polling() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         let names = |count: usize| (0..count).map(|n| AbsPath::new(format!("/d{n}")).unwrap());

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_hangs_is_given_up_and_no_more_than_a_few_hang() {
+    async fn a_hanging_lookup_times_out_and_few_run_concurrently() {
         let checker = PathChecker::default();
         let (end, on) = mpsc::channel::<()>();
         let on = Arc::new(Mutex::new(on));

@@ -126,7 +126,7 @@ fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
 }
 
 #[test]
-fn one_file_owns_a_resource_and_both_sides_are_told() {
+fn one_file_owns_a_resource_and_both_files_report_the_conflict() {
     let mut state = RegistryState::default();
     let (first, second) = (text("acme.dev/x", "/dev/a"), text("acme.dev/x", "/dev/b"));
     state.set_files(files(&[("/run/b.yaml", &second)]));
@@ -146,7 +146,7 @@ fn one_file_owns_a_resource_and_both_sides_are_told() {
 }
 
 #[test]
-fn a_device_whose_name_went_is_told_at_once_and_as_the_next_look_finds_it() {
+fn a_removed_name_is_reported_at_once_and_confirmed_by_the_next_scan() {
     let mut state = RegistryState::default();
     state.set_files(files(&[
         ("/etc/a.yaml", &text("acme.dev/a", "/dev/a")),
@@ -197,7 +197,7 @@ fn offer(source: ResourceSource, name: &str) -> Resource {
 }
 
 #[test]
-fn the_first_owner_keeps_a_name_and_the_next_takes_over_when_it_goes() {
+fn the_first_owner_keeps_a_name_until_it_is_withdrawn() {
     let (acme, other) = (
         ResourceSource::Vendor("acme".into()),
         ResourceSource::Plugin("other".into()),
@@ -222,7 +222,7 @@ fn the_first_owner_keeps_a_name_and_the_next_takes_over_when_it_goes() {
 }
 
 #[test]
-fn what_was_offered_outlives_the_agent_and_waits_for_its_source_after_a_boot() {
+fn offers_survive_the_agent_and_are_unhealthy_after_a_boot() {
     let acme = ResourceSource::Vendor("acme".into());
     let mut before = RegistryState::default();
     before.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
@@ -266,7 +266,7 @@ fn files_of_a_directory_that_cannot_be_read_stay_in_force() {
 }
 
 #[test]
-fn a_device_of_a_live_source_whose_health_comes_and_goes_is_held_back() {
+fn a_flapping_device_of_a_live_source_is_held_back() {
     let acme = ResourceSource::Vendor("acme".into());
     let mut state = RegistryState::default();
     let say = |state: &mut RegistryState, well: bool, at: u64| {
@@ -303,7 +303,7 @@ fn a_device_of_a_live_source_whose_health_comes_and_goes_is_held_back() {
 }
 
 #[test]
-fn what_a_live_source_offers_no_more_is_forgotten_though_another_has_the_name() {
+fn withdrawn_offers_are_dropped_even_if_another_source_has_the_name() {
     let (acme, other) = (
         ResourceSource::Vendor("acme".into()),
         ResourceSource::Plugin("other".into()),

@@ -16,7 +16,7 @@ fn prepared() -> PreparedClaim {
 }
 
 #[test]
-fn a_book_is_read_as_it_was_written_and_a_damaged_one_is_put_aside() {
+fn a_checkpoint_is_restored_and_a_damaged_one_is_kept_as_a_copy() {
     let dir = tempfile::tempdir().unwrap();
     let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
     assert_eq!(store.load(), (ClaimCheckpoint::default(), true));
@@ -59,7 +59,7 @@ fn a_book_is_read_as_it_was_written_and_a_damaged_one_is_put_aside() {
 }
 
 #[test]
-fn specs_of_claims_whose_book_is_missing_stay() {
+fn specs_stay_if_the_checkpoint_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
     store.write_spec(&prepared()).unwrap();
@@ -69,7 +69,7 @@ fn specs_of_claims_whose_book_is_missing_stay() {
 }
 
 #[test]
-fn specs_come_and_go_with_their_claims_and_others_stay() {
+fn specs_follow_their_claims_and_foreign_specs_stay() {
     let dir = tempfile::tempdir().unwrap();
     let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
     let one = prepared();

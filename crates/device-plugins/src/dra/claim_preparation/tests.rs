@@ -39,7 +39,7 @@ impl InUseDevices for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_does_not_answer_in_time_is_asked_again() {
+async fn a_preparation_that_times_out_is_retried() {
     let dir = tempfile::tempdir().unwrap();
     let slow = Arc::new(Slow::default());
     let (_inventory, inventory) = watch::channel(Arc::new(Inventory::default()));

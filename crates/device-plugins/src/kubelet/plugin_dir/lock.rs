@@ -30,7 +30,7 @@ impl PluginDirTask {
         };
         let mut watch = self.root.watch()?;
         if !self.root.is_dir(&directory)? {
-            self.absent(&format!("kubelet not found: missing {DEVICE_PLUGIN_DIR}"));
+            self.record_absent(&format!("kubelet not found: missing {DEVICE_PLUGIN_DIR}"));
             self.wait_for(&directory, &mut watch).await?;
             return Ok(DirectoryState::Again);
         }

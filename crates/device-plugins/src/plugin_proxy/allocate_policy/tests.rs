@@ -82,7 +82,7 @@ fn mounted(vendor: &Vendor, host_path: &str, read_only: bool) -> String {
 }
 
 #[test]
-fn what_the_host_runs_is_never_writable_in_a_container() {
+fn executables_of_the_host_are_never_mounted_writable() {
     let some = vendor(&[], &["/srv/acme"], &[]);
     for own in ["/srv/acme/a", "/run/acme.dev/sock", "/dev/dri/by-path"] {
         assert_eq!(mounted(&some, own, false), "passed on", "{own}");
@@ -122,7 +122,7 @@ fn nodes_are_those_of_the_file_or_all_below_dev() {
 }
 
 #[test]
-fn mounts_come_from_the_prefixes_wherever_links_lead() {
+fn mounts_must_resolve_into_the_allowed_prefixes() {
     let some = vendor(&[], &["/srv/acme"], &[]);
     for good in [
         "/opt/acme",
@@ -152,7 +152,7 @@ fn mounts_come_from_the_prefixes_wherever_links_lead() {
 }
 
 #[test]
-fn a_mount_through_a_link_is_handed_over_as_what_was_judged() {
+fn a_mount_through_a_link_is_passed_on_as_its_checked_target() {
     let mut one = api::ContainerAllocateResponse::default();
     for host_path in ["/lib/acme", "/opt/acme", "/usr/lib//x"] {
         one.mounts.push(api::Mount {
@@ -217,7 +217,7 @@ fn cdi_names_are_held_against_the_kinds_in_field_and_annotation() {
 }
 
 #[test]
-fn an_answer_for_nobody_and_one_that_is_no_message_are_refused() {
+fn an_empty_answer_and_an_undecodable_one_are_rejected() {
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let checked = |bytes: &'static [u8]| {
         check(
@@ -235,7 +235,7 @@ fn an_answer_for_nobody_and_one_that_is_no_message_are_refused() {
 }
 
 #[test]
-fn an_answer_of_nothing_but_small_parts_is_refused_before_it_is_read() {
+fn an_answer_of_many_small_parts_is_rejected_before_decoding() {
     let vendor = vendor(&[], &[], &[]);
     let message = checked(&vendor, |one| {
         one.mounts = vec![api::Mount::default(); MAX_PARTS];
@@ -247,7 +247,7 @@ fn an_answer_of_nothing_but_small_parts_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn links_are_replaced_by_what_was_judged_and_unknown_fields_stay() {
+fn links_are_replaced_by_checked_targets_and_unknown_fields_stay() {
     let mount = |host_path: &str| api::Mount {
         host_path: host_path.to_owned(),
         container_path: "/opt/link".to_owned(),

@@ -117,7 +117,7 @@ impl SavedRegistrations {
     pub(super) fn record_write(&mut self, result: CheckpointWriteResult) -> Option<String> {
         let failure = match result {
             Ok(Ok(written)) => {
-                self.checkpoint.written(written);
+                self.checkpoint.record_written(written);
                 None
             }
             Ok(Err(error)) => Some(chain(&error)),

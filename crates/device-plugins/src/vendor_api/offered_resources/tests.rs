@@ -34,7 +34,7 @@ fn resource(devices: &[&str]) -> Arc<Resource> {
 }
 
 #[test]
-fn a_generation_that_is_said_again_has_to_be_the_same() {
+fn a_repeated_generation_must_have_the_same_content() {
     let mut offers = VendorResources::default();
     offers.begin_session("one");
     offers.accept(resource(&["a"]), 3, 10, None);
@@ -49,7 +49,7 @@ fn a_generation_that_is_said_again_has_to_be_the_same() {
 }
 
 #[test]
-fn another_instance_begins_anew_and_confirms_what_it_says() {
+fn another_instance_starts_unconfirmed_and_confirms_by_sending() {
     let mut offers = VendorResources::restored([resource(&["a"])]);
     assert!(offers.has_unconfirmed() && offers.confirmed_offers().is_empty());
     offers.begin_session("one");

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn specs_of_our_own_claims_take_no_place_and_too_many_others_make_nothing_go() {
+    fn own_claim_specs_do_not_count_and_too_many_others_keep_the_known_devices() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         for claim in 0..=MAX_SPECS {

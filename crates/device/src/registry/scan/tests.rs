@@ -18,7 +18,7 @@ fn links_are_joined_by_name() {
 }
 
 #[test]
-fn what_went_while_it_was_looked_at_was_not_seen() {
+fn nodes_removed_during_a_scan_are_not_found() {
     let path = |text: &str| AbsPath::new(text).unwrap();
     let sighted = |node: &str| DiscoveredDevice {
         nodes: vec![path(node).into()],
@@ -39,7 +39,7 @@ fn what_went_while_it_was_looked_at_was_not_seen() {
 }
 
 #[test]
-fn a_device_is_near_to_the_node_of_what_it_hangs_on() {
+fn a_device_has_the_numa_node_of_its_ancestor() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::open(dir.path()).unwrap();
     let put = |path: &str, text: &str| {
