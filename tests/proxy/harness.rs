@@ -133,7 +133,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
     let registry = Registry::start(root.clone(), settings, &tasks);
     let plugin = plugin_proxy::start(root.clone(), vendors, registry.clone(), &tasks);
     let problems = plugin.problems();
-    let answerers = Allocators {
+    let allocators = Allocators {
         file: None,
         vendor: None,
         plugin: Some(plugin),
@@ -141,7 +141,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
     let (_, allocations) = kubelet::start(
         root,
         registry.inventory(),
-        answerers,
+        allocators,
         RegistrationMode::default(),
         &tasks,
     );

@@ -64,8 +64,8 @@ pub struct DevicesService;
 pub struct DevicesHandle {
     registry: Registry,
     status: watch::Receiver<Arc<DevicesStatus>>,
-    joined: StatusMerge,
-    asking: HolderQuery,
+    status_merge: StatusMerge,
+    holder_query: HolderQuery,
     /// Allocations in progress: those by device plugins, then those for claims.
     giving: [watch::Receiver<Allocations>; 2],
     vendors: VendorsHandle,
@@ -80,7 +80,7 @@ struct ClaimsSide {
     /// The driver, until it is started or given up.
     driver: Arc<Mutex<Option<DraDriver>>>,
     inventory: watch::Receiver<Arc<machinist_device::Inventory>>,
-    answerers: Allocators,
+    allocators: Allocators,
 }
 
 impl DevicesService {
@@ -100,45 +100,48 @@ impl DevicesService {
             withheld: settings.withheld,
         };
         let registry = Registry::start(root.clone(), settings, tasks);
-        let asking = HolderQuery::new(root.clone(), registry.inventory());
+        let holder_query = HolderQuery::new(root.clone(), registry.inventory());
         let driver = DraDriver::load(root.clone());
         let declared = vendor_api::follow(root.clone(), tasks);
         let offers = registry.clone();
         let vendors = vendor_api::start(root.clone(), offers, declared.clone(), quiesced, tasks);
         let plugins = plugin_proxy::start(root.clone(), declared.clone(), registry.clone(), tasks);
-        let of_plugins = plugins.problems();
-        let answerers = answerers(declared_paths, &vendors, plugins);
+        let plugin_problems = plugins.problems();
+        let allocators = allocators(declared_paths, &vendors, plugins);
         let plugins = serve_mode::plugins(registry.inventory(), driver.state(), tasks);
+        let offered = plugins.clone();
         let (kubelet, allocations) =
-            kubelet::start(root, plugins.clone(), answerers.clone(), registering, tasks);
-        let joined = StatusMerge {
+            kubelet::start(root, offered, allocators.clone(), registering, tasks);
+        let status_merge = StatusMerge {
             inventory: registry.inventory(),
             kubelet: kubelet.clone(),
             driver: driver.state(),
-            holders: asking.known(),
+            holders: holder_query.known(),
             declared,
-            of_plugins,
+            plugin_problems,
         };
-        let of_now = joined.clone();
-        let (publish, status) = watch::channel(Arc::new(joined.now()));
+        let current_status = status_merge.clone();
+        let (publish, status) = watch::channel(Arc::new(status_merge.now()));
         // All three are cancel-safe: they keep no state between two changes, and the holders are
         // requested again.
-        until_stopped("device status", joined.follow(publish), tasks);
-        let removed = asking.clone().log_removed_held_devices();
+        until_stopped("device status", status_merge.follow(publish), tasks);
+        let removed = holder_query.clone().log_removed_held_devices();
         until_stopped("removed devices", removed, tasks);
-        let after = asking.clone().query_after_allocations(allocations.clone());
+        let after = holder_query
+            .clone()
+            .query_after_allocations(allocations.clone());
         until_stopped("device holders", after, tasks);
         let preparing = driver.preparing();
         let claims = ClaimsSide {
             driver: Arc::new(Mutex::new(Some(driver))),
             inventory: serve_mode::claims(registry.inventory(), kubelet, tasks),
-            answerers,
+            allocators,
         };
         DevicesHandle {
             registry,
             status,
-            joined: of_now,
-            asking,
+            status_merge: current_status,
+            holder_query,
             giving: [allocations, preparing],
             vendors,
             plugins,
@@ -147,7 +150,7 @@ impl DevicesService {
     }
 }
 
-fn answerers(
+fn allocators(
     files: DeclarationAllocator,
     vendors: &VendorsHandle,
     plugins: Arc<plugin_proxy::PluginProxy>,
@@ -182,7 +185,7 @@ impl DevicesHandle {
 
     /// The status, computed from the current state.
     pub fn status_now(&self) -> DevicesStatus {
-        self.joined.now()
+        self.status_merge.now()
     }
 
     /// Disables new allocations: every device is advertised as unhealthy. A pod that the kubelet has
@@ -246,22 +249,22 @@ impl DevicesHandle {
     /// callers share one answer. The answer is then available from [`DevicesHandle::status_now`] and
     /// [`DevicesHandle::holders`].
     pub async fn ask_holders(&self) {
-        self.asking.shared().await;
+        self.holder_query.shared().await;
     }
 
     /// A watch of the last known holders.
     pub fn holders(&self) -> watch::Receiver<Arc<HolderSnapshot>> {
-        self.asking.known()
+        self.holder_query.known()
     }
 
     /// Asks the kubelet for the holders now.
     pub async fn holders_now(&self) -> Result<Arc<HolderSnapshot>, PodResourcesError> {
-        self.asking.now().await
+        self.holder_query.now().await
     }
 
     /// The kubelet's allocatable devices: how many of each resource.
     pub async fn allocatable(&self) -> Result<BTreeMap<String, usize>, PodResourcesError> {
-        self.asking.allocatable().await
+        self.holder_query.allocatable().await
     }
 
     /// Whether an allocation for a container or a claim is in progress, or so recent that the kubelet
@@ -290,8 +293,8 @@ impl DevicesHandle {
         let with = DriverDeps {
             node: node.to_owned(),
             claims,
-            given: Arc::new(self.asking.clone()),
-            answerers: self.claims.answerers.clone(),
+            given: Arc::new(self.holder_query.clone()),
+            allocators: self.claims.allocators.clone(),
             inventory: self.claims.inventory.clone(),
             published,
         };
@@ -307,7 +310,7 @@ impl DevicesHandle {
 
     /// The pool generation that an earlier agent published.
     pub fn published(&self) -> PublishedPool {
-        self.joined.driver.borrow().published.clone()
+        self.status_merge.driver.borrow().published.clone()
     }
 
     /// Reads all declarations and scans all devices now.

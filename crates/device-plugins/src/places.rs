@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_are_refused_take_no_place_of_others_and_never_wait() {
+    async fn refused_callers_use_no_slot_and_do_not_wait() {
         let places = Places::new(2, 1);
         let _refused = places.take(false).await.unwrap();
         for _ in 0..100 {

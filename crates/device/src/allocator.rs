@@ -104,7 +104,7 @@ pub trait Allocator: Debug + Send + Sync + 'static {
     fn preferred<'a>(
         &'a self,
         resource: &'a Resource,
-        wish: PreferredRequest<'a>,
+        request: PreferredRequest<'a>,
     ) -> AllocationFuture<'a, Vec<String>>;
 
     /// Makes devices ready before a container is started.

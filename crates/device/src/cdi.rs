@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_directory_wins_and_twice_in_one_is_nobodys() {
+    fn the_later_directory_wins_and_duplicates_in_one_conflict() {
         let files = [
             file("/etc/cdi/a.json", 0, &["0", "1", "all"]),
             file("/etc/cdi/b.json", 0, &["1", "2"]),
@@ -177,13 +177,13 @@ mod tests {
             .map(|device| device.nodes[0].as_str())
             .collect();
         assert_eq!(nodes, ["/dev/00", "/dev/12"]);
-        let told: Vec<_> = offered
+        let conflicting_files: Vec<_> = offered
             .conflicts
             .iter()
             .map(|one| one.file.clone())
             .collect();
         assert_eq!(
-            told,
+            conflicting_files,
             [
                 Some("/etc/cdi/a.json".into()),
                 Some("/etc/cdi/b.json".into())
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_twice_in_one_directory_is_nobodys_though_a_later_one_has_it() {
+    fn duplicates_in_one_directory_conflict_despite_a_later_definition() {
         let files = [
             file("/etc/cdi/a.json", 0, &["0"]),
             file("/etc/cdi/b.json", 0, &["0"]),

@@ -60,7 +60,7 @@ pub struct DiscoveryDiff {
     /// Problems with the scan result.
     pub problems: Vec<Refusal>,
     /// When to scan again without an event: a flapping device is held back until then.
-    pub again_in: Option<Duration>,
+    pub rescan_in: Option<Duration>,
 }
 
 /// Merges the known devices with the result of a scan.
@@ -70,32 +70,32 @@ pub struct DiscoveryDiff {
 pub fn merge(
     known: Option<&BTreeMap<String, Device>>,
     declaration: &Declaration,
-    seen: &Discovery,
-    presences: &mut FlapStates,
+    discovery: &Discovery,
+    flap_states: &mut FlapStates,
     (now, forget): (Duration, bool),
 ) -> DiscoveryDiff {
     let mut merger = DiscoveryMerger {
         known,
         declaration,
-        contested: &seen.contested,
-        presences,
+        contested: &discovery.contested,
+        flap_states,
         now,
         devices: BTreeMap::new(),
         problems: Vec::new(),
-        again_in: None,
+        rescan_in: None,
     };
-    if seen.cut {
+    if discovery.cut {
         let message =
             format!("the patterns match more than {MAX_DEVICES} nodes; the rest is left out");
         let problem = Refusal::new(Reason::ValueInvalid, message).field("spec.match");
         merger.problems.push(problem);
     }
-    merger.problems.extend(seen.problems.iter().cloned());
-    for (id, sighted) in &seen.found {
-        let device = merger.present(id, sighted);
+    merger.problems.extend(discovery.problems.iter().cloned());
+    for (id, discovered) in &discovery.found {
+        let device = merger.present(id, discovered);
         merger.devices.insert(id.clone(), device);
     }
-    for (path, why) in &seen.absent {
+    for (path, why) in &discovery.absent {
         let id = device_id(path.as_str());
         if !merger.devices.contains_key(&id) {
             let device = merger.absent(&id, &[path.clone().into()], why.clone());
@@ -103,20 +103,20 @@ pub fn merge(
         }
     }
     if !forget {
-        merger.keep_gone();
+        merger.keep_removed();
     }
     let DiscoveryMerger {
         devices,
         problems,
-        again_in,
+        rescan_in,
         ..
     } = merger;
-    presences.retain(|id, _| devices.contains_key(id));
+    flap_states.retain(|id, _| devices.contains_key(id));
     DiscoveryDiff {
         // Collect into a new map: a B-tree that was filled in key order has half-empty nodes.
         devices: devices.into_iter().collect(),
         problems,
-        again_in,
+        rescan_in,
     }
 }
 
@@ -124,11 +124,11 @@ struct DiscoveryMerger<'a> {
     known: Option<&'a BTreeMap<String, Device>>,
     declaration: &'a Declaration,
     contested: &'a BTreeMap<String, String>,
-    presences: &'a mut FlapStates,
+    flap_states: &'a mut FlapStates,
     now: Duration,
     devices: BTreeMap<String, Device>,
     problems: Vec<Refusal>,
-    again_in: Option<Duration>,
+    rescan_in: Option<Duration>,
 }
 
 impl DiscoveryMerger<'_> {
@@ -137,37 +137,40 @@ impl DiscoveryMerger<'_> {
         device.is_some_and(|device| device.health != Health::Missing)
     }
 
-    fn present(&mut self, id: &str, sighted: &DiscoveredDevice) -> Device {
+    fn present(&mut self, id: &str, discovered: &DiscoveredDevice) -> Device {
         // A device that was saved as absent has no presence yet and becomes allocatable at once, too.
-        let well = sighted.wrong.is_none();
-        let presence = self.presences.entry(id.to_owned());
-        let presence = presence.or_insert(DeviceFlapState::first(well, self.now));
-        presence.record_presence(well, self.now);
-        let held = presence.remaining_hold(self.now).unwrap_or_default();
-        let flapping = !held.is_zero();
+        let is_healthy = discovered.wrong.is_none();
+        let flap_state = self.flap_states.entry(id.to_owned());
+        let flap_state = flap_state.or_insert(DeviceFlapState::first(is_healthy, self.now));
+        flap_state.record_presence(is_healthy, self.now);
+        let remaining_hold_time = flap_state.remaining_hold(self.now).unwrap_or_default();
+        let flapping = !remaining_hold_time.is_zero();
         if flapping {
-            self.again_in = Some(self.again_in.map_or(held, |other| other.min(held)));
+            self.rescan_in = Some(
+                self.rescan_in
+                    .map_or(remaining_hold_time, |other| other.min(remaining_hold_time)),
+            );
         }
-        let reason = sighted.wrong.clone();
+        let reason = discovered.wrong.clone();
         let reason = reason.or_else(|| {
-            let name = name_of(id, &sighted.nodes);
+            let name = name_of(id, &discovered.nodes);
             flapping.then(|| format!("{name} is flapping; it must stay present for a while"))
         });
         Device {
-            nodes: sighted.nodes.clone(),
+            nodes: discovered.nodes.clone(),
             health: match &reason {
                 Some(_) => Health::Unhealthy,
                 None => Health::Healthy,
             },
             reason,
             numa: match &self.declaration.numa {
-                NumaAffinity::Auto => sighted.numa.clone(),
+                NumaAffinity::Auto => discovered.numa.clone(),
                 NumaAffinity::None => Vec::new(),
                 NumaAffinity::Fixed(nodes) => nodes.clone(),
             },
-            attributes: sighted.attributes.clone(),
+            attributes: discovered.attributes.clone(),
             capacity: self.declaration.capacity.clone(),
-            recipe: sighted.recipe.clone(),
+            recipe: discovered.recipe.clone(),
         }
     }
 
@@ -179,8 +182,8 @@ impl DiscoveryMerger<'_> {
         if !listed && !nodes.iter().any(by_name) {
             return None;
         }
-        let presence = self.presences.entry(id.to_owned());
-        presence
+        let flap_state = self.flap_states.entry(id.to_owned());
+        flap_state
             .or_insert(DeviceFlapState::first(false, self.now))
             .record_presence(false, self.now);
         let known = self.known.and_then(|known| known.get(id));
@@ -204,7 +207,7 @@ impl DiscoveryMerger<'_> {
     /// Keeps listed devices that do not exist any more. One that was found by a path stays as long as
     /// a path pattern covers it; with other selectors all of them stay, since hardware that does not
     /// exist cannot be matched.
-    fn keep_gone(&mut self) {
+    fn keep_removed(&mut self) {
         let Some(known) = self.known else { return };
         let by_more_than_paths = self
             .declaration
@@ -213,13 +216,13 @@ impl DiscoveryMerger<'_> {
             .any(|entry| !matches!(entry, DeviceSelector::Path(_)));
         // A node that is part of another device now would be allocatable twice.
         let found = self.devices.values().flat_map(|device| &device.nodes);
-        let elsewhere: BTreeSet<AbsPath> = found.map(|node| node.host.clone()).collect();
+        let found_nodes: BTreeSet<AbsPath> = found.map(|node| node.host.clone()).collect();
         for (id, device) in known {
             if device.health == Health::Missing || self.devices.contains_key(id) {
                 continue;
             }
             let mut nodes = device.nodes.iter().filter(|node| !is_companion(&node.host));
-            if nodes.any(|node| elsewhere.contains(&node.host)) {
+            if nodes.any(|node| found_nodes.contains(&node.host)) {
                 continue;
             }
             let covered = |node: &DeviceNode| {

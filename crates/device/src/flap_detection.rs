@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_unplugged_once_is_lent_again_at_once() {
+    fn a_device_that_was_unplugged_once_is_allocatable_again_at_once() {
         let mut device = DeviceFlapState::first(true, s(0));
         device.record_presence(false, s(100));
         assert_eq!(device.remaining_hold(s(100)), None);

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcards_mean_what_they_mean_in_a_shell() {
+    fn wildcards_match_as_in_a_shell() {
         for (pattern, name, expected) in [
             ("tty*", "ttyUSB0", true),
             ("tty*", "console", false),

@@ -125,11 +125,12 @@ impl HolderSnapshot {
 
     /// The known allocated devices of this resource, by id.
     pub fn of_resource(&self, resource: &str) -> impl Iterator<Item = (&str, &Holder)> {
-        let told = match self {
+        let in_use = match self {
             Self::Told(holders) => Some(holders),
             Self::Unasked | Self::Unknown(_) => None,
         };
-        told.into_iter()
+        in_use
+            .into_iter()
             .flat_map(move |holders| holders.of_resource(resource))
     }
 }
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_by_claim_is_found_by_resource_and_id() {
+    fn claim_holders_are_found_by_resource_and_id() {
         let mut all = DeviceHolders::default();
         all.add_claimed("fuse-1".into(), holder("p"));
         all.add_claimed("strange".into(), holder("q"));

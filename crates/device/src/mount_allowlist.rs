@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_come_from_software_directories_and_the_vendors_own() {
+    fn mounts_are_allowed_from_software_and_vendor_directories() {
         let further = [AbsPath::new("/srv/acme").unwrap()];
         for (from, domain, expected) in [
             ("/opt/acme", "acme.dev", true),

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_kept_as_the_api_server_writes_them() {
+    fn quantities_keep_the_canonical_form_of_the_api_server() {
         for (given, kept) in [
             ("40Gi", "40Gi"),
             ("1024Mi", "1Gi"),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_is_refused() {
+    fn invalid_quantities_are_rejected() {
         for bad in [
             "", ".", "Gi", "-1", "+1", "1 Gi", "1GB", "1gi", "1KI", "1K", "1e", "1e1.5", "1.2.3",
             "1e+", "ten", "1Gi ", "1e100",

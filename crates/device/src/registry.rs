@@ -15,6 +15,7 @@ mod path_check;
 mod path_probe;
 mod scan;
 mod task;
+mod watch_target;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -25,11 +26,12 @@ pub use self::{
     checkpoint::boot_id,
     config_files::{is_declaration, read_files},
     declaration_allocator::DeclarationAllocator,
-    dir_watch::{DirWatch, WatchDepth, changed_or_timeout, watch_for},
+    dir_watch::{DirWatch, changed_or_timeout},
     dry_scan::{check, list, rivals, text_of},
     path_check::{PathCheckError, PathChecker},
     path_probe::{MountPrefixes, PathObject, handed_out, is_stable_name},
     scan::{UnitStates, follow},
+    watch_target::{WatchDepth, watch_for},
 };
 use super::{
     Allowances,
@@ -84,11 +86,11 @@ impl RegistryError {
 
 #[derive(Debug)]
 enum RegistryRequest {
-    Withhold(Option<AllocationDisabled>),
+    SetAllocationDisabled(Option<AllocationDisabled>),
     Rescan,
     Offer(Arc<Resource>, oneshot::Sender<OfferOutcome>),
     Withdraw(ResourceSource, Option<ResourceName>),
-    Only(ResourceSource, BTreeSet<ResourceName>),
+    RetainOffers(ResourceSource, BTreeSet<ResourceName>),
 }
 
 /// The result of an offer.
@@ -106,7 +108,7 @@ pub enum OfferOutcome {
 /// A handle to the registry. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Registry {
-    asks: mpsc::Sender<(RegistryRequest, oneshot::Sender<()>)>,
+    requests: mpsc::Sender<(RegistryRequest, oneshot::Sender<()>)>,
     inventory: watch::Receiver<Arc<Inventory>>,
 }
 
@@ -116,9 +118,12 @@ impl Registry {
     pub fn start(root: Root, settings: RegistrySettings, tasks: &Tasks) -> Self {
         let task = RegistryTask::new(root, settings);
         let inventory = task.inventory();
-        let (asks, asked) = mpsc::channel(REQUEST_QUEUE_LEN);
-        tasks.spawn("devices", task.run(asked, tasks.token()));
-        Self { asks, inventory }
+        let (requests, request_receiver) = mpsc::channel(REQUEST_QUEUE_LEN);
+        tasks.spawn("devices", task.run(request_receiver, tasks.token()));
+        Self {
+            requests,
+            inventory,
+        }
     }
 
     /// A watch of the inventory.
@@ -132,17 +137,19 @@ impl Registry {
         &self,
         withheld: AllocationDisabled,
     ) -> Result<(), RegistryError> {
-        self.ask(RegistryRequest::Withhold(Some(withheld))).await
+        self.request(RegistryRequest::SetAllocationDisabled(Some(withheld)))
+            .await
     }
 
     /// Enables allocation again.
     pub async fn enable_allocation(&self) -> Result<(), RegistryError> {
-        self.ask(RegistryRequest::Withhold(None)).await
+        self.request(RegistryRequest::SetAllocationDisabled(None))
+            .await
     }
 
     /// Reads all files and scans all devices now; returns when the result is published.
     pub async fn rescan(&self) -> Result<(), RegistryError> {
-        self.ask(RegistryRequest::Rescan).await
+        self.request(RegistryRequest::Rescan).await
     }
 
     /// Submits the complete offer of a live source under one name, which replaces its previous one.
@@ -150,10 +157,10 @@ impl Registry {
         &self,
         offer: impl Into<Arc<Resource>>,
     ) -> Result<OfferOutcome, RegistryError> {
-        let (reply, standing) = oneshot::channel();
-        self.ask(RegistryRequest::Offer(offer.into(), reply))
+        let (reply, outcome) = oneshot::channel();
+        self.request(RegistryRequest::Offer(offer.into(), reply))
             .await?;
-        standing.await.map_err(|_| RegistryError::Stopped)
+        outcome.await.map_err(|_| RegistryError::Stopped)
     }
 
     /// Removes the offers of a live source: the one under `resource`, or all of them.
@@ -162,7 +169,8 @@ impl Registry {
         source: ResourceSource,
         resource: Option<ResourceName>,
     ) -> Result<(), RegistryError> {
-        self.ask(RegistryRequest::Withdraw(source, resource)).await
+        self.request(RegistryRequest::Withdraw(source, resource))
+            .await
     }
 
     /// Removes the offers of a live source under names other than these.
@@ -171,12 +179,13 @@ impl Registry {
         source: ResourceSource,
         resources: BTreeSet<ResourceName>,
     ) -> Result<(), RegistryError> {
-        self.ask(RegistryRequest::Only(source, resources)).await
+        self.request(RegistryRequest::RetainOffers(source, resources))
+            .await
     }
 
-    async fn ask(&self, ask: RegistryRequest) -> Result<(), RegistryError> {
+    async fn request(&self, request: RegistryRequest) -> Result<(), RegistryError> {
         let (reply, done) = oneshot::channel();
-        let sent = self.asks.send((ask, reply)).await;
+        let sent = self.requests.send((request, reply)).await;
         sent.map_err(|_| RegistryError::Stopped)?;
         done.await.map_err(|_| RegistryError::Stopped)
     }

@@ -70,14 +70,14 @@ pub type ConfigFiles = BTreeMap<AbsPath, Result<String, Refusal>>;
 #[derive(Debug, Default)]
 struct DeclarationState {
     /// The last valid text and its parsed declaration.
-    good: Option<(String, Declaration)>,
+    valid: Option<(String, Declaration)>,
     /// Problems of the current text; the last valid one stays in force until the file is repaired.
-    wrong: Vec<Refusal>,
+    problems: Vec<Refusal>,
     /// The text that `wrong` refers to.
-    bad: Option<String>,
+    invalid_text: Option<String>,
     /// Set if `match` or `group` changed since the last scan: known devices may not belong to it any
     /// more.
-    rematched: bool,
+    selectors_changed: bool,
 }
 
 /// The state of the registry. It does no I/O: the caller passes in files, scan results and times.
@@ -88,13 +88,13 @@ pub struct RegistryState {
     /// The offers of live sources, in force or not.
     offers: BTreeMap<(ResourceSource, ResourceName), Arc<Resource>>,
     /// The presence of each device in these offers, for flap detection.
-    live: BTreeMap<(ResourceSource, ResourceName), FlapTracker>,
+    flap_trackers: BTreeMap<(ResourceSource, ResourceName), FlapTracker>,
     owners: BTreeMap<ResourceName, ResourceSource>,
     resources: BTreeMap<ResourceName, Arc<Resource>>,
-    presences: BTreeMap<ResourceName, FlapStates>,
-    found: BTreeMap<ResourceName, Vec<Refusal>>,
+    flap_states: BTreeMap<ResourceName, FlapStates>,
+    scan_problems: BTreeMap<ResourceName, Vec<Refusal>>,
     /// Problems that kept resources from being scanned.
-    unseen: Vec<Refusal>,
+    unscanned: Vec<Refusal>,
     withheld: Option<AllocationDisabled>,
 }
 
@@ -128,7 +128,7 @@ impl RegistryState {
             let key = (resource.source.clone(), resource.name.clone());
             self.offers.insert(key, Arc::clone(resource));
         }
-        self.files(
+        self.set_files(
             saved
                 .declarations
                 .into_iter()
@@ -162,8 +162,8 @@ impl RegistryState {
         let (source, name) = (offer.source.clone(), offer.name.clone());
         let key = (source.clone(), name.clone());
         let before = self.offers.insert(key.clone(), Arc::clone(&offer));
-        let comings = self.live.entry(key).or_default();
-        comings.record_offer(before.as_ref(), &offer, now);
+        let tracker = self.flap_trackers.entry(key).or_default();
+        tracker.record_offer(before.as_ref(), &offer, now);
         self.assign();
         self.owners.get(&name).cloned().unwrap_or(source)
     }
@@ -177,7 +177,7 @@ impl RegistryState {
     }
 
     /// Removes the offers of a live source under names other than these.
-    pub fn only(&mut self, source: &ResourceSource, names: &BTreeSet<ResourceName>) {
+    pub fn retain_offers(&mut self, source: &ResourceSource, names: &BTreeSet<ResourceName>) {
         self.offers
             .retain(|(by, name), _| by != source || names.contains(name));
         self.assign();
@@ -187,9 +187,9 @@ impl RegistryState {
     /// Returns when to call this next.
     pub fn release_held_devices(&mut self, now: Duration) -> Option<Duration> {
         let mut again = None;
-        for (key, comings) in &mut self.live {
+        for (key, tracker) in &mut self.flap_trackers {
             if let Some(offer) = self.offers.get(key) {
-                let wait = comings.update_holds(offer, now);
+                let wait = tracker.update_holds(offer, now);
                 again = [again, wait].into_iter().flatten().min();
             }
         }
@@ -201,7 +201,7 @@ impl RegistryState {
     pub fn save(&self, boot_id: &str) -> RegistryCheckpoint {
         let good = |(file, source): (&AbsPath, &DeclarationState)| {
             source
-                .good
+                .valid
                 .as_ref()
                 .map(|(text, _)| (file.clone(), text.clone()))
         };
@@ -214,7 +214,7 @@ impl RegistryState {
     }
 
     /// Records the current declaration files. Files that are not in `files` were removed.
-    pub fn files(&mut self, files: ConfigFiles) {
+    pub fn set_files(&mut self, files: ConfigFiles) {
         // Files of a directory that cannot be read are kept.
         let unread = |file: &AbsPath| {
             let dir = file.parent();
@@ -225,8 +225,8 @@ impl RegistryState {
         for (file, read) in files {
             let source = self.sources.entry(file.clone()).or_default();
             match read {
-                Ok(text) => source.take(&file, text, &self.allowances),
-                Err(refusal) => (source.wrong, source.bad) = (vec![refusal], None),
+                Ok(text) => source.update(&file, text, &self.allowances),
+                Err(refusal) => (source.problems, source.invalid_text) = (vec![refusal], None),
             }
         }
         self.assign();
@@ -238,14 +238,14 @@ impl RegistryState {
         let (sources, offers, owners) = (&self.sources, &self.offers, &mut self.owners);
         let offered = |by: &ResourceSource, name: &ResourceName| match by {
             ResourceSource::File(file) => {
-                let good = sources.get(file).and_then(|source| source.good.as_ref());
+                let good = sources.get(file).and_then(|source| source.valid.as_ref());
                 good.is_some_and(|(_, declaration)| declaration.resource == *name)
             }
             by => offers.contains_key(&(by.clone(), name.clone())),
         };
         owners.retain(|name, by| offered(by, name));
         for (file, source) in sources {
-            if let Some((_, declaration)) = &source.good {
+            if let Some((_, declaration)) = &source.valid {
                 owners
                     .entry(declaration.resource.clone())
                     .or_insert_with(|| ResourceSource::File(file.clone()));
@@ -255,18 +255,22 @@ impl RegistryState {
             let owner = owners.entry(name.clone()).or_insert_with(|| by.clone());
             if owner == by {
                 let key = (by.clone(), name.clone());
-                let held = self.live.get(&key).and_then(FlapTracker::with_holds);
+                let held = self
+                    .flap_trackers
+                    .get(&key)
+                    .and_then(FlapTracker::with_holds);
                 let shown = held.unwrap_or(offer);
                 self.resources.insert(name.clone(), shown.clone());
             }
         }
-        self.live.retain(|key, _| offers.contains_key(key));
-        let of_its_owner = |name: &ResourceName, resource: &Arc<Resource>| {
+        self.flap_trackers.retain(|key, _| offers.contains_key(key));
+        let is_owned = |name: &ResourceName, resource: &Arc<Resource>| {
             owners.get(name).is_some_and(|by| *by == resource.source)
         };
-        self.resources.retain(|name, one| of_its_owner(name, one));
-        self.presences.retain(|name, _| owners.contains_key(name));
-        self.found.retain(|name, _| owners.contains_key(name));
+        self.resources.retain(|name, one| is_owned(name, one));
+        self.flap_states.retain(|name, _| owners.contains_key(name));
+        self.scan_problems
+            .retain(|name, _| owners.contains_key(name));
     }
 
     /// The declarations in force, one for each resource.
@@ -279,8 +283,8 @@ impl RegistryState {
 
     /// Records what kept resources from being scanned; their devices stay unchanged.
     pub fn record_unscanned(&mut self, why: &[Refusal]) {
-        self.unseen.clear();
-        self.unseen.extend_from_slice(why);
+        self.unscanned.clear();
+        self.unscanned.extend_from_slice(why);
     }
 
     /// Records the result of a scan. Returns when to scan next without an event.
@@ -288,27 +292,32 @@ impl RegistryState {
     /// `forget` removes devices that do not exist any more, see [`discovery::merge`].
     pub fn record_scan(
         &mut self,
-        sightings: &BTreeMap<ResourceName, Discovery>,
+        discoveries: &BTreeMap<ResourceName, Discovery>,
         now: Duration,
         forget: bool,
     ) -> Option<Duration> {
         let mut again: Option<Duration> = None;
         for (name, by) in &self.owners {
             let (Some((file, declaration)), Some(seen)) =
-                (declared(&self.sources, by), sightings.get(name))
+                (declared(&self.sources, by), discoveries.get(name))
             else {
                 continue;
             };
             let known = self.resources.get(name);
             let own = known.map(|known| match self.sources.get(file) {
-                Some(source) if source.rematched => {
+                Some(source) if source.selectors_changed => {
                     Cow::Owned(by_path(&known.devices, declaration))
                 }
                 _ => Cow::Borrowed(&known.devices),
             });
-            let presences = self.presences.entry(name.clone()).or_default();
-            let merged =
-                discovery::merge(own.as_deref(), declaration, seen, presences, (now, forget));
+            let flap_states = self.flap_states.entry(name.clone()).or_default();
+            let merged = discovery::merge(
+                own.as_deref(),
+                declaration,
+                seen,
+                flap_states,
+                (now, forget),
+            );
             let resource = declaration.offer(by.clone(), merged.devices);
             // An unchanged resource keeps its `Arc`, so that comparisons stay cheap.
             if known.is_none_or(|known| **known != resource) {
@@ -318,18 +327,18 @@ impl RegistryState {
                 Some(_) => problem,
                 None => problem.file(file.as_str()),
             };
-            self.found.insert(
+            self.scan_problems.insert(
                 name.clone(),
                 merged.problems.into_iter().map(in_file).collect(),
             );
-            again = [again, merged.again_in].into_iter().flatten().min();
+            again = [again, merged.rescan_in].into_iter().flatten().min();
         }
-        let looked_at = |source: &DeclarationState| {
-            let good = source.good.as_ref();
-            good.is_some_and(|(_, one)| sightings.contains_key(&one.resource))
+        let was_scanned = |source: &DeclarationState| {
+            let good = source.valid.as_ref();
+            good.is_some_and(|(_, one)| discoveries.contains_key(&one.resource))
         };
         for source in self.sources.values_mut() {
-            source.rematched &= !looked_at(source);
+            source.selectors_changed &= !was_scanned(source);
         }
         again
     }
@@ -344,14 +353,14 @@ impl RegistryState {
         let wrong = self
             .sources
             .values()
-            .flat_map(|source| source.wrong.iter().cloned());
-        let found = self.found.values().flatten().cloned();
+            .flat_map(|source| source.problems.iter().cloned());
+        let found = self.scan_problems.values().flatten().cloned();
         Inventory {
             resources: self.resources.clone(),
             problems: wrong
                 .chain(self.conflicts())
                 .chain(found)
-                .chain(self.unseen.iter().cloned())
+                .chain(self.unscanned.iter().cloned())
                 .collect(),
             withheld: self.withheld.clone(),
             stop_units: self
@@ -375,23 +384,23 @@ impl RegistryState {
 
     /// Reports each conflict for both sources, so that it shows up in either file.
     fn conflicts(&self) -> Vec<Refusal> {
-        let mut told = Vec::new();
+        let mut refusals = Vec::new();
         for (file, source) in &self.sources {
-            let Some((_, declaration)) = &source.good else {
+            let Some((_, declaration)) = &source.valid else {
                 continue;
             };
             let name = &declaration.resource;
             let mine = ResourceSource::File(file.clone());
             if let Some(owner) = self.owners.get(name).filter(|owner| **owner != mine) {
-                told.extend(contested(name, owner, &mine));
+                refusals.extend(contested(name, owner, &mine));
             }
         }
         for (by, name) in self.offers.keys() {
             if let Some(owner) = self.owners.get(name).filter(|owner| *owner != by) {
-                told.extend(contested(name, owner, by));
+                refusals.extend(contested(name, owner, by));
             }
         }
-        told
+        refusals
     }
 }
 
@@ -404,7 +413,7 @@ fn declared<'a>(
         return None;
     };
     let (file, source) = sources.get_key_value(file)?;
-    let (_, declaration) = source.good.as_ref()?;
+    let (_, declaration) = source.valid.as_ref()?;
     Some((file, declaration))
 }
 
@@ -442,8 +451,8 @@ fn after_boot(device: &mut Device, source: &ResourceSource, exists: impl Fn(&Abs
     if device.health == Health::Missing {
         return;
     }
-    let gone = device.nodes.iter().find(|node| !exists(&node.host));
-    let why = match gone {
+    let missing = device.nodes.iter().find(|node| !exists(&node.host));
+    let why = match missing {
         // Only the live source knows the state of such a device after a reboot.
         _ if source.is_live() => format!("{source} has not connected since the machine started"),
         Some(node) => format!("{} not found since the machine started", node.host),
@@ -459,28 +468,28 @@ fn after_boot(device: &mut Device, source: &ResourceSource, exists: impl Fn(&Abs
 }
 
 impl DeclarationState {
-    fn take(&mut self, file: &AbsPath, text: String, allowances: &Allowances) {
+    fn update(&mut self, file: &AbsPath, text: String, allowances: &Allowances) {
         let same = |known: Option<&String>| known == Some(&text);
-        if same(self.bad.as_ref()) {
+        if same(self.invalid_text.as_ref()) {
             return;
         }
-        if !same(self.good.as_ref().map(|(text, _)| text)) {
+        if !same(self.valid.as_ref().map(|(text, _)| text)) {
             match declaration::parse(file.as_str(), &text, allowances) {
                 Ok(declaration) => {
-                    let before = self.good.as_ref().map(|(_, before)| before);
+                    let before = self.valid.as_ref().map(|(_, before)| before);
                     let kept = before.is_none_or(|before| {
                         before.matches == declaration.matches && before.group == declaration.group
                     });
-                    self.rematched |= !kept;
-                    self.good = Some((text, declaration));
+                    self.selectors_changed |= !kept;
+                    self.valid = Some((text, declaration));
                 }
                 Err(wrong) => {
-                    (self.wrong, self.bad) = (wrong, Some(text));
+                    (self.problems, self.invalid_text) = (wrong, Some(text));
                     return;
                 }
             }
         }
-        (self.wrong, self.bad) = (Vec::new(), None);
+        (self.problems, self.invalid_text) = (Vec::new(), None);
     }
 }
 

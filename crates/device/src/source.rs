@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_read_as_it_is_written() {
+    fn a_source_round_trips_through_text() {
         for source in [
             ResourceSource::File("/etc/machinist/devices.d/a.yaml".parse().unwrap()),
             ResourceSource::Vendor("acme".into()),

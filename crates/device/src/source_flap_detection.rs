@@ -14,11 +14,11 @@ use super::{
 /// Devices that have been healthy since they were first seen need no entry; most devices are.
 #[derive(Debug, Default)]
 pub(super) struct FlapTracker {
-    presences: BTreeMap<String, DeviceFlapState>,
+    flap_states: BTreeMap<String, DeviceFlapState>,
     /// The number of devices of the largest offer: all of them may disappear and return at once.
-    largest: usize,
+    largest_offer: usize,
     /// The offer with flapping devices marked as unhealthy; none if no device is held back.
-    held: Option<Arc<Resource>>,
+    offer_with_holds: Option<Arc<Resource>>,
 }
 
 impl FlapTracker {
@@ -31,29 +31,29 @@ impl FlapTracker {
     ) {
         let before = before.into_iter().flat_map(|one| one.devices.keys());
         for id in before.filter(|id| !offer.devices.contains_key(*id)) {
-            self.see(id, false, now);
+            self.record_device(id, false, now);
         }
         // Removes entries of devices that have been absent for long, or, if there are too many, of
         // all absent devices, so that a source that keeps using new ids cannot fill the memory.
-        self.largest = self.largest.max(offer.devices.len());
-        let most = 2 * self.largest;
-        let full = self.presences.len() > most;
-        self.presences.retain(|id, presence| {
-            offer.devices.contains_key(id) || !full && !presence.is_expired(now)
+        self.largest_offer = self.largest_offer.max(offer.devices.len());
+        let max_tracked = 2 * self.largest_offer;
+        let full = self.flap_states.len() > max_tracked;
+        self.flap_states.retain(|id, flap_state| {
+            offer.devices.contains_key(id) || !full && !flap_state.is_expired(now)
         });
         for (id, device) in &offer.devices {
-            self.see(id, device.health == Health::Healthy, now);
+            self.record_device(id, device.health == Health::Healthy, now);
         }
         self.update_holds(offer, now);
     }
 
-    fn see(&mut self, id: &str, well: bool, now: Duration) {
-        match self.presences.get_mut(id) {
-            Some(presence) => presence.record_presence(well, now),
-            None if well => {}
+    fn record_device(&mut self, id: &str, is_healthy: bool, now: Duration) {
+        match self.flap_states.get_mut(id) {
+            Some(flap_state) => flap_state.record_presence(is_healthy, now),
+            None if is_healthy => {}
             None => {
-                let gone = DeviceFlapState::first(false, now);
-                self.presences.insert(id.to_owned(), gone);
+                let absent = DeviceFlapState::first(false, now);
+                self.flap_states.insert(id.to_owned(), absent);
             }
         }
     }
@@ -64,7 +64,7 @@ impl FlapTracker {
         offer: &Arc<Resource>,
         now: Duration,
     ) -> Option<Duration> {
-        let wait = |id: &String| self.presences.get(id)?.remaining_hold(now);
+        let wait = |id: &String| self.flap_states.get(id)?.remaining_hold(now);
         let waiting: Vec<(&String, Duration)> = offer
             .devices
             .keys()
@@ -72,7 +72,7 @@ impl FlapTracker {
             .filter(|(_, wait)| !wait.is_zero())
             .collect();
         let next = waiting.iter().map(|(_, wait)| *wait).min();
-        self.held = next.map(|_| {
+        self.offer_with_holds = next.map(|_| {
             let mut shown = Resource::clone(offer);
             for (id, _) in waiting {
                 if let Some(device) = shown.devices.get_mut(id) {
@@ -87,7 +87,7 @@ impl FlapTracker {
 
     /// The resource to publish instead of the offer.
     pub(super) const fn with_holds(&self) -> Option<&Arc<Resource>> {
-        self.held.as_ref()
+        self.offer_with_holds.as_ref()
     }
 }
 
@@ -97,22 +97,25 @@ mod tests {
     use crate::testing::resource;
 
     #[test]
-    fn devices_that_all_leave_the_list_and_come_back_are_held_back() {
+    fn devices_that_are_all_removed_and_offered_again_are_held_back() {
         let full = Arc::new(resource(1, &[("a", &[]), ("b", &[]), ("c", &[])]));
         let none = Arc::new(resource(1, &[]));
-        let mut comings = FlapTracker::default();
+        let mut tracker = FlapTracker::default();
         let at = Duration::from_secs;
-        comings.record_offer(None, &full, at(0));
+        tracker.record_offer(None, &full, at(0));
         for round in 0..4 {
-            comings.record_offer(Some(&full), &none, at(100 + round));
-            comings.record_offer(Some(&none), &none, at(100 + round));
-            comings.record_offer(Some(&none), &full, at(100 + round));
+            tracker.record_offer(Some(&full), &none, at(100 + round));
+            tracker.record_offer(Some(&none), &none, at(100 + round));
+            tracker.record_offer(Some(&none), &full, at(100 + round));
         }
-        let held = comings.with_holds().expect("held back");
-        let reasons = held.devices.values().map(|one| one.reason.as_deref());
+        let offer_with_holds = tracker.with_holds().expect("held back");
+        let reasons = offer_with_holds
+            .devices
+            .values()
+            .map(|one| one.reason.as_deref());
         let reasons: Vec<_> = reasons.collect();
         assert_eq!(reasons.len(), 3);
-        let told = |why: &Option<&str>| why.is_some_and(|why| why.contains("flapping"));
-        assert!(reasons.iter().all(told), "{reasons:?}");
+        let is_flapping = |why: &Option<&str>| why.is_some_and(|why| why.contains("flapping"));
+        assert!(reasons.iter().all(is_flapping), "{reasons:?}");
     }
 }

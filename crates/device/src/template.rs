@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_known_words_are_filled_in_and_only_once() {
+    fn only_known_variables_are_expanded_once() {
         let template = Template::new("{id}@{node} {name} {\"a\": 1} {").unwrap();
         assert_eq!(
             template.fill("{node}", "/dev/y/x"),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_literal_stays_as_it_is() {
+    fn literal_text_is_unchanged() {
         let json = "{\"a\": {serial}}";
         assert_eq!(Template::literal(json).unwrap().fill("x", "/dev/x"), json);
         assert_eq!(Template::literal("of {id}"), None);

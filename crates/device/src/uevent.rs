@@ -115,7 +115,7 @@ impl Uevents {
         loop {
             let mut ready = self.socket.readable().await.map_err(UeventError::Read)?;
             match ready.try_io(|socket| receive(socket.as_raw_fd(), &mut buffer)) {
-                Ok(Ok(Some(heard))) => return Ok(heard),
+                Ok(Ok(Some(result))) => return Ok(result),
                 // Another process sent it, or it is not a device event.
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => return Err(UeventError::Read(error)),

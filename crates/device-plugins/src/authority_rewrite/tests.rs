@@ -71,7 +71,7 @@ fn frames_are_found_wherever_they_are_cut() {
 }
 
 #[test]
-fn what_is_not_understood_is_left_to_the_reader() {
+fn unparsed_headers_are_passed_on_unchanged() {
     for broken in [
         &[0x41, 0x7f][..],
         &[0x41, 9, b'x'],

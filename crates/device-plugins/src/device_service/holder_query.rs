@@ -115,15 +115,15 @@ impl HolderQuery {
         while inventory.changed().await.is_ok() {
             let now = inventory.borrow_and_update().clone();
             let before = std::mem::replace(&mut before, Arc::clone(&now));
-            let gone = gone(&before, &now);
-            if gone.is_empty() {
+            let withdrawn = withdrawn(&before, &now);
+            if withdrawn.is_empty() {
                 continue;
             }
             // An unreachable kubelet is reported in the status.
             let Ok(known) = self.ask(Some(&before)).await else {
                 continue;
             };
-            for name in gone {
+            for name in withdrawn {
                 let left = now.resources.get(&name);
                 let held = known.of_resource(name.as_str());
                 for (id, holder) in
@@ -154,7 +154,7 @@ impl HolderQuery {
 }
 
 /// Resources that were removed, or that lost devices.
-fn gone(before: &Inventory, now: &Inventory) -> Vec<ResourceName> {
+fn withdrawn(before: &Inventory, now: &Inventory) -> Vec<ResourceName> {
     let less = |(name, before): (&ResourceName, &Arc<Resource>)| {
         let stays = now.resources.get(name).is_some_and(|now| {
             let mut ids = before.devices.keys();
@@ -168,8 +168,8 @@ fn gone(before: &Inventory, now: &Inventory) -> Vec<ResourceName> {
 impl InUseDevices for HolderQuery {
     fn holders(&self) -> CallFuture<'_, machinist_device::holders::DeviceHolders> {
         Box::pin(async {
-            let told = self.kubelet.list().await;
-            told.map_err(|error| DraCallError::Away(chain(&error)))
+            let listed = self.kubelet.list().await;
+            listed.map_err(|error| DraCallError::Away(chain(&error)))
         })
     }
 }

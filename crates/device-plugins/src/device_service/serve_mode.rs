@@ -48,7 +48,7 @@ fn side<T: Send + Sync + 'static>(
         Arc::new(part)
     };
     let first = part(&inventory.borrow_and_update(), &other.borrow_and_update());
-    let (tell, told) = watch::channel(first);
+    let (sender, receiver) = watch::channel(first);
     let stop = tasks.token();
     tasks.spawn("one side of devices", async move {
         loop {
@@ -59,14 +59,14 @@ fn side<T: Send + Sync + 'static>(
                 Ok(()) = other.changed() => {}
             }
             let now = part(&inventory.borrow_and_update(), &other.borrow_and_update());
-            tell.send_if_modified(|known| {
-                let news = **known != *now;
-                if news {
+            sender.send_if_modified(|known| {
+                let is_changed = **known != *now;
+                if is_changed {
                     *known = now;
                 }
-                news
+                is_changed
             });
         }
     });
-    told
+    receiver
 }

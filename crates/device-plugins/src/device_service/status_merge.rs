@@ -24,7 +24,7 @@ pub(super) struct StatusMerge {
     pub(super) driver: watch::Receiver<DriverState>,
     pub(super) holders: watch::Receiver<Arc<HolderSnapshot>>,
     pub(super) declared: watch::Receiver<Arc<Vendors>>,
-    pub(super) of_plugins: watch::Receiver<plugin_proxy::PluginProblems>,
+    pub(super) plugin_problems: watch::Receiver<plugin_proxy::PluginProblems>,
 }
 
 impl StatusMerge {
@@ -51,8 +51,8 @@ impl StatusMerge {
         );
         let declared = self.declared.borrow();
         status.problems.extend(declared.problems.iter().cloned());
-        let of_plugins = self.of_plugins.borrow();
-        for problem in of_plugins.values() {
+        let plugin_problems = self.plugin_problems.borrow();
+        for problem in plugin_problems.values() {
             match problem {
                 plugin_proxy::PluginProblem::Refused(why) => status.refused(why),
                 plugin_proxy::PluginProblem::Away(why) => status.away(why),
@@ -68,14 +68,14 @@ impl StatusMerge {
             self.driver.mark_unchanged();
             self.holders.mark_unchanged();
             self.declared.mark_unchanged();
-            self.of_plugins.mark_unchanged();
+            self.plugin_problems.mark_unchanged();
             let (now, worked_out) = (self.now(), tokio::time::Instant::now());
             publish.send_if_modified(|known| {
-                let news = **known != now;
-                if news {
+                let is_changed = **known != now;
+                if is_changed {
                     *known = Arc::new(now);
                 }
-                news
+                is_changed
             });
             tokio::select! {
                 // All are cancel-safe: a change stays marked as unseen. The senders of these two end
@@ -86,7 +86,7 @@ impl StatusMerge {
                 // If a sender has ended, its last value stays, and the other branches go on.
                 Ok(()) = self.holders.changed() => {}
                 Ok(()) = self.declared.changed() => {}
-                Ok(()) = self.of_plugins.changed() => {}
+                Ok(()) = self.plugin_problems.changed() => {}
             }
             tokio::time::sleep_until(worked_out + MIN_STATUS_INTERVAL).await;
         }
@@ -112,8 +112,8 @@ fn unregistered(driver: &DriverState, why: &str) -> Registration {
 /// The registration of a resource that is served by claims: whether its devices can be allocated by
 /// the cluster and prepared by the kubelet.
 fn by_claim(driver: &DriverState, resource: &Resource, plugin: bool) -> Registration {
-    let told = &driver.published;
-    let known = told.resources.as_ref();
+    let published = &driver.published;
+    let known = published.resources.as_ref();
     let offered = known.is_some_and(|known| known.contains(&resource.name));
     let why = if let Some(why) = resource.unfit_for_claims() {
         why
@@ -121,7 +121,7 @@ fn by_claim(driver: &DriverState, resource: &Resource, plugin: bool) -> Registra
         "it has no device yet"
     } else if plugin {
         "it is still registered as a device plugin"
-    } else if let Some(why) = driver.reason.as_deref().or(told.problem.as_deref()) {
+    } else if let Some(why) = driver.reason.as_deref().or(published.problem.as_deref()) {
         why
     } else if !offered {
         "it is not published in a ResourceSlice yet"

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{claim_preparation::PrepareError, claim_store::blocking};
+use super::{claim_store::blocking, prepare_error::PrepareError};
 use machinist_base::abs_path::AbsPath;
 use machinist_device::{
     allocation::ContainerAllocation,
@@ -25,7 +25,7 @@ use machinist_rootfs::Root;
 #[derive(Clone, Debug)]
 pub(super) struct ClaimAllocator {
     pub(super) root: Root,
-    pub(super) answerers: Allocators,
+    pub(super) allocators: Allocators,
     /// The boot id; `None` where the root has none.
     pub(super) boot: Option<Arc<str>>,
 }
@@ -42,7 +42,7 @@ impl ClaimAllocator {
         for batch in claim_checkpoint::group_by_request(chosen) {
             let grant = self.grant(claim, &batch, until).await?;
             if !grant.annotations.is_empty() {
-                return Err(PrepareError::Cannot {
+                return Err(PrepareError::Unsupported {
                     claim: Box::new(claim.clone()),
                     request: batch.request,
                     why: "annotations are not supported with serve: dra",
@@ -75,13 +75,13 @@ impl ClaimAllocator {
         until: Instant,
     ) -> Result<ContainerAllocation, PrepareError> {
         let resource = &*batch.resource;
-        let unanswered = |source: AllocateError| PrepareError::Answer {
+        let unanswered = |source: AllocateError| PrepareError::Allocation {
             claim: Box::new(claim.clone()),
             request: batch.request.clone(),
             source,
         };
         let late = |_| PrepareError::TooLate(claim.clone());
-        let by = self.answerers.of(&resource.source);
+        let by = self.allocators.of(&resource.source);
         if !resource.asks.allocate {
             let mut grant = batch.grant().map_err(|source| ClaimError::Grant {
                 claim: Box::new(claim.clone()),
@@ -99,7 +99,7 @@ impl ClaimAllocator {
         let answer = timeout_at(until, by.allocate(resource, (&batch.shares).into())).await;
         match answer.map_err(late)? {
             Ok(AllocationResponse::Grant(grant)) => Ok(grant),
-            Ok(AllocationResponse::Wire(_)) => Err(PrepareError::Cannot {
+            Ok(AllocationResponse::Wire(_)) => Err(PrepareError::Unsupported {
                 claim: Box::new(claim.clone()),
                 request: batch.request.clone(),
                 why: "its source returned a device plugin response, which claims do not support",
@@ -150,12 +150,12 @@ fn find_nodes(
     for node in &mut grant.nodes {
         let path = AbsPath::new(node.host.as_str());
         let Ok(path) = path else { continue };
-        let found = follow(root, &path).map_err(|source| PrepareError::Node {
+        let found = follow(root, &path).map_err(|source| PrepareError::NodeLookup {
             claim: Box::new(claim.clone()),
             node: node.host.clone(),
             source: Box::new(source),
         })?;
-        let (found, _) = found.ok_or_else(|| PrepareError::Gone {
+        let (found, _) = found.ok_or_else(|| PrepareError::NodeMissing {
             claim: Box::new(claim.clone()),
             node: node.host.clone(),
         })?;
@@ -207,7 +207,7 @@ mod tests {
         std::fs::remove_file(dir.path().join("dev/ttyUSB0")).unwrap();
         grant.nodes[0].host = "/dev/serial/by-id/usb-FTDI".into();
         let error = find_nodes(&root, &claim, &mut grant).unwrap_err();
-        let told = "host device node /dev/serial/by-id/usb-FTDI does not exist";
-        assert!(error.to_string().contains(told), "{error}");
+        let reported = "host device node /dev/serial/by-id/usb-FTDI does not exist";
+        assert!(error.to_string().contains(reported), "{error}");
     }
 }

@@ -95,9 +95,9 @@ impl CheckpointFile {
             }
             Ok(None) => (ClaimCheckpoint::default(), true),
             Ok(Some(bytes)) => match parse(&bytes) {
-                Some(book) => (book, true),
+                Some(checkpoint) => (checkpoint, true),
                 None => {
-                    self.put_aside(&bytes);
+                    self.keep_damaged(&bytes);
                     (ClaimCheckpoint::default(), false)
                 }
             },
@@ -125,20 +125,20 @@ impl CheckpointFile {
         }
     }
 
-    fn put_aside(&self, bytes: &[u8]) {
+    fn keep_damaged(&self, bytes: &[u8]) {
         tracing::error!(
             "{CHECKPOINT_PATH} is damaged, starting with an empty checkpoint; the damaged file is kept as {BROKEN_CHECKPOINT_PATH}. The kubelet unprepares claims of running pods as usual"
         );
-        let kept =
+        let damaged_copy =
             AbsPath::new(BROKEN_CHECKPOINT_PATH).map(|path| self.root.replace(&path, bytes, 0o600));
-        if let Ok(Err(error)) = kept {
+        if let Ok(Err(error)) = damaged_copy {
             tracing::warn!("failed to keep the damaged file: {}", chain(&error));
         }
     }
 
-    pub(super) fn save(&self, book: &ClaimCheckpoint) -> Result<(), CheckpointError> {
+    pub(super) fn save(&self, checkpoint: &ClaimCheckpoint) -> Result<(), CheckpointError> {
         let path = AbsPath::new(CHECKPOINT_PATH)?;
-        let text = serde_json::to_vec(book)?;
+        let text = serde_json::to_vec(checkpoint)?;
         let head = format!("{}\n", Digest::of(&text).hex());
         if let Some(dir) = path.parent() {
             self.root.make_dirs(&dir, 0o755)?;
@@ -163,8 +163,8 @@ impl CheckpointFile {
             }
         }
         let text = serde_json::to_vec(spec)?;
-        let there = self.root.read_nofollow(&path, cdi::MAX_SPEC_BYTES as u64);
-        if there.is_ok_and(|there| there == text) {
+        let current = self.root.read_nofollow(&path, cdi::MAX_SPEC_BYTES as u64);
+        if current.is_ok_and(|current| current == text) {
             return Ok(());
         }
         if let Some(dir) = path.parent() {
@@ -186,7 +186,10 @@ impl CheckpointFile {
     }
 
     /// Removes specs of claims that are not in the checkpoint.
-    pub(super) fn sweep(&self, book: &ClaimCheckpoint) -> Result<(), CheckpointError> {
+    pub(super) fn remove_stale_specs(
+        &self,
+        checkpoint: &ClaimCheckpoint,
+    ) -> Result<(), CheckpointError> {
         let dir = AbsPath::new(cdi::SPEC_DIRS[1])?;
         let entries = match self.root.list(&dir) {
             Err(error) if error.is_not_found() => return Ok(()),
@@ -194,7 +197,7 @@ impl CheckpointFile {
         };
         for entry in entries {
             let uid = cdi_edits::uid_of(&entry.name);
-            if let Some(uid) = uid.filter(|uid| !book.claims.contains_key(*uid)) {
+            if let Some(uid) = uid.filter(|uid| !checkpoint.claims.contains_key(*uid)) {
                 tracing::info!(
                     "{dir}/{} belongs to a claim that is not prepared; removing it",
                     entry.name
@@ -212,8 +215,8 @@ fn parse(bytes: &[u8]) -> Option<ClaimCheckpoint> {
     if head != Digest::of(text).hex().as_bytes() {
         return None;
     }
-    let book: ClaimCheckpoint = serde_json::from_slice(text).ok()?;
-    (book.version == CHECKPOINT_VERSION).then_some(book)
+    let checkpoint: ClaimCheckpoint = serde_json::from_slice(text).ok()?;
+    (checkpoint.version == CHECKPOINT_VERSION).then_some(checkpoint)
 }
 
 fn spec_path(uid: &str) -> Result<AbsPath, BadPath> {

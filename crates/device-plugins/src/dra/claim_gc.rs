@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::claim_task::{ClaimCommand, KubeletCall};
+use super::kubelet_call::{ClaimCommand, KubeletCall};
 use machinist_base::error_chain::chain;
 use machinist_device::dra::{
     claim::ClaimName,
@@ -17,7 +17,7 @@ use machinist_device::dra::{
 #[derive(Clone, Debug)]
 pub(super) struct ClaimGc {
     pub(super) claims: Arc<dyn ClaimReader>,
-    pub(super) given: Arc<dyn InUseDevices>,
+    pub(super) in_use: Arc<dyn InUseDevices>,
     pub(super) calls: mpsc::Sender<KubeletCall>,
 }
 
@@ -43,7 +43,7 @@ impl ClaimGc {
             if !self.is_deleted(&one.claim).await {
                 continue;
             }
-            let Ok(holders) = self.given.holders().await else {
+            let Ok(holders) = self.in_use.holders().await else {
                 return;
             };
             let used = |device: &str| holders.claim_holder(device).is_some();

@@ -9,17 +9,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    claim_allocation::ClaimAllocator, claim_files::CheckpointError, claim_gc::ClaimGc,
-    claim_store::ClaimStore,
+    claim_allocation::ClaimAllocator, claim_gc::ClaimGc, claim_store::ClaimStore,
+    prepare_error::PrepareError,
 };
 use machinist_base::error_chain::chain;
 use machinist_device::{
     Inventory,
-    allocator::AllocateError,
     dra::{
         claim::{ClaimName, ResourceClaim},
         claim_checkpoint::{self, ClaimCheckpoint, ClaimError, PreparedDevice, SelectedDevice},
-        traits::DraCallError,
     },
     holders::DeviceHolders,
 };
@@ -27,57 +25,14 @@ use machinist_device::{
 /// How long to wait for the kubelet's pod resources; it answers within milliseconds or not at all.
 const POD_RESOURCES_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a claim is not prepared.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PrepareError {
-    #[error(transparent)]
-    Refused(Box<ClaimError>),
-    #[error("failed to get claim {0}")]
-    Ask(Box<ClaimName>, #[source] DraCallError),
-    #[error("claim {0} was not prepared in time; retrying")]
-    TooLate(ClaimName),
-    #[error("claim {0} was unprepared, or the agent is stopping, before it was prepared")]
-    Over(ClaimName),
-    #[error("claim {claim}, request {request}: retrying")]
-    Answer {
-        claim: Box<ClaimName>,
-        request: String,
-        #[source]
-        source: AllocateError,
-    },
-    #[error("claim {claim}, request {request}: {why}")]
-    Cannot {
-        claim: Box<ClaimName>,
-        request: String,
-        why: &'static str,
-    },
-    #[error("claim {claim}: failed to look up host device node {node}; retrying")]
-    Node {
-        claim: Box<ClaimName>,
-        node: String,
-        #[source]
-        source: Box<machinist_rootfs::RootError>,
-    },
-    #[error("claim {claim}: host device node {node} does not exist; retrying")]
-    Gone { claim: Box<ClaimName>, node: String },
-    #[error("failed to save the claim checkpoint; retrying")]
-    Book(#[from] CheckpointError),
-}
-
-impl From<ClaimError> for PrepareError {
-    fn from(refused: ClaimError) -> Self {
-        Self::Refused(Box::new(refused))
-    }
-}
-
 /// Prepares claims concurrently, so that a slow source delays no other claim. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimPreparer {
     pub(super) node: Arc<str>,
-    pub(super) shelf: ClaimStore,
+    pub(super) claim_store: ClaimStore,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
-    pub(super) granting: ClaimAllocator,
-    pub(super) sweep: ClaimGc,
+    pub(super) allocator: ClaimAllocator,
+    pub(super) gc: ClaimGc,
 }
 
 /// A claim and the inputs of its preparation.
@@ -87,7 +42,7 @@ struct ClaimWork<'a> {
     found: &'a ResourceClaim,
     /// The devices that containers have without claims; `None` where the kubelet does not report
     /// them.
-    given: Option<&'a DeviceHolders>,
+    in_use: Option<&'a DeviceHolders>,
     until: Instant,
 }
 
@@ -99,9 +54,9 @@ impl ClaimPreparer {
         &self,
         claim: &ClaimName,
         until: Instant,
-        over: &CancellationToken,
+        cancelled: &CancellationToken,
     ) -> Result<Vec<PreparedDevice>, String> {
-        let prepared = self.try_prepare(claim, until, over).await;
+        let prepared = self.try_prepare(claim, until, cancelled).await;
         prepared.map_err(|e| chain(&e))
     }
 
@@ -109,48 +64,51 @@ impl ClaimPreparer {
         &self,
         claim: &ClaimName,
         until: Instant,
-        over: &CancellationToken,
+        cancelled: &CancellationToken,
     ) -> Result<Vec<PreparedDevice>, PrepareError> {
-        if let Some(known) = self.shelf.restore_spec(&claim.uid).await? {
+        if let Some(known) = self.claim_store.restore_spec(&claim.uid).await? {
             return Ok(known.devices);
         }
-        let is_over = || PrepareError::Over(claim.clone());
-        let asking = timeout_at(until, self.sweep.claims.get(&claim.namespace, &claim.name));
-        let asked = tokio::select! {
+        let cancelled_error = || PrepareError::Cancelled(claim.clone());
+        let request = timeout_at(until, self.gc.claims.get(&claim.namespace, &claim.name));
+        let response = tokio::select! {
             // Safe to drop, as below: nothing is written yet.
-            () = over.cancelled() => return Err(is_over()),
-            asked = asking => asked,
+            () = cancelled.cancelled() => return Err(cancelled_error()),
+            response = request => response,
         };
-        let asked = asked.map_err(|_| PrepareError::TooLate(claim.clone()))?;
-        let found = asked.map_err(|e| PrepareError::Ask(Box::new(claim.clone()), e))?;
+        let response = response.map_err(|_| PrepareError::TooLate(claim.clone()))?;
+        let found = response.map_err(|e| PrepareError::ClaimLookup(Box::new(claim.clone()), e))?;
         let found = found.ok_or_else(|| ClaimError::Gone(claim.clone()))?;
-        let given = self.given(until).await;
+        let holders = self.device_holders(until).await;
         let work = ClaimWork {
             claim,
             found: &found,
-            given: given.as_ref(),
+            in_use: holders.as_ref(),
             until,
         };
-        let chosen = self.choose(work).await?;
+        let chosen = self.select_or_release(work).await?;
         let prepared = tokio::select! {
-            () = over.cancelled() => return Err(is_over()),
-            prepared = self.granting.prepared(claim, &chosen, until) => prepared?,
+            () = cancelled.cancelled() => return Err(cancelled_error()),
+            prepared = self.allocator.prepared(claim, &chosen, until) => prepared?,
         };
         // Another claim may have been stored while the source was answering, so check again.
-        let judge = |book: &ClaimCheckpoint| match over.is_cancelled() {
-            true => Err(is_over()),
-            false => self.judge(work, book).map(drop).map_err(Into::into),
+        let check = |checkpoint: &ClaimCheckpoint| match cancelled.is_cancelled() {
+            true => Err(cancelled_error()),
+            false => self
+                .select_devices(work, checkpoint)
+                .map(drop)
+                .map_err(Into::into),
         };
-        self.shelf.store_claim(&prepared, judge).await?;
+        self.claim_store.store_claim(&prepared, check).await?;
         let count = prepared.devices.len();
         tracing::info!(claim = %claim, "claim {claim} is prepared: {count} device(s)");
         Ok(prepared.devices)
     }
 
     /// The devices that containers have; `None` where the kubelet does not report them.
-    async fn given(&self, until: Instant) -> Option<DeviceHolders> {
+    async fn device_holders(&self, until: Instant) -> Option<DeviceHolders> {
         let until = until.min(Instant::now() + POD_RESOURCES_TIMEOUT);
-        match timeout_at(until, self.sweep.given.holders()).await {
+        match timeout_at(until, self.gc.in_use.holders()).await {
             Ok(Ok(holders)) => Some(holders),
             Ok(Err(error)) => {
                 tracing::debug!("{}", chain(&error));
@@ -160,16 +118,16 @@ impl ClaimPreparer {
         }
     }
 
-    fn judge(
+    fn select_devices(
         &self,
         work: ClaimWork<'_>,
-        book: &ClaimCheckpoint,
+        checkpoint: &ClaimCheckpoint,
     ) -> Result<Vec<SelectedDevice>, ClaimError> {
         let none = DeviceHolders::default();
-        let given = work.given.unwrap_or(&none);
+        let holders = work.in_use.unwrap_or(&none);
         let inventory = self.inventory.borrow().clone();
         let claim = (work.claim, work.found);
-        claim_checkpoint::select_devices(&inventory, &self.node, claim, book, given)
+        claim_checkpoint::select_devices(&inventory, &self.node, claim, checkpoint, holders)
     }
 
     /// Checks the claim. A conflicting claim that neither the cluster nor any container has any
@@ -178,28 +136,34 @@ impl ClaimPreparer {
     /// If the kubelet does not report the devices of containers, pods need not wait for it: a
     /// device changes from device plugin to DRA once in its life, and this check is only a second
     /// safeguard.
-    async fn choose(&self, work: ClaimWork<'_>) -> Result<Vec<SelectedDevice>, PrepareError> {
-        let judged = self.shelf.read(|book| {
-            let judged = self.judge(work, book).map_err(Box::new);
-            let other = match judged.as_ref().map_err(|refused| &**refused) {
-                Err(ClaimError::Held { device, .. }) => book.holder_of(device),
+    async fn select_or_release(
+        &self,
+        work: ClaimWork<'_>,
+    ) -> Result<Vec<SelectedDevice>, PrepareError> {
+        let selection = self.claim_store.read(|checkpoint| {
+            let selection = self.select_devices(work, checkpoint).map_err(Box::new);
+            let other = match selection.as_ref().map_err(|refused| &**refused) {
+                Err(ClaimError::Held { device, .. }) => checkpoint.holder_of(device),
                 _ => None,
             };
-            (judged, other.map(|one| one.claim.clone()))
+            (selection, other.map(|one| one.claim.clone()))
         });
-        let (judged, other) = judged.await;
-        let refused = match judged {
+        let (selection, other) = selection.await;
+        let refused = match selection {
             Ok(chosen) => return Ok(chosen),
             Err(refused) => refused,
         };
         if let ClaimError::Held { device, .. } = &*refused
-            && let Some(given) = work.given
-            && given.claim_holder(device).is_none()
+            && let Some(holders) = work.in_use
+            && holders.claim_holder(device).is_none()
             && let Some(other) = other
-            && timeout_at(work.until, self.sweep.is_deleted(&other)).await == Ok(true)
+            && timeout_at(work.until, self.gc.is_deleted(&other)).await == Ok(true)
         {
-            self.shelf.unprepare(&other).await?;
-            return Ok(self.shelf.read(|book| self.judge(work, book)).await?);
+            self.claim_store.unprepare(&other).await?;
+            return Ok(self
+                .claim_store
+                .read(|checkpoint| self.select_devices(work, checkpoint))
+                .await?);
         }
         Err(PrepareError::Refused(refused))
     }

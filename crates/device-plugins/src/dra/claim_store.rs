@@ -24,9 +24,9 @@ pub(super) struct ClaimStore(Arc<ClaimStoreInner>);
 #[derive(Debug)]
 struct ClaimStoreInner {
     store: CheckpointFile,
-    board: DriverStatusWriter,
-    book: Mutex<ClaimCheckpoint>,
-    kept: Notify,
+    status: DriverStatusWriter,
+    checkpoint: Mutex<ClaimCheckpoint>,
+    claim_stored: Notify,
 }
 
 impl ClaimStore {
@@ -34,21 +34,21 @@ impl ClaimStore {
     /// prepares each claim again before its pod starts, which resolves its devices again.
     pub(super) fn new(
         store: CheckpointFile,
-        book: ClaimCheckpoint,
-        whole: bool,
-        board: DriverStatusWriter,
+        checkpoint: ClaimCheckpoint,
+        is_complete: bool,
+        status: DriverStatusWriter,
     ) -> Self {
-        for prepared in book.claims.values() {
-            let laid = match store.is_of_this_boot(prepared) {
+        for prepared in checkpoint.claims.values() {
+            let written = match store.is_of_this_boot(prepared) {
                 true => store.write_spec(prepared),
                 false => store.remove_spec(&prepared.claim.uid),
             };
-            if let Err(error) = laid {
+            if let Err(error) = written {
                 tracing::warn!("claim {}: {}", prepared.claim, chain(&error));
             }
         }
         // If the checkpoint is lost, the owners of the files are unknown.
-        if whole && let Err(error) = store.sweep(&book) {
+        if is_complete && let Err(error) = store.remove_stale_specs(&checkpoint) {
             tracing::warn!(
                 "failed to remove CDI specs of ended claims: {}",
                 chain(&error)
@@ -56,26 +56,26 @@ impl ClaimStore {
         }
         Self(Arc::new(ClaimStoreInner {
             store,
-            board,
-            book: Mutex::new(book),
-            kept: Notify::new(),
+            status,
+            checkpoint: Mutex::new(checkpoint),
+            claim_stored: Notify::new(),
         }))
     }
 
     /// Reads from the checkpoint.
-    pub(super) async fn read<T>(&self, look: impl FnOnce(&ClaimCheckpoint) -> T) -> T {
-        look(&*self.0.book.lock().await)
+    pub(super) async fn read<T>(&self, read: impl FnOnce(&ClaimCheckpoint) -> T) -> T {
+        read(&*self.0.checkpoint.lock().await)
     }
 
     /// All prepared claims.
     pub(super) async fn claims(&self) -> Vec<PreparedClaim> {
-        self.read(|book| book.claims.values().cloned().collect())
+        self.read(|checkpoint| checkpoint.claims.values().cloned().collect())
             .await
     }
 
     /// Waits until a claim was stored since the last call.
     pub(super) async fn wait_for_claim(&self) {
-        self.0.kept.notified().await;
+        self.0.claim_stored.notified().await;
     }
 
     /// The claim, if it was prepared in this boot; its spec is written again if it is missing.
@@ -83,59 +83,59 @@ impl ClaimStore {
         &self,
         uid: &str,
     ) -> Result<Option<PreparedClaim>, CheckpointError> {
-        let book = self.0.book.lock().await;
-        let known = book.claims.get(uid);
+        let checkpoint = self.0.checkpoint.lock().await;
+        let known = checkpoint.claims.get(uid);
         let Some(known) = known
             .filter(|one| self.0.store.is_of_this_boot(one))
             .cloned()
         else {
             return Ok(None);
         };
-        self.lay_out(&known).await?;
+        self.write_spec_file(&known).await?;
         Ok(Some(known))
     }
 
-    async fn lay_out(&self, prepared: &PreparedClaim) -> Result<(), CheckpointError> {
-        let (inside, of) = (Arc::clone(&self.0), prepared.clone());
-        blocking(move || inside.store.write_spec(&of)).await
+    async fn write_spec_file(&self, prepared: &PreparedClaim) -> Result<(), CheckpointError> {
+        let (inner, of) = (Arc::clone(&self.0), prepared.clone());
+        blocking(move || inner.store.write_spec(&of)).await
     }
 
     /// Stores a claim if `judge` still permits it: first in the checkpoint, then as a CDI spec.
     pub(super) async fn store_claim<E: From<CheckpointError>>(
         &self,
         prepared: &PreparedClaim,
-        judge: impl FnOnce(&ClaimCheckpoint) -> Result<(), E>,
+        check: impl FnOnce(&ClaimCheckpoint) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut book = self.0.book.lock().await;
-        judge(&book)?;
+        let mut checkpoint = self.0.checkpoint.lock().await;
+        check(&checkpoint)?;
         let uid = prepared.claim.uid.clone();
-        let before = book.claims.insert(uid.clone(), prepared.clone());
-        if let Err(error) = self.save(&book).await {
+        let before = checkpoint.claims.insert(uid.clone(), prepared.clone());
+        if let Err(error) = self.save(&checkpoint).await {
             match before {
-                Some(before) => book.claims.insert(uid, before),
-                None => book.claims.remove(&uid),
+                Some(before) => checkpoint.claims.insert(uid, before),
+                None => checkpoint.claims.remove(&uid),
             };
             return Err(error.into());
         }
-        self.0.board.holding(&book);
-        self.0.kept.notify_one();
-        Ok(self.lay_out(prepared).await?)
+        self.0.status.holding(&checkpoint);
+        self.0.claim_stored.notify_one();
+        Ok(self.write_spec_file(prepared).await?)
     }
 
     /// Unprepares a claim. The spec is removed first: if the checkpoint write then fails, the claim
     /// is still stored and the kubelet retries.
     pub(super) async fn unprepare(&self, claim: &ClaimName) -> Result<(), CheckpointError> {
-        let mut book = self.0.book.lock().await;
-        let (inside, uid) = (Arc::clone(&self.0), claim.uid.clone());
-        blocking(move || inside.store.remove_spec(&uid)).await?;
-        let Some(prepared) = book.claims.remove(&claim.uid) else {
+        let mut checkpoint = self.0.checkpoint.lock().await;
+        let (inner, uid) = (Arc::clone(&self.0), claim.uid.clone());
+        blocking(move || inner.store.remove_spec(&uid)).await?;
+        let Some(prepared) = checkpoint.claims.remove(&claim.uid) else {
             return Ok(());
         };
-        if let Err(error) = self.save(&book).await {
-            book.claims.insert(claim.uid.clone(), prepared);
+        if let Err(error) = self.save(&checkpoint).await {
+            checkpoint.claims.insert(claim.uid.clone(), prepared);
             return Err(error);
         }
-        self.0.board.holding(&book);
+        self.0.status.holding(&checkpoint);
         tracing::info!(claim = %claim, "claim {claim} is unprepared");
         Ok(())
     }
@@ -146,27 +146,27 @@ impl ClaimStore {
         pool: &Pool,
         published: &PublishedPool,
     ) -> Result<(), CheckpointError> {
-        let mut book = self.0.book.lock().await;
+        let mut checkpoint = self.0.checkpoint.lock().await;
         let mut offered = pool.resources();
         match &published.resources {
             Some(known) => offered.extend(known.iter().cloned()),
-            None => offered.extend(book.offered.iter().cloned()),
+            None => offered.extend(checkpoint.offered.iter().cloned()),
         }
-        let generation = published.generation.max(book.generation);
-        if offered != book.offered || generation != book.generation {
-            let mut next = book.clone();
+        let generation = published.generation.max(checkpoint.generation);
+        if offered != checkpoint.offered || generation != checkpoint.generation {
+            let mut next = checkpoint.clone();
             (next.offered, next.generation) = (offered, generation);
             self.save(&next).await?;
-            *book = next;
+            *checkpoint = next;
         }
-        self.0.board.published(published);
-        self.0.board.holding(&book);
+        self.0.status.published(published);
+        self.0.status.holding(&checkpoint);
         Ok(())
     }
 
-    async fn save(&self, book: &ClaimCheckpoint) -> Result<(), CheckpointError> {
-        let (inside, book) = (Arc::clone(&self.0), book.clone());
-        blocking(move || inside.store.save(&book)).await
+    async fn save(&self, checkpoint: &ClaimCheckpoint) -> Result<(), CheckpointError> {
+        let (inner, checkpoint) = (Arc::clone(&self.0), checkpoint.clone());
+        blocking(move || inner.store.save(&checkpoint)).await
     }
 }
 

@@ -5,13 +5,17 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{DriverState, claim_preparation::ClaimPreparer, claim_store::ClaimStore};
-use crate::kubelet::InFlightGuard;
+use super::{
+    DriverState,
+    claim_preparation::ClaimPreparer,
+    claim_store::ClaimStore,
+    kubelet_call::{ClaimCommand, ClaimResult, KubeletCall},
+};
 use machinist_base::{
     backoff::{Backoff, jitter},
     error_chain::chain,
@@ -21,50 +25,13 @@ use machinist_device::{
     Inventory,
     dra::{
         claim::ClaimName,
-        claim_checkpoint::PreparedDevice,
         pool::Pool,
         traits::{DesiredPool, PublishedPool},
     },
 };
 
-/// The kubelet waits 45 s for an answer and ignores a later one.
-pub(super) const KUBELET_CALL_TIMEOUT: Duration = Duration::from_secs(40);
 /// Retry of a failed checkpoint write; a full disk has to be cleared by an operator.
 const WRITE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-
-/// The result for one claim; the error is a sentence.
-pub(super) type ClaimResult<T> = Result<T, String>;
-
-/// A request to the task.
-#[derive(Debug)]
-pub(super) enum ClaimCommand {
-    /// Prepare a claim; it counts as in progress until the last value is dropped.
-    Prepare(
-        ClaimName,
-        oneshot::Sender<ClaimResult<Vec<PreparedDevice>>>,
-        InFlightGuard,
-    ),
-    /// Unprepare it.
-    Unprepare(ClaimName, oneshot::Sender<ClaimResult<()>>),
-    /// Unprepare a claim that the cluster no longer has and whose devices no container has.
-    Forget(ClaimName),
-}
-
-/// A request and the time after which its caller no longer waits.
-#[derive(Debug)]
-pub(super) struct KubeletCall {
-    pub(super) task: ClaimCommand,
-    pub(super) until: Instant,
-}
-
-impl KubeletCall {
-    pub(super) fn new(task: ClaimCommand) -> Self {
-        Self {
-            task,
-            until: Instant::now() + KUBELET_CALL_TIMEOUT,
-        }
-    }
-}
 
 /// The task's inputs from the rest of the agent.
 #[derive(Debug)]
@@ -77,39 +44,39 @@ pub(super) struct ClaimTaskInputs {
 /// The task's outputs.
 #[derive(Debug)]
 pub(super) struct ClaimTaskOutputs {
-    pub(super) wish: watch::Sender<DesiredPool>,
+    pub(super) desired_pool: watch::Sender<DesiredPool>,
     pub(super) needed: watch::Sender<bool>,
 }
 
 pub(super) struct ClaimTask {
-    shelf: ClaimStore,
+    claim_store: ClaimStore,
     preparer: ClaimPreparer,
-    ears: ClaimTaskInputs,
-    outlets: ClaimTaskOutputs,
+    inputs: ClaimTaskInputs,
+    outputs: ClaimTaskOutputs,
     /// The registration count at the last cleanup.
-    registration: u64,
+    last_registration: u64,
     /// Claims being prepared, by UID: one token for each request, in order of arrival.
-    under_way: BTreeMap<String, Vec<CancellationToken>>,
+    in_progress: BTreeMap<String, Vec<CancellationToken>>,
     /// When the failed checkpoint write is retried, and how often it failed.
-    again: (Option<Instant>, u32),
+    write_retry: (Option<Instant>, u32),
     tasks: Tasks,
 }
 
 impl ClaimTask {
     pub(super) fn new(
         preparer: ClaimPreparer,
-        ears: ClaimTaskInputs,
-        outlets: ClaimTaskOutputs,
+        inputs: ClaimTaskInputs,
+        outputs: ClaimTaskOutputs,
         tasks: Tasks,
     ) -> Self {
         Self {
-            shelf: preparer.shelf.clone(),
+            claim_store: preparer.claim_store.clone(),
             preparer,
-            ears,
-            outlets,
-            registration: 0,
-            under_way: BTreeMap::new(),
-            again: (None, 0),
+            inputs,
+            outputs,
+            last_registration: 0,
+            in_progress: BTreeMap::new(),
+            write_retry: (None, 0),
             tasks,
         }
     }
@@ -120,67 +87,70 @@ impl ClaimTask {
         stop: CancellationToken,
     ) {
         loop {
-            self.look_around().await;
-            let again_at = self.again.0;
+            self.apply_changes().await;
+            let retry_at = self.write_retry.0;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 // Safe to drop: a call stays in the channel.
-                Some(call) = calls.recv() => self.answer(call).await,
+                Some(call) = calls.recv() => self.handle_call(call).await,
                 // Safe to drop, all of them: a change stays marked as unseen, and the deadline is
                 // stored.
-                Ok(()) = self.ears.inventory.changed() => {}
-                Ok(()) = self.ears.published.changed() => {}
-                Ok(()) = self.ears.state.changed() => {}
-                () = sleep_until(again_at.unwrap_or_else(Instant::now)), if again_at.is_some() => {}
+                Ok(()) = self.inputs.inventory.changed() => {}
+                Ok(()) = self.inputs.published.changed() => {}
+                Ok(()) = self.inputs.state.changed() => {}
+                () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() => {}
             }
         }
     }
 
     /// Reacts to changes: the devices to publish, the pool in the cluster, a new registration with
     /// the kubelet.
-    async fn look_around(&mut self) {
-        let inventory = self.ears.inventory.borrow_and_update().clone();
-        let published = self.ears.published.borrow_and_update().clone();
+    async fn apply_changes(&mut self) {
+        let inventory = self.inputs.inventory.borrow_and_update().clone();
+        let published = self.inputs.published.borrow_and_update().clone();
         let (registered, registrations) = {
-            let state = self.ears.state.borrow_and_update();
+            let state = self.inputs.state.borrow_and_update();
             (state.registered, state.registrations)
         };
         let pool = Pool::of(&inventory);
-        let is_written = self.note(&pool, &published).await;
-        let has_claims = self.shelf.read(|book| !book.claims.is_empty()).await;
+        let is_saved = self.save_pool(&pool, &published).await;
+        let has_claims = self
+            .claim_store
+            .read(|checkpoint| !checkpoint.claims.is_empty())
+            .await;
         let needed = !pool.devices.is_empty() || has_claims;
-        self.outlets
+        self.outputs
             .needed
             .send_if_modified(|known| std::mem::replace(known, needed) != needed);
         // Until the kubelet has registered the driver, no pod should be scheduled for its devices;
         // devices that are published already stay.
-        let wish = &self.outlets.wish;
-        let there = wish
+        let desired_pool = &self.outputs.desired_pool;
+        let is_published = desired_pool
             .borrow()
             .as_ref()
-            .is_some_and(|wish| !wish.devices.is_empty());
-        if is_written && (registered || pool.devices.is_empty() || there) {
-            wish.send_if_modified(|wish| {
-                let news = wish.as_deref() != Some(&pool);
-                if news {
-                    *wish = Some(Arc::new(pool));
+            .is_some_and(|desired_pool| !desired_pool.devices.is_empty());
+        if is_saved && (registered || pool.devices.is_empty() || is_published) {
+            desired_pool.send_if_modified(|desired_pool| {
+                let is_changed = desired_pool.as_deref() != Some(&pool);
+                if is_changed {
+                    *desired_pool = Some(Arc::new(pool));
                 }
-                news
+                is_changed
             });
         }
-        if registrations != self.registration {
-            self.registration = registrations;
-            self.sweep().await;
+        if registrations != self.last_registration {
+            self.last_registration = registrations;
+            self.start_gc().await;
         }
     }
 
     /// Stores the pool in the checkpoint before it is published; returns whether it is stored.
-    async fn note(&mut self, pool: &Pool, published: &PublishedPool) -> bool {
-        let (again_at, failures) = self.again;
-        match self.shelf.offer(pool, published).await {
+    async fn save_pool(&mut self, pool: &Pool, published: &PublishedPool) -> bool {
+        let (retry_at, failures) = self.write_retry;
+        match self.claim_store.offer(pool, published).await {
             Ok(()) => {
-                self.again = (None, 0);
+                self.write_retry = (None, 0);
                 true
             }
             Err(error) => {
@@ -191,7 +161,7 @@ impl ClaimTask {
                     );
                 }
                 let next = Instant::now() + WRITE_BACKOFF.wait(failures, jitter());
-                self.again = match again_at.filter(|at| *at > Instant::now()) {
+                self.write_retry = match retry_at.filter(|at| *at > Instant::now()) {
                     Some(at) => (Some(at), failures),
                     None => (Some(next), failures.saturating_add(1)),
                 };
@@ -201,35 +171,35 @@ impl ClaimTask {
     }
 
     /// Starts a search for claims that were never unprepared.
-    async fn sweep(&self) {
-        let prepared = self.shelf.claims().await;
-        let (sweep, stop) = (self.preparer.sweep.clone(), self.tasks.token());
+    async fn start_gc(&self) {
+        let prepared = self.claim_store.claims().await;
+        let (gc, stop) = (self.preparer.gc.clone(), self.tasks.token());
         self.tasks.spawn("claims that are gone", async move {
             tokio::select! {
                 // Safe to drop: the next registration starts the search again.
                 () = stop.cancelled() => {}
-                () = sweep.run(prepared) => {}
+                () = gc.run(prepared) => {}
             }
         });
     }
 
-    async fn answer(&mut self, call: KubeletCall) {
+    async fn handle_call(&mut self, call: KubeletCall) {
         match call.task {
-            ClaimCommand::Prepare(claim, reply, under_way) => {
-                let (over, before) = self.begin(&claim);
+            ClaimCommand::Prepare(claim, reply, in_progress) => {
+                let (cancelled, previous) = self.register_preparation(&claim);
                 let preparer = self.preparer.clone();
                 self.tasks.spawn("claim", async move {
-                    let _under_way = (under_way, over.clone().drop_guard());
-                    if let Some(before) = before {
+                    let _in_progress = (in_progress, cancelled.clone().drop_guard());
+                    if let Some(previous) = previous {
                         tokio::select! {
                             // Safe to drop, all of them: `prepare` examines the claim's state
                             // anyway.
-                            () = before.cancelled() => {}
-                            () = over.cancelled() => {}
+                            () = previous.cancelled() => {}
+                            () = cancelled.cancelled() => {}
                             () = sleep_until(call.until) => {}
                         }
                     }
-                    let answer = preparer.prepare(&claim, call.until, &over).await;
+                    let answer = preparer.prepare(&claim, call.until, &cancelled).await;
                     if let Err(why) = &answer {
                         tracing::warn!(claim = %claim, "failed to prepare claim {claim}: {why}");
                     }
@@ -238,12 +208,12 @@ impl ClaimTask {
                 });
             }
             ClaimCommand::Unprepare(claim, reply) => {
-                let answer = self.give_back(&claim).await;
+                let answer = self.unprepare(&claim).await;
                 let _ = reply.send(answer);
             }
             ClaimCommand::Forget(claim) => {
                 tracing::info!(claim = %claim, "claim {claim} was deleted and never unprepared: releasing its devices");
-                if let Err(why) = self.give_back(&claim).await {
+                if let Err(why) = self.unprepare(&claim).await {
                     tracing::warn!("claim {claim}: {why}");
                 }
             }
@@ -253,22 +223,28 @@ impl ClaimTask {
     /// Registers the preparation of a claim; returns its token and that of the previous request for
     /// the same claim. Pods that share a claim start together, and later requests return the result
     /// of the first.
-    fn begin(&mut self, claim: &ClaimName) -> (CancellationToken, Option<CancellationToken>) {
-        self.under_way.retain(|_, all| {
-            all.retain(|over| !over.is_cancelled());
+    fn register_preparation(
+        &mut self,
+        claim: &ClaimName,
+    ) -> (CancellationToken, Option<CancellationToken>) {
+        self.in_progress.retain(|_, all| {
+            all.retain(|cancelled| !cancelled.is_cancelled());
             !all.is_empty()
         });
-        let over = self.tasks.token();
-        let all = self.under_way.entry(claim.uid.clone()).or_default();
-        let before = all.last().cloned();
-        all.push(over.clone());
-        (over, before)
+        let cancelled = self.tasks.token();
+        let all = self.in_progress.entry(claim.uid.clone()).or_default();
+        let previous = all.last().cloned();
+        all.push(cancelled.clone());
+        (cancelled, previous)
     }
 
-    async fn give_back(&mut self, claim: &ClaimName) -> ClaimResult<()> {
-        for over in self.under_way.remove(&claim.uid).into_iter().flatten() {
-            over.cancel();
+    async fn unprepare(&mut self, claim: &ClaimName) -> ClaimResult<()> {
+        for cancelled in self.in_progress.remove(&claim.uid).into_iter().flatten() {
+            cancelled.cancel();
         }
-        self.shelf.unprepare(claim).await.map_err(|e| chain(&e))
+        self.claim_store
+            .unprepare(claim)
+            .await
+            .map_err(|e| chain(&e))
     }
 }

@@ -136,7 +136,7 @@ mod tests {
     use machinist_device::testing::resource;
 
     #[test]
-    fn every_device_of_the_pool_is_told_with_its_reason() {
+    fn every_device_of_the_pool_is_reported_with_its_reason() {
         let mut one = resource(2, &[("a", &[])]);
         one.serve = ServeMode::Dra;
         if let Some(device) = one.devices.get_mut("a") {
@@ -146,9 +146,9 @@ mod tests {
             resources: [(one.name.clone(), one.into())].into(),
             ..Inventory::default()
         };
-        let told = list(&inventory, "node", Timestamp::UNIX_EPOCH).0.devices;
-        assert_eq!(told.len(), 2, "each share is a device");
-        for device in told {
+        let reported = list(&inventory, "node", Timestamp::UNIX_EPOCH).0.devices;
+        assert_eq!(reported.len(), 2, "each share is a device");
+        for device in reported {
             assert_eq!(device.health(), api::HealthStatus::Unhealthy);
             assert_eq!(device.message.len(), REASON_LIMITS_BYTES[0]);
             assert_eq!(device.device.unwrap().pool_name, "node");
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn a_list_never_exceeds_what_the_kubelet_takes() {
-        let told = |count: usize, message: usize| {
+    fn a_list_never_exceeds_the_message_limit_of_the_kubelet() {
+        let reported = |count: usize, message: usize| {
             let device = |at: usize| api::DeviceHealth {
                 device: Some(api::DeviceIdentifier {
                     pool_name: "n".repeat(200),
@@ -174,13 +174,13 @@ mod tests {
                 .map(|one| one.message.chars().count())
                 .max()
         };
-        let (few, _) = told(1000, 1500);
+        let (few, _) = reported(1000, 1500);
         assert_eq!((few.devices.len(), longest(&few)), (1000, Some(1024)));
-        let (many, _) = told(8000, 1500);
+        let (many, _) = reported(8000, 1500);
         assert_eq!((many.devices.len(), longest(&many)), (8000, Some(128)));
-        let (more, _) = told(15_000, 1500);
+        let (more, _) = reported(15_000, 1500);
         assert_eq!((more.devices.len(), longest(&more)), (15_000, Some(0)));
-        let (most, cut) = told(100_000, 0);
+        let (most, cut) = reported(100_000, 0);
         let size = most.encoded_len();
         assert!(
             size <= MAX_MESSAGE_BYTES && size > MAX_MESSAGE_BYTES - 300,

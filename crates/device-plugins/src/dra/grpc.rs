@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status};
 
 use super::{
     api::{health as health_api, v1, v1beta1},
-    claim_task::{ClaimCommand, ClaimResult, KubeletCall},
     device_health,
+    kubelet_call::{ClaimCommand, ClaimResult, KubeletCall},
 };
 use crate::kubelet::InFlightAllocations;
 use machinist_base::shutdown::Tasks;
@@ -185,15 +185,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_claim_that_is_being_prepared_counts_until_it_is_answered() {
+    async fn a_claim_in_preparation_counts_until_the_response() {
         let (calls, mut called) = mpsc::channel(1);
         let (_inventory, inventory) = watch::channel(Arc::default());
         let preparing = InFlightAllocations::default();
-        let told = preparing.counts();
+        let reported = preparing.counts();
         let tasks = Tasks::new();
         let of_node = (inventory, "node".to_owned());
         let service = DraService::new(calls, of_node, preparing, &tasks);
-        assert!(!told.borrow().is_allocating(Duration::MAX));
+        assert!(!reported.borrow().is_allocating(Duration::MAX));
         let asked = Request::new(v1::NodePrepareResourcesRequest {
             claims: vec![v1::Claim {
                 namespace: "lab".to_owned(),
@@ -203,20 +203,20 @@ mod tests {
         });
         let asking = tokio::spawn(async move { service.prepare(asked).await.is_ok() });
         let Some(KubeletCall {
-            task: ClaimCommand::Prepare(_, _, under_way),
+            task: ClaimCommand::Prepare(_, _, in_progress),
             ..
         }) = called.recv().await
         else {
             panic!("it is no prepare");
         };
-        assert!(told.borrow().is_allocating(Duration::ZERO));
+        assert!(reported.borrow().is_allocating(Duration::ZERO));
         // The kubelet stops waiting, and the claim is prepared nevertheless.
         asking.abort();
         assert!(asking.await.unwrap_err().is_cancelled());
-        assert!(told.borrow().is_allocating(Duration::ZERO));
-        drop(under_way);
-        assert!(!told.borrow().is_allocating(Duration::ZERO));
+        assert!(reported.borrow().is_allocating(Duration::ZERO));
+        drop(in_progress);
+        assert!(!reported.borrow().is_allocating(Duration::ZERO));
         // The kubelet needs a moment to store the result.
-        assert!(told.borrow().is_allocating(Duration::from_secs(60)));
+        assert!(reported.borrow().is_allocating(Duration::from_secs(60)));
     }
 }

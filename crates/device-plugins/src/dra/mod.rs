@@ -17,6 +17,8 @@ mod claim_store;
 mod claim_task;
 mod device_health;
 mod grpc;
+mod kubelet_call;
+mod prepare_error;
 mod sockets;
 mod spec_refresh;
 mod status;
@@ -55,10 +57,10 @@ const CALL_QUEUE_LEN: usize = 64;
 pub struct DraDriver {
     root: Root,
     store: CheckpointFile,
-    book: ClaimCheckpoint,
+    checkpoint: ClaimCheckpoint,
     /// Whether the checkpoint is known to be complete.
-    whole: bool,
-    board: DriverStatusWriter,
+    is_complete: bool,
+    status: DriverStatusWriter,
     preparing: InFlightAllocations,
 }
 
@@ -72,7 +74,7 @@ pub struct DriverDeps {
     /// Reads from the kubelet which devices containers have without claims.
     pub given: Arc<dyn InUseDevices>,
     /// The allocation backends of sources.
-    pub answerers: Allocators,
+    pub allocators: Allocators,
     /// Only the resources that are served by claims.
     pub inventory: watch::Receiver<Arc<Inventory>>,
     /// The ResourceSlices that are published in the cluster.
@@ -83,21 +85,21 @@ impl DraDriver {
     /// Loads the state of an earlier agent. Nothing is served yet.
     pub fn load(root: Root) -> Self {
         let store = CheckpointFile::new(root.clone());
-        let (book, whole) = store.load();
-        let board = DriverStatusWriter::new(&book);
+        let (checkpoint, is_complete) = store.load();
+        let status = DriverStatusWriter::new(&checkpoint);
         Self {
             root,
             store,
-            book,
-            whole,
-            board,
+            checkpoint,
+            is_complete,
+            status,
             preparing: InFlightAllocations::default(),
         }
     }
 
     /// The driver's current state, as a watch.
     pub fn state(&self) -> watch::Receiver<DriverState> {
-        self.board.subscribe()
+        self.status.subscribe()
     }
 
     /// The claims that are being prepared.
@@ -108,69 +110,86 @@ impl DraDriver {
     /// Does not start the driver, for this reason. Devices that are still published in the cluster
     /// then no longer keep other contracts from advertising them.
     pub fn abandon_driver(mut self, why: &str) {
-        self.book.offered.clear();
-        self.board.holding(&self.book);
-        self.board.registration(Some(why));
+        self.checkpoint.offered.clear();
+        self.status.holding(&self.checkpoint);
+        self.status.registration(Some(why));
     }
 
-    /// Serves claims until `tasks` end; returns the devices to publish. An ending agent removes
-    /// only its sockets: the kubelet waits 30 s for the next agent before it deletes the node's
-    /// slices.
-    pub fn start(self, with: DriverDeps, tasks: &Tasks) -> watch::Receiver<DesiredPool> {
-        let (calls, called) = mpsc::channel(CALL_QUEUE_LEN);
-        let (wish, wished) = watch::channel(None);
-        let (needed, needs) = watch::channel(false);
-        let service = grpc::DraService::new(
-            calls.clone(),
-            (with.inventory.clone(), with.node.clone()),
-            self.preparing.clone(),
-            tasks,
-        );
-        let serving =
-            sockets::DriverSockets::new(self.root.clone(), service, self.board.clone(), needs);
+    fn serve_sockets(
+        &self,
+        service: grpc::DraService,
+        needed: watch::Receiver<bool>,
+        tasks: &Tasks,
+    ) {
+        let (root, status) = (self.root.clone(), self.status.clone());
+        let sockets = sockets::DriverSockets::new(root, service, status, needed);
         let stop = tasks.token();
         let tracked = tasks.clone();
         tasks.spawn("driver", async move {
             tokio::select! {
                 // Safe to drop: the sockets are removed with their servers.
                 () = stop.cancelled() => {}
-                () = serving.run(tracked) => {}
+                () = sockets.run(tracked) => {}
             }
         });
-        let sweep = claim_gc::ClaimGc {
+    }
+
+    /// Serves claims until `tasks` end; returns the devices to publish. An ending agent removes
+    /// only its sockets: the kubelet waits 30 s for the next agent before it deletes the node's
+    /// slices.
+    pub fn start(self, with: DriverDeps, tasks: &Tasks) -> watch::Receiver<DesiredPool> {
+        let (calls, call_receiver) = mpsc::channel(CALL_QUEUE_LEN);
+        let (desired_pool, desired_pool_watch) = watch::channel(None);
+        let (needed, socket_needed) = watch::channel(false);
+        let service = grpc::DraService::new(
+            calls.clone(),
+            (with.inventory.clone(), with.node.clone()),
+            self.preparing.clone(),
+            tasks,
+        );
+        self.serve_sockets(service, socket_needed, tasks);
+        let gc = claim_gc::ClaimGc {
             claims: Arc::clone(&with.claims),
-            given: Arc::clone(&with.given),
+            in_use: Arc::clone(&with.given),
             calls,
         };
-        let granting = ClaimAllocator {
+        let allocator = ClaimAllocator {
             root: self.root.clone(),
-            answerers: with.answerers,
+            allocators: with.allocators,
             boot: self.store.boot().map(Arc::from),
         };
-        let shelf = ClaimStore::new(self.store, self.book, self.whole, self.board.clone());
+        let claim_store = ClaimStore::new(
+            self.store,
+            self.checkpoint,
+            self.is_complete,
+            self.status.clone(),
+        );
         let refresh = SpecRefresh {
             root: self.root,
-            moved: BTreeSet::new(),
-            granting: granting.clone(),
-            shelf: shelf.clone(),
+            claims_without_spec: BTreeSet::new(),
+            allocator: allocator.clone(),
+            claim_store: claim_store.clone(),
             inventory: with.inventory.clone(),
         };
         tasks.spawn("nodes of claims", refresh.run(tasks.token()));
         let preparer = ClaimPreparer {
             node: with.node.into(),
-            shelf,
+            claim_store,
             inventory: with.inventory.clone(),
-            granting,
-            sweep,
+            allocator,
+            gc,
         };
-        let ears = ClaimTaskInputs {
+        let inputs = ClaimTaskInputs {
             inventory: with.inventory,
-            state: self.board.subscribe(),
+            state: self.status.subscribe(),
             published: with.published,
         };
-        let outlets = ClaimTaskOutputs { wish, needed };
-        let keeper = ClaimTask::new(preparer, ears, outlets, tasks.clone());
-        tasks.spawn("claims", keeper.run(called, tasks.token()));
-        wished
+        let outputs = ClaimTaskOutputs {
+            desired_pool,
+            needed,
+        };
+        let claim_task = ClaimTask::new(preparer, inputs, outputs, tasks.clone());
+        tasks.spawn("claims", claim_task.run(call_receiver, tasks.token()));
+        desired_pool_watch
     }
 }

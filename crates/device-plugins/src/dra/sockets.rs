@@ -66,7 +66,7 @@ enum DriverServeError {
 pub(super) struct DriverSockets {
     root: Root,
     service: DraService,
-    board: DriverStatusWriter,
+    status: DriverStatusWriter,
     needed: watch::Receiver<bool>,
 }
 
@@ -89,13 +89,13 @@ impl DriverSockets {
     pub(super) const fn new(
         root: Root,
         service: DraService,
-        board: DriverStatusWriter,
+        status: DriverStatusWriter,
         needed: watch::Receiver<bool>,
     ) -> Self {
         Self {
             root,
             service,
-            board,
+            status,
             needed,
         }
     }
@@ -103,7 +103,8 @@ impl DriverSockets {
     pub(super) async fn run(mut self, tasks: Tasks) {
         let mut failures = 0;
         loop {
-            self.board.registration(Some("no resource uses serve: dra"));
+            self.status
+                .registration(Some("no resource uses serve: dra"));
             if self.needed.wait_for(|needed| *needed).await.is_err() {
                 return;
             }
@@ -111,11 +112,11 @@ impl DriverSockets {
                 match self.serve(&tasks) {
                     Ok(sockets) => {
                         failures = 0;
-                        self.stay(&sockets).await;
+                        self.wait_for_change(&sockets).await;
                     }
                     Err(error) => {
                         let why = chain(&error);
-                        if self.board.registration(Some(&why)) {
+                        if self.status.registration(Some(&why)) {
                             tracing::warn!("failed to serve the DRA driver: {why}");
                         }
                         sleep(SOCKET_BACKOFF.wait(failures, jitter())).await;
@@ -130,7 +131,7 @@ impl DriverSockets {
     fn serve(&self, tasks: &Tasks) -> Result<Option<[DriverSocket; 2]>, DriverServeError> {
         if !self.root.is_dir(&registry()?)? {
             let why = format!("kubelet not found: missing {PLUGINS_REGISTRY_DIR}");
-            if self.board.registration(Some(&why)) {
+            if self.status.registration(Some(&why)) {
                 tracing::debug!("{why}");
             }
             return Ok(None);
@@ -147,7 +148,7 @@ impl DriverSockets {
             ))
             .add_service(DraResourceHealthServer::new(self.service.clone()));
         let asked = self.listen(&driver, router, tasks)?;
-        self.board
+        self.status
             .registration(Some("waiting for the kubelet to register the driver"));
         let info = PluginInfo {
             r#type: "DRAPlugin".to_owned(),
@@ -155,8 +156,10 @@ impl DriverSockets {
             endpoint: driver.to_string(),
             supported_versions: SUPPORTED_VERSIONS.map(str::to_owned).into(),
         };
-        let board = self.board.clone();
-        let registrar = registrar(info, move |became| told(&board, became));
+        let status = self.status.clone();
+        let registrar = registrar(info, move |result| {
+            record_registration_result(&status, result)
+        });
         let router = Server::builder().add_service(registrar);
         let found = self.listen(&registrar_socket()?, router, tasks)?;
         // In the order in which they are closed.
@@ -195,10 +198,10 @@ impl DriverSockets {
 
     /// Waits until the sockets have to be closed or created: one was removed, the kubelet created its directory, or
     /// the driver is no longer needed.
-    async fn stay(&mut self, sockets: &Option<[DriverSocket; 2]>) {
+    async fn wait_for_change(&mut self, sockets: &Option<[DriverSocket; 2]>) {
         let mut watch = None;
         let registered_by = Instant::now() + REGISTRATION_TIMEOUT;
-        let mut state = self.board.subscribe();
+        let mut state = self.status.subscribe();
         loop {
             let (Ok(registry), Ok(directory)) = (registry(), directory()) else {
                 return;
@@ -212,11 +215,11 @@ impl DriverSockets {
                 watch = DirWatch::new(&self.root).ok();
             }
             let added = watch.as_mut().is_some_and(|watch| watch.set(&dirs));
-            let stands = match sockets {
+            let is_unchanged = match sockets {
                 Some(all) => all.iter().all(|one| self.is_there(&one.path)),
                 None => !self.root.is_dir(&registry).unwrap_or(true),
             };
-            if !stands {
+            if !is_unchanged {
                 return;
             }
             if added {
@@ -225,7 +228,7 @@ impl DriverSockets {
             let late = sockets.is_some() && !state.borrow().registered;
             tokio::select! {
                 // Safe to drop, all of them: the events stay pending.
-                () = no_longer(&mut self.needed) => return,
+                () = until_not_needed(&mut self.needed) => return,
                 () = changed(&mut watch) => {}
                 Ok(()) = state.changed() => {}
                 () = sleep_until(registered_by), if late && Instant::now() < registered_by => {
@@ -249,7 +252,7 @@ async fn changed(watch: &mut Option<DirWatch>) {
 }
 
 /// Resolves when the driver is no longer needed; never, once the sender is dropped because the agent ends.
-async fn no_longer(needed: &mut watch::Receiver<bool>) {
+async fn until_not_needed(needed: &mut watch::Receiver<bool>) {
     if needed.wait_for(|needed| !*needed).await.is_err() {
         std::future::pending().await
     }
@@ -268,16 +271,16 @@ fn registrar_socket() -> Result<AbsPath, BadPath> {
 }
 
 /// Records and logs the kubelet's answer to the registration.
-fn told(board: &DriverStatusWriter, became: Result<(), &str>) {
-    match became {
+fn record_registration_result(status: &DriverStatusWriter, result: Result<(), &str>) {
+    match result {
         Ok(()) => {
-            board.registration(None);
+            status.registration(None);
             tracing::info!("DRA driver {DRIVER_NAME} is registered");
         }
         Err(error) => {
             let why = format!("the kubelet rejected the DRA driver {DRIVER_NAME}: {error}");
             // The kubelet retries by itself; an unchanged error is not logged again.
-            if board.registration(Some(&why)) {
+            if status.registration(Some(&why)) {
                 tracing::warn!("{why}");
             }
         }

@@ -14,8 +14,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    claim_allocation::ClaimAllocator, claim_files::CheckpointError,
-    claim_preparation::PrepareError, claim_store::ClaimStore,
+    claim_allocation::ClaimAllocator, claim_files::CheckpointError, claim_store::ClaimStore,
+    prepare_error::PrepareError,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_device::{
@@ -39,11 +39,11 @@ const MIN_PASS_INTERVAL: Duration = Duration::from_secs(1);
 /// The task's state.
 pub(super) struct SpecRefresh {
     pub(super) root: Root,
-    pub(super) granting: ClaimAllocator,
-    pub(super) shelf: ClaimStore,
+    pub(super) allocator: ClaimAllocator,
+    pub(super) claim_store: ClaimStore,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
     /// UIDs of the claims whose specs were removed.
-    pub(super) moved: BTreeSet<String>,
+    pub(super) claims_without_spec: BTreeSet<String>,
 }
 
 impl SpecRefresh {
@@ -51,15 +51,15 @@ impl SpecRefresh {
         tokio::select! {
             // Safe to drop: a write in progress continues, and the next agent checks all claims.
             () = stop.cancelled() => {}
-            () = self.keep() => {}
+            () = self.refresh_on_changes() => {}
         }
     }
 
-    async fn keep(&mut self) {
+    async fn refresh_on_changes(&mut self) {
         let mut links = DirWatch::new(&self.root).ok();
         loop {
             // From here on the watch reports changed links.
-            let claims = self.shelf.claims().await;
+            let claims = self.claim_store.claims().await;
             if let Some(watch) = &mut links {
                 watch.set(&directories(&self.root, &claims));
             }
@@ -70,7 +70,7 @@ impl SpecRefresh {
                 // Safe to drop, all of them: a change stays marked as unseen, or in the kernel's
                 // queue.
                 changed = self.inventory.changed() => if changed.is_err() { return },
-                () = self.shelf.wait_for_claim() => {}
+                () = self.claim_store.wait_for_claim() => {}
                 _ = changed_or_timeout(&mut links, RETRY_INTERVAL) => {}
                 () = sleep(RETRY_INTERVAL), if failed => {}
             }
@@ -79,31 +79,31 @@ impl SpecRefresh {
 
     /// Updates all specs; returns whether that succeeded.
     async fn refresh(&mut self, inventory: &Inventory, claims: Vec<PreparedClaim>) -> bool {
-        let mut whole = true;
-        self.moved
+        let mut all_refreshed = true;
+        self.claims_without_spec
             .retain(|uid| claims.iter().any(|one| one.claim.uid == *uid));
         for before in claims {
-            let anew = self.anew(inventory, &before).await;
-            whole &= match anew.filter(|anew| *anew != before) {
-                Some(anew) => self.replace(&before, &anew).await,
-                None => self.lay_out(&before).await,
+            let updated = self.updated(inventory, &before).await;
+            all_refreshed &= match updated.filter(|updated| *updated != before) {
+                Some(updated) => self.replace(&before, &updated).await,
+                None => self.write_spec_file(&before).await,
             };
         }
-        whole
+        all_refreshed
     }
 
     /// Writes the spec again, since the file may be missing or wrong.
-    async fn lay_out(&mut self, claim: &PreparedClaim) -> bool {
+    async fn write_spec_file(&mut self, claim: &PreparedClaim) -> bool {
         let (uid, name) = (&claim.claim.uid, &claim.claim);
-        match self.shelf.restore_spec(uid).await {
+        match self.claim_store.restore_spec(uid).await {
             Ok(_) => {
-                if self.moved.remove(uid) {
+                if self.claims_without_spec.remove(uid) {
                     tracing::info!(claim = %name, "claim {name}: its device nodes are restored; its containers can start");
                 }
                 true
             }
             Err(error @ CheckpointError::Moved { .. }) => {
-                if self.moved.insert(uid.clone()) {
+                if self.claims_without_spec.insert(uid.clone()) {
                     tracing::warn!(claim = %name, "claim {name}: its containers cannot start: {}", chain(&error));
                 }
                 true
@@ -115,24 +115,24 @@ impl SpecRefresh {
         }
     }
 
-    async fn replace(&mut self, before: &PreparedClaim, anew: &PreparedClaim) -> bool {
-        let claim = &anew.claim;
-        let mut over = false;
-        let still = |book: &ClaimCheckpoint| {
-            over = book.claims.get(&claim.uid) != Some(before);
-            match over {
-                true => Err(PrepareError::Over(claim.clone())),
+    async fn replace(&mut self, before: &PreparedClaim, updated: &PreparedClaim) -> bool {
+        let claim = &updated.claim;
+        let mut was_unprepared = false;
+        let check_unchanged = |checkpoint: &ClaimCheckpoint| {
+            was_unprepared = checkpoint.claims.get(&claim.uid) != Some(before);
+            match was_unprepared {
+                true => Err(PrepareError::Cancelled(claim.clone())),
                 false => Ok(()),
             }
         };
-        match self.shelf.store_claim(anew, still).await {
+        match self.claim_store.store_claim(updated, check_unchanged).await {
             Ok(()) => {
-                self.moved.remove(&claim.uid);
-                if before.spec != anew.spec {
+                self.claims_without_spec.remove(&claim.uid);
+                if before.spec != updated.spec {
                     tracing::info!(claim = %claim, "claim {claim}: its device nodes changed, CDI spec updated");
                 }
             }
-            Err(_) if over => {}
+            Err(_) if was_unprepared => {}
             Err(error) => {
                 tracing::warn!(claim = %claim, "claim {claim}: failed to update its device nodes: {}", chain(&error));
                 return false;
@@ -143,7 +143,11 @@ impl SpecRefresh {
 
     /// The claim as it would be prepared now; `None` if a device is missing or unhealthy, or if
     /// only its source can answer.
-    async fn anew(&self, inventory: &Inventory, prepared: &PreparedClaim) -> Option<PreparedClaim> {
+    async fn updated(
+        &self,
+        inventory: &Inventory,
+        prepared: &PreparedClaim,
+    ) -> Option<PreparedClaim> {
         let mut chosen = Vec::new();
         for held in &prepared.devices {
             let resource = inventory.resources.get(&held.resource)?;
@@ -165,7 +169,7 @@ impl SpecRefresh {
         }
         let until = Instant::now() + PATH_CHECK_TIMEOUT;
         let prepared = self
-            .granting
+            .allocator
             .prepared(&prepared.claim, &chosen, until)
             .await;
         prepared.ok()

@@ -32,17 +32,17 @@ pub struct DriverState {
 pub(super) struct DriverStatusWriter(Arc<watch::Sender<DriverState>>);
 
 impl DriverStatusWriter {
-    pub(super) fn new(book: &ClaimCheckpoint) -> Self {
+    pub(super) fn new(checkpoint: &ClaimCheckpoint) -> Self {
         let state = DriverState {
             registered: false,
             since: Timestamp::now(),
             reason: Some("the agent has just started".to_owned()),
             registrations: 0,
             published: PublishedPool {
-                generation: book.generation,
+                generation: checkpoint.generation,
                 ..PublishedPool::default()
             },
-            holding: book.claimed_resources(),
+            holding: checkpoint.claimed_resources(),
         };
         Self(Arc::new(watch::Sender::new(state)))
     }
@@ -57,34 +57,34 @@ impl DriverStatusWriter {
         self.0.send_if_modified(|state| {
             let registered = reason.is_none();
             state.registrations += u64::from(registered);
-            let news = state.reason.as_deref() != reason;
+            let is_changed = state.reason.as_deref() != reason;
             if state.registered != registered {
                 (state.registered, state.since) = (registered, Timestamp::now());
             }
             state.reason = reason.map(str::to_owned);
             // A repeated registration counts, too: the kubelet has restarted.
-            news || registered
+            is_changed || registered
         })
     }
 
     pub(super) fn published(&self, published: &PublishedPool) {
         self.0.send_if_modified(|state| {
-            let news = state.published != *published;
-            if news {
+            let is_changed = state.published != *published;
+            if is_changed {
                 state.published = published.clone();
             }
-            news
+            is_changed
         });
     }
 
-    pub(super) fn holding(&self, book: &ClaimCheckpoint) {
-        let holding = book.claimed_resources();
+    pub(super) fn holding(&self, checkpoint: &ClaimCheckpoint) {
+        let holding = checkpoint.claimed_resources();
         self.0.send_if_modified(|state| {
-            let news = state.holding != holding;
-            if news {
+            let is_changed = state.holding != holding;
+            if is_changed {
                 state.holding = holding;
             }
-            news
+            is_changed
         });
     }
 }

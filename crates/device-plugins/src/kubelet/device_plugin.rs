@@ -37,11 +37,11 @@ pub(super) struct Streams {
 pub(super) struct DevicePluginService {
     pub(super) resource: ResourceName,
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
-    pub(super) answerers: Allocators,
+    pub(super) allocators: Allocators,
     pub(super) streams: Arc<watch::Sender<Streams>>,
     pub(super) stop: CancellationToken,
     pub(super) tasks: Tasks,
-    pub(super) board: KubeletStatusWriter,
+    pub(super) status_writer: KubeletStatusWriter,
 }
 
 impl DevicePluginService {
@@ -111,13 +111,13 @@ impl DevicePlugin for DevicePluginService {
         let (_, resource) = self.now()?;
         let mut container_responses = Vec::new();
         for asked in request.into_inner().container_requests {
-            let wish = PreferredRequest {
+            let preference = PreferredRequest {
                 available: &asked.available_device_i_ds,
                 must: &asked.must_include_device_i_ds,
                 // A negative size requests nothing.
                 size: usize::try_from(asked.allocation_size).unwrap_or_default(),
             };
-            let device_i_ds = self.prefer(&resource, wish).await;
+            let device_i_ds = self.prefer(&resource, preference).await;
             container_responses.push(api::ContainerPreferredAllocationResponse { device_i_ds });
         }
         let answer = api::PreferredAllocationResponse {
@@ -127,7 +127,7 @@ impl DevicePlugin for DevicePluginService {
     }
 
     async fn allocate(&self, request: Request<RawMessage>) -> Result<Response<RawMessage>, Status> {
-        let _under_way = self.board.allocating();
+        let _in_progress = self.status_writer.allocating();
         let (inventory, resource) = self.now()?;
         let RawMessage(wire) = request.into_inner();
         let asked = api::AllocateRequest::decode(wire.clone()).map_err(unread)?;
@@ -169,7 +169,7 @@ impl DevicePlugin for DevicePluginService {
                 ids: &asked.devices_ids,
                 wire: Some(&wire),
             };
-            let by = self.answerers.of(&resource.source).map_err(unanswered)?;
+            let by = self.allocators.of(&resource.source).map_err(unanswered)?;
             by.pre_start(&resource, wanted).await.map_err(|error| {
                 let name = &self.resource;
                 tracing::warn!(resource = %name, "a container with {name} cannot start: {error}");
@@ -183,12 +183,14 @@ impl DevicePlugin for DevicePluginService {
 impl DevicePluginService {
     /// Our own choice if the source does not choose, cannot be reached, or chooses devices that
     /// were not available: it is only advice, and no pod should wait for it.
-    async fn prefer(&self, resource: &Resource, wish: PreferredRequest<'_>) -> Vec<String> {
+    async fn prefer(&self, resource: &Resource, preference: PreferredRequest<'_>) -> Vec<String> {
         if resource.asks.preferred
-            && let Ok(by) = self.answerers.of(&resource.source)
+            && let Ok(by) = self.allocators.of(&resource.source)
         {
-            match by.preferred(resource, wish).await {
-                Ok(chosen) if allocation::is_valid_preference(wish, &chosen) => return chosen,
+            match by.preferred(resource, preference).await {
+                Ok(chosen) if allocation::is_valid_preference(preference, &chosen) => {
+                    return chosen;
+                }
                 Ok(_) => {
                     let (name, by) = (&self.resource, &resource.source);
                     tracing::warn!(resource = %name, "{by} returned an invalid preferred allocation for {name}");
@@ -199,7 +201,7 @@ impl DevicePluginService {
                 }
             }
         }
-        allocation::preferred(resource, wish)
+        allocation::preferred(resource, preference)
     }
 
     /// The answer for one container, as an `AllocateResponse` of its own.
@@ -214,7 +216,7 @@ impl DevicePluginService {
             let grant = allocation::allocate(inventory, resource, ids);
             let mut grant = grant.map_err(|error| refusal(&error))?;
             // The paths may lead elsewhere than when the device spec was first checked.
-            if let Ok(by) = self.answerers.of(&resource.source) {
+            if let Ok(by) = self.allocators.of(&resource.source) {
                 grant = by
                     .recheck_paths(resource, grant)
                     .await
@@ -224,7 +226,7 @@ impl DevicePluginService {
         }
         allocation::allocatable_devices(inventory, resource, ids)
             .map_err(|error| refusal(&error))?;
-        let by = self.answerers.of(&resource.source).map_err(unanswered)?;
+        let by = self.allocators.of(&resource.source).map_err(unanswered)?;
         match by.allocate(resource, wanted).await.map_err(unanswered)? {
             AllocationResponse::Grant(grant) => Ok(to_wire(grant)),
             AllocationResponse::Wire(bytes) => Ok(RawMessage(bytes.into())),

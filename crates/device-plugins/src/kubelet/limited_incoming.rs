@@ -31,7 +31,7 @@ pub const MAX_CONNECTIONS: usize = 32;
 /// opens and closes connections in a loop.
 const PER_SECOND: u32 = 100;
 /// Additional concurrent connections of users who may not connect.
-const MOST_REFUSED: usize = 4;
+const MAX_REFUSED: usize = 4;
 /// Maximum age of a connection, longer than any registration takes; plugins that never close theirs
 /// would use up all places.
 pub const MAX_CONNECTION_AGE: Duration = Duration::from_secs(60);
@@ -81,7 +81,7 @@ async fn accept(
     to: mpsc::Sender<io::Result<LimitedConnection>>,
     admits: impl Fn(u32) -> bool,
 ) {
-    let places = Places::new(MAX_CONNECTIONS, MOST_REFUSED);
+    let places = Places::new(MAX_CONNECTIONS, MAX_REFUSED);
     let mut rate = RateLimiter::new(PER_SECOND);
     loop {
         rate.wait().await;
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_may_not_connect_are_answered_a_few_at_a_time() {
+    async fn forbidden_peers_get_responses_with_limited_concurrency() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
@@ -210,6 +210,6 @@ mod tests {
         while let Ok(Some(guest)) = tokio::time::timeout(wait, taken.next()).await {
             kept.push(guest.unwrap());
         }
-        assert_eq!(kept.len(), MOST_REFUSED);
+        assert_eq!(kept.len(), MAX_REFUSED);
     }
 }

@@ -100,11 +100,11 @@ impl SentListInputs {
 }
 
 fn same_on_wire(one: &Resource, two: &Resource) -> bool {
-    fn told(of: &Resource) -> impl Iterator<Item = (&str, Health, &[u32])> {
+    fn visible_state(of: &Resource) -> impl Iterator<Item = (&str, Health, &[u32])> {
         of.advertised()
             .map(|(id, device)| (id, device.health, &device.numa[..]))
     }
-    one.share.replicas == two.share.replicas && told(one).eq(told(two))
+    one.share.replicas == two.share.replicas && visible_state(one).eq(visible_state(two))
 }
 
 /// Feeds one stream until the kubelet or the server ends it. The first list is sent at once. Ending
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_never_exceeds_what_the_kubelet_takes() {
+    fn a_list_never_exceeds_the_message_limit_of_the_kubelet() {
         let name = ResourceName::new("acme.dev/x").unwrap();
         let small = list(&inventory(10, 2), &name);
         assert_eq!((small.message.devices.len(), small.cut), (20, 0));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_change_goes_out_at_once_and_what_follows_it_in_one_message() {
+    async fn the_first_change_is_sent_at_once_and_later_ones_are_debounced() {
         let name = ResourceName::new("acme.dev/x").unwrap();
         let (publish, inventories) = watch::channel(Arc::new(inventory(1, 1)));
         let (to, mut lists) = mpsc::channel(8);

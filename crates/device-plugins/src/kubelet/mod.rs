@@ -11,6 +11,7 @@ pub mod api;
 mod device_plugin;
 pub mod limited_incoming;
 mod list_and_watch;
+mod plugin_deps;
 mod plugin_dir;
 mod plugin_server;
 pub mod plugin_watcher_info;
@@ -51,14 +52,14 @@ pub enum RegistrationMode {
 pub fn start(
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
-    answerers: Allocators,
+    allocators: Allocators,
     registering: RegistrationMode,
     tasks: &Tasks,
 ) -> (watch::Receiver<KubeletState>, watch::Receiver<Allocations>) {
-    let board = status::KubeletStatusWriter::new(tasks);
-    let told = (board.subscribe(), board.allocations());
-    let offered = (inventory, answerers, registering);
-    let task = plugin_dir::PluginDirTask::new(root, offered, board, tasks.clone());
+    let status_writer = status::KubeletStatusWriter::new(tasks);
+    let receivers = (status_writer.subscribe(), status_writer.allocations());
+    let offered = (inventory, allocators, registering);
+    let task = plugin_dir::PluginDirTask::new(root, offered, status_writer, tasks.clone());
     let stop = tasks.token();
     tasks.spawn("device plugins", async move {
         tokio::select! {
@@ -67,5 +68,5 @@ pub fn start(
             () = task.run() => {}
         }
     });
-    told
+    receivers
 }

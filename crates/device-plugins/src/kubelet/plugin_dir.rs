@@ -19,8 +19,9 @@ use self::{
 };
 use super::{
     RegistrationMode,
+    plugin_deps::{KubeletRun, PluginDeps},
     plugin_watcher_info::PLUGINS_REGISTRY_DIR,
-    resource_registration::{KubeletRun, PluginDeps, ResourceTask},
+    resource_registration::ResourceTask,
     socket_names::{DEVICE_PLUGIN_DIR, KUBELET_SOCKET, is_found, is_ours},
     status::KubeletStatusWriter,
 };
@@ -47,15 +48,15 @@ const MIN_BACKOFF: Duration = Duration::from_millis(50);
 pub(super) struct PluginDirTask {
     root: Root,
     inventory: watch::Receiver<Arc<Inventory>>,
-    answerers: Allocators,
+    allocators: Allocators,
     registering: RegistrationMode,
-    board: KubeletStatusWriter,
+    status_writer: KubeletStatusWriter,
     tasks: Tasks,
     stop: CancellationToken,
     kubelet: watch::Sender<Option<KubeletRun>>,
-    doubt: Arc<Notify>,
-    life: u64,
-    seen: Option<SocketIdentity>,
+    probe_request: Arc<Notify>,
+    generation: u64,
+    last_socket: Option<SocketIdentity>,
     repair_at: Option<Instant>,
     redial: RedialSchedule,
 }
@@ -63,26 +64,26 @@ pub(super) struct PluginDirTask {
 impl PluginDirTask {
     pub(super) fn new(
         root: Root,
-        (inventory, answerers, registering): (
+        (inventory, allocators, registering): (
             watch::Receiver<Arc<Inventory>>,
             Allocators,
             RegistrationMode,
         ),
-        board: KubeletStatusWriter,
+        status_writer: KubeletStatusWriter,
         tasks: Tasks,
     ) -> Self {
         Self {
             root,
             inventory,
-            answerers,
+            allocators,
             registering,
-            board,
+            status_writer,
             stop: tasks.token(),
             tasks,
             kubelet: watch::Sender::new(None),
-            doubt: Arc::new(Notify::new()),
-            life: 0,
-            seen: None,
+            probe_request: Arc::new(Notify::new()),
+            generation: 0,
+            last_socket: None,
             repair_at: None,
             redial: RedialSchedule::default(),
         }
@@ -94,11 +95,11 @@ impl PluginDirTask {
             let attached = match self.attach().await {
                 Ok(DirectoryState::Ours(watch, lock)) => {
                     pause = MIN_BACKOFF;
-                    let left = self.attend(watch).await;
+                    let result = self.serve_directory(watch).await;
                     self.kubelet.send_replace(None);
-                    self.seen = None;
+                    self.last_socket = None;
                     drop(lock);
-                    left.map(|()| DirectoryState::Later(MIN_BACKOFF))
+                    result.map(|()| DirectoryState::Later(MIN_BACKOFF))
                 }
                 other => other,
             };
@@ -108,7 +109,7 @@ impl PluginDirTask {
                 // The directory may vanish between any two calls; the next pass notices it.
                 Err(error) => {
                     if !error.is_not_found() {
-                        self.fault(&error);
+                        self.record_fault(&error);
                     }
                     sleep(pause).await;
                     pause = (pause * 2).min(FAULT_RETRY_INTERVAL);
@@ -119,15 +120,15 @@ impl PluginDirTask {
 
     /// Records that there is no kubelet. The agent logs it once where devices are declared: on a
     /// machine without a kubelet it is normal.
-    fn absent(&self, why: &str) {
-        if self.board.presence(Some(why)) {
+    fn record_absent(&self, why: &str) {
+        if self.status_writer.presence(Some(why)) {
             tracing::debug!("{why}");
         }
     }
 
-    fn fault(&self, error: &RootError) {
+    fn record_fault(&self, error: &RootError) {
         let why = chain(error);
-        if self.board.presence(Some(&why)) {
+        if self.status_writer.presence(Some(&why)) {
             tracing::warn!("failed to serve device plugins: {why}");
         }
     }
@@ -137,51 +138,51 @@ impl PluginDirTask {
     }
 
     /// Works in the directory until it is removed.
-    async fn attend(&mut self, watch: Watch) -> Result<(), RootError> {
+    async fn serve_directory(&mut self, watch: Watch) -> Result<(), RootError> {
         self.remove_stale()?;
-        let mut crew = JoinSet::new();
-        let left = self.work(watch, &mut crew).await;
+        let mut resource_tasks = JoinSet::new();
+        let result = self.serve_until_removed(watch, &mut resource_tasks).await;
         // From here on no process tracks registrations, and resources may be removed or served
         // differently meanwhile.
-        crew.shutdown().await;
-        self.board.clear();
-        left
+        resource_tasks.shutdown().await;
+        self.status_writer.clear();
+        result
     }
 
-    async fn work(
+    async fn serve_until_removed(
         &mut self,
         mut watch: Watch,
-        crew: &mut JoinSet<ResourceName>,
+        resource_tasks: &mut JoinSet<ResourceName>,
     ) -> Result<(), RootError> {
         let stop = self.stop.child_token();
         let _ends_with_us = stop.clone().drop_guard();
-        let mut at_work = BTreeSet::new();
+        let mut running = BTreeSet::new();
         self.check_socket(true).await;
         loop {
-            self.staff(crew, &mut at_work, &stop);
+            self.start_resource_tasks(resource_tasks, &mut running, &stop);
             let (repair_at, redial_at) = (self.repair_at, self.redial.at);
             tokio::select! {
                 // Safe to drop: events stay in the kernel's queue.
-                events = watch.next() => if self.on_events(&events?).await { break },
+                events = watch.next() => if self.handle_events(&events?).await { break },
                 // Safe to drop: a change stays marked as unseen.
                 changed = self.inventory.changed() => if changed.is_err() { break },
                 // Safe to drop: a task that ended stays in the set.
-                Some(ended) = crew.join_next() => match ended {
-                    Ok(name) => drop(at_work.remove(&name)),
+                Some(ended) = resource_tasks.join_next() => match ended {
+                    Ok(name) => drop(running.remove(&name)),
                     // Ends this task, and with it the daemon: a resource that is no longer served
                     // must not look served.
                     Err(lost) if lost.is_panic() => std::panic::resume_unwind(lost.into_panic()),
                     Err(_) => {}
                 },
                 // Safe to drop: one notification is kept.
-                () = self.doubt.notified() => self.probe(),
+                () = self.probe_request.notified() => self.probe(),
                 // Safe to drop: the deadline is stored.
                 () = sleep_until_opt(redial_at) => self.redial().await,
                 // Safe to drop: the deadline is stored.
                 () = sleep_until_opt(repair_at) => {
                     self.repair_at = None;
                     self.kubelet.send_modify(|kubelet| {
-                        kubelet.iter_mut().for_each(|kubelet| kubelet.repair += 1);
+                        kubelet.iter_mut().for_each(|kubelet| kubelet.socket_losses += 1);
                     });
                 }
             }
@@ -191,30 +192,30 @@ impl PluginDirTask {
 
     /// Starts a task for each resource that has something to list. A resource that never had a
     /// device is not registered: the Node object would show its zero for ever.
-    fn staff(
+    fn start_resource_tasks(
         &self,
-        crew: &mut JoinSet<ResourceName>,
-        at_work: &mut BTreeSet<ResourceName>,
+        resource_tasks: &mut JoinSet<ResourceName>,
+        running: &mut BTreeSet<ResourceName>,
         stop: &CancellationToken,
     ) {
         let inventory = self.inventory.borrow().clone();
         for (name, resource) in &inventory.resources {
-            if at_work.contains(name) || resource.advertised().next().is_none() {
+            if running.contains(name) || resource.advertised().next().is_none() {
                 continue;
             }
-            let shared = PluginDeps {
+            let deps = PluginDeps {
                 root: self.root.clone(),
                 inventory: self.inventory.clone(),
-                answerers: self.answerers.clone(),
+                allocators: self.allocators.clone(),
                 registering: self.registering,
                 kubelet: self.kubelet.subscribe(),
-                doubt: Arc::clone(&self.doubt),
-                board: self.board.clone(),
+                probe_request: Arc::clone(&self.probe_request),
+                status_writer: self.status_writer.clone(),
                 tasks: self.tasks.clone(),
             };
-            at_work.insert(name.clone());
-            let task = ResourceTask::new(name.clone(), shared, stop.clone());
-            crew.spawn_on(
+            running.insert(name.clone());
+            let task = ResourceTask::new(name.clone(), deps, stop.clone());
+            resource_tasks.spawn_on(
                 self.tasks.tracker().track_future(task.run()),
                 &tokio::runtime::Handle::current(),
             );
@@ -249,8 +250,8 @@ impl PluginDirTask {
     }
 
     /// Handles events; returns true when the directory is gone.
-    async fn on_events(&mut self, events: &[WatchEvent]) -> bool {
-        let mut came = false;
+    async fn handle_events(&mut self, events: &[WatchEvent]) -> bool {
+        let mut socket_created = false;
         let mut changed = false;
         for event in events {
             let name = event.name.as_deref().unwrap_or_default();
@@ -259,26 +260,26 @@ impl PluginDirTask {
                 WatchKind::DirGone => return true,
                 WatchKind::Overflow => {
                     changed = true;
-                    self.expect_repair();
+                    self.schedule_repair();
                 }
                 _ if name == KUBELET_SOCKET => {
                     changed = true;
-                    came |= appeared;
+                    socket_created |= appeared;
                 }
                 // The lock file is gone, so the lock no longer keeps other agents out. Besides, an
                 // open file delays the event that reports a removed directory.
                 WatchKind::Deleted | WatchKind::MovedFrom if name == LOCK_FILE_NAME => return true,
-                _ if is_ours(name) && !appeared => self.expect_repair(),
+                _ if is_ours(name) && !appeared => self.schedule_repair(),
                 _ => {}
             }
         }
         if changed {
-            self.check_socket(came).await;
+            self.check_socket(socket_created).await;
         }
         false
     }
 
-    fn expect_repair(&mut self) {
+    fn schedule_repair(&mut self) {
         self.repair_at
             .get_or_insert_with(|| Instant::now() + REPAIR_DELAY);
     }

@@ -12,8 +12,8 @@ use super::{
     },
     device_plugin::{DevicePluginService, MAX_REQUEST_BYTES, Streams, options},
     limited_incoming::{connections, incoming_limited},
+    plugin_deps::PluginDeps,
     plugin_watcher_info::{PLUGINS_REGISTRY_DIR, registrar},
-    resource_registration::PluginDeps,
     socket_names::{found_path, socket_path},
 };
 use machinist_base::abs_path::{AbsPath, BadPath};
@@ -58,32 +58,30 @@ impl PluginServer {
     pub(super) fn serve(
         name: &ResourceName,
         number: u64,
-        shared: &PluginDeps,
+        deps: &PluginDeps,
         stop: &CancellationToken,
     ) -> Result<Self, PluginServeError> {
-        let (session, listener, plugin) =
-            Self::bind(socket_path(name, number)?, name, shared, stop)?;
+        let (server, listener, plugin) = Self::bind(socket_path(name, number)?, name, deps, stop)?;
         let incoming = connections(listener);
-        let server = Server::builder().add_service(plugin);
-        let until = session.stop.clone().cancelled_owned();
-        let serving = server.serve_with_incoming_shutdown(incoming, until);
-        spawn(name, shared, serving);
-        Ok(session)
+        let router = Server::builder().add_service(plugin);
+        let until = server.stop.clone().cancelled_owned();
+        let serving = router.serve_with_incoming_shutdown(incoming, until);
+        spawn(name, deps, serving);
+        Ok(server)
     }
 
     /// Binds a socket for the plugin watcher and serves on it. Also returns a watch of the
     /// registration's result: the kubelet's text if it was refused.
     pub(super) fn serve_for_watcher(
         name: &ResourceName,
-        shared: &PluginDeps,
+        deps: &PluginDeps,
         stop: &CancellationToken,
     ) -> Result<(Self, watch::Receiver<Option<String>>), PluginServeError> {
         // The kubelet creates it too, shortly after the sockets by which it is noticed.
-        shared
-            .root
+        deps.root
             .make_dirs(&AbsPath::new(PLUGINS_REGISTRY_DIR)?, 0o750)?;
-        let (session, listener, plugin) = Self::bind(found_path(name)?, name, shared, stop)?;
-        let (refused, became) = watch::channel(None);
+        let (server, listener, plugin) = Self::bind(found_path(name)?, name, deps, stop)?;
+        let (refused, result) = watch::channel(None);
         let info = PluginInfo {
             r#type: "DevicePlugin".to_owned(),
             name: name.to_string(),
@@ -91,60 +89,60 @@ impl PluginServer {
             endpoint: String::new(),
             supported_versions: vec![api::VERSION.to_owned()],
         };
-        let registrar = registrar(info, move |told| {
-            refused.send_replace(told.err().map(str::to_owned));
+        let registrar = registrar(info, move |result| {
+            refused.send_replace(result.err().map(str::to_owned));
         });
         // The watcher sends the socket's path where HTTP/2 has a host.
-        let incoming = incoming_limited(listener, &shared.tasks, session.stop.clone(), |_| true);
-        let server = Server::builder().add_service(plugin).add_service(registrar);
-        let until = session.stop.clone().cancelled_owned();
-        let serving = server.serve_with_incoming_shutdown(incoming, until);
-        spawn(name, shared, serving);
-        Ok((session, became))
+        let incoming = incoming_limited(listener, &deps.tasks, server.stop.clone(), |_| true);
+        let router = Server::builder().add_service(plugin).add_service(registrar);
+        let until = server.stop.clone().cancelled_owned();
+        let serving = router.serve_with_incoming_shutdown(incoming, until);
+        spawn(name, deps, serving);
+        Ok((server, result))
     }
 
     fn bind(
         socket: AbsPath,
         name: &ResourceName,
-        shared: &PluginDeps,
+        deps: &PluginDeps,
         stop: &CancellationToken,
     ) -> Result<(Self, UnixListener, DevicePluginServer<DevicePluginService>), PluginServeError>
     {
         // Only the kubelet, which runs as root, needs access.
-        let listener = shared.root.bind_unix(&socket, 0o600)?;
+        let listener = deps.root.bind_unix(&socket, 0o600)?;
         let stop = stop.child_token();
         let (streams, watched) = watch::channel(Streams::default());
         let plugin = DevicePluginService {
             resource: name.clone(),
-            inventory: shared.inventory.clone(),
-            answerers: shared.answerers.clone(),
+            inventory: deps.inventory.clone(),
+            allocators: deps.allocators.clone(),
             streams: Arc::new(streams),
             stop: stop.clone(),
-            tasks: shared.tasks.clone(),
-            board: shared.board.clone(),
+            tasks: deps.tasks.clone(),
+            status_writer: deps.status_writer.clone(),
         };
         // From here on dropping the session removes the socket, also after an error.
-        let root = shared.root.clone();
-        let session = Self {
+        let root = deps.root.clone();
+        let server = Self {
             socket,
             streams: watched,
-            options: options(&shared.inventory.borrow(), name),
+            options: options(&deps.inventory.borrow(), name),
             stop,
             root,
         };
         listener.set_nonblocking(true)?;
         let service = DevicePluginServer::new(plugin).max_decoding_message_size(MAX_REQUEST_BYTES);
-        Ok((session, UnixListener::from_std(listener)?, service))
+        Ok((server, UnixListener::from_std(listener)?, service))
     }
 }
 
 fn spawn(
     name: &ResourceName,
-    shared: &PluginDeps,
+    deps: &PluginDeps,
     serving: impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
 ) {
     let name = name.clone();
-    shared.tasks.spawn("device plugin", async move {
+    deps.tasks.spawn("device plugin", async move {
         if let Err(error) = serving.await {
             tracing::warn!(resource = %name, "the device plugin server of {name} failed: {error}");
         }

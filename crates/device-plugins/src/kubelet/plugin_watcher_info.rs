@@ -20,7 +20,7 @@ type ResultCallback = dyn Fn(Result<(), &str>) + Send + Sync;
 /// One plugin or driver that the watcher may find.
 pub struct Registrar {
     info: PluginInfo,
-    told: Box<ResultCallback>,
+    on_result: Box<ResultCallback>,
 }
 
 impl fmt::Debug for Registrar {
@@ -37,10 +37,10 @@ impl fmt::Debug for Registrar {
 /// it refused the version or the name; otherwise it waits until the socket is created again.
 pub fn registrar(
     info: PluginInfo,
-    told: impl Fn(Result<(), &str>) + Send + Sync + 'static,
+    on_result: impl Fn(Result<(), &str>) + Send + Sync + 'static,
 ) -> RegistrationServer<Registrar> {
-    let told = Box::new(told);
-    RegistrationServer::new(Registrar { info, told })
+    let on_result = Box::new(on_result);
+    RegistrationServer::new(Registrar { info, on_result })
 }
 
 #[tonic::async_trait]
@@ -54,8 +54,8 @@ impl Registration for Registrar {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        let became = status.plugin_registered.then_some(());
-        (self.told)(became.ok_or(status.error.as_str()));
+        let result = status.plugin_registered.then_some(());
+        (self.on_result)(result.ok_or(status.error.as_str()));
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_nobody_knows_here_stay_in_the_message() {
+    fn unknown_fields_stay_in_the_message() {
         let mut bytes = answer("A").encode_to_vec();
         // Two fields of some later version: field 15, a number, and field 16, a text.
         bytes.extend_from_slice(&[0x78, 0x2a, 0x82, 0x01, 0x02, b'h', b'i']);

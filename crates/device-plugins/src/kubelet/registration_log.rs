@@ -43,24 +43,24 @@ impl RegistrationLog {
             tokio::select! {
                 () = stop.cancelled() => {}
                 // Safe to drop: received events are in `gathered`.
-                () = tell(&mut from, &mut gathered) => {}
+                () = record(&mut from, &mut gathered) => {}
             }
             gathered.extend(waiting(&mut from));
-            say(&gathered);
+            log_events(&gathered);
         });
         Self(to)
     }
 
-    pub(super) fn tell(&self, name: &ResourceName, became: RegistrationOutcome) {
-        match self.0.try_send((name.clone(), became)) {
+    pub(super) fn send(&self, name: &ResourceName, outcome: RegistrationOutcome) {
+        match self.0.try_send((name.clone(), outcome)) {
             Ok(()) => {}
-            Err(TrySendError::Full(item) | TrySendError::Closed(item)) => say(&[item]),
+            Err(TrySendError::Full(item) | TrySendError::Closed(item)) => log_events(&[item]),
         }
     }
 }
 
 /// Ends when all senders are dropped.
-async fn tell(
+async fn record(
     from: &mut mpsc::Receiver<LoggedRegistration>,
     gathered: &mut Vec<LoggedRegistration>,
 ) {
@@ -68,7 +68,7 @@ async fn tell(
         gathered.push(first);
         sleep(BATCH_WINDOW).await;
         gathered.extend(waiting(from));
-        say(gathered);
+        log_events(gathered);
         gathered.clear();
     }
 }
@@ -79,17 +79,17 @@ fn waiting(
     std::iter::from_fn(|| from.try_recv().ok())
 }
 
-fn say(news: &[LoggedRegistration]) {
-    for line in lines(news) {
-        tracing::info!("{line}");
+fn log_events(events: &[LoggedRegistration]) {
+    for text in log_lines(events) {
+        tracing::info!("{text}");
     }
 }
 
 /// One line for each kind of event, in order of first occurrence.
-fn lines(news: &[LoggedRegistration]) -> Vec<String> {
+fn log_lines(events: &[LoggedRegistration]) -> Vec<String> {
     let mut kinds: Vec<(Option<&str>, Duration, Vec<&ResourceName>)> = Vec::new();
-    for (name, became) in news {
-        let (why, after) = match became {
+    for (name, outcome) in events {
+        let (why, after) = match outcome {
             RegistrationOutcome::Registered(after) => (None, *after),
             RegistrationOutcome::Lost(why) => (Some(*why), Duration::ZERO),
         };
@@ -101,7 +101,7 @@ fn lines(news: &[LoggedRegistration]) -> Vec<String> {
             None => kinds.push((why, after, vec![name])),
         }
     }
-    let line = |(why, after, names): (Option<&str>, Duration, Vec<&ResourceName>)| {
+    let text = |(why, after, names): (Option<&str>, Duration, Vec<&ResourceName>)| {
         let are = if names.len() == 1 { "is" } else { "are" };
         let names = text::join_limited(
             names.iter().map(|name| name.as_str()),
@@ -116,7 +116,7 @@ fn lines(news: &[LoggedRegistration]) -> Vec<String> {
             }
         }
     };
-    kinds.into_iter().map(line).collect()
+    kinds.into_iter().map(text).collect()
 }
 
 #[cfg(test)]
@@ -128,23 +128,23 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_one_is_one_line() {
+    fn an_outcome_of_one_resource_is_one_log_line() {
         let registered = RegistrationOutcome::Registered(Duration::from_millis(7));
-        let news = [(name(1), registered.clone())];
-        let said = "acme.dev/r1 is registered, 7 ms after the kubelet's socket appeared";
-        assert_eq!(lines(&news), [said]);
+        let events = [(name(1), registered.clone())];
+        let expected = "acme.dev/r1 is registered, 7 ms after the kubelet's socket appeared";
+        assert_eq!(log_lines(&events), [expected]);
         let late = [(
             name(1),
             RegistrationOutcome::Registered(LATE_REGISTRATION_AFTER),
         )];
-        assert_eq!(lines(&late), ["acme.dev/r1 is registered"]);
-        let news = [
+        assert_eq!(log_lines(&late), ["acme.dev/r1 is registered"]);
+        let events = [
             (name(1), RegistrationOutcome::Lost("it went")),
             (name(1), registered),
         ];
         assert_eq!(
-            lines(&news),
-            ["acme.dev/r1 is no longer registered: it went", said]
+            log_lines(&events),
+            ["acme.dev/r1 is no longer registered: it went", expected]
         );
     }
 
@@ -156,28 +156,28 @@ mod tests {
             let after = Duration::from_millis(if number == 2 { 45 } else { 20 });
             (name(number), RegistrationOutcome::Registered(after))
         });
-        let said = lines(&lost.chain(registered).collect::<Vec<_>>());
+        let expected = log_lines(&lost.chain(registered).collect::<Vec<_>>());
         assert_eq!(
-            said[0],
+            expected[0],
             "acme.dev/r1, acme.dev/r2, acme.dev/r3 are no longer registered: it was restarted"
         );
         assert!(
-            said[1].starts_with("acme.dev/r1, acme.dev/r2, "),
+            expected[1].starts_with("acme.dev/r1, acme.dev/r2, "),
             "{}",
-            said[1]
+            expected[1]
         );
         let end =
             "acme.dev/r20 and 10 more are registered, 45 ms after the kubelet's socket appeared";
-        assert!(said[1].ends_with(end), "{}", said[1]);
-        assert_eq!(said.len(), 2);
+        assert!(expected[1].ends_with(end), "{}", expected[1]);
+        assert_eq!(expected.len(), 2);
     }
 
     #[tokio::test]
-    async fn what_was_not_said_yet_is_said_at_the_end() {
+    async fn pending_log_lines_are_written_at_shutdown() {
         let tasks = Tasks::new();
-        let news = RegistrationLog::start(&tasks);
-        news.tell(&name(1), RegistrationOutcome::Lost("it went"));
+        let events = RegistrationLog::start(&tasks);
+        events.send(&name(1), RegistrationOutcome::Lost("it went"));
         tasks.finish(Duration::from_secs(1)).await.unwrap();
-        assert_eq!(news.0.capacity(), MAX_QUEUED_EVENTS, "nothing is left");
+        assert_eq!(events.0.capacity(), MAX_QUEUED_EVENTS, "nothing is left");
     }
 }

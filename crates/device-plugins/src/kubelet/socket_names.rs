@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn socket_names_fit_and_are_known_again() {
+    fn socket_names_fit_and_are_recognised() {
         let name = ResourceName::new(format!("{}/{}", "a".repeat(240), "b".repeat(63))).unwrap();
         let path = socket_path(&name, u64::MAX).unwrap();
         assert!(path.as_str().len() <= 107, "{}", path.as_str().len());

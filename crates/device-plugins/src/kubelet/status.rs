@@ -84,7 +84,7 @@ pub(super) struct KubeletStatusWriter {
     state: Arc<watch::Sender<KubeletState>>,
     /// Separate, so that an allocation does not cause the whole state to be evaluated again.
     allocations: InFlightAllocations,
-    news: RegistrationLog,
+    log: RegistrationLog,
 }
 
 impl KubeletStatusWriter {
@@ -102,7 +102,7 @@ impl KubeletStatusWriter {
         Self {
             state: Arc::new(watch::Sender::new(state)),
             allocations: InFlightAllocations::default(),
-            news: RegistrationLog::start(tasks),
+            log: RegistrationLog::start(tasks),
         }
     }
 
@@ -131,32 +131,32 @@ impl KubeletStatusWriter {
 
     /// Records that the kubelet accepted the resource, `after` its socket was noticed.
     pub(super) fn registered(&self, resource: &ResourceName, after: Duration) {
-        let mut news = false;
+        let mut is_changed = false;
         self.state.send_modify(|state| {
             state.attempts.accepted += 1;
-            news = state.note(resource, None);
+            is_changed = state.note(resource, None);
         });
-        if news {
-            self.news
-                .tell(resource, RegistrationOutcome::Registered(after));
+        if is_changed {
+            self.log
+                .send(resource, RegistrationOutcome::Registered(after));
         }
     }
 
     /// Records that the resource was refused or not found; returns whether this changed.
     pub(super) fn failed(&self, resource: &ResourceName, reason: &str) -> bool {
-        let mut news = false;
+        let mut is_changed = false;
         self.state.send_modify(|state| {
             state.attempts.failed += 1;
-            news = state.note(resource, Some(reason));
+            is_changed = state.note(resource, Some(reason));
         });
-        news
+        is_changed
     }
 
     /// Records that the resource is no longer registered.
     pub(super) fn lost(&self, resource: &ResourceName, why: &'static str) {
         let note = |state: &mut KubeletState| state.note(resource, Some(why));
         if self.state.send_if_modified(note) {
-            self.news.tell(resource, RegistrationOutcome::Lost(why));
+            self.log.send(resource, RegistrationOutcome::Lost(why));
         }
     }
 

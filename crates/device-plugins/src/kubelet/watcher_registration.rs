@@ -13,8 +13,9 @@ use tokio::{
 };
 
 use super::{
+    plugin_deps::KubeletRun,
     plugin_server::PluginServer,
-    resource_registration::{KubeletRun, RegisterError, ResourceTask, ServerExit},
+    resource_registration::{RegisterError, ResourceTask, ServerExit},
 };
 
 /// The watcher polls once a second, and a kubelet that has just begun to serve needs some seconds
@@ -32,47 +33,47 @@ impl ResourceTask {
         &mut self,
         mut kubelet: KubeletRun,
     ) -> Result<ServerExit, RegisterError> {
-        let shown = PluginServer::serve_for_watcher(&self.name, &self.shared, &self.stop);
-        let (session, mut refused) = shown.map_err(|source| RegisterError::Serve {
+        let served = PluginServer::serve_for_watcher(&self.name, &self.deps, &self.stop);
+        let (server, mut refused) = served.map_err(|source| RegisterError::Serve {
             resource: self.name.clone(),
             source,
         })?;
         let mut seen = 0;
         let ended = loop {
-            if let Some(ended) = self.found(&session, seen, &mut refused).await? {
+            if let Some(ended) = self.wait_for_stream(&server, seen, &mut refused).await? {
                 break ended;
             }
-            seen = session.streams.borrow().opened;
+            seen = server.streams.borrow().opened;
             // The kubelet's socket may have been noticed again meanwhile.
-            let now = self.shared.kubelet.borrow().clone();
+            let now = self.deps.kubelet.borrow().clone();
             kubelet = now.unwrap_or(kubelet);
             self.record_registered(&kubelet);
-            let ended = self.monitor(&session, &kubelet).await;
-            if !matches!(ended, ServerExit::Unheard) {
+            let ended = self.monitor(&server, &kubelet).await;
+            if !matches!(ended, ServerExit::StreamEnded) {
                 break ended;
             }
             self.record_lost(&ended);
-            self.shared.doubt.notify_one();
+            self.deps.probe_request.notify_one();
             match self.next_life(&kubelet).await {
                 Some(next) => kubelet = next,
-                None => break ServerExit::Unheard,
+                None => break ServerExit::StreamEnded,
             }
         };
-        self.finish(session, &ended).await;
+        self.finish(server, &ended).await;
         Ok(ended)
     }
 
     /// Waits until the kubelet has opened a list stream after the first `seen` ones and reads it.
     /// Returns the reason if something else ends the wait.
-    async fn found(
+    async fn wait_for_stream(
         &self,
-        session: &PluginServer,
+        server: &PluginServer,
         seen: u32,
         refused: &mut WatcherErrorReceiver,
     ) -> Result<Option<ServerExit>, RegisterError> {
-        let mut streams = session.streams.clone();
-        let mut inventory = self.shared.inventory.clone();
-        let mut kubelet = self.shared.kubelet.clone();
+        let mut streams = server.streams.clone();
+        let mut inventory = self.deps.inventory.clone();
+        let mut kubelet = self.deps.kubelet.clone();
         let name = &self.name;
         let deadline = Instant::now() + WATCHER_TIMEOUT;
         loop {
@@ -84,15 +85,15 @@ impl ResourceTask {
                 _ = inventory.wait_for(|now| !now.resources.contains_key(name)) => {
                     return Ok(Some(ServerExit::Withdrawn));
                 }
-                _ = kubelet.wait_for(Option::is_none) => return Ok(Some(ServerExit::Unheard)),
+                _ = kubelet.wait_for(Option::is_none) => return Ok(Some(ServerExit::StreamEnded)),
                 Ok(()) = refused.changed() => {
                     if let Some(error) = self.refusal(refused) {
                         self.failed(&error);
                     }
                 }
                 () = sleep_until(deadline) => {
-                    let unfound = || RegisterError::Unfound { resource: name.clone() };
-                    return Err(self.refusal(refused).unwrap_or_else(unfound));
+                    let not_found = || RegisterError::NotFoundByWatcher { resource: name.clone() };
+                    return Err(self.refusal(refused).unwrap_or_else(not_found));
                 }
             }
         }
@@ -108,8 +109,11 @@ impl ResourceTask {
 
     /// The kubelet that replaces `was`; `None` if `was` is still running or the wait is over.
     async fn next_life(&mut self, was: &KubeletRun) -> Option<KubeletRun> {
-        let mut kubelet = self.shared.kubelet.clone();
-        let other = kubelet.wait_for(|now| now.as_ref().is_none_or(|now| now.life != was.life));
+        let mut kubelet = self.deps.kubelet.clone();
+        let other = kubelet.wait_for(|now| {
+            now.as_ref()
+                .is_none_or(|now| now.generation != was.generation)
+        });
         timeout(STREAM_END_TOLERANCE, other).await.ok()?.ok()?;
         self.kubelet().await
     }

@@ -80,7 +80,7 @@ pub(super) struct Links {
 }
 
 /// Returns the targets of the answer's paths if the answer is allowed. `look` examines a host path.
-pub(super) fn judge(
+pub(super) fn check(
     answer: &Bytes,
     vendor: &Vendor,
     resource: &ResourceName,
@@ -99,25 +99,25 @@ pub(super) fn judge(
     let mut links = Links::default();
     for container in &copy.container_responses {
         for node in &container.devices {
-            if let Some(leads_to) = judge_node(&node.host_path, vendor, &look)? {
+            if let Some(leads_to) = check_node(&node.host_path, vendor, &look)? {
                 links.nodes.insert(node.host_path.clone(), leads_to);
             }
         }
         for mount in &container.mounts {
             let path = clean(&mount.host_path)?;
             let seen = look(&path);
-            judge_mount(mount, (&path, &seen), vendor, resource)?;
+            check_mount(mount, (&path, &seen), vendor, resource)?;
             if seen.leads_to != path {
                 links.mounts.insert(mount.host_path.clone(), seen.leads_to);
             }
         }
-        judge_annotations(container.annotations.keys())?;
+        check_annotations(container.annotations.keys())?;
         let annotated = container.annotations.iter();
         let annotated = annotated.filter(|(key, _)| key.starts_with(CDI_ANNOTATION_PREFIX));
         let annotated = annotated.flat_map(|(_, value)| value.split(',').map(str::trim));
         let named = container.cdi_devices.iter().map(|one| one.name.as_str());
         for name in named.chain(annotated) {
-            judge_cdi(name, vendor, resource)?;
+            check_cdi_devices(name, vendor, resource)?;
         }
     }
     Ok(links)
@@ -125,7 +125,7 @@ pub(super) fn judge(
 
 /// Checks annotation keys. Those that name CDI devices are skipped here; their devices are checked
 /// against the file's kinds.
-fn judge_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), AllocateRejection> {
+fn check_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), AllocateRejection> {
     let mut keys = keys.filter(|key| !key.starts_with(CDI_ANNOTATION_PREFIX));
     match keys.find(|key| !is_vendor_annotation(key)) {
         Some(key) => Err(AllocateRejection::Annotation(plain(key))),
@@ -155,7 +155,7 @@ fn is_node(path: &AbsPath) -> bool {
 
 /// Whether a node is allowed: by its target's path, or by its own path if udev created the link;
 /// always below `/dev`.
-fn is_lent(path: &AbsPath, seen: &ResolvedPath, vendor: &Vendor) -> bool {
+fn is_allocated(path: &AbsPath, seen: &ResolvedPath, vendor: &Vendor) -> bool {
     let named = vendor.devices.is_empty()
         || vendor.may_pass_node(&seen.leads_to)
         || seen.is_stable && vendor.may_pass_node(path);
@@ -163,14 +163,14 @@ fn is_lent(path: &AbsPath, seen: &ResolvedPath, vendor: &Vendor) -> bool {
 }
 
 /// Returns the path that the kubelet receives instead of the node; none if the node's path is kept.
-fn judge_node(
+fn check_node(
     given: &str,
     vendor: &Vendor,
     look: impl Fn(&AbsPath) -> ResolvedPath,
 ) -> Result<Option<AbsPath>, AllocateRejection> {
     let path = clean(given)?;
     let seen = look(&path);
-    if is_lent(&path, &seen, vendor) {
+    if is_allocated(&path, &seen, vendor) {
         return Ok((seen.handed_out != path).then_some(seen.handed_out));
     }
     let globs: Vec<_> = vendor.devices.iter().map(|glob| glob.as_str()).collect();
@@ -184,7 +184,7 @@ fn judge_node(
 
 /// Some plugins mount a directory of nodes, such as `/dev/dri/by-path`; the rule for nodes applies
 /// to it.
-fn judge_mount(
+fn check_mount(
     mount: &api::Mount,
     (path, seen): (&AbsPath, &ResolvedPath),
     vendor: &Vendor,
@@ -192,7 +192,7 @@ fn judge_mount(
 ) -> Result<(), AllocateRejection> {
     let (given, leads_to) = (mount.host_path.as_str(), &seen.leads_to);
     let (domain, further) = (resource.domain(), &vendor.mounts);
-    if is_lent(path, seen, vendor) || may_write(leads_to, domain, further) {
+    if is_allocated(path, seen, vendor) || may_write(leads_to, domain, further) {
         return Ok(());
     }
     if may_mount(leads_to, domain, further) {
@@ -210,7 +210,7 @@ fn judge_mount(
     Err(AllocateRejection::Mount { path, expected })
 }
 
-fn judge_cdi(
+fn check_cdi_devices(
     name: &str,
     vendor: &Vendor,
     resource: &ResourceName,

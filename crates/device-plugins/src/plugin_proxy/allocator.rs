@@ -6,7 +6,7 @@ use prost::{Message as _, bytes::Bytes};
 use tokio::time::{error::Elapsed, timeout};
 use tonic::{Code, Response, Status};
 
-use super::{PluginProxy, allocate_policy, plugin_client::words, plugin_routes::PluginRoute};
+use super::{PluginProxy, allocate_policy, plugin_client::status_text, plugin_routes::PluginRoute};
 use crate::{
     kubelet::{api::v1beta1 as api, raw_message::RawMessage},
     protobuf_scan::{CountedField, FieldCost, parts},
@@ -55,23 +55,23 @@ impl Allocator for PluginProxy {
                 async move { client.allocate(question).await }
             };
             let (answer, route) = self.ask(resource, Duration::MAX, question).await?;
-            self.judge(answer.0, resource, route).await
+            self.check_allocation(answer.0, resource, route).await
         })
     }
 
     fn preferred<'a>(
         &'a self,
         resource: &'a Resource,
-        wish: PreferredRequest<'a>,
+        preference: PreferredRequest<'a>,
     ) -> AllocationFuture<'a, Vec<String>> {
         Box::pin(async move {
             // A preferred allocation is only advice: do not wait for a plugin that is unreachable.
             let route = self.routes.get(&vendor(resource), &resource.name);
-            let route = route.ok_or_else(|| away(resource))?;
+            let route = route.ok_or_else(|| unreachable_error(resource))?;
             let one = api::ContainerPreferredAllocationRequest {
-                available_device_i_ds: wish.available.to_vec(),
-                must_include_device_i_ds: wish.must.to_vec(),
-                allocation_size: i32::try_from(wish.size).unwrap_or(i32::MAX),
+                available_device_i_ds: preference.available.to_vec(),
+                must_include_device_i_ds: preference.must.to_vec(),
+                allocation_size: i32::try_from(preference.size).unwrap_or(i32::MAX),
             };
             let question = api::PreferredAllocationRequest {
                 container_requests: vec![one],
@@ -79,9 +79,9 @@ impl Allocator for PluginProxy {
             let (mut client, deadline) = (route.connection.client(), route.vendor.deadline);
             // Only advice, and the kubelet admits no other pod meanwhile.
             let deadline = deadline.min(PREFERRED_TIMEOUT);
-            let asking = client.get_preferred_allocation(question);
-            let answer = told(resource, deadline, timeout(deadline, asking).await)?;
-            chosen(&answer.0, wish.size).map_err(|why| AllocateError::Refused {
+            let request = client.get_preferred_allocation(question);
+            let answer = checked_answer(resource, deadline, timeout(deadline, request).await)?;
+            decode_preference(&answer.0, preference.size).map_err(|why| AllocateError::Refused {
                 by: resource.source.clone(),
                 why,
             })
@@ -127,7 +127,7 @@ impl PluginProxy {
             let route = self
                 .routes
                 .wait(&vendor, &resource.name, ended, PLUGIN_WAIT_TIMEOUT);
-            let route = route.await.ok_or_else(|| away(resource))?;
+            let route = route.await.ok_or_else(|| unreachable_error(resource))?;
             let deadline = route.vendor.deadline.min(longest);
             let answer = timeout(deadline, question(&route)).await;
             if ended.is_none()
@@ -137,7 +137,7 @@ impl PluginProxy {
                 ended = Some(route.connection.number);
                 continue;
             }
-            return Ok((told(resource, deadline, answer)?, route));
+            return Ok((checked_answer(resource, deadline, answer)?, route));
         }
     }
 
@@ -156,25 +156,29 @@ impl PluginProxy {
     }
 
     /// Forwards an answer that the vendor's file allows.
-    async fn judge(
+    async fn check_allocation(
         &self,
         answer: Bytes,
         resource: &Resource,
         route: PluginRoute,
     ) -> Result<AllocationResponse, AllocateError> {
         let (root, name, bytes) = (self.root.clone(), resource.name.clone(), answer.clone());
-        let PluginRoute { vendor, looks, .. } = route;
+        let PluginRoute {
+            vendor,
+            path_checker,
+            ..
+        } = route;
         let look = move |path: &AbsPath| {
-            let leads_to = real(&root, path);
+            let leads_to = canonical_path(&root, path);
             allocate_policy::ResolvedPath {
                 is_stable: is_stable_name(&root, path),
                 handed_out: handed_out(&root, path, &leads_to).clone(),
                 leads_to,
             }
         };
-        let judge = move || allocate_policy::judge(&bytes, &vendor, &name, look);
-        let judged = looks.check_path(judge).await;
-        let refused = match judged {
+        let check = move || allocate_policy::check(&bytes, &vendor, &name, look);
+        let checked = path_checker.check_path(check).await;
+        let refused = match checked {
             Ok(Ok(links)) => {
                 return Ok(AllocationResponse::Wire(allocate_policy::resolved(
                     &answer, &links,
@@ -198,7 +202,7 @@ const PREFERRED_SHAPE: [CountedField; 1] = [CountedField(
 )];
 
 /// The ids that a plugin prefers. More than `size` of them are refused before they are decoded.
-fn chosen(wire: &Bytes, size: usize) -> Result<Vec<String>, String> {
+fn decode_preference(wire: &Bytes, size: usize) -> Result<Vec<String>, String> {
     let found = parts(wire, &PREFERRED_SHAPE).map_err(|error| error.to_string())?;
     // One for the container, and one for each device.
     if found > 1 + size {
@@ -214,7 +218,7 @@ fn chosen(wire: &Bytes, size: usize) -> Result<Vec<String>, String> {
 }
 
 /// The path on the machine with all links resolved, the last component included.
-fn real(root: &Root, path: &AbsPath) -> AbsPath {
+fn canonical_path(root: &Root, path: &AbsPath) -> AbsPath {
     let below = path.join("x").ok();
     let resolved = below.and_then(|below| root.canonical(&below).ok()?.parent());
     // A path that cannot be resolved counts as `/`.
@@ -229,7 +233,7 @@ fn is_ours(status: &Status) -> bool {
     codes.contains(&status.code()) && status.source().is_some()
 }
 
-fn told<T>(
+fn checked_answer<T>(
     resource: &Resource,
     deadline: Duration,
     answer: Result<Result<Response<T>, Status>, Elapsed>,
@@ -239,11 +243,11 @@ fn told<T>(
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) if is_ours(&status) => Err(AllocateError::Away {
             by: by(),
-            why: words(&status),
+            why: status_text(&status),
         }),
         Ok(Err(status)) => Err(AllocateError::Refused {
             by: by(),
-            why: format!("{} ({:?})", words(&status), status.code()),
+            why: format!("{} ({:?})", status_text(&status), status.code()),
         }),
         Err(_) => Err(AllocateError::TooLate {
             by: by(),
@@ -259,7 +263,7 @@ fn vendor(resource: &Resource) -> String {
     }
 }
 
-fn away(resource: &Resource) -> AllocateError {
+fn unreachable_error(resource: &Resource) -> AllocateError {
     AllocateError::Away {
         by: resource.source.clone(),
         why: format!("no plugin is registered for {}", resource.name),
@@ -271,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_is_counted_before_it_is_read() {
+    fn preferred_devices_are_counted_before_decoding() {
         let advice = |count: usize| {
             let one = api::ContainerPreferredAllocationResponse {
                 device_i_ds: vec!["a".to_owned(); count],
@@ -279,14 +283,14 @@ mod tests {
             let answer = api::PreferredAllocationResponse {
                 container_responses: vec![one],
             };
-            chosen(&answer.encode_to_vec().into(), 2)
+            decode_preference(&answer.encode_to_vec().into(), 2)
         };
         assert_eq!(advice(2).unwrap(), ["a", "a"]);
         assert_eq!(
             advice(3).unwrap_err(),
             "its preferred allocation has 4 parts for 2 device(s)"
         );
-        assert!(chosen(&Bytes::from_static(&[0xff]), 2).is_err());
-        assert_eq!(chosen(&Bytes::new(), 2), Ok(Vec::new()));
+        assert!(decode_preference(&Bytes::from_static(&[0xff]), 2).is_err());
+        assert_eq!(decode_preference(&Bytes::new(), 2), Ok(Vec::new()));
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct PluginCheckpoint {
     /// The content of the file.
     on_disk: Option<Vec<PluginRegistration>>,
     /// The maximum number of registrations.
-    most: usize,
+    max_registrations: usize,
 }
 
 /// A pending write. Writing blocks.
@@ -74,31 +74,31 @@ impl PluginCheckpoint {
     pub(super) fn load(root: &Root, vendor: &Vendor) -> Result<Self, BadPath> {
         let boot_id = AbsPath::new(BOOT_ID_PATH)?;
         let boot_id = root.read_text(&boot_id, 128).unwrap_or_default();
-        let mut known = Self {
+        let mut checkpoint = Self {
             root: root.clone(),
             file: file(vendor)?,
             boot_id: boot_id.trim().to_owned(),
             registered: Vec::new(),
             on_disk: None,
-            most: vendor.limits.resources * resource_instances::MAX_REGISTRATIONS,
+            max_registrations: vendor.limits.resources * resource_instances::MAX_REGISTRATIONS,
         };
-        match root.read_nofollow(&known.file, MAX_CHECKPOINT_BYTES) {
+        match root.read_nofollow(&checkpoint.file, MAX_CHECKPOINT_BYTES) {
             Ok(bytes) => match serde_json::from_slice::<CheckpointDoc>(&bytes) {
-                Ok(saved) => known.take(saved),
-                Err(error) => tracing::warn!("ignoring {}: {error}", known.file),
+                Ok(saved) => checkpoint.restore(saved),
+                Err(error) => tracing::warn!("ignoring {}: {error}", checkpoint.file),
             },
             Err(error) if error.is_not_found() => {}
             Err(error) => tracing::warn!("not dialling known plugins: {}", chain(&error)),
         }
-        Ok(known)
+        Ok(checkpoint)
     }
 
-    fn take(&mut self, saved: CheckpointDoc) {
+    fn restore(&mut self, saved: CheckpointDoc) {
         let same_boot = !self.boot_id.is_empty() && saved.boot_id == self.boot_id;
         if saved.version == CHECKPOINT_VERSION && same_boot {
             self.on_disk = Some(saved.registered.clone());
             self.registered = saved.registered;
-            self.bound();
+            self.drop_oldest();
         }
     }
 
@@ -118,12 +118,12 @@ impl PluginCheckpoint {
             resource: resource.clone(),
             endpoint: endpoint.to_owned(),
         });
-        self.bound();
+        self.drop_oldest();
     }
 
     /// Drops the oldest registrations beyond the maximum.
-    fn bound(&mut self) {
-        let over = self.registered.len().saturating_sub(self.most);
+    fn drop_oldest(&mut self) {
+        let over = self.registered.len().saturating_sub(self.max_registrations);
         self.registered.drain(..over);
     }
 
@@ -151,7 +151,7 @@ impl PluginCheckpoint {
     }
 
     /// Records a completed write.
-    pub(super) fn written(&mut self, on_disk: WrittenState) {
+    pub(super) fn record_written(&mut self, on_disk: WrittenState) {
         self.on_disk = Some(on_disk);
     }
 }
@@ -194,20 +194,20 @@ mod tests {
     }
 
     #[test]
-    fn plugins_are_known_to_the_next_agent_of_the_same_boot() {
+    fn registrations_survive_an_agent_restart_but_no_reboot() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         root.make_dirs(&VENDOR_DIRS_ROOT.parse().unwrap(), 0o755)
             .unwrap();
         boot(&root, "one");
         let load = || PluginCheckpoint::load(&root, &vendor()).unwrap();
-        let mut known = load();
-        assert!(known.is_empty());
+        let mut checkpoint = load();
+        assert!(checkpoint.is_empty());
         let gpu = ResourceName::new("acme.dev/gpu").unwrap();
         for endpoint in ["a.sock", "b.sock", "a.sock"] {
-            known.add(&gpu, endpoint);
+            checkpoint.add(&gpu, endpoint);
         }
-        known.pending_write().unwrap().write().unwrap();
+        checkpoint.pending_write().unwrap().write().unwrap();
         let next = load();
         assert!(!next.is_empty() && !next.is_changed());
         let endpoints: Vec<_> = next.all().iter().map(|one| one.endpoint.as_str()).collect();
@@ -217,25 +217,26 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_known_than_there_are_lines_for() {
+    fn registrations_are_limited_by_the_maximum_of_resources() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         root.make_dirs(&VENDOR_DIRS_ROOT.parse().unwrap(), 0o755)
             .unwrap();
         boot(&root, "one");
-        let mut known = PluginCheckpoint::load(&root, &vendor()).unwrap();
+        let mut checkpoint = PluginCheckpoint::load(&root, &vendor()).unwrap();
         let gpu = ResourceName::new("acme.dev/gpu").unwrap();
         for round in 0..1000 {
-            known.add(&gpu, &format!("{round}.sock"));
+            checkpoint.add(&gpu, &format!("{round}.sock"));
         }
-        let most = VendorLimits::default().resources * resource_instances::MAX_REGISTRATIONS;
-        assert_eq!(known.all().len(), most);
-        assert_eq!(known.all()[most - 1].endpoint, "999.sock");
+        let max_registrations =
+            VendorLimits::default().resources * resource_instances::MAX_REGISTRATIONS;
+        assert_eq!(checkpoint.all().len(), max_registrations);
+        assert_eq!(checkpoint.all()[max_registrations - 1].endpoint, "999.sock");
         // A registration during a write has to be written by the next one.
-        let page = known.pending_write().unwrap();
-        known.add(&gpu, "new.sock");
-        known.written(page.write().unwrap());
-        assert!(known.is_changed());
+        let write = checkpoint.pending_write().unwrap();
+        checkpoint.add(&gpu, "new.sock");
+        checkpoint.record_written(write.write().unwrap());
+        assert!(checkpoint.is_changed());
     }
 
     #[test]

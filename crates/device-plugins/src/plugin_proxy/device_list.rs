@@ -44,7 +44,7 @@ pub(super) struct PluginDeviceList {
 #[derive(Debug)]
 pub(super) struct ListBuilder {
     apart: StreamSplitter,
-    most: usize,
+    max_devices: usize,
     devices: DeviceMap,
     refused: usize,
     cut: usize,
@@ -63,10 +63,10 @@ pub(super) enum ListDecodeError {
 
 impl ListBuilder {
     /// Starts a message, of which at most `most` devices are kept.
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(max_devices: usize) -> Self {
         Self {
             apart: StreamSplitter::new(DEVICES_FIELD, MAX_DEVICE_BYTES),
-            most,
+            max_devices,
             devices: DeviceMap::new(),
             refused: 0,
             cut: 0,
@@ -77,10 +77,10 @@ impl ListBuilder {
     pub(super) fn feed(&mut self, came: &[u8]) -> Result<(), ListDecodeError> {
         let Self {
             apart,
-            most,
+            max_devices,
             devices,
             refused,
-            cut: over,
+            cut: excess,
         } = self;
         let mut wrong = None;
         apart.feed(came, |found| {
@@ -88,7 +88,7 @@ impl ListBuilder {
                 SplitItem::Body(body) => match api::Device::decode(body) {
                     Ok(one) => one,
                     Err(error) => {
-                        let at = devices.len() + *refused + *over;
+                        let at = devices.len() + *refused + *excess;
                         wrong.get_or_insert(ListDecodeError::Device(at, error.to_string()));
                         return;
                     }
@@ -103,7 +103,7 @@ impl ListBuilder {
             } else {
                 let device = device(&one);
                 devices.insert(one.id, device);
-                *over += cut(devices, *most);
+                *excess += cut(devices, *max_devices);
             }
         })?;
         wrong.map_or(Ok(()), Err)
@@ -125,22 +125,22 @@ impl ListBuilder {
 }
 
 /// Removes the devices beyond `most`; returns how many.
-pub(super) fn cut(devices: &mut DeviceMap, most: usize) -> usize {
-    let over = devices.len().saturating_sub(most);
-    for _ in 0..over {
+pub(super) fn cut(devices: &mut DeviceMap, max_devices: usize) -> usize {
+    let excess = devices.len().saturating_sub(max_devices);
+    for _ in 0..excess {
         devices.pop_last();
     }
-    over
+    excess
 }
 
 /// Compared exactly, as the kubelet does: everything except `Healthy` is unhealthy.
-fn device(told: &api::Device) -> Device {
-    let healthy = told.health == "Healthy";
+fn device(listed: &api::Device) -> Device {
+    let healthy = listed.health == "Healthy";
     let reason = || {
-        let word: String = told.health.chars().take(MAX_HEALTH_CHARS).collect();
+        let word: String = listed.health.chars().take(MAX_HEALTH_CHARS).collect();
         format!("its plugin reports {word:?}")
     };
-    let nodes = told.topology.iter().flat_map(|topology| &topology.nodes);
+    let nodes = listed.topology.iter().flat_map(|topology| &topology.nodes);
     // -1 means "none" in sysfs, and some plugins pass it on.
     let node = |node: &api::NumaNode| u32::try_from(node.id).ok();
     Device {
@@ -174,8 +174,12 @@ pub(super) fn abandoned(devices: &DeviceMap, why: &str) -> DeviceMap {
 /// Parses a whole list in chunks of `piece` bytes and returns how many devices are kept, how many
 /// exceed the limit and how many are invalid. The error is the reason why it is no list. Exists so
 /// that tests can compare this parser with others.
-pub fn count(message: &[u8], most: usize, piece: usize) -> Result<(usize, usize, usize), String> {
-    let mut reading = ListBuilder::new(most);
+pub fn count(
+    message: &[u8],
+    max_devices: usize,
+    piece: usize,
+) -> Result<(usize, usize, usize), String> {
+    let mut reading = ListBuilder::new(max_devices);
     for came in message.chunks(piece.max(1)) {
         reading.feed(came).map_err(|error| error.to_string())?;
     }
@@ -185,8 +189,11 @@ pub fn count(message: &[u8], most: usize, piece: usize) -> Result<(usize, usize,
 
 /// Parses a whole message at once.
 #[cfg(test)]
-pub(super) fn read(message: &[u8], most: usize) -> Result<PluginDeviceList, ListDecodeError> {
-    let mut reading = ListBuilder::new(most);
+pub(super) fn read(
+    message: &[u8],
+    max_devices: usize,
+) -> Result<PluginDeviceList, ListDecodeError> {
+    let mut reading = ListBuilder::new(max_devices);
     reading.feed(message)?;
     reading.end()
 }
@@ -195,7 +202,7 @@ pub(super) fn read(message: &[u8], most: usize) -> Result<PluginDeviceList, List
 mod tests {
     use super::*;
 
-    fn told(id: &str, health: &str, nodes: &[i64]) -> api::Device {
+    fn api_device(id: &str, health: &str, nodes: &[i64]) -> api::Device {
         let nodes = nodes.iter().map(|id| api::NumaNode { id: *id });
         api::Device {
             id: id.to_owned(),
@@ -211,18 +218,18 @@ mod tests {
         api::ListAndWatchResponse { devices }.encode_to_vec()
     }
 
-    fn read(message: Vec<u8>, most: usize) -> PluginDeviceList {
-        super::read(&message, most).unwrap()
+    fn read(message: Vec<u8>, max_devices: usize) -> PluginDeviceList {
+        super::read(&message, max_devices).unwrap()
     }
 
     #[test]
-    fn ids_of_the_plugin_are_kept_as_they_are_and_only_healthy_is_healthy() {
+    fn plugin_ids_are_unchanged_and_only_healthy_counts_as_healthy() {
         let list = read(
             message(&[
-                told("GPU-1::0", "Healthy", &[1]),
-                told("b c/ä", "healthy", &[]),
-                told("", "Healthy", &[]),
-                told(&"x".repeat(254), "Healthy", &[]),
+                api_device("GPU-1::0", "Healthy", &[1]),
+                api_device("b c/ä", "healthy", &[]),
+                api_device("", "Healthy", &[]),
+                api_device(&"x".repeat(254), "Healthy", &[]),
             ]),
             10,
         );
@@ -239,14 +246,14 @@ mod tests {
 
     #[test]
     fn a_numa_node_that_is_none_is_left_out() {
-        let list = read(message(&[told("a", "Healthy", &[-1, 0, 1 << 40])]), 1);
+        let list = read(message(&[api_device("a", "Healthy", &[-1, 0, 1 << 40])]), 1);
         assert_eq!(list.devices["a"].numa, [0]);
     }
 
     #[test]
     fn too_many_devices_are_cut_and_counted() {
         let all: Vec<_> = (0..5)
-            .map(|n| told(&n.to_string(), "Healthy", &[]))
+            .map(|n| api_device(&n.to_string(), "Healthy", &[]))
             .collect();
         let list = read(message(&all), 3);
         assert_eq!(list.cut, 2);
@@ -254,13 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_same_however_it_arrives_and_nothing_is_held_of_what_is_left_out() {
+    fn a_list_does_not_depend_on_chunk_borders_and_ignored_devices_use_no_memory() {
         let mut all: Vec<_> = (0..50)
-            .map(|n| told(&format!("{n:02}"), "Healthy", &[n % 2]))
+            .map(|n| api_device(&format!("{n:02}"), "Healthy", &[n % 2]))
             .collect();
         // Each takes two bytes on the wire.
         all.extend(vec![api::Device::default(); 10_000]);
-        all.push(told("huge", &"x".repeat(MAX_DEVICE_BYTES), &[]));
+        all.push(api_device("huge", &"x".repeat(MAX_DEVICE_BYTES), &[]));
         let wire = message(&all);
         let whole = read(wire.clone(), 20);
         assert_eq!((whole.cut, whole.refused), (30, 10_001));
@@ -281,7 +288,10 @@ mod tests {
     #[test]
     fn abandoned_devices_keep_the_reason_they_had() {
         let list = read(
-            message(&[told("a", "Healthy", &[]), told("b", "Unhealthy", &[])]),
+            message(&[
+                api_device("a", "Healthy", &[]),
+                api_device("b", "Unhealthy", &[]),
+            ]),
             10,
         );
         let left = abandoned(&list.devices, "plugin gone");

@@ -13,16 +13,16 @@ use machinist_rootfs::{FileKind, Root, RootError};
 
 /// Removes them for a vendor whose file was removed while it was served.
 pub(super) fn remove_of(root: &Root, vendor: &Vendor) {
-    tell(remove_left_by(root, &vendor.name));
+    log_failure(remove_leftovers(root, &vendor.name));
 }
 
 /// Removes them for all vendors whose files were removed while no agent ran. Does nothing while
 /// another agent serves here, unless `alone` is set, by which the caller guarantees that none does.
-pub(super) fn remove(root: &Root, declared: &BTreeMap<String, Arc<Vendor>>, alone: bool) {
-    tell(remove_undeclared(root, declared, alone));
+pub(super) fn remove(root: &Root, declared: &BTreeMap<String, Arc<Vendor>>, is_locked: bool) {
+    log_failure(remove_undeclared(root, declared, is_locked));
 }
 
-fn tell(removed: Result<(), DirectoryError>) {
+fn log_failure(removed: Result<(), DirectoryError>) {
     if let Err(error) = removed {
         tracing::warn!(
             "failed to remove leftovers of vendors that no longer exist: {}",
@@ -31,8 +31,8 @@ fn tell(removed: Result<(), DirectoryError>) {
     }
 }
 
-fn remove_left_by(root: &Root, name: &str) -> Result<(), DirectoryError> {
-    for path in left_by(root, &AbsPath::new(VENDOR_DIRS_ROOT)?, name)? {
+fn remove_leftovers(root: &Root, name: &str) -> Result<(), DirectoryError> {
+    for path in leftovers(root, &AbsPath::new(VENDOR_DIRS_ROOT)?, name)? {
         root.remove_file(&path)?;
     }
     Ok(())
@@ -41,7 +41,7 @@ fn remove_left_by(root: &Root, name: &str) -> Result<(), DirectoryError> {
 fn remove_undeclared(
     root: &Root,
     declared: &BTreeMap<String, Arc<Vendor>>,
-    alone: bool,
+    is_locked: bool,
 ) -> Result<(), DirectoryError> {
     let directory = AbsPath::new(VENDOR_DIRS_ROOT)?;
     if !root.is_dir(&directory)? {
@@ -50,13 +50,13 @@ fn remove_undeclared(
     let mut stale = Vec::new();
     for name in vendors_in(root, &directory)? {
         if !declared.contains_key(&name) {
-            stale.extend(left_by(root, &directory, &name)?);
+            stale.extend(leftovers(root, &directory, &name)?);
         }
     }
     if stale.is_empty() {
         return Ok(());
     }
-    let lock = match alone {
+    let lock = match is_locked {
         true => None,
         false => match take_lock(root)? {
             Some(lock) => Some(lock),
@@ -82,18 +82,18 @@ fn vendors_in(root: &Root, directory: &AbsPath) -> Result<BTreeSet<String>, Root
 }
 
 /// The vendor's leftover socket and list.
-fn left_by(root: &Root, directory: &AbsPath, name: &str) -> Result<Vec<AbsPath>, RootError> {
+fn leftovers(root: &Root, directory: &AbsPath, name: &str) -> Result<Vec<AbsPath>, RootError> {
     let list = directory.join(&format!("{name}.json"));
     let socket = directory
         .join(name)
         .and_then(|own| own.join(KUBELET_SOCKET));
-    let mut left = Vec::new();
+    let mut found = Vec::new();
     // A name that is no valid file name has no leftovers.
     for (path, kind) in [(list, FileKind::File), (socket, FileKind::Socket)] {
         let Ok(path) = path else { continue };
         if root.stat(&path)?.is_some_and(|stat| stat.kind == kind) {
-            left.push(path);
+            found.push(path);
         }
     }
-    Ok(left)
+    Ok(found)
 }

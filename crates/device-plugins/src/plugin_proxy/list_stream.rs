@@ -10,8 +10,8 @@ use tonic::Status;
 use super::{
     device_list::PluginDeviceList,
     list_codec::{DecodeTurn, ListStream},
-    plugin_client::{PluginConnection, words},
-    vendor_task::PluginTaskEvent,
+    plugin_client::{PluginConnection, status_text},
+    task_events::PluginTaskEvent,
 };
 use machinist_device::ResourceName;
 
@@ -21,45 +21,45 @@ const MIN_LIST_INTERVAL: Duration = Duration::from_millis(50);
 /// own buffers.
 const MAX_SKIPPED_LISTS: usize = 256;
 
-/// Reads every list and forwards the latest. `bounds` are the maximum number of devices and the
-/// vendor's turns. Sends nothing after `stopped`.
+/// Reads every list and forwards the latest. `limits` are the maximum number of devices and the
+/// vendor's decode turn. Sends nothing after `stop`.
 pub(super) async fn follow(
     resource: ResourceName,
     connection: PluginConnection,
-    bounds: (usize, DecodeTurn),
-    to: mpsc::Sender<PluginTaskEvent>,
-    stopped: CancellationToken,
+    limits: (usize, DecodeTurn),
+    events: mpsc::Sender<PluginTaskEvent>,
+    stop: CancellationToken,
 ) {
     let number = connection.number;
-    let heard = |list: PluginDeviceList| PluginTaskEvent::Heard {
+    let received = |list: PluginDeviceList| PluginTaskEvent::ListReceived {
         resource: resource.clone(),
         number,
         list,
     };
-    let why = tokio::select! {
+    let reason = tokio::select! {
         // Safe to drop: the caller that stops it needs no more events.
-        () = stopped.cancelled() => return,
-        ended = read(&connection, bounds, &to, heard) => match ended {
+        () = stop.cancelled() => return,
+        ended = read(&connection, limits, &events, received) => match ended {
             Ok(()) => "it ended the stream".to_owned(),
-            Err(status) => words(&status),
+            Err(status) => status_text(&status),
         },
     };
-    let ended = PluginTaskEvent::Ended {
+    let ended = PluginTaskEvent::StreamEnded {
         resource,
         number,
-        why,
+        reason,
     };
     // If the session is over, the event is not needed.
-    let _ = to.send(ended).await;
+    let _ = events.send(ended).await;
 }
 
 async fn read(
     connection: &PluginConnection,
-    (most, turns): (usize, DecodeTurn),
-    to: &mpsc::Sender<PluginTaskEvent>,
-    heard: impl Fn(PluginDeviceList) -> PluginTaskEvent,
+    (max_devices, decode_turn): (usize, DecodeTurn),
+    events: &mpsc::Sender<PluginTaskEvent>,
+    received: impl Fn(PluginDeviceList) -> PluginTaskEvent,
 ) -> Result<(), Status> {
-    let mut lists = ListStream::open(connection, most, turns).await?;
+    let mut lists = ListStream::open(connection, max_devices, decode_turn).await?;
     while let Some(first) = lists.next().await? {
         let mut latest = first;
         let mut end = None;
@@ -67,14 +67,14 @@ async fn read(
             match lists.next().now_or_never() {
                 None => break,
                 Some(Ok(Some(newer))) => latest = newer,
-                Some(over) => {
-                    end = Some(over.map(drop));
+                Some(result) => {
+                    end = Some(result.map(drop));
                     break;
                 }
             }
         }
         // The list that precedes the end of the stream stays in force until the plugin returns.
-        let sent = to.send(heard(latest)).await;
+        let sent = events.send(received(latest)).await;
         match end {
             Some(end) => return end,
             None if sent.is_err() => break,

@@ -17,6 +17,7 @@ mod plugin_problems;
 mod plugin_routes;
 mod registration;
 mod resource_instances;
+mod task_events;
 mod vendor_directory;
 mod vendor_task;
 
@@ -67,10 +68,10 @@ struct ProxyDeps {
     root: Root,
     registry: Registry,
     routes: Routes,
-    board: ProblemWriter,
+    problems: ProblemWriter,
     tasks: Tasks,
     /// Source of unique connection numbers.
-    numbers: Arc<AtomicU64>,
+    connection_numbers: Arc<AtomicU64>,
 }
 
 /// The allocation backend for plugins' resources; see [`start`].
@@ -78,13 +79,13 @@ struct ProxyDeps {
 pub struct PluginProxy {
     root: Root,
     routes: Routes,
-    board: ProblemWriter,
+    problems: ProblemWriter,
 }
 
 impl PluginProxy {
     /// The current problems of plugins, as a watch.
     pub fn problems(&self) -> watch::Receiver<PluginProblems> {
-        self.board.subscribe()
+        self.problems.subscribe()
     }
 }
 
@@ -96,27 +97,27 @@ pub fn start(
     registry: Registry,
     tasks: &Tasks,
 ) -> Arc<PluginProxy> {
-    let (routes, board) = (Routes::default(), ProblemWriter::default());
-    let shared = ProxyDeps {
+    let (routes, problems) = (Routes::default(), ProblemWriter::default());
+    let deps = ProxyDeps {
         root: root.clone(),
         registry,
         routes: routes.clone(),
-        board: board.clone(),
+        problems: problems.clone(),
         tasks: tasks.clone(),
-        numbers: Arc::default(),
+        connection_numbers: Arc::default(),
     };
     let stop = tasks.token();
     tasks.spawn("plugin vendors", async move {
         tokio::select! {
             // Safe to drop: vendors' tasks have the same token.
             () = stop.cancelled() => {}
-            () = supervise(shared, vendors) => {}
+            () = supervise(deps, vendors) => {}
         }
     });
     Arc::new(PluginProxy {
         root,
         routes,
-        board,
+        problems,
     })
 }
 
@@ -137,7 +138,7 @@ impl RunningVendor {
 }
 
 /// Runs one task for each vendor. A vendor whose file changed is restarted, as after an agent restart.
-async fn supervise(shared: ProxyDeps, mut vendors: watch::Receiver<Arc<Vendors>>) {
+async fn supervise(deps: ProxyDeps, mut vendors: watch::Receiver<Arc<Vendors>>) {
     let mut running: BTreeMap<String, RunningVendor> = BTreeMap::new();
     let mut lock: Option<FileLock> = None;
     loop {
@@ -154,26 +155,24 @@ async fn supervise(shared: ProxyDeps, mut vendors: watch::Receiver<Arc<Vendors>>
                 let vendor = Arc::clone(&old.vendor);
                 old.end().await;
                 if wanted.is_none() {
-                    gc::remove_of(&shared.root, &vendor);
+                    gc::remove_of(&deps.root, &vendor);
                     // Includes offers that another source's ownership kept from being in force.
-                    withdraw(&shared, ResourceSource::Plugin(vendor.name.clone())).await;
+                    withdraw(&deps, ResourceSource::Plugin(vendor.name.clone())).await;
                 }
             }
         }
         if lock.is_none() && !now.is_empty() {
-            lock = Some(alone(&shared.root).await);
+            lock = Some(lock_exclusively(&deps.root).await);
             // Files may have changed meanwhile.
             continue;
         }
         // It is unknown which vendor a file declares that was never valid.
         if !files.blind {
-            withdraw_strangers(&shared, &now).await;
-            gc::remove(&shared.root, &now, lock.is_some());
+            withdraw_undeclared(&deps, &now).await;
+            gc::remove(&deps.root, &now, lock.is_some());
         }
         for (name, vendor) in now {
-            running
-                .entry(name)
-                .or_insert_with(|| serve(&shared, vendor));
+            running.entry(name).or_insert_with(|| serve(&deps, vendor));
         }
         // Safe to drop: a change stays marked as unseen.
         if vendors.changed().await.is_err() {
@@ -190,17 +189,17 @@ fn plugins(vendors: &Vendors) -> BTreeMap<String, Arc<Vendor>> {
 }
 
 /// Waits until no other agent serves here.
-async fn alone(root: &Root) -> FileLock {
-    let mut told = None;
+async fn lock_exclusively(root: &Root) -> FileLock {
+    let mut logged = None;
     loop {
         let why = match take_lock(root) {
             Ok(Some(lock)) => return lock,
             Ok(None) => format!("another agent serves plugins on this node: it holds {LOCK_PATH}"),
             Err(error) => chain(&error),
         };
-        if told.as_ref() != Some(&why) {
+        if logged.as_ref() != Some(&why) {
             tracing::warn!("device plugins cannot register: {why}");
-            told = Some(why);
+            logged = Some(why);
         }
         sleep(LOCK_RETRY_INTERVAL).await;
     }
@@ -216,36 +215,36 @@ fn take_lock(root: &Root) -> Result<Option<FileLock>, RootError> {
 }
 
 /// Withdraws what an earlier agent offered for vendors that are no longer declared.
-async fn withdraw_strangers(shared: &ProxyDeps, vendors: &BTreeMap<String, Arc<Vendor>>) {
-    let inventory = shared.registry.inventory().borrow().clone();
+async fn withdraw_undeclared(deps: &ProxyDeps, vendors: &BTreeMap<String, Arc<Vendor>>) {
+    let inventory = deps.registry.inventory().borrow().clone();
     let sources = inventory
         .resources
         .values()
         .map(|resource| &resource.source);
-    let strangers: BTreeSet<_> = sources
+    let undeclared: BTreeSet<_> = sources
         .filter(
             |source| matches!(source, ResourceSource::Plugin(name) if !vendors.contains_key(name)),
         )
         .collect();
-    for source in strangers {
-        withdraw(shared, source.clone()).await;
+    for source in undeclared {
+        withdraw(deps, source.clone()).await;
     }
 }
 
-async fn withdraw(shared: &ProxyDeps, source: ResourceSource) {
+async fn withdraw(deps: &ProxyDeps, source: ResourceSource) {
     tracing::info!("withdrawing the resources of {source}: no file declares it any more");
     // The registry ends only with the agent, and then offers are meant to stay.
-    let _ = shared.registry.withdraw(source, None).await;
+    let _ = deps.registry.withdraw(source, None).await;
 }
 
-fn serve(shared: &ProxyDeps, vendor: Arc<Vendor>) -> RunningVendor {
-    let stop = shared.tasks.token();
-    let (say, ended) = oneshot::channel();
-    let task = keep(shared.clone(), Arc::clone(&vendor), stop.clone());
-    shared.tasks.spawn("plugin vendor", async move {
+fn serve(deps: &ProxyDeps, vendor: Arc<Vendor>) -> RunningVendor {
+    let stop = deps.tasks.token();
+    let (task_end, ended) = oneshot::channel();
+    let task = run_until_stopped(deps.clone(), Arc::clone(&vendor), stop.clone());
+    deps.tasks.spawn("plugin vendor", async move {
         task.await;
         // The receiver is gone when the agent ends.
-        let _ = say.send(());
+        let _ = task_end.send(());
     });
     RunningVendor {
         vendor,
@@ -255,33 +254,33 @@ fn serve(shared: &ProxyDeps, vendor: Arc<Vendor>) -> RunningVendor {
 }
 
 /// Serves a vendor until it is stopped; restarts after errors.
-async fn keep(shared: ProxyDeps, vendor: Arc<Vendor>, stop: CancellationToken) {
-    let (mut failures, mut told) = (0, None);
+async fn run_until_stopped(deps: ProxyDeps, vendor: Arc<Vendor>, stop: CancellationToken) {
+    let (mut failures, mut logged) = (0, None);
     while !stop.is_cancelled() {
         // Tasks of the session end with it.
-        let during = stop.child_token();
-        let _ends = during.clone().drop_guard();
-        let over = match ProxyVendorTask::open(Arc::clone(&vendor), shared.clone(), during) {
+        let session_stop = stop.child_token();
+        let _ends = session_stop.clone().drop_guard();
+        let result = match ProxyVendorTask::open(Arc::clone(&vendor), deps.clone(), session_stop) {
             Ok(mut session) => {
                 let began = Instant::now();
-                let over = session.run().await;
+                let result = session.run().await;
                 session.finish().await;
                 if began.elapsed() >= SESSION_STABLE_AFTER {
-                    (failures, told) = (0, None);
+                    (failures, logged) = (0, None);
                 }
-                over.map_err(|over| (over, true))
+                result.map_err(|error| (error, true))
             }
             // The previous session's socket may take a moment to close.
-            Err(over) => Err((over, failures > 0)),
+            Err(error) => Err((error, failures > 0)),
         };
-        match over {
+        match result {
             Ok(()) | Err((SessionEnd::Registry(RegistryError::Stopped), _)) => return,
-            Err((over, tell)) => {
-                let why = chain(&over);
-                if tell && told.as_ref() != Some(&why) {
+            Err((error, is_worth_logging)) => {
+                let why = chain(&error);
+                if is_worth_logging && logged.as_ref() != Some(&why) {
                     let name = &vendor.name;
                     tracing::warn!(vendor = %name, "plugins of {name} cannot register: {why}");
-                    told = Some(why);
+                    logged = Some(why);
                 }
             }
         }

@@ -65,7 +65,7 @@ pub(super) struct PluginConnection {
     /// The file name of the plugin's socket.
     pub(super) endpoint: Arc<str>,
     /// The plugin's options: the calls that it wants to receive.
-    pub(super) asks: BackendOptions,
+    pub(super) options: BackendOptions,
     channel: Channel,
     /// The channel's address depends on it, so it must live as long; a channel that reconnects
     /// reaches the same socket or none.
@@ -126,17 +126,17 @@ pub(super) async fn dial(
     let mut connection = PluginConnection {
         number,
         endpoint: endpoint.into(),
-        asks: BackendOptions::default(),
+        options: BackendOptions::default(),
         channel,
         _address: Arc::new(address),
     };
     let mut client = connection.client();
     let options = client.get_device_plugin_options(api::Empty {});
     let options = timeout_at(until.min(Instant::now() + vendor.deadline), options).await;
-    let said = |status: Status| DialError::Options(words(&status));
+    let said = |status: Status| DialError::Options(status_text(&status));
     let silent = |_| DialError::Options("no answer in time".to_owned());
     let options = options.map_err(silent)?.map_err(said)?.into_inner();
-    connection.asks = BackendOptions {
+    connection.options = BackendOptions {
         allocate: true,
         preferred: options.get_preferred_allocation_available,
         pre_start: options.pre_start_required,
@@ -172,7 +172,7 @@ pub(super) fn quoted(given: &str) -> &str {
 }
 
 /// A plugin's error text, shortened to one line for the log.
-pub(super) fn words(status: &Status) -> String {
+pub(super) fn status_text(status: &Status) -> String {
     use std::error::Error as _;
     // A source means that the error was made by the gRPC library; its details do not help a reader.
     match status.source() {
@@ -210,11 +210,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugins_words_are_one_short_line() {
+    fn plugin_messages_become_one_short_line() {
         let status = Status::unknown(format!("no\nfirmware\x1b[2J{}", "!".repeat(9999)));
-        let told = words(&status);
-        assert!(told.starts_with("no firmware [2J!!!"), "{told}");
-        assert_eq!(told.chars().count(), MAX_QUOTED_CHARS);
+        let reported = status_text(&status);
+        assert!(reported.starts_with("no firmware [2J!!!"), "{reported}");
+        assert_eq!(reported.chars().count(), MAX_QUOTED_CHARS);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) struct PluginRoute {
     pub(super) connection: PluginConnection,
     pub(super) vendor: Arc<Vendor>,
     /// Runs the vendor's path checks.
-    pub(super) looks: PathChecker,
+    pub(super) path_checker: PathChecker,
 }
 
 type RouteTable = BTreeMap<(String, ResourceName), PluginRoute>;
@@ -26,35 +26,35 @@ impl Routes {
     /// Sets the plugin that serves a resource; `None` removes it.
     pub(super) fn set(
         &self,
-        (vendor, looks): (&Arc<Vendor>, &PathChecker),
+        (vendor, path_checker): (&Arc<Vendor>, &PathChecker),
         resource: &ResourceName,
-        to: Option<PluginConnection>,
+        connection: Option<PluginConnection>,
     ) {
         let key = (vendor.name.clone(), resource.clone());
-        self.0.send_if_modified(|known| match to {
-            None => known.remove(&key).is_some(),
+        self.0.send_if_modified(|table| match connection {
+            None => table.remove(&key).is_some(),
             Some(connection) => {
                 let same = |route: &PluginRoute| {
                     route.connection.number == connection.number && route.vendor == *vendor
                 };
-                let news = !known.get(&key).is_some_and(same);
+                let is_changed = !table.get(&key).is_some_and(same);
                 let route = PluginRoute {
                     connection,
                     vendor: Arc::clone(vendor),
-                    looks: looks.clone(),
+                    path_checker: path_checker.clone(),
                 };
-                known.insert(key, route);
-                news
+                table.insert(key, route);
+                is_changed
             }
         });
     }
 
     /// Removes all routes of a vendor.
     pub(super) fn clear(&self, vendor: &str) {
-        self.0.send_if_modified(|known| {
-            let before = known.len();
-            known.retain(|(name, _), _| name != vendor);
-            known.len() != before
+        self.0.send_if_modified(|table| {
+            let before = table.len();
+            table.retain(|(name, _), _| name != vendor);
+            table.len() != before
         });
     }
 
@@ -73,12 +73,12 @@ impl Routes {
         patience: Duration,
     ) -> bool {
         let key = (vendor.to_owned(), resource.clone());
-        let other = |known: &RouteTable| {
-            let route = known.get(&key);
+        let other = |table: &RouteTable| {
+            let route = table.get(&key);
             route.is_none_or(|route| route.connection.number != connection)
         };
-        let mut known = self.0.subscribe();
-        timeout(patience, known.wait_for(other)).await.is_ok()
+        let mut table = self.0.subscribe();
+        timeout(patience, table.wait_for(other)).await.is_ok()
     }
 
     /// Waits up to `patience` for a route other than the `ended` one.
@@ -90,12 +90,12 @@ impl Routes {
         patience: Duration,
     ) -> Option<PluginRoute> {
         let key = (vendor.to_owned(), resource.clone());
-        let answers = |known: &RouteTable| {
-            let route = known.get(&key);
+        let answers = |table: &RouteTable| {
+            let route = table.get(&key);
             route.is_some_and(|route| Some(route.connection.number) != ended)
         };
-        let mut known = self.0.subscribe();
-        let found = timeout(patience, known.wait_for(answers));
+        let mut table = self.0.subscribe();
+        let found = timeout(patience, table.wait_for(answers));
         found.await.ok()?.ok()?.get(&key).cloned()
     }
 }

@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, transport::server::UdsConnectInfo};
 use super::{
     Vendor,
     plugin_client::{self, PluginConnection},
-    vendor_task::PluginTaskEvent,
+    task_events::PluginTaskEvent,
 };
 use crate::kubelet::api::v1beta1::{self as api, registration_server::Registration};
 use machinist_base::{abs_path::AbsPath, error_chain::chain, rate_limit::RateLimiter};
@@ -41,10 +41,10 @@ pub(super) struct RegistrationService {
     pub(super) root: Root,
     pub(super) directory: AbsPath,
     pub(super) vendor: Arc<Vendor>,
-    pub(super) to: mpsc::Sender<PluginTaskEvent>,
+    pub(super) events: mpsc::Sender<PluginTaskEvent>,
     pub(super) stop: CancellationToken,
-    numbers: Arc<AtomicU64>,
-    at_once: Arc<Semaphore>,
+    connection_numbers: Arc<AtomicU64>,
+    dial_slots: Arc<Semaphore>,
     rate: Arc<Mutex<RateLimiter>>,
 }
 
@@ -53,18 +53,18 @@ impl RegistrationService {
         root: Root,
         directory: AbsPath,
         vendor: Arc<Vendor>,
-        to: mpsc::Sender<PluginTaskEvent>,
+        events: mpsc::Sender<PluginTaskEvent>,
         stop: CancellationToken,
-        numbers: Arc<AtomicU64>,
+        connection_numbers: Arc<AtomicU64>,
     ) -> Self {
         Self {
             root,
             directory,
             vendor,
-            to,
+            events,
             stop,
-            numbers,
-            at_once: Arc::new(Semaphore::new(MAX_CONCURRENT_REGISTRATIONS)),
+            connection_numbers,
+            dial_slots: Arc::new(Semaphore::new(MAX_CONCURRENT_REGISTRATIONS)),
             rate: Arc::new(Mutex::new(RateLimiter::new(REGISTRATIONS_PER_SECOND))),
         }
     }
@@ -75,12 +75,12 @@ impl RegistrationService {
         endpoint: &str,
     ) -> Result<PluginConnection, plugin_client::DialError> {
         // The semaphore is never closed.
-        let _one = self.at_once.acquire().await;
+        let _one = self.dial_slots.acquire().await;
         self.dial(endpoint).await
     }
 
     async fn dial(&self, endpoint: &str) -> Result<PluginConnection, plugin_client::DialError> {
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let number = self.connection_numbers.fetch_add(1, Ordering::Relaxed);
         plugin_client::dial(&self.root, &self.directory, endpoint, &self.vendor, number).await
     }
 
@@ -101,13 +101,16 @@ impl RegistrationService {
     }
 
     /// The resource name, if it is valid and the vendor may claim it.
-    fn resource(&self, asked: &api::RegisterRequest) -> Result<ResourceName, Status> {
-        let given = plugin_client::quoted(&asked.resource_name);
-        if asked.version != api::VERSION {
+    fn allowed_resource(
+        &self,
+        registration: &api::RegisterRequest,
+    ) -> Result<ResourceName, Status> {
+        let given = plugin_client::quoted(&registration.resource_name);
+        if registration.version != api::VERSION {
             let supported = [api::VERSION];
             return Err(Status::unknown(format!(
                 "requested API version {:?} is not supported by kubelet. Supported version is {supported:?}",
-                plugin_client::quoted(&asked.version)
+                plugin_client::quoted(&registration.version)
             )));
         }
         let Ok(name) = ResourceName::new(given) else {
@@ -132,7 +135,7 @@ impl RegistrationService {
     }
 
     /// Waits for a registration's turn; a plugin that registers too often gets an error.
-    async fn in_time(&self) -> Result<(), Status> {
+    async fn wait_for_rate_limit(&self) -> Result<(), Status> {
         let turn = async { self.rate.lock().await.wait().await };
         timeout(TURN_TIMEOUT, turn).await.map_err(|_| {
             let name = &self.vendor.name;
@@ -142,28 +145,28 @@ impl RegistrationService {
         })
     }
 
-    async fn take(&self, asked: api::RegisterRequest) -> Result<(), Status> {
-        self.in_time().await?;
-        let resource = self.resource(&asked)?;
+    async fn register_plugin(&self, registration: api::RegisterRequest) -> Result<(), Status> {
+        self.wait_for_rate_limit().await?;
+        let resource = self.allowed_resource(&registration)?;
         let dialled = tokio::select! {
             // Safe to drop: nothing is registered before the plugin was reached.
-            () = self.stop.cancelled() => return Err(going()),
-            dialled = self.dial_limited(&asked.endpoint) => dialled,
+            () = self.stop.cancelled() => return Err(stopping()),
+            dialled = self.dial_limited(&registration.endpoint) => dialled,
         };
         let connection = dialled.map_err(|error| Status::unknown(chain(&error)))?;
-        let (reply, answer) = oneshot::channel();
-        let came = PluginTaskEvent::Came {
+        let (reply, result) = oneshot::channel();
+        let event = PluginTaskEvent::Registered {
             resource,
             connection,
             reply,
         };
-        self.to.send(came).await.map_err(|_| going())?;
-        let answer = answer.await.map_err(|_| going())?;
-        answer.map_err(Status::resource_exhausted)
+        self.events.send(event).await.map_err(|_| stopping())?;
+        let result = result.await.map_err(|_| stopping())?;
+        result.map_err(Status::resource_exhausted)
     }
 }
 
-fn going() -> Status {
+fn stopping() -> Status {
     Status::unavailable("registrations are not accepted at the moment")
 }
 
@@ -174,16 +177,18 @@ impl Registration for RegistrationService {
         request: Request<api::RegisterRequest>,
     ) -> Result<Response<api::Empty>, Status> {
         let admitted = self.admit(request.extensions().get::<UdsConnectInfo>());
-        let asked = request.into_inner();
-        let name = plugin_client::quoted(&asked.resource_name).to_owned();
-        let taken = match admitted {
-            Ok(()) => self.take(asked).await,
+        let registration = request.into_inner();
+        let name = plugin_client::quoted(&registration.resource_name).to_owned();
+        let registered = match admitted {
+            Ok(()) => self.register_plugin(registration).await,
             refused => refused,
         };
-        if let Err(status) = taken {
-            let why = status.message().to_owned();
+        if let Err(status) = registered {
+            let reason = status.message().to_owned();
             // Do not wait for this to be recorded.
-            let _ = self.to.try_send(PluginTaskEvent::Refused { name, why });
+            let _ = self
+                .events
+                .try_send(PluginTaskEvent::RegistrationRefused { name, reason });
             return Err(status);
         }
         Ok(Response::new(api::Empty {}))

@@ -36,7 +36,7 @@ struct PluginInstance {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ActiveList {
     pub(super) devices: Arc<DeviceMap>,
-    pub(super) asks: BackendOptions,
+    pub(super) options: BackendOptions,
 }
 
 /// See the module.
@@ -45,9 +45,9 @@ pub(super) struct ResourceInstances {
     /// In the order of registration.
     instances: Vec<PluginInstance>,
     /// The last list in force; kept when its plugin ends.
-    last: Option<ActiveList>,
+    active: Option<ActiveList>,
     /// Since when no plugin has listed devices.
-    gone: Option<Instant>,
+    unlisted_since: Option<Instant>,
 }
 
 impl ResourceInstances {
@@ -55,16 +55,16 @@ impl ResourceInstances {
     pub(super) fn new() -> Self {
         Self {
             instances: Vec::new(),
-            last: None,
-            gone: None,
+            active: None,
+            unlisted_since: None,
         }
     }
 
     /// For a resource that an earlier agent offered, until its plugin returns.
     pub(super) fn restored(last: ActiveList, now: Instant) -> Self {
         Self {
-            last: Some(last),
-            gone: Some(now),
+            active: Some(last),
+            unlisted_since: Some(now),
             ..Self::new()
         }
     }
@@ -91,13 +91,13 @@ impl ResourceInstances {
             devices: None,
             _stream: stream,
         });
-        self.settle(Instant::now());
+        self.update_active(Instant::now());
         oldest.map(|one| one.connection.endpoint)
     }
 
     /// Replaces the stream of a plugin that has to list again; its last list is in force until
     /// then.
-    pub(super) fn read_again(&mut self, connection: PluginConnection, stream: DropGuard) {
+    pub(super) fn replace_stream(&mut self, connection: PluginConnection, stream: DropGuard) {
         let same = |one: &&mut PluginInstance| one.connection.endpoint == connection.endpoint;
         if let Some(one) = self.instances.iter_mut().find(same) {
             (one.connection, one._stream) = (connection, stream);
@@ -110,7 +110,7 @@ impl ResourceInstances {
         if let Some(one) = all.find(|one| one.connection.number == number) {
             one.devices = Some(devices);
         }
-        self.settle(Instant::now());
+        self.update_active(Instant::now());
     }
 
     /// Records that a plugin's stream ended; returns its socket name.
@@ -118,7 +118,7 @@ impl ResourceInstances {
         let mut all = self.instances.iter();
         let at = all.position(|one| one.connection.number == number)?;
         let instance = self.instances.remove(at);
-        self.settle(Instant::now());
+        self.update_active(Instant::now());
         Some(instance.connection.endpoint)
     }
 
@@ -128,14 +128,14 @@ impl ResourceInstances {
         newest.find_map(|one| Some((one, one.devices.as_ref()?)))
     }
 
-    fn settle(&mut self, now: Instant) {
+    fn update_active(&mut self, now: Instant) {
         match self.listing() {
             Some((instance, devices)) => {
-                let (asks, devices) = (instance.connection.asks, Arc::clone(devices));
-                (self.last, self.gone) = (Some(ActiveList { devices, asks }), None);
+                let (options, devices) = (instance.connection.options, Arc::clone(devices));
+                (self.active, self.unlisted_since) = (Some(ActiveList { devices, options }), None);
             }
             None => {
-                self.gone.get_or_insert(now);
+                self.unlisted_since.get_or_insert(now);
             }
         }
     }
@@ -147,15 +147,15 @@ impl ResourceInstances {
         found.map(|one| &one.connection)
     }
 
-    /// The list to offer at `now`; `None` before the first list.
-    pub(super) fn offer(&self, now: Instant, grace: Duration) -> Option<ActiveList> {
-        let last = self.last.as_ref()?;
-        match self.gone {
-            Some(gone) if now >= gone + grace => {
+    /// The list in force at `now`; `None` before the first list.
+    pub(super) fn active_list(&self, now: Instant, grace: Duration) -> Option<ActiveList> {
+        let last = self.active.as_ref()?;
+        match self.unlisted_since {
+            Some(since) if now >= since + grace => {
                 let why = "plugin gone: no longer registered";
                 Some(ActiveList {
                     devices: Arc::new(abandoned(&last.devices, why)),
-                    asks: last.asks,
+                    options: last.options,
                 })
             }
             _ => Some(last.clone()),
@@ -164,28 +164,34 @@ impl ResourceInstances {
 
     /// The number of devices that count against the vendor's limit.
     pub(super) fn count(&self) -> usize {
-        self.last.as_ref().map_or(0, |last| last.devices.len())
+        self.active.as_ref().map_or(0, |last| last.devices.len())
     }
 
     /// Whether it has no plugin and never had a list.
     pub(super) fn is_empty(&self) -> bool {
-        self.instances.is_empty() && self.last.is_none()
+        self.instances.is_empty() && self.active.is_none()
     }
 
     /// Whether the grace period is over, so that its devices are listed as unhealthy only.
     pub(super) fn is_grace_over(&self, now: Instant, grace: Duration) -> bool {
-        self.instances.is_empty() && self.gone.is_some_and(|gone| now >= gone + grace)
+        self.instances.is_empty()
+            && self
+                .unlisted_since
+                .is_some_and(|since| now >= since + grace)
     }
 
     /// Whether it is to be withdrawn.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
-        self.instances.is_empty() && self.gone.is_some_and(|gone| now >= gone + RESOURCE_TTL)
+        self.instances.is_empty()
+            && self
+                .unlisted_since
+                .is_some_and(|since| now >= since + RESOURCE_TTL)
     }
 
     /// When its state next changes by time alone.
     pub(super) fn next_change(&self, now: Instant, grace: Duration) -> Option<Instant> {
-        let gone = self.gone?;
-        let mut times = [gone + grace, gone + RESOURCE_TTL].into_iter();
+        let since = self.unlisted_since?;
+        let mut times = [since + grace, since + RESOURCE_TTL].into_iter();
         times.find(|time| *time > now)
     }
 }
@@ -213,7 +219,7 @@ mod tests {
             devices: device_list::read(&message.encode_to_vec(), 10)
                 .unwrap()
                 .devices,
-            asks: BackendOptions {
+            options: BackendOptions {
                 allocate: true,
                 ..BackendOptions::default()
             },
@@ -222,39 +228,39 @@ mod tests {
     }
 
     #[test]
-    fn what_was_offered_stays_for_its_grace_is_unhealthy_for_an_hour_and_then_forgotten() {
+    fn restored_devices_are_unhealthy_after_the_grace_period_and_withdrawn_after_an_hour() {
         let began = Instant::now();
-        let line = restored(began);
+        let instances = restored(began);
         let at = |seconds| began + Duration::from_secs(seconds);
-        let offer = |seconds| line.offer(at(seconds), GRACE).unwrap();
+        let offer = |seconds| instances.active_list(at(seconds), GRACE).unwrap();
         assert_eq!(offer(0), offer(29));
         assert_eq!(offer(29).devices["a"].health, Health::Healthy);
         let left = offer(30);
         assert_eq!(left.devices["a"].health, Health::Unhealthy);
         assert_eq!(left.devices["b"], offer(0).devices["b"], "it has a reason");
-        assert_eq!(left.asks, offer(0).asks);
-        assert!(!line.is_grace_over(at(29), GRACE) && line.is_grace_over(at(30), GRACE));
-        assert!(!line.is_expired(at(3599)) && line.is_expired(at(3600)));
-        assert_eq!(line.count(), 2);
+        assert_eq!(left.options, offer(0).options);
+        assert!(!instances.is_grace_over(at(29), GRACE) && instances.is_grace_over(at(30), GRACE));
+        assert!(!instances.is_expired(at(3599)) && instances.is_expired(at(3600)));
+        assert_eq!(instances.count(), 2);
     }
 
     #[test]
-    fn it_is_looked_at_again_when_grace_is_over_and_when_it_is_forgotten() {
+    fn the_next_change_is_the_end_of_the_grace_period_and_then_of_the_ttl() {
         let began = Instant::now();
-        let line = restored(began);
-        assert_eq!(line.next_change(began, GRACE), Some(began + GRACE));
+        let instances = restored(began);
+        assert_eq!(instances.next_change(began, GRACE), Some(began + GRACE));
         assert_eq!(
-            line.next_change(began + GRACE, GRACE),
+            instances.next_change(began + GRACE, GRACE),
             Some(began + RESOURCE_TTL)
         );
-        assert_eq!(line.next_change(began + RESOURCE_TTL, GRACE), None);
-        assert!(line.connection().is_none() && !line.is_empty());
+        assert_eq!(instances.next_change(began + RESOURCE_TTL, GRACE), None);
+        assert!(instances.connection().is_none() && !instances.is_empty());
     }
 
     #[test]
-    fn without_a_list_there_is_nothing_to_offer() {
-        let line = ResourceInstances::new();
-        assert_eq!(line.offer(Instant::now(), GRACE), None);
-        assert!(line.is_empty());
+    fn a_resource_without_a_list_is_not_offered() {
+        let instances = ResourceInstances::new();
+        assert_eq!(instances.active_list(Instant::now(), GRACE), None);
+        assert!(instances.is_empty());
     }
 }

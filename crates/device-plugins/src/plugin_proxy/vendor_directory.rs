@@ -15,7 +15,7 @@ const SELINUX_LABEL: &str = "system_u:object_r:container_file_t:s0";
 
 /// Maximum number of names that are read in a vendor's directory; a plugin needs a few. A plugin that
 /// fills its directory must not delay others.
-const MOST_NAMES: usize = 1000;
+const MAX_LISTED_NAMES: usize = 1000;
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,7 @@ impl VendorDirectory {
     /// Removes sockets as a starting kubelet does, so that a plugin that watches its own socket
     /// registers again. Sockets of known plugins are left alone; those plugins are dialled.
     pub(super) fn wipe(&self, known: &PluginCheckpoint) -> Result<(), RootError> {
-        let listing = self.root.listing_up_to(&self.path, MOST_NAMES)?;
+        let listing = self.root.listing_up_to(&self.path, MAX_LISTED_NAMES)?;
         for entry in listing.entries {
             let mut all = known.all().iter();
             let ours = entry.name == KUBELET_SOCKET;

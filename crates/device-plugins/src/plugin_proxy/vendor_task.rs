@@ -1,102 +1,46 @@
 //! Serves one vendor: its directory, the plugins registered in it, and the resources that they
 //! offer.
 
+mod events;
+mod plugin_log;
+mod published_offers;
+mod registration_server;
+mod registry_updates;
+mod saved_registrations;
+mod server_state;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
+    sync::Arc,
 };
 
-use tokio::{
-    net::UnixListener,
-    sync::{mpsc, oneshot},
-    time::{Instant, sleep},
-};
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::transport::Server;
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
 
-use self::checkpoint_writer::PluginCheckpointWriter;
+use self::{
+    plugin_log::PluginLog,
+    published_offers::PublishedOffers,
+    saved_registrations::{CheckpointWriteResult, SavedRegistrations},
+    server_state::ServerState,
+};
 use super::{
     ProxyDeps, Vendor,
     checkpoint::PluginCheckpoint,
-    device_list::{self, PluginDeviceList},
     list_codec::DecodeTurn,
-    list_stream::follow,
-    plugin_client::PluginConnection,
-    registration::{MAX_REQUEST_BYTES, RegistrationService},
     resource_instances::{ActiveList, ResourceInstances},
+    task_events::PluginTaskEvent,
     vendor_directory::{DirectoryChange, DirectoryError, VendorDirectory},
 };
-use crate::kubelet::{
-    api::v1beta1::registration_server::RegistrationServer,
-    limited_incoming::{self, incoming_limited},
-};
-use machinist_base::{
-    error_chain::chain,
-    rate_limit::{LogOnce, RateLimiter, sleep_until_opt},
-};
+use machinist_base::rate_limit::sleep_until_opt;
 use machinist_device::{
-    Resource, ResourceName,
-    inventory::{DeviceSpec, ServeMode, Share},
-    registry::{OfferOutcome, PathChecker, RegistryError},
+    ResourceName,
+    registry::{PathChecker, RegistryError},
     source::ResourceSource,
 };
-use machinist_rootfs::{RootError, Stat, UnixAddress};
-
-/// Bytes that may arrive on a connection before they are read; a registration is smaller.
-const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024;
-/// Concurrent registrations on one connection.
-const MAX_CONCURRENT_STREAMS: u32 = 4;
-/// Bytes of headers of one request: HTTP/2's default frame size.
-const MAX_HEADER_BYTES: u32 = 16 * 1024;
+use machinist_rootfs::RootError;
 
 /// Queued lists and registrations; senders of more have to wait.
 const EVENT_QUEUE_LEN: usize = 16;
-/// Minimum time between two creations of our socket, in case another process keeps removing it.
-const MIN_BIND_INTERVAL: Duration = Duration::from_secs(1);
-/// Average interval of log lines about plugins that keep connecting and disconnecting.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The events of a vendor's task.
-#[derive(Debug)]
-pub(super) enum PluginTaskEvent {
-    /// A plugin registered, and was reached for its options.
-    Came {
-        resource: ResourceName,
-        connection: PluginConnection,
-        reply: oneshot::Sender<Result<(), String>>,
-    },
-    /// A plugin that registered with an earlier agent was reached again.
-    Returned {
-        resource: ResourceName,
-        connection: PluginConnection,
-    },
-    /// Such a plugin was not reached.
-    Lost {
-        resource: ResourceName,
-        endpoint: String,
-        /// The socket as it was before the dial; kept open, so that its inode number is not reused.
-        was: Option<(UnixAddress, Stat)>,
-        why: String,
-    },
-    /// A registration was refused.
-    Refused { name: String, why: String },
-    /// A plugin listed its devices.
-    Heard {
-        resource: ResourceName,
-        number: u64,
-        list: PluginDeviceList,
-    },
-    /// The registration server ended unexpectedly.
-    Closed { why: String },
-    /// A plugin's stream ended.
-    Ended {
-        resource: ResourceName,
-        number: u64,
-        why: String,
-    },
-}
-
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionEnd {
@@ -116,42 +60,26 @@ pub(super) enum SessionEnd {
 #[derive(Debug)]
 pub(super) struct ProxyVendorTask {
     vendor: Arc<Vendor>,
-    shared: ProxyDeps,
+    deps: ProxyDeps,
     directory: VendorDirectory,
-    known: PluginCheckpoint,
-    lines: BTreeMap<ResourceName, ResourceInstances>,
-    looks: PathChecker,
-    /// The offers in the registry, by resource.
-    offered: BTreeMap<ResourceName, ActiveList>,
-    /// The problems that were already logged: resources that another source owns, and lists that
-    /// were cut.
-    told: LoggedConditions,
-    turns: DecodeTurn,
-    dirty: BTreeSet<ResourceName>,
+    server: ServerState,
+    registrations: SavedRegistrations,
+    resources: BTreeMap<ResourceName, ResourceInstances>,
+    path_checker: PathChecker,
+    offers: PublishedOffers,
+    decode_turn: DecodeTurn,
     /// Resources whose last list did not fit beside the others.
-    crowded: BTreeSet<ResourceName>,
-    saving: PluginCheckpointWriter,
-    to: mpsc::Sender<PluginTaskEvent>,
+    truncated_lists: BTreeSet<ResourceName>,
+    log: PluginLog,
+    event_sender: mpsc::Sender<PluginTaskEvent>,
     events: mpsc::Receiver<PluginTaskEvent>,
     stop: CancellationToken,
-    server: Option<DropGuard>,
-    bind_at: Option<Instant>,
-    /// Limits log lines about plugins that connect and disconnect, and about our socket.
-    log: RateLimiter,
-}
-
-/// Conditions that were already logged, so that they are not logged again.
-#[derive(Debug, Default)]
-struct LoggedConditions {
-    taken: BTreeMap<ResourceName, ResourceSource>,
-    cut: BTreeMap<ResourceName, (usize, usize)>,
-    refused: LogOnce,
 }
 
 impl Drop for ProxyVendorTask {
     fn drop(&mut self) {
-        self.shared.routes.clear(&self.vendor.name);
-        self.shared.board.clear(&self.vendor.name);
+        self.deps.routes.clear(&self.vendor.name);
+        self.deps.problems.clear(&self.vendor.name);
     }
 }
 
@@ -160,42 +88,39 @@ impl ProxyVendorTask {
     /// otherwise the stored ones are dialled again and notice nothing.
     pub(super) fn open(
         vendor: Arc<Vendor>,
-        shared: ProxyDeps,
+        deps: ProxyDeps,
         stop: CancellationToken,
     ) -> Result<Self, SessionEnd> {
-        let directory = VendorDirectory::open(&shared.root, &vendor)?;
-        let known = PluginCheckpoint::load(&shared.root, &vendor).map_err(DirectoryError::from)?;
-        let (to, events) = mpsc::channel(EVENT_QUEUE_LEN);
-        let mut session = Self {
+        let directory = VendorDirectory::open(&deps.root, &vendor)?;
+        let checkpoint =
+            PluginCheckpoint::load(&deps.root, &vendor).map_err(DirectoryError::from)?;
+        let is_cold_start = checkpoint.is_empty();
+        let (event_sender, events) = mpsc::channel(EVENT_QUEUE_LEN);
+        let mut task = Self {
             vendor,
-            shared,
+            deps,
             directory,
-            known,
-            lines: BTreeMap::new(),
-            looks: PathChecker::default(),
-            offered: BTreeMap::new(),
-            told: LoggedConditions::default(),
-            turns: DecodeTurn::default(),
-            dirty: BTreeSet::new(),
-            crowded: BTreeSet::new(),
-            saving: PluginCheckpointWriter::default(),
-            to,
+            server: ServerState::default(),
+            registrations: SavedRegistrations::new(checkpoint),
+            resources: BTreeMap::new(),
+            path_checker: PathChecker::default(),
+            offers: PublishedOffers::default(),
+            decode_turn: DecodeTurn::default(),
+            truncated_lists: BTreeSet::new(),
+            log: PluginLog::default(),
+            event_sender,
             events,
             stop,
-            server: None,
-            bind_at: None,
-            log: RateLimiter::per_interval(LOG_INTERVAL, 50),
         };
-        session.restore();
-        let cold = session.known.is_empty();
-        session.directory.wipe(&session.known)?;
-        session.serve()?;
-        session.saving.start(&session.known);
-        session.dial_known();
-        let (name, path) = (&session.vendor.name, &session.directory.path);
-        let start = if cold { "cold" } else { "warm" };
+        task.restore();
+        task.directory.wipe(task.registrations.checkpoint())?;
+        task.serve()?;
+        task.registrations.start_write();
+        task.dial_registered();
+        let (name, path) = (&task.vendor.name, &task.directory.path);
+        let start = if is_cold_start { "cold" } else { "warm" };
         tracing::info!(vendor = %name, "{start} start: plugins of {name} register in {path}");
-        Ok(session)
+        Ok(task)
     }
 
     fn source(&self) -> ResourceSource {
@@ -205,109 +130,24 @@ impl ProxyVendorTask {
     /// Restores the offers of an earlier agent or session: they are in force until the plugin
     /// returns or the grace period is over.
     fn restore(&mut self) {
-        let (inventory, source) = (self.shared.registry.inventory(), self.source());
+        let (inventory, source) = (self.deps.registry.inventory(), self.source());
         let inventory = inventory.borrow().clone();
         let ours = inventory.resources.values();
         for resource in ours.filter(|resource| resource.source == source) {
-            let offer = ActiveList {
+            let list = ActiveList {
                 devices: Arc::new(resource.devices.clone()),
-                asks: resource.asks,
+                options: resource.asks,
             };
             let name = &resource.name;
-            self.offered.insert(name.clone(), offer.clone());
-            let room = self.lines.len() < self.vendor.limits.resources;
-            if room && self.vendor.may_claim(name) {
-                let line = ResourceInstances::restored(offer, Instant::now());
-                self.lines.insert(name.clone(), line);
+            self.offers.record_published(name.clone(), list.clone());
+            let has_room = self.resources.len() < self.vendor.limits.resources;
+            if has_room && self.vendor.may_claim(name) {
+                let instances = ResourceInstances::restored(list, Instant::now());
+                self.resources.insert(name.clone(), instances);
             } else {
                 // The vendor's file has changed since.
-                self.dirty.insert(name.clone());
+                self.offers.mark_changed(name.clone());
             }
-        }
-    }
-
-    fn desk(&self, stop: CancellationToken) -> RegistrationService {
-        RegistrationService::new(
-            self.shared.root.clone(),
-            self.directory.path.clone(),
-            Arc::clone(&self.vendor),
-            self.to.clone(),
-            stop,
-            Arc::clone(&self.shared.numbers),
-        )
-    }
-
-    /// Accepts registrations from now on; an earlier server ends.
-    fn serve(&mut self) -> Result<(), SessionEnd> {
-        self.server = None;
-        let listener = self.directory.bind()?;
-        listener.set_nonblocking(true)?;
-        let listener = UnixListener::from_std(listener)?;
-        let stop = self.stop.child_token();
-        let vendor = Arc::clone(&self.vendor);
-        let admits = move |user| vendor.may_connect(user);
-        let incoming = incoming_limited(listener, &self.shared.tasks, stop.clone(), admits);
-        let desk = self.desk(stop.clone());
-        let service = RegistrationServer::new(desk).max_decoding_message_size(MAX_REQUEST_BYTES);
-        let server = Server::builder()
-            .max_connection_age(limited_incoming::MAX_CONNECTION_AGE)
-            .max_connection_age_grace(limited_incoming::CLOSE_GRACE)
-            .initial_stream_window_size(CONNECTION_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
-            .http2_max_header_list_size(MAX_HEADER_BYTES)
-            .add_service(service);
-        let server = server.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
-        let (ended, to) = (stop.clone(), self.to.clone());
-        self.server = Some(stop.drop_guard());
-        self.shared.tasks.spawn("plugin registration", async move {
-            let late = async {
-                ended.cancelled().await;
-                sleep(limited_incoming::CLOSE_GRACE).await;
-            };
-            tokio::select! {
-                over = server => if !ended.is_cancelled() {
-                    let why = over.map_or_else(|error| chain(&error), |()| "it ended".to_owned());
-                    // If the session is over, the event is not needed.
-                    let _ = to.send(PluginTaskEvent::Closed { why }).await;
-                },
-                // Safe to drop: only idle connections are left.
-                () = late => {}
-            }
-        });
-        Ok(())
-    }
-
-    /// Dials the plugins that registered with an earlier agent.
-    fn dial_known(&self) {
-        let stop = self.stop.child_token();
-        // One service for all of them, since few are dialled at a time.
-        let desk = self.desk(stop.clone());
-        for one in self.known.all() {
-            let (resource, endpoint) = (one.resource.clone(), one.endpoint.clone());
-            let (stop, to, desk) = (stop.clone(), self.to.clone(), desk.clone());
-            let was = self.directory.socket(&endpoint);
-            self.shared.tasks.spawn("plugin dial", async move {
-                let dialled = tokio::select! {
-                    // Safe to drop: the next session dials it.
-                    () = stop.cancelled() => return,
-                    dialled = desk.dial_limited(&endpoint) => dialled,
-                };
-                let event = match dialled {
-                    Ok(connection) => PluginTaskEvent::Returned {
-                        resource,
-                        connection,
-                    },
-                    Err(error) => PluginTaskEvent::Lost {
-                        resource,
-                        endpoint,
-                        was,
-                        why: chain(&error),
-                    },
-                };
-                // If the session is over, the event is not needed.
-                let _ = to.send(event).await;
-            });
         }
     }
 
@@ -316,66 +156,79 @@ impl ProxyVendorTask {
         let stop = self.stop.clone();
         // An earlier session's offers that another source overrides would come into force when that
         // source withdraws.
-        let names = self.offered.keys().cloned().collect();
-        self.shared
+        let names = self.offers.names();
+        self.deps
             .registry
             .retain_offers(self.source(), names)
             .await?;
         loop {
-            self.offer().await?;
-            let alarm = self.alarm();
+            self.update_registry().await?;
+            let deadline = self.next_deadline();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 // Safe to drop: an event stays in the channel.
-                Some(event) = self.events.recv() => self.on_event(event),
+                Some(event) = self.events.recv() => self.handle_event(event),
                 // Safe to drop: changes stay in the kernel's queue.
                 change = self.directory.changed() => match change? {
                     DirectoryChange::Gone => return Err(SessionEnd::Gone),
-                    DirectoryChange::Socket if !self.directory.is_open() => self.bind_later(),
+                    DirectoryChange::Socket if !self.directory.is_open() => self.server.schedule_restart(),
                     DirectoryChange::Socket => {}
                 },
                 // Safe to drop: a write in progress continues, and its result can still be awaited.
-                written = self.saving.done() => self.saved(written),
+                result = self.registrations.write_finished() => self.record_write(result),
                 // Safe to drop: the deadline is computed again.
-                () = sleep_until_opt(alarm) => self.on_time()?,
+                () = sleep_until_opt(deadline) => self.handle_deadline()?,
             }
         }
     }
 
-    fn bind_later(&mut self) {
-        self.bind_at
-            .get_or_insert_with(|| Instant::now() + MIN_BIND_INTERVAL);
-    }
-
-    fn alarm(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let (now, grace) = (Instant::now(), self.vendor.grace);
-        let lines = self.lines.values();
-        let lines = lines.filter_map(|line| line.next_change(now, grace)).min();
-        let due = [self.saving.at(), self.bind_at, lines];
-        due.into_iter().flatten().min()
+        let resources = self.resources.values();
+        let resources = resources.filter_map(|instances| instances.next_change(now, grace));
+        let deadlines = [
+            self.registrations.next_write_at(),
+            self.server.restart_at(),
+            resources.min(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
-    fn on_time(&mut self) -> Result<(), SessionEnd> {
+    fn handle_deadline(&mut self) -> Result<(), SessionEnd> {
         let now = Instant::now();
-        let passed = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if passed(self.saving.at()) {
-            self.saving.start(&self.known);
+        if self
+            .registrations
+            .next_write_at()
+            .is_some_and(|at| at <= now)
+        {
+            self.registrations.start_write();
         }
-        if passed(self.bind_at) {
-            self.bind_at = None;
+        if self.server.take_due_restart(now) {
             let (name, path) = (&self.vendor.name, &self.directory.path);
-            if self.log.take() {
+            if self.log.take_connection_line() {
                 tracing::warn!(vendor = %name, "kubelet.sock in {path} was replaced by another process; creating it again");
             }
             self.serve()?;
         }
         // The grace period may be over for any of them; the others turn out unchanged.
-        self.dirty.extend(self.lines.keys().cloned());
+        self.offers.mark_all_changed(self.resources.keys());
         Ok(())
     }
-}
 
-mod checkpoint_writer;
-mod events;
-mod registry_updates;
+    /// Handles the end of a write. If it failed, the registration still counts.
+    fn record_write(&mut self, result: CheckpointWriteResult) {
+        let name = &self.vendor.name;
+        if let Some(reason) = self.registrations.record_write(result) {
+            tracing::warn!(vendor = %name, "failed to save the plugins of {name}: {reason}");
+        }
+    }
+
+    /// Waits for the current write: the next session reads the same file.
+    pub(super) async fn finish(&mut self) {
+        if self.registrations.is_writing() {
+            let result = self.registrations.write_finished().await;
+            self.record_write(result);
+        }
+    }
+}

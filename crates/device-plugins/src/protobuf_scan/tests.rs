@@ -36,7 +36,7 @@ fn apart(wire: &[u8], piece: usize) -> Result<Told, Malformed> {
 }
 
 #[test]
-fn a_message_is_taken_apart_however_it_is_cut() {
+fn a_message_is_split_independently_of_chunk_borders() {
     let wire = [
         0x0a, 2, b'h', b'i', // wanted
         0x08, 0x96, 0x01, // the same field as a number

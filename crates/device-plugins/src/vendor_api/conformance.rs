@@ -82,7 +82,7 @@ pub struct CheckError(#[source] VendorServeError);
 /// A socket that waits for a vendor's program.
 #[derive(Debug)]
 pub struct ConformanceCheck {
-    stage: ConformanceHarness,
+    harness: ConformanceHarness,
     /// Removed together with the check.
     _socket: VendorSocket,
     /// Keeps the channel open, so that the file's content stays unchanged.
@@ -102,11 +102,11 @@ impl ConformanceCheck {
         vendor.group = nix::unistd::getegid().as_raw();
         let vendor = Arc::new(vendor);
         let (spec, declared) = watch::channel(Arc::clone(&vendor));
-        let (events, heard) = mpsc::channel(8);
+        let (events, received) = mpsc::channel(8);
         let socket = VendorSocket::at((root, path), &declared, &events, tasks, &Arc::default())
             .map_err(CheckError)?;
         Ok(Self {
-            stage: ConformanceHarness::new(vendor, heard),
+            harness: ConformanceHarness::new(vendor, received),
             _socket: socket,
             _spec: spec,
         })
@@ -116,12 +116,12 @@ impl ConformanceCheck {
     /// one that has failed.
     #[must_use]
     pub fn of_program(mut self, ended: watch::Receiver<Option<ProgramExit>>) -> Self {
-        self.stage.program = Some(ended);
+        self.harness.program = Some(ended);
         self
     }
 
     /// Checks all rules, always the same ones in the same order, whatever the program does.
     pub async fn run(mut self, patience: StepTimeouts) -> Vec<RuleResult> {
-        rules::run(&mut self.stage, patience).await
+        rules::run(&mut self.harness, patience).await
     }
 }

@@ -35,16 +35,16 @@ pub(super) struct VendorPeer {
     /// Its process id, for the log only: it is 0 in another pid namespace, and ids are reused.
     pub(super) process: i32,
     /// The state of its session.
-    pub(super) stage: Arc<SessionTracker>,
+    pub(super) session_state: Arc<SessionTracker>,
 }
 
 /// The state of a connection's one session.
 #[derive(Debug, Default)]
 pub(super) struct SessionTracker {
     /// The session was granted.
-    pub(super) open: CancellationToken,
+    pub(super) accepted: CancellationToken,
     /// The session has ended.
-    pub(super) over: CancellationToken,
+    pub(super) ended: CancellationToken,
     claimed: AtomicBool,
 }
 
@@ -59,11 +59,11 @@ impl SessionTracker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionPhase {
     /// No session has been granted yet.
-    Door,
+    AwaitingHello,
     /// The session is open.
     Session,
     /// The session has ended.
-    Farewell,
+    Closing,
 }
 
 /// A connection that limits its own lifetime. It reads as closed when it has had no session for too
@@ -73,9 +73,9 @@ enum ConnectionPhase {
 pub(super) struct VendorConnection {
     stream: AuthorityRewrite,
     peer: VendorPeer,
-    at: ConnectionPhase,
-    open: Pin<Box<WaitForCancellationFutureOwned>>,
-    over: Pin<Box<WaitForCancellationFutureOwned>>,
+    phase: ConnectionPhase,
+    accepted: Pin<Box<WaitForCancellationFutureOwned>>,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Resolves when the agent stops.
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     left: Pin<Box<Sleep>>,
@@ -90,18 +90,18 @@ impl VendorConnection {
         stop: CancellationToken,
     ) -> io::Result<Self> {
         let who = stream.peer_cred()?;
-        let stage = Arc::new(SessionTracker::default());
+        let session_state = Arc::new(SessionTracker::default());
         Ok(Self {
             stream: AuthorityRewrite::new(stream),
-            at: ConnectionPhase::Door,
-            open: Box::pin(stage.open.clone().cancelled_owned()),
-            over: Box::pin(stage.over.clone().cancelled_owned()),
+            phase: ConnectionPhase::AwaitingHello,
+            accepted: Box::pin(session_state.accepted.clone().cancelled_owned()),
+            ended: Box::pin(session_state.ended.clone().cancelled_owned()),
             stop: Box::pin(stop.cancelled_owned()),
             left: Box::pin(sleep(HELLO_TIMEOUT)),
             peer: VendorPeer {
                 user: who.uid(),
                 process: who.pid().unwrap_or_default(),
-                stage,
+                session_state,
             },
             _one_of_few: one_of_few,
         })
@@ -110,18 +110,20 @@ impl VendorConnection {
     /// Whether the current phase has timed out. Called with each read, so that every change of
     /// phase wakes the reader.
     fn is_up(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.at == ConnectionPhase::Door && self.open.as_mut().poll(cx).is_ready() {
-            self.at = ConnectionPhase::Session;
+        if self.phase == ConnectionPhase::AwaitingHello
+            && self.accepted.as_mut().poll(cx).is_ready()
+        {
+            self.phase = ConnectionPhase::Session;
         }
-        let is_over = self.at != ConnectionPhase::Farewell
-            && (self.over.as_mut().poll(cx).is_ready() || self.stop.as_mut().poll(cx).is_ready());
+        let is_over = self.phase != ConnectionPhase::Closing
+            && (self.ended.as_mut().poll(cx).is_ready() || self.stop.as_mut().poll(cx).is_ready());
         if is_over {
-            self.at = ConnectionPhase::Farewell;
+            self.phase = ConnectionPhase::Closing;
             self.left
                 .as_mut()
                 .reset(Instant::now() + FINAL_STATUS_TIMEOUT);
         }
-        self.at != ConnectionPhase::Session && self.left.as_mut().poll(cx).is_ready()
+        self.phase != ConnectionPhase::Session && self.left.as_mut().poll(cx).is_ready()
     }
 }
 

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_heard_field_by_field() {
+    fn lazy_messages_decode_every_field() {
         let device = |id: &str| api::Device {
             id: id.to_owned(),
             reason: "hot".to_owned(),

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_nothing_but_small_parts_is_refused_before_it_is_decoded() {
+    fn a_message_of_many_small_parts_is_rejected_before_decoding() {
         let snapshot = Snapshot {
             devices: vec![Device::default(); MAX_MESSAGE_PARTS + 1],
             ..Snapshot::default()
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_protobuf_is_refused() {
+    fn invalid_protobuf_is_rejected() {
         for wire in [&[0xff; 11][..], &[0x12, 0x05, 0x00], &[0x0b], &[0x80]] {
             assert!(LazyFromVendor::check(wire, false).is_err(), "{wire:?}");
         }

@@ -47,9 +47,9 @@ use machinist_rootfs::Root;
 #[derive(Clone, Debug)]
 pub struct VendorsHandle {
     root: Root,
-    desks: watch::Receiver<Arc<VendorHandles>>,
+    handles: watch::Receiver<Arc<VendorHandles>>,
     quiesced: Arc<watch::Sender<Option<String>>>,
-    news: Arc<watch::Sender<u64>>,
+    status_changes: Arc<watch::Sender<u64>>,
 }
 
 /// Starts a task for every vendor that `vendors` declares, and restores the offers of an earlier
@@ -63,14 +63,14 @@ pub fn start(
     tasks: &Tasks,
 ) -> VendorsHandle {
     let quiesced = Arc::new(watch::Sender::new(quiesced));
-    let news = Arc::new(watch::Sender::new(0));
-    let (publish, desks) = watch::channel(Arc::new(VendorHandles::new()));
+    let status_changes = Arc::new(watch::Sender::new(0));
+    let (publish, handles) = watch::channel(Arc::new(VendorHandles::new()));
     let room = VendorSupervisor::new(
         root.clone(),
         registry,
         tasks.clone(),
         publish,
-        (quiesced.subscribe(), Arc::clone(&news)),
+        (quiesced.subscribe(), Arc::clone(&status_changes)),
     );
     let stop = tasks.token();
     tasks.spawn("vendors", async move {
@@ -82,41 +82,41 @@ pub fn start(
     });
     VendorsHandle {
         root,
-        desks,
+        handles,
         quiesced,
-        news,
+        status_changes,
     }
 }
 
 impl VendorsHandle {
-    fn desks(&self) -> Arc<VendorHandles> {
-        self.desks.borrow().clone()
+    fn handles(&self) -> Arc<VendorHandles> {
+        self.handles.borrow().clone()
     }
 
     /// Whether any vendor is declared.
     pub fn any(&self) -> bool {
-        !self.desks.borrow().is_empty()
+        !self.handles.borrow().is_empty()
     }
 
     /// Waits until a vendor is added or removed; never returns after the agent has ended. Safe to
     /// drop.
     pub async fn vendors_changed(&mut self) {
-        if self.desks.changed().await.is_err() {
+        if self.handles.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
     /// A counter that changes whenever [`VendorsHandle::status`] does.
     pub fn status_changes(&self) -> watch::Receiver<u64> {
-        self.news.subscribe()
+        self.status_changes.subscribe()
     }
 
     /// The current status of all vendors.
     pub fn status(&self) -> Vec<LiveVendorStatus> {
-        let desks = self.desks();
-        let each = desks.values().map(|desk| LiveVendorStatus {
-            problem: desk.problem.borrow().clone(),
-            ..desk.status.borrow().clone()
+        let handles = self.handles();
+        let each = handles.values().map(|handle| LiveVendorStatus {
+            problem: handle.problem.borrow().clone(),
+            ..handle.status.borrow().clone()
         });
         each.collect()
     }

@@ -53,13 +53,13 @@ impl VendorResources {
     }
 
     /// Whether the generations belong to this instance.
-    pub(super) fn is_of(&self, instance: &str) -> bool {
+    pub(super) fn belongs_to(&self, instance: &str) -> bool {
         self.instance.as_deref() == Some(instance)
     }
 
     /// Begins a session. For an instance other than the last one all offers become unconfirmed.
-    pub(super) fn begin(&mut self, instance: &str) {
-        if !self.is_of(instance) {
+    pub(super) fn begin_session(&mut self, instance: &str) {
+        if !self.belongs_to(instance) {
             self.instance = Some(instance.to_owned());
             for offer in self.all.values_mut() {
                 offer.generation = None;
@@ -91,7 +91,7 @@ impl VendorResources {
     }
 
     /// Whether this generation may follow; an equal one may only repeat the same content.
-    pub(super) fn may_follow(
+    pub(super) fn check_generation(
         &self,
         resource: &Resource,
         generation: u64,
@@ -137,12 +137,14 @@ impl VendorResources {
 
     /// Removes the offers for which `keep` returns false; returns their names and, if this instance
     /// sent them, their generations.
-    pub(super) fn drop_unless(
+    pub(super) fn remove_unless(
         &mut self,
         keep: impl Fn(&ResourceName) -> bool,
     ) -> Vec<(ResourceName, Option<u64>)> {
-        let gone = self.all.extract_if(.., |name, _| !keep(name));
-        gone.map(|(name, offer)| (name, offer.generation)).collect()
+        let removed = self.all.extract_if(.., |name, _| !keep(name));
+        removed
+            .map(|(name, offer)| (name, offer.generation))
+            .collect()
     }
 
     /// Whether an offer has not been confirmed by the current or last instance.

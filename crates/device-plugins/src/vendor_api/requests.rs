@@ -46,7 +46,7 @@ pub enum OrderOutcome {
 
 /// A request about one resource of one vendor.
 struct VendorCall<'a> {
-    desk: VendorHandle,
+    vendor_handle: VendorHandle,
     source: &'a ResourceSource,
 }
 
@@ -54,11 +54,11 @@ impl VendorsHandle {
     /// Orders every vendor to release its hardware, and waits until each has confirmed or
     /// `deadline` has passed. Vendors that connect later receive the order when they connect.
     pub async fn quiesce(&self, why: &str, deadline: Duration) -> BTreeMap<String, OrderOutcome> {
-        let asked = question::Asked::Quiesce(api::Quiesce {
+        let question = question::Asked::Quiesce(api::Quiesce {
             why: why.to_owned(),
         });
         self.quiesced.send_replace(Some(why.to_owned()));
-        self.order(asked, deadline).await
+        self.order(question, deadline).await
     }
 
     /// Whether vendors have been ordered to release their hardware and not yet to resume.
@@ -70,22 +70,24 @@ impl VendorsHandle {
     /// [`VendorsHandle::quiesce`] does.
     pub async fn resume(&self, deadline: Duration) -> BTreeMap<String, OrderOutcome> {
         self.quiesced.send_replace(None);
-        let asked = question::Asked::Resume(api::Resume {});
-        self.order(asked, deadline).await
+        let question = question::Asked::Resume(api::Resume {});
+        self.order(question, deadline).await
     }
 
     /// Sends the order to all vendors at once; each has the whole deadline.
     async fn order(
         &self,
-        asked: question::Asked,
+        question: question::Asked,
         deadline: Duration,
     ) -> BTreeMap<String, OrderOutcome> {
         let mut waiting = JoinSet::new();
-        for (name, desk) in self.desks().iter() {
-            let (name, desk, asked) = (name.clone(), desk.clone(), asked.clone());
+        for (name, vendor_handle) in self.handles().iter() {
+            let (name, vendor_handle, question) =
+                (name.clone(), vendor_handle.clone(), question.clone());
             waiting.spawn(async move {
-                let obeyed = timeout(deadline, put(&desk, asked, deadline)).await;
-                (name, obeyed.map_or(OrderOutcome::TooLate, OrderOutcome::of))
+                let result =
+                    timeout(deadline, send_and_wait(&vendor_handle, question, deadline)).await;
+                (name, result.map_or(OrderOutcome::TooLate, OrderOutcome::of))
             });
         }
         let all = waiting.join_all().await;
@@ -94,7 +96,7 @@ impl VendorsHandle {
 
     /// Finds the vendor's manager. Just after the agent starts it may not exist yet although the
     /// kubelet already knows the devices, so this waits up to `VENDOR_HANDLE_TIMEOUT`.
-    async fn asking<'a>(
+    async fn vendor_call<'a>(
         &self,
         source: &'a ResourceSource,
     ) -> Result<VendorCall<'a>, AllocateError> {
@@ -102,12 +104,15 @@ impl VendorsHandle {
             ResourceSource::Vendor(name) => name.as_str(),
             ResourceSource::File(_) | ResourceSource::Plugin(_) => "",
         };
-        let mut desks = self.desks.clone();
-        let there = desks.wait_for(|desks| desks.contains_key(name));
+        let mut handles = self.handles.clone();
+        let there = handles.wait_for(|handles| handles.contains_key(name));
         let found = timeout(VENDOR_HANDLE_TIMEOUT, there).await;
         let found = found.ok().and_then(Result::ok);
-        match found.and_then(|desks| desks.get(name).cloned()) {
-            Some(desk) => Ok(VendorCall { desk, source }),
+        match found.and_then(|handles| handles.get(name).cloned()) {
+            Some(vendor_handle) => Ok(VendorCall {
+                vendor_handle,
+                source,
+            }),
             None => Err(AllocateError::Away {
                 by: source.clone(),
                 why: "no file declares it".to_owned(),
@@ -117,7 +122,7 @@ impl VendorsHandle {
 }
 
 /// Shortens a vendor's text to one line of limited length.
-fn words(given: &str) -> String {
+fn one_line(given: &str) -> String {
     let line = given.chars();
     let line = line.map(|c| if is_misleading(c) { ' ' } else { c });
     let mut left = MAX_ERROR_TEXT_CHARS;
@@ -131,29 +136,33 @@ fn words(given: &str) -> String {
 
 /// Sends a question and waits for the answer; the caller applies the timeout. Safe to drop:
 /// dropping it cancels the question.
-async fn put(
-    desk: &VendorHandle,
-    asked: question::Asked,
+async fn send_and_wait(
+    vendor_handle: &VendorHandle,
+    question: question::Asked,
     deadline: Duration,
 ) -> Result<answer::Answer, RequestDropped> {
     let (reply, answer) = oneshot::channel();
-    let ask = VendorRequest {
-        asked,
+    let request = VendorRequest {
+        question,
         deadline_ms: millis(deadline),
         reply,
     };
-    let gone = || RequestDropped::Away("it is no longer declared".to_owned());
-    desk.asks.send(ask).await.map_err(|_| gone())?;
-    answer.await.unwrap_or_else(|_| Err(gone()))
+    let undeclared = || RequestDropped::Disconnected("it is no longer declared".to_owned());
+    vendor_handle
+        .requests
+        .send(request)
+        .await
+        .map_err(|_| undeclared())?;
+    answer.await.unwrap_or_else(|_| Err(undeclared()))
 }
 
 impl OrderOutcome {
     fn of(answer: Result<answer::Answer, RequestDropped>) -> Self {
         match answer {
             Ok(answer::Answer::Done(_)) => Self::Done,
-            Ok(answer::Answer::Error(why)) => Self::Refused(words(&why)),
+            Ok(answer::Answer::Error(why)) => Self::Refused(one_line(&why)),
             Ok(_) => Self::Refused("its answer is for another request".to_owned()),
-            Err(RequestDropped::Away(_)) => Self::Away,
+            Err(RequestDropped::Disconnected(_)) => Self::Away,
             Err(RequestDropped::Busy) => Self::Refused(BUSY_MESSAGE.to_owned()),
         }
     }
@@ -161,10 +170,10 @@ impl OrderOutcome {
 
 impl VendorCall<'_> {
     fn deadline(&self) -> Duration {
-        self.desk.vendor.borrow().deadline
+        self.vendor_handle.vendor.borrow().deadline
     }
 
-    fn away(&self, why: impl Into<String>) -> AllocateError {
+    fn unreachable(&self, why: impl Into<String>) -> AllocateError {
         AllocateError::Away {
             by: self.source.clone(),
             why: why.into(),
@@ -174,29 +183,34 @@ impl VendorCall<'_> {
     fn refused(&self, why: impl AsRef<str>) -> AllocateError {
         AllocateError::Refused {
             by: self.source.clone(),
-            why: words(why.as_ref()),
+            why: one_line(why.as_ref()),
         }
     }
 
-    fn another(&self) -> AllocateError {
+    fn mismatched_answer(&self) -> AllocateError {
         self.refused("its answer is for another request")
     }
 
-    async fn ask(
+    async fn request(
         &self,
-        asked: question::Asked,
+        question: question::Asked,
         deadline: Duration,
     ) -> Result<answer::Answer, AllocateError> {
-        match timeout(deadline, put(&self.desk, asked, deadline)).await {
-            Err(_) => Err(self.late(deadline)),
+        match timeout(
+            deadline,
+            send_and_wait(&self.vendor_handle, question, deadline),
+        )
+        .await
+        {
+            Err(_) => Err(self.timed_out(deadline)),
             Ok(Ok(answer::Answer::Error(why))) => Err(self.refused(why)),
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(RequestDropped::Away(why))) => Err(self.away(why)),
-            Ok(Err(RequestDropped::Busy)) => Err(self.away(BUSY_MESSAGE)),
+            Ok(Err(RequestDropped::Disconnected(why))) => Err(self.unreachable(why)),
+            Ok(Err(RequestDropped::Busy)) => Err(self.unreachable(BUSY_MESSAGE)),
         }
     }
 
-    fn late(&self, after: Duration) -> AllocateError {
+    fn timed_out(&self, after: Duration) -> AllocateError {
         AllocateError::TooLate {
             by: self.source.clone(),
             after,
@@ -204,38 +218,41 @@ impl VendorCall<'_> {
     }
 
     /// Checks paths on the machine, on a blocking thread.
-    async fn look<T: Send + 'static>(
+    async fn check_on_machine<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, AllocateError> {
-        let looked = self.desk.looks.check_path(look).await;
-        looked.map_err(|why| self.refused(why.to_string()))
+        let checked = self.vendor_handle.path_checker.check_path(look).await;
+        checked.map_err(|why| self.refused(why.to_string()))
     }
 
     /// The merged device specs of these devices, if each device has one; an error when one may no
     /// longer be handed out.
-    async fn by_recipes(
+    async fn allocate_from_specs(
         &self,
         handle: &VendorsHandle,
         resource: &Resource,
         ids: &[String],
     ) -> Option<Result<AllocationResponse, AllocateError>> {
-        let grant = from_recipes(resource, ids)?;
-        let vouched = self.vouch(handle, resource, grant).await;
-        Some(vouched.map(AllocationResponse::Grant))
+        let grant = merged_specs(resource, ids)?;
+        let rechecked = self.recheck(handle, resource, grant).await;
+        Some(rechecked.map(AllocationResponse::Grant))
     }
 
     /// Checks the paths of a device spec again, against the machine's current state.
-    async fn vouch(
+    async fn recheck(
         &self,
         handle: &VendorsHandle,
         resource: &Resource,
         grant: ContainerAllocation,
     ) -> Result<ContainerAllocation, AllocateError> {
-        let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
+        let (root, vendor) = (
+            handle.root.clone(),
+            self.vendor_handle.vendor.borrow().clone(),
+        );
         let name = resource.name.clone();
         let look = move || PathPolicy::new(Some(&root), &vendor, name.domain()).granted(grant);
-        let seen = self.look(look).await?;
+        let seen = self.check_on_machine(look).await?;
         seen.map_err(|why| self.refused(format!("its recipe was rejected: {why}")))
     }
 
@@ -247,20 +264,23 @@ impl VendorCall<'_> {
         resource: &Resource,
         ids: &[String],
     ) -> Result<AllocationResponse, AllocateError> {
-        let asked = question::Asked::Allocate(api::Allocate {
+        let question = question::Asked::Allocate(api::Allocate {
             resource: resource.name.to_string(),
             devices: ids.to_vec(),
         });
-        let answer::Answer::Recipe(recipe) = self.ask(asked, self.deadline()).await? else {
-            return Err(self.another());
+        let answer::Answer::Recipe(recipe) = self.request(question, self.deadline()).await? else {
+            return Err(self.mismatched_answer());
         };
-        let (root, vendor) = (handle.root.clone(), self.desk.vendor.borrow().clone());
+        let (root, vendor) = (
+            handle.root.clone(),
+            self.vendor_handle.vendor.borrow().clone(),
+        );
         let name = resource.name.clone();
         let check = move || {
             let mut bounds = PathPolicy::new(Some(&root), &vendor, name.domain());
             device_spec::check(&mut bounds, recipe, TemplateVars::Plain, true)
         };
-        match self.look(check).await? {
+        match self.check_on_machine(check).await? {
             Ok(checked) => Ok(AllocationResponse::Grant(checked.into_grant())),
             Err((_, why)) => Err(self.refused(format!("its answer was rejected: {why}"))),
         }
@@ -268,7 +288,7 @@ impl VendorCall<'_> {
 }
 
 /// The container allocation made of the device specs, if every device has one.
-fn from_recipes(resource: &Resource, ids: &[String]) -> Option<ContainerAllocation> {
+fn merged_specs(resource: &Resource, ids: &[String]) -> Option<ContainerAllocation> {
     let has_recipe = |id: &String| {
         resource
             .find(id)
@@ -289,10 +309,10 @@ impl Allocator for VendorsHandle {
     ) -> AllocationFuture<'a, AllocationResponse> {
         Box::pin(async move {
             let ids = wanted.ids;
-            let asking = self.asking(&resource.source).await?;
-            match asking.grant(self, resource, ids).await {
+            let call = self.vendor_call(&resource.source).await?;
+            match call.grant(self, resource, ids).await {
                 Err(AllocateError::Away { by, why }) => {
-                    let answer = asking.by_recipes(self, resource, ids).await;
+                    let answer = call.allocate_from_specs(self, resource, ids).await;
                     answer.unwrap_or(Err(AllocateError::Away { by, why }))
                 }
                 answer => answer,
@@ -306,8 +326,8 @@ impl Allocator for VendorsHandle {
         grant: ContainerAllocation,
     ) -> AllocationFuture<'a, ContainerAllocation> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source).await?;
-            asking.vouch(self, resource, grant).await
+            let call = self.vendor_call(&resource.source).await?;
+            call.recheck(self, resource, grant).await
         })
     }
 
@@ -317,19 +337,19 @@ impl Allocator for VendorsHandle {
         wish: PreferredRequest<'a>,
     ) -> AllocationFuture<'a, Vec<String>> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source).await?;
-            let asked = question::Asked::Preferred(api::Preferred {
+            let call = self.vendor_call(&resource.source).await?;
+            let question = question::Asked::Preferred(api::Preferred {
                 resource: resource.name.to_string(),
                 available: wish.available.to_vec(),
                 must: wish.must.to_vec(),
                 size: u32::try_from(wish.size).unwrap_or(u32::MAX),
             });
-            match asking
-                .ask(asked, asking.deadline().min(PREFERRED_TIMEOUT))
+            match call
+                .request(question, call.deadline().min(PREFERRED_TIMEOUT))
                 .await?
             {
                 answer::Answer::Choice(choice) => Ok(choice.devices),
-                _ => Err(asking.another()),
+                _ => Err(call.mismatched_answer()),
             }
         })
     }
@@ -340,17 +360,17 @@ impl Allocator for VendorsHandle {
         wanted: AllocationRequest<'a>,
     ) -> AllocationFuture<'a, ()> {
         Box::pin(async move {
-            let asking = self.asking(&resource.source).await?;
-            let asked = question::Asked::PreStart(api::PreStart {
+            let call = self.vendor_call(&resource.source).await?;
+            let question = question::Asked::PreStart(api::PreStart {
                 resource: resource.name.to_string(),
                 devices: wanted.ids.to_vec(),
             });
-            match asking
-                .ask(asked, asking.deadline().min(PRE_START_TIMEOUT))
+            match call
+                .request(question, call.deadline().min(PRE_START_TIMEOUT))
                 .await?
             {
                 answer::Answer::Done(_) => Ok(()),
-                _ => Err(asking.another()),
+                _ => Err(call.mismatched_answer()),
             }
         })
     }

@@ -26,8 +26,8 @@ use machinist_base::rate_limit::RateLimiter;
 /// One stream. It reads the next message after the current one was handled.
 pub(super) struct VendorSession {
     pub(super) peer: VendorPeer,
-    pub(super) said: Streaming<LazyFromVendor>,
-    pub(super) to: ToVendor,
+    pub(super) messages: Streaming<LazyFromVendor>,
+    pub(super) to_vendor: ToVendor,
     pub(super) events: mpsc::Sender<VendorEvent>,
     pub(super) stop: CancellationToken,
 }
@@ -37,14 +37,14 @@ struct SessionEndGuard(Arc<SessionTracker>);
 
 impl Drop for SessionEndGuard {
     fn drop(&mut self) {
-        self.0.over.cancel();
+        self.0.ended.cancel();
     }
 }
 
 impl VendorSession {
     /// Runs the session to its end and sends the final status.
     pub(super) async fn run(mut self) {
-        let _over = SessionEndGuard(Arc::clone(&self.peer.stage));
+        let _over = SessionEndGuard(Arc::clone(&self.peer.session_state));
         let stop = self.stop.clone();
         let last = tokio::select! {
             // When a vendor is removed, its session ends before its socket: report the first
@@ -52,114 +52,120 @@ impl VendorSession {
             biased;
             // Safe to drop: the vendor sends messages that were not handled again after it
             // reconnects.
-            last = self.talk() => last,
+            last = self.run_stream() => last,
             () = stop.cancelled() => Status::unavailable("the agent is stopping"),
         };
         // A full queue means a vendor that does not read, so the status may be dropped.
-        let _ = self.to.try_send(Err(last));
+        let _ = self.to_vendor.try_send(Err(last));
     }
 
-    async fn talk(&mut self) -> Status {
-        let AcceptedSession { number, mut end } = match self.hello().await {
-            Ok(granted) => granted,
+    async fn run_stream(&mut self) -> Status {
+        let AcceptedSession { number, mut end } = match self.open().await {
+            Ok(accepted) => accepted,
             Err(refused) => return refused,
         };
-        self.peer.stage.open.cancel();
+        self.peer.session_state.accepted.cancel();
         let last = tokio::select! {
             // Safe to drop: the session is over, and further messages are not needed.
             Ok(last) = &mut end => return last,
-            last = self.listen(number) => last,
+            last = self.handle_messages(number) => last,
         };
         let why = last.message().to_owned();
         // If the vendor's task has ended, the event is not needed.
-        let _ = self.events.send(VendorEvent::Over(number, why)).await;
+        let _ = self
+            .events
+            .send(VendorEvent::SessionEnded(number, why))
+            .await;
         last
     }
 
     /// Reads the first message, which has to be Hello.
-    async fn first(&mut self) -> Result<Hello, Status> {
-        let first = timeout(HELLO_TIMEOUT, self.next()).await;
+    async fn read_hello(&mut self) -> Result<Hello, Status> {
+        let message = timeout(HELLO_TIMEOUT, self.next()).await;
         let late =
             |_| Status::deadline_exceeded(format!("no Hello within {} s", HELLO_TIMEOUT.as_secs()));
-        match first.map_err(late)??.said {
+        match message.map_err(late)??.said {
             Some(lazy_messages::LazyPayload::Hello(hello)) => Ok(hello),
             _ => Err(Status::invalid_argument("the first message is not Hello")),
         }
     }
 
-    async fn hello(&mut self) -> Result<AcceptedSession, Status> {
-        let hello = self.first().await.inspect_err(|why| {
+    async fn open(&mut self) -> Result<AcceptedSession, Status> {
+        let hello = self.read_hello().await.inspect_err(|why| {
             // A client that disconnects before its Hello made no mistake; and if the task's queue
             // is full, the event may be dropped.
             if !matches!(why.code(), Code::Ok | Code::Cancelled) {
-                let told = format!("session rejected: {}", why.message());
-                let _ = self.events.try_send(VendorEvent::Refused(told));
+                let reason = format!("session rejected: {}", why.message());
+                let _ = self.events.try_send(VendorEvent::Refused(reason));
             }
         })?;
         let (reply, answer) = oneshot::channel();
-        let opening = PendingHello {
+        let pending = PendingHello {
             hello,
             user: self.peer.user,
             process: self.peer.process,
-            to: self.to.clone(),
+            to: self.to_vendor.clone(),
             reply,
         };
-        let gone = || Status::unavailable("this vendor is no longer declared");
-        let asked = self.events.send(VendorEvent::Opened(opening)).await;
-        asked.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        let undeclared = || Status::unavailable("this vendor is no longer declared");
+        let sent = self.events.send(VendorEvent::HelloReceived(pending)).await;
+        sent.map_err(|_| undeclared())?;
+        answer.await.map_err(|_| undeclared())?
     }
 
     /// Reads ahead while a message is being handled, as long as the messages are small: HTTP/2 ends
     /// a connection with many small unread frames, without an error message.
-    async fn listen(&mut self, number: u64) -> Status {
-        let (to, heard) = mpsc::channel(READ_AHEAD_MESSAGES);
-        let hearing = MessagePump {
+    async fn handle_messages(&mut self, number: u64) -> Status {
+        let (pump, received) = mpsc::channel(READ_AHEAD_MESSAGES);
+        let forwarding = MessagePump {
             number,
             events: self.events.clone(),
-            heard,
+            received,
         };
-        let (reading, hearing) = (self.read(to), hearing.run());
-        let mut hearing = pin!(hearing);
+        let (reading, forwarding) = (self.read_messages(pump), forwarding.run());
+        let mut forwarding = pin!(forwarding);
         let read = tokio::select! {
             // Safe to drop: the session is over.
-            Some(last) = &mut hearing => return last,
+            Some(last) = &mut forwarding => return last,
             read = reading => read,
         };
         match read {
             // Messages that arrived before the break are still handled.
-            Ok(broken) => hearing.await.unwrap_or(broken),
+            Ok(stream_error) => forwarding.await.unwrap_or(stream_error),
             Err(flood) => flood,
         }
     }
 
     /// Forwards messages until the stream ends; an error when too many arrive.
-    async fn read(&mut self, to: mpsc::Sender<ReceivedMessage>) -> Result<Status, Status> {
+    async fn read_messages(
+        &mut self,
+        pump: mpsc::Sender<ReceivedMessage>,
+    ) -> Result<Status, Status> {
         loop {
-            let said = match self.speaks().await {
+            let said = match self.next_or_timeout().await {
                 Ok(said) => said,
-                Err(broken) => return Ok(broken),
+                Err(stream_error) => return Ok(stream_error),
             };
-            let (done, dealt_with) = oneshot::channel();
-            let (small, heard) = (is_small(&said), ReceivedMessage { said, _done: done });
-            to.try_send(heard).map_err(|_| flood())?;
+            let (done, handled) = oneshot::channel();
+            let (small, received) = (is_small(&said), ReceivedMessage { said, _done: done });
+            pump.try_send(received).map_err(|_| flood())?;
             if !small {
                 // Nothing is read meanwhile. The sender is dropped when the message is handled,
                 // which shows as an error.
-                let _ = dealt_with.await;
+                let _ = handled.await;
             }
         }
     }
 
     /// The next message, or an error after too long a silence.
-    async fn speaks(&mut self) -> Result<LazyFromVendor, Status> {
-        if let Ok(heard) = timeout(SESSION_IDLE_TIMEOUT, self.next()).await {
-            return heard;
+    async fn next_or_timeout(&mut self) -> Result<LazyFromVendor, Status> {
+        if let Ok(received) = timeout(SESSION_IDLE_TIMEOUT, self.next()).await {
+            return received;
         }
         // If this process was suspended meanwhile, messages may have arrived that were not read
         // yet.
-        let heard = timeout(LATE_MESSAGE_GRACE, self.next()).await;
-        heard.unwrap_or_else(|_| {
+        let received = timeout(LATE_MESSAGE_GRACE, self.next()).await;
+        received.unwrap_or_else(|_| {
             let silence = SESSION_IDLE_TIMEOUT.as_secs();
             Err(Status::deadline_exceeded(format!(
                 "no message received for {silence} s"
@@ -169,7 +175,7 @@ impl VendorSession {
 
     /// The next message. The end of the stream is an error, too.
     async fn next(&mut self) -> Result<LazyFromVendor, Status> {
-        match self.said.message().await {
+        match self.messages.message().await {
             Ok(Some(said)) => Ok(said),
             Ok(None) => Err(Status::ok("it closed its session")),
             Err(status) if status.code() == Code::OutOfRange => Err(Status::resource_exhausted(
@@ -188,7 +194,7 @@ impl VendorSession {
 struct MessagePump {
     number: u64,
     events: mpsc::Sender<VendorEvent>,
-    heard: mpsc::Receiver<ReceivedMessage>,
+    received: mpsc::Receiver<ReceivedMessage>,
 }
 
 /// One message; dropped when it is handled.
@@ -202,23 +208,28 @@ impl MessagePump {
     async fn run(mut self) -> Option<Status> {
         let mut rate = RateLimiter::new(MESSAGES_PER_SECOND);
         // Since when every message has had to wait.
-        let mut crowded = None;
-        while let Some(heard) = self.heard.recv().await {
+        let mut congested_since = None;
+        while let Some(received) = self.received.recv().await {
             if rate.take() {
-                crowded = None;
-            } else if crowded.get_or_insert_with(Instant::now).elapsed() < CONGESTION_TIMEOUT {
+                congested_since = None;
+            } else if congested_since.get_or_insert_with(Instant::now).elapsed()
+                < CONGESTION_TIMEOUT
+            {
                 rate.wait().await;
             } else {
                 return Some(flood());
             }
-            if let Err(last) = self.hear(heard).await {
+            if let Err(last) = self.forward(received).await {
                 return Some(last);
             }
         }
         None
     }
 
-    async fn hear(&self, ReceivedMessage { said, _done }: ReceivedMessage) -> Result<(), Status> {
+    async fn forward(
+        &self,
+        ReceivedMessage { said, _done }: ReceivedMessage,
+    ) -> Result<(), Status> {
         let said = match said.said {
             Some(lazy_messages::LazyPayload::Snapshot(snapshot)) => {
                 let bytes = snapshot.encoded_len();
@@ -235,14 +246,14 @@ impl MessagePump {
                 return Err(Status::invalid_argument("unknown message type"));
             }
         };
-        let gone = || Status::unavailable("this vendor is no longer declared");
-        let (done, dealt_with) = oneshot::channel();
-        let told = self
+        let undeclared = || Status::unavailable("this vendor is no longer declared");
+        let (done, handled) = oneshot::channel();
+        let sent = self
             .events
-            .send(VendorEvent::Said(self.number, said, done))
+            .send(VendorEvent::MessageReceived(self.number, said, done))
             .await;
-        told.map_err(|_| gone())?;
-        dealt_with.await.map_err(|_| gone())
+        sent.map_err(|_| undeclared())?;
+        handled.await.map_err(|_| undeclared())
     }
 }
 

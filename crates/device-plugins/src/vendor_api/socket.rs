@@ -278,10 +278,10 @@ impl vendor_server::Vendor for VendorApiService {
             // If the task's queue is full, this refusal need not be reported.
             let told = format!("connection rejected: {message}");
             let _ = self.events.try_send(VendorEvent::Refused(told));
-            peer.stage.over.cancel();
+            peer.session_state.ended.cancel();
             return Err(Status::permission_denied(message));
         }
-        if !peer.stage.claim() {
+        if !peer.session_state.claim() {
             return Err(Status::resource_exhausted(
                 "only one session is allowed per connection",
             ));
@@ -289,8 +289,8 @@ impl vendor_server::Vendor for VendorApiService {
         let (to, from) = mpsc::channel(SEND_QUEUE_MESSAGES);
         let session = VendorSession {
             peer,
-            said: request.into_inner(),
-            to,
+            messages: request.into_inner(),
+            to_vendor: to,
             events: self.events.clone(),
             stop: self.stop.clone(),
         };

@@ -12,7 +12,9 @@ use super::{
     socket::VendorSocket,
     status::LiveVendorStatus,
     task_messages::{VendorEvent, VendorRequest},
-    vendor_task::{VendorTaskDeps, run_vendor_task},
+    vendor_task::{
+        SnapshotReader, StatusPublisher, VendorTaskDeps, VendorTaskInputs, run_vendor_task,
+    },
 };
 use machinist_base::{
     backoff::{Backoff, jitter},
@@ -40,8 +42,8 @@ const SOCKET_POLL_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(super) struct VendorHandle {
     pub(super) vendor: watch::Receiver<Arc<Vendor>>,
-    pub(super) looks: PathChecker,
-    pub(super) asks: mpsc::Sender<VendorRequest>,
+    pub(super) path_checker: PathChecker,
+    pub(super) requests: mpsc::Sender<VendorRequest>,
     pub(super) status: watch::Receiver<LiveVendorStatus>,
     pub(super) problem: watch::Receiver<Option<String>>,
 }
@@ -51,31 +53,31 @@ pub(super) type VendorHandles = BTreeMap<String, VendorHandle>;
 /// One running vendor.
 struct SupervisedVendor {
     spec: watch::Sender<Arc<Vendor>>,
-    desk: VendorHandle,
+    handle: VendorHandle,
     events: mpsc::Sender<VendorEvent>,
     problem: watch::Sender<Option<String>>,
-    gone: CancellationToken,
+    removed: CancellationToken,
     /// Resolves when its task has ended.
-    done: oneshot::Receiver<()>,
+    ended: oneshot::Receiver<()>,
     socket: Option<VendorSocket>,
     /// When its socket is retried, and how often it failed.
-    again: Option<(Instant, u32)>,
+    socket_retry: Option<(Instant, u32)>,
 }
 
 pub(super) struct VendorSupervisor {
     pub(super) root: Root,
     pub(super) registry: Registry,
     pub(super) tasks: Tasks,
-    pub(super) desks: watch::Sender<Arc<VendorHandles>>,
+    pub(super) handles: watch::Sender<Arc<VendorHandles>>,
     /// Why hardware has to be released; `None` when it need not be.
     pub(super) quiesced: watch::Receiver<Option<String>>,
     /// Bumped on every change of any vendor's status.
-    pub(super) news: Arc<watch::Sender<u64>>,
-    kept: BTreeMap<String, SupervisedVendor>,
+    pub(super) status_changes: Arc<watch::Sender<u64>>,
+    vendors: BTreeMap<String, SupervisedVendor>,
     /// Signalled when one of the sockets broke.
-    broken: Arc<Notify>,
+    socket_broken: Arc<Notify>,
     /// Reports changes of the sockets' names; `None` where the kernel does not support it.
-    watch: Option<DirWatch>,
+    socket_watch: Option<DirWatch>,
 }
 
 impl VendorSupervisor {
@@ -83,8 +85,8 @@ impl VendorSupervisor {
         root: Root,
         registry: Registry,
         tasks: Tasks,
-        desks: watch::Sender<Arc<VendorHandles>>,
-        (quiesced, news): (watch::Receiver<Option<String>>, Arc<watch::Sender<u64>>),
+        handles: watch::Sender<Arc<VendorHandles>>,
+        (quiesced, status_changes): (watch::Receiver<Option<String>>, Arc<watch::Sender<u64>>),
     ) -> Self {
         let watch = DirWatch::new(&root).inspect_err(|error| {
             tracing::warn!(
@@ -93,48 +95,52 @@ impl VendorSupervisor {
             );
         });
         Self {
-            watch: watch.ok(),
-            broken: Arc::default(),
+            socket_watch: watch.ok(),
+            socket_broken: Arc::default(),
             root,
             registry,
             tasks,
-            desks,
+            handles,
             quiesced,
-            news,
-            kept: BTreeMap::new(),
+            status_changes,
+            vendors: BTreeMap::new(),
         }
     }
 
     /// Follows the files until their channel closes, which means the agent stops.
     pub(super) async fn run(mut self, mut vendors: watch::Receiver<Arc<Vendors>>) {
         loop {
-            let known = vendors.borrow_and_update().clone();
-            self.forget_strangers(&known).await;
-            self.follow(&known).await;
-            let again = self
-                .kept
+            let declared = vendors.borrow_and_update().clone();
+            self.withdraw_undeclared(&declared).await;
+            self.apply_files(&declared).await;
+            let socket_retry = self
+                .vendors
                 .values()
-                .filter_map(|kept| Some(kept.again?.0))
+                .filter_map(|entry| Some(entry.socket_retry?.0))
                 .min();
             tokio::select! {
                 // Safe to drop: a change stays marked as unseen.
                 changed = vendors.changed() => if changed.is_err() { return },
                 // Safe to drop: the deadlines are stored.
-                () = sleep_until_opt(again) => {}
+                () = sleep_until_opt(socket_retry) => {}
                 // Safe to drop: events stay in the kernel's queue, and a broken socket stays broken.
-                () = changed(&mut self.watch) => self.make_again(),
-                () = self.broken.notified() => self.make_again(),
+                () = changed(&mut self.socket_watch) => self.schedule_missing_sockets(),
+                () = self.socket_broken.notified() => self.schedule_missing_sockets(),
             }
         }
     }
 
     /// Schedules sockets that were removed or broke for re-creation; after a delay, in case it repeats.
-    fn make_again(&mut self) {
-        for (name, kept) in &mut self.kept {
-            if kept.socket.as_ref().is_some_and(|socket| !socket.is_open()) {
+    fn schedule_missing_sockets(&mut self) {
+        for (name, entry) in &mut self.vendors {
+            if entry
+                .socket
+                .as_ref()
+                .is_some_and(|socket| !socket.is_open())
+            {
                 tracing::warn!(vendor = %name, "the socket of vendor {name} was removed; creating it again");
-                kept.socket = None;
-                kept.again = Some((Instant::now() + SOCKET_BACKOFF.wait(0, jitter()), 0));
+                entry.socket = None;
+                entry.socket_retry = Some((Instant::now() + SOCKET_BACKOFF.wait(0, jitter()), 0));
             }
         }
     }
@@ -142,17 +148,22 @@ impl VendorSupervisor {
     /// Watches the directories of all sockets, and detects at once a socket that changed or was removed before its
     /// watch began.
     fn watch_sockets(&mut self) {
-        let Some(watch) = &mut self.watch else { return };
-        let sockets = self.kept.values().filter_map(|kept| kept.socket.as_ref());
+        let Some(watch) = &mut self.socket_watch else {
+            return;
+        };
+        let sockets = self
+            .vendors
+            .values()
+            .filter_map(|entry| entry.socket.as_ref());
         let dirs = sockets.filter_map(|socket| Some((socket.directory()?, WatchDepth::Names)));
         watch.set(&dirs.collect());
-        self.make_again();
+        self.schedule_missing_sockets();
     }
 
     /// Withdraws what an earlier agent left of vendors that no file declares any more.
-    async fn forget_strangers(&self, known: &Vendors) {
+    async fn withdraw_undeclared(&self, declared: &Vendors) {
         // It is unknown which vendor a file declares that was never valid.
-        if known.blind {
+        if declared.blind {
             return;
         }
         let inventory = self.registry.inventory().borrow().clone();
@@ -160,11 +171,11 @@ impl VendorSupervisor {
             let ResourceSource::Vendor(name) = &resource.source else {
                 continue;
             };
-            let declared = known
+            let is_declared = declared
                 .by_name
                 .get(name)
                 .is_some_and(|vendor| is_ours(vendor));
-            if !declared
+            if !is_declared
                 && let Err(error) = self.registry.withdraw(resource.source.clone(), None).await
             {
                 tracing::warn!("failed to withdraw the resources of vendor {name}: {error}");
@@ -172,135 +183,143 @@ impl VendorSupervisor {
         }
     }
 
-    async fn follow(&mut self, vendors: &Vendors) {
+    async fn apply_files(&mut self, vendors: &Vendors) {
         let declared = |name: &String| vendors.by_name.get(name).filter(|vendor| is_ours(vendor));
-        let gone: Vec<String> = self
-            .kept
+        let undeclared: Vec<String> = self
+            .vendors
             .keys()
             .filter(|name| declared(name).is_none())
             .cloned()
             .collect();
-        for name in gone {
+        for name in undeclared {
             self.remove(&name).await;
         }
         for (name, vendor) in vendors.by_name.iter().filter(|(_, vendor)| is_ours(vendor)) {
-            match self.kept.get_mut(name) {
+            match self.vendors.get_mut(name) {
                 None => self.add(name, vendor),
-                Some(kept) => {
-                    if kept.spec.borrow().group != vendor.group {
-                        kept.socket = None;
+                Some(entry) => {
+                    if entry.spec.borrow().group != vendor.group {
+                        entry.socket = None;
                     }
-                    kept.spec.send_if_modified(|known| {
-                        let news = known != vendor;
-                        if news {
-                            *known = Arc::clone(vendor);
+                    entry.spec.send_if_modified(|spec| {
+                        let is_changed = spec != vendor;
+                        if is_changed {
+                            *spec = Arc::clone(vendor);
                         }
-                        news
+                        is_changed
                     });
                 }
             }
         }
-        self.serve();
+        self.create_sockets();
         self.watch_sockets();
-        let desks = self
-            .kept
+        let handles = self
+            .vendors
             .iter()
-            .map(|(name, kept)| (name.clone(), kept.desk.clone()));
-        let desks: VendorHandles = desks.collect();
-        self.desks.send_if_modified(|known| {
-            let news = !known.keys().eq(desks.keys());
-            *known = Arc::new(desks);
-            news
+            .map(|(name, entry)| (name.clone(), entry.handle.clone()));
+        let handles: VendorHandles = handles.collect();
+        self.handles.send_if_modified(|published| {
+            let is_changed = !published.keys().eq(handles.keys());
+            *published = Arc::new(handles);
+            is_changed
         });
     }
 
     /// Removes a vendor: first its session, then its offers, then its socket.
     async fn remove(&mut self, name: &str) {
-        if let Some(kept) = self.kept.remove(name) {
-            kept.gone.cancel();
+        if let Some(entry) = self.vendors.remove(name) {
+            entry.removed.cancel();
             // A task that ended by itself is done as well.
-            let _ = kept.done.await;
+            let _ = entry.ended.await;
             tracing::info!(vendor = %name, "vendor {name} is no longer declared; withdrawing its resources");
         }
     }
 
     fn add(&mut self, name: &str, vendor: &Arc<Vendor>) {
         let (spec, vendor) = watch::channel(Arc::clone(vendor));
-        let (asks, asked) = mpsc::channel(REQUEST_QUEUE_LEN);
-        let (events, heard) = mpsc::channel(EVENT_QUEUE_LEN);
+        let (requests_sender, requests) = mpsc::channel(REQUEST_QUEUE_LEN);
+        let (events, event_receiver) = mpsc::channel(EVENT_QUEUE_LEN);
         let (publish, status) = watch::channel(LiveVendorStatus::default());
-        let (problem, told) = watch::channel(None);
-        let (finished, done) = oneshot::channel();
-        let gone = CancellationToken::new();
-        let looks = PathChecker::default();
-        let surroundings = VendorTaskDeps {
-            root: self.root.clone(),
-            looks: looks.clone(),
+        let (problem, problem_watch) = watch::channel(None);
+        let (finished, ended) = oneshot::channel();
+        let removed = CancellationToken::new();
+        let path_checker = PathChecker::default();
+        let deps = VendorTaskDeps {
+            snapshots: SnapshotReader {
+                root: self.root.clone(),
+                path_checker: path_checker.clone(),
+            },
             registry: self.registry.clone(),
+            status: StatusPublisher {
+                status: publish,
+                change_count: Arc::clone(&self.status_changes),
+            },
+        };
+        let inputs = VendorTaskInputs {
             vendor: vendor.clone(),
-            asks: asked,
             quiesced: self.quiesced.clone(),
-            events: heard,
-            status: publish,
-            news: Arc::clone(&self.news),
-            gone: gone.clone(),
+            inventory: self.registry.inventory(),
+            requests,
+            events: event_receiver,
+            removed: removed.clone(),
             stop: self.tasks.token(),
         };
         self.tasks.spawn("vendor", async move {
-            run_vendor_task(surroundings).await;
+            run_vendor_task(deps, inputs).await;
             // The receiver is gone when the agent stops.
             let _ = finished.send(());
         });
-        let desk = VendorHandle {
+        let handle = VendorHandle {
             vendor,
-            looks,
-            asks,
+            path_checker,
+            requests: requests_sender,
             status,
-            problem: told,
+            problem: problem_watch,
         };
-        self.kept.insert(
+        self.vendors.insert(
             name.to_owned(),
             SupervisedVendor {
                 spec,
-                desk,
+                handle,
                 events,
                 problem,
-                gone,
-                done,
+                removed,
+                ended,
                 socket: None,
-                again: None,
+                socket_retry: None,
             },
         );
     }
 
     /// Creates the sockets that are missing.
-    fn serve(&mut self) {
+    fn create_sockets(&mut self) {
         let now = Instant::now();
-        for (name, kept) in &mut self.kept {
-            let wait = kept.again.is_some_and(|(at, _)| at > now);
-            if kept.socket.is_some() || wait {
+        for (name, entry) in &mut self.vendors {
+            let wait = entry.socket_retry.is_some_and(|(at, _)| at > now);
+            if entry.socket.is_some() || wait {
                 continue;
             }
             match VendorSocket::serve(
                 &self.root,
-                &kept.desk.vendor,
-                &kept.events,
+                &entry.handle.vendor,
+                &entry.events,
                 &self.tasks,
-                &self.broken,
+                &self.socket_broken,
             ) {
                 Ok(socket) => {
-                    kept.socket = Some(socket);
-                    kept.again = None;
-                    kept.problem.send_replace(None);
+                    entry.socket = Some(socket);
+                    entry.socket_retry = None;
+                    entry.problem.send_replace(None);
                 }
                 Err(error) => {
-                    let failures = kept.again.map_or(0, |(_, failures)| failures + 1);
+                    let failures = entry.socket_retry.map_or(0, |(_, failures)| failures + 1);
                     let why = chain(&error);
-                    if kept.problem.borrow().as_ref() != Some(&why) {
+                    if entry.problem.borrow().as_ref() != Some(&why) {
                         tracing::warn!(vendor = %name, "failed to serve the socket of vendor {name}: {why}");
                     }
-                    kept.problem.send_replace(Some(why));
-                    kept.again = Some((now + SOCKET_BACKOFF.wait(failures, jitter()), failures));
+                    entry.problem.send_replace(Some(why));
+                    entry.socket_retry =
+                        Some((now + SOCKET_BACKOFF.wait(failures, jitter()), failures));
                 }
             }
         }

@@ -15,12 +15,12 @@ pub(super) type ToVendor = mpsc::Sender<Result<FromAgent, Status>>;
 #[derive(Debug)]
 pub(super) enum VendorEvent {
     /// A Hello arrived.
-    Opened(PendingHello),
+    HelloReceived(PendingHello),
     /// The session of this number received a message; the sender is completed when it is handled,
     /// and the session then reads the next one.
-    Said(u64, SessionMessage, oneshot::Sender<()>),
+    MessageReceived(u64, SessionMessage, oneshot::Sender<()>),
     /// The session of this number has ended, and why.
-    Over(u64, String),
+    SessionEnded(u64, String),
     /// A connection or session was refused, and why.
     Refused(String),
 }
@@ -57,7 +57,7 @@ pub(super) enum SessionMessage {
 /// A question for the vendor. Dropping the receiver of the reply cancels it.
 #[derive(Debug)]
 pub(super) struct VendorRequest {
-    pub(super) asked: question::Asked,
+    pub(super) question: question::Asked,
     pub(super) deadline_ms: u32,
     pub(super) reply: oneshot::Sender<Result<answer::Answer, RequestDropped>>,
 }
@@ -66,7 +66,7 @@ pub(super) struct VendorRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestDropped {
     /// The vendor is not connected, with the reason.
-    Away(String),
+    Disconnected(String),
     /// The vendor has too many open questions.
     Busy,
 }
@@ -76,7 +76,7 @@ impl VendorRequest {
     /// one container.
     pub(super) const fn is_order(&self) -> bool {
         use question::Asked as A;
-        matches!(self.asked, A::Quiesce(_) | A::Resume(_))
+        matches!(self.question, A::Quiesce(_) | A::Resume(_))
     }
 }
 

@@ -38,7 +38,7 @@ pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
             })
             .ok(),
         root,
-        book: VendorRegistry::default(),
+        registry: VendorRegistry::default(),
         saved: BTreeMap::new(),
     };
     reader.restore();
@@ -57,7 +57,7 @@ pub fn follow(root: Root, tasks: &Tasks) -> watch::Receiver<Arc<Vendors>> {
 struct VendorFileReader {
     root: Root,
     watch: Option<DirWatch>,
-    book: VendorRegistry,
+    registry: VendorRegistry,
     /// The content of [`STATE_PATH`], which the next agent restores.
     saved: ValidFiles,
 }
@@ -79,9 +79,9 @@ impl VendorFileReader {
             Err(error) => Err(chain(&error)),
         };
         match read {
-            Ok(good) => {
-                self.saved = good.clone();
-                self.book.restore(good);
+            Ok(valid) => {
+                self.saved = valid.clone();
+                self.registry.restore(valid);
             }
             Err(why) => tracing::warn!("failed to read the saved vendor files: {why}"),
         }
@@ -90,14 +90,14 @@ impl VendorFileReader {
     /// Saves the valid contents for the next agent; unchanged ones are not written twice. Returns
     /// whether they are saved.
     async fn save(&mut self) -> bool {
-        let good = self.book.good();
-        if good == self.saved {
+        let valid = self.registry.valid_files();
+        if valid == self.saved {
             return true;
         }
-        let (root, texts) = (self.root.clone(), good.clone());
+        let (root, texts) = (self.root.clone(), valid.clone());
         match tokio::task::spawn_blocking(move || write(&root, &texts)).await {
             Ok(Ok(())) => {
-                self.saved = good;
+                self.saved = valid;
                 return true;
             }
             Ok(Err(error)) => {
@@ -110,12 +110,12 @@ impl VendorFileReader {
 
     /// Runs at the start and for a handful of small files only, hence on this thread.
     fn read(&mut self) -> Vendors {
-        self.arm();
+        self.set_watches();
         let files = files(&self.root);
-        self.note(files)
+        self.parse(files)
     }
 
-    fn arm(&mut self) {
+    fn set_watches(&mut self) {
         let root = &self.root;
         if let Some(watch) = &mut self.watch {
             let wanted: BTreeMap<_, _> = dirs().iter().map(|dir| watch_for(root, dir)).collect();
@@ -123,8 +123,8 @@ impl VendorFileReader {
         }
     }
 
-    fn note(&mut self, files: VendorFiles) -> Vendors {
-        let vendors = self.book.read(files);
+    fn parse(&mut self, files: VendorFiles) -> Vendors {
+        let vendors = self.registry.read(files);
         for problem in &vendors.problems {
             tracing::warn!("{problem}");
         }
@@ -142,7 +142,7 @@ impl VendorFileReader {
             }
             sleep(DEBOUNCE).await;
             // Watch directories that were created meanwhile, before they are read.
-            self.arm();
+            self.set_watches();
             let root = self.root.clone();
             let files = match tokio::task::spawn_blocking(move || files(&root)).await {
                 Ok(files) => files,
@@ -151,13 +151,13 @@ impl VendorFileReader {
                     continue;
                 }
             };
-            let vendors = self.note(files);
+            let vendors = self.parse(files);
             publish.send_if_modified(|known| {
-                let news = **known != vendors;
-                if news {
+                let is_changed = **known != vendors;
+                if is_changed {
                     *known = Arc::new(vendors);
                 }
-                news
+                is_changed
             });
         }
     }
@@ -172,8 +172,8 @@ impl VendorFileReader {
     }
 }
 
-fn write(root: &Root, good: &ValidFiles) -> Result<(), RootError> {
-    let (Ok(path), Ok(bytes)) = (AbsPath::new(STATE_PATH), serde_json::to_vec(good)) else {
+fn write(root: &Root, valid: &ValidFiles) -> Result<(), RootError> {
+    let (Ok(path), Ok(bytes)) = (AbsPath::new(STATE_PATH), serde_json::to_vec(valid)) else {
         return Ok(());
     };
     if let Some(dir) = path.parent() {

@@ -23,15 +23,15 @@ pub struct PreferredRequest<'a> {
 ///
 /// The answer has exactly `size` ids if the request can be met. Otherwise it is all of `must` if
 /// these are more than `size`, or all available ids if these are fewer.
-pub fn preferred(resource: &Resource, wish: PreferredRequest<'_>) -> Vec<String> {
+pub fn preferred(resource: &Resource, request: PreferredRequest<'_>) -> Vec<String> {
     let mut seen = BTreeSet::new();
-    let mut chosen: Vec<String> = wish.must.to_vec();
+    let mut chosen: Vec<String> = request.must.to_vec();
     chosen.retain(|id| seen.insert(id.clone()));
-    let missing = wish.size.saturating_sub(chosen.len());
+    let missing = request.size.saturating_sub(chosen.len());
     if missing == 0 {
         return chosen;
     }
-    let mut free: Vec<&String> = wish.available.iter().collect();
+    let mut free: Vec<&String> = request.available.iter().collect();
     free.retain(|id| seen.insert((*id).clone()));
     let order = numa_order(resource, &chosen, &free, missing);
     let mut ranked = rank(resource, &chosen, &free, &order);
@@ -47,12 +47,12 @@ pub fn preferred(resource: &Resource, wish: PreferredRequest<'_>) -> Vec<String>
 
 /// Whether an answer of a resource's source is valid: exactly `size` ids, no duplicates, all of
 /// `must`, and the rest from `available`. The kubelet silently ignores invalid answers.
-pub fn is_valid_preference(wish: PreferredRequest<'_>, chosen: &[String]) -> bool {
+pub fn is_valid_preference(request: PreferredRequest<'_>, chosen: &[String]) -> bool {
     let unique: BTreeSet<&String> = chosen.iter().collect();
-    let is_free = |id: &&String| wish.available.contains(*id) || wish.must.contains(*id);
-    chosen.len() == wish.size
+    let is_free = |id: &&String| request.available.contains(*id) || request.must.contains(*id);
+    chosen.len() == request.size
         && unique.len() == chosen.len()
-        && wish.must.iter().all(|id| unique.contains(id))
+        && request.must.iter().all(|id| unique.contains(id))
         && chosen.iter().all(|id| is_free(&id))
 }
 

@@ -15,7 +15,7 @@ fn ids(given: &[&str]) -> Vec<String> {
     given.iter().map(|id| (*id).to_owned()).collect()
 }
 
-fn wish<'a>(available: &'a [String], must: &'a [String], size: usize) -> PreferredRequest<'a> {
+fn request<'a>(available: &'a [String], must: &'a [String], size: usize) -> PreferredRequest<'a> {
     PreferredRequest {
         available,
         must,
@@ -27,17 +27,17 @@ fn wish<'a>(available: &'a [String], must: &'a [String], size: usize) -> Preferr
 fn spread_takes_different_devices_and_packed_fills_one() {
     let mut both = resource(2, &[("a", &[]), ("b", &[])]);
     let free = ids(&["a::0", "a::1", "b::0", "b::1"]);
-    assert_eq!(preferred(&both, wish(&free, &[], 2)), ["a::0", "b::0"]);
+    assert_eq!(preferred(&both, request(&free, &[], 2)), ["a::0", "b::0"]);
     both.share.policy = SharePolicy::Packed;
-    assert_eq!(preferred(&both, wish(&free, &[], 2)), ["a::0", "a::1"]);
+    assert_eq!(preferred(&both, request(&free, &[], 2)), ["a::0", "a::1"]);
     let rest = ids(&["a::0", "a::1", "b::1"]);
-    assert_eq!(preferred(&both, wish(&rest, &[], 1)), ["b::1"]);
+    assert_eq!(preferred(&both, request(&rest, &[], 1)), ["b::1"]);
     let must = ids(&["b::0"]);
-    assert_eq!(preferred(&both, wish(&free, &must, 2)), ["b::0", "b::1"]);
+    assert_eq!(preferred(&both, request(&free, &must, 2)), ["b::0", "b::1"]);
 }
 
 #[test]
-fn one_numa_node_serves_alone_when_it_can_and_the_smallest_such_is_taken() {
+fn the_smallest_sufficient_numa_node_is_preferred() {
     let many = resource(
         1,
         &[
@@ -50,21 +50,24 @@ fn one_numa_node_serves_alone_when_it_can_and_the_smallest_such_is_taken() {
         ],
     );
     let free = ids(&["a", "b", "c", "d", "e", "f"]);
-    assert_eq!(preferred(&many, wish(&free, &[], 2)), ["b", "c"]);
-    assert_eq!(preferred(&many, wish(&free, &[], 3)), ["d", "e", "f"]);
-    assert_eq!(preferred(&many, wish(&free, &ids(&["d"]), 2)), ["d", "e"]);
+    assert_eq!(preferred(&many, request(&free, &[], 2)), ["b", "c"]);
+    assert_eq!(preferred(&many, request(&free, &[], 3)), ["d", "e", "f"]);
+    assert_eq!(
+        preferred(&many, request(&free, &ids(&["d"]), 2)),
+        ["d", "e"]
+    );
 }
 
 #[test]
 fn a_wrong_request_gets_the_nearest_sensible_answer() {
     let two = resource(1, &[("a", &[]), ("b", &[])]);
     let free = ids(&["a", "ghost", "a"]);
-    assert_eq!(preferred(&two, wish(&free, &[], 5)), ["a", "ghost"]);
+    assert_eq!(preferred(&two, request(&free, &[], 5)), ["a", "ghost"]);
     assert_eq!(
-        preferred(&two, wish(&free, &ids(&["b", "a"]), 1)),
+        preferred(&two, request(&free, &ids(&["b", "a"]), 1)),
         ["b", "a"]
     );
-    assert!(preferred(&two, wish(&free, &[], 0)).is_empty());
+    assert!(preferred(&two, request(&free, &[], 0)).is_empty());
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn devices_of(ids: &[String]) -> BTreeSet<String> {
 proptest! {
     #[test]
     fn a_possible_request_is_met_exactly((made, free, must, size) in possible()) {
-        let got = preferred(&made, wish(&free, &must, size));
+        let got = preferred(&made, request(&free, &must, size));
         let unique: BTreeSet<_> = got.iter().collect();
         prop_assert_eq!(got.len(), size);
         prop_assert_eq!(unique.len(), size);
@@ -184,14 +187,14 @@ proptest! {
         prop_assert!(must.iter().all(|id| got.contains(id)));
         let mut turned = free.clone();
         turned.reverse();
-        let again: BTreeSet<_> = preferred(&made, wish(&turned, &must, size)).into_iter().collect();
+        let again: BTreeSet<_> = preferred(&made, request(&turned, &must, size)).into_iter().collect();
         prop_assert_eq!(devices_of(&again.into_iter().collect::<Vec<_>>()), devices_of(&got));
     }
 
     #[test]
     fn spread_touches_as_many_devices_as_it_can((mut made, free, must, size) in possible()) {
         made.share.policy = SharePolicy::Spread;
-        let got = preferred(&made, wish(&free, &must, size));
+        let got = preferred(&made, request(&free, &must, size));
         let new = devices_of(&free).difference(&devices_of(&must)).count();
         let most = devices_of(&must).len() + new.min(size - must.len());
         prop_assert_eq!(devices_of(&got).len(), most);
@@ -202,7 +205,7 @@ proptest! {
         made.share.policy = SharePolicy::Packed;
         let on = |id: &String, node: u32| made.find(id).unwrap().1.numa.contains(&node);
         let fits = (0..3).any(|node| free.iter().filter(|id| on(id, node)).count() >= size);
-        let got = preferred(&made, wish(&free, &[], size));
+        let got = preferred(&made, request(&free, &[], size));
         let aligned = (0..3).any(|node| got.iter().all(|id| on(id, node)));
         prop_assert!(aligned || !fits, "{:?}", got);
     }
@@ -214,7 +217,7 @@ proptest! {
         size in any::<usize>(),
     ) {
         let made = resource(2, &[("a", &[0]), ("b", &[])]);
-        let got = preferred(&made, wish(&available, &must, size));
+        let got = preferred(&made, request(&available, &must, size));
         prop_assert!(must.iter().all(|id| got.contains(id)));
         let _ = allocate(&Inventory::default(), &made, &available);
     }

@@ -84,13 +84,13 @@ fn checked(file: &str, written: CdiSpecDoc) -> Result<CdiSpec, String> {
     let needs = needed(&written);
     let place = |version: &str| SPEC_VERSIONS.iter().position(|known| *known == version);
     let version = written.cdi_version.as_str();
-    let Some(said) = place(version.strip_prefix('v').unwrap_or(version)) else {
+    let Some(declared) = place(version.strip_prefix('v').unwrap_or(version)) else {
         let (given, known) = (&written.cdi_version, SPEC_VERSIONS.join(", "));
         return Err(format!(
             "cdiVersion {given:?} is not supported; expected one of {known}"
         ));
     };
-    if place(needs).is_some_and(|needs| needs > said) {
+    if place(needs).is_some_and(|needs| needs > declared) {
         let given = &written.cdi_version;
         return Err(format!(
             "it uses fields of cdiVersion {needs}, but declares {given}"
@@ -185,7 +185,7 @@ containerEdits:
     }
 
     #[test]
-    fn what_the_specification_does_not_have_is_refused() {
+    fn fields_outside_the_specification_are_rejected() {
         for (from, to, why) in [
             (
                 "permissions: rw",
@@ -204,8 +204,11 @@ containerEdits:
         ] {
             assert!(GPU.contains(from), "{from}");
             let refusal = parse("gpu.yaml", &GPU.replacen(from, to, 1)).unwrap_err();
-            let told = refusal.to_string();
-            assert!(told.starts_with("gpu.yaml") && told.contains(why), "{told}");
+            let message = refusal.to_string();
+            assert!(
+                message.starts_with("gpu.yaml") && message.contains(why),
+                "{message}"
+            );
         }
         assert!(parse("x", &" ".repeat(MAX_SPEC_BYTES + 1)).is_err());
     }
@@ -253,7 +256,7 @@ containerEdits:
     }
 
     #[test]
-    fn a_node_that_cannot_be_looked_at_spoils_its_own_device_alone() {
+    fn an_unreadable_node_affects_only_its_own_device() {
         let spec = with("0.6.0", r#"{"deviceNodes": [{"path": "gpu0"}]}"#).unwrap();
         assert!(spec.devices[0].nodes.is_empty());
         let why = spec.devices[0].unusable.as_deref().unwrap();

@@ -198,10 +198,10 @@ impl ContainerNode {
     /// How the node on the host differs from the node in the spec; none if they are the same.
     pub fn differs(&self, found: HostNode) -> Option<String> {
         let wanted = &self.wanted;
-        let differs = |what: &str, is: i64, said: Option<i64>| {
-            said.filter(|said| *said != is).map(|said| {
+        let differs = |what: &str, is: i64, required: Option<i64>| {
+            required.filter(|required| *required != is).map(|required| {
                 format!(
-                    "{} has {what} {is}, the spec requires {said}, which a device plugin cannot set",
+                    "{} has {what} {is}, the spec requires {required}, which a device plugin cannot set",
                     self.host
                 )
             })
@@ -217,12 +217,15 @@ impl ContainerNode {
                 self.host
             ));
         }
-        if let Some(said) = wanted.file_mode.filter(|said| said & 0o7777 != found.mode) {
+        if let Some(required) = wanted
+            .file_mode
+            .filter(|required| required & 0o7777 != found.mode)
+        {
             return Some(format!(
                 "{} has mode {:03o}, the spec requires {:03o}, which a device plugin cannot set",
                 self.host,
                 found.mode,
-                said & 0o7777
+                required & 0o7777
             ));
         }
         // Runtimes take a major number of zero, or none, to mean "the same numbers as on the host".

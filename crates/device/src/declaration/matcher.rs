@@ -32,9 +32,9 @@ pub struct UsbSelector {
 impl UsbSelector {
     /// Whether this USB device matches.
     pub fn matches(&self, facts: &UsbFacts) -> bool {
-        said(self.vendor.as_ref(), Some(&facts.vendor))
-            && said(self.product.as_ref(), Some(&facts.product))
-            && said(self.serial.as_ref(), facts.serial.as_deref())
+        matches_glob(self.vendor.as_ref(), Some(&facts.vendor))
+            && matches_glob(self.product.as_ref(), Some(&facts.product))
+            && matches_glob(self.serial.as_ref(), facts.serial.as_deref())
     }
 }
 
@@ -57,14 +57,14 @@ impl PciSelector {
     /// Whether this PCI function matches.
     pub fn matches(&self, facts: &PciFacts) -> bool {
         let class = self.class.as_ref();
-        said(self.vendor.as_ref(), Some(&facts.vendor))
-            && said(self.device.as_ref(), Some(&facts.device))
-            && said(self.driver.as_ref(), facts.driver.as_deref())
+        matches_glob(self.vendor.as_ref(), Some(&facts.vendor))
+            && matches_glob(self.device.as_ref(), Some(&facts.device))
+            && matches_glob(self.driver.as_ref(), facts.driver.as_deref())
             && class.is_none_or(|class| facts.class.starts_with(class.as_str()))
     }
 }
 
-fn said(wanted: Option<&GlobWord>, is: Option<&str>) -> bool {
+fn matches_glob(wanted: Option<&GlobWord>, is: Option<&str>) -> bool {
     wanted.is_none_or(|wanted| is.is_some_and(|is| wanted.matches(is)))
 }
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stick_is_its_own_node_unless_its_functions_are_asked_for() {
+    fn a_usb_device_is_its_own_node_unless_functions_are_selected() {
         let usb = UsbSelector {
             vendor: word("0403"),
             ..UsbSelector::default()
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_that_is_asked_for_must_be_there() {
+    fn a_selected_serial_must_exist() {
         let serial = UsbSelector {
             serial: word("A5*"),
             ..UsbSelector::default()

@@ -189,7 +189,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_is_told_with_its_line_column_and_field() {
+fn every_error_has_line_column_and_field() {
     for (from, to, told) in MISTAKES {
         let told_now = problems(&changed(from, to));
         assert!(
@@ -269,7 +269,7 @@ const HARDWARE_MISTAKES: &[[&str; 3]] = &[
 ];
 
 #[test]
-fn mistakes_about_hardware_are_told_with_line_and_column() {
+fn hardware_errors_have_line_and_column() {
     for [from, to, begins] in HARDWARE_MISTAKES {
         let told = problems(&changed(from, to));
         assert_eq!(told.len(), 1, "{told:#?}");
@@ -300,7 +300,7 @@ fn hardware_and_health_are_read() {
 }
 
 #[test]
-fn units_to_stop_are_whole_names_and_never_what_keeps_the_machine_a_node() {
+fn stop_units_are_full_names_and_never_node_services() {
     let quiesce = |units: &str| {
         changed(
             "  numa",
@@ -336,7 +336,7 @@ fn units_to_stop_are_whole_names_and_never_what_keeps_the_machine_a_node() {
 }
 
 #[test]
-fn all_mistakes_of_a_file_are_told_at_once() {
+fn all_errors_of_a_file_are_reported_together() {
     let text = changed("acme.dev/serial", "kubernetes.io/serial").replace("/opt/acme/lib", "opt");
     assert_eq!(problems(&text).len(), 2);
 }
@@ -383,7 +383,7 @@ fn garbage_is_refused_with_a_place() {
 }
 
 #[test]
-fn a_vendors_file_among_declarations_is_told_where_it_belongs() {
+fn a_vendor_file_among_declarations_names_its_directory() {
     let text = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\n\
         spec: {connects: program, resources: [acme.dev/*]}\n";
     let told = problems(text);
@@ -403,7 +403,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn what_no_claim_can_say_is_refused_where_it_stands() {
+fn fields_without_a_dra_form_are_rejected_with_their_location() {
     let text = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\n\
         spec:\n  resource: acme.dev/x\n  serve: dra\n  match: [{path: /dev/x}]\n  \
         share: {replicas: 2, strict: true}\n  container: {annotations: {acme.dev/a: b}}\n";
@@ -489,7 +489,7 @@ fn values_of_another_kind_are_told_in_words_of_whoever_wrote_them() {
 }
 
 #[test]
-fn a_file_of_another_version_is_told_so_and_nothing_of_its_fields() {
+fn another_version_is_the_only_error_of_a_file() {
     let text = "apiVersion: machinist.dev/v2\nkind: DeviceDeclaration\nmetadata: {name: x}\nspec: {novel: 1}\n";
     let told = "x.yaml:1:13: apiVersion: \"machinist.dev/v2\" is not supported; expected machinist.dev/v1 \
          [VersionUnsupported]";

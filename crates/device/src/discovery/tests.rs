@@ -19,34 +19,38 @@ enum Look {
     Other(&'static str),
 }
 
-fn seen(looks: &[(&str, Look)]) -> Discovery {
-    let mut seen = Discovery::default();
+fn discovery(looks: &[(&str, Look)]) -> Discovery {
+    let mut discovery = Discovery::default();
     for (path, look) in looks {
         let node: AbsPath = path.parse().unwrap();
         match look {
             Look::Device => {
-                let sighted = DiscoveredDevice {
+                let discovered = DiscoveredDevice {
                     nodes: vec![node.into()],
                     numa: vec![1],
                     ..DiscoveredDevice::default()
                 };
-                seen.found.insert(device_id(path), sighted);
+                discovery.found.insert(device_id(path), discovered);
             }
-            Look::Absent => drop(seen.absent.insert(node, format!("{path} does not exist"))),
+            Look::Absent => drop(
+                discovery
+                    .absent
+                    .insert(node, format!("{path} does not exist")),
+            ),
             Look::Other(kind) => {
                 let why = format!("{path} is {kind}, not a device node");
-                seen.absent.insert(node, why);
+                discovery.absent.insert(node, why);
             }
         }
     }
-    seen
+    discovery
 }
 
 fn there() -> Look {
     Look::Device
 }
 
-fn told(merged: &DiscoveryDiff) -> Vec<String> {
+fn reported(merged: &DiscoveryDiff) -> Vec<String> {
     let devices = merged.devices.iter();
     devices
         .map(|(id, device)| {
@@ -70,8 +74,14 @@ fn a_declaration_that_keeps_topology_out_is_heeded() {
              spec: {{resource: acme.dev/x, match: [{{path: /dev/fuse}}]{spec}}}}}"
         );
         let declared = declaration::parse("x.yaml", &text, &Allowances::default()).unwrap();
-        let seen = seen(&[("/dev/fuse", there())]);
-        let merged = merge(None, &declared, &seen, &mut FlapStates::new(), (NOW, false));
+        let discovery = discovery(&[("/dev/fuse", there())]);
+        let merged = merge(
+            None,
+            &declared,
+            &discovery,
+            &mut FlapStates::new(),
+            (NOW, false),
+        );
         merged.devices["fuse"].numa.clone()
     };
     assert_eq!(numa(None), [1], "as in sysfs");
@@ -81,153 +91,172 @@ fn a_declaration_that_keeps_topology_out_is_heeded() {
 }
 
 #[test]
-fn a_device_that_vanishes_stays_listed_until_it_is_forgotten() {
-    let (declared, mut presences) = (declared("/dev/tty*"), FlapStates::new());
-    let both = seen(&[("/dev/ttyA", there()), ("/dev/ttyB", there())]);
-    let first = merge(None, &declared, &both, &mut presences, (NOW, false));
-    assert_eq!(told(&first), ["ttyA Healthy -", "ttyB Healthy -"]);
-    let one = seen(&[("/dev/ttyA", there())]);
+fn a_removed_device_stays_listed_until_absent_devices_are_dropped() {
+    let (declared, mut flap_states) = (declared("/dev/tty*"), FlapStates::new());
+    let both = discovery(&[("/dev/ttyA", there()), ("/dev/ttyB", there())]);
+    let first = merge(None, &declared, &both, &mut flap_states, (NOW, false));
+    assert_eq!(reported(&first), ["ttyA Healthy -", "ttyB Healthy -"]);
+    let one = discovery(&[("/dev/ttyA", there())]);
     let later = (NOW * 2, false);
-    let second = merge(Some(&first.devices), &declared, &one, &mut presences, later);
+    let second = merge(
+        Some(&first.devices),
+        &declared,
+        &one,
+        &mut flap_states,
+        later,
+    );
     assert_eq!(
-        told(&second),
+        reported(&second),
         ["ttyA Healthy -", "ttyB Unhealthy /dev/ttyB is gone"]
     );
     let third = merge(
         Some(&second.devices),
         &declared,
         &one,
-        &mut presences,
+        &mut flap_states,
         (NOW * 3, true),
     );
-    assert_eq!(told(&third), ["ttyA Healthy -"]);
-    assert_eq!(presences.len(), 1);
+    assert_eq!(reported(&third), ["ttyA Healthy -"]);
+    assert_eq!(flap_states.len(), 1);
 }
 
 #[test]
 fn a_device_that_its_declaration_no_longer_covers_is_dropped() {
-    let mut presences = FlapStates::new();
-    let both = seen(&[("/dev/ttyA", there()), ("/dev/ttyB", there())]);
+    let mut flap_states = FlapStates::new();
+    let both = discovery(&[("/dev/ttyA", there()), ("/dev/ttyB", there())]);
     let first = merge(
         None,
         &declared("/dev/tty*"),
         &both,
-        &mut presences,
+        &mut flap_states,
         (NOW, false),
     );
-    let one = seen(&[("/dev/ttyA", there())]);
+    let one = discovery(&[("/dev/ttyA", there())]);
     let only = declared("/dev/ttyA");
     let second = merge(
         Some(&first.devices),
         &only,
         &one,
-        &mut presences,
+        &mut flap_states,
         (NOW, false),
     );
-    assert_eq!(told(&second), ["ttyA Healthy -"]);
+    assert_eq!(reported(&second), ["ttyA Healthy -"]);
 }
 
 #[test]
-fn what_never_was_is_missing_when_named_and_nothing_when_matched() {
-    let mut presences = FlapStates::new();
-    let absent = seen(&[("/dev/fuse", Look::Absent)]);
+fn an_absent_device_is_missing_if_named_and_unlisted_if_matched() {
+    let mut flap_states = FlapStates::new();
+    let absent = discovery(&[("/dev/fuse", Look::Absent)]);
     let merged = merge(
         None,
         &declared("/dev/fuse"),
         &absent,
-        &mut presences,
+        &mut flap_states,
         (NOW, false),
     );
-    assert_eq!(told(&merged), ["fuse Missing /dev/fuse does not exist"]);
+    assert_eq!(reported(&merged), ["fuse Missing /dev/fuse does not exist"]);
     let missing = merged
         .devices
         .values()
         .all(|one| one.health == Health::Missing);
     assert!(missing);
-    let file = seen(&[("/dev/fuse", Look::Other("a regular file"))]);
+    let file = discovery(&[("/dev/fuse", Look::Other("a regular file"))]);
     let merged = merge(
         None,
         &declared("/dev/fus?"),
         &file,
-        &mut presences,
+        &mut flap_states,
         (NOW, false),
     );
-    assert!(told(&merged).is_empty());
+    assert!(reported(&merged).is_empty());
 }
 
 #[test]
-fn a_flapping_device_is_held_back_and_looked_at_again() {
-    let (declared, mut presences) = (declared("/dev/fuse"), FlapStates::new());
+fn a_flapping_device_is_unhealthy_and_rescanned() {
+    let (declared, mut flap_states) = (declared("/dev/fuse"), FlapStates::new());
     let (here, away) = (
-        seen(&[("/dev/fuse", there())]),
-        seen(&[("/dev/fuse", Look::Absent)]),
+        discovery(&[("/dev/fuse", there())]),
+        discovery(&[("/dev/fuse", Look::Absent)]),
     );
-    let mut known = merge(None, &declared, &here, &mut presences, (NOW, false));
+    let mut known = merge(None, &declared, &here, &mut flap_states, (NOW, false));
     for look in [&away, &here, &away, &here] {
         known = merge(
             Some(&known.devices),
             &declared,
             look,
-            &mut presences,
+            &mut flap_states,
             (NOW, false),
         );
     }
     assert_eq!(
-        told(&known),
+        reported(&known),
         ["fuse Unhealthy /dev/fuse is flapping; it must stay present for a while"]
     );
-    let wait = known.again_in.unwrap();
+    let wait = known.rescan_in.unwrap();
     let after = (NOW + wait, false);
     let known = merge(
         Some(&known.devices),
         &declared,
         &here,
-        &mut presences,
+        &mut flap_states,
         after,
     );
     assert_eq!(
-        (told(&known), known.again_in),
+        (reported(&known), known.rescan_in),
         (vec!["fuse Healthy -".to_owned()], None)
     );
 }
 
 #[test]
-fn a_node_that_is_part_of_another_device_now_is_not_lent_twice() {
+fn a_node_that_moved_to_another_device_is_not_advertised_twice() {
     let declaration = declared("/dev/a*");
-    let mut presences = FlapStates::new();
-    let apart = seen(&[("/dev/a0", there()), ("/dev/a1", there())]);
-    let first = merge(None, &declaration, &apart, &mut presences, (NOW, false));
+    let mut flap_states = FlapStates::new();
+    let apart = discovery(&[("/dev/a0", there()), ("/dev/a1", there())]);
+    let first = merge(None, &declaration, &apart, &mut flap_states, (NOW, false));
     let mut grouped = Discovery::default();
     let nodes = ["/dev/a0", "/dev/a1"].map(|node| node.parse::<AbsPath>().unwrap().into());
-    let sighted = DiscoveredDevice {
+    let discovered = DiscoveredDevice {
         nodes: nodes.into(),
         ..DiscoveredDevice::default()
     };
-    grouped.found.insert("usb-1-2".to_owned(), sighted);
+    grouped.found.insert("usb-1-2".to_owned(), discovered);
     let known = Some(&first.devices);
-    let second = merge(known, &declaration, &grouped, &mut presences, (NOW, false));
-    assert_eq!(told(&second), ["usb-1-2 Healthy -"]);
+    let second = merge(
+        known,
+        &declaration,
+        &grouped,
+        &mut flap_states,
+        (NOW, false),
+    );
+    assert_eq!(reported(&second), ["usb-1-2 Healthy -"]);
 }
 
 #[test]
-fn a_device_that_two_now_define_says_so_and_not_that_it_is_gone() {
+fn a_device_with_two_definitions_reports_the_conflict() {
     let text = "{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {name: x}, \
                 spec: {resource: acme.dev/x, match: [{cdi: {kind: acme.dev/gpu}}]}}";
     let declaration = declaration::parse("x.yaml", text, &Allowances::default()).unwrap();
-    let mut presences = FlapStates::new();
-    let mut look = |known: Option<&BTreeMap<String, Device>>, seen: &Discovery| {
-        merge(known, &declaration, seen, &mut presences, (NOW, false))
+    let mut flap_states = FlapStates::new();
+    let mut look = |known: Option<&BTreeMap<String, Device>>, discovery: &Discovery| {
+        merge(
+            known,
+            &declaration,
+            discovery,
+            &mut flap_states,
+            (NOW, false),
+        )
     };
-    let mut seen = Discovery::default();
-    seen.found
+    let mut discovery = Discovery::default();
+    discovery
+        .found
         .insert("1".to_owned(), DiscoveredDevice::default());
-    let first = look(None, &seen);
-    seen.found.clear();
+    let first = look(None, &discovery);
+    discovery.found.clear();
     let why = "acme.dev/gpu=1 is defined by a and b: conflict, none is used".to_owned();
-    seen.contested.insert("1".to_owned(), why.clone());
-    let next = look(Some(&first.devices), &seen);
-    assert_eq!(told(&next), [format!("1 Unhealthy {why}")]);
-    seen.contested.clear();
-    let gone = look(Some(&next.devices), &seen);
-    assert_eq!(told(&gone), ["1 Unhealthy 1 is gone"]);
+    discovery.contested.insert("1".to_owned(), why.clone());
+    let next = look(Some(&first.devices), &discovery);
+    assert_eq!(reported(&next), [format!("1 Unhealthy {why}")]);
+    discovery.contested.clear();
+    let gone = look(Some(&next.devices), &discovery);
+    assert_eq!(reported(&gone), ["1 Unhealthy 1 is gone"]);
 }

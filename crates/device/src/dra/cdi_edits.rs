@@ -91,7 +91,7 @@ mod tests {
     };
 
     #[test]
-    fn a_spec_has_what_each_request_gets_and_runtimes_read_it() {
+    fn a_spec_has_the_edits_of_each_request_and_is_valid_cdi() {
         let claim = ClaimName {
             namespace: "lab".into(),
             name: "c".into(),

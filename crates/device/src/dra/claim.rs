@@ -162,11 +162,11 @@ impl ResourceClaim {
             admin: one.admin_access == Some(true),
             tolerations: one.tolerations,
         });
-        let mut told = devices.config.iter().filter_map(|one| one.opaque.as_ref());
+        let mut opaque_configs = devices.config.iter().filter_map(|one| one.opaque.as_ref());
         Ok(Self {
             uid: object.metadata.uid,
             allocated: Some(allocated.collect()),
-            parameters: told.any(|opaque| opaque.driver == DRIVER_NAME),
+            parameters: opaque_configs.any(|opaque| opaque.driver == DRIVER_NAME),
         })
     }
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_concerns_this_driver_is_read() {
+    fn only_allocations_of_this_driver_are_read() {
         let claim = r#"{
             "metadata": {"uid": "u-1", "name": "c"},
             "spec": {"devices": {"requests": [{"name": "one"}]}},
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_part_of_a_file_name_is_looked_at() {
+    fn uids_are_validated_before_they_name_files() {
         assert!(is_uid("2c5ea0f6-8a2d-4d6f-9d0b-6b1f9d3c7a11"));
         for bad in ["", "../x", "a/b", "A", "a.b", &"a".repeat(65)] {
             assert!(!is_uid(bad), "{bad}");

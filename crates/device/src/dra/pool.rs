@@ -109,17 +109,17 @@ impl Pool {
     /// The devices of each slice. If the API server does not support taints, tainted devices are left
     /// out.
     pub fn slices(&self, taints: bool) -> Vec<Vec<&PoolDevice>> {
-        let told = |device: &&PoolDevice| taints || device.taints.is_empty();
-        let devices: Vec<&PoolDevice> = self.devices.iter().filter(told).collect();
+        let is_sent = |device: &&PoolDevice| taints || device.taints.is_empty();
+        let devices: Vec<&PoolDevice> = self.devices.iter().filter(is_sent).collect();
         let mut slices = Vec::new();
-        for most in devices.chunks(MAX_SLICE_DEVICES) {
-            let tainted = most.iter().any(|device| !device.taints.is_empty());
+        for chunk in devices.chunks(MAX_SLICE_DEVICES) {
+            let tainted = chunk.iter().any(|device| !device.taints.is_empty());
             let size = if tainted {
                 MAX_TAINTED_SLICE_DEVICES
             } else {
                 MAX_SLICE_DEVICES
             };
-            slices.extend(most.chunks(size).map(<[&PoolDevice]>::to_vec));
+            slices.extend(chunk.chunks(size).map(<[&PoolDevice]>::to_vec));
         }
         slices
     }

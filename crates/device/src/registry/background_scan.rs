@@ -26,131 +26,131 @@ pub(super) enum ScanResult {
 
 /// The next step.
 pub(super) enum ScanJob {
-    Read,
-    Look(Scanner),
+    ReadFiles,
+    Scan(Scanner),
 }
 
 /// The scheduler of reads and scans.
 pub(super) struct ScanWorker {
-    under_way: Option<(JoinHandle<ScanResult>, Instant)>,
+    running: Option<(JoinHandle<ScanResult>, Instant)>,
     /// None while a scan uses it.
     scanner: Option<Scanner>,
-    read: bool,
-    look: bool,
+    read_requested: bool,
+    scan_requested: bool,
     /// The number of consecutive scans so far.
-    rounds: u32,
+    scan_count: u32,
     /// Whether no scan has finished yet.
-    first: bool,
+    is_first_scan: bool,
     /// Whether to clear the scanner's cache as soon as the scan returns it.
-    forget: bool,
+    is_cache_stale: bool,
     /// Whether the slow scan has been logged.
-    complained: bool,
+    slow_logged: bool,
     /// Callers that wait for a pass that has not started yet.
-    asked: Vec<oneshot::Sender<()>>,
+    next_callers: Vec<oneshot::Sender<()>>,
     /// Callers that wait for the pass that is under way.
-    waiting: Vec<oneshot::Sender<()>>,
+    callers: Vec<oneshot::Sender<()>>,
 }
 
 impl ScanWorker {
     pub(super) fn new(root: Root) -> Self {
         Self {
-            under_way: None,
+            running: None,
             scanner: Some(Scanner::new(root)),
-            read: false,
-            look: false,
-            rounds: 0,
-            first: true,
-            forget: false,
-            complained: false,
-            asked: Vec::new(),
-            waiting: Vec::new(),
+            read_requested: false,
+            scan_requested: false,
+            scan_count: 0,
+            is_first_scan: true,
+            is_cache_stale: false,
+            slow_logged: false,
+            next_callers: Vec::new(),
+            callers: Vec::new(),
         }
     }
 
     /// Requests a scan, after a read of the declaration files if `files` is set.
     pub(super) fn request_scan(&mut self, files: bool) {
-        self.read |= files;
-        self.look = true;
-        self.rounds = 0;
+        self.read_requested |= files;
+        self.scan_requested = true;
+        self.scan_count = 0;
     }
 
     /// Requests a full read and scan, and replies when both are done.
     pub(super) fn request_full_scan(&mut self, reply: oneshot::Sender<()>) {
-        self.asked.push(reply);
+        self.next_callers.push(reply);
         self.request_scan(true);
     }
 
     /// Whether no scan has finished yet.
     pub(super) const fn is_first(&self) -> bool {
-        self.first
+        self.is_first_scan
     }
 
     /// Clears the scanner's cache, because devices may have changed places.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear_cache(&mut self) {
         match &mut self.scanner {
-            Some(scanner) => scanner.forget(),
-            None => self.forget = true,
+            Some(scanner) => scanner.clear_cache(),
+            None => self.is_cache_stale = true,
         }
     }
 
     /// The next step; none while one is under way, or if none is requested.
-    pub(super) fn next(&mut self) -> Option<ScanJob> {
-        if self.under_way.is_some() {
+    pub(super) fn next_job(&mut self) -> Option<ScanJob> {
+        if self.running.is_some() {
             return None;
         }
-        if std::mem::take(&mut self.read) {
-            self.waiting.append(&mut self.asked);
-            return Some(ScanJob::Read);
+        if std::mem::take(&mut self.read_requested) {
+            self.callers.append(&mut self.next_callers);
+            return Some(ScanJob::ReadFiles);
         }
-        if std::mem::take(&mut self.look) {
-            self.rounds += 1;
-            return self.scanner.take().map(ScanJob::Look);
+        if std::mem::take(&mut self.scan_requested) {
+            self.scan_count += 1;
+            return self.scanner.take().map(ScanJob::Scan);
         }
         None
     }
 
     /// Starts the step on a blocking thread.
     pub(super) fn run(&mut self, work: impl FnOnce() -> ScanResult + Send + 'static) {
-        self.complained = false;
-        self.under_way = Some((spawn_blocking(work), Instant::now() + SLOW_SCAN_AFTER));
+        self.slow_logged = false;
+        self.running = Some((spawn_blocking(work), Instant::now() + SLOW_SCAN_AFTER));
     }
 
     /// Waits for the end of the current step. Cancel-safe.
-    pub(super) async fn done(&mut self) -> Result<ScanResult, JoinError> {
-        match &mut self.under_way {
+    pub(super) async fn finished(&mut self) -> Result<ScanResult, JoinError> {
+        match &mut self.running {
             Some((work, _)) => {
-                let looked = work.await;
-                self.under_way = None;
-                looked
+                let result = work.await;
+                self.running = None;
+                result
             }
             None => std::future::pending().await,
         }
     }
 
     /// Records the end of a scan; `more` requests one more. Returns whether it was the last one.
-    pub(super) fn end(&mut self, mut scanner: Scanner, more: bool) -> bool {
-        if std::mem::take(&mut self.forget) {
-            scanner.forget();
+    pub(super) fn record_scan(&mut self, mut scanner: Scanner, more: bool) -> bool {
+        if std::mem::take(&mut self.is_cache_stale) {
+            scanner.clear_cache();
         }
         self.scanner = Some(scanner);
-        if more && self.rounds < MAX_FOLLOWUP_SCANS {
-            self.look = true;
+        if more && self.scan_count < MAX_FOLLOWUP_SCANS {
+            self.scan_requested = true;
             return false;
         }
-        self.rounds = 0;
-        self.first = false;
+        self.scan_count = 0;
+        self.is_first_scan = false;
         true
     }
 
     /// Records that the current step panicked or was cancelled; a lost scanner is replaced.
     pub(super) fn record_panic(&mut self, root: Root) {
         self.scanner.get_or_insert_with(|| Scanner::new(root));
-        self.first = false;
+        self.is_first_scan = false;
     }
 
     /// Replies to the callers that waited for the pass that ended.
     pub(super) fn notify_callers(&mut self) {
-        for reply in self.waiting.drain(..) {
+        for reply in self.callers.drain(..) {
             // The caller may have stopped waiting.
             let _ = reply.send(());
         }
@@ -158,8 +158,8 @@ impl ScanWorker {
 
     /// When to log that the current step is slow; none if it was logged already.
     pub(super) fn slow_log_time(&self) -> Option<Instant> {
-        let under_way = self.under_way.as_ref().filter(|_| !self.complained);
-        under_way.map(|(_, late)| *late)
+        let running = self.running.as_ref().filter(|_| !self.slow_logged);
+        running.map(|(_, late)| *late)
     }
 
     /// Logs a slow step, once.
@@ -168,7 +168,7 @@ impl ScanWorker {
             .slow_log_time()
             .is_some_and(|late| late <= Instant::now())
         {
-            self.complained = true;
+            self.slow_logged = true;
             tracing::warn!(
                 "device scan takes longer than {} s: a file system hangs; keeping the last device list",
                 SLOW_SCAN_AFTER.as_secs()
@@ -182,32 +182,32 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_look_that_hangs_keeps_nobody_and_what_is_asked_meanwhile_is_done_after_it() {
+    async fn a_hanging_scan_blocks_no_caller_and_later_requests_follow_it() {
         let dir = tempfile::tempdir().unwrap();
-        let mut looking = ScanWorker::new(Root::open(dir.path()).unwrap());
-        looking.request_scan(true);
-        assert!(matches!(looking.next(), Some(ScanJob::Read)));
-        let (end, hangs) = std::sync::mpsc::channel::<()>();
-        looking.run(move || {
-            let _ = hangs.recv();
+        let mut worker = ScanWorker::new(Root::open(dir.path()).unwrap());
+        worker.request_scan(true);
+        assert!(matches!(worker.next_job(), Some(ScanJob::ReadFiles)));
+        let (end, release_receiver) = std::sync::mpsc::channel::<()>();
+        worker.run(move || {
+            let _ = release_receiver.recv();
             ScanResult::Files(ConfigFiles::new())
         });
-        let (reply, mut told) = oneshot::channel();
-        looking.request_full_scan(reply);
-        assert!(looking.next().is_none(), "one thing at a time");
-        let waits = tokio::time::timeout(Duration::from_millis(20), looking.done());
-        assert!(waits.await.is_err() && looking.slow_log_time().is_some());
+        let (reply, mut notified) = oneshot::channel();
+        worker.request_full_scan(reply);
+        assert!(worker.next_job().is_none(), "one thing at a time");
+        let waits = tokio::time::timeout(Duration::from_millis(20), worker.finished());
+        assert!(waits.await.is_err() && worker.slow_log_time().is_some());
         drop(end);
-        assert!(matches!(looking.done().await, Ok(ScanResult::Files(_))));
+        assert!(matches!(worker.finished().await, Ok(ScanResult::Files(_))));
         // The request waits for a pass of its own.
-        looking.notify_callers();
-        assert!(told.try_recv().is_err());
-        assert!(matches!(looking.next(), Some(ScanJob::Read)));
-        looking.notify_callers();
-        assert!(told.try_recv().is_ok());
-        let Some(ScanJob::Look(scanner)) = looking.next() else {
+        worker.notify_callers();
+        assert!(notified.try_recv().is_err());
+        assert!(matches!(worker.next_job(), Some(ScanJob::ReadFiles)));
+        worker.notify_callers();
+        assert!(notified.try_recv().is_ok());
+        let Some(ScanJob::Scan(scanner)) = worker.next_job() else {
             panic!("it looks after it read");
         };
-        assert!(looking.is_first() && looking.end(scanner, false) && !looking.is_first());
+        assert!(worker.is_first() && worker.record_scan(scanner, false) && !worker.is_first());
     }
 }

@@ -22,8 +22,8 @@ pub(super) struct ChangeLogger {
 
 impl ChangeLogger {
     /// Logs one line for each change.
-    pub(super) fn announce(&mut self, old: &Inventory, new: &Inventory) {
-        whole(old, new);
+    pub(super) fn log_changes(&mut self, old: &Inventory, new: &Inventory) {
+        log_inventory_changes(old, new);
         for (name, resource) in &new.resources {
             let before = old.resources.get(name);
             let rate = self.rate(&resource.source);
@@ -55,7 +55,7 @@ impl ChangeLogger {
 }
 
 /// Logs changes that concern all resources.
-fn whole(old: &Inventory, new: &Inventory) {
+fn log_inventory_changes(old: &Inventory, new: &Inventory) {
     for problem in new
         .problems
         .iter()
@@ -75,20 +75,20 @@ fn whole(old: &Inventory, new: &Inventory) {
 /// Logs each device whose health changed; if they are many, one line for each health state.
 fn changed(before: &Resource, now: &Resource, rate: &mut RateLimiter) {
     let name = &now.name;
-    let is_news = |(id, device): &(&String, &Device)| {
+    let has_changed = |(id, device): &(&String, &Device)| {
         let known = before.devices.get(*id);
         known.is_some_and(|known| known.health != device.health)
     };
-    let news: Vec<_> = now.devices.iter().filter(is_news).collect();
-    if news.len() <= text::MAX_NAMES_PER_LINE {
-        for (id, device) in news.into_iter().filter(|_| rate.take()) {
+    let changed_devices: Vec<_> = now.devices.iter().filter(has_changed).collect();
+    if changed_devices.len() <= text::MAX_NAMES_PER_LINE {
+        for (id, device) in changed_devices.into_iter().filter(|_| rate.take()) {
             let (health, why) = (device.health, why(device));
             tracing::info!(resource = %name, "{id} of {name} is {health}: {why}");
         }
         return;
     }
     let mut by_health: BTreeMap<Health, Vec<(&String, &Device)>> = BTreeMap::new();
-    for one in news {
+    for one in changed_devices {
         by_health.entry(one.1.health).or_default().push(one);
     }
     for (health, devices) in by_health.into_iter().filter(|_| rate.take()) {
@@ -108,12 +108,12 @@ fn why(device: &Device) -> &str {
 /// Logs devices that are not listed any more; the removal of a whole resource is logged separately.
 fn vanished(before: &Resource, now: &Resource, rate: &mut RateLimiter) {
     let ids = before.devices.keys();
-    let gone: Vec<_> = ids.filter(|id| !now.devices.contains_key(*id)).collect();
-    if gone.is_empty() || !rate.take() {
+    let vanished_ids: Vec<_> = ids.filter(|id| !now.devices.contains_key(*id)).collect();
+    if vanished_ids.is_empty() || !rate.take() {
         return;
     }
-    let (name, count) = (&now.name, gone.len());
-    let shown = text::join_limited(gone.into_iter(), text::MAX_NAMES_PER_LINE);
+    let (name, count) = (&now.name, vanished_ids.len());
+    let shown = text::join_limited(vanished_ids.into_iter(), text::MAX_NAMES_PER_LINE);
     tracing::info!(resource = %name, "{count} device(s) of {name} are no longer offered: {shown}");
 }
 
@@ -124,20 +124,20 @@ mod tests {
 
     #[test]
     fn a_source_that_changes_all_the_time_causes_so_many_lines_and_no_other_source_fewer() {
-        let mut announcer = ChangeLogger::default();
+        let mut logger = ChangeLogger::default();
         let (one, other) = (
             ResourceSource::Vendor("one".into()),
             ResourceSource::Vendor("other".into()),
         );
-        let said = (0..10_000).filter(|_| announcer.rate(&one).take()).count();
-        assert!((100..=101).contains(&said), "{said}");
-        assert!(announcer.rate(&other).take());
+        let logged = (0..10_000).filter(|_| logger.rate(&one).take()).count();
+        assert!((100..=101).contains(&logged), "{logged}");
+        assert!(logger.rate(&other).take());
         // The rate limit of a removed source is removed too.
         let mut inventory = Inventory::default();
         let mut left = resource(1, &[]);
         left.source = one;
         inventory.resources.insert(left.name.clone(), left.into());
-        announcer.announce(&inventory, &inventory);
-        assert!(announcer.rates.keys().eq(["vendor one"]), "{announcer:?}");
+        logger.log_changes(&inventory, &inventory);
+        assert!(logger.rates.keys().eq(["vendor one"]), "{logger:?}");
     }
 }

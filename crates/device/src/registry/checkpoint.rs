@@ -95,13 +95,13 @@ impl CheckpointWriter {
     }
 
     /// Saves the registry state if `changed` is set, and waits until it is written: for the shutdown.
-    pub(super) async fn save(&mut self, ledger: &RegistryState, changed: bool) {
+    pub(super) async fn save(&mut self, state: &RegistryState, changed: bool) {
         if self.writing.is_some() {
             let end = self.wait_for_save().await;
             self.record_result(end);
         }
         if changed {
-            self.begin(ledger);
+            self.start_save(state);
         }
         if self.writing.is_some() {
             let end = self.wait_for_save().await;
@@ -111,11 +111,11 @@ impl CheckpointWriter {
 
     /// Starts saving the registry state in the background, which writes nothing if the content is the same.
     /// Returns false while an earlier save is under way.
-    pub(super) fn begin(&mut self, ledger: &RegistryState) -> bool {
+    pub(super) fn start_save(&mut self, state: &RegistryState) -> bool {
         if self.writing.is_some() {
             return false;
         }
-        let (root, last, saved) = (self.root.clone(), self.last, ledger.save(&self.boot_id));
+        let (root, last, saved) = (self.root.clone(), self.last, state.save(&self.boot_id));
         self.writing = Some(spawn_blocking(move || write(&root, last, &saved)));
         true
     }

@@ -25,7 +25,7 @@ pub struct DeclarationAllocator {
     /// The directories that the administrator allows declarations to mount, beyond the defaults.
     further: Vec<AbsPath>,
     /// One for each resource, so that a hanging mount of one does not block the others.
-    looks: Mutex<BTreeMap<ResourceName, PathChecker>>,
+    path_checkers: Mutex<BTreeMap<ResourceName, PathChecker>>,
 }
 
 impl DeclarationAllocator {
@@ -34,13 +34,16 @@ impl DeclarationAllocator {
         Self {
             root,
             further,
-            looks: Mutex::default(),
+            path_checkers: Mutex::default(),
         }
     }
 
-    fn looks(&self, resource: &ResourceName) -> PathChecker {
+    fn path_checker(&self, resource: &ResourceName) -> PathChecker {
         // No code panics while it has the lock.
-        let mut all = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self
+            .path_checkers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         all.entry(resource.clone()).or_default().clone()
     }
 }
@@ -131,7 +134,7 @@ impl Allocator for DeclarationAllocator {
                 let prefixes = || MountPrefixes::of(&root, name.domain(), &further);
                 look(&root, prefixes, paths)
             };
-            let seen = self.looks(&resource.name).check_path(looking).await;
+            let seen = self.path_checker(&resource.name).check_path(looking).await;
             let seen = seen.unwrap_or_else(|no_look| Err(no_look.to_string()));
             let [nodes, mounts] = seen.map_err(|why| AllocateError::Refused {
                 by: resource.source.clone(),

@@ -7,18 +7,9 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 
-use super::scan;
+use super::watch_target::WatchDepth;
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_rootfs::{Root, RootError, Watch, WatchEvent, WatchId, WatchKind};
-
-/// The events that are watched in a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchDepth {
-    /// Names that are created, deleted or renamed.
-    Names,
-    /// Names, and writes to the files as well.
-    Content,
-}
 
 /// The changes in watched directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +32,7 @@ pub struct DirWatch {
     /// Whether a requested directory is not watched.
     partial: bool,
     /// Whether a failed watch has been logged.
-    complained: bool,
+    failure_logged: bool,
 }
 
 impl DirWatch {
@@ -51,7 +42,7 @@ impl DirWatch {
             watch: root.watch()?,
             watched: BTreeMap::new(),
             partial: false,
-            complained: false,
+            failure_logged: false,
         })
     }
 
@@ -86,7 +77,7 @@ impl DirWatch {
                 Err(error) => {
                     self.partial = true;
                     // Every scan calls this, so a failure is logged only once.
-                    if !std::mem::replace(&mut self.complained, true) {
+                    if !std::mem::replace(&mut self.failure_logged, true) {
                         tracing::warn!(
                             "directory watch failed, changes may be noticed late: {}",
                             chain(&error)
@@ -125,11 +116,11 @@ pub async fn changed_or_timeout(
         sleep(late).await;
         return Ok(());
     };
-    let told = match watching.is_complete() {
+    let result = match watching.is_complete() {
         true => Ok(watching.changed().await),
         false => timeout(late, watching.changed()).await,
     };
-    match told {
+    match result {
         Ok(Err(error)) => {
             *watch = None;
             Err(error)
@@ -141,38 +132,26 @@ pub async fn changed_or_timeout(
 /// Classifies events. A rename, which is how udev replaces its links, is not a removal.
 fn kind_of(events: &[WatchEvent]) -> DirChange {
     let renamed = events.iter().any(|event| event.kind == WatchKind::MovedTo);
-    let goes = |event: &WatchEvent| match event.kind {
+    let is_removal = |event: &WatchEvent| match event.kind {
         WatchKind::Deleted => true,
         WatchKind::MovedFrom => !renamed,
         _ => false,
     };
-    if !events.iter().any(goes) {
+    if !events.iter().any(is_removal) {
         return DirChange::Other;
     }
-    let mut gone = BTreeSet::new();
+    let mut removed = BTreeSet::new();
     for event in events {
         let Some(path) = event.name.as_ref().and_then(|it| event.dir.join(it).ok()) else {
             continue;
         };
         match event.kind {
-            _ if goes(event) => gone.insert(path),
-            WatchKind::Created | WatchKind::MovedTo => gone.remove(&path),
+            _ if is_removal(event) => removed.insert(path),
+            WatchKind::Created | WatchKind::MovedTo => removed.remove(&path),
             _ => false,
         };
     }
-    DirChange::Gone(gone)
-}
-
-/// The watch for a directory of declarations: its names and content; while it does not exist, the
-/// names in its nearest existing ancestor.
-pub fn watch_for(root: &Root, dir: &AbsPath) -> (AbsPath, WatchDepth) {
-    let nearest = scan::nearest_dir(root, dir);
-    let depth = if nearest == *dir {
-        WatchDepth::Content
-    } else {
-        WatchDepth::Names
-    };
-    (nearest, depth)
+    DirChange::Gone(removed)
 }
 
 #[cfg(test)]
@@ -188,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_comes_by_a_rename_is_nothing_that_goes() {
+    fn a_renamed_link_is_no_removal() {
         use WatchKind::{Created, Deleted, MovedFrom, MovedTo};
         let of = |kinds: &[WatchKind]| {
             kind_of(&kinds.iter().map(|kind| event(*kind)).collect::<Vec<_>>())
@@ -203,7 +182,7 @@ mod tests {
         assert_eq!(of(&[Created]), DirChange::Other);
     }
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_told_of_all_directories_is_looked_at_now_and_then() {
+    async fn incomplete_watches_fall_back_to_polling() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         let names = |count: usize| (0..count).map(|n| AbsPath::new(format!("/d{n}")).unwrap());

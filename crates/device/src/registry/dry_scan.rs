@@ -44,12 +44,16 @@ pub fn check(
     allowances: &Allowances,
 ) -> Result<Inventory, Vec<Refusal>> {
     let declaration = declaration::parse(shown, text, allowances)?;
-    let seen = scan(root, std::iter::once(&declaration));
-    let seen = seen.sightings.into_values().next().unwrap_or_default();
+    let discovered = scan(root, std::iter::once(&declaration));
+    let discovered = discovered
+        .discoveries
+        .into_values()
+        .next()
+        .unwrap_or_default();
     let merged = merge(
         None,
         &declaration,
-        &seen,
+        &discovered,
         &mut FlapStates::new(),
         (Duration::ZERO, false),
     );
@@ -116,11 +120,11 @@ pub fn rivals(
 pub fn list(root: &Root, allowances: Allowances) -> Inventory {
     let user = nix::unistd::geteuid().as_raw();
     let files: ConfigFiles = read_files(root, &declaration_dirs(), user);
-    let mut ledger = RegistryState::new(allowances);
-    ledger.files(files);
-    let seen = scan(root, ledger.in_force());
-    ledger.record_scan(&seen.sightings, Duration::ZERO, false);
-    ledger.inventory()
+    let mut state = RegistryState::new(allowances);
+    state.set_files(files);
+    let discovered = scan(root, state.in_force());
+    state.record_scan(&discovered.discoveries, Duration::ZERO, false);
+    state.inventory()
 }
 
 fn scan<'a>(root: &Root, declarations: impl Iterator<Item = &'a Declaration>) -> Scan {

@@ -39,17 +39,17 @@ impl PathChecker {
     /// ends.
     pub async fn check_path<T: Send + 'static>(
         &self,
-        look: impl FnOnce() -> T + Send + 'static,
+        check: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PathCheckError> {
-        let place = timeout(LOOKUP_TIMEOUT, Arc::clone(&self.0).acquire_owned()).await;
-        let place = place.map_err(|_| PathCheckError::TooMany)?;
-        let place = place.map_err(|_| PathCheckError::BrokeOff)?;
-        let looking = spawn_blocking(move || {
-            let _place = place;
-            look()
+        let slot = timeout(LOOKUP_TIMEOUT, Arc::clone(&self.0).acquire_owned()).await;
+        let slot = slot.map_err(|_| PathCheckError::TooMany)?;
+        let slot = slot.map_err(|_| PathCheckError::BrokeOff)?;
+        let lookup = spawn_blocking(move || {
+            let _slot = slot;
+            check()
         });
-        match timeout(LOOKUP_TIMEOUT, looking).await {
-            Ok(looked) => looked.map_err(|_| PathCheckError::BrokeOff),
+        match timeout(LOOKUP_TIMEOUT, lookup).await {
+            Ok(result) => result.map_err(|_| PathCheckError::BrokeOff),
             Err(_) => Err(PathCheckError::TooLong),
         }
     }
@@ -68,29 +68,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_hangs_is_given_up_and_no_more_than_a_few_hang() {
-        let looks = PathChecker::default();
+    async fn a_hanging_lookup_times_out_and_few_run_concurrently() {
+        let checker = PathChecker::default();
         let (end, on) = mpsc::channel::<()>();
         let on = Arc::new(Mutex::new(on));
         let mut hung = tokio::task::JoinSet::new();
         for _ in 0..MAX_CONCURRENT_LOOKUPS {
-            let (looks, hangs) = (looks.clone(), hangs(&on));
-            hung.spawn(async move { looks.check_path(hangs).await });
+            let (checker, hangs) = (checker.clone(), hangs(&on));
+            hung.spawn(async move { checker.check_path(hangs).await });
         }
         // The paused clock does not advance while a thread is busy, so advance it explicitly.
-        while looks.0.available_permits() > 0 {
+        while checker.0.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
-        let late = looks.check_path(|| ());
+        let late = checker.check_path(|| ());
         let (late, ()) = tokio::join!(late, tokio::time::advance(LOOKUP_TIMEOUT + LOOKUP_TIMEOUT));
         assert_eq!(late, Err(PathCheckError::TooMany));
         for hung in hung.join_all().await {
             assert_eq!(hung, Err(PathCheckError::TooLong));
         }
         drop(end);
-        while looks.0.available_permits() == 0 {
+        while checker.0.available_permits() == 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(looks.check_path(|| 1).await, Ok(1));
+        assert_eq!(checker.check_path(|| 1).await, Ok(1));
     }
 }

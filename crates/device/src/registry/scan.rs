@@ -7,7 +7,7 @@ mod sysfs;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::{cdi_specs::CdiSpecs, match_devices::DeviceFinder, sysfs::Sysfs};
-use super::dir_watch::WatchDepth;
+use super::watch_target::WatchDepth;
 use crate::{
     Refusal,
     declaration::{Declaration, DeviceSelector},
@@ -24,30 +24,24 @@ const MAX_ATTRIBUTE_BYTES: u64 = 4096;
 /// The state of systemd units: whether each is active. The state of other units is not known yet.
 pub type UnitStates = BTreeMap<String, bool>;
 
-/// The nearest directory at or above `path` that exists.
-pub(super) fn nearest_dir(root: &Root, path: &AbsPath) -> AbsPath {
-    let mut all = std::iter::once(path.clone()).chain(path.ancestors());
-    all.find(|dir| root.is_dir(dir).unwrap_or(false))
-        .unwrap_or_else(AbsPath::root)
-}
-
 /// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Found devices, by resource.
-    pub(super) sightings: BTreeMap<ResourceName, Discovery>,
+    pub(super) discoveries: BTreeMap<ResourceName, Discovery>,
     /// Problems that kept resources from being scanned.
-    pub(super) unseen: Vec<Refusal>,
+    pub(super) unscanned: Vec<Refusal>,
     /// The directories to watch for changes of the result.
     pub(super) dirs: BTreeMap<AbsPath, WatchDepth>,
 }
 
 impl Scan {
     /// Removes devices whose nodes were removed while the scan was under way.
-    pub(super) fn without(&mut self, gone: &BTreeSet<AbsPath>) {
-        for seen in self.sightings.values_mut() {
-            seen.found
-                .retain(|_, one| !one.nodes.iter().any(|node| gone.contains(&node.host)));
+    pub(super) fn remove_nodes(&mut self, removed: &BTreeSet<AbsPath>) {
+        for discovered in self.discoveries.values_mut() {
+            discovered
+                .found
+                .retain(|_, one| !one.nodes.iter().any(|node| removed.contains(&node.host)));
         }
     }
 }
@@ -63,20 +57,20 @@ struct SysfsLocation {
 #[derive(Debug)]
 pub(super) struct Scanner {
     root: Root,
-    places: HashMap<(FileKind, (u32, u32)), SysfsLocation>,
+    locations: HashMap<(FileKind, (u32, u32)), SysfsLocation>,
 }
 
 impl Scanner {
     pub(super) fn new(root: Root) -> Self {
         Self {
             root,
-            places: HashMap::new(),
+            locations: HashMap::new(),
         }
     }
 
     /// Clears the cache: device numbers are reused for other devices.
-    pub(super) fn forget(&mut self) {
-        self.places.clear();
+    pub(super) fn clear_cache(&mut self) {
+        self.locations.clear();
     }
 
     pub(super) fn scan<'a>(
@@ -101,21 +95,22 @@ impl Scanner {
             let finder = DeviceFinder::new(self, declaration, &sysfs, &mut scan.dirs);
             let known = known.resources.get(&declaration.resource);
             match finder.find(&specs, units, known.map(|one| &**one)) {
-                Some(seen) => {
-                    scan.sightings.insert(declaration.resource.clone(), seen);
+                Some(discovered) => {
+                    scan.discoveries
+                        .insert(declaration.resource.clone(), discovered);
                 }
-                None => scan.unseen = specs.problems.clone(),
+                None => scan.unscanned = specs.problems.clone(),
             }
         }
         scan
     }
 
     /// The location of the device with this number.
-    fn place(&mut self, kind: FileKind, number: (u32, u32)) -> SysfsLocation {
+    fn location(&mut self, kind: FileKind, number: (u32, u32)) -> SysfsLocation {
         let root = &self.root;
-        let place = self.places.entry((kind, number));
-        place
-            .or_insert_with(|| place_of(root, kind, number))
+        let location = self.locations.entry((kind, number));
+        location
+            .or_insert_with(|| sysfs_location(root, kind, number))
             .clone()
     }
 }
@@ -160,7 +155,7 @@ fn joined(link: &AbsPath, target: &str) -> Option<AbsPath> {
     base.join(rest.trim_start_matches("./")).ok()
 }
 
-fn place_of(root: &Root, kind: FileKind, (major, minor): (u32, u32)) -> SysfsLocation {
+fn sysfs_location(root: &Root, kind: FileKind, (major, minor): (u32, u32)) -> SysfsLocation {
     let class = if kind == FileKind::BlockDevice {
         "block"
     } else {
@@ -183,15 +178,15 @@ fn place_of(root: &Root, kind: FileKind, (major, minor): (u32, u32)) -> SysfsLoc
 /// The NUMA nodes of a device: its own, or that of its nearest ancestor that has one. The kernel
 /// writes -1 for "none".
 fn numa_of(root: &Root, sysfs: &AbsPath) -> Vec<u32> {
-    let hangs_on = std::iter::once(sysfs.clone())
+    let ancestors = std::iter::once(sysfs.clone())
         .chain(sysfs.ancestors())
         .take_while(|dir| dir.as_str().starts_with("/sys/devices/"));
-    let written = hangs_on.filter_map(|dir| {
+    let values = ancestors.filter_map(|dir| {
         let text = attribute(root, &dir, "numa_node")?;
         text.parse::<i64>().ok()
     });
     // -1 of a child is no statement about its parent, which is read next.
-    written
+    values
         .filter_map(|node| u32::try_from(node).ok())
         .take(1)
         .collect()

@@ -11,7 +11,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use event_sources::{changed, hear, listen, watcher};
+use event_sources::{changed, listen, next_uevent, watcher};
 
 use super::{
     OfferOutcome, RegistryRequest, RegistrySettings,
@@ -19,8 +19,9 @@ use super::{
     change_log::ChangeLogger,
     checkpoint::{self, CheckpointWriter},
     config_files, declaration_dirs,
-    dir_watch::{DirChange, DirWatch, watch_for},
+    dir_watch::{DirChange, DirWatch},
     scan::{self, Scan, UnitStates},
+    watch_target::watch_for,
 };
 use crate::{
     declaration::{Declaration, HealthProbe},
@@ -57,15 +58,15 @@ const SHUTDOWN_SAVE_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 struct RegistryDeadlines {
     files: Option<Instant>,
-    look: Option<Instant>,
+    scan: Option<Instant>,
     save: Option<Instant>,
     /// When the next device of a live source has been present for long enough to become allocatable.
-    settle: Option<Instant>,
+    flap_release: Option<Instant>,
 }
 
 impl RegistryDeadlines {
     /// The first event of a burst sets the deadline; later ones do not postpone it.
-    fn soon(at: &mut Option<Instant>) {
+    fn debounce(at: &mut Option<Instant>) {
         let soon = Instant::now() + SCAN_DEBOUNCE;
         *at = Some(at.map_or(soon, |at| at.min(soon)));
     }
@@ -77,134 +78,139 @@ impl RegistryDeadlines {
 
 pub(super) struct RegistryTask {
     root: Root,
-    ledger: RegistryState,
-    looking: ScanWorker,
-    keeper: CheckpointWriter,
-    files: Option<DirWatch>,
-    nodes: Option<DirWatch>,
+    state: RegistryState,
+    scan_worker: ScanWorker,
+    checkpoint_writer: CheckpointWriter,
+    file_watch: Option<DirWatch>,
+    node_watch: Option<DirWatch>,
     uevents: Option<Uevents>,
     /// The interval between full rescans, which find changes whose events were lost (full queues).
-    rescan: Duration,
+    rescan_interval: Duration,
     /// The state of the systemd units that health probes name.
     units: watch::Receiver<UnitStates>,
-    publish: watch::Sender<Arc<Inventory>>,
-    started: Instant,
+    published: watch::Sender<Arc<Inventory>>,
+    started_at: Instant,
     /// When the last scan began.
-    looked: Option<Instant>,
+    last_scan_at: Option<Instant>,
     /// Device nodes that were removed since the last scan began, which may still have seen them.
-    gone: BTreeSet<AbsPath>,
-    due: RegistryDeadlines,
+    removed_nodes: BTreeSet<AbsPath>,
+    deadlines: RegistryDeadlines,
     /// Limits how often the list is saved: each save writes and syncs the whole list.
-    saves: RateLimiter,
-    announcer: ChangeLogger,
-    forgot: bool,
+    save_rate: RateLimiter,
+    change_logger: ChangeLogger,
+    absent_removed: bool,
 }
 
 /// The events that wake the task.
 enum RegistryEvent {
-    Looked(Result<ScanResult, JoinError>),
+    WorkDone(Result<ScanResult, JoinError>),
     Saved(checkpoint::WriteOutcome),
     Files,
     Nodes(DirChange),
     Kernel(Result<UeventResult, UeventError>),
     Units,
     Time,
-    Asked(RegistryRequest, oneshot::Sender<()>),
+    Request(RegistryRequest, oneshot::Sender<()>),
     Stop,
 }
 
 impl RegistryTask {
     /// Restores the state that an earlier agent saved. No scan has been made yet.
     pub(super) fn new(root: Root, settings: RegistrySettings) -> Self {
-        let mut ledger = RegistryState::new(settings.allowances);
-        let mut keeper = CheckpointWriter::new(root.clone());
-        if let Some(saved) = keeper.load() {
-            ledger.restore(saved, keeper.boot_id(), |node| scan::is_device(&root, node));
+        let mut state = RegistryState::new(settings.allowances);
+        let mut checkpoint_writer = CheckpointWriter::new(root.clone());
+        if let Some(saved) = checkpoint_writer.load() {
+            state.restore(saved, checkpoint_writer.boot_id(), |node| {
+                scan::is_device(&root, node)
+            });
         }
-        ledger.set_allocation_disabled(settings.withheld);
+        state.set_allocation_disabled(settings.withheld);
         Self {
-            files: watcher(&root),
-            nodes: watcher(&root),
+            file_watch: watcher(&root),
+            node_watch: watcher(&root),
             uevents: settings.uevents.then(listen).flatten(),
-            rescan: settings.rescan,
+            rescan_interval: settings.rescan,
             units: settings.units,
-            looking: ScanWorker::new(root.clone()),
-            publish: watch::Sender::new(Arc::new(ledger.inventory())),
+            scan_worker: ScanWorker::new(root.clone()),
+            published: watch::Sender::new(Arc::new(state.inventory())),
             root,
-            ledger,
-            forgot: !keeper.is_new_boot(),
-            keeper,
-            started: Instant::now(),
-            looked: None,
-            gone: BTreeSet::new(),
-            due: RegistryDeadlines::default(),
-            saves: RateLimiter::per_interval(SAVE_INTERVAL, 10),
-            announcer: ChangeLogger::default(),
+            state,
+            absent_removed: !checkpoint_writer.is_new_boot(),
+            checkpoint_writer,
+            started_at: Instant::now(),
+            last_scan_at: None,
+            removed_nodes: BTreeSet::new(),
+            deadlines: RegistryDeadlines::default(),
+            save_rate: RateLimiter::per_interval(SAVE_INTERVAL, 10),
+            change_logger: ChangeLogger::default(),
         }
     }
 
     pub(super) fn inventory(&self) -> watch::Receiver<Arc<Inventory>> {
-        self.publish.subscribe()
+        self.published.subscribe()
     }
 
     pub(super) async fn run(
         mut self,
-        mut asked: mpsc::Receiver<(RegistryRequest, oneshot::Sender<()>)>,
+        mut requests: mpsc::Receiver<(RegistryRequest, oneshot::Sender<()>)>,
         stop: CancellationToken,
     ) {
-        self.looking.request_scan(true);
+        self.scan_worker.request_scan(true);
         loop {
-            self.begin();
-            let alarm = self.alarm();
+            self.start_next_job();
+            let deadline = self.next_deadline();
             // Before the first scan it is not known which resource names the declaration files own.
-            let open = !self.looking.is_first() || self.started.elapsed() >= FIRST_SCAN_TIMEOUT;
-            let woken = tokio::select! {
+            let open =
+                !self.scan_worker.is_first() || self.started_at.elapsed() >= FIRST_SCAN_TIMEOUT;
+            let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => RegistryEvent::Stop,
                 // Cancel-safe: a request stays in the channel.
-                Some((ask, reply)) = asked.recv(), if open => RegistryEvent::Asked(ask, reply),
+                Some((request, reply)) = requests.recv(), if open => RegistryEvent::Request(request, reply),
                 // Both are cancel-safe: the work goes on, and its result stays available.
-                looked = self.looking.done() => RegistryEvent::Looked(looked),
-                end = self.keeper.wait_for_save() => RegistryEvent::Saved(end),
+                result = self.scan_worker.finished() => RegistryEvent::WorkDone(result),
+                end = self.checkpoint_writer.wait_for_save() => RegistryEvent::Saved(end),
                 // Cancel-safe: events stay in the kernel's queues.
-                _ = changed(&mut self.files) => RegistryEvent::Files,
-                change = changed(&mut self.nodes) => RegistryEvent::Nodes(change),
-                heard = hear(self.uevents.as_ref()) => RegistryEvent::Kernel(heard),
+                _ = changed(&mut self.file_watch) => RegistryEvent::Files,
+                change = changed(&mut self.node_watch) => RegistryEvent::Nodes(change),
+                uevent = next_uevent(self.uevents.as_ref()) => RegistryEvent::Kernel(uevent),
                 // Cancel-safe: a change stays marked as unseen.
                 Ok(()) = self.units.changed() => RegistryEvent::Units,
                 // Cancel-safe: the deadline is computed again.
-                () = sleep_until(alarm) => RegistryEvent::Time,
+                () = sleep_until(deadline) => RegistryEvent::Time,
             };
-            match woken {
+            match event {
                 RegistryEvent::Stop => break,
-                woken => self.handle(woken),
+                event => self.handle(event),
             }
         }
         // State without pending changes is on the disk already, or being written.
-        let save = self.keeper.save(&self.ledger, self.due.save.is_some());
+        let save = self
+            .checkpoint_writer
+            .save(&self.state, self.deadlines.save.is_some());
         if timeout(SHUTDOWN_SAVE_TIMEOUT, save).await.is_err() {
             tracing::warn!("saving devices timed out: the next start may use an older list");
         }
     }
 
-    fn handle(&mut self, woken: RegistryEvent) {
-        match woken {
-            RegistryEvent::Looked(looked) => self.looked(looked),
+    fn handle(&mut self, event: RegistryEvent) {
+        match event {
+            RegistryEvent::WorkDone(result) => self.record_worker_result(result),
             RegistryEvent::Saved(end) => {
-                if !self.keeper.record_result(end) {
+                if !self.checkpoint_writer.record_result(end) {
                     let again = || Instant::now() + SAVE_RETRY_INTERVAL;
-                    self.due.save.get_or_insert_with(again);
+                    self.deadlines.save.get_or_insert_with(again);
                 }
             }
-            RegistryEvent::Files => RegistryDeadlines::soon(&mut self.due.files),
-            RegistryEvent::Nodes(DirChange::Gone(names)) => self.went(&names),
+            RegistryEvent::Files => RegistryDeadlines::debounce(&mut self.deadlines.files),
+            RegistryEvent::Nodes(DirChange::Gone(names)) => self.record_removed_nodes(&names),
             RegistryEvent::Nodes(DirChange::Other) | RegistryEvent::Units => {
-                RegistryDeadlines::soon(&mut self.due.look)
+                RegistryDeadlines::debounce(&mut self.deadlines.scan)
             }
-            RegistryEvent::Kernel(Ok(UeventResult::Event(event))) if !self.concerns(&event) => {}
+            RegistryEvent::Kernel(Ok(UeventResult::Event(event))) if !self.needs_scan(&event) => {}
             RegistryEvent::Kernel(Ok(_)) => {
-                self.looking.forget();
-                RegistryDeadlines::soon(&mut self.due.look);
+                self.scan_worker.clear_cache();
+                RegistryDeadlines::debounce(&mut self.deadlines.scan);
             }
             RegistryEvent::Kernel(Err(error)) => {
                 tracing::warn!(
@@ -213,73 +219,75 @@ impl RegistryTask {
                 );
                 self.uevents = None;
                 // The last events may be lost, and from now on rescans are more frequent.
-                self.looking.forget();
-                RegistryDeadlines::soon(&mut self.due.look);
+                self.scan_worker.clear_cache();
+                RegistryDeadlines::debounce(&mut self.deadlines.scan);
             }
-            RegistryEvent::Asked(ask, reply) => {
-                if let Some(reply) = self.asked(ask, reply) {
+            RegistryEvent::Request(request, reply) => {
+                if let Some(reply) = self.handle_request(request, reply) {
                     // The caller may have stopped waiting.
                     let _ = reply.send(());
                 }
             }
-            RegistryEvent::Time => self.on_time(),
+            RegistryEvent::Time => self.handle_deadlines(),
             RegistryEvent::Stop => {}
         }
     }
 
     /// Publishes removed devices as unhealthy, before a scan, which takes longer with more devices.
-    fn went(&mut self, names: &BTreeSet<AbsPath>) {
-        let told = self.ledger.mark_removed(names, self.started.elapsed());
-        if !told.is_empty() {
+    fn record_removed_nodes(&mut self, names: &BTreeSet<AbsPath>) {
+        let removed = self.state.mark_removed(names, self.started_at.elapsed());
+        if !removed.is_empty() {
             self.publish();
         }
-        if !names.is_empty() && told.len() == names.len() {
-            RegistryDeadlines::soon(&mut self.due.look);
+        if !names.is_empty() && removed.len() == names.len() {
+            RegistryDeadlines::debounce(&mut self.deadlines.scan);
         } else {
             // The remaining names may belong to other devices; only a scan can find out.
             let now = Instant::now();
-            let at = self.looked.map_or(now, |at| (at + SCAN_DEBOUNCE).max(now));
-            self.due.look = Some(self.due.look.map_or(at, |due| due.min(at)));
+            let at = self
+                .last_scan_at
+                .map_or(now, |at| (at + SCAN_DEBOUNCE).max(now));
+            self.deadlines.scan = Some(self.deadlines.scan.map_or(at, |due| due.min(at)));
         }
-        self.gone.extend(told);
+        self.removed_nodes.extend(removed);
     }
 
     /// Whether an event calls for a scan: those about device nodes do, and those of PCI and USB (such as a driver
     /// binding) while a declaration selects hardware by more than its name.
-    fn concerns(&self, event: &Uevent) -> bool {
+    fn needs_scan(&self, event: &Uevent) -> bool {
         let bus = matches!(event.subsystem.as_deref(), Some("pci" | "usb"));
-        event.node.is_some() || bus && self.ledger.in_force().any(Declaration::asks_hardware)
+        event.node.is_some() || bus && self.state.in_force().any(Declaration::asks_hardware)
     }
 
     /// Carries out a request. Returns the reply channel when done; none if the reply is sent later.
-    fn asked(
+    fn handle_request(
         &mut self,
-        ask: RegistryRequest,
+        request: RegistryRequest,
         reply: oneshot::Sender<()>,
     ) -> Option<oneshot::Sender<()>> {
-        let now = self.started.elapsed();
-        match ask {
+        let now = self.started_at.elapsed();
+        match request {
             RegistryRequest::Rescan => {
-                self.looking.request_full_scan(reply);
+                self.scan_worker.request_full_scan(reply);
                 return None;
             }
-            RegistryRequest::Withhold(why) => self.ledger.set_allocation_disabled(why),
-            RegistryRequest::Offer(offer, standing) => {
+            RegistryRequest::SetAllocationDisabled(why) => self.state.set_allocation_disabled(why),
+            RegistryRequest::Offer(offer, outcome_reply) => {
                 let source = offer.source.clone();
-                let by = self.ledger.offer(offer, now);
-                self.settle();
-                let told = if by == source {
+                let by = self.state.offer(offer, now);
+                self.release_held_devices();
+                let outcome = if by == source {
                     OfferOutcome::InForce
                 } else {
                     OfferOutcome::Taken { by }
                 };
-                let _ = standing.send(told);
+                let _ = outcome_reply.send(outcome);
             }
-            RegistryRequest::Withdraw(source, resource) => self.less(|ledger| {
-                ledger.withdraw(&source, resource.as_ref());
+            RegistryRequest::Withdraw(source, resource) => self.remove_offers(|state| {
+                state.withdraw(&source, resource.as_ref());
             }),
-            RegistryRequest::Only(source, names) => {
-                self.less(|ledger| ledger.only(&source, &names))
+            RegistryRequest::RetainOffers(source, names) => {
+                self.remove_offers(|state| state.retain_offers(&source, &names))
             }
         }
         self.publish();
@@ -288,95 +296,95 @@ impl RegistryTask {
 
     /// Removes an offer. A declaration that waited for the resource's name may be in force then, and its devices
     /// have not been scanned yet.
-    fn less(&mut self, change: impl FnOnce(&mut RegistryState)) {
-        let in_force = |ledger: &RegistryState| ledger.in_force().count();
-        let before = in_force(&self.ledger);
-        change(&mut self.ledger);
-        if in_force(&self.ledger) > before {
-            RegistryDeadlines::soon(&mut self.due.look);
+    fn remove_offers(&mut self, change: impl FnOnce(&mut RegistryState)) {
+        let in_force = |state: &RegistryState| state.in_force().count();
+        let before = in_force(&self.state);
+        change(&mut self.state);
+        if in_force(&self.state) > before {
+            RegistryDeadlines::debounce(&mut self.deadlines.scan);
         }
     }
 
     /// Updates which flapping devices of live sources are held back.
-    fn settle(&mut self) {
-        let wait = self.ledger.release_held_devices(self.started.elapsed());
-        self.due.settle = wait.map(|wait| Instant::now() + wait);
+    fn release_held_devices(&mut self) {
+        let wait = self.state.release_held_devices(self.started_at.elapsed());
+        self.deadlines.flap_release = wait.map(|wait| Instant::now() + wait);
     }
 
-    fn on_time(&mut self) {
-        if RegistryDeadlines::passed(self.due.files) {
-            self.due.files = None;
-            self.looking.request_scan(true);
-        } else if RegistryDeadlines::passed(self.due.look) {
-            self.due.look = None;
-            self.looking.request_scan(!self.hears_of_files());
+    fn handle_deadlines(&mut self) {
+        if RegistryDeadlines::passed(self.deadlines.files) {
+            self.deadlines.files = None;
+            self.scan_worker.request_scan(true);
+        } else if RegistryDeadlines::passed(self.deadlines.scan) {
+            self.deadlines.scan = None;
+            self.scan_worker.request_scan(!self.watches_all_files());
         }
-        if RegistryDeadlines::passed(self.due.settle) {
-            self.settle();
+        if RegistryDeadlines::passed(self.deadlines.flap_release) {
+            self.release_held_devices();
             self.publish();
         }
-        if RegistryDeadlines::passed(self.due.save) {
+        if RegistryDeadlines::passed(self.deadlines.save) {
             // A save with older content is under way: save again when that is done.
-            self.due.save = match self.keeper.begin(&self.ledger) {
+            self.deadlines.save = match self.checkpoint_writer.start_save(&self.state) {
                 true => {
-                    self.saves.take();
+                    self.save_rate.take();
                     None
                 }
                 false => Some(Instant::now() + checkpoint::SAVE_DEBOUNCE),
             };
         }
-        self.looking.log_slow_step();
+        self.scan_worker.log_slow_step();
     }
 
     /// The earliest pending deadline; without one, the next rescan.
-    fn alarm(&self) -> Instant {
+    fn next_deadline(&self) -> Instant {
         let first = self
-            .looking
+            .scan_worker
             .is_first()
-            .then(|| self.started + FIRST_SCAN_TIMEOUT);
+            .then(|| self.started_at + FIRST_SCAN_TIMEOUT);
         let first = first.filter(|at| *at > Instant::now());
         let due = [
-            self.due.files,
-            self.due.look,
-            self.due.save,
-            self.due.settle,
-            self.looking.slow_log_time(),
+            self.deadlines.files,
+            self.deadlines.scan,
+            self.deadlines.save,
+            self.deadlines.flap_release,
+            self.scan_worker.slow_log_time(),
             first,
         ];
         due.into_iter()
             .flatten()
             .min()
-            .unwrap_or_else(|| Instant::now() + self.rescan)
+            .unwrap_or_else(|| Instant::now() + self.rescan_interval)
     }
 
     /// Starts reading files or scanning, if that is requested and neither is under way.
-    fn begin(&mut self) {
-        match self.looking.next() {
-            Some(ScanJob::Read) => {
+    fn start_next_job(&mut self) {
+        match self.scan_worker.next_job() {
+            Some(ScanJob::ReadFiles) => {
                 let (root, dirs) = (self.root.clone(), declaration_dirs());
-                if let Some(watch) = &mut self.files {
+                if let Some(watch) = &mut self.file_watch {
                     watch.set(&dirs.iter().map(|dir| watch_for(&root, dir)).collect());
                 }
                 let user = nix::unistd::geteuid().as_raw();
-                self.looking
+                self.scan_worker
                     .run(move || ScanResult::Files(config_files::read_files(&root, &dirs, user)));
             }
-            Some(ScanJob::Look(mut scanner)) => {
+            Some(ScanJob::Scan(mut scanner)) => {
                 // Retry a watch that failed. Whether it covers all directories is known after the scan.
                 let again = || DirWatch::new(&self.root).ok();
-                self.nodes = self.nodes.take().or_else(again);
-                self.files = self.files.take().or_else(again);
-                self.looked = Some(Instant::now());
-                self.gone.clear();
+                self.node_watch = self.node_watch.take().or_else(again);
+                self.file_watch = self.file_watch.take().or_else(again);
+                self.last_scan_at = Some(Instant::now());
+                self.removed_nodes.clear();
                 if self.uevents.is_none() {
                     // Without uevents a device number may be reused for another device unnoticed.
-                    scanner.forget();
+                    scanner.clear_cache();
                 }
-                self.look_again();
-                let declared: Vec<Declaration> = self.ledger.in_force().cloned().collect();
+                self.schedule_rescan();
+                let declared: Vec<Declaration> = self.state.in_force().cloned().collect();
                 let units = self.units.borrow_and_update().clone();
-                let known = self.publish.borrow().clone();
-                self.looking.run(move || {
+                let known = self.published.borrow().clone();
+                self.scan_worker.run(move || {
                     let scan = scanner.scan(declared.iter(), &units, &known);
                     ScanResult::Machine(scanner, scan)
                 });
@@ -386,79 +394,82 @@ impl RegistryTask {
     }
 
     /// Whether inotify covers all directories of declarations.
-    fn hears_of_files(&self) -> bool {
-        self.files.as_ref().is_some_and(DirWatch::is_complete)
+    fn watches_all_files(&self) -> bool {
+        self.file_watch.as_ref().is_some_and(DirWatch::is_complete)
     }
 
     /// Schedules the next scan without an event.
-    fn look_again(&mut self) {
-        let hears = self.hears_of_files() && self.nodes.as_ref().is_some_and(DirWatch::is_complete);
-        let mut slow = match self.uevents.is_some() && hears {
-            true => self.rescan,
-            false => self.rescan.min(RESCAN_INTERVAL_WITHOUT_EVENTS),
+    fn schedule_rescan(&mut self) {
+        let watches_all =
+            self.watches_all_files() && self.node_watch.as_ref().is_some_and(DirWatch::is_complete);
+        let mut slow = match self.uevents.is_some() && watches_all {
+            true => self.rescan_interval,
+            false => self.rescan_interval.min(RESCAN_INTERVAL_WITHOUT_EVENTS),
         };
-        let reads = |one: &Declaration| {
+        let reads_attributes = |one: &Declaration| {
             one.probes
                 .iter()
                 .any(|probe| matches!(probe, HealthProbe::Sysfs { .. }))
         };
-        if self.ledger.in_force().any(reads) {
+        if self.state.in_force().any(reads_attributes) {
             slow = slow.min(ATTRIBUTE_RESCAN_INTERVAL);
         }
-        self.due.look = Some(Instant::now() + slow);
+        self.deadlines.scan = Some(Instant::now() + slow);
     }
 
     /// Records the files that were read, or the result of a scan.
-    fn looked(&mut self, looked: Result<ScanResult, JoinError>) {
-        match looked {
-            Ok(ScanResult::Files(files)) => self.ledger.files(files),
+    fn record_worker_result(&mut self, result: Result<ScanResult, JoinError>) {
+        match result {
+            Ok(ScanResult::Files(files)) => self.state.set_files(files),
             Ok(ScanResult::Machine(scanner, mut scan)) => {
-                if !self.gone.is_empty() {
-                    scan.without(&self.gone);
+                if !self.removed_nodes.is_empty() {
+                    scan.remove_nodes(&self.removed_nodes);
                 }
-                self.take_note(&scan);
-                let watch = self.nodes.as_mut();
+                self.record_scan(&scan);
+                let watch = self.node_watch.as_mut();
                 // Changes before a new watch was set up are missed: one more scan finds them.
                 let more = watch.is_some_and(|watch| watch.set(&scan.dirs));
-                if self.looking.end(scanner, more) {
+                if self.scan_worker.record_scan(scanner, more) {
                     self.publish();
-                    self.looking.notify_callers();
+                    self.scan_worker.notify_callers();
                 }
             }
             Err(error) => {
                 tracing::error!(%error, "device scan aborted");
-                self.looking.record_panic(self.root.clone());
+                self.scan_worker.record_panic(self.root.clone());
                 self.publish();
-                self.looking.notify_callers();
+                self.scan_worker.notify_callers();
             }
         }
     }
 
-    fn take_note(&mut self, scan: &Scan) {
-        let now = self.started.elapsed();
-        let late = now >= ABSENT_DEVICE_GRACE && !self.forgot && self.keeper.is_new_boot();
-        self.forgot |= now >= ABSENT_DEVICE_GRACE;
-        self.ledger.record_unscanned(&scan.unseen);
-        if let Some(wait) = self.ledger.record_scan(&scan.sightings, now, late) {
+    fn record_scan(&mut self, scan: &Scan) {
+        let now = self.started_at.elapsed();
+        let late = now >= ABSENT_DEVICE_GRACE
+            && !self.absent_removed
+            && self.checkpoint_writer.is_new_boot();
+        self.absent_removed |= now >= ABSENT_DEVICE_GRACE;
+        self.state.record_unscanned(&scan.unscanned);
+        if let Some(wait) = self.state.record_scan(&scan.discoveries, now, late) {
             let again = Instant::now() + wait;
-            self.due.look = Some(self.due.look.map_or(again, |at| at.min(again)));
+            self.deadlines.scan = Some(self.deadlines.scan.map_or(again, |at| at.min(again)));
         }
-        if !self.forgot {
-            let late = self.started + ABSENT_DEVICE_GRACE;
-            self.due.look = Some(self.due.look.map_or(late, |at| at.min(late)));
+        if !self.absent_removed {
+            let late = self.started_at + ABSENT_DEVICE_GRACE;
+            self.deadlines.scan = Some(self.deadlines.scan.map_or(late, |at| at.min(late)));
         }
     }
 
     fn publish(&mut self) {
-        let now = Arc::new(self.ledger.inventory());
-        let before = self.publish.borrow().clone();
+        let now = Arc::new(self.state.inventory());
+        let before = self.published.borrow().clone();
         if before == now {
             return;
         }
         // Subscribers are notified before the changes are logged.
-        self.publish.send_replace(Arc::clone(&now));
-        self.announcer.announce(&before, &now);
-        let at = || (Instant::now() + checkpoint::SAVE_DEBOUNCE).max(self.saves.ready());
-        self.due.save.get_or_insert_with(at);
+        self.published.send_replace(Arc::clone(&now));
+        self.change_logger.log_changes(&before, &now);
+        let at = || (Instant::now() + checkpoint::SAVE_DEBOUNCE).max(self.save_rate.ready());
+        self.deadlines.save.get_or_insert_with(at);
     }
 }

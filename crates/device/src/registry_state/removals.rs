@@ -15,19 +15,22 @@ impl RegistryState {
     /// Marks devices at these paths as unhealthy, with the same result as the next scan. Only devices
     /// that consist of the one path are marked; returns their paths.
     pub fn mark_removed(&mut self, names: &BTreeSet<AbsPath>, now: Duration) -> BTreeSet<AbsPath> {
-        let mut told = BTreeSet::new();
+        let mut removed = BTreeSet::new();
         for (name, by) in &self.owners {
             let Some((file, declaration)) = declared(&self.sources, by) else {
                 continue;
             };
-            let rematched = self.sources.get(file).is_some_and(|it| it.rematched);
+            let selectors_changed = self
+                .sources
+                .get(file)
+                .is_some_and(|it| it.selectors_changed);
             let Some(resource) = self.resources.get_mut(name) else {
                 continue;
             };
-            if rematched || !goes_by_names(declaration) {
+            if selectors_changed || !goes_by_names(declaration) {
                 continue;
             }
-            let presences = self.presences.entry(name.clone()).or_default();
+            let flap_states = self.flap_states.entry(name.clone()).or_default();
             for path in names {
                 let id = device_id(path.as_str());
                 let known = resource.devices.get(&id);
@@ -38,14 +41,14 @@ impl RegistryState {
                     device.health = Health::Unhealthy;
                     device.reason = Some(why(path, declaration));
                 }
-                let presence = presences.entry(id);
+                let presence = flap_states.entry(id);
                 presence
                     .or_insert(DeviceFlapState::first(true, now))
                     .record_presence(false, now);
-                told.insert(path.clone());
+                removed.insert(path.clone());
             }
         }
-        told
+        removed
     }
 }
 

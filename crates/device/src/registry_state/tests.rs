@@ -22,8 +22,8 @@ fn files(given: &[(&str, &str)]) -> ConfigFiles {
 }
 
 /// Records a scan in which every path that a declaration in force names is a device, or is absent.
-fn see(ledger: &mut RegistryState, there: bool) {
-    let sightings = ledger
+fn see(state: &mut RegistryState, there: bool) {
+    let discoveries = state
         .in_force()
         .map(|declaration| {
             let mut seen = Discovery::default();
@@ -42,11 +42,11 @@ fn see(ledger: &mut RegistryState, there: bool) {
             (declaration.resource.clone(), seen)
         })
         .collect();
-    ledger.record_scan(&sightings, NOW, false);
+    state.record_scan(&discoveries, NOW, false);
 }
 
-fn told(ledger: &RegistryState) -> Vec<String> {
-    let inventory = ledger.inventory();
+fn told(state: &RegistryState) -> Vec<String> {
+    let inventory = state.inventory();
     let resources = inventory.resources.values();
     resources
         .flat_map(|resource| {
@@ -62,36 +62,36 @@ fn told(ledger: &RegistryState) -> Vec<String> {
 
 #[test]
 fn a_broken_file_is_reported_and_its_last_good_version_stays_in_force() {
-    let mut ledger = RegistryState::default();
+    let mut state = RegistryState::default();
     let good = text("acme.dev/a", "/dev/a");
-    ledger.files(files(&[
+    state.set_files(files(&[
         ("/etc/a.yaml", &good),
         ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
     ]));
-    see(&mut ledger, true);
-    ledger.files(files(&[
+    see(&mut state, true);
+    state.set_files(files(&[
         ("/etc/a.yaml", "spec: {resource: [}"),
         ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
     ]));
-    see(&mut ledger, true);
-    let now = told(&ledger);
+    see(&mut state, true);
+    let now = told(&state);
     assert_eq!(now[..2], ["acme.dev/a a Healthy", "acme.dev/b b Healthy"]);
     assert!(now[2].starts_with("/etc/a.yaml:1:"), "{now:?}");
-    ledger.files(files(&[("/etc/a.yaml", &good)]));
-    assert_eq!(told(&ledger), ["acme.dev/a a Healthy"]);
+    state.set_files(files(&[("/etc/a.yaml", &good)]));
+    assert_eq!(told(&state), ["acme.dev/a a Healthy"]);
 }
 
 #[test]
 fn the_last_good_version_is_in_force_after_an_agent_restart_too() {
     let mut before = RegistryState::default();
-    before.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    before.set_files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
     see(&mut before, true);
-    before.files(files(&[("/etc/a.yaml", "broken")]));
+    before.set_files(files(&[("/etc/a.yaml", "broken")]));
     let saved = serde_json::to_string(&before.save("boot-1")).unwrap();
     let mut after = RegistryState::default();
     after.restore(serde_json::from_str(&saved).unwrap(), "boot-1", |_| false);
     assert_eq!(told(&after), ["acme.dev/a a Healthy"]);
-    after.files(files(&[("/etc/a.yaml", "broken")]));
+    after.set_files(files(&[("/etc/a.yaml", "broken")]));
     see(&mut after, true);
     assert_eq!(after.in_force().count(), 1);
     assert_eq!(after.inventory().problems.len(), 1);
@@ -100,7 +100,7 @@ fn the_last_good_version_is_in_force_after_an_agent_restart_too() {
 #[test]
 fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
     let mut before = RegistryState::default();
-    before.files(files(&[
+    before.set_files(files(&[
         ("/etc/a.yaml", &text("acme.dev/a", "/dev/a")),
         ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
     ]));
@@ -126,66 +126,66 @@ fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
 }
 
 #[test]
-fn one_file_owns_a_resource_and_both_sides_are_told() {
-    let mut ledger = RegistryState::default();
+fn one_file_owns_a_resource_and_both_files_report_the_conflict() {
+    let mut state = RegistryState::default();
     let (first, second) = (text("acme.dev/x", "/dev/a"), text("acme.dev/x", "/dev/b"));
-    ledger.files(files(&[("/run/b.yaml", &second)]));
-    ledger.files(files(&[("/etc/a.yaml", &first), ("/run/b.yaml", &second)]));
-    see(&mut ledger, true);
+    state.set_files(files(&[("/run/b.yaml", &second)]));
+    state.set_files(files(&[("/etc/a.yaml", &first), ("/run/b.yaml", &second)]));
+    see(&mut state, true);
     assert_eq!(
-        told(&ledger),
+        told(&state),
         [
             "acme.dev/x b Healthy",
             "/etc/a.yaml: spec.resource: acme.dev/x is already offered by /run/b.yaml, which takes precedence [EntryDuplicate]",
             "/run/b.yaml: spec.resource: acme.dev/x is also offered by /etc/a.yaml, which is ignored [EntryDuplicate]",
         ]
     );
-    ledger.files(files(&[("/etc/a.yaml", &first)]));
-    see(&mut ledger, true);
-    assert_eq!(told(&ledger), ["acme.dev/x a Healthy"]);
+    state.set_files(files(&[("/etc/a.yaml", &first)]));
+    see(&mut state, true);
+    assert_eq!(told(&state), ["acme.dev/x a Healthy"]);
 }
 
 #[test]
-fn a_device_whose_name_went_is_told_at_once_and_as_the_next_look_finds_it() {
-    let mut ledger = RegistryState::default();
-    ledger.files(files(&[
+fn a_removed_name_is_reported_at_once_and_confirmed_by_the_next_scan() {
+    let mut state = RegistryState::default();
+    state.set_files(files(&[
         ("/etc/a.yaml", &text("acme.dev/a", "/dev/a")),
         ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
         ("/etc/z.yaml", &text("acme.dev/z", "/dev/z*")),
     ]));
-    see(&mut ledger, true);
+    see(&mut state, true);
     let names: BTreeSet<_> = ["/dev/a", "/dev/c"].map(path).into();
-    assert_eq!(ledger.mark_removed(&names, NOW), [path("/dev/a")].into());
-    let at_once = ledger.inventory();
+    assert_eq!(state.mark_removed(&names, NOW), [path("/dev/a")].into());
+    let at_once = state.inventory();
     assert_eq!(
-        told(&ledger),
+        told(&state),
         ["acme.dev/a a Unhealthy", "acme.dev/b b Healthy"]
     );
-    let mut sightings = BTreeMap::new();
+    let mut discoveries = BTreeMap::new();
     let mut seen = Discovery::default();
     let why = "/dev/a does not exist".to_owned();
     seen.absent.insert(path("/dev/a"), why);
-    sightings.insert(ResourceName::new("acme.dev/a").unwrap(), seen);
-    ledger.record_scan(&sightings, NOW, false);
-    assert_eq!(ledger.inventory(), at_once);
+    discoveries.insert(ResourceName::new("acme.dev/a").unwrap(), seen);
+    state.record_scan(&discoveries, NOW, false);
+    assert_eq!(state.inventory(), at_once);
     let grouped = text("acme.dev/b", "/dev/b").replace("match", "group: {by: usbPath}, match");
-    ledger.files(files(&[("/etc/b.yaml", &grouped)]));
-    let other = ledger.mark_removed(&[path("/dev/b")].into(), NOW);
+    state.set_files(files(&[("/etc/b.yaml", &grouped)]));
+    let other = state.mark_removed(&[path("/dev/b")].into(), NOW);
     assert_eq!(other, BTreeSet::new(), "a card may have other nodes");
 }
 
 #[test]
 fn a_resource_that_did_not_change_keeps_its_place_in_memory() {
-    let mut ledger = RegistryState::default();
-    ledger.files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
-    see(&mut ledger, true);
-    let first = ledger.inventory();
-    see(&mut ledger, true);
+    let mut state = RegistryState::default();
+    state.set_files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    see(&mut state, true);
+    let first = state.inventory();
+    see(&mut state, true);
     let (_, one) = first.resources.first_key_value().unwrap();
-    let second = ledger.inventory();
+    let second = state.inventory();
     assert!(Arc::ptr_eq(one, second.resources.values().next().unwrap()));
-    see(&mut ledger, false);
-    assert_eq!(told(&ledger), ["acme.dev/a a Unhealthy"]);
+    see(&mut state, false);
+    assert_eq!(told(&state), ["acme.dev/a a Unhealthy"]);
 }
 
 fn offer(source: ResourceSource, name: &str) -> Resource {
@@ -197,40 +197,40 @@ fn offer(source: ResourceSource, name: &str) -> Resource {
 }
 
 #[test]
-fn the_first_owner_keeps_a_name_and_the_next_takes_over_when_it_goes() {
+fn the_first_owner_keeps_a_name_until_it_is_withdrawn() {
     let (acme, other) = (
         ResourceSource::Vendor("acme".into()),
         ResourceSource::Plugin("other".into()),
     );
     let name = ResourceName::new("acme.dev/x").unwrap();
-    let mut ledger = RegistryState::default();
+    let mut state = RegistryState::default();
     assert_eq!(
-        ledger.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO),
+        state.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO),
         acme
     );
     assert_eq!(
-        ledger.offer(offer(other.clone(), "acme.dev/x"), Duration::ZERO),
+        state.offer(offer(other.clone(), "acme.dev/x"), Duration::ZERO),
         acme
     );
-    let inventory = ledger.inventory();
+    let inventory = state.inventory();
     assert_eq!(inventory.resources[&name].source, acme);
     assert_eq!(inventory.problems.len(), 2, "reported for both");
-    ledger.withdraw(&acme, None);
-    assert_eq!(ledger.inventory().resources[&name].source, other);
-    ledger.withdraw(&other, Some(&name));
-    assert_eq!(ledger.inventory(), Inventory::default());
+    state.withdraw(&acme, None);
+    assert_eq!(state.inventory().resources[&name].source, other);
+    state.withdraw(&other, Some(&name));
+    assert_eq!(state.inventory(), Inventory::default());
 }
 
 #[test]
-fn what_was_offered_outlives_the_agent_and_waits_for_its_source_after_a_boot() {
+fn offers_survive_the_agent_and_are_unhealthy_after_a_boot() {
     let acme = ResourceSource::Vendor("acme".into());
     let mut before = RegistryState::default();
     before.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
     let saved = before.save("boot");
     for (boot, health) in [("boot", Health::Healthy), ("next", Health::Unhealthy)] {
-        let mut ledger = RegistryState::default();
-        ledger.restore(saved.clone(), boot, |_| true);
-        let inventory = ledger.inventory();
+        let mut state = RegistryState::default();
+        state.restore(saved.clone(), boot, |_| true);
+        let inventory = state.inventory();
         let resource = inventory.resources.values().next().unwrap();
         assert_eq!(
             (&resource.source, resource.devices["a"].health),
@@ -245,7 +245,7 @@ fn the_first_owner_keeps_a_name_over_a_restart_of_the_agent() {
     let name = ResourceName::new("acme.dev/x").unwrap();
     let mut before = RegistryState::default();
     before.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
-    before.files(files(&[("/etc/a.yaml", &text("acme.dev/x", "/dev/a"))]));
+    before.set_files(files(&[("/etc/a.yaml", &text("acme.dev/x", "/dev/a"))]));
     assert_eq!(before.inventory().resources[&name].source, acme);
     let mut after = RegistryState::default();
     after.restore(before.save("boot"), "boot", |_| true);
@@ -254,64 +254,64 @@ fn the_first_owner_keeps_a_name_over_a_restart_of_the_agent() {
 
 #[test]
 fn files_of_a_directory_that_cannot_be_read_stay_in_force() {
-    let mut ledger = RegistryState::default();
-    ledger.files(files(&[("/etc/d/a.yaml", &text("acme.dev/a", "/dev/a"))]));
-    see(&mut ledger, true);
+    let mut state = RegistryState::default();
+    state.set_files(files(&[("/etc/d/a.yaml", &text("acme.dev/a", "/dev/a"))]));
+    see(&mut state, true);
     let unread = Refusal::new(Reason::SourceUnreadable, "too many open files");
-    ledger.files([(path("/etc/d"), Err(unread))].into());
-    assert_eq!(ledger.inventory().resources.len(), 1);
-    assert_eq!(ledger.inventory().problems.len(), 1);
-    ledger.files(ConfigFiles::new());
-    assert!(ledger.inventory().resources.is_empty());
+    state.set_files([(path("/etc/d"), Err(unread))].into());
+    assert_eq!(state.inventory().resources.len(), 1);
+    assert_eq!(state.inventory().problems.len(), 1);
+    state.set_files(ConfigFiles::new());
+    assert!(state.inventory().resources.is_empty());
 }
 
 #[test]
-fn a_device_of_a_live_source_whose_health_comes_and_goes_is_held_back() {
+fn a_flapping_device_of_a_live_source_is_held_back() {
     let acme = ResourceSource::Vendor("acme".into());
-    let mut ledger = RegistryState::default();
-    let say = |ledger: &mut RegistryState, well: bool, at: u64| {
+    let mut state = RegistryState::default();
+    let say = |state: &mut RegistryState, well: bool, at: u64| {
         let mut offer = offer(acme.clone(), "acme.dev/x");
         if !well {
             let device = offer.devices.get_mut("a").unwrap();
             (device.health, device.reason) = (Health::Unhealthy, Some("hot".into()));
         }
-        ledger.offer(offer, Duration::from_secs(at));
-        ledger.release_held_devices(Duration::from_secs(at))
+        state.offer(offer, Duration::from_secs(at));
+        state.release_held_devices(Duration::from_secs(at))
     };
-    say(&mut ledger, true, 0);
-    say(&mut ledger, false, 100);
-    assert_eq!(say(&mut ledger, true, 101), None, "once is no flapping");
-    say(&mut ledger, false, 103);
-    assert_eq!(say(&mut ledger, true, 104), Some(Duration::from_secs(1)));
-    let device = |ledger: &RegistryState| {
-        let inventory = ledger.inventory();
+    say(&mut state, true, 0);
+    say(&mut state, false, 100);
+    assert_eq!(say(&mut state, true, 101), None, "once is no flapping");
+    say(&mut state, false, 103);
+    assert_eq!(say(&mut state, true, 104), Some(Duration::from_secs(1)));
+    let device = |state: &RegistryState| {
+        let inventory = state.inventory();
         let resource = inventory.resources.values().next().unwrap();
         (
             resource.devices["a"].health,
             resource.devices["a"].reason.clone(),
         )
     };
-    let (health, why) = device(&ledger);
+    let (health, why) = device(&state);
     assert_eq!(health, Health::Unhealthy);
     assert_eq!(
         why.unwrap(),
         "a is flapping; it must stay present for a while"
     );
-    assert_eq!(ledger.release_held_devices(Duration::from_secs(105)), None);
-    assert_eq!(device(&ledger), (Health::Healthy, None));
-    assert_eq!(ledger.save("boot").resources.len(), 1);
+    assert_eq!(state.release_held_devices(Duration::from_secs(105)), None);
+    assert_eq!(device(&state), (Health::Healthy, None));
+    assert_eq!(state.save("boot").resources.len(), 1);
 }
 
 #[test]
-fn what_a_live_source_offers_no_more_is_forgotten_though_another_has_the_name() {
+fn withdrawn_offers_are_dropped_even_if_another_source_has_the_name() {
     let (acme, other) = (
         ResourceSource::Vendor("acme".into()),
         ResourceSource::Plugin("other".into()),
     );
-    let mut ledger = RegistryState::default();
-    ledger.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
-    ledger.offer(offer(other.clone(), "acme.dev/x"), Duration::ZERO);
-    ledger.only(&other, &BTreeSet::new());
-    ledger.withdraw(&acme, None);
-    assert_eq!(ledger.inventory(), Inventory::default());
+    let mut state = RegistryState::default();
+    state.offer(offer(acme.clone(), "acme.dev/x"), Duration::ZERO);
+    state.offer(offer(other.clone(), "acme.dev/x"), Duration::ZERO);
+    state.retain_offers(&other, &BTreeSet::new());
+    state.withdraw(&acme, None);
+    assert_eq!(state.inventory(), Inventory::default());
 }

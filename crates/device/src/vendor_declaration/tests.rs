@@ -24,7 +24,7 @@ fn refused(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn everything_that_may_be_said_is_read() {
+fn every_field_is_parsed() {
     let vendor = parse("acme.yaml", FULL).unwrap();
     assert_eq!(vendor.connects, VendorTransport::Program);
     assert_eq!(
@@ -52,7 +52,7 @@ fn everything_that_may_be_said_is_read() {
 }
 
 #[test]
-fn what_is_not_said_has_defaults() {
+fn omitted_fields_have_defaults() {
     let text = "\
 apiVersion: machinist.dev/v1
 kind: DeviceVendor
@@ -68,7 +68,7 @@ spec: {connects: plugin, resources: [a.b/c]}
 }
 
 #[test]
-fn every_fault_is_told_with_its_place() {
+fn every_error_has_a_location() {
     for (from, to, expected) in [
         ("{name: acme}", "{name: Acme}", "acme.yaml:3:18"),
         (
@@ -153,7 +153,7 @@ fn the_first_file_owns_a_name_and_a_broken_file_leaves_the_good_one_in_force() {
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
     assert_eq!(vendors.problems.len(), 2);
     let mut next = VendorRegistry::default();
-    next.restore(book.good());
+    next.restore(book.valid_files());
     let vendors = next.read(both("spec: ["));
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
     assert!(!vendors.blind, "its content is known");
@@ -172,7 +172,7 @@ fn the_first_file_owns_a_name_and_a_broken_file_leaves_the_good_one_in_force() {
 }
 
 #[test]
-fn what_stands_for_nobody_and_what_is_machinists_own_is_refused() {
+fn reserved_user_ids_and_names_are_rejected() {
     let file = |name: &str, connects: &str, spec: &str| {
         let text = format!(
             "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {{name: {name}}}\nspec:\n  \

@@ -39,7 +39,7 @@ impl VendorRegistry {
     }
 
     /// The last valid text of each file, to be saved for the next agent.
-    pub fn good(&self) -> BTreeMap<AbsPath, String> {
+    pub fn valid_files(&self) -> BTreeMap<AbsPath, String> {
         let good = |(file, page): (&AbsPath, &VendorFileState)| {
             let (text, _) = page.good.as_ref()?;
             Some((file.clone(), text.clone()))

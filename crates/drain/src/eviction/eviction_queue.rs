@@ -39,7 +39,7 @@ const DEADLINE_SLACK: Duration = Duration::from_millis(2);
 struct BudgetBackoff {
     until: Instant,
     failures: u32,
-    asking: bool,
+    request_running: bool,
 }
 
 /// A request that is due.
@@ -49,7 +49,7 @@ pub(super) struct DueRequest {
     /// Delete the pod, whatever blocks it.
     pub(super) forced: bool,
     /// A budget has blocked it so far.
-    pub(super) kept: bool,
+    pub(super) blocked_by_budget: bool,
 }
 
 /// The pods that must leave, and the progress of each.
@@ -57,75 +57,79 @@ pub(super) struct DueRequest {
 pub(super) struct EvictionQueue {
     entries: BTreeMap<PodId, PodEntry>,
     budgets: BTreeMap<String, Vec<DisruptionBudget>>,
-    sets: DaemonSets,
-    holds: BTreeMap<(String, String), BudgetBackoff>,
+    daemon_sets: DaemonSets,
+    budget_backoffs: BTreeMap<(String, String), BudgetBackoff>,
     /// An overloaded server gets no requests until then.
     pub(super) throttled: Option<Instant>,
-    gone: usize,
+    deleted_count: usize,
     notes: Arc<Vec<(PodId, PodNote)>>,
-    lost: Arc<Vec<(PodId, PodNote)>>,
+    loss_notes: Arc<Vec<(PodId, PodNote)>>,
     /// Forced pods; true if a budget had blocked them.
-    forced: BTreeMap<PodId, bool>,
+    forced_pods: BTreeMap<PodId, bool>,
     left_behind: Vec<PodId>,
     /// The node was listed once: pods that appear from now on were created during the drain.
-    begun: bool,
+    was_surveyed: bool,
     /// Number of pods that each workload has created here since then, by namespace and name.
-    came: BTreeMap<(String, String), u32>,
+    recreated_pods: BTreeMap<(String, String), u32>,
 }
 
 impl EvictionQueue {
-    /// Merges a survey of the whole node that was started at `asked`.
+    /// Merges a survey of the whole node that was started at `started_at`.
     pub(super) fn merge_survey(
         &mut self,
-        mut found: NodePodsReview,
-        asked: Instant,
+        mut review: NodePodsReview,
+        started_at: Instant,
         now: Timestamp,
     ) {
-        self.note(found.notes());
-        let there: BTreeSet<_> = found.evict.iter().map(|(pod, _)| pod.id.clone()).collect();
-        let stay: BTreeSet<_> = found.leave.iter().map(|(pod, _)| pod).collect();
+        self.add_notes(review.notes());
+        let evicted_ids: BTreeSet<_> = review.evict.iter().map(|(pod, _)| pod.id.clone()).collect();
+        let remaining_ids: BTreeSet<_> = review.leave.iter().map(|(pod, _)| pod).collect();
         // Pods that the watch has updated since are newer than the list.
-        let known = self.entries.values().filter(|one| one.seen < asked);
-        let missing: Vec<_> = known.map(|one| one.pod.id.clone()).collect();
-        for id in missing.iter().filter(|id| !there.contains(id)) {
-            match stay.contains(id) {
-                true => self.leave(id),
+        let known = self
+            .entries
+            .values()
+            .filter(|entry| entry.observed_at < started_at);
+        let missing: Vec<_> = known.map(|entry| entry.pod.id.clone()).collect();
+        for id in missing.iter().filter(|id| !evicted_ids.contains(id)) {
+            match remaining_ids.contains(id) {
+                true => self.leave_behind(id),
                 false => self.record_deleted(id),
             }
         }
-        let pods: Vec<_> = found.evict.drain(..).map(|(pod, _)| pod).collect();
-        self.budgets.append(&mut found.budgets);
-        self.sets = found.sets;
+        let pods: Vec<_> = review.evict.drain(..).map(|(pod, _)| pod).collect();
+        self.budgets.append(&mut review.budgets);
+        self.daemon_sets = review.sets;
         for pod in pods {
             let id = pod.id.clone();
-            self.put(pod, asked, now);
+            self.upsert(pod, started_at, now);
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
             // The eviction was accepted before this list, but the pod is not terminating: evict it again.
-            if matches!(entry.state, EvictionState::Leaving(at) if at < asked && !entry.pod.is_terminating())
+            if matches!(entry.state, EvictionState::Terminating(at) if at < started_at && !entry.pod.is_terminating())
             {
-                entry.state = EvictionState::Due(asked);
+                entry.state = EvictionState::Due(started_at);
             }
         }
-        self.begun = true;
+        self.was_surveyed = true;
     }
 
     /// Merges a pod from the watch.
     pub(super) fn merge_pod(&mut self, pod: Pod, options: &Options, at: Instant, now: Timestamp) {
         if self.entries.contains_key(&pod.id) {
-            return self.put(pod, at, now);
+            return self.upsert(pod, at, now);
         }
         // A pod that prevents the drain is found again by the final survey.
-        if let PodDisposition::Evict(notes) = classify(&pod, &options.rules, &self.sets, now) {
-            let told = notes.into_iter().map(|note| (pod.id.clone(), note));
-            self.note(told.collect());
-            self.put(pod, at, now);
+        if let PodDisposition::Evict(notes) = classify(&pod, &options.rules, &self.daemon_sets, now)
+        {
+            let notes = notes.into_iter().map(|note| (pod.id.clone(), note));
+            self.add_notes(notes.collect());
+            self.upsert(pod, at, now);
         }
     }
 
     /// Notes about a pod are kept after its deletion.
-    fn note(&mut self, notes: Vec<(PodId, PodNote)>) {
+    fn add_notes(&mut self, notes: Vec<(PodId, PodNote)>) {
         let new = notes.into_iter().filter(|note| !self.notes.contains(note));
         let new: Vec<_> = new.collect();
         if !new.is_empty() {
@@ -133,50 +137,50 @@ impl EvictionQueue {
         }
     }
 
-    fn put(&mut self, pod: Pod, at: Instant, now: Timestamp) {
-        let foreseen = self.predicted_blocker(&pod);
-        let back = self.comes_back(&pod);
+    fn upsert(&mut self, pod: Pod, at: Instant, now: Timestamp) {
+        let predicted = self.predicted_blocker(&pod);
+        let recreating = self.recreating_controller(&pod);
         let entry = self
             .entries
             .entry(pod.id.clone())
             .or_insert_with(|| PodEntry {
                 pod: pod.clone(),
                 state: EvictionState::Due(at),
-                kept_by: None,
-                leaving_since: None,
-                seen: at,
+                blocker: None,
+                terminating_since: None,
+                observed_at: at,
                 failures: 0,
                 delete_tried: false,
             });
         entry.pod = pod;
-        entry.seen = at;
+        entry.observed_at = at;
         if entry.pod.is_terminating() {
-            entry.leaving_since.get_or_insert(now);
-            entry.kept_by = None;
+            entry.terminating_since.get_or_insert(now);
+            entry.blocker = None;
             if matches!(entry.state, EvictionState::Due(_)) {
-                entry.state = EvictionState::Leaving(at);
+                entry.state = EvictionState::Terminating(at);
             }
-        } else if let Some(what @ (WaitReason::Never(..) | WaitReason::Several(_))) = foreseen {
-            entry.keep(what, now);
+        } else if let Some(what @ (WaitReason::Never(..) | WaitReason::Several(_))) = predicted {
+            entry.record_blocker(what, now);
         }
-        if let Some((owner, times)) = back {
+        if let Some((owner, times)) = recreating {
             // Force is also subject to this backoff, because deleting the pod is what recreated it.
             entry.delete_tried = true;
             entry.state = EvictionState::Due(at + EVICTION_BACKOFF.wait(times, jitter()));
-            entry.keep(WaitReason::ComesBack(owner), now);
+            entry.record_blocker(WaitReason::ComesBack(owner), now);
         }
     }
 
     /// The workload that has created pods here too often since the drain began, and by how many it exceeds the
     /// limit.
-    fn comes_back(&mut self, pod: &Pod) -> Option<(String, u32)> {
-        if !self.begun || pod.is_terminating() || self.entries.contains_key(&pod.id) {
+    fn recreating_controller(&mut self, pod: &Pod) -> Option<(String, u32)> {
+        if !self.was_surveyed || pod.is_terminating() || self.entries.contains_key(&pod.id) {
             return None;
         }
         let controller = pod.controller.as_ref()?;
         let owner = format!("{} {}", controller.kind, controller.name);
-        let came = (pod.id.namespace.clone(), owner.clone());
-        let times = self.came.entry(came).or_default();
+        let workload = (pod.id.namespace.clone(), owner.clone());
+        let times = self.recreated_pods.entry(workload).or_default();
         *times += 1;
         let beyond = times.checked_sub(MAX_RECREATED_PODS)?;
         Some((owner, beyond))
@@ -189,19 +193,25 @@ impl EvictionQueue {
     }
 
     /// Stores newly read budgets.
-    pub(super) fn read(&mut self, namespace: &str, budgets: Vec<DisruptionBudget>, now: Timestamp) {
+    pub(super) fn replace_budgets(
+        &mut self,
+        namespace: &str,
+        budgets: Vec<DisruptionBudget>,
+        now: Timestamp,
+    ) {
         self.budgets.insert(namespace.to_owned(), budgets);
         let of_it = self
             .entries
             .values()
-            .filter(|one| one.pod.id.namespace == namespace);
-        let waiting = of_it.filter(|one| one.is_kept_by_budget() && !one.pod.is_terminating());
-        let told: Vec<_> = waiting
-            .filter_map(|one| Some((one.pod.id.clone(), self.predicted_blocker(&one.pod)?)))
+            .filter(|entry| entry.pod.id.namespace == namespace);
+        let waiting =
+            of_it.filter(|entry| entry.is_blocked_by_budget() && !entry.pod.is_terminating());
+        let blockers: Vec<_> = waiting
+            .filter_map(|entry| Some((entry.pod.id.clone(), self.predicted_blocker(&entry.pod)?)))
             .collect();
-        for (id, what) in told {
+        for (id, what) in blockers {
             if let Some(entry) = self.entries.get_mut(&id) {
-                entry.keep(what, now);
+                entry.record_blocker(what, now);
             }
         }
     }
@@ -209,15 +219,15 @@ impl EvictionQueue {
     /// Records that a pod was deleted, identified by its UID.
     pub(super) fn record_deleted(&mut self, id: &PodId) {
         if let Some(entry) = self.entries.remove(id) {
-            self.gone += 1;
+            self.deleted_count += 1;
             self.left_behind.retain(|left| left != id);
-            self.release(&entry.pod, None);
+            self.end_budget_request(&entry.pod, None);
         }
     }
 
     /// The DaemonSets that were looked up.
-    pub(super) fn sets(&self) -> DaemonSets {
-        self.sets.clone()
+    pub(super) fn daemon_sets(&self) -> DaemonSets {
+        self.daemon_sets.clone()
     }
 
     pub(super) fn pod(&self, id: &PodId) -> Option<&Pod> {
@@ -225,16 +235,16 @@ impl EvictionQueue {
     }
 
     /// The budget that matches a pod, if exactly one does.
-    fn key(&self, pod: &Pod) -> Option<(String, String)> {
+    fn budget_key(&self, pod: &Pod) -> Option<(String, String)> {
         let budgets = self.budgets.get(&pod.id.namespace)?;
-        let mut counting = budgets.iter().filter(|one| one.counts_pod(pod));
+        let mut counting = budgets.iter().filter(|budget| budget.counts_pod(pod));
         let budget = counting.next().filter(|_| counting.next().is_none())?;
         Some((budget.namespace.clone(), budget.name.clone()))
     }
 
     fn is_budgeted(&self, pod: &Pod) -> bool {
         let budgets = self.budgets.get(&pod.id.namespace);
-        budgets.is_some_and(|all| all.iter().any(|one| one.counts_pod(pod)))
+        budgets.is_some_and(|all| all.iter().any(|budget| budget.counts_pod(pod)))
     }
 
     /// The tier that is being evicted; none if all pods are gone.
@@ -242,8 +252,8 @@ impl EvictionQueue {
         let here = self
             .entries
             .values()
-            .filter(|one| one.state != EvictionState::LeftBehind);
-        here.map(|one| PriorityTier::of(&one.pod)).min()
+            .filter(|entry| entry.state != EvictionState::LeftBehind);
+        here.map(|entry| PriorityTier::of(&entry.pod)).min()
     }
 
     /// Stops waiting for pods that have ended after force, or that are overdue if the rules skip those.
@@ -251,7 +261,7 @@ impl EvictionQueue {
         &mut self,
         options: &Options,
         spent: Duration,
-        ordered: bool,
+        forced_by_operator: bool,
         now: Timestamp,
     ) {
         let mut left = Vec::new();
@@ -259,20 +269,20 @@ impl EvictionQueue {
             let pod = &entry.pod;
             let act = options
                 .limits
-                .act(pod, self.is_budgeted(pod), spent, ordered);
+                .act(pod, self.is_budgeted(pod), spent, forced_by_operator);
             let behind = act == ForceAction::LeaveBehind || options.rules.skips(pod, now);
-            if behind && matches!(entry.state, EvictionState::Leaving(_)) {
+            if behind && matches!(entry.state, EvictionState::Terminating(_)) {
                 left.push(pod.id.clone());
             }
         }
         for id in left {
-            self.leave(&id);
+            self.leave_behind(&id);
         }
     }
 
-    fn leave(&mut self, id: &PodId) {
+    fn leave_behind(&mut self, id: &PodId) {
         let entry = self.entries.get_mut(id);
-        if let Some(entry) = entry.filter(|one| one.state != EvictionState::LeftBehind) {
+        if let Some(entry) = entry.filter(|entry| entry.state != EvictionState::LeftBehind) {
             entry.state = EvictionState::LeftBehind;
             self.left_behind.push(id.clone());
         }
@@ -280,28 +290,28 @@ impl EvictionQueue {
 
     /// The progress. `limit` is the time limit of the drain.
     pub(super) fn progress(&self, now: Timestamp, limit: Option<Timestamp>) -> EvictionProgress {
-        let leaving = |entry: &&PodEntry| matches!(entry.state, EvictionState::Leaving(_));
+        let terminating = |entry: &&PodEntry| matches!(entry.state, EvictionState::Terminating(_));
         let behind = self.left_behind.len();
-        let leaving = self.entries.values().filter(leaving).count();
-        let of = |forced: &BTreeMap<PodId, bool>| {
-            let kept = forced.iter().filter(|(_, kept)| **kept);
-            kept.map(|(id, _)| id.clone()).collect::<Vec<_>>()
+        let leaving = self.entries.values().filter(terminating).count();
+        let overridden = |forced: &BTreeMap<PodId, bool>| {
+            let blocked = forced.iter().filter(|(_, blocked)| **blocked);
+            blocked.map(|(id, _)| id.clone()).collect::<Vec<_>>()
         };
         EvictionProgress {
             begun: true,
             tier: self.tier().unwrap_or_default(),
             to_go: self.entries.len() - leaving - behind,
             leaving,
-            gone: self.gone,
+            gone: self.deleted_count,
             waits: self
                 .entries
                 .values()
-                .filter_map(|one| one.wait(now, limit))
+                .filter_map(|entry| entry.wait(now, limit))
                 .collect(),
             notes: Arc::clone(&self.notes),
-            lost: Arc::clone(&self.lost),
-            forced: self.forced.keys().cloned().collect(),
-            overridden: Arc::new(of(&self.forced)),
+            lost: Arc::clone(&self.loss_notes),
+            forced: self.forced_pods.keys().cloned().collect(),
+            overridden: Arc::new(overridden(&self.forced_pods)),
             left_behind: self.left_behind.clone(),
             ..EvictionProgress::default()
         }

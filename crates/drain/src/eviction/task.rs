@@ -1,187 +1,123 @@
 //! The task that runs a drain: starts due requests, and merges results into the state.
 
+mod api_outage;
+mod deadline;
+mod pod_watch;
+mod progress_reports;
+mod reads;
 mod requests;
 mod results;
+mod survey_schedule;
 
-use std::{collections::BTreeSet, panic::resume_unwind, pin::pin, time::Duration};
+use std::{panic::resume_unwind, pin::pin, time::Duration};
 
-use jiff::Timestamp;
 use tokio::{
     sync::watch,
     task::{JoinError, JoinSet},
     time::{Instant, sleep_until},
 };
-use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    DisruptionBudget, Drain, DrainError, DrainSummary, EvictionCallError, EvictionProgress,
-    ForceState, PodApi, PodChange, PodWatchStream,
+    Drain, DrainError, DrainSummary, EvictionCallError, EvictionProgress, ForceState, PodApi,
     eviction_queue::{DueRequest, EvictionQueue, NextWake},
-    preflight::{FailedCall, NodePodsReview},
 };
-use machinist_base::backoff::Backoff;
 
-/// Backoff of requests while the API server is unreachable.
-const OUTAGE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
-
-/// Minimum interval between surveys, and between watches that end immediately.
-const MIN_REQUEST_SPACING: Duration = Duration::from_secs(1);
-
-/// Debounce of progress updates: 250 pods that are evicted in one second cause ten updates, not
-/// five hundred.
-const PROGRESS_DEBOUNCE: Duration = Duration::from_millis(100);
-
-/// Minimum update interval of the spent time, which the caller stores.
-const SPENT_TIME_INTERVAL: Duration = Duration::from_secs(60);
+use api_outage::ApiReachability;
+use deadline::DrainDeadline;
+use pod_watch::PodWatch;
+use progress_reports::ProgressReports;
+use reads::ApiReads;
+use survey_schedule::SurveySchedule;
 
 /// The response to a request for one pod.
 struct PodCallResult {
     request: DueRequest,
-    asked: Instant,
-    answer: Result<(), EvictionCallError>,
-}
-
-/// The result of a read from the API server.
-enum ReadOutcome {
-    Node(Instant, Box<Result<NodePodsReview, FailedCall>>),
-    Budgets(String, Result<Vec<DisruptionBudget>, EvictionCallError>),
-    Watching(Result<PodWatchStream, EvictionCallError>),
-}
-
-/// Time that counts for the force limit; it stops while the API server is unreachable.
-struct SpentTime {
-    before: Duration,
-    since: Option<Instant>,
-}
-
-impl SpentTime {
-    fn at(&self, now: Instant) -> Duration {
-        let running = self.since.map(|since| now.saturating_duration_since(since));
-        self.before + running.unwrap_or_default()
-    }
-
-    fn stop(&mut self, at: Instant) {
-        self.before = self.at(at);
-        self.since = None;
-    }
-}
-
-/// State of an outage of the API server.
-struct ApiOutage {
-    since: Instant,
-    told: Timestamp,
-    failures: u32,
+    started_at: Instant,
+    response: Result<(), EvictionCallError>,
 }
 
 pub(super) struct DrainTask<'a, P> {
     drain: &'a Drain<P>,
     force: ForceState,
-    book: EvictionQueue,
-    began: Instant,
-    gives_up: Option<Timestamp>,
-    asks: JoinSet<PodCallResult>,
-    looks: JoinSet<ReadOutcome>,
-    changes: Option<PodWatchStream>,
-    version: String,
-    spent: SpentTime,
-    away: Option<ApiOutage>,
-    /// When the node is surveyed next; none if not needed or already running.
-    look_at: Option<Instant>,
-    looking: bool,
-    looked: Option<Instant>,
-    watched: Option<Instant>,
-    /// Namespaces whose budgets are being read.
-    reading: BTreeSet<String>,
-    /// The last survey found no pod that must leave.
-    clean: bool,
-    begun: bool,
-    told: Option<Instant>,
-    changed: bool,
+    queue: EvictionQueue,
+    /// Running evictions and deletions.
+    evictions: JoinSet<PodCallResult>,
+    reads: ApiReads,
+    watch: PodWatch,
+    survey: SurveySchedule,
+    api: ApiReachability,
+    deadline: DrainDeadline,
+    reports: ProgressReports,
 }
 
 impl<'a, P: PodApi> DrainTask<'a, P> {
-    pub(super) fn new(drain: &'a Drain<P>, force: ForceState, began: Instant) -> Self {
+    pub(super) fn new(drain: &'a Drain<P>, force: ForceState, started_at: Instant) -> Self {
         let limit = drain.options.time_limit;
-        let gives_up = limit.and_then(|limit| drain.clock.now().checked_add(limit).ok());
         Self {
-            spent: SpentTime {
-                before: force.spent,
-                since: None,
-            },
+            api: ApiReachability::new(force.spent),
+            deadline: DrainDeadline::new(limit, started_at, drain.clock.now()),
+            survey: SurveySchedule::new(started_at),
+            reports: ProgressReports::new(),
             drain,
             force,
-            book: EvictionQueue::default(),
-            began,
-            gives_up,
-            asks: JoinSet::new(),
-            looks: JoinSet::new(),
-            changes: None,
-            version: String::new(),
-            away: None,
-            look_at: Some(began),
-            looking: false,
-            looked: None,
-            watched: None,
-            reading: BTreeSet::new(),
-            clean: false,
-            begun: false,
-            told: None,
-            changed: true,
+            queue: EvictionQueue::default(),
+            evictions: JoinSet::new(),
+            reads: ApiReads::default(),
+            watch: PodWatch::default(),
         }
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<DrainSummary, DrainError> {
-        let ended = self.turns(stop).await;
+        let result = self.run_until_drained(stop).await;
         // Wait for running evictions, each of which has a timeout.
-        while let Some(answered) = self.asks.join_next().await {
-            if let Ok(answered) = answered {
+        while let Some(joined) = self.evictions.join_next().await {
+            if let Ok(response) = joined {
                 // The drain has already ended for another reason, so the result does not matter.
-                let _ = self.record_response(answered);
+                let _ = self.record_response(response);
             }
         }
-        self.tell(Instant::now());
-        ended.map(|()| DrainSummary {
+        self.publish_progress(Instant::now());
+        result.map(|()| DrainSummary {
             progress: self.drain.progress.borrow().clone(),
         })
     }
 
-    async fn turns(&mut self, stop: CancellationToken) -> Result<(), DrainError> {
+    async fn run_until_drained(&mut self, stop: CancellationToken) -> Result<(), DrainError> {
         loop {
             let now = Instant::now();
-            if self.clean && self.book.tier().is_none() {
+            if self.survey.node_is_clear() && self.queue.tier().is_none() {
                 return Ok(());
             }
-            self.check_limits(now)?;
-            self.start(now);
-            if self.changed && self.told.is_none_or(|told| now >= told + PROGRESS_DEBOUNCE) {
-                self.tell(now);
+            self.check_deadline(now)?;
+            self.start_due_requests(now);
+            if self.reports.is_due(now) {
+                self.publish_progress(now);
             }
-            let mut sleep = pin!(sleep_until(self.wake(now)));
+            let mut sleep = pin!(sleep_until(self.next_wake(now)));
             tokio::select! {
                 // Cancel-safe: the token stays cancelled.
                 () = stop.cancelled() => return Err(DrainError::Stopped),
                 // Cancel-safe: a set returns a result only if this branch is selected.
-                Some(answered) = self.asks.join_next() => self.record_response(done(answered))?,
+                Some(joined) = self.evictions.join_next() => self.record_response(joined_value(joined))?,
                 // Cancel-safe, as above.
-                Some(looked) = self.looks.join_next() => self.record_read(done(looked))?,
+                Some(joined) = self.reads.join_next() => self.record_read(joined_value(joined))?,
                 // Cancel-safe: a stream keeps unread items.
-                change = next(&mut self.changes) => self.change(change),
+                event = self.watch.next() => self.record_watch_event(event),
                 // Cancel-safe: a missed change stays marked as unseen.
-                () = ordered(&mut self.force.ordered) => self.changed = true,
+                () = force_requested(&mut self.force.ordered) => self.reports.record_change(),
                 // Cancel-safe: the next round computes the time again.
-                () = &mut sleep => self.changed = true,
+                () = &mut sleep => self.reports.record_change(),
             }
         }
     }
 
-    fn is_ordered(&self) -> bool {
+    fn is_forced_by_operator(&self) -> bool {
         self.force.ordered.borrow().is_some()
     }
 
-    fn check_limits(&mut self, now: Instant) -> Result<(), DrainError> {
-        let limit = self.drain.options.time_limit;
-        match limit.filter(|limit| now >= self.began + *limit) {
+    fn check_deadline(&self, now: Instant) -> Result<(), DrainError> {
+        match self.deadline.exceeded(now) {
             Some(limit) => Err(DrainError::TimedOut {
                 limit,
                 waits: self.progress(now).waits,
@@ -190,25 +126,33 @@ impl<'a, P: PodApi> DrainTask<'a, P> {
         }
     }
 
-    /// Starts all due requests.
-    fn start(&mut self, now: Instant) {
-        let (spent, ordered) = (self.spent.at(now), self.is_ordered());
+    /// Evictions may be requested: the pods are known, and the API server responds.
+    const fn may_evict(&self) -> bool {
+        self.survey.has_succeeded() && self.api.is_reachable()
+    }
+
+    fn is_at_request_limit(&self) -> bool {
+        self.evictions.len() >= self.drain.options.at_once.max(1)
+    }
+
+    fn start_due_requests(&mut self, now: Instant) {
+        let (spent, forced) = (self.api.spent(now), self.is_forced_by_operator());
         let options = &self.drain.options;
-        let wall = self.drain.clock.now();
-        if self.begun && self.away.is_none() {
-            self.book.stop_waiting(options, spent, ordered, wall);
-            while self.asks.len() < options.at_once.max(1) {
-                let Some(request) = self.book.next(options, spent, ordered, now) else {
+        if self.may_evict() {
+            let wall = self.drain.clock.now();
+            self.queue.stop_waiting(options, spent, forced, wall);
+            while !self.is_at_request_limit() {
+                let Some(request) = self.queue.start_next(options, spent, forced, now) else {
                     break;
                 };
-                self.changed = true;
+                self.reports.record_change();
                 self.send_request(request, now);
             }
-            if self.book.tier().is_none() && !self.looking && self.look_at.is_none() {
-                self.look_at = Some(now);
+            if self.queue.tier().is_none() {
+                self.survey.ensure_scheduled(now);
             }
         }
-        if self.look_at.is_some_and(|at| at <= now) && !self.looking {
+        if self.survey.is_due(now) {
             self.start_survey(now);
         }
     }
@@ -216,41 +160,34 @@ impl<'a, P: PodApi> DrainTask<'a, P> {
     fn progress(&self, now: Instant) -> EvictionProgress {
         let wall = self.drain.clock.now();
         EvictionProgress {
-            begun: self.begun,
-            spent: self.spent.at(now),
-            away_since: self.away.as_ref().map(|away| away.told),
+            begun: self.survey.has_succeeded(),
+            spent: self.api.spent(now),
+            away_since: self.api.unreachable_since(),
             ordered: self.force.ordered.borrow().clone(),
-            ..self.book.progress(wall, self.gives_up)
+            ..self.queue.progress(wall, self.deadline.expires_at())
         }
     }
 
-    fn tell(&mut self, now: Instant) {
+    fn publish_progress(&mut self, now: Instant) {
         let progress = self.progress(now);
         self.drain.progress.send_replace(progress);
-        (self.told, self.changed) = (Some(now), false);
+        self.reports.record_published(now);
     }
 
     /// When the next round is due if no other event occurs.
-    fn wake(&mut self, now: Instant) -> Instant {
-        let told = self.told.unwrap_or(now);
-        let mut first = told
-            + if self.changed {
-                PROGRESS_DEBOUNCE
-            } else {
-                SPENT_TIME_INTERVAL
-            };
+    fn next_wake(&self, now: Instant) -> Instant {
+        let mut first = self.reports.next_at(now);
         let mut earlier = |at: Option<Instant>| first = at.map_or(first, |at| at.min(first));
         let options = &self.drain.options;
-        earlier(options.time_limit.map(|limit| self.began + limit));
-        earlier(self.look_at);
-        if self.away.is_none() && self.begun {
-            let full = self.asks.len() >= options.at_once.max(1);
-            let force = options.limits.next(self.spent.at(now));
+        earlier(self.deadline.at());
+        earlier(self.survey.next_at());
+        if self.may_evict() {
+            let force = options.limits.next(self.api.spent(now));
             earlier(force.map(|left| now + left));
-            for wake in self.book.wake(options, self.drain.clock.now()) {
+            for wake in self.queue.wakes(options, self.drain.clock.now()) {
                 match wake {
                     // A response frees a slot, and is waited for anyway.
-                    NextWake::At(_) if full => {}
+                    NextWake::At(_) if self.is_at_request_limit() => {}
                     NextWake::At(at) => earlier(Some(at)),
                     NextWake::In(left) => earlier(Some(now + left)),
                 }
@@ -263,7 +200,7 @@ impl<'a, P: PodApi> DrainTask<'a, P> {
 }
 
 /// Propagates a panic of a spawned task.
-fn done<T>(joined: Result<T, JoinError>) -> T {
+fn joined_value<T>(joined: Result<T, JoinError>) -> T {
     match joined {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
@@ -274,19 +211,9 @@ fn done<T>(joined: Result<T, JoinError>) -> T {
     }
 }
 
-/// The next change; waits forever if there is no watch.
-async fn next(
-    changes: &mut Option<PodWatchStream>,
-) -> Option<Result<PodChange, EvictionCallError>> {
-    match changes {
-        Some(changes) => changes.next().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Waits for a change of the operator's force request; forever if the sender is dropped.
-async fn ordered(word: &mut watch::Receiver<Option<String>>) {
-    if word.changed().await.is_err() {
+async fn force_requested(reason: &mut watch::Receiver<Option<String>>) {
+    if reason.changed().await.is_err() {
         std::future::pending().await
     }
 }

@@ -16,22 +16,22 @@ fn prepared() -> PreparedClaim {
 }
 
 #[test]
-fn a_book_is_read_as_it_was_written_and_a_damaged_one_is_put_aside() {
+fn a_checkpoint_is_restored_and_a_damaged_one_is_kept_as_a_copy() {
     let dir = tempfile::tempdir().unwrap();
     let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
     assert_eq!(store.load(), (ClaimCheckpoint::default(), true));
     let one = prepared();
-    let book = ClaimCheckpoint {
+    let checkpoint = ClaimCheckpoint {
         generation: 7,
         claims: [(one.claim.uid.clone(), one)].into(),
         ..ClaimCheckpoint::default()
     };
-    store.save(&book).unwrap();
-    assert_eq!(store.load(), (book.clone(), true));
+    store.save(&checkpoint).unwrap();
+    assert_eq!(store.load(), (checkpoint.clone(), true));
     let file = AbsPath::new(CHECKPOINT_PATH).unwrap();
-    let whole = store.root.read(&file, MAX_CHECKPOINT_BYTES).unwrap();
-    for at in [0, 10, whole.len() / 2, whole.len() - 1] {
-        let mut bad = whole.clone();
+    let content = store.root.read(&file, MAX_CHECKPOINT_BYTES).unwrap();
+    for at in [0, 10, content.len() / 2, content.len() - 1] {
+        let mut bad = content.clone();
         bad[at] ^= 1;
         store.root.replace(&file, &bad, 0o600).unwrap();
         assert_eq!(
@@ -39,11 +39,17 @@ fn a_book_is_read_as_it_was_written_and_a_damaged_one_is_put_aside() {
             (ClaimCheckpoint::default(), false),
             "byte {at}"
         );
-        let kept = AbsPath::new(BROKEN_CHECKPOINT_PATH).unwrap();
-        assert_eq!(store.root.read(&kept, MAX_CHECKPOINT_BYTES).unwrap(), bad);
+        let damaged_copy = AbsPath::new(BROKEN_CHECKPOINT_PATH).unwrap();
+        assert_eq!(
+            store
+                .root
+                .read(&damaged_copy, MAX_CHECKPOINT_BYTES)
+                .unwrap(),
+            bad
+        );
     }
-    for cut in [0, 1, whole.len() - 1] {
-        store.root.replace(&file, &whole[..cut], 0o600).unwrap();
+    for cut in [0, 1, content.len() - 1] {
+        store.root.replace(&file, &content[..cut], 0o600).unwrap();
         assert_eq!(
             store.load(),
             (ClaimCheckpoint::default(), false),
@@ -53,7 +59,7 @@ fn a_book_is_read_as_it_was_written_and_a_damaged_one_is_put_aside() {
 }
 
 #[test]
-fn specs_of_claims_whose_book_is_missing_stay() {
+fn specs_stay_if_the_checkpoint_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
     store.write_spec(&prepared()).unwrap();
@@ -63,7 +69,7 @@ fn specs_of_claims_whose_book_is_missing_stay() {
 }
 
 #[test]
-fn specs_come_and_go_with_their_claims_and_others_stay() {
+fn specs_follow_their_claims_and_foreign_specs_stay() {
     let dir = tempfile::tempdir().unwrap();
     let store = CheckpointFile::new(Root::open(dir.path()).unwrap());
     let one = prepared();
@@ -72,13 +78,15 @@ fn specs_come_and_go_with_their_claims_and_others_stay() {
     assert_eq!(store.root.read(&mine, 100).unwrap(), b"{\"kind\":\"x\"}");
     let other = AbsPath::new("/var/run/cdi/acme.json").unwrap();
     store.root.replace(&other, b"{}", 0o644).unwrap();
-    let book = ClaimCheckpoint {
+    let checkpoint = ClaimCheckpoint {
         claims: [(one.claim.uid.clone(), one)].into(),
         ..ClaimCheckpoint::default()
     };
-    store.sweep(&book).unwrap();
+    store.remove_stale_specs(&checkpoint).unwrap();
     assert!(store.root.stat(&mine).unwrap().is_some());
-    store.sweep(&ClaimCheckpoint::default()).unwrap();
+    store
+        .remove_stale_specs(&ClaimCheckpoint::default())
+        .unwrap();
     assert!(store.root.stat(&mine).unwrap().is_none());
     assert!(store.root.stat(&other).unwrap().is_some());
     store.remove_spec("u-1").unwrap();

@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::dra::{
-    claim_files::CheckpointFile, claim_task::KUBELET_CALL_TIMEOUT, status::DriverStatusWriter,
+    claim_files::CheckpointFile, kubelet_call::KUBELET_CALL_TIMEOUT, status::DriverStatusWriter,
 };
 use machinist_device::{
     allocator::Allocators,
@@ -39,26 +39,26 @@ impl InUseDevices for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_does_not_answer_in_time_is_asked_again() {
+async fn a_preparation_that_times_out_is_retried() {
     let dir = tempfile::tempdir().unwrap();
     let slow = Arc::new(Slow::default());
     let (_inventory, inventory) = watch::channel(Arc::new(Inventory::default()));
     let (calls, _called) = mpsc::channel(1);
     let root = Root::open(dir.path()).unwrap();
     let store = CheckpointFile::new(root.clone());
-    let board = DriverStatusWriter::new(&ClaimCheckpoint::default());
+    let status = DriverStatusWriter::new(&ClaimCheckpoint::default());
     let preparer = ClaimPreparer {
         node: "node-1".into(),
-        shelf: ClaimStore::new(store, ClaimCheckpoint::default(), true, board),
+        claim_store: ClaimStore::new(store, ClaimCheckpoint::default(), true, status),
         inventory,
-        granting: ClaimAllocator {
+        allocator: ClaimAllocator {
             root,
-            answerers: Allocators::default(),
+            allocators: Allocators::default(),
             boot: None,
         },
-        sweep: ClaimGc {
+        gc: ClaimGc {
             claims: slow.clone(),
-            given: slow.clone(),
+            in_use: slow.clone(),
             calls,
         },
     };

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
 
 use super::{DEVICE_PLUGIN_DIR, KUBELET_SOCKET, PluginDirTask};
-use crate::kubelet::resource_registration::KubeletRun;
+use crate::kubelet::plugin_deps::KubeletRun;
 use machinist_base::{
     backoff::{Backoff, jitter},
     error_chain::chain,
@@ -42,7 +42,7 @@ pub(super) struct RedialSchedule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DialOutcome {
     Answered,
-    Nobody,
+    NoServer,
     /// The attempt failed for another reason, or the socket's queue is full.
     Unknown,
 }
@@ -55,45 +55,47 @@ impl PluginDirTask {
 
     /// Checks the kubelet's socket. Dials it when it is a different one, or when it was created
     /// again (`came`): file systems reuse inode numbers at once.
-    pub(super) async fn check_socket(&mut self, came: bool) {
+    pub(super) async fn check_socket(&mut self, socket_created: bool) {
         let Some(now) = self.socket() else {
-            self.seen = None;
+            self.last_socket = None;
             self.redial = RedialSchedule::default();
             self.kubelet.send_replace(None);
-            self.absent(&format!(
+            self.record_absent(&format!(
                 "kubelet not found: missing {DEVICE_PLUGIN_DIR}/{KUBELET_SOCKET}"
             ));
             return;
         };
-        let life = self.kubelet.borrow().as_ref().map(|known| known.noticed);
-        if self.seen == Some(now) && !(came && is_another(life.map(|noticed| noticed.elapsed()))) {
+        let generation = self.kubelet.borrow().as_ref().map(|known| known.noticed);
+        if self.last_socket == Some(now)
+            && !(socket_created && is_another(generation.map(|noticed| noticed.elapsed())))
+        {
             return;
         }
         let noticed = Instant::now();
-        self.seen = Some(now);
+        self.last_socket = Some(now);
         self.repair_at = None;
         match self.dial().await {
             Some(channel) => {
-                self.life += 1;
+                self.generation += 1;
                 self.redial = RedialSchedule::default();
-                self.board.presence(None);
-                let (life, repair) = (self.life, 0);
+                self.status_writer.presence(None);
+                let (generation, socket_losses) = (self.generation, 0);
                 self.kubelet.send_replace(Some(KubeletRun {
-                    life,
-                    repair,
+                    generation,
+                    socket_losses,
                     channel,
                     noticed,
                 }));
             }
-            None => self.away(),
+            None => self.record_unreachable(),
         }
     }
 
     /// Records that no kubelet answers, and schedules a retry: a later `listen` on the same socket
     /// causes no event.
-    fn away(&mut self) {
+    fn record_unreachable(&mut self) {
         self.kubelet.send_replace(None);
-        self.absent("kubelet not running: no server on its socket");
+        self.record_absent("kubelet not running: no server on its socket");
         let RedialSchedule { failures, .. } = self.redial;
         self.redial = RedialSchedule {
             at: Some(Instant::now() + REDIAL_BACKOFF.wait(failures, jitter())),
@@ -104,19 +106,19 @@ impl PluginDirTask {
     /// Retries a socket that did not answer.
     pub(super) async fn redial(&mut self) {
         self.redial.at = None;
-        match self.knock() {
+        match self.test_connection() {
             DialOutcome::Answered => self.check_socket(true).await,
-            DialOutcome::Nobody | DialOutcome::Unknown => self.away(),
+            DialOutcome::NoServer | DialOutcome::Unknown => self.record_unreachable(),
         }
     }
 
-    fn knock(&self) -> DialOutcome {
+    fn test_connection(&self) -> DialOutcome {
         let Some(path) = Self::path(KUBELET_SOCKET) else {
-            return DialOutcome::Nobody;
+            return DialOutcome::NoServer;
         };
         match self.root.connect_unix(&path) {
             Ok(_) => DialOutcome::Answered,
-            Err(error) if error.is_not_found() || error.is_refused() => DialOutcome::Nobody,
+            Err(error) if error.is_not_found() || error.is_refused() => DialOutcome::NoServer,
             Err(error) => {
                 tracing::debug!("the kubelet's socket: {}", chain(&error));
                 DialOutcome::Unknown
@@ -152,8 +154,8 @@ impl PluginDirTask {
         }
         // An overloaded kubelet, or an agent with too many open files, does not mean that the
         // kubelet has ended.
-        if self.knock() == DialOutcome::Nobody {
-            self.away();
+        if self.test_connection() == DialOutcome::NoServer {
+            self.record_unreachable();
         }
     }
 }
@@ -169,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_socket_that_is_told_of_twice_is_one_kubelet() {
+    fn two_events_of_one_socket_are_one_kubelet() {
         assert!(!is_another(Some(Duration::from_millis(20))));
         // Inode numbers are reused at once.
         assert!(is_another(Some(Duration::from_secs(2))));

@@ -30,7 +30,7 @@ impl PluginDirTask {
         };
         let mut watch = self.root.watch()?;
         if !self.root.is_dir(&directory)? {
-            self.absent(&format!("kubelet not found: missing {DEVICE_PLUGIN_DIR}"));
+            self.record_absent(&format!("kubelet not found: missing {DEVICE_PLUGIN_DIR}"));
             self.wait_for(&directory, &mut watch).await?;
             return Ok(DirectoryState::Again);
         }
@@ -46,7 +46,7 @@ impl PluginDirTask {
             Some(held) => Ok(DirectoryState::Ours(watch, held)),
             None => {
                 let why = format!("another agent serves devices on this node: it holds {lock}");
-                if self.board.presence(Some(&why)) {
+                if self.status_writer.presence(Some(&why)) {
                     tracing::warn!("{why}");
                 }
                 Ok(DirectoryState::Later(LOCK_RETRY_INTERVAL))

@@ -44,7 +44,7 @@ fn look(path: &AbsPath) -> ResolvedPath {
     }
 }
 
-fn judged(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateResponse)) -> String {
+fn checked(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateResponse)) -> String {
     let mut one = api::ContainerAllocateResponse::default();
     change(&mut one);
     let answer = api::AllocateResponse {
@@ -52,14 +52,14 @@ fn judged(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateRespon
     };
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let bytes = answer.encode_to_vec().into();
-    match judge(&bytes, vendor, &name, look) {
+    match check(&bytes, vendor, &name, look) {
         Ok(_) => "passed on".to_owned(),
         Err(refused) => refused.to_string(),
     }
 }
 
 fn node(vendor: &Vendor, host_path: &str) -> String {
-    judged(vendor, |one| {
+    checked(vendor, |one| {
         one.devices.push(api::DeviceSpec {
             host_path: host_path.to_owned(),
             ..Default::default()
@@ -72,7 +72,7 @@ fn mount(vendor: &Vendor, host_path: &str) -> String {
 }
 
 fn mounted(vendor: &Vendor, host_path: &str, read_only: bool) -> String {
-    judged(vendor, |one| {
+    checked(vendor, |one| {
         one.mounts.push(api::Mount {
             host_path: host_path.to_owned(),
             read_only,
@@ -82,14 +82,14 @@ fn mounted(vendor: &Vendor, host_path: &str, read_only: bool) -> String {
 }
 
 #[test]
-fn what_the_host_runs_is_never_writable_in_a_container() {
+fn executables_of_the_host_are_never_mounted_writable() {
     let some = vendor(&[], &["/srv/acme"], &[]);
     for own in ["/srv/acme/a", "/run/acme.dev/sock", "/dev/dri/by-path"] {
         assert_eq!(mounted(&some, own, false), "passed on", "{own}");
     }
     for software in ["/opt/acme", "/usr/lib/x", "/lib/acme"] {
-        let told = mounted(&some, software, false);
-        assert!(told.contains("must be read-only"), "{told}");
+        let message = mounted(&some, software, false);
+        assert!(message.contains("must be read-only"), "{message}");
     }
 }
 
@@ -122,7 +122,7 @@ fn nodes_are_those_of_the_file_or_all_below_dev() {
 }
 
 #[test]
-fn mounts_come_from_the_prefixes_wherever_links_lead() {
+fn mounts_must_resolve_into_the_allowed_prefixes() {
     let some = vendor(&[], &["/srv/acme"], &[]);
     for good in [
         "/opt/acme",
@@ -152,7 +152,7 @@ fn mounts_come_from_the_prefixes_wherever_links_lead() {
 }
 
 #[test]
-fn a_mount_through_a_link_is_handed_over_as_what_was_judged() {
+fn a_mount_through_a_link_is_passed_on_as_its_checked_target() {
     let mut one = api::ContainerAllocateResponse::default();
     for host_path in ["/lib/acme", "/opt/acme", "/usr/lib//x"] {
         one.mounts.push(api::Mount {
@@ -166,7 +166,7 @@ fn a_mount_through_a_link_is_handed_over_as_what_was_judged() {
     };
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let bytes = answer.encode_to_vec().into();
-    let links = judge(&bytes, &vendor(&[], &[], &[]), &name, look).unwrap();
+    let links = check(&bytes, &vendor(&[], &[], &[]), &name, look).unwrap();
     let real = "/usr/lib/acme".parse().unwrap();
     assert_eq!(links.mounts, [("/lib/acme".to_owned(), real)].into());
 }
@@ -175,7 +175,7 @@ fn a_mount_through_a_link_is_handed_over_as_what_was_judged() {
 fn annotations_that_runtimes_obey_are_refused() {
     let any = vendor(&[], &[], &[]);
     let with = |key: &str| {
-        judged(&any, |one| {
+        checked(&any, |one| {
             one.annotations.insert(key.to_owned(), "x".to_owned());
         })
     };
@@ -185,10 +185,10 @@ fn annotations_that_runtimes_obey_are_refused() {
         "org.systemd.property.DeviceAllow",
         "a\nb",
     ] {
-        let told = with(key);
+        let message = with(key);
         assert!(
-            told.contains("is not allowed: container runtimes act on it"),
-            "{told}"
+            message.contains("is not allowed: container runtimes act on it"),
+            "{message}"
         );
     }
 }
@@ -196,11 +196,11 @@ fn annotations_that_runtimes_obey_are_refused() {
 #[test]
 fn cdi_names_are_held_against_the_kinds_in_field_and_annotation() {
     let name = |vendor: &Vendor, name: &str| {
-        let field = judged(vendor, |one| {
+        let field = checked(vendor, |one| {
             let name = name.to_owned();
             one.cdi_devices.push(api::CdiDevice { name });
         });
-        let annotation = judged(vendor, |one| {
+        let annotation = checked(vendor, |one| {
             one.annotations
                 .insert("cdi.k8s.io/x".into(), name.to_owned());
         });
@@ -217,37 +217,37 @@ fn cdi_names_are_held_against_the_kinds_in_field_and_annotation() {
 }
 
 #[test]
-fn an_answer_for_nobody_and_one_that_is_no_message_are_refused() {
+fn an_empty_answer_and_an_undecodable_one_are_rejected() {
     let name = ResourceName::new("acme.dev/gpu").unwrap();
-    let judged = |bytes: &'static [u8]| {
-        judge(
+    let checked = |bytes: &'static [u8]| {
+        check(
             &Bytes::from_static(bytes),
             &vendor(&[], &[], &[]),
             &name,
             look,
         )
     };
-    assert_eq!(judged(b""), Err(AllocateRejection::Empty));
+    assert_eq!(checked(b""), Err(AllocateRejection::Empty));
     assert!(matches!(
-        judged(b"\x0a\xff"),
+        checked(b"\x0a\xff"),
         Err(AllocateRejection::Unreadable(_))
     ));
 }
 
 #[test]
-fn an_answer_of_nothing_but_small_parts_is_refused_before_it_is_read() {
+fn an_answer_of_many_small_parts_is_rejected_before_decoding() {
     let vendor = vendor(&[], &[], &[]);
-    let told = judged(&vendor, |one| {
+    let message = checked(&vendor, |one| {
         one.mounts = vec![api::Mount::default(); MAX_PARTS];
     });
     assert_eq!(
-        told,
+        message,
         "the plugin's answer has 4097 parts; at most 4096 are read"
     );
 }
 
 #[test]
-fn links_are_replaced_by_what_was_judged_and_unknown_fields_stay() {
+fn links_are_replaced_by_checked_targets_and_unknown_fields_stay() {
     let mount = |host_path: &str| api::Mount {
         host_path: host_path.to_owned(),
         container_path: "/opt/link".to_owned(),
@@ -274,7 +274,7 @@ fn links_are_replaced_by_what_was_judged_and_unknown_fields_stay() {
     let some = vendor(&["/dev/acme*", "/dev/serial/by-id/*"], &[], &[]);
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let given = answer("/lib/acme", "/dev/shm/acme");
-    let links = judge(&given.clone().into(), &some, &name, look).unwrap();
+    let links = check(&given.clone().into(), &some, &name, look).unwrap();
     assert_eq!(
         resolved(&given, &links),
         answer("/usr/lib/acme", "/dev/acme0")

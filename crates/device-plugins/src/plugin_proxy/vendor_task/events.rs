@@ -1,263 +1,285 @@
 //! The event handlers of a vendor's task.
 
-use super::{
-    DropGuard, Instant, Ordering, PluginConnection, PluginDeviceList, PluginTaskEvent,
-    ProxyVendorTask, ResourceInstances, ResourceName, Stat, UnixAddress, follow,
+use std::sync::atomic::Ordering;
+
+use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
+
+use super::{ProxyVendorTask, plugin_log::IgnoredDevices};
+use crate::plugin_proxy::{
+    PluginProblem,
+    device_list::{self, PluginDeviceList},
+    list_stream::follow,
+    plugin_client::PluginConnection,
+    resource_instances::ResourceInstances,
+    task_events::PluginTaskEvent,
 };
-use crate::plugin_proxy::PluginProblem;
+use machinist_device::ResourceName;
+use machinist_rootfs::{Stat, UnixAddress};
 
 impl ProxyVendorTask {
-    pub(super) fn on_event(&mut self, event: PluginTaskEvent) {
+    pub(super) fn handle_event(&mut self, event: PluginTaskEvent) {
         match event {
-            PluginTaskEvent::Came {
+            PluginTaskEvent::Registered {
                 resource,
                 connection,
                 reply,
             } => {
-                match self.take(resource, connection) {
-                    Ok(()) => {
-                        self.saving.before(reply);
-                        self.saving.start(&self.known);
-                    }
+                match self.accept_registration(resource, connection) {
+                    Ok(()) => self.registrations.write_before(reply),
                     // If the plugin gave up waiting, the answer is not needed.
-                    Err(why) => drop(reply.send(Err(why))),
+                    Err(reason) => drop(reply.send(Err(reason))),
                 }
             }
-            PluginTaskEvent::Returned {
+            PluginTaskEvent::Reconnected {
                 resource,
                 connection,
-            } => self.returned(resource, connection),
-            PluginTaskEvent::Lost {
+            } => self.accept_reconnected(resource, connection),
+            PluginTaskEvent::DialFailed {
                 resource,
                 endpoint,
-                was,
-                why,
-            } => self.lost(&resource, &endpoint, was, &why),
-            PluginTaskEvent::Closed { why } => {
+                dialled_socket,
+                reason,
+            } => self.remove_unreachable(&resource, &endpoint, dialled_socket, &reason),
+            PluginTaskEvent::ServerEnded { reason } => {
                 let vendor = &self.vendor.name;
-                tracing::warn!(vendor = %vendor, "the registration server of {vendor} failed: {why}");
-                self.bind_later();
+                tracing::warn!(vendor = %vendor, "the registration server of {vendor} failed: {reason}");
+                self.server.schedule_restart();
             }
-            PluginTaskEvent::Refused { name, why } => self.refused(&name, &why),
-            PluginTaskEvent::Heard {
+            PluginTaskEvent::RegistrationRefused { name, reason } => {
+                self.record_refusal(&name, &reason)
+            }
+            PluginTaskEvent::ListReceived {
                 resource,
                 number,
                 list,
-            } => self.heard(&resource, number, list),
-            PluginTaskEvent::Ended {
+            } => self.record_list(&resource, number, list),
+            PluginTaskEvent::StreamEnded {
                 resource,
                 number,
-                why,
-            } => self.ended(&resource, number, &why),
+                reason,
+            } => self.record_stream_end(&resource, number, &reason),
         }
     }
 
     /// Accepts a registration; it is written to disk before it is answered.
-    fn take(&mut self, resource: ResourceName, connection: PluginConnection) -> Result<(), String> {
-        if !self.lines.contains_key(&resource) {
-            self.make_room()?;
+    fn accept_registration(
+        &mut self,
+        resource: ResourceName,
+        connection: PluginConnection,
+    ) -> Result<(), String> {
+        if !self.resources.contains_key(&resource) {
+            self.ensure_capacity()?;
         }
         let name = &self.vendor.name;
         let endpoint = connection.endpoint.clone();
-        if self.log.take() {
+        if self.log.take_connection_line() {
             tracing::info!(vendor = %name, resource = %resource, "{resource} is registered by a plugin of {name} on {endpoint}");
         }
-        self.shared.board.set(name, None, None);
-        self.known.add(&resource, &endpoint);
-        self.follow(resource, connection);
+        self.deps.problems.set(name, None, None);
+        self.registrations.add(&resource, &endpoint);
+        self.add_instance(resource, connection);
         Ok(())
     }
 
     /// Makes room for one more resource, if needed by dropping one whose grace period is over.
-    fn make_room(&mut self) -> Result<(), String> {
+    fn ensure_capacity(&mut self) -> Result<(), String> {
         let (now, vendor) = (Instant::now(), &self.vendor);
-        let most = vendor.limits.resources;
-        if self.lines.len() < most {
+        let max = vendor.limits.resources;
+        if self.resources.len() < max {
             return Ok(());
         }
-        let mut given_up = self.lines.iter();
-        let given_up = given_up.find(|(_, line)| line.is_grace_over(now, vendor.grace));
-        let Some(name) = given_up.map(|(name, _)| name.clone()) else {
+        let mut resources = self.resources.iter();
+        let abandoned = resources.find(|(_, instances)| instances.is_grace_over(now, vendor.grace));
+        let Some(name) = abandoned.map(|(name, _)| name.clone()) else {
             let name = &vendor.name;
             return Err(format!(
-                "vendor {name} offers {most} resources already; expected no more than spec.limits.resources"
+                "vendor {name} offers {max} resources already; expected no more than spec.limits.resources"
             ));
         };
-        self.lines.remove(&name);
-        self.dirty.insert(name);
-        self.read_crowded();
+        self.resources.remove(&name);
+        self.offers.mark_changed(name);
+        self.restart_truncated_lists();
         Ok(())
     }
 
     /// Reads the lists of a plugin until the guard is dropped.
-    fn read(&self, resource: &ResourceName, connection: &PluginConnection) -> DropGuard {
+    fn start_list_stream(
+        &self,
+        resource: &ResourceName,
+        connection: &PluginConnection,
+    ) -> DropGuard {
         let stopped = self.stop.child_token();
-        let following = follow(
+        let stream = follow(
             resource.clone(),
             connection.clone(),
-            (self.vendor.limits.devices, self.turns.clone()),
-            self.to.clone(),
+            (self.vendor.limits.devices, self.decode_turn.clone()),
+            self.event_sender.clone(),
             stopped.clone(),
         );
-        self.shared.tasks.spawn("plugin list", following);
+        self.deps.tasks.spawn("plugin list", stream);
         stopped.drop_guard()
     }
 
-    fn follow(&mut self, resource: ResourceName, connection: PluginConnection) {
-        let stream = self.read(&resource, &connection);
-        let line = self
-            .lines
+    fn add_instance(&mut self, resource: ResourceName, connection: PluginConnection) {
+        let stream = self.start_list_stream(&resource, &connection);
+        let instances = self
+            .resources
             .entry(resource.clone())
             .or_insert_with(ResourceInstances::new);
-        if let Some(oldest) = line.add_registration(connection, stream) {
-            self.known.remove(&resource, &oldest);
-            self.save_soon();
+        if let Some(oldest) = instances.add_registration(connection, stream) {
+            self.registrations.remove(&resource, &oldest);
         }
-        self.route(&resource);
+        self.update_route(&resource);
     }
 
     /// Updates the route of a resource.
-    fn route(&self, resource: &ResourceName) {
-        let line = self.lines.get(resource);
-        let to = line.and_then(ResourceInstances::connection).cloned();
-        let of = (&self.vendor, &self.looks);
-        self.shared.routes.set(of, resource, to);
+    fn update_route(&self, resource: &ResourceName) {
+        let instances = self.resources.get(resource);
+        let connection = instances.and_then(ResourceInstances::connection).cloned();
+        let vendor = (&self.vendor, &self.path_checker);
+        self.deps.routes.set(vendor, resource, connection);
     }
 
     /// Handles a known plugin that was reached. If it has registered again meanwhile, perhaps on a
     /// new socket of the same name, that registration counts.
-    fn returned(&mut self, resource: ResourceName, connection: PluginConnection) {
-        let mut line = self.lines.get(&resource).into_iter();
-        let newer = line.any(|line| line.has(&connection.endpoint));
-        if newer {
+    fn accept_reconnected(&mut self, resource: ResourceName, connection: PluginConnection) {
+        let instances = self.resources.get(&resource);
+        if instances.is_some_and(|instances| instances.has(&connection.endpoint)) {
             return;
         }
-        let room = self.lines.contains_key(&resource) || self.make_room().is_ok();
-        if !room || !self.vendor.may_claim(&resource) {
-            self.known.remove(&resource, &connection.endpoint);
-            self.save_soon();
+        let has_room = self.resources.contains_key(&resource) || self.ensure_capacity().is_ok();
+        if !has_room || !self.vendor.may_claim(&resource) {
+            self.registrations.remove(&resource, &connection.endpoint);
             return;
         }
         let (name, endpoint) = (&self.vendor.name, &connection.endpoint);
         tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} is still running on {endpoint}");
-        self.follow(resource, connection);
+        self.add_instance(resource, connection);
     }
 
     /// Handles a known plugin that was not reached. It may have created its socket again and be
     /// about to register, so only the socket that was dialled is removed.
-    fn lost(
+    fn remove_unreachable(
         &mut self,
         resource: &ResourceName,
         endpoint: &str,
-        was: Option<(UnixAddress, Stat)>,
-        why: &str,
+        dialled_socket: Option<(UnixAddress, Stat)>,
+        reason: &str,
     ) {
-        if self.lines.values().any(|line| line.has(endpoint)) {
+        if self
+            .resources
+            .values()
+            .any(|instances| instances.has(endpoint))
+        {
             return;
         }
-        tracing::info!(vendor = %self.vendor.name, resource = %resource, "the known plugin of {resource} is unreachable: {why}");
-        self.known.remove(resource, endpoint);
-        self.save_soon();
-        let Some((_open, was)) = was else {
+        tracing::info!(vendor = %self.vendor.name, resource = %resource, "the known plugin of {resource} is unreachable: {reason}");
+        self.registrations.remove(resource, endpoint);
+        let Some((_open, stat)) = dialled_socket else {
             return;
         };
-        if let Err(error) = self.directory.remove(endpoint, &was) {
+        if let Err(error) = self.directory.remove(endpoint, &stat) {
             tracing::warn!(vendor = %self.vendor.name, "{}", machinist_base::error_chain::chain(&error));
         }
     }
 
-    fn refused(&mut self, name: &str, why: &str) {
+    fn record_refusal(&mut self, name: &str, reason: &str) {
         let vendor = &self.vendor.name;
-        let told = format!("a plugin of {vendor} may not register {name:?}: {why}");
-        if let Some(unsaid) = self.told.refused.take(&told) {
-            tracing::warn!(vendor = %vendor, unsaid, "{told}");
+        let message = format!("a plugin of {vendor} may not register {name:?}: {reason}");
+        if let Some(unsaid) = self.log.take_refusal(&message) {
+            tracing::warn!(vendor = %vendor, unsaid, "{message}");
         }
-        let problem = Some(PluginProblem::Refused(told));
-        self.shared.board.set(vendor, None, problem);
+        let problem = Some(PluginProblem::Refused(message));
+        self.deps.problems.set(vendor, None, problem);
     }
 
-    fn heard(&mut self, resource: &ResourceName, number: u64, mut list: PluginDeviceList) {
-        let elsewhere = self.lines.iter().filter(|(name, _)| *name != resource);
-        let elsewhere: usize = elsewhere.map(|(_, line)| line.count()).sum();
-        let room = self.vendor.limits.devices.saturating_sub(elsewhere);
-        let Some(line) = self.lines.get_mut(resource) else {
+    fn record_list(&mut self, resource: &ResourceName, number: u64, mut list: PluginDeviceList) {
+        let others = self.resources.iter().filter(|(name, _)| *name != resource);
+        let others: usize = others.map(|(_, instances)| instances.count()).sum();
+        let room = self.vendor.limits.devices.saturating_sub(others);
+        let Some(instances) = self.resources.get_mut(resource) else {
             return;
         };
         if list.devices.len() > room {
             let mut devices = (*list.devices).clone();
-            list.cut += super::device_list::cut(&mut devices, room);
+            list.cut += device_list::cut(&mut devices, room);
             list.devices = devices.into();
-            self.crowded.insert(resource.clone());
+            self.truncated_lists.insert(resource.clone());
         } else {
-            self.crowded.remove(resource);
+            self.truncated_lists.remove(resource);
         }
-        let (cut, refused, before) = (list.cut, list.refused, line.count());
-        line.record_list(number, list.devices);
-        let fewer = line.count() < before;
-        let before = self.told.cut.insert(resource.clone(), (cut, refused));
-        let most = self.vendor.limits.devices;
-        let told = format!(
-            "{cut} devices of {resource} are beyond spec.limits.devices ({most}), {refused} have an id that is empty, too long or not plain text; ignoring them"
+        let ignored = IgnoredDevices {
+            excess: list.cut,
+            invalid: list.refused,
+        };
+        let count_before = instances.count();
+        instances.record_list(number, list.devices);
+        let has_fewer = instances.count() < count_before;
+        let is_new = self.log.record_ignored(resource, ignored);
+        let (max, cut, refused) = (self.vendor.limits.devices, ignored.excess, ignored.invalid);
+        let message = format!(
+            "{cut} devices of {resource} are beyond spec.limits.devices ({max}), {refused} have an id that is empty, too long or not plain text; ignoring them"
         );
         let vendor = &self.vendor.name;
-        if cut + refused > 0
-            && before.unwrap_or_default() != (cut, refused)
-            && let Some(unsaid) = self.told.refused.take(&told)
+        if ignored.is_any()
+            && is_new
+            && let Some(unsaid) = self.log.take_refusal(&message)
         {
-            tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, unsaid, "{told}");
+            tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, unsaid, "{message}");
         }
-        let problem = (cut + refused > 0).then_some(PluginProblem::Refused(told));
-        self.shared.board.set(vendor, Some(resource), problem);
-        self.dirty.insert(resource.clone());
-        self.route(resource);
-        if fewer {
-            self.read_crowded();
+        let problem = ignored.is_any().then_some(PluginProblem::Refused(message));
+        self.deps.problems.set(vendor, Some(resource), problem);
+        self.offers.mark_changed(resource.clone());
+        self.update_route(resource);
+        if has_fewer {
+            self.restart_truncated_lists();
         }
     }
 
     /// Reads again the lists that had devices left out for lack of room, now that there is room:
     /// plugins send a list only when something changes.
-    pub(super) fn read_crowded(&mut self) {
-        for resource in std::mem::take(&mut self.crowded) {
-            let line = self.lines.get(&resource);
-            let Some(mut connection) = line.and_then(ResourceInstances::connection).cloned() else {
+    pub(super) fn restart_truncated_lists(&mut self) {
+        for resource in std::mem::take(&mut self.truncated_lists) {
+            let instances = self.resources.get(&resource);
+            let Some(mut connection) = instances.and_then(ResourceInstances::connection).cloned()
+            else {
                 continue;
             };
             // With a new number, a last list of the old stream is ignored.
-            connection.number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
-            let stream = self.read(&resource, &connection);
-            if let Some(line) = self.lines.get_mut(&resource) {
-                line.read_again(connection, stream);
+            connection.number = self.deps.connection_numbers.fetch_add(1, Ordering::Relaxed);
+            let stream = self.start_list_stream(&resource, &connection);
+            if let Some(instances) = self.resources.get_mut(&resource) {
+                instances.replace_stream(connection, stream);
             }
-            self.route(&resource);
+            self.update_route(&resource);
         }
     }
 
-    fn ended(&mut self, resource: &ResourceName, number: u64, why: &str) {
-        let Some(line) = self.lines.get_mut(resource) else {
+    fn record_stream_end(&mut self, resource: &ResourceName, number: u64, reason: &str) {
+        let Some(instances) = self.resources.get_mut(resource) else {
             return;
         };
-        let Some(endpoint) = line.record_stream_end(number) else {
+        let Some(endpoint) = instances.record_stream_end(number) else {
             return;
         };
         let name = &self.vendor.name;
-        if self.log.take() {
-            tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} on {endpoint} ended: {why}");
+        if self.log.take_connection_line() {
+            tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} on {endpoint} ended: {reason}");
         }
-        if line.is_empty() {
-            self.shared.board.set(name, Some(resource), None);
-            self.lines.remove(resource);
-        } else if line.connection().is_none() {
+        if instances.is_empty() {
+            self.deps.problems.set(name, Some(resource), None);
+            self.resources.remove(resource);
+        } else if instances.connection().is_none() {
             let grace = self.vendor.grace.as_secs();
-            let why = format!(
-                "the plugin of {resource} ended: {why}; its devices keep their health for {grace} s"
+            let message = format!(
+                "the plugin of {resource} ended: {reason}; its devices keep their health for {grace} s"
             );
-            let problem = Some(PluginProblem::Away(why));
-            self.shared.board.set(name, Some(resource), problem);
+            let problem = Some(PluginProblem::Away(message));
+            self.deps.problems.set(name, Some(resource), problem);
         }
-        self.known.remove(resource, &endpoint);
-        self.save_soon();
-        self.dirty.insert(resource.clone());
-        self.route(resource);
+        self.registrations.remove(resource, &endpoint);
+        self.offers.mark_changed(resource.clone());
+        self.update_route(resource);
     }
 }

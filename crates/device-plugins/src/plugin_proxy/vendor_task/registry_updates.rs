@@ -1,39 +1,47 @@
 //! Passes a vendor's offers to the registry.
 
-use super::{
-    ActiveList, BTreeMap, DeviceSpec, Instant, OfferOutcome, ProxyVendorTask, RegistryError,
-    Resource, ResourceName, ServeMode, SessionEnd, Share,
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+use super::{ProxyVendorTask, SessionEnd};
+use crate::plugin_proxy::resource_instances::ActiveList;
+use machinist_device::{
+    Resource, ResourceName,
+    inventory::{DeviceSpec, ServeMode, Share},
+    registry::{OfferOutcome, RegistryError},
 };
 
 impl ProxyVendorTask {
     /// Offers the resources that changed.
-    pub(super) async fn offer(&mut self) -> Result<(), SessionEnd> {
-        while let Some(name) = self.dirty.pop_first() {
+    pub(super) async fn update_registry(&mut self) -> Result<(), SessionEnd> {
+        while let Some(name) = self.offers.pop_changed() {
             let now = Instant::now();
             if self
-                .lines
+                .resources
                 .get(&name)
-                .is_some_and(|line| line.is_expired(now))
+                .is_some_and(|instances| instances.is_expired(now))
             {
-                self.lines.remove(&name);
-                self.read_crowded();
+                self.resources.remove(&name);
+                self.restart_truncated_lists();
             }
-            let line = self.lines.get(&name);
-            let offer = line.and_then(|line| line.offer(now, self.vendor.grace));
-            match offer {
-                Some(offer) if self.offered.get(&name) == Some(&offer) => {}
-                Some(offer) => self.offer_one(&name, offer).await?,
-                None if !self.offered.contains_key(&name) => {}
-                None => self.withdraw_one(&name).await?,
+            let instances = self.resources.get(&name);
+            let list =
+                instances.and_then(|instances| instances.active_list(now, self.vendor.grace));
+            match (list, self.offers.get(&name)) {
+                (Some(list), Some(published)) if list == *published => {}
+                (Some(list), _) => self.publish(&name, list).await?,
+                (None, None) => {}
+                (None, Some(_)) => self.withdraw(&name).await?,
             }
         }
         Ok(())
     }
 
-    async fn offer_one(
+    async fn publish(
         &mut self,
         name: &ResourceName,
-        offer: ActiveList,
+        list: ActiveList,
     ) -> Result<(), RegistryError> {
         let resource = Resource {
             name: name.clone(),
@@ -41,32 +49,30 @@ impl ProxyVendorTask {
             serve: ServeMode::DevicePlugin,
             share: Share::EXCLUSIVE,
             recipe: DeviceSpec::default(),
-            devices: BTreeMap::clone(&offer.devices),
-            asks: offer.asks,
+            devices: BTreeMap::clone(&list.devices),
+            asks: list.options,
         };
-        let standing = self.shared.registry.offer(resource).await?;
-        self.offered.insert(name.clone(), offer);
-        match standing {
-            OfferOutcome::InForce => drop(self.told.taken.remove(name)),
+        let outcome = self.deps.registry.offer(resource).await?;
+        self.offers.record_published(name.clone(), list);
+        match outcome {
+            OfferOutcome::InForce => self.log.clear_owner(name),
             OfferOutcome::Taken { by } => {
-                let news = self.told.taken.get(name) != Some(&by);
-                if news {
+                if self.log.record_owner(name, &by) {
                     let vendor = &self.vendor.name;
                     tracing::warn!(vendor = %vendor, resource = %name, "{name} is already offered by {by}; the plugin of {vendor} takes over when that offer is withdrawn");
-                    self.told.taken.insert(name.clone(), by);
                 }
             }
         }
         Ok(())
     }
 
-    async fn withdraw_one(&mut self, name: &ResourceName) -> Result<(), RegistryError> {
-        let registry = &self.shared.registry;
+    async fn withdraw(&mut self, name: &ResourceName) -> Result<(), RegistryError> {
+        let registry = &self.deps.registry;
         registry.withdraw(self.source(), Some(name.clone())).await?;
         tracing::info!(vendor = %self.vendor.name, resource = %name, "{name} is withdrawn: no plugin is registered for it");
-        self.offered.remove(name);
-        self.told.cut.remove(name);
-        self.shared.board.set(&self.vendor.name, Some(name), None);
+        self.offers.record_withdrawn(name);
+        self.log.clear_ignored(name);
+        self.deps.problems.set(&self.vendor.name, Some(name), None);
         Ok(())
     }
 }

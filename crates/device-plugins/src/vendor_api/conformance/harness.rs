@@ -39,7 +39,7 @@ struct HarnessSession {
 pub(super) struct ConformanceHarness {
     pub(super) vendor: Arc<Vendor>,
     events: mpsc::Receiver<VendorEvent>,
-    live: Option<HarnessSession>,
+    session: Option<HarnessSession>,
     /// How the program has ended; `None` where that cannot be observed.
     pub(super) program: Option<watch::Receiver<Option<ProgramExit>>>,
     /// The Hello of each session.
@@ -57,8 +57,8 @@ pub(super) struct ConformanceHarness {
     answers: BTreeMap<u64, Option<answer::Answer>>,
     questions: u64,
     /// When the last message arrived; `silence` is the longest pause since its last reset.
-    heard: Instant,
-    pub(super) silence: Duration,
+    last_message_at: Instant,
+    pub(super) longest_silence: Duration,
 }
 
 impl ConformanceHarness {
@@ -66,7 +66,7 @@ impl ConformanceHarness {
         Self {
             vendor,
             events,
-            live: None,
+            session: None,
             program: None,
             hellos: Vec::new(),
             refused: Vec::new(),
@@ -77,13 +77,13 @@ impl ConformanceHarness {
             replaced: 0,
             answers: BTreeMap::new(),
             questions: 0,
-            heard: Instant::now(),
-            silence: Duration::ZERO,
+            last_message_at: Instant::now(),
+            longest_silence: Duration::ZERO,
         }
     }
 
     pub(super) const fn is_open(&self) -> bool {
-        self.live.is_some()
+        self.session.is_some()
     }
 
     /// Resources that were named in Hello and have not been offered so far.
@@ -116,16 +116,16 @@ impl ConformanceHarness {
     pub(super) async fn until(&mut self, time: Duration, enough: impl Fn(&Self) -> bool) -> bool {
         let end = Instant::now() + time;
         while !enough(self) {
-            let away = !self.is_open();
+            let is_disconnected = !self.is_open();
             let event = tokio::select! {
                 biased;
                 // Safe to drop, all of them: an event stays in the queue until it is received.
                 event = self.events.recv() => event,
                 () = sleep_until(end) => None,
-                () = gone(&mut self.program), if away => None,
+                () = wait_for_exit(&mut self.program), if is_disconnected => None,
             };
             let Some(event) = event else {
-                self.silence = self.silence.max(self.heard.elapsed());
+                self.longest_silence = self.longest_silence.max(self.last_message_at.elapsed());
                 return false;
             };
             self.take(event);
@@ -134,23 +134,23 @@ impl ConformanceHarness {
     }
 
     fn take(&mut self, event: VendorEvent) {
-        self.silence = self.silence.max(self.heard.elapsed());
-        self.heard = Instant::now();
+        self.longest_silence = self.longest_silence.max(self.last_message_at.elapsed());
+        self.last_message_at = Instant::now();
         match event {
-            VendorEvent::Opened(opening) => self.open(opening),
-            VendorEvent::Said(number, said, done) => {
+            VendorEvent::HelloReceived(pending) => self.open(pending),
+            VendorEvent::MessageReceived(number, received, done) => {
                 if number == self.number() {
-                    self.hear(said);
+                    self.record_message(received);
                 }
                 // The session may have ended meanwhile.
                 let _ = done.send(());
             }
-            VendorEvent::Over(number, why) if number == self.number() => {
-                self.live = None;
+            VendorEvent::SessionEnded(number, why) if number == self.number() => {
+                self.session = None;
                 self.ended.push(why);
             }
             VendorEvent::Refused(why) => self.refused.push(why),
-            VendorEvent::Over(..) => {}
+            VendorEvent::SessionEnded(..) => {}
         }
     }
 
@@ -158,20 +158,20 @@ impl ConformanceHarness {
         self.hellos.len() as u64
     }
 
-    fn open(&mut self, opening: PendingHello) {
-        if let Err(status) = handshake::check(&self.vendor, &opening.hello) {
+    fn open(&mut self, pending: PendingHello) {
+        if let Err(status) = handshake::check(&self.vendor, &pending.hello) {
             self.refused.push(status.message().to_owned());
             // The caller may have stopped waiting.
-            let _ = opening.reply.send(Err(status));
+            let _ = pending.reply.send(Err(status));
             return;
         }
-        self.offers.begin(&opening.hello.instance);
-        self.hellos.push(opening.hello);
+        self.offers.begin_session(&pending.hello.instance);
+        self.hellos.push(pending.hello);
         let number = self.number();
         let (end, ended) = oneshot::channel();
-        let granted = AcceptedSession { number, end: ended };
-        let to = opening.to;
-        let _ = opening.reply.send(Ok(granted));
+        let accepted_session = AcceptedSession { number, end: ended };
+        let to = pending.to;
+        let _ = pending.reply.send(Ok(accepted_session));
         let welcome = handshake::welcome(
             &self.vendor,
             number,
@@ -179,14 +179,14 @@ impl ConformanceHarness {
             self.offers.confirmed_offers(),
         );
         let end = Some(end);
-        self.live = Some(HarnessSession { to, end });
-        self.tell(welcome);
+        self.session = Some(HarnessSession { to, end });
+        self.send(welcome);
     }
 
-    fn hear(&mut self, said: SessionMessage) {
-        match said {
+    fn record_message(&mut self, received: SessionMessage) {
+        match received {
             SessionMessage::Heartbeat(beat) => {
-                self.tell(message(from_agent::Said::Heartbeat(beat)))
+                self.send(message(from_agent::Said::Heartbeat(beat)))
             }
             SessionMessage::Answer(answer) => drop(self.answers.insert(answer.id, answer.answer)),
             SessionMessage::Snapshot(snapshot, bytes) => {
@@ -208,7 +208,7 @@ impl ConformanceHarness {
                         rejected(&resource, generation, why)
                     }
                 };
-                self.tell(verdict);
+                self.send(verdict);
             }
         }
     }
@@ -235,12 +235,12 @@ impl ConformanceHarness {
         };
         let besides = self.offers.other_totals(&name);
         let read = snapshot::read(None, &self.vendor, &name, (snapshot, bytes), besides)?;
-        self.offers.may_follow(&read, generation)?;
+        self.offers.check_generation(&read, generation)?;
         Ok(read)
     }
 
-    fn tell(&self, message: FromAgent) {
-        if let Some(live) = &self.live {
+    fn send(&self, message: FromAgent) {
+        if let Some(live) = &self.session {
             // A vendor that does not read shows up as silent next.
             let _ = live.to.try_send(Ok(message));
         }
@@ -254,13 +254,13 @@ impl ConformanceHarness {
     ) -> Option<answer::Answer> {
         self.questions += 1;
         let id = self.questions;
-        self.tell(message(from_agent::Said::Question(api::Question {
+        self.send(message(from_agent::Said::Question(api::Question {
             id,
             deadline_ms: millis(time),
             asked: Some(asked),
         })));
-        self.until(time, |stage| {
-            stage.answers.contains_key(&id) || !stage.is_open()
+        self.until(time, |harness| {
+            harness.answers.contains_key(&id) || !harness.is_open()
         })
         .await;
         self.answers.remove(&id).flatten()
@@ -268,7 +268,7 @@ impl ConformanceHarness {
 
     /// Ends the session as a stopping agent does.
     pub(super) fn end_session(&mut self) {
-        if let Some(end) = self.live.take().and_then(|live| live.end) {
+        if let Some(end) = self.session.take().and_then(|live| live.end) {
             // The session may have ended already.
             let _ = end.send(Status::unavailable("the agent is stopping"));
         }
@@ -282,7 +282,7 @@ fn has_failed(ended: &Option<ProgramExit>) -> bool {
 
 /// Waits until the program has failed and its last message had time to arrive; never returns where
 /// the exit cannot be observed.
-async fn gone(program: &mut Option<watch::Receiver<Option<ProgramExit>>>) {
+async fn wait_for_exit(program: &mut Option<watch::Receiver<Option<ProgramExit>>>) {
     if let Some(ended) = program
         && ended.wait_for(has_failed).await.is_ok()
     {

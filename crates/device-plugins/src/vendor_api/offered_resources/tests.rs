@@ -34,36 +34,36 @@ fn resource(devices: &[&str]) -> Arc<Resource> {
 }
 
 #[test]
-fn a_generation_that_is_said_again_has_to_be_the_same() {
+fn a_repeated_generation_must_have_the_same_content() {
     let mut offers = VendorResources::default();
-    offers.begin("one");
+    offers.begin_session("one");
     offers.accept(resource(&["a"]), 3, 10, None);
-    assert_eq!(offers.may_follow(&resource(&["a"]), 3), Ok(()));
+    assert_eq!(offers.check_generation(&resource(&["a"]), 3), Ok(()));
     for (devices, generation) in [(&["b"][..], 3), (&["a"], 2), (&["a"], 0)] {
         let refused = offers
-            .may_follow(&resource(devices), generation)
+            .check_generation(&resource(devices), generation)
             .unwrap_err();
         assert_eq!(refused.reason, Reason::GenerationOld);
     }
-    assert_eq!(offers.may_follow(&resource(&["b"]), 4), Ok(()));
+    assert_eq!(offers.check_generation(&resource(&["b"]), 4), Ok(()));
 }
 
 #[test]
-fn another_instance_begins_anew_and_confirms_what_it_says() {
+fn another_instance_starts_unconfirmed_and_confirms_by_sending() {
     let mut offers = VendorResources::restored([resource(&["a"])]);
     assert!(offers.has_unconfirmed() && offers.confirmed_offers().is_empty());
-    offers.begin("one");
+    offers.begin_session("one");
     offers.accept(resource(&["a"]), 7, 10, None);
     assert!(!offers.has_unconfirmed());
-    offers.begin("one");
+    offers.begin_session("one");
     assert_eq!(
         offers.confirmed_offers()[0].generation,
         7,
         "the same one resumes"
     );
-    offers.begin("two");
+    offers.begin_session("two");
     assert!(offers.has_unconfirmed());
-    assert_eq!(offers.may_follow(&resource(&["b"]), 1), Ok(()));
+    assert_eq!(offers.check_generation(&resource(&["b"]), 1), Ok(()));
 }
 
 #[test]
@@ -96,9 +96,9 @@ proptest! {
                 highest.clear();
                 last = Some(instance);
             }
-            offers.begin(&instance.to_string());
+            offers.begin_session(&instance.to_string());
             let said = resource(&[&content.to_string()]);
-            if offers.may_follow(&said, generation).is_err() {
+            if offers.check_generation(&said, generation).is_err() {
                 continue;
             }
             offers.accept(said, generation, 1, None);

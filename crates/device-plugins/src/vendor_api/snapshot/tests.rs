@@ -123,7 +123,7 @@ fn paths_that_lead_elsewhere_are_refused_with_a_sentence() {
 }
 
 #[test]
-fn what_the_file_allows_is_taken_and_texts_are_filled_in() {
+fn an_allowed_spec_is_accepted_and_its_templates_are_filled_in() {
     let (_dir, root) = machine();
     let mut wanted = mount("/opt/acme/run");
     wanted.env = [("ACME".to_owned(), "{id} {name}".to_owned())].into();

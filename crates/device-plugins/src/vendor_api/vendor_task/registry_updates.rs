@@ -6,57 +6,55 @@ use super::VendorTask;
 use crate::vendor_api::{
     api::v1::{self as api, FromAgent, Reason, from_agent},
     lazy_messages, offered_resources,
-    snapshot::{self, SnapshotRejection},
+    snapshot::SnapshotRejection,
     task_messages::{message, rejected},
 };
 use machinist_device::{Resource, ResourceName, inventory::ServeMode, registry::OfferOutcome};
 
 impl VendorTask {
     /// Accepts a snapshot or returns the reason why not.
-    pub(super) async fn snapshot(
+    pub(super) async fn apply_snapshot(
         &mut self,
-        given: lazy_messages::LazySnapshot,
+        snapshot: lazy_messages::LazySnapshot,
         bytes: usize,
     ) -> Option<FromAgent> {
-        let generation = given.generation;
-        let name = match self.claimed(&given) {
+        let generation = snapshot.generation;
+        let name = match self.claimed_resource(&snapshot) {
             Ok(name) => name,
-            Err(why) => return Some(*why),
+            Err(rejected) => return Some(*rejected),
         };
-        let vendor = self.vendor.borrow().clone();
-        let (root, besides, of) = (
-            self.root.clone(),
-            self.offers.other_totals(&name),
-            name.clone(),
-        );
-        let read = move || snapshot::read(Some(&root), &vendor, &of, (given, bytes), besides);
-        let looked = tokio::select! {
+        let others = self.resources.other_totals(&name);
+        let read = self
+            .deps
+            .snapshots
+            .read(self.vendor(), name.clone(), (snapshot, bytes), others);
+        let result = tokio::select! {
             // Safe to drop: the blocking check runs to its end and its result is discarded.
-            () = self.gone.cancelled() => return None,
-            looked = self.looks.check_path(read) => looked,
+            () = self.inputs.removed.cancelled() => return None,
+            result = read => result,
         };
-        let resource = match looked {
+        let resource = match result {
             Ok(Ok(resource)) => Arc::new(resource),
-            Ok(Err(why)) => return Some(self.refused(&name, generation, why)),
-            Err(why) => {
-                let why = whole(Reason::Busy, why.to_string());
-                return Some(self.refused(&name, generation, why));
+            Ok(Err(rejection)) => return Some(self.reject(&name, generation, rejection)),
+            Err(error) => {
+                let rejection = whole_snapshot(Reason::Busy, error.to_string());
+                return Some(self.reject(&name, generation, rejection));
             }
         };
-        if let Err(why) = self.offers.may_follow(&resource, generation) {
-            return Some(self.refused(&name, generation, why));
+        if let Err(rejection) = self.resources.check_generation(&resource, generation) {
+            return Some(self.reject(&name, generation, rejection));
         }
-        match self.registry.offer(resource.clone()).await {
+        match self.deps.registry.offer(resource.clone()).await {
             Ok(OfferOutcome::InForce) => {
-                self.vain.remove(&name);
-                self.offers.accept(resource, generation, bytes, None);
+                self.rejections.record_accepted(&name);
+                self.resources.accept(resource, generation, bytes, None);
                 Some(accepted(&name, generation))
             }
             Ok(OfferOutcome::Taken { by }) => {
                 let message = format!("{name} is already offered by {by}");
-                self.offers.accept(resource, generation, bytes, Some(by));
-                let why = whole(Reason::ResourceTaken, message);
-                Some(self.refused(&name, generation, why))
+                self.resources.accept(resource, generation, bytes, Some(by));
+                let rejection = whole_snapshot(Reason::ResourceTaken, message);
+                Some(self.reject(&name, generation, rejection))
             }
             // The agent is stopping, so no answer is needed.
             Err(_) => None,
@@ -64,35 +62,35 @@ impl VendorTask {
     }
 
     /// The resource name of a snapshot, if this vendor may offer it.
-    fn claimed(
+    fn claimed_resource(
         &mut self,
-        given: &lazy_messages::LazySnapshot,
+        snapshot: &lazy_messages::LazySnapshot,
     ) -> Result<ResourceName, Box<FromAgent>> {
-        let name = match ResourceName::new(given.resource.clone()) {
-            Ok(name) if self.named_in_hello(&given.resource) => name,
+        let name = match ResourceName::new(snapshot.resource.clone()) {
+            Ok(name) if self.session.named_in_hello(&snapshot.resource) => name,
             _ => {
-                let shown: String = given.resource.chars().take(320).collect();
+                let shown: String = snapshot.resource.chars().take(320).collect();
                 let message = format!("{shown:?} was not named in Hello");
-                self.complain(format!("snapshot rejected: {message}"));
-                let why = whole(Reason::ResourceUnknown, message);
-                return Err(rejected(&shown, given.generation, why).into());
+                self.record_fault(format!("snapshot rejected: {message}"));
+                let rejection = whole_snapshot(Reason::ResourceUnknown, message);
+                return Err(rejected(&shown, snapshot.generation, rejection).into());
             }
         };
-        let vendor = self.vendor.borrow().clone();
+        let vendor = self.vendor();
         if vendor.may_claim(&name) {
             return Ok(name);
         }
-        self.forbidden.insert(name.clone());
+        self.rejections.record_forbidden(name.clone());
         let message = format!("vendor {} may not offer {name}", vendor.name);
-        let why = whole(Reason::ResourceForbidden, message);
-        Err(self.refused(&name, given.generation, why).into())
+        let rejection = whole_snapshot(Reason::ResourceForbidden, message);
+        Err(self.reject(&name, snapshot.generation, rejection).into())
     }
 
     /// Applies a change of `serve` in the vendor's file (the vendor cannot choose it). Offers stay
     /// in force, except those that cannot be served through claims.
     pub(super) async fn change_serve_mode(&mut self, serve: ServeMode) {
         let mut unfit = Vec::new();
-        for (name, offer) in &mut self.offers.all {
+        for (name, offer) in &mut self.resources.all {
             if offer.resource.serve == serve {
                 continue;
             }
@@ -108,13 +106,13 @@ impl VendorTask {
                 }
                 false => Arc::clone(&offer.resource),
             };
-            if let Err(error) = self.registry.offer(resource).await {
+            if let Err(error) = self.deps.registry.offer(resource).await {
                 tracing::warn!("failed to change how {name} is served: {error}");
             }
         }
         for (name, generation, why) in unfit {
-            self.offers.drop_unless(|kept| *kept != name);
-            self.vain.insert(name.clone(), why.to_owned());
+            self.resources.remove_unless(|kept| *kept != name);
+            self.rejections.record(name.clone(), why.to_owned());
             self.withdraw_disallowed(name, generation, (Reason::RecipeInvalid, why.to_owned()))
                 .await;
         }
@@ -129,54 +127,53 @@ impl VendorTask {
         (reason, why): (Reason, String),
     ) {
         let vendor = self.name();
-        self.complain(format!("{name} of vendor {vendor} is withdrawn: {why}"));
+        self.record_fault(format!("{name} of vendor {vendor} is withdrawn: {why}"));
         if let Some(generation) = generation {
-            self.send(rejected(name.as_str(), generation, whole(reason, why)));
+            self.send(rejected(
+                name.as_str(),
+                generation,
+                whole_snapshot(reason, why),
+            ));
         }
         self.withdraw(Some(name)).await;
     }
 
-    fn refused(
+    fn reject(
         &mut self,
         name: &ResourceName,
         generation: u64,
-        why: SnapshotRejection,
+        rejection: SnapshotRejection,
     ) -> FromAgent {
-        let vain = format!(
+        let fault = format!(
             "vendor {}: offer of {name} rejected: {}",
             self.name(),
-            why.message
+            rejection.message
         );
-        self.vain.insert(name.clone(), vain.clone());
-        self.complain(vain);
-        rejected(name.as_str(), generation, why)
-    }
-
-    fn named_in_hello(&self, resource: &str) -> bool {
-        let live = self.live.as_ref();
-        live.is_some_and(|live| live.resources.iter().any(|named| named == resource))
+        self.rejections.record(name.clone(), fault.clone());
+        self.record_fault(fault);
+        rejected(name.as_str(), generation, rejection)
     }
 
     /// Withdraws one resource, or all with `None`.
     pub(super) async fn withdraw(&mut self, name: Option<ResourceName>) {
         // The registry ends only with the agent, and then offers are meant to stay.
-        let _ = self.registry.withdraw(self.source(), name).await;
+        let _ = self.deps.registry.withdraw(self.source(), name).await;
     }
 
     /// The same instance reconnected, so its earlier snapshots are valid again without being
     /// resent.
-    pub(super) async fn revive(&mut self) {
-        let again = self
-            .offers
+    pub(super) async fn restore_lapsed(&mut self) {
+        let lapsed = self
+            .resources
             .all
             .values()
             .filter(|offer| offer.lapsed && offer.generation.is_some());
-        let again: Vec<Arc<Resource>> = again.map(|offer| offer.resource.clone()).collect();
-        for resource in again {
+        let lapsed: Vec<Arc<Resource>> = lapsed.map(|offer| offer.resource.clone()).collect();
+        for resource in lapsed {
             let name = resource.name.clone();
             if let (Ok(_), Some(offer)) = (
-                self.registry.offer(resource).await,
-                self.offers.all.get_mut(&name),
+                self.deps.registry.offer(resource).await,
+                self.resources.all.get_mut(&name),
             ) {
                 offer.lapsed = false;
             }
@@ -184,37 +181,37 @@ impl VendorTask {
     }
 
     /// The grace period is over: marks devices that no session has confirmed as unhealthy.
-    pub(super) async fn lapsed(&mut self) {
-        let Some(lapse) = self.lapse.take() else {
+    pub(super) async fn expire_unconfirmed(&mut self) {
+        let Some(grace_reason) = self.grace.take_reason() else {
             return;
         };
         let vendor = self.name();
-        let connected = self.live.is_some();
-        let gone = |offer: &&offered_resources::VendorResource| {
+        let connected = self.session.is_connected();
+        let is_unconfirmed = |offer: &&offered_resources::VendorResource| {
             !(offer.lapsed || connected && offer.generation.is_some())
         };
-        let gone: Vec<Arc<Resource>> = self
-            .offers
+        let unconfirmed: Vec<Arc<Resource>> = self
+            .resources
             .all
             .values()
-            .filter(gone)
+            .filter(is_unconfirmed)
             .map(|offer| offer.resource.clone())
             .collect();
-        let why = match connected {
+        let reason = match connected {
             true => format!("vendor {vendor} has not offered it again since it reconnected"),
-            false => format!("vendor {vendor} is disconnected: {}", lapse.why),
+            false => format!("vendor {vendor} is disconnected: {grace_reason}"),
         };
-        if !gone.is_empty() {
-            tracing::warn!(vendor = %vendor, "{why}; its devices are unhealthy");
-            self.lapsed = Some(why.clone());
+        if !unconfirmed.is_empty() {
+            tracing::warn!(vendor = %vendor, "{reason}; its devices are unhealthy");
+            self.grace.record_lapsed(reason.clone());
         }
-        for resource in gone {
+        for resource in unconfirmed {
             let name = resource.name.clone();
-            let vain = self.vain.get(&name).filter(|_| connected);
-            let lapsed = offered_resources::lapsed(&resource, vain.unwrap_or(&why));
+            let rejection = self.rejections.reason(&name).filter(|_| connected);
+            let lapsed = offered_resources::lapsed(&resource, rejection.unwrap_or(&reason));
             if let (Ok(_), Some(offer)) = (
-                self.registry.offer(lapsed).await,
-                self.offers.all.get_mut(&name),
+                self.deps.registry.offer(lapsed).await,
+                self.resources.all.get_mut(&name),
             ) {
                 offer.lapsed = true;
             }
@@ -222,24 +219,24 @@ impl VendorTask {
     }
 
     /// Replaces the reason shown for lapsed devices after a new snapshot of them was refused.
-    pub(super) async fn still_lapsed(&mut self, resource: &str) {
-        let mut vain = self.vain.iter();
-        let Some((name, why)) = vain.find(|(name, _)| name.as_str() == resource) else {
+    pub(super) async fn update_lapsed_reason(&mut self, resource: &str) {
+        let Some((name, reason)) = self.rejections.find(resource) else {
             return;
         };
-        let offer = self.offers.all.get(name).filter(|offer| offer.lapsed);
+        let offer = self.resources.all.get(name).filter(|offer| offer.lapsed);
         if let Some(offer) = offer {
             // The registry ends only with the agent.
             let _ = self
+                .deps
                 .registry
-                .offer(offered_resources::lapsed(&offer.resource, why))
+                .offer(offered_resources::lapsed(&offer.resource, reason))
                 .await;
         }
     }
 
     /// Whether one of our resources waits for another owner to give up its name.
     pub(super) fn is_waiting_for_a_name(&self) -> bool {
-        self.offers
+        self.resources
             .all
             .values()
             .any(|offer| offer.taken_by.is_some())
@@ -247,38 +244,41 @@ impl VendorTask {
 
     /// Sends Accepted for resources whose name another owner has given up.
     pub(super) fn accept_freed_names(&mut self) {
-        let (source, inventory) = (self.source(), self.inventory.borrow_and_update().clone());
-        let mut free = Vec::new();
-        for (name, offer) in &mut self.offers.all {
+        let (source, inventory) = (
+            self.source(),
+            self.inputs.inventory.borrow_and_update().clone(),
+        );
+        let mut freed = Vec::new();
+        for (name, offer) in &mut self.resources.all {
             let owner = inventory.resources.get(name).map(|one| &one.source);
             if offer.taken_by.is_some() && owner == Some(&source) {
                 offer.taken_by = None;
-                self.vain.remove(name);
-                free.extend(
+                self.rejections.record_accepted(name);
+                freed.extend(
                     offer
                         .generation
                         .map(|generation| accepted(name, generation)),
                 );
             }
         }
-        for message in free {
+        for message in freed {
             self.send(message);
         }
     }
 
     /// Withdraws resources that the vendor did not name in its Hello.
     pub(super) async fn retain_named(&mut self, resources: &[String]) {
-        let gone = self
-            .offers
-            .drop_unless(|name| resources.iter().any(|named| named == name.as_str()));
-        for (name, _) in gone {
+        let unnamed = self
+            .resources
+            .remove_unless(|name| resources.iter().any(|named| named == name.as_str()));
+        for (name, _) in unnamed {
             self.withdraw(Some(name)).await;
         }
     }
 }
 
-/// A refusal of a whole snapshot.
-fn whole(reason: Reason, message: String) -> SnapshotRejection {
+/// A rejection of a whole snapshot.
+fn whole_snapshot(reason: Reason, message: String) -> SnapshotRejection {
     SnapshotRejection {
         reason,
         message,

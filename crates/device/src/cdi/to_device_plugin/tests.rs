@@ -20,7 +20,7 @@ fn recipe(own: &Value, of_all: &Value) -> DeviceSpec {
 }
 
 #[test]
-fn what_is_for_the_whole_file_comes_first_and_the_device_has_the_last_word() {
+fn file_edits_precede_device_edits_which_take_precedence() {
     let of_all = json!({
         "env": ["ACME=all", "BOTH=file"],
         "deviceNodes": [{"path": "/dev/acmectl"}, {"path": "/dev/gpu", "hostPath": "/dev/none"}],
@@ -61,7 +61,7 @@ fn what_is_for_the_whole_file_comes_first_and_the_device_has_the_last_word() {
 }
 
 #[test]
-fn a_device_takes_the_place_of_what_the_declaration_says() {
+fn device_edits_override_the_declaration() {
     let own = json!({
         "env": ["A=spec"],
         "deviceNodes": [{"path": "/dev/gpu", "hostPath": "/dev/gpu0"}],
@@ -123,7 +123,7 @@ fn all_refused<const N: usize>(cases: [(Value, &str); N]) {
 }
 
 #[test]
-fn what_a_device_plugin_cannot_say_is_refused_by_file_device_and_edit() {
+fn edits_without_a_device_plugin_form_are_rejected_with_file_and_device() {
     let hook = json!({"hooks": [{"hookName": "createContainer", "path": "/usr/bin/acme"}]});
     let many: Vec<_> = (0..65).map(|n| format!("V{n}=")).collect();
     let net = json!({"netDevices": [{"hostInterfaceName": "eth7", "name": "eth0"}]});
@@ -189,7 +189,7 @@ fn nodes_and_mounts_that_a_device_plugin_cannot_make_are_refused() {
 }
 
 #[test]
-fn a_node_is_handed_out_as_it_is_or_not_at_all() {
+fn a_node_is_allocated_unchanged_or_rejected() {
     let found = HostNode {
         block: false,
         number: (195, 0),

@@ -77,27 +77,30 @@ fn devices_of_a_claim_are_found_and_every_refusal_names_claim_device_and_what_to
         edit(&mut claim);
         say(&claim)
     };
-    for (told, part) in [
+    for (reported, part) in [
         (of(|it| it.uid = "other".into()), "with another UID"),
         (of(|it| it.allocated = None), "no device allocated yet"),
         (of(|it| it.parameters = true), "takes none"),
     ] {
-        assert!(told.contains(part) && told.contains("lab/c"), "{told}");
+        assert!(
+            reported.contains(part) && reported.contains("lab/c"),
+            "{reported}"
+        );
     }
     let mut far = given("one", "a");
     far.pool = "elsewhere".into();
-    let told = say(&claim("c", vec![far]));
+    let reported = say(&claim("c", vec![far]));
     assert!(
-        told.contains("pool elsewhere") && told.contains("is node"),
-        "{told}"
+        reported.contains("pool elsewhere") && reported.contains("is node"),
+        "{reported}"
     );
-    let told = say(&claim("c", vec![given("one", "z")]));
-    assert!(told.contains("no longer publishes"), "{told}");
+    let reported = say(&claim("c", vec![given("one", "z")]));
+    assert!(reported.contains("no longer publishes"), "{reported}");
     sick(&mut inventory, "b");
-    let told = judged(&inventory, &good, &none, &nobody);
+    let reported = judged(&inventory, &good, &none, &nobody);
     assert!(
-        told.contains("b of acme.dev/x") && told.contains("it smokes"),
-        "{told}"
+        reported.contains("b of acme.dev/x") && reported.contains("it smokes"),
+        "{reported}"
     );
     let mut tolerant = good.clone();
     for one in tolerant.allocated.iter_mut().flatten() {
@@ -111,7 +114,7 @@ fn devices_of_a_claim_are_found_and_every_refusal_names_claim_device_and_what_to
 }
 
 #[test]
-fn a_machine_that_lends_nothing_prepares_nothing_but_what_was_promised() {
+fn claims_are_not_prepared_while_allocation_is_refused() {
     let mut inventory = inventory();
     let one = claim("c", vec![given("one", "a")]);
     for (refuses, expected) in [(false, true), (true, false)] {
@@ -119,13 +122,13 @@ fn a_machine_that_lends_nothing_prepares_nothing_but_what_was_promised() {
             why: "update".into(),
             refuses,
         });
-        let told = judged(
+        let reported = judged(
             &inventory,
             &one,
             &ClaimCheckpoint::default(),
             &DeviceHolders::default(),
         );
-        assert_eq!(told == "a", expected, "{told}");
+        assert_eq!(reported == "a", expected, "{reported}");
     }
 }
 
@@ -159,8 +162,11 @@ fn a_device_is_one_claims_alone_and_no_containers_besides() {
     let mut wanted = claim("c", vec![given("one", "a")]);
     let say =
         |claim: &ResourceClaim, book: &ClaimCheckpoint| judged(&inventory, claim, book, &nobody);
-    let told = say(&wanted, &book(prepared("other", false)));
-    assert!(told.contains("still in use by claim lab/other"), "{told}");
+    let reported = say(&wanted, &book(prepared("other", false)));
+    assert!(
+        reported.contains("still in use by claim lab/other"),
+        "{reported}"
+    );
     assert_eq!(say(&wanted, &book(prepared("other", true))), "a");
     assert_eq!(say(&wanted, &book(prepared("c", false))), "a", "its own");
     let mut plain = DeviceHolders::default();
@@ -170,8 +176,8 @@ fn a_device_is_one_claims_alone_and_no_containers_besides() {
         container: "main".into(),
     };
     plain.add("acme.dev/x", "a".into(), holder);
-    let told = judged(&inventory, &wanted, &ClaimCheckpoint::default(), &plain);
-    assert!(told.contains("container lab/old/main"), "{told}");
+    let reported = judged(&inventory, &wanted, &ClaimCheckpoint::default(), &plain);
+    assert!(reported.contains("container lab/old/main"), "{reported}");
     // Admin access to devices that others have.
     wanted
         .allocated

@@ -16,7 +16,7 @@ fn edit(inventory: &mut Inventory, edit: impl FnOnce(&mut Resource)) {
 }
 
 #[test]
-fn a_device_is_told_by_resource_id_numa_node_and_what_its_source_says() {
+fn a_pool_device_has_its_resource_id_numa_node_and_attributes() {
     let mut inventory = inventory(1, &[("a", &[1])]);
     edit(&mut inventory, |one| {
         let device = one.devices.get_mut("a").unwrap();
@@ -61,7 +61,7 @@ fn a_device_is_told_by_resource_id_numa_node_and_what_its_source_says() {
 }
 
 #[test]
-fn capacities_are_told_as_each_version_of_the_server_takes_them() {
+fn capacities_have_the_form_of_each_api_version() {
     let mut inventory = inventory(1, &[("a", &[])]);
     edit(&mut inventory, |one| {
         let device = one.devices.get_mut("a").unwrap();
@@ -75,9 +75,12 @@ fn capacities_are_told_as_each_version_of_the_server_takes_them() {
     });
     let pool = Pool::of(&inventory);
     let device = &pool.devices[0];
-    let told = json!({"memory": {"value": "1Gi"}, "acme.dev/slices": {"value": "7"}});
-    assert_eq!(device.spelled(ApiFlavor::Plain)["capacity"], told);
-    assert_eq!(device.spelled(ApiFlavor::Basic)["basic"]["capacity"], told);
+    let reported = json!({"memory": {"value": "1Gi"}, "acme.dev/slices": {"value": "7"}});
+    assert_eq!(device.spelled(ApiFlavor::Plain)["capacity"], reported);
+    assert_eq!(
+        device.spelled(ApiFlavor::Basic)["basic"]["capacity"],
+        reported
+    );
     assert_eq!(device.attributes.len(), 30, "32 of both together");
     for name in ["memory", "acme.dev/slices", "_x9"] {
         assert!(is_name(name), "{name}");
@@ -108,7 +111,7 @@ fn never_more_attributes_than_the_server_takes() {
 }
 
 #[test]
-fn what_must_not_be_used_is_tainted_and_only_what_is_served_by_claim_is_there() {
+fn unhealthy_devices_are_tainted_and_only_dra_resources_are_listed() {
     let mut inventory = inventory(1, &[("a", &[0, 1]), ("b", &[])]);
     edit(&mut inventory, |one| {
         one.devices.get_mut("a").unwrap().health = Health::Unhealthy;
@@ -137,7 +140,7 @@ fn what_must_not_be_used_is_tainted_and_only_what_is_served_by_claim_is_there() 
 }
 
 #[test]
-fn slices_hold_what_the_server_takes_and_tainted_devices_go_where_taints_are_not_kept() {
+fn slices_fit_the_server_limits_and_tainted_devices_are_dropped_without_taint_support() {
     let ids: Vec<String> = (0..300).map(|n| format!("d{n:03}")).collect();
     let devices: Vec<(&str, &[u32])> = ids.iter().map(|id| (id.as_str(), &[][..])).collect();
     let mut inventory = inventory(1, &devices);

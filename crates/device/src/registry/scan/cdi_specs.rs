@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{follow, names, nearest_dir};
+use super::{follow, names};
 use crate::{
     Refusal,
     cdi::{self, CdiFile, SPEC_DIRS},
     dra::cdi_edits::uid_of,
-    registry::{config_files::owner_fault, dir_watch::WatchDepth},
+    registry::{
+        config_files::owner_fault,
+        watch_target::{WatchDepth, nearest_dir},
+    },
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_rootfs::{FileKind, Root, RootError};
@@ -132,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn specs_of_our_own_claims_take_no_place_and_too_many_others_make_nothing_go() {
+    fn own_claim_specs_do_not_count_and_too_many_others_keep_the_known_devices() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         for claim in 0..=MAX_SPECS {
@@ -150,7 +153,7 @@ mod tests {
         }
         let specs = CdiSpecs::read(&root, &mut BTreeMap::new());
         assert!(specs.unread, "an ignored spec does not count as removed");
-        let told = specs.problems[0].to_string();
-        assert!(told.contains("more than 1024 specs"), "{told}");
+        let problem = specs.problems[0].to_string();
+        assert!(problem.contains("more than 1024 specs"), "{problem}");
     }
 }

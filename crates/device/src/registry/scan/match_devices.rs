@@ -5,16 +5,14 @@ mod match_hardware;
 
 use std::collections::BTreeMap;
 
-use super::{
-    CdiSpecs, Scanner, Sysfs, UnitStates, attribute, follow, is_device, names, nearest_dir,
-};
+use super::{CdiSpecs, Scanner, Sysfs, UnitStates, attribute, follow, is_device, names};
 use crate::{
     Refusal,
     declaration::{Declaration, DeviceSelector, GroupBy, HealthProbe},
     discovery::{DiscoveredDevice, Discovery, MAX_DEVICES, is_companion},
     glob::Glob,
     inventory::{DeviceNode, Resource},
-    registry::dir_watch::WatchDepth,
+    registry::watch_target::{WatchDepth, nearest_dir},
     resource_name::device_id,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason, text::is_misleading};
@@ -24,17 +22,17 @@ use machinist_rootfs::FileKind;
 #[derive(Debug, Default)]
 struct DeviceCandidate {
     id: String,
-    sighted: DiscoveredDevice,
+    discovered: DiscoveredDevice,
     /// Its directory in sysfs.
     sysfs: Option<AbsPath>,
     /// The kernel's identities of its nodes, by which duplicates under another name are found.
-    places: Vec<NodeIdentity>,
+    identities: Vec<NodeIdentity>,
     /// The USB port it is connected to.
     port: Option<String>,
     /// The PCI function it belongs to.
     address: Option<String>,
     /// Whether it is known that all its nodes exist and are devices.
-    looked_at: bool,
+    nodes_checked: bool,
 }
 
 /// A node's identity in the kernel, independent of its name.
@@ -66,8 +64,8 @@ pub(super) struct DeviceFinder<'a> {
     /// The id of the device that each node is part of.
     nodes: BTreeMap<AbsPath, String>,
     /// The id of the device that has each identity.
-    places: BTreeMap<NodeIdentity, String>,
-    seen: Discovery,
+    identities: BTreeMap<NodeIdentity, String>,
+    discovery: Discovery,
 }
 
 impl<'a> DeviceFinder<'a> {
@@ -84,8 +82,8 @@ impl<'a> DeviceFinder<'a> {
             dirs,
             candidates: Vec::new(),
             nodes: BTreeMap::new(),
-            places: BTreeMap::new(),
-            seen: Discovery::default(),
+            identities: BTreeMap::new(),
+            discovery: Discovery::default(),
         }
     }
 
@@ -123,37 +121,37 @@ impl<'a> DeviceFinder<'a> {
             |one: &DeviceCandidate| known.is_none_or(|it| !it.devices.contains_key(&one.id));
         self.candidates.sort_by_key(is_new);
         for candidate in std::mem::take(&mut self.candidates) {
-            self.take(candidate, units);
+            self.add_device(candidate, units);
         }
-        Some(self.seen)
+        Some(self.discovery)
     }
 
     fn paths(&mut self, glob: &Glob) -> Option<()> {
         let root = self.scanner.root.clone();
-        let (mut whole, dirs) = (true, &mut *self.dirs);
+        let (mut is_complete, dirs) = (true, &mut *self.dirs);
         let (paths, cut) = glob.expand(MAX_DEVICES, |dir| {
             dirs.entry(nearest_dir(&root, dir))
                 .or_insert(WatchDepth::Names);
             let found = names(&root, dir);
-            whole &= found.is_ok();
+            is_complete &= found.is_ok();
             let mut found = found.unwrap_or_default();
             found.retain(|name| !name.contains(is_misleading));
             found
         });
-        self.seen.cut |= cut;
+        self.discovery.cut |= cut;
         for together in paths.chunk_by(|one, two| one.is_beside(two)) {
             if let Some(dir) = together[0].parent() {
                 let nearest = nearest_dir(&root, &dir);
                 self.dirs.entry(nearest).or_insert(WatchDepth::Names);
-                self.in_dir(&dir, together);
+                self.inspect_dir(&dir, together);
             }
         }
-        whole.then_some(())
+        is_complete.then_some(())
     }
 
     /// Inspects `paths`, which are all in `dir`: one stat call for each, and more calls only for
     /// links and for what is no device.
-    fn in_dir(&mut self, dir: &AbsPath, paths: &[AbsPath]) {
+    fn inspect_dir(&mut self, dir: &AbsPath, paths: &[AbsPath]) {
         let root = self.scanner.root.clone();
         let below_dev = paths.first().is_some_and(|path| {
             let path = root.canonical(path);
@@ -167,15 +165,15 @@ impl<'a> DeviceFinder<'a> {
                 Some((kind @ (FileKind::CharDevice | FileKind::BlockDevice), Some(number)))
                     if below_dev =>
                 {
-                    self.node(path.clone(), kind, number);
+                    self.add_node(path.clone(), kind, number);
                 }
-                _ => self.path(path.clone()),
+                _ => self.inspect_path(path.clone()),
             }
         }
     }
 
     /// Inspects `path`, with links followed.
-    fn path(&mut self, path: AbsPath) {
+    fn inspect_path(&mut self, path: AbsPath) {
         let absent = match follow(&self.scanner.root, &path) {
             Ok(Some((target, _))) if !target.as_str().starts_with("/dev/") => {
                 let why = format!("{path} is a link to {target}, outside /dev, not a device node");
@@ -183,13 +181,13 @@ impl<'a> DeviceFinder<'a> {
                 // a device.
                 if !self.declaration.names(&path) {
                     let problem = Refusal::new(Reason::ValueInvalid, why.clone());
-                    self.seen.problems.push(problem.field("spec.match"));
+                    self.discovery.problems.push(problem.field("spec.match"));
                 }
                 why
             }
             Ok(Some((_, stat))) => match (stat.kind, stat.rdev) {
                 (kind @ (FileKind::CharDevice | FileKind::BlockDevice), Some(number)) => {
-                    return self.node(path, kind, number);
+                    return self.add_node(path, kind, number);
                 }
                 (kind, _) => format!("{path} is a {}, not a device node", kind.as_str()),
             },
@@ -199,27 +197,27 @@ impl<'a> DeviceFinder<'a> {
                 chain(&error)
             ),
         };
-        self.seen.absent.insert(path, absent);
+        self.discovery.absent.insert(path, absent);
     }
 
-    fn node(&mut self, path: AbsPath, kind: FileKind, number: (u32, u32)) {
-        let place = self.scanner.place(kind, number);
-        let facts = place.sysfs.as_ref();
+    fn add_node(&mut self, path: AbsPath, kind: FileKind, number: (u32, u32)) {
+        let location = self.scanner.location(kind, number);
+        let facts = location.sysfs.as_ref();
         let facts = facts.and_then(|sysfs| self.sysfs.nodes.get(sysfs));
         let candidate = DeviceCandidate {
             id: device_id(path.as_str()),
-            sighted: DiscoveredDevice {
+            discovered: DiscoveredDevice {
                 nodes: vec![path.into()],
-                numa: place.numa,
+                numa: location.numa,
                 ..DiscoveredDevice::default()
             },
             port: facts.and_then(|facts| Some(facts.usb.as_ref()?.port.clone())),
             address: facts.and_then(|facts| Some(facts.pci.as_ref()?.address.clone())),
-            places: NodeIdentity::of(place.sysfs.as_ref(), kind, number)
+            identities: NodeIdentity::of(location.sysfs.as_ref(), kind, number)
                 .into_iter()
                 .collect(),
-            sysfs: place.sysfs,
-            looked_at: true,
+            sysfs: location.sysfs,
+            nodes_checked: true,
         };
         self.candidates.push(candidate);
     }
@@ -235,12 +233,12 @@ impl<'a> DeviceFinder<'a> {
             let Some(key) = key else {
                 let message = format!("{} {what}; ignoring it", one.id);
                 let problem = Refusal::new(Reason::ValueInvalid, message).field("spec.group");
-                self.seen.problems.push(problem);
+                self.discovery.problems.push(problem);
                 continue;
             };
             let id = format!("{id}-{}", key.replace(':', "-"));
             match groups.get_mut(&id) {
-                Some(group) => group.join(one),
+                Some(group) => group.merge(one),
                 None => {
                     let named = DeviceCandidate {
                         id: id.clone(),
@@ -253,36 +251,38 @@ impl<'a> DeviceFinder<'a> {
         self.candidates = groups.into_values().collect();
     }
 
-    fn take(&mut self, mut candidate: DeviceCandidate, units: &UnitStates) {
-        if self.is_known(&candidate) || self.is_other_name(&candidate) {
+    fn add_device(&mut self, mut candidate: DeviceCandidate, units: &UnitStates) {
+        if self.is_known(&candidate) || self.is_alias(&candidate) {
             return;
         }
-        if self.seen.found.len() >= MAX_DEVICES {
-            self.seen.cut = true;
+        if self.discovery.found.len() >= MAX_DEVICES {
+            self.discovery.cut = true;
             return;
         }
-        if candidate.sighted.wrong.is_none() {
-            candidate.sighted.wrong = self.wrong(&candidate, units);
+        if candidate.discovered.wrong.is_none() {
+            candidate.discovered.wrong = self.wrong(&candidate, units);
         }
-        for node in own_nodes(&candidate.sighted) {
+        for node in own_nodes(&candidate.discovered) {
             self.nodes.insert(node.host.clone(), candidate.id.clone());
         }
-        for place in candidate.places {
-            self.places.insert(place, candidate.id.clone());
+        for identity in candidate.identities {
+            self.identities.insert(identity, candidate.id.clone());
         }
-        self.seen.found.insert(candidate.id, candidate.sighted);
+        self.discovery
+            .found
+            .insert(candidate.id, candidate.discovered);
     }
 
     /// Whether the id is in use: the device was found twice, or another device has the same id, which
     /// is reported as a problem.
     fn is_known(&mut self, candidate: &DeviceCandidate) -> bool {
-        let Some(known) = self.seen.found.get(&candidate.id) else {
+        let Some(known) = self.discovery.found.get(&candidate.id) else {
             return false;
         };
-        let new = &candidate.sighted;
+        let new = &candidate.discovered;
         if (&known.nodes, &known.recipe) != (&new.nodes, &new.recipe) {
             let (one, two, id) = (named(new), named(known), &candidate.id);
-            self.double(format!(
+            self.report_duplicate(format!(
                 "{one} and {two} have the same id {id:?}; the first is ignored"
             ));
         }
@@ -292,35 +292,35 @@ impl<'a> DeviceFinder<'a> {
     /// Whether a node of it is advertised under another name already, which is reported as a problem.
     /// Examples are functions of one IOMMU group that are grouped by address, or udev's links to one
     /// disk.
-    fn is_other_name(&mut self, candidate: &DeviceCandidate) -> bool {
+    fn is_alias(&mut self, candidate: &DeviceCandidate) -> bool {
         let id = &candidate.id;
-        let mut nodes = own_nodes(&candidate.sighted);
-        let mut places = candidate.places.iter();
+        let mut nodes = own_nodes(&candidate.discovered);
+        let mut identities = candidate.identities.iter();
         let message = if let Some((node, other)) =
             nodes.find_map(|node| self.nodes.get_key_value(&node.host))
         {
             format!("{node} of {id} is already part of {other}; ignoring {id}")
-        } else if let Some(other) = places.find_map(|place| self.places.get(place)) {
+        } else if let Some(other) = identities.find_map(|identity| self.identities.get(identity)) {
             format!("{id} is another name of {other}; ignoring {id}")
         } else {
             return false;
         };
-        self.double(message);
+        self.report_duplicate(message);
         true
     }
 
-    fn double(&mut self, message: String) {
+    fn report_duplicate(&mut self, message: String) {
         let problem = Refusal::new(Reason::EntryDuplicate, message).field("spec.match");
-        self.seen.problems.push(problem);
+        self.discovery.problems.push(problem);
     }
 
     /// Why a device that was found cannot be allocated.
     fn wrong(&self, candidate: &DeviceCandidate, units: &UnitStates) -> Option<String> {
         let root = &self.scanner.root;
-        let mut nodes = candidate.sighted.nodes.iter();
-        let gone = |node: &&DeviceNode| !candidate.looked_at && !is_device(root, &node.host);
-        if let Some(gone) = nodes.find(gone) {
-            return Some(format!("{} does not exist", gone.host));
+        let mut nodes = candidate.discovered.nodes.iter();
+        let missing = |node: &&DeviceNode| !candidate.nodes_checked && !is_device(root, &node.host);
+        if let Some(missing) = nodes.find(missing) {
+            return Some(format!("{} does not exist", missing.host));
         }
         self.declaration
             .probes
@@ -346,17 +346,21 @@ impl<'a> DeviceFinder<'a> {
 }
 
 /// Its nodes without companion nodes, which many devices share.
-fn own_nodes(sighted: &DiscoveredDevice) -> impl Iterator<Item = &DeviceNode> {
-    sighted
+fn own_nodes(discovered: &DiscoveredDevice) -> impl Iterator<Item = &DeviceNode> {
+    discovered
         .nodes
         .iter()
         .filter(|node| !is_companion(&node.host))
 }
 
 /// The name of a device in messages.
-fn named(sighted: &DiscoveredDevice) -> String {
-    let cdi = sighted.recipe.iter().flat_map(|recipe| &recipe.cdi).last();
-    match (sighted.nodes.first(), cdi) {
+fn named(discovered: &DiscoveredDevice) -> String {
+    let cdi = discovered
+        .recipe
+        .iter()
+        .flat_map(|recipe| &recipe.cdi)
+        .last();
+    match (discovered.nodes.first(), cdi) {
         (Some(node), _) => node.host.to_string(),
         (None, Some(name)) => name.as_str().to_owned(),
         (None, None) => "another".to_owned(),
@@ -364,21 +368,23 @@ fn named(sighted: &DiscoveredDevice) -> String {
 }
 
 impl DeviceCandidate {
-    fn join(&mut self, other: Self) {
-        for node in other.sighted.nodes {
-            if !self.sighted.nodes.contains(&node) {
-                self.sighted.nodes.push(node);
+    fn merge(&mut self, other: Self) {
+        for node in other.discovered.nodes {
+            if !self.discovered.nodes.contains(&node) {
+                self.discovered.nodes.push(node);
             }
         }
-        if self.sighted.numa.is_empty() {
-            self.sighted.numa = other.sighted.numa;
+        if self.discovered.numa.is_empty() {
+            self.discovered.numa = other.discovered.numa;
         }
-        if self.sighted.wrong.is_none() {
-            self.sighted.wrong = other.sighted.wrong;
+        if self.discovered.wrong.is_none() {
+            self.discovered.wrong = other.discovered.wrong;
         }
-        self.sighted.attributes.extend(other.sighted.attributes);
+        self.discovered
+            .attributes
+            .extend(other.discovered.attributes);
         self.sysfs = self.sysfs.take().or(other.sysfs);
-        self.places.extend(other.places);
-        self.looked_at &= other.looked_at;
+        self.identities.extend(other.identities);
+        self.nodes_checked &= other.nodes_checked;
     }
 }

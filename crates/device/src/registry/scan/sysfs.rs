@@ -7,7 +7,7 @@ use std::{
 
 use super::{attribute, follow, joined, names, numa_of};
 use crate::{
-    registry::dir_watch::WatchDepth,
+    registry::watch_target::WatchDepth,
     sysfs_facts::{NodeFacts, PciFacts, UsbFacts},
 };
 use machinist_base::abs_path::AbsPath;

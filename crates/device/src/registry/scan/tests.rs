@@ -18,27 +18,28 @@ fn links_are_joined_by_name() {
 }
 
 #[test]
-fn what_went_while_it_was_looked_at_was_not_seen() {
+fn nodes_removed_during_a_scan_are_not_found() {
     let path = |text: &str| AbsPath::new(text).unwrap();
     let sighted = |node: &str| DiscoveredDevice {
         nodes: vec![path(node).into()],
         ..DiscoveredDevice::default()
     };
-    let mut seen = Discovery::default();
+    let mut discovered = Discovery::default();
     for id in ["a", "b"] {
-        seen.found
+        discovered
+            .found
             .insert(id.to_owned(), sighted(&format!("/dev/{id}")));
     }
     let name = ResourceName::new("acme.dev/x").unwrap();
     let mut scan = Scan::default();
-    scan.sightings.insert(name.clone(), seen);
-    scan.without(&[path("/dev/b")].into());
-    let left: Vec<_> = scan.sightings[&name].found.keys().collect();
+    scan.discoveries.insert(name.clone(), discovered);
+    scan.remove_nodes(&[path("/dev/b")].into());
+    let left: Vec<_> = scan.discoveries[&name].found.keys().collect();
     assert_eq!(left, ["a"]);
 }
 
 #[test]
-fn a_device_is_near_to_the_node_of_what_it_hangs_on() {
+fn a_device_has_the_numa_node_of_its_ancestor() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::open(dir.path()).unwrap();
     let put = |path: &str, text: &str| {
@@ -58,14 +59,17 @@ fn a_device_is_near_to_the_node_of_what_it_hangs_on() {
         let link = dir.path().join("sys/dev/char").join(number);
         std::os::unix::fs::symlink(format!("../../devices/{to}"), link).unwrap();
     }
-    assert_eq!(place_of(&root, FileKind::CharDevice, (4, 1)).numa, [1]);
+    assert_eq!(
+        sysfs_location(&root, FileKind::CharDevice, (4, 1)).numa,
+        [1]
+    );
     assert!(
-        place_of(&root, FileKind::CharDevice, (4, 2))
+        sysfs_location(&root, FileKind::CharDevice, (4, 2))
             .numa
             .is_empty()
     );
     assert!(
-        place_of(&root, FileKind::CharDevice, (4, 3))
+        sysfs_location(&root, FileKind::CharDevice, (4, 3))
             .numa
             .is_empty()
     );

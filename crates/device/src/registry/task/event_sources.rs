@@ -43,7 +43,7 @@ pub(super) async fn changed(watch: &mut Option<DirWatch>) -> DirChange {
     })
 }
 
-pub(super) async fn hear(uevents: Option<&Uevents>) -> Result<UeventResult, UeventError> {
+pub(super) async fn next_uevent(uevents: Option<&Uevents>) -> Result<UeventResult, UeventError> {
     match uevents {
         Some(uevents) => uevents.next().await,
         None => std::future::pending().await,

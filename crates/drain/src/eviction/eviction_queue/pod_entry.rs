@@ -11,9 +11,9 @@ pub(super) enum EvictionState {
     /// To be requested, not before this time.
     Due(Instant),
     /// A request is running.
-    Asking,
+    Requested,
     /// Terminating since this time, according to the server's response or the watch.
-    Leaving(Instant),
+    Terminating(Instant),
     /// It has ended, its object remains, and the drain continues without it.
     LeftBehind,
 }
@@ -24,28 +24,28 @@ pub(super) struct PodEntry {
     pub(super) pod: Pod,
     pub(super) state: EvictionState,
     /// What blocks it, and since when.
-    pub(super) kept_by: Option<(WaitReason, Timestamp)>,
+    pub(super) blocker: Option<(WaitReason, Timestamp)>,
     /// Since when it is terminating.
-    pub(super) leaving_since: Option<Timestamp>,
+    pub(super) terminating_since: Option<Timestamp>,
     /// When it was last observed.
-    pub(super) seen: Instant,
+    pub(super) observed_at: Instant,
     pub(super) failures: u32,
     /// Its deletion was tried, so the next attempt has a backoff.
     pub(super) delete_tried: bool,
 }
 
 impl PodEntry {
-    pub(super) fn keep(&mut self, what: WaitReason, now: Timestamp) {
+    pub(super) fn record_blocker(&mut self, what: WaitReason, now: Timestamp) {
         let same = |old: &WaitReason| std::mem::discriminant(old) == std::mem::discriminant(&what);
-        let since = match &self.kept_by {
+        let since = match &self.blocker {
             Some((old, since)) if same(old) => *since,
             _ => now,
         };
-        self.kept_by = Some((what, since));
+        self.blocker = Some((what, since));
     }
 
-    pub(super) fn is_kept_by_budget(&self) -> bool {
-        let what = self.kept_by.as_ref().map(|(what, _)| what);
+    pub(super) fn is_blocked_by_budget(&self) -> bool {
+        let what = self.blocker.as_ref().map(|(what, _)| what);
         matches!(
             what,
             Some(WaitReason::Budget(..) | WaitReason::Never(..) | WaitReason::Several(_))
@@ -54,7 +54,7 @@ impl PodEntry {
 
     /// What it waits for, if anything; for `LeftBehind`, what keeps its object.
     pub(super) fn wait(&self, now: Timestamp, limit: Option<Timestamp>) -> Option<PodWait> {
-        let (what, since) = match (&self.kept_by, self.leaving_since) {
+        let (what, since) = match (&self.blocker, self.terminating_since) {
             (Some((what, since)), _) => (what.clone(), *since),
             (None, Some(since)) => (WaitReason::of_leaving(&self.pod, now), since),
             (None, None) => return None,

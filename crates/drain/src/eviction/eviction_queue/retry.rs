@@ -18,33 +18,34 @@ impl EvictionQueue {
         now: Timestamp,
     ) {
         let id = &request.pod;
-        self.note_lost(id);
+        self.record_lost_pod(id);
         // Before the entry is looked up: the watch may have reported the deletion before this
         // response.
         if request.forced {
-            self.forced.insert(id.clone(), request.kept);
+            self.forced_pods
+                .insert(id.clone(), request.blocked_by_budget);
         }
         let Some(entry) = self.entries.get_mut(id) else {
             return;
         };
-        entry.state = EvictionState::Leaving(at);
-        entry.leaving_since.get_or_insert(now);
-        entry.kept_by = None;
+        entry.state = EvictionState::Terminating(at);
+        entry.terminating_since.get_or_insert(now);
+        entry.blocker = None;
         entry.failures = 0;
         let pod = entry.pod.clone();
-        self.release(&pod, Some(at));
+        self.end_budget_request(&pod, Some(at));
     }
 
     /// A pod that no controller recreates counts as lost from the accepted eviction on.
-    fn note_lost(&mut self, id: &PodId) {
+    fn record_lost_pod(&mut self, id: &PodId) {
         let of_it = self.notes.iter().filter(|(pod, _)| pod == id);
         let lost: Vec<_> = of_it
             .filter(|(_, note)| note.is_for_good())
-            .filter(|note| !self.lost.contains(note))
+            .filter(|note| !self.loss_notes.contains(note))
             .cloned()
             .collect();
         if !lost.is_empty() {
-            Arc::make_mut(&mut self.lost).extend(lost);
+            Arc::make_mut(&mut self.loss_notes).extend(lost);
         }
     }
 
@@ -62,55 +63,56 @@ impl EvictionQueue {
         };
         let pause = |failures| after.unwrap_or_else(|| EVICTION_BACKOFF.wait(failures, jitter()));
         let budget = matches!(what, Some(WaitReason::Budget(..) | WaitReason::Never(..)));
-        let hold = self.key(&pod).filter(|_| budget);
+        let backoff = self.budget_key(&pod).filter(|_| budget);
         if let Some(entry) = self.entries.get_mut(id) {
             // If its budget is known, all pods that it matches share one backoff.
-            let due = match hold.is_some() {
+            let due = match backoff.is_some() {
                 true => at,
                 false => at + pause(entry.failures),
             };
             entry.failures += 1;
             entry.state = match entry.pod.is_terminating() {
-                true => EvictionState::Leaving(at),
+                true => EvictionState::Terminating(at),
                 false => EvictionState::Due(due),
             };
             if let Some(what) = what {
-                entry.keep(what, now);
+                entry.record_blocker(what, now);
             }
         }
-        let Some(key) = hold else {
-            return self.release(&pod, Some(at));
+        let Some(key) = backoff else {
+            return self.end_budget_request(&pod, Some(at));
         };
-        let hold = self.holds.entry(key).or_insert(BudgetBackoff {
+        let backoff = self.budget_backoffs.entry(key).or_insert(BudgetBackoff {
             until: at,
             failures: 0,
-            asking: false,
+            request_running: false,
         });
         // Concurrent requests that are refused together count as one failure.
-        if hold.until <= at {
-            hold.until = at + pause(hold.failures);
-            hold.failures += 1;
+        if backoff.until <= at {
+            backoff.until = at + pause(backoff.failures);
+            backoff.failures += 1;
         } else if let Some(after) = after {
-            hold.until = hold.until.max(at + after);
+            backoff.until = backoff.until.max(at + after);
         }
-        hold.asking = false;
-        self.share(&pod, now);
+        backoff.request_running = false;
+        self.share_blocker(&pod, now);
     }
 
     /// Records the same blocker for all other pods that the budget matches.
-    fn share(&mut self, pod: &Pod, now: Timestamp) {
-        let key = self.key(pod);
+    fn share_blocker(&mut self, pod: &Pod, now: Timestamp) {
+        let key = self.budget_key(pod);
         let waiting = self
             .entries
             .values()
-            .filter(|one| matches!(one.state, EvictionState::Due(_)));
-        let same = waiting.filter(|one| one.pod.id != pod.id && self.key(&one.pod) == key);
-        let told: Vec<_> = same
-            .filter_map(|one| Some((one.pod.id.clone(), self.predicted_blocker(&one.pod)?)))
+            .filter(|entry| matches!(entry.state, EvictionState::Due(_)));
+        let same =
+            waiting.filter(|entry| entry.pod.id != pod.id && self.budget_key(&entry.pod) == key);
+        let blockers: Vec<_> = same
+            .filter_map(|entry| Some((entry.pod.id.clone(), self.predicted_blocker(&entry.pod)?)))
             .collect();
-        for (id, what) in told {
+        for (id, what) in blockers {
             if let Some(entry) = self.entries.get_mut(&id) {
-                entry.keep(what, now);
+                entry.record_blocker(what, now);
             }
         }
     }
@@ -121,23 +123,26 @@ impl EvictionQueue {
             return;
         };
         entry.state = match entry.pod.is_terminating() {
-            true => EvictionState::Leaving(at),
+            true => EvictionState::Terminating(at),
             false => EvictionState::Due(at),
         };
         let pod = entry.pod.clone();
-        self.release(&pod, None);
+        self.end_budget_request(&pod, None);
     }
 
     /// Ends the running request for the pod's budget; with a time, the budget allowed an eviction
     /// at that time.
-    pub(super) fn release(&mut self, pod: &Pod, yes: Option<Instant>) {
-        let Some(hold) = self.key(pod).and_then(|key| self.holds.get_mut(&key)) else {
+    pub(super) fn end_budget_request(&mut self, pod: &Pod, allowed_at: Option<Instant>) {
+        let Some(backoff) = self
+            .budget_key(pod)
+            .and_then(|key| self.budget_backoffs.get_mut(&key))
+        else {
             return;
         };
-        hold.asking = false;
-        if let Some(at) = yes {
-            hold.failures = 0;
-            hold.until = at;
+        backoff.request_running = false;
+        if let Some(at) = allowed_at {
+            backoff.failures = 0;
+            backoff.until = at;
         }
     }
 }

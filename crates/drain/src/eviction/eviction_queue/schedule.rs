@@ -11,11 +11,11 @@ use crate::{ForceAction, Pod, PriorityTier, WaitReason, eviction::Options};
 impl EvictionQueue {
     /// Returns the next due request and marks it as running. `spent` and `ordered` determine
     /// whether it is forced.
-    pub(in crate::eviction) fn next(
+    pub(in crate::eviction) fn start_next(
         &mut self,
         options: &Options,
         spent: Duration,
-        ordered: bool,
+        forced_by_operator: bool,
         at: Instant,
     ) -> Option<DueRequest> {
         let tier = self.tier()?;
@@ -30,41 +30,47 @@ impl EvictionQueue {
             let pod = &entry.pod;
             let act = options
                 .limits
-                .act(pod, self.is_budgeted(pod), spent, ordered);
+                .act(pod, self.is_budgeted(pod), spent, forced_by_operator);
             let forced = act == ForceAction::Delete;
             // What blocked the eviction is ignored; only a refused deletion delays the next
             // attempt.
             let ready = match forced && !entry.delete_tried {
                 true => true,
-                false => due <= at && (forced || self.may_ask(pod, at)),
+                false => due <= at && (forced || self.may_request(pod, at)),
             };
             if ready {
-                chosen = Some((pod.id.clone(), forced, self.key(pod)));
+                chosen = Some((pod.id.clone(), forced, self.budget_key(pod)));
                 break;
             }
         }
         let (pod, forced, key) = chosen?;
-        let mut kept = false;
+        let mut blocked_by_budget = false;
         if let Some(entry) = self.entries.get_mut(&pod) {
-            entry.state = EvictionState::Asking;
+            entry.state = EvictionState::Requested;
             entry.delete_tried |= forced;
-            kept = entry.is_kept_by_budget();
+            blocked_by_budget = entry.is_blocked_by_budget();
         }
-        if let Some(hold) = key.and_then(|key| self.holds.get_mut(&key)) {
-            hold.asking |= !forced;
+        if let Some(backoff) = key.and_then(|key| self.budget_backoffs.get_mut(&key)) {
+            backoff.request_running |= !forced;
         }
-        Some(DueRequest { pod, forced, kept })
+        Some(DueRequest {
+            pod,
+            forced,
+            blocked_by_budget,
+        })
     }
 
-    fn may_ask(&self, pod: &Pod, at: Instant) -> bool {
-        let hold = self.key(pod).and_then(|key| self.holds.get(&key));
-        let held = hold.is_some_and(|hold| hold.asking || hold.until > at);
+    fn may_request(&self, pod: &Pod, at: Instant) -> bool {
+        let backoff = self
+            .budget_key(pod)
+            .and_then(|key| self.budget_backoffs.get(&key));
+        let held = backoff.is_some_and(|backoff| backoff.request_running || backoff.until > at);
         !held && self.throttled.is_none_or(|until| until <= at)
     }
 
     /// When the next request may be due, or when the reported state of a pod changes through time
     /// alone.
-    pub(in crate::eviction) fn wake(
+    pub(in crate::eviction) fn wakes(
         &self,
         options: &Options,
         now: Timestamp,
@@ -73,7 +79,9 @@ impl EvictionQueue {
         let due = self.entries.values().filter_map(move |entry| {
             let here = Some(PriorityTier::of(&entry.pod)) == tier;
             match entry.state {
-                EvictionState::Due(due) if here => self.not_before(entry, due).map(NextWake::At),
+                EvictionState::Due(due) if here => {
+                    self.earliest_request(entry, due).map(NextWake::At)
+                }
                 _ => None,
             }
         });
@@ -99,12 +107,14 @@ impl EvictionQueue {
     }
 
     /// When a pod may be requested; none while a request for another pod of its budget is running.
-    fn not_before(&self, entry: &PodEntry, due: Instant) -> Option<Instant> {
-        let hold = self.key(&entry.pod).and_then(|key| self.holds.get(&key));
-        if hold.is_some_and(|hold| hold.asking) {
+    fn earliest_request(&self, entry: &PodEntry, due: Instant) -> Option<Instant> {
+        let backoff = self
+            .budget_key(&entry.pod)
+            .and_then(|key| self.budget_backoffs.get(&key));
+        if backoff.is_some_and(|backoff| backoff.request_running) {
             return None;
         }
-        let until = hold.map_or(due, |hold| hold.until.max(due));
+        let until = backoff.map_or(due, |backoff| backoff.until.max(due));
         Some(
             self.throttled
                 .map_or(until, |throttled| throttled.max(until)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{DrainTask, MIN_REQUEST_SPACING, PodCallResult, ReadOutcome};
+use super::{DrainTask, PodCallResult, reads::ReadOutcome};
 use crate::{
     Grace,
     eviction::{
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl<P: PodApi> DrainTask<'_, P> {
-    pub(super) fn send_request(&mut self, request: DueRequest, asked: Instant) {
+    pub(super) fn send_request(&mut self, request: DueRequest, started_at: Instant) {
         let (pods, options) = (Arc::clone(&self.drain.pods), &self.drain.options);
         let evict = options.way == BudgetMode::Evict && !request.forced;
         let how = EvictionMethod {
@@ -25,22 +25,22 @@ impl<P: PodApi> DrainTask<'_, P> {
         };
         if request.forced {
             let pod = &request.pod;
-            let past = if request.kept {
+            let budget_note = if request.blocked_by_budget {
                 " despite its PodDisruptionBudget"
             } else {
                 ""
             };
-            tracing::warn!(%pod, "forced drain: pod deleted{past}, with its own grace period");
+            tracing::warn!(%pod, "forced drain: pod deleted{budget_note}, with its own grace period");
         }
-        self.asks.spawn(async move {
-            let answer = match evict {
+        self.evictions.spawn(async move {
+            let response = match evict {
                 true => bounded(pods.evict(&request.pod, how)).await,
                 false => bounded(pods.delete(&request.pod, how)).await,
             };
             PodCallResult {
                 request,
-                asked,
-                answer,
+                started_at,
+                response,
             }
         });
     }
@@ -49,29 +49,19 @@ impl<P: PodApi> DrainTask<'_, P> {
         let drain = self.drain;
         let (pods, node) = (Arc::clone(&drain.pods), drain.node.clone());
         let (rules, clock) = (drain.options.rules.clone(), drain.clock.clone());
-        let sets = self.book.sets();
-        (self.looking, self.look_at, self.looked) = (true, None, Some(now));
-        self.looks.spawn(async move {
-            let found = survey(pods.as_ref(), &node, &rules, sets, &clock);
-            ReadOutcome::Node(now, Box::new(found.await))
+        let sets = self.queue.daemon_sets();
+        self.survey.record_start(now);
+        self.reads.spawn(async move {
+            let review = survey(pods.as_ref(), &node, &rules, sets, &clock);
+            ReadOutcome::Survey(now, Box::new(review.await))
         });
     }
 
-    /// Schedules a survey soon, because the watch has failed.
-    pub(super) fn schedule_survey(&mut self, now: Instant) {
-        let soon = self
-            .looked
-            .map_or(now, |looked| now.max(looked + MIN_REQUEST_SPACING));
-        self.look_at.get_or_insert(soon);
-    }
-
-    pub(super) fn watch(&mut self, now: Instant) {
-        self.watched = Some(now);
+    pub(super) fn start_watch(&mut self, now: Instant) {
         let drain = self.drain;
         let (pods, node) = (Arc::clone(&drain.pods), drain.node.clone());
-        let version = self.version.clone();
-        self.looks.spawn(async move {
-            ReadOutcome::Watching(bounded(pods.watch(&node, &version)).await)
-        });
+        let version = self.watch.record_request(now);
+        self.reads
+            .spawn(async move { ReadOutcome::Watch(bounded(pods.watch(&node, &version)).await) });
     }
 }

@@ -8,8 +8,8 @@ use crate::{
     inventory::DeviceSpec,
     mount_allowlist::MAX_ENTRIES,
     registry::{
-        dir_watch::WatchDepth,
-        scan::{CdiSpecs, follow, nearest_dir},
+        scan::{CdiSpecs, follow},
+        watch_target::{WatchDepth, nearest_dir},
     },
     resource_name::device_id,
     template::Template,
@@ -20,40 +20,42 @@ use machinist_rootfs::{FileKind, Stat};
 impl DeviceFinder<'_> {
     pub(super) fn cdi(&mut self, kind: &str, specs: &CdiSpecs) {
         let offered = cdi::offered(&specs.files, kind);
-        self.seen.problems.extend(specs.problems.iter().cloned());
-        self.seen.problems.extend(offered.conflicts);
+        self.discovery
+            .problems
+            .extend(specs.problems.iter().cloned());
+        self.discovery.problems.extend(offered.conflicts);
         let contested = offered.contested.into_iter();
         let contested = contested.map(|(name, why)| (device_id(&name), why));
-        self.seen.contested.extend(contested);
+        self.discovery.contested.extend(contested);
         for (name, device) in offered.devices {
-            let mut sighted = DiscoveredDevice {
+            let mut discovered = DiscoveredDevice {
                 wrong: device.unusable.clone(),
                 ..DiscoveredDevice::default()
             };
             let mut recipe = self.declaration.recipe.clone();
             let named = format!("{kind}={name}");
             for node in &device.nodes {
-                let gone = || format!("{node} of {named} does not exist");
-                let found = self.specified(node, &mut sighted);
-                if let Err(why) = found.and_then(|stat| stat.ok_or_else(gone)) {
-                    sighted.wrong = Some(why);
+                let missing = || format!("{node} of {named} does not exist");
+                let found = self.specified(node, &mut discovered);
+                if let Err(why) = found.and_then(|stat| stat.ok_or_else(missing)) {
+                    discovered.wrong = Some(why);
                 }
             }
             match self.declaration.cdi {
                 // CDI names contain no braces.
                 CdiDelivery::Names => recipe.cdi.extend(Template::new(&named).ok()),
                 CdiDelivery::Edits => {
-                    if let Err(why) = self.edits(&named, &device, &mut sighted, &mut recipe) {
-                        sighted.wrong = Some(why);
+                    if let Err(why) = self.edits(&named, &device, &mut discovered, &mut recipe) {
+                        discovered.wrong = Some(why);
                     }
                 }
             }
-            sighted.numa.sort_unstable();
-            sighted.numa.dedup();
-            sighted.recipe = Some(Box::new(recipe));
+            discovered.numa.sort_unstable();
+            discovered.numa.dedup();
+            discovered.recipe = Some(Box::new(recipe));
             self.candidates.push(DeviceCandidate {
                 id: device_id(&name),
-                sighted,
+                discovered,
                 ..DeviceCandidate::default()
             });
         }
@@ -64,7 +66,7 @@ impl DeviceFinder<'_> {
     fn specified(
         &mut self,
         path: &AbsPath,
-        sighted: &mut DiscoveredDevice,
+        discovered: &mut DiscoveredDevice,
     ) -> Result<Option<Stat>, String> {
         // A node may be created after its spec, without a uevent.
         if let Some(parent) = path.parent() {
@@ -76,9 +78,9 @@ impl DeviceFinder<'_> {
             return Ok(None);
         };
         if let Some(number) = stat.rdev {
-            sighted
+            discovered
                 .numa
-                .extend(self.scanner.place(stat.kind, number).numa);
+                .extend(self.scanner.location(stat.kind, number).numa);
         }
         Ok(Some(stat))
     }
@@ -89,13 +91,15 @@ impl DeviceFinder<'_> {
         &mut self,
         named: &str,
         device: &CdiSpecDevice,
-        sighted: &mut DiscoveredDevice,
+        discovered: &mut DiscoveredDevice,
         recipe: &mut DeviceSpec,
     ) -> Result<(), String> {
         let plain = device.plain()?;
         for node in &plain.nodes {
-            let gone = || format!("{} of {named} does not exist", node.host);
-            let stat = self.specified(&node.host, sighted)?.ok_or_else(gone)?;
+            let missing = || format!("{} of {named} does not exist", node.host);
+            let stat = self
+                .specified(&node.host, discovered)?
+                .ok_or_else(missing)?;
             let (true, Some(number)) = (is_node(stat.kind), stat.rdev) else {
                 let kind = stat.kind.as_str();
                 return Err(format!(
@@ -115,8 +119,8 @@ impl DeviceFinder<'_> {
         }
         for from in plain.mounted() {
             // If a mount's host path does not exist, runtimes create an empty directory there.
-            let gone = || format!("{from}, which {named} mounts, does not exist");
-            self.specified(from, sighted)?.ok_or_else(gone)?;
+            let missing = || format!("{from}, which {named} mounts, does not exist");
+            self.specified(from, discovered)?.ok_or_else(missing)?;
         }
         plain.add_to(recipe);
         match recipe.has_room() {

@@ -39,17 +39,17 @@ impl DeviceFinder<'_> {
             };
             let candidate = DeviceCandidate {
                 id: self.id_of(facts),
-                sighted: DiscoveredDevice {
+                discovered: DiscoveredDevice {
                     nodes: vec![node],
                     numa: numa_of(&root, &facts.sysfs),
                     attributes: attributes(facts.usb.as_deref(), facts.pci.as_deref()),
                     ..DiscoveredDevice::default()
                 },
                 sysfs: Some(facts.sysfs.clone()),
-                places: vec![NodeIdentity::Sysfs(facts.sysfs.clone())],
+                identities: vec![NodeIdentity::Sysfs(facts.sysfs.clone())],
                 port: facts.usb.as_ref().map(|usb| usb.port.clone()),
                 address: facts.pci.as_ref().map(|pci| pci.address.clone()),
-                looked_at: false,
+                nodes_checked: false,
             };
             self.candidates.push(candidate);
         }
@@ -82,9 +82,9 @@ impl DeviceFinder<'_> {
         // `video10` sorts after `video9`.
         let key = |one: &NodeFacts| (one.node.as_str().len(), one.node.clone());
         let nodes = self.sysfs.nodes.values().filter(same);
-        let place = nodes.filter(|other| key(other) < key(facts)).count();
+        let index = nodes.filter(|other| key(other) < key(facts)).count();
         let (port, subsystem) = (&usb.port, &facts.subsystem);
-        device_id(&format!("usb-{port}-{interface}-{subsystem}{place}"))
+        device_id(&format!("usb-{port}-{interface}-{subsystem}{index}"))
     }
 
     fn functions(&mut self, wanted: &HardwareSelector) {
@@ -93,9 +93,9 @@ impl DeviceFinder<'_> {
             let pci = wanted.pci.as_ref();
             pci.is_some_and(|pci| pci.matches(facts))
         });
-        let whole = wanted.pci.as_ref().is_some_and(|pci| pci.whole_group);
+        let is_complete = wanted.pci.as_ref().is_some_and(|pci| pci.whole_group);
         for facts in meant {
-            let candidate = if whole || facts.driver.as_deref() == Some(VFIO_DRIVER) {
+            let candidate = if is_complete || facts.driver.as_deref() == Some(VFIO_DRIVER) {
                 self.iommu_group(facts)
             } else {
                 self.function(facts)
@@ -108,9 +108,9 @@ impl DeviceFinder<'_> {
     fn function(&self, facts: &Arc<PciFacts>) -> DeviceCandidate {
         let belongs = |node: &&NodeFacts| node.usb.is_none() && node.pci.as_ref() == Some(facts);
         let all = self.sysfs.nodes.values().filter(belongs);
-        let places = all.clone();
-        let places = places.map(|node| NodeIdentity::Sysfs(node.sysfs.clone()));
-        let places = places.collect();
+        let identities = all.clone();
+        let identities = identities.map(|node| NodeIdentity::Sysfs(node.sysfs.clone()));
+        let identities = identities.collect();
         let nodes: Vec<_> = all
             .map(|node| DeviceNode {
                 host: node.stable().clone(),
@@ -120,7 +120,7 @@ impl DeviceFinder<'_> {
         let address = &facts.address;
         DeviceCandidate {
             id: format!("pci-{}", address.replace(':', "-")),
-            sighted: DiscoveredDevice {
+            discovered: DiscoveredDevice {
                 wrong: nodes.is_empty().then(|| match &facts.driver {
                     Some(driver) => {
                         format!("kernel driver {driver} creates no device node for {address}")
@@ -133,10 +133,10 @@ impl DeviceFinder<'_> {
                 recipe: None,
             },
             sysfs: Some(facts.sysfs.clone()),
-            places,
+            identities,
             port: None,
             address: Some(address.clone()),
-            looked_at: false,
+            nodes_checked: false,
         }
     }
 
@@ -144,7 +144,7 @@ impl DeviceFinder<'_> {
     fn iommu_group(&self, facts: &Arc<PciFacts>) -> DeviceCandidate {
         let Some(group) = facts.iommu_group else {
             let mut alone = self.function(facts);
-            alone.sighted.wrong = Some(format!("{} is in no IOMMU group", facts.address));
+            alone.discovered.wrong = Some(format!("{} is in no IOMMU group", facts.address));
             return alone;
         };
         let members = self.sysfs.functions.values();
@@ -163,7 +163,7 @@ impl DeviceFinder<'_> {
         attributes.insert("functions".to_owned(), names.join(","));
         DeviceCandidate {
             id: format!("iommu-group-{group}"),
-            sighted: DiscoveredDevice {
+            discovered: DiscoveredDevice {
                 nodes: node(format!("/dev/vfio/{group}"))
                     .into_iter()
                     // The container node of VFIO, which every group needs.
@@ -181,10 +181,10 @@ impl DeviceFinder<'_> {
                 recipe: None,
             },
             sysfs: Some(facts.sysfs.clone()),
-            places: Vec::new(),
+            identities: Vec::new(),
             port: None,
             address: Some(facts.address.clone()),
-            looked_at: false,
+            nodes_checked: false,
         }
     }
 }
