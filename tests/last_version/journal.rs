@@ -147,6 +147,7 @@ fn operations() -> Vec<OperationRecord> {
             chown: true,
             original: Some(at("/var/lib/machinist/originals/2")),
             file: true,
+            object: None,
         },
         OperationRecordKind::Entries {
             slot: at("/var/lib/machinist/tx/1/1"),
@@ -270,6 +271,8 @@ fn everything() -> Journal {
         originals: BTreeMap::from([(at("/etc/a"), at("/var/lib/machinist/originals/3"))]),
         holders: BTreeMap::from([(at("/data/.machinist"), identity(22))]),
         modes: BTreeMap::from([(at("/etc/mode"), attributes())]),
+        user_written: BTreeSet::new(),
+        changed_objects: BTreeMap::new(),
         adopted: BTreeSet::from([at("/etc/adopted")]),
         entries: edits(),
         labels: labels(),

@@ -131,6 +131,37 @@ async fn an_obstacle_does_not_keep_the_node_cordoned() {
     driver.stop().await;
 }
 
+/// The same for a refusal for another reason that may disappear: recovery is not installed any more.
+#[tokio::test(start_paused = true)]
+async fn a_transient_refusal_does_not_keep_the_node_cordoned() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = NodeDouble::of(&sandbox);
+    node.blocks(true);
+    let root = sandbox.root();
+    let wanted = one().desired();
+    let mut driver = Driver::on_node(&root, &script, &node, wanted, conduct(true));
+    driver
+        .until("draining", |report| !report.blockers.is_empty())
+        .await;
+    assert!(node.is_cordoned());
+    let unit = sandbox.path("/usr/lib/systemd/system/machinist-recover.service");
+    let away = unit.with_extension("away");
+    fs::rename(&unit, &away).unwrap();
+    node.blocks(false);
+    driver
+        .until("refused", |report| {
+            is_refused(report, Reason::RecoveryMissing)
+        })
+        .await;
+    driver
+        .until("uncordoned", |report| report.cordoned.is_none())
+        .await;
+    assert!(!node.is_cordoned());
+    fs::rename(&away, &unit).unwrap();
+    script.until_reboot().await;
+    driver.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_config_or_the_current_one_ends_the_retries() {
     let (sandbox, script) = (machine(), Script::new());

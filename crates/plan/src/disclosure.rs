@@ -54,8 +54,9 @@ impl PathFacts<'_> {
         }
         let before = facts.attributes();
         let directory = facts.kind == ObjectKind::Directory;
-        let foreign = before.uid != 0 && before.uid != after.uid;
-        (foreign || discloses(before, after, directory)).then(|| {
+        // Where no single user controls the directory, everybody's objects are there.
+        let third = user.is_none() && before.uid != 0 && before.uid != after.uid;
+        (third || discloses(before, after, directory)).then(|| {
             format!(
                 "it belongs to user {} (group {}, mode {:04o}) in a directory that others than root may change, so \
                  one of them may have put it there, who may not read it today",

@@ -109,6 +109,8 @@ pub struct MachineFacts {
     pub users_directories: BTreeMap<AbsPath, u32>,
     /// The canonical paths whose parent directories others than root may change.
     pub exposed: BTreeSet<AbsPath>,
+    /// The same after the update, for those that it exposes.
+    pub exposed_after: BTreeSet<AbsPath>,
     /// The paths of `exposed` at which the object is the one whose mode and owner machinist has set.
     pub changed_objects: BTreeSet<AbsPath>,
     /// Files that a user could write while a config set their owner.

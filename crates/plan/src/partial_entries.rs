@@ -216,7 +216,7 @@ impl PathFacts<'_> {
     fn is_written_by_root(&self, facts: &FileFacts) -> bool {
         let found = self.observed.modes.get(self.path);
         let recorded = found.is_none_or(|found| is_roots_alone(*found));
-        let shared = self.observed.exposed.contains(self.path)
+        let shared = self.is_exposed()
             || self.observed.user_written.contains(self.path)
             || facts.access_list;
         is_roots_alone(facts.attributes()) && recorded && !shared
@@ -270,6 +270,12 @@ impl PathFacts<'_> {
         Some((self.path.clone(), refusal))
     }
 
+    /// Whether others than root may change the parent directory, before or after the update.
+    fn is_exposed(&self) -> bool {
+        let Self { path, observed, .. } = self;
+        observed.exposed.contains(*path) || observed.exposed_after.contains(*path)
+    }
+
     fn may_set_id(&self, facts: Option<&FileFacts>, then: Attributes) -> bool {
         let by_group = then.mode & Attributes::SET_GROUP_ID_BIT != 0;
         let writable = then.mode & 0o002 != 0 || (then.mode & 0o020 != 0 && then.gid != 0);
@@ -277,13 +283,14 @@ impl PathFacts<'_> {
             return false;
         }
         let Some(facts) = facts else {
-            return !self.observed.exposed.contains(self.path);
+            return !self.is_exposed();
         };
         let user = self.observed.users_directories.get(self.path);
-        let own_place = !self.observed.exposed.contains(self.path) || user == Some(&then.uid);
+        let own_place = !self.is_exposed() || user == Some(&then.uid);
         let found = self.observed.modes.get(self.path);
         let is_own = |uid: u32| uid != 0 && uid == then.uid;
-        let own = own_place && is_own(facts.uid) && found.is_none_or(|found| is_own(found.uid));
+        let was_own = |found: &Attributes| is_own(found.uid) || is_roots_alone(*found);
+        let own = own_place && is_own(facts.uid) && found.is_none_or(was_own);
         self.is_written_by_root(facts) || own
     }
 }
@@ -373,7 +380,7 @@ impl PathSteps {
                 return;
             }
             if let Some(why) = reached.disclosure(facts, back) {
-                self.warnings.push(stays_changed(wanted, &why));
+                self.left_behind.push(stays_changed(wanted, &why));
                 return;
             }
             let act = PathAction::Metadata(back);
@@ -412,7 +419,7 @@ impl PathSteps {
             return None;
         }
         if let Some(why) = reached.disclosure(now, back) {
-            self.warnings.push(stays_changed(wanted, &why));
+            self.left_behind.push(stays_changed(wanted, &why));
             return None;
         }
         Some(PathAction::Metadata(back))

@@ -76,6 +76,7 @@ fn plan(
     let named = after.named();
     unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, only);
     let mut steps = steps(&before, &after, observed, capabilities.chown);
+    after.left_behind.append(&mut steps.left_behind);
     let mut os_changes = os::changes(from, to, observed, capabilities.os);
     if let Some(only) = only {
         narrow(only, &mut after, &mut steps);

@@ -170,6 +170,7 @@ fn a_program_of_root_gets_its_set_id_mode_together_with_another_owner() {
         settles(&sandbox, &config("nothing"));
         assert_eq!(tool_is(&sandbox), (0o755, 0, 0));
         // An undo brings the same back.
+        let sandbox = with_tool(0, 0o755);
         let mut hand = ByHand::open(&sandbox.root());
         hand.stage(&wanted).unwrap();
         hand.commit().unwrap();

@@ -152,7 +152,7 @@ impl ObjectObserver<'_> {
                 (Some(_), Some(_)) | (None, None) => {}
             }
             if control.is_some() {
-                self.seen.exposed.insert(path.clone());
+                self.seen.exposed_after.insert(path.clone());
             }
             if let Some(DirectoryControl::User { uid: Some(uid), .. }) = control {
                 self.seen

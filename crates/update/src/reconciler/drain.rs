@@ -52,14 +52,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Returns whether the node is cordoned for an update that no longer exists, neither on the disk nor as a
-    /// retry. An update with an obstacle is retried, but the node is cordoned again only after the obstacle is gone.
+    /// retry. A refused config is retried, too, if the reason may disappear, but the node is cordoned again only once
+    /// the plan is accepted.
     pub(super) fn is_stale_cordon(&self) -> bool {
         let failure = self.journal.failure.as_ref();
         self.node.is_connected()
             && !self.state.has_failed()
             && self.journal.cordon.is_some()
             && self.journal.transactions.is_empty()
-            && !failure.is_some_and(|failure| failure.retryable && !failure.code.is_obstacle())
+            && !failure.is_some_and(|failure| {
+                let refused = !failure.refusals.is_empty() || failure.code.is_obstacle();
+                failure.retryable && !refused
+            })
     }
 
     /// Returns whether the planned update drains the node first.

@@ -389,9 +389,11 @@ fn exposed_object(
     target: &AbsPath,
     (stat, (mode, (uid, gid))): (&Stat, (u32, (u32, u32))),
 ) -> Result<Option<ObjectIdentity>, TransactionError> {
-    if root.walk(target)?.control == DirectoryControl::Root {
+    let control = root.walk(target)?.control;
+    if control == DirectoryControl::Root {
         return Ok(None);
     }
+    let own = matches!(control, DirectoryControl::User { uid: Some(user), .. } if user != 0 && user == stat.uid);
     let now = Attributes {
         mode: stat.mode,
         uid: stat.uid,
@@ -399,7 +401,7 @@ fn exposed_object(
     };
     let directory = stat.kind == FileKind::Directory;
     let known = changed_objects(journal).get(target) == Some(&stat.identity);
-    match !known && discloses(now, Attributes { mode, uid, gid }, directory) {
+    match !known && !own && discloses(now, Attributes { mode, uid, gid }, directory) {
         true => Err(TransactionError::Changed {
             target: target.clone(),
         }),
