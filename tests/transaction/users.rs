@@ -15,6 +15,7 @@ mod directory_swaps;
 mod drift;
 mod hostile;
 mod keys;
+mod leases;
 mod linked_files;
 mod linked_keys;
 mod moved_paths;

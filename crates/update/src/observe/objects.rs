@@ -320,6 +320,9 @@ impl<'a> ObjectObserver<'a> {
             if let Some(facts) = self.seen.objects.get_mut(&file.path) {
                 facts.digest = answer.digest;
             }
+            if answer.leased {
+                self.seen.leased.insert(file.path.clone());
+            }
             if let Some(text) = answer.text {
                 self.seen.texts.insert(file.path.clone(), text);
             }

@@ -98,7 +98,7 @@ fn file(root: &Root, path: &AbsPath, budget: &mut ReadLimits) -> Result<String, 
         true => match root.digest_within(path, stat.size) {
             // Another process removed or replaced it in the meantime.
             Err(RootError::WrongKind { .. }) => None,
-            Err(error) if error.is_absent() => None,
+            Err(error) if error.is_absent() || error.is_leased() => None,
             digest => digest?,
         },
         false => None,
@@ -214,6 +214,21 @@ fn prune_below(root: &Root, holder: &AbsPath, now: &str) -> Result<(), Transacti
         root.remove_tree(&dir.join(&old.name)?)?;
     }
     Ok(())
+}
+
+/// Compares two files. They count as different while another process holds a lease on one of them.
+pub(super) fn has_same_content(
+    reached: &Root,
+    path: &AbsPath,
+    root: &Root,
+    place: &AbsPath,
+) -> Result<bool, TransactionError> {
+    let digest = |root: &Root, at: &AbsPath| match root.digest_within(at, MAX_TOTAL_FILE_BYTES) {
+        Err(error) if error.is_leased() => Ok(None),
+        digest => digest,
+    };
+    let (there, kept) = (digest(reached, path)?, digest(root, place)?);
+    Ok(there.is_some() && there == kept)
 }
 
 /// Removes an empty `.machinist`.
