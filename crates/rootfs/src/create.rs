@@ -100,25 +100,25 @@ impl Root {
             .map_err(|error| self.failed("set mode and owner of", dir, error))
     }
 
-    /// Sets mode and owner of a regular file in place, through a descriptor.
+    /// Sets mode and owner of a regular file in place, through a handle: a lease that the file's
+    /// owner holds does not delay it.
     pub fn set_file_meta(&self, file: &AbsPath, meta: &Meta) -> Result<(), RootError> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        self.open_raw(file.relative(), flags, 0)
-            .and_then(|fd| {
-                self.refuse_other_names(file, &fd)?;
-                self.own(file, fd, meta)
-            })
-            .map_err(|error| self.failed("set mode and owner of", file, error))
-    }
-
-    /// In a directory that a user controls, the file may have hard links anywhere.
-    fn refuse_other_names(&self, file: &AbsPath, fd: &OwnedFd) -> io::Result<()> {
-        let stat = Stat::of(&resolve::statx_of(fd)?);
-        let plain = stat.kind == FileKind::File && stat.nlink == 1;
-        match plain || !self.is_in_users_directory(file) {
-            true => Ok(()),
-            false => Err(Errno::MLINK.into()),
+        let act = "set mode and owner of";
+        let failed = |error| self.failed(act, file, error);
+        let handle = self.handle(file).map_err(failed)?;
+        let stat = Stat::of(&resolve::statx_of(&handle).map_err(failed)?);
+        if stat.kind != FileKind::File {
+            return Err(RootError::WrongKind {
+                act,
+                path: self.host_path(file),
+                found: stat.kind,
+            });
         }
+        // In a directory that a user controls, the file may have hard links anywhere.
+        if stat.nlink != 1 && self.is_in_users_directory(file) {
+            return Err(failed(Errno::MLINK.into()));
+        }
+        self.own_behind(file, &handle, meta).map_err(failed)
     }
 
     pub(super) fn create_new(&self, at: &AbsPath, mode: u32) -> io::Result<OwnedFd> {
@@ -169,6 +169,25 @@ impl Root {
             )?;
         }
         self.set_mode(at, &fd, meta.mode)
+    }
+
+    /// Does the same with a handle that was opened with `O_PATH`, of an object that is no link.
+    fn own_behind(&self, at: &AbsPath, handle: &OwnedFd, meta: &Meta) -> io::Result<()> {
+        if meta.chown {
+            let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+            let flags = AtFlags::EMPTY_PATH;
+            self.tapped(
+                at,
+                || FsOpKind::SetOwner(meta.uid, meta.gid),
+                || Ok(rustix::fs::chownat(handle, "", uid, gid, flags)?),
+            )?;
+        }
+        let mode = Mode::from_raw_mode(meta.mode);
+        self.tapped(
+            at,
+            || FsOpKind::SetMode(meta.mode),
+            || Ok(rustix::fs::chmod(resolve::proc_path(handle), mode)?),
+        )
     }
 
     pub(super) fn set_mode(&self, at: &AbsPath, fd: impl AsFd, mode: u32) -> io::Result<()> {

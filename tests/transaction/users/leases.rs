@@ -148,3 +148,21 @@ fn a_leased_original_is_kept_and_comes_back() {
     replaced(false);
     replaced(true);
 }
+
+#[test]
+fn mode_and_owner_of_a_leased_file_are_set_and_brought_back() {
+    if !plays_users() {
+        return;
+    }
+    for path in ["/home/bob/app", "/srv/app"] {
+        let sandbox = machine(&[File(path, BOB)]);
+        let mode = || sandbox.root().stat(&at(path)).unwrap().unwrap().mode;
+        let _held = lease(&sandbox, path);
+        let mut hand = ByHand::open(&sandbox.root());
+        hand.stage(&with_mode(path, 0o600)).unwrap();
+        hand.commit().unwrap();
+        assert_eq!(mode(), 0o600);
+        hand.undo().unwrap();
+        assert_eq!(mode(), 0o644);
+    }
+}
