@@ -23,6 +23,7 @@ mod path_rules;
 mod planned_owners;
 mod race;
 mod set_id;
+mod staged_races;
 mod third_users;
 
 const BOB: u32 = 1001;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Gid, Mode, OFlags, Uid},
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid},
     io::Errno,
 };
 
@@ -57,18 +57,29 @@ impl Root {
     }
 
     /// Creates a hard link at `at`, which must not exist yet, to the file at `file` on the same
-    /// mount.
-    pub fn build_hard_link(&self, at: &AbsPath, file: &AbsPath) -> Result<(), RootError> {
+    /// mount. ESTALE if that is no regular file, or has another inode than the given one.
+    ///
+    /// The link is made from the handle of the object that was examined, because a user may put
+    /// another one at its path at any time.
+    pub fn build_hard_link(
+        &self,
+        at: &AbsPath,
+        file: &AbsPath,
+        inode: Option<u64>,
+    ) -> Result<(), RootError> {
         let build = || {
             if self.pretends_to_part(at, file) {
                 return Err(Errno::XDEV.into());
             }
-            let (from, to) = (self.slot(file)?, self.slot(at)?);
+            let (from, to) = (self.handle(file)?, self.slot(at)?);
+            let stat = Stat::of(&resolve::statx_of(&from)?);
+            let expected = inode.is_none_or(|inode| inode == stat.identity.ino);
+            if stat.kind != FileKind::File || !expected {
+                return Err(Errno::STALE.into());
+            }
             let link = || {
-                let flags = AtFlags::empty();
-                Ok(rustix::fs::linkat(
-                    &from.dir, from.name, &to.dir, to.name, flags,
-                )?)
+                let (from, flags) = (resolve::proc_path(&from), AtFlags::SYMLINK_FOLLOW);
+                Ok(rustix::fs::linkat(CWD, from, &to.dir, to.name, flags)?)
             };
             self.tapped(at, || FsOpKind::HardLink(file.clone()), link)
         };
