@@ -13,6 +13,7 @@ use machinist_testkit::{
 mod attacks;
 mod directory_swaps;
 mod drift;
+mod full_mounts;
 mod hostile;
 mod keys;
 mod leases;

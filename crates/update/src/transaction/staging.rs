@@ -42,6 +42,7 @@ pub fn stage(
         root.make_dirs(dir, 0o700)?;
     }
     let root = &staging(root, &tx.staging)?;
+    backups::prepare(root, tx)?;
     let points = SyncPoints::of(root, tx)?;
     let few = planned.iter().map(weight).sum::<u64>() < SYNC_EACH_BELOW_OBJECTS
         && !planned.iter().any(owns_links);
