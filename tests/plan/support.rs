@@ -206,7 +206,7 @@ fn put(at: &Path, node: &NewObject) {
     match &node.kind {
         NodeKind::File(content) => fs::write(at, content.bytes().unwrap()).unwrap(),
         NodeKind::Link(target) => return symlink(target, at).unwrap(),
-        NodeKind::Hard(_) | NodeKind::Copy { .. } => {
+        NodeKind::Hard { .. } | NodeKind::Copy { .. } => {
             unreachable!("no case here asks for a hard link or has an original")
         }
         NodeKind::Directory(children) => {

@@ -14,8 +14,10 @@ mod attacks;
 mod directory_swaps;
 mod disclosure;
 mod drift;
+mod full_mounts;
 mod hostile;
 mod keys;
+mod leases;
 mod linked_files;
 mod linked_keys;
 mod moved_paths;
@@ -23,6 +25,7 @@ mod path_rules;
 mod planned_owners;
 mod race;
 mod set_id;
+mod staged_races;
 mod third_users;
 
 const BOB: u32 = 1001;

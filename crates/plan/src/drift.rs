@@ -33,6 +33,9 @@ pub struct DriftEntry {
     /// Whether a local user may have caused it: the user controls the directory or owns the object.
     #[serde(skip)]
     pub by_user: bool,
+    /// Whether it cannot be read because another process holds a lease on it.
+    #[serde(skip)]
+    pub leased: bool,
 }
 
 /// A machine compared with the config that it is on.
@@ -91,6 +94,12 @@ impl fmt::Display for DriftEntry {
             let [expected, found] = [expected, found].map(kind_replacement::noun);
             return write!(f, "{path} is {found}, not {expected}");
         }
+        if self.leased {
+            return write!(
+                f,
+                "{path} cannot be read: it is held by a lease of another process"
+            );
+        }
         match (kind, entry) {
             (DriftKind::Missing, Some(entry)) => write!(f, "{path} has no entry for {entry}"),
             (_, Some(entry)) => write!(f, "{path} has a different entry for {entry}"),
@@ -135,12 +144,15 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
             let controlled = users(path) || users(wanted.object.file(path));
             let found = observed.objects.get(path).map(|facts| facts.kind);
             let kinds = found.map(|found| (wanted.object.kind(), found));
+            // Only the owner of a file may take a lease on it, and keeps it when the owner changes.
+            let leased = kind == DriftKind::Content && observed.leased.contains(path);
             drifts.push(DriftEntry {
                 path: wanted.asked.clone(),
                 kind,
                 entry: None,
                 kinds: kinds.filter(|(expected, found)| expected != found),
-                by_user: kind == DriftKind::Unsafe || owned || controlled,
+                by_user: kind == DriftKind::Unsafe || owned || controlled || leased,
+                leased,
             });
         }
     }
@@ -154,6 +166,7 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
         entry: None,
         kinds: None,
         by_user: false,
+        leased: false,
     }));
     drifts.extend(of_accounts(&layout.accounts.edits));
     drifts.sort();
@@ -186,6 +199,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<DriftEntry> {
         entry: Some(names.into_iter().collect::<Vec<_>>().join(", ")),
         kinds: None,
         by_user: false,
+        leased: false,
     };
     names.into_iter().map(drift).collect()
 }

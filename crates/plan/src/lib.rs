@@ -18,6 +18,7 @@ mod home_dirs;
 mod host_checks;
 mod json;
 mod kind_replacement;
+mod leased_files;
 mod machine_facts;
 mod model;
 mod object_compare;

@@ -37,6 +37,9 @@ pub struct MachineFacts {
     /// Objects that cannot be read because their file system does not respond to this process, with
     /// the reason and the failed call. Nothing below them is known.
     pub unreachable: BTreeMap<AbsPath, (Reason, String)>,
+    /// Files that cannot be read because another process holds a lease on them: their content is not
+    /// known.
+    pub leased: BTreeSet<AbsPath>,
     /// The mounts of the paths, by mount point.
     pub mounts: BTreeMap<AbsPath, MountFacts>,
     /// Accounts of the root's own passwd files, by name.

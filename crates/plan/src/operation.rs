@@ -71,9 +71,14 @@ pub enum NodeKind {
     },
     /// A symbolic link with this target.
     Link(String),
-    /// A hard link to the file that exists at this canonical path when all operations are done;
-    /// mode and owner are that file's.
-    Hard(AbsPath),
+    /// A hard link to the file that exists at a canonical path when all operations are done; mode
+    /// and owner are that file's.
+    Hard {
+        /// The path of the file.
+        target: AbsPath,
+        /// The inode of the file that is there now.
+        inode: Option<u64>,
+    },
     /// A directory with all its content.
     Directory(BTreeMap<String, NewObject>),
 }
@@ -91,7 +96,7 @@ impl NewObject {
             NodeKind::Directory(children) => {
                 children.values().for_each(|child| child.contents(to));
             }
-            NodeKind::Copy { .. } | NodeKind::Link(_) | NodeKind::Hard(_) => {}
+            NodeKind::Copy { .. } | NodeKind::Link(_) | NodeKind::Hard { .. } => {}
         }
     }
 
@@ -103,7 +108,7 @@ impl NewObject {
                 (size.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES), 1)
             }
             NodeKind::Link(_) => (0, 1),
-            NodeKind::Hard(_) => (0, 0),
+            NodeKind::Hard { .. } => (0, 0),
             NodeKind::Directory(children) => {
                 children
                     .values()

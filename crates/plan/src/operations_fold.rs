@@ -225,11 +225,11 @@ fn node(object: ObjectSpec, children: BTreeMap<String, NewObject>) -> NewObject 
             kind: NodeKind::Link(target),
             label: None,
         },
-        ObjectSpec::Hard { target, .. } => NewObject {
+        ObjectSpec::Hard { target, inode } => NewObject {
             mode: 0o777,
             uid: 0,
             gid: 0,
-            kind: NodeKind::Hard(target),
+            kind: NodeKind::Hard { target, inode },
             label: None,
         },
     }
@@ -261,7 +261,7 @@ fn order(operation: &Operation) -> (u8, std::cmp::Reverse<usize>, AbsPath) {
     let (rank, up) = match &operation.kind {
         OperationKind::Metadata(_) | OperationKind::Entries(_) => (0, false),
         OperationKind::Put(NewObject {
-            kind: NodeKind::Link(_) | NodeKind::Hard(_),
+            kind: NodeKind::Link(_) | NodeKind::Hard { .. },
             ..
         }) => (2, false),
         OperationKind::Put(_) | OperationKind::Restore(_) => (1, false),

@@ -95,7 +95,7 @@ impl PathFacts<'_> {
     /// The object to create if nothing exists.
     pub(super) fn missing(&self, wanted: &ObjectSpec) -> PathAction {
         let returns = wanted.is_without_content() && self.gave_content(false);
-        match self.original(ObjectKind::File).filter(|_| returns) {
+        match self.readable_original().filter(|_| returns) {
             Some((place, facts)) => PathAction::Copy(place.clone(), self.attributes(wanted, facts)),
             None => PathAction::Put(wanted.with_defaults()),
         }
@@ -125,7 +125,7 @@ impl PathFacts<'_> {
         facts: &FileFacts,
         owners: bool,
     ) -> Option<PathAction> {
-        if let Some((place, original)) = self.original(ObjectKind::File) {
+        if let Some((place, original)) = self.readable_original() {
             return Some(PathAction::Copy(
                 place.clone(),
                 self.attributes(wanted, original),
@@ -137,6 +137,12 @@ impl PathFacts<'_> {
             true => None,
             false => Some(PathAction::Put(empty)),
         }
+    }
+
+    /// The original file, unless another process keeps it from being copied by a lease.
+    fn readable_original(&self) -> Option<(&AbsPath, &FileFacts)> {
+        let original = self.original(ObjectKind::File);
+        original.filter(|(place, _)| !self.observed.leased.contains(*place))
     }
 
     fn original(&self, kind: ObjectKind) -> Option<(&AbsPath, &FileFacts)> {

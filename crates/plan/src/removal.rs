@@ -141,8 +141,16 @@ impl PathSteps {
         if facts.is_none_or(|facts| facts.kind != ObjectKind::File) {
             return;
         }
+        let shared = ssh_keys::is_shared(&wanted.asked);
+        if shared && observed.leased.contains(path) {
+            self.warnings.push(format!(
+                "the SSH keys for {} stay in {}, because it is held by a lease of another process",
+                wanted.entry.name, wanted.asked
+            ));
+            return;
+        }
         let text = observed.texts.get(path);
-        let act = match text.filter(|_| ssh_keys::is_shared(&wanted.asked)) {
+        let act = match text.filter(|_| shared) {
             None => PathAction::Remove,
             Some(text) => match (ssh_keys::without_block(text), &wanted.object) {
                 (Some(rest), ObjectSpec::File { mode, uid, gid, .. })

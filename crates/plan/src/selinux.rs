@@ -228,7 +228,7 @@ fn kind(node: &NewObject) -> Option<ObjectKind> {
         NodeKind::File(_) | NodeKind::Copy { .. } => Some(ObjectKind::File),
         NodeKind::Link(_) => Some(ObjectKind::Link),
         NodeKind::Directory(_) => Some(ObjectKind::Directory),
-        NodeKind::Hard(_) => None,
+        NodeKind::Hard { .. } => None,
     }
 }
 

@@ -86,7 +86,13 @@ fn add_user(
         return Err(skipped(Reason::KeysSkipped, why));
     }
     let there = place.observed.objects.contains_key(&file);
-    if !own && there && !place.observed.texts.contains_key(&file) {
+    let leased = !own && place.observed.leased.contains(&file);
+    if leased && !place.before {
+        layout.unsafe_keys.insert(file.clone());
+        let why = format!("{file} is held by a lease of another process");
+        return Err(skipped(Reason::KeysSkipped, why));
+    }
+    if !own && there && !leased && !place.observed.texts.contains_key(&file) {
         let why = format!("{file} is not valid UTF-8 text and is not changed");
         return Err(skipped(Reason::KeysSkipped, why));
     }

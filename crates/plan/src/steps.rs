@@ -214,7 +214,7 @@ impl PathSteps {
             self.written.insert(path.clone());
         }
         if let Some(had) = had {
-            self.warn_of_drift(had, wanted, facts, owners);
+            self.warn_of_drift(had, wanted, (path, facts, observed), owners);
         }
         self.put(path, &wanted.entry, act, ChangeKind::Modify, fields);
     }
@@ -224,9 +224,13 @@ impl PathSteps {
         &mut self,
         had: &DesiredObject,
         wanted: &DesiredObject,
-        facts: &FileFacts,
+        (path, facts, observed): (&AbsPath, &FileFacts, &MachineFacts),
         owners: bool,
     ) {
+        if observed.leased.contains(path) {
+            self.warn_of_leased(&had.asked);
+            return;
+        }
         let since = differences(had, facts, owners);
         if !since.is_empty() {
             let what = format!("its {} changed", since.join(" and "));

@@ -27,6 +27,7 @@ impl PathSteps {
     ) {
         let Some((at, (reason, text))) = observed.unreachable_at(path) else {
             self.wanted(path, wanted, before, observed, owners);
+            self.warn_of_leased_original(path, wanted, observed);
             return;
         };
         let message = format!("{} cannot be examined: {at}: {text}", wanted.asked);

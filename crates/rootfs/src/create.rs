@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Gid, Mode, OFlags, Uid},
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid},
     io::Errno,
 };
 
@@ -57,18 +57,29 @@ impl Root {
     }
 
     /// Creates a hard link at `at`, which must not exist yet, to the file at `file` on the same
-    /// mount.
-    pub fn build_hard_link(&self, at: &AbsPath, file: &AbsPath) -> Result<(), RootError> {
+    /// mount. ESTALE if that is no regular file, or has another inode than the given one.
+    ///
+    /// The link is made from the handle of the object that was examined, because a user may put
+    /// another one at its path at any time.
+    pub fn build_hard_link(
+        &self,
+        at: &AbsPath,
+        file: &AbsPath,
+        inode: Option<u64>,
+    ) -> Result<(), RootError> {
         let build = || {
             if self.pretends_to_part(at, file) {
                 return Err(Errno::XDEV.into());
             }
-            let (from, to) = (self.slot(file)?, self.slot(at)?);
+            let (from, to) = (self.handle(file)?, self.slot(at)?);
+            let stat = Stat::of(&resolve::statx_of(&from)?);
+            let expected = inode.is_none_or(|inode| inode == stat.identity.ino);
+            if stat.kind != FileKind::File || !expected {
+                return Err(Errno::STALE.into());
+            }
             let link = || {
-                let flags = AtFlags::empty();
-                Ok(rustix::fs::linkat(
-                    &from.dir, from.name, &to.dir, to.name, flags,
-                )?)
+                let (from, flags) = (resolve::proc_path(&from), AtFlags::SYMLINK_FOLLOW);
+                Ok(rustix::fs::linkat(CWD, from, &to.dir, to.name, flags)?)
             };
             self.tapped(at, || FsOpKind::HardLink(file.clone()), link)
         };
@@ -100,25 +111,25 @@ impl Root {
             .map_err(|error| self.failed("set mode and owner of", dir, error))
     }
 
-    /// Sets mode and owner of a regular file in place, through a descriptor.
+    /// Sets mode and owner of a regular file in place, through a handle: a lease that the file's
+    /// owner holds does not delay it.
     pub fn set_file_meta(&self, file: &AbsPath, meta: &Meta) -> Result<(), RootError> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        self.open_raw(file.relative(), flags, 0)
-            .and_then(|fd| {
-                self.refuse_other_names(file, &fd)?;
-                self.own(file, fd, meta)
-            })
-            .map_err(|error| self.failed("set mode and owner of", file, error))
-    }
-
-    /// In a directory that a user controls, the file may have hard links anywhere.
-    fn refuse_other_names(&self, file: &AbsPath, fd: &OwnedFd) -> io::Result<()> {
-        let stat = Stat::of(&resolve::statx_of(fd)?);
-        let plain = stat.kind == FileKind::File && stat.nlink == 1;
-        match plain || !self.is_in_users_directory(file) {
-            true => Ok(()),
-            false => Err(Errno::MLINK.into()),
+        let act = "set mode and owner of";
+        let failed = |error| self.failed(act, file, error);
+        let handle = self.handle(file).map_err(failed)?;
+        let stat = Stat::of(&resolve::statx_of(&handle).map_err(failed)?);
+        if stat.kind != FileKind::File {
+            return Err(RootError::WrongKind {
+                act,
+                path: self.host_path(file),
+                found: stat.kind,
+            });
         }
+        // In a directory that a user controls, the file may have hard links anywhere.
+        if stat.nlink != 1 && self.is_in_users_directory(file) {
+            return Err(failed(Errno::MLINK.into()));
+        }
+        self.own_behind(file, &handle, meta).map_err(failed)
     }
 
     pub(super) fn create_new(&self, at: &AbsPath, mode: u32) -> io::Result<OwnedFd> {
@@ -169,6 +180,25 @@ impl Root {
             )?;
         }
         self.set_mode(at, &fd, meta.mode)
+    }
+
+    /// Does the same with a handle that was opened with `O_PATH`, of an object that is no link.
+    fn own_behind(&self, at: &AbsPath, handle: &OwnedFd, meta: &Meta) -> io::Result<()> {
+        if meta.chown {
+            let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+            let flags = AtFlags::EMPTY_PATH;
+            self.tapped(
+                at,
+                || FsOpKind::SetOwner(meta.uid, meta.gid),
+                || Ok(rustix::fs::chownat(handle, "", uid, gid, flags)?),
+            )?;
+        }
+        let mode = Mode::from_raw_mode(meta.mode);
+        self.tapped(
+            at,
+            || FsOpKind::SetMode(meta.mode),
+            || Ok(rustix::fs::chmod(resolve::proc_path(handle), mode)?),
+        )
     }
 
     pub(super) fn set_mode(&self, at: &AbsPath, fd: impl AsFd, mode: u32) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::FileKind;
+use super::{FileKind, resolve::LeasedFile};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 
 /// Why an operation below a root failed.
@@ -156,6 +156,13 @@ impl RootError {
             number,
             Some(Errno::ACCESS | Errno::NOTCONN | Errno::CONNABORTED | Errno::STALE)
         )
+    }
+
+    /// Whether the file cannot be opened now because another process holds a lease on it. The owner
+    /// of a file may hold one for as long as they like.
+    pub fn is_leased(&self) -> bool {
+        let cause = self.source_error().and_then(io::Error::get_ref);
+        cause.is_some_and(|cause| cause.is::<LeasedFile>())
     }
 
     /// Whether the path has more links than the kernel follows, or is too long for it.

@@ -160,11 +160,17 @@ impl Root {
     /// As [`Root::digest`]; `None` if the file has more than `most` bytes. The owner of a sparse
     /// file can give it any size, and it would take hours to read.
     pub fn digest_within(&self, p: &AbsPath, most: u64) -> Result<Option<Digest>, RootError> {
+        Ok(self.digest_seen(p, most)?.0)
+    }
+
+    /// As [`Root::digest_within`], with the metadata of the file that was read.
+    pub fn digest_seen(&self, p: &AbsPath, most: u64) -> Result<(Option<Digest>, Stat), RootError> {
         let (file, stat) = self.open_regular("digest", p, TailRead::Keep)?;
-        match stat.size <= most {
-            true => self.digest_of(p, file, stat.size).map(Some),
-            false => Ok(None),
-        }
+        let digest = match stat.size <= most {
+            true => Some(self.digest_of(p, file, stat.size)?),
+            false => None,
+        };
+        Ok((digest, stat))
     }
 
     fn digest_of(&self, p: &AbsPath, file: File, size: u64) -> Result<Digest, RootError> {

@@ -95,6 +95,25 @@ impl Root {
     }
 }
 
+impl Root {
+    /// This root with the directory that is at `dir` now fixed there. ELOOP if a link is on the path.
+    /// It is not judged who controls the directory.
+    pub fn fixed_at(&self, dir: &AbsPath) -> Result<Self, RootError> {
+        let handle = self.open_without_links(dir.relative());
+        let handle = handle.map_err(|error| self.failed("look into", dir, error))?;
+        let mut inner = super::Inner::clone(&self.0);
+        if *dir != AbsPath::root() {
+            let pin = PinnedDir {
+                at: dir.clone(),
+                dir: Arc::new(handle),
+                users: true,
+            };
+            inner.pins.insert(0, pin);
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+}
+
 impl<'a> PathWalker<'a> {
     fn new(root: &'a Root) -> io::Result<Self> {
         let dir = root.0.dir.clone();

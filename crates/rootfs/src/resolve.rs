@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx},
+    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx},
     io::Errno,
 };
 
@@ -22,6 +22,12 @@ const MAX_RESOLVE_ATTEMPTS: usize = 1000;
 
 /// The number of links that the kernel follows in one path (path_resolution(7)).
 pub const MAX_SYMLINKS: usize = 40;
+
+/// Another process holds a lease on a file (fcntl(2), `F_SETLEASE`), as its owner may: the file
+/// cannot be opened until that process gives the lease up, or for `lease-break-time` (45 s).
+#[derive(Debug, thiserror::Error)]
+#[error("it is held by a lease of another process")]
+pub(super) struct LeasedFile;
 
 /// A directory descriptor that fixes the object that was checked.
 #[derive(Clone)]
@@ -61,6 +67,15 @@ impl DirEntryRef<'_> {
 /// The magic link that leads to an open object, even if its name was changed or removed.
 pub(super) fn proc_path(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// Opens the object behind a handle.
+fn reopen(handle: &OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC;
+    match rustix::fs::openat(CWD, proc_path(handle), flags, Mode::empty()) {
+        Err(Errno::AGAIN) => Err(io::Error::new(io::ErrorKind::WouldBlock, LeasedFile)),
+        opened => Ok(opened?),
+    }
 }
 
 pub(super) fn statx_of(fd: impl AsFd) -> io::Result<Statx> {
@@ -118,6 +133,7 @@ impl Root {
         mode: u32,
         how: ResolveFlags,
     ) -> io::Result<OwnedFd> {
+        let (shown, asked) = (path, how);
         let (dir, path, how) = match self.pin(path) {
             Some((dir, below)) => (
                 dir,
@@ -131,6 +147,12 @@ impl Root {
             tries += 1;
             let mode = Mode::from_raw_mode(mode);
             match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, how) {
+                // A handle with `O_PATH` does not conflict with a lease, so that only races remain.
+                Err(Errno::AGAIN) if flags.contains(OFlags::NONBLOCK) => {
+                    let at_path = OFlags::PATH | flags & (OFlags::NOFOLLOW | OFlags::DIRECTORY);
+                    let handle = self.resolve(shown, at_path, 0, asked)?;
+                    return reopen(&handle, flags - OFlags::NOFOLLOW);
+                }
                 Err(Errno::AGAIN | Errno::INTR) if tries < MAX_RESOLVE_ATTEMPTS => {}
                 answer => return Ok(answer?),
             }

@@ -137,7 +137,7 @@ impl TreeSnapshot {
             match &node.object {
                 SnapshotObject::File(_) if node.same.is_some() => {
                     let same = node.same.as_ref().unwrap_or(path);
-                    into.build_hard_link(path, same)?;
+                    into.build_hard_link(path, same, None)?;
                 }
                 SnapshotObject::Directory if *path == AbsPath::root() => {
                     into.set_meta(path, &meta)?

@@ -7,7 +7,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{FsOpKind, Root, RootError, Stat, resolve};
+use super::{FsOpKind, ObjectIdentity, Root, RootError, Stat, resolve};
 use machinist_base::abs_path::AbsPath;
 
 /// Extended attributes that belong to an object's path rather than to its content, and so are
@@ -39,17 +39,22 @@ impl Root {
     ///
     /// Nothing is copied from an object whose owner is neither root nor the owner of `to`: an
     /// access control list that this user wrote would give rights on a file that is no longer the
-    /// user's.
+    /// user's. ESTALE if `from` is another object than the `expected` one.
     pub fn copy_meta_extras(
         &self,
         from: &AbsPath,
         to: &AbsPath,
+        expected: Option<ObjectIdentity>,
     ) -> Result<CopiedXattrs, RootError> {
         let copy = || {
             // One handle for check and copy, so that the attributes are those of the checked
             // object.
             let (source, target) = (self.handle(from)?, self.handle(to)?);
-            let owner = Stat::of(&resolve::statx_of(&source)?).uid;
+            let there = Stat::of(&resolve::statx_of(&source)?);
+            if expected.is_some_and(|expected| expected != there.identity) {
+                return Err(Errno::STALE.into());
+            }
+            let owner = there.uid;
             let successor = Stat::of(&resolve::statx_of(&target)?);
             let mut extras = CopiedXattrs::default();
             if owner != 0 && owner != successor.uid {

@@ -17,6 +17,7 @@ pub mod device_host;
 pub mod fake_claims;
 pub mod fake_kubelet;
 pub mod fake_systemd;
+pub mod file_lease;
 pub mod first_config;
 pub mod node;
 mod null_services;

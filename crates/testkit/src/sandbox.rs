@@ -251,6 +251,12 @@ impl Sandbox {
         }
     }
 
+    /// The same with further file systems at these paths.
+    pub fn mounted(mut self, tops: &[&str]) -> Self {
+        self.mounts.extend(tops.iter().map(|top| at(top)));
+        self
+    }
+
     /// The same without `RENAME_EXCHANGE`.
     pub fn without_exchange(mut self) -> Self {
         self.no_exchange = true;

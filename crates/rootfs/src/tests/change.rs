@@ -258,7 +258,7 @@ fn a_successor_takes_over_attributes_and_keeps_its_mode() {
         std::os::unix::fs::PermissionsExt::from_mode(0o640),
     )
     .unwrap();
-    let extras = place.root.copy_meta_extras(&old, &new).unwrap();
+    let extras = place.root.copy_meta_extras(&old, &new, None).unwrap();
     assert!(extras.left.is_empty(), "{:?}", extras.left);
     for (name, value) in &expected {
         let mut found = vec![0; 4096];
@@ -286,7 +286,7 @@ fn an_attribute_that_cannot_be_set_is_reported_and_not_fatal() {
         matches!(op.act, FsOpKind::SetAttribute(..)).then(|| io::ErrorKind::Unsupported.into())
     };
     let root = place.root.clone().with_fault(Arc::new(refuse));
-    let extras = root.copy_meta_extras(&old, &new).unwrap();
+    let extras = root.copy_meta_extras(&old, &new, None).unwrap();
     assert_eq!(extras.left[0].0, "user.a");
     assert!(extras.copied.is_empty());
 }

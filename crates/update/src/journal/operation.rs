@@ -117,6 +117,16 @@ pub enum OperationRecordKind {
     },
 }
 
+impl OperationRecordKind {
+    /// Returns the path beside which the operation keeps objects, on the target's mount.
+    pub(crate) const fn slot(&self) -> Option<&AbsPath> {
+        match self {
+            Self::Exchange { slot, .. } | Self::Entries { slot, .. } => Some(slot),
+            Self::Metadata { original, .. } => original.as_ref(),
+        }
+    }
+}
+
 /// What happens to the object that an operation removed from the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

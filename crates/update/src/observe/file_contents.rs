@@ -39,6 +39,8 @@ pub(super) struct ReadResult {
     pub(super) digest: Option<Digest>,
     /// Its text, if it is needed or may be shown.
     pub(super) text: Option<String>,
+    /// Another process holds a lease on it, so that it cannot be read.
+    pub(super) leased: bool,
 }
 
 /// Returns the answers in the order of the questions. Reads only files without a cached digest.
@@ -51,7 +53,7 @@ pub(super) fn answer(
         let digest = known?.get(&question.stamp)?;
         let known = || ReadResult {
             digest: Some(digest),
-            text: None,
+            ..ReadResult::default()
         };
         (!question.needs_text(digest)).then(known)
     };
@@ -117,6 +119,11 @@ impl ReadRequest {
             // A user who can write to the directory can replace the file at any time.
             Err(RootError::WrongKind { .. }) => Ok(ReadResult::default()),
             Err(error) if error.is_not_found() => Ok(ReadResult::default()),
+            // The owner of a file may hold a lease on it for ever: this must concern no other file.
+            Err(error) if error.is_leased() => Ok(ReadResult {
+                leased: true,
+                ..ReadResult::default()
+            }),
             answer => answer,
         }
     }
@@ -124,8 +131,11 @@ impl ReadRequest {
     fn read(&self, root: &Root) -> Result<ReadResult, RootError> {
         let without_text = || {
             // Another file of any size may be there now.
-            let digest = root.digest_within(&self.path, self.stamp.size())?;
-            Ok(ReadResult { digest, text: None })
+            let (digest, stat) = root.digest_seen(&self.path, self.stamp.size())?;
+            Ok(ReadResult {
+                digest: digest.filter(|_| FileStamp::of(&stat) == self.stamp),
+                ..ReadResult::default()
+            })
         };
         let limit = match self.edited {
             true => MAX_TEXT_BYTES,
@@ -146,6 +156,7 @@ impl ReadRequest {
         Ok(ReadResult {
             digest: Some(digest),
             text: text.and_then(Result::ok),
+            leased: false,
         })
     }
 }

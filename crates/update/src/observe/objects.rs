@@ -3,10 +3,7 @@
 mod foreign_objects;
 mod later_owners;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
-    error::Error as _,
-};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::store::paths;
 use machinist_base::abs_path::AbsPath;
@@ -177,8 +174,10 @@ impl<'a> ObjectObserver<'a> {
             let Some(mount) = self.directory(&parent)? else {
                 continue;
             };
-            let names = paths.iter().map(|path| path.file_name());
-            let stats = match self.root.stat_each(&parent, names) {
+            let Some(root) = self.fixed(&parent, &paths)? else {
+                continue;
+            };
+            let stats = match root.stat_each(&parent, paths.iter().map(|path| path.file_name())) {
                 Err(error) if error.is_unreachable() => {
                     self.unreachable(&parent, &error);
                     continue;
@@ -264,14 +263,6 @@ impl<'a> ObjectObserver<'a> {
         }
     }
 
-    /// Records that `path` and everything below it are unreachable.
-    fn unreachable(&mut self, path: &AbsPath, error: &RootError) {
-        let cause = error.source().map(ToString::to_string);
-        let text = cause.unwrap_or_else(|| error.to_string());
-        let why = (error.reason(), text);
-        self.seen.unreachable.insert(path.clone(), why);
-    }
-
     /// Records the object at `path`, in a directory on the mount `above`. Returns the mount that contains it.
     fn note(
         &mut self,
@@ -320,6 +311,9 @@ impl<'a> ObjectObserver<'a> {
             if let Some(facts) = self.seen.objects.get_mut(&file.path) {
                 facts.digest = answer.digest;
             }
+            self.seen
+                .leased
+                .extend(answer.leased.then(|| file.path.clone()));
             if let Some(text) = answer.text {
                 self.seen.texts.insert(file.path.clone(), text);
             }

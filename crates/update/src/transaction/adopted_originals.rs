@@ -70,7 +70,7 @@ pub(super) fn copy_file(
 ) -> Result<(), TransactionError> {
     let bytes = root.read_nofollow(from, MAX_COPY_BYTES)?;
     root.build_file(to, &bytes, meta)?;
-    for (name, error) in root.copy_meta_extras(from, to)?.left {
+    for (name, error) in root.copy_meta_extras(from, to, None)?.left {
         tracing::warn!(path = %to, "attribute {name} was not kept: {error}");
     }
     Ok(())

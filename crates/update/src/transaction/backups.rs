@@ -6,10 +6,10 @@ use super::{
     mount_point_dirs,
 };
 use crate::{
-    journal::{MAX_HISTORY_UPDATES, Transaction},
+    journal::{MAX_HISTORY_UPDATES, OperationRecord, Transaction},
     store::paths,
 };
-use machinist_base::{abs_path::AbsPath, digest::Digest};
+use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_plan::MAX_TOTAL_FILE_BYTES;
 use machinist_rootfs::{FileKind, Root, RootError};
 
@@ -94,7 +94,7 @@ fn file(root: &Root, path: &AbsPath, budget: &mut ReadLimits) -> Result<String, 
         true => match root.digest_within(path, stat.size) {
             // Another process removed or replaced it in the meantime.
             Err(RootError::WrongKind { .. }) => None,
-            Err(error) if error.is_absent() => None,
+            Err(error) if error.is_absent() || error.is_leased() => None,
             digest => digest?,
         },
         false => None,
@@ -118,6 +118,28 @@ pub(super) fn holds_other(
     }
 }
 
+/// Creates the directories for [`set_aside`] wherever a user could fill the file system before an undo, which must
+/// not need a new inode then.
+pub(super) fn prepare(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
+    for staging in &tx.staging {
+        let here = holder_of_staging(staging);
+        let users = |record: &OperationRecord| {
+            let slot = record.kind.slot().filter(|slot| holder(slot) == here);
+            slot.is_some() && record.parent.is_some()
+        };
+        if mount_point_dirs::is_at_top(&here)? || tx.operations.iter().any(users) {
+            let dir = drifted(&here, &tx.id)?;
+            root.make_dirs(&dir, 0o700)?;
+            sync_names(root, &dir, &here)?;
+        }
+    }
+    Ok(())
+}
+
+fn drifted(holder: &AbsPath, id: &str) -> Result<AbsPath, TransactionError> {
+    Ok(holder.join(&format!("drifted/{id}"))?)
+}
+
 /// Moves an object to `drifted/<transaction>/`, beside the slot and on its mount, under a name that is derived from
 /// `target`.
 pub(super) fn set_aside(
@@ -127,7 +149,7 @@ pub(super) fn set_aside(
     object: &AbsPath,
     target: &AbsPath,
 ) -> Result<(), TransactionError> {
-    let dir = holder(slot).join(&format!("drifted/{}", tx.id))?;
+    let dir = drifted(&holder(slot), &tx.id)?;
     root.make_dirs(&dir, 0o700)?;
     sync_names(root, &dir, &holder(slot))?;
     let whole = target.relative().replace('/', "-");
@@ -142,6 +164,24 @@ pub(super) fn set_aside(
         place = dir.join(&format!("{}.{number}", &whole[from..]))?;
     }
     Ok(root.move_new(object, &place)?)
+}
+
+/// Works like [`set_aside`], but only warns if there is no space on a file system that a user can fill.
+pub(super) fn set_aside_if_it_fits(
+    root: &Root,
+    tx: &Transaction,
+    slot: &AbsPath,
+    object: &AbsPath,
+    target: &AbsPath,
+) -> Result<(), TransactionError> {
+    match set_aside(root, tx, slot, object, target) {
+        Err(full) if full.reason() == Reason::NoSpace => {
+            let why = machinist_base::error_chain::chain(&full);
+            tracing::warn!(path = %target, "its previous version cannot be kept: {why}");
+            Ok(())
+        }
+        kept => kept,
+    }
 }
 
 /// Makes the objects in `originals/` and `drifted/` of this transaction durable, and the names of these
@@ -174,6 +214,11 @@ pub(super) fn clear(root: &Root, dir: &AbsPath) -> Result<(), TransactionError> 
     let holder = holder_of_staging(dir);
     if mount_point_dirs::is_private(root, &holder)? {
         root.remove_tree(dir)?;
+        let all = holder.join("drifted")?;
+        if root.stat(&all)?.is_some() {
+            root.remove_empty_dir(&drifted(&holder, dir.file_name())?)?;
+            root.remove_empty_dir(&all)?;
+        }
         sweep(root, &holder)?;
     }
     Ok(())
@@ -202,6 +247,21 @@ fn prune_below(root: &Root, holder: &AbsPath, now: &str) -> Result<(), Transacti
         root.remove_tree(&dir.join(&old.name)?)?;
     }
     Ok(())
+}
+
+/// Compares two files. They count as different while another process holds a lease on one of them.
+pub(super) fn has_same_content(
+    reached: &Root,
+    path: &AbsPath,
+    root: &Root,
+    place: &AbsPath,
+) -> Result<bool, TransactionError> {
+    let digest = |root: &Root, at: &AbsPath| match root.digest_within(at, MAX_TOTAL_FILE_BYTES) {
+        Err(error) if error.is_leased() => Ok(None),
+        digest => digest,
+    };
+    let (there, kept) = (digest(reached, path)?, digest(root, place)?);
+    Ok(there.is_some() && there == kept)
 }
 
 /// Removes an empty `.machinist`.

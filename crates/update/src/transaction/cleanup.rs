@@ -226,7 +226,7 @@ pub fn release(
         (Some(FileKind::File), FileKind::File) => {
             there.as_ref().map(meta) == Some(meta(&kept))
                 && kept.size <= MAX_TOTAL_FILE_BYTES
-                && reached.digest_within(path, MAX_TOTAL_FILE_BYTES)? == Some(root.digest(place)?)
+                && backups::has_same_content(&reached, path, root, place)?
         }
         (Some(FileKind::Link), FileKind::Link) => {
             let text = reached.link_text(path)?;

@@ -411,7 +411,7 @@ fn exposed_object(
 
 /// Returns the requested owner if it cannot be set. A hard link has the owner of its file.
 fn owner_to_record(node: &NewObject, chown: bool) -> Option<(u32, u32)> {
-    let own = !matches!(node.kind, NodeKind::Hard(_));
+    let own = !matches!(node.kind, NodeKind::Hard { .. });
     (!chown && own).then_some((node.uid, node.gid))
 }
 

@@ -164,10 +164,13 @@ fn identify(root: &Root, path: &AbsPath, stat: &Stat) -> Result<ObjectId, Transa
     })
 }
 
-/// Returns the digest of a file's content. For a file that is longer than a config allows, returns a digest of its
-/// size and modification time.
+/// Returns the digest of a file's content. For a file that is longer than a config allows, or that another process
+/// holds by a lease, returns a digest of its size and modification time.
 fn content_of(root: &Root, path: &AbsPath, stat: &Stat) -> Result<Digest, TransactionError> {
-    let digest = root.digest_within(path, MAX_TOTAL_FILE_BYTES)?;
+    let digest = match root.digest_within(path, MAX_TOTAL_FILE_BYTES) {
+        Err(error) if error.is_leased() => None,
+        digest => digest?,
+    };
     let outside = || Digest::of(format!("{} {:?}", stat.size, stat.mtime).as_bytes());
     Ok(digest.unwrap_or_else(outside))
 }

@@ -89,7 +89,8 @@ pub(super) fn is_private(root: &Root, holder: &AbsPath) -> Result<bool, Transact
     Ok(stat.is_some_and(|stat| stat.is_private(&fs_type)))
 }
 
-fn is_at_top(holder: &AbsPath) -> Result<bool, TransactionError> {
+/// Returns whether a holder is at the mount point of another file system than those of the state directory and `/etc`.
+pub(super) fn is_at_top(holder: &AbsPath) -> Result<bool, TransactionError> {
     let of_etc = AbsPath::root().join("etc")?.join(HOLDER_DIR_NAME)?;
     Ok(*holder != paths::state_dir() && *holder != of_etc)
 }

@@ -117,7 +117,7 @@ impl DatabaseEdit<'_> {
             chown: root.can_chown(),
         };
         root.build_file(slot, &edited.bytes(), &meta)?;
-        let extras = root.copy_meta_extras(target, slot)?;
+        let extras = root.copy_meta_extras(target, slot, None)?;
         for (name, error) in extras.left {
             tracing::warn!(path = %target, attribute = name, %error, "attribute not kept");
         }

@@ -112,11 +112,7 @@ fn undo_one(
         confirmed.map_err(|barred| barred.into_error(&record.target))
     });
     match back {
-        Err(error) if reached.is_users() && error.is_others_doing() => {
-            leave_behind(&reached.root, tx, record, &error, undone)
-        }
-        // If a user can move the staged objects, that user has caused their absence.
-        Err(error @ TransactionError::MountMissing { .. }) if reached.is_users() => {
+        Err(error) if reached.is_users_doing(&error, record)? => {
             leave_behind(&reached.root, tx, record, &error, undone)
         }
         back => back,
@@ -161,7 +157,7 @@ fn leave_behind(
         let mut taken_out = false;
         for place in [slot.clone(), three_step_swap::beside(slot)?] {
             if before.is_some() && object_at(&root, &place)? == *before {
-                backups::set_aside(&root, tx, slot, &place, &record.target)?;
+                backups::set_aside_if_it_fits(&root, tx, slot, &place, &record.target)?;
                 taken_out = true;
             }
         }

@@ -9,12 +9,12 @@ use super::{
     SyncPoints, TransactionError,
     adopted_originals::copy_file,
     backups, kind_name, mount_point_dirs, object_at,
-    target_directory::{blame_user, staging},
+    target_directory::{blame_user, reach, staging},
 };
 use crate::journal::{GivenLabels, ObjectId, OperationRecord, OperationRecordKind, Transaction};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_plan::{NewObject, NodeKind, Operation, OperationKind};
-use machinist_rootfs::{FileKind, Meta, Root};
+use machinist_rootfs::{FileKind, Meta, ObjectIdentity, Root, RootError};
 
 /// Below this number of new objects, syncing each one costs less than flushing the whole file system, which may
 /// have gigabytes of other programs' dirty pages. A sync takes 0.1–1 ms on flash, so 64 objects take less than a
@@ -42,6 +42,7 @@ pub fn stage(
         root.make_dirs(dir, 0o700)?;
     }
     let root = &staging(root, &tx.staging)?;
+    backups::prepare(root, tx)?;
     let points = SyncPoints::of(root, tx)?;
     let few = planned.iter().map(weight).sum::<u64>() < SYNC_EACH_BELOW_OBJECTS
         && !planned.iter().any(owns_links);
@@ -93,7 +94,7 @@ fn owns_links(operation: &Operation) -> bool {
         match &node.kind {
             NodeKind::Link(_) => (node.uid, node.gid) != (0, 0) || node.label.is_some(),
             NodeKind::Directory(children) => children.values().any(any),
-            NodeKind::File(_) | NodeKind::Copy { .. } | NodeKind::Hard(_) => false,
+            NodeKind::File(_) | NodeKind::Copy { .. } | NodeKind::Hard { .. } => false,
         }
     }
     matches!(&operation.kind, OperationKind::Put(node) if any(node))
@@ -105,7 +106,7 @@ struct StagingWork<'a> {
     chown: bool,
     sync: bool,
     /// Hard links to create, each with its file, which may be staged later.
-    names: Vec<(AbsPath, AbsPath)>,
+    names: Vec<(AbsPath, (AbsPath, Option<u64>))>,
     /// Directories that only root can access until they are complete, with their final mode and owner.
     open: Vec<(AbsPath, Meta)>,
     /// Labels by final path.
@@ -128,9 +129,9 @@ impl StagingWork<'_> {
                     matches!(node.kind, NodeKind::File(_)) && before.as_ref().is_some_and(was_file);
                 let target = &operation.target;
                 self.build(slot, target, node, passes_on)?;
-                match passes_on {
-                    true => self.pass_on(target, slot, node),
-                    false => Ok(()),
+                match before.as_ref().filter(|_| passes_on) {
+                    Some(before) => self.pass_on(record, (slot, before), node),
+                    None => Ok(()),
                 }
             }
             (
@@ -155,14 +156,22 @@ impl StagingWork<'_> {
         }
     }
 
-    /// Copies attributes that belong to the name and not to the content to a new file.
+    /// Copies attributes that belong to the name and not to the content to a new file: those of the recorded object
+    /// in the directory that was judged, since a user may have put another one there.
     fn pass_on(
         &mut self,
-        target: &AbsPath,
-        slot: &AbsPath,
+        record: &OperationRecord,
+        (slot, before): (&AbsPath, &ObjectId),
         node: &NewObject,
     ) -> Result<(), TransactionError> {
-        let extras = self.root.copy_meta_extras(target, slot)?;
+        let target = &record.target;
+        let reached = reach(self.root, record).map_err(|barred| barred.into_error(target))?;
+        let recorded = ObjectIdentity {
+            ino: before.ino,
+            birth: before.birth,
+        };
+        let extras = reached.root.copy_meta_extras(target, slot, Some(recorded));
+        let extras = extras.map_err(|error| moved(target, error))?;
         for (name, error) in extras.left {
             tracing::warn!(path = %target, attribute = name, %error, "attribute not kept");
         }
@@ -229,7 +238,9 @@ impl StagingWork<'_> {
                 self.root.own_link(at, &meta)?;
                 self.label(at, target, node)?;
             }
-            NodeKind::Hard(target) => self.names.push((at.clone(), target.clone())),
+            NodeKind::Hard { target, inode } => {
+                self.names.push((at.clone(), (target.clone(), *inode)));
+            }
             NodeKind::Directory(children) => {
                 // The final mode may prevent writing into it.
                 let mode = 0o700;
@@ -249,9 +260,11 @@ impl StagingWork<'_> {
     fn close(self, operations: &[OperationRecord]) -> Result<GivenLabels, TransactionError> {
         let waiting: BTreeMap<&AbsPath, &AbsPath> =
             operations.iter().filter_map(waiting_place).collect();
-        for (at, target) in self.names {
-            self.root
-                .build_hard_link(&at, &staged(&target, &waiting)?)?;
+        for (at, (target, inode)) in self.names {
+            match staged(&target, &waiting)? {
+                Some(place) => self.root.build_hard_link(&at, &place, None)?,
+                None => link_to_existing(self.root, &at, &target, inode)?,
+            }
         }
         for (dir, meta) in self.open.iter().rev() {
             self.root.set_meta(dir, meta)?;
@@ -279,23 +292,52 @@ fn waiting_place(record: &OperationRecord) -> Option<(&AbsPath, &AbsPath)> {
     }
 }
 
-/// Returns the current path of the file that will be at `target`: in a slot, in a tree in a slot, or already in
-/// place.
+/// Creates another name of a file that is in place already: the one that was judged, and in a directory that is
+/// reached without links, since a user may have put another file or directory there.
+fn link_to_existing(
+    root: &Root,
+    at: &AbsPath,
+    target: &AbsPath,
+    inode: Option<u64>,
+) -> Result<(), TransactionError> {
+    let way = root.walk(target).map_err(|error| moved(target, error))?;
+    if !way.links.is_empty() {
+        let target = target.clone();
+        return Err(TransactionError::Changed { target });
+    }
+    let linked = root.pinned(&[&way]).build_hard_link(at, target, inode);
+    linked.map_err(|error| moved(target, error))
+}
+
+/// Converts the error for an object that is not the recorded one any more.
+fn moved(target: &AbsPath, error: RootError) -> TransactionError {
+    match error.is_moved() {
+        true => TransactionError::Changed {
+            target: target.clone(),
+        },
+        false => error.into(),
+    }
+}
+
+/// Returns the current path of the file that will be at `target`: in a slot, or in a tree in a slot. Returns `None`
+/// if it is already in place.
 fn staged(
     target: &AbsPath,
     waiting: &BTreeMap<&AbsPath, &AbsPath>,
-) -> Result<AbsPath, TransactionError> {
+) -> Result<Option<AbsPath>, TransactionError> {
     let above = std::iter::once(target.clone()).chain(target.ancestors());
     for above in above {
         if let Some(slot) = waiting.get(&above) {
             let below = target.relative().strip_prefix(above.relative());
-            return Ok(match below.map(|below| below.trim_start_matches('/')) {
-                None | Some("") => (*slot).clone(),
-                Some(below) => slot.join(below)?,
-            });
+            return Ok(Some(
+                match below.map(|below| below.trim_start_matches('/')) {
+                    None | Some("") => (*slot).clone(),
+                    Some(below) => slot.join(below)?,
+                },
+            ));
         }
     }
-    Ok(target.clone())
+    Ok(None)
 }
 
 fn not_the_plan(operation: &Operation) -> TransactionError {

@@ -1,8 +1,8 @@
 //! Opens the directory of an operation: walks to it once, with the checks for directories that users control, and
 //! then uses the same directory, even if its path is redirected later.
 
-use super::{TransactionError, backups, holder_path};
-use crate::journal::{OperationRecord, OperationRecordKind};
+use super::{TransactionError, backups, holder_path, mount_point_dirs};
+use crate::journal::OperationRecord;
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_rootfs::{DirectoryControl, Root, RootError, WalkedPath};
 
@@ -37,13 +37,8 @@ pub(super) fn reach(
     record: &OperationRecord,
 ) -> Result<TargetDirectory, DirectoryRefusal> {
     let way = way(root, record)?;
-    let slot = match &record.kind {
-        OperationRecordKind::Exchange { slot, .. } | OperationRecordKind::Entries { slot, .. } => {
-            Some(slot)
-        }
-        OperationRecordKind::Metadata { original, .. } => original.as_ref(),
-    };
-    let holder = slot
+    let holder = record.kind.slot();
+    let holder = holder
         .map(|slot| holder_way(root, slot))
         .transpose()?
         .flatten();
@@ -160,6 +155,22 @@ impl TargetDirectory {
     /// Returns whether a user other than root could move the directory.
     pub(super) fn is_users(&self) -> bool {
         self.way.control != DirectoryControl::Root
+    }
+
+    /// Returns whether a user may have caused an error of an undo: by changing objects, by moving the staged ones, or by
+    /// filling the file system.
+    pub(super) fn is_users_doing(
+        &self,
+        error: &TransactionError,
+        record: &OperationRecord,
+    ) -> Result<bool, TransactionError> {
+        if error.reason() != Reason::NoSpace {
+            let moved = matches!(error, TransactionError::MountMissing { .. });
+            return Ok(self.is_users() && (moved || error.is_others_doing()));
+        }
+        let at_top = |slot| mount_point_dirs::is_at_top(&backups::holder(slot));
+        let at_top = record.kind.slot().map(at_top).transpose()?;
+        Ok(self.is_users() || at_top == Some(true))
     }
 
     /// Checks the path again after the operation: a directory that was moved in the meantime counts as another

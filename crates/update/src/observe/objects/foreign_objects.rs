@@ -1,11 +1,14 @@
 //! Detects objects in users' directories that an entry must not replace or read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error as _,
+};
 
 use super::{super::ObserveError, LocatedPaths, ObjectObserver};
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::ObservedPath;
-use machinist_rootfs::{DirectoryControl, ExpectedObject, RootError, Stat};
+use machinist_rootfs::{DirectoryControl, ExpectedObject, Root, RootError, Stat};
 
 impl ObjectObserver<'_> {
     /// Records the permitted owners of objects in users' directories, for [`ObjectObserver::why_foreign`], and the objects
@@ -73,6 +76,35 @@ impl ObjectObserver<'_> {
     pub(super) fn is_same(&self, path: &AbsPath, object: &Stat) -> bool {
         let stat = self.root.stat(path).ok().flatten();
         stat.is_some_and(|stat| stat.identity == object.identity && stat.device == object.device)
+    }
+
+    /// Records that `path` and everything below it are unreachable.
+    pub(super) fn unreachable(&mut self, path: &AbsPath, error: &RootError) {
+        let cause = error.source().map(ToString::to_string);
+        let text = cause.unwrap_or_else(|| error.to_string());
+        let why = (error.reason(), text);
+        self.seen.unreachable.insert(path.clone(), why);
+    }
+
+    /// Returns the tree with the directory of these paths fixed, if a user could put a link there while it is observed.
+    /// Returns `None` if the user has done that already: then nothing is observed there.
+    pub(super) fn fixed(
+        &mut self,
+        directory: &AbsPath,
+        paths: &[&AbsPath],
+    ) -> Result<Option<Root>, RootError> {
+        if !paths.iter().any(|path| self.controlled.contains_key(*path)) {
+            return Ok(Some(self.root.clone()));
+        }
+        let why = match self.root.fixed_at(directory) {
+            // The user has removed it.
+            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) if error.is_moved() => machinist_base::error_chain::chain(&error),
+            fixed => return fixed.map(Some),
+        };
+        let all = paths.iter().map(|path| ((*path).clone(), why.clone()));
+        self.foreign.extend(all);
+        Ok(None)
     }
 
     /// Returns why the object at a path may not be replaced or read; `None` if it may, or if no entry needs it.
