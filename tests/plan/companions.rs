@@ -1,0 +1,158 @@
+//! Units that `Also=` names, on machines that apply configs one after another and leave them, compared with
+//! `systemctl --root` where it is installed.
+
+use std::collections::BTreeMap;
+
+use machinist_ignition::{MachineConfig, Refusal};
+use machinist_plan::{Plan, Policies};
+use machinist_testkit::sandbox::{Sandbox, Written};
+use machinist_update::{
+    crash_recovery,
+    observe_and_plan::{PlanOptions, observe_and_plan},
+    store::StateStore,
+};
+
+use super::{
+    oracle::UNITS,
+    support::{OFFLINE, Tree, links_in},
+    unit_entries::{entries, plan, systemctl},
+};
+
+pub(crate) const VENDOR: &str = "/usr/lib/systemd/system";
+pub(crate) const PRESETS: &str = "/usr/lib/systemd/system-preset/50-x.preset";
+
+/// A unit file with these lines in `[Install]`.
+pub(crate) fn install(lines: &str) -> String {
+    format!("[Service]\nExecStart=/x\n[Install]\n{lines}")
+}
+
+/// The same in a JSON string.
+fn quoted(lines: &str) -> String {
+    install(lines).replace('\n', "\\n")
+}
+
+/// A machine with these unit files and links, and the same tree for systemctl.
+pub(crate) struct Machine {
+    sandbox: Sandbox,
+    pub(crate) theirs: Tree,
+}
+
+impl Machine {
+    pub(crate) fn new(files: &[(&str, &str)], links: &[(&str, &str)]) -> Self {
+        let machine = Self {
+            sandbox: Sandbox::new(),
+            theirs: Tree::new(),
+        };
+        for (path, lines) in files {
+            let text = match path.ends_with(".preset") {
+                true => (*lines).to_owned(),
+                false => install(lines),
+            };
+            machine.sandbox.write(path, &text);
+            machine.theirs.write(path, &text);
+        }
+        for (path, target) in links {
+            let at = machine.sandbox.path(path);
+            std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(target, at).unwrap();
+            machine.theirs.link(path, target);
+        }
+        machine
+    }
+
+    /// The plan from the present config.
+    pub(crate) fn plan(&self, config: &MachineConfig) -> Result<Plan, Vec<Refusal>> {
+        let store = StateStore::open(&self.sandbox.root()).unwrap();
+        let (journal, _) = crash_recovery::recover(&store).unwrap();
+        let options = PlanOptions {
+            policies: &Policies::default(),
+            capabilities: OFFLINE,
+            units: None,
+            only: None,
+            remembered: store.remembered(),
+        };
+        let looked = observe_and_plan(store.root(), &journal, config, options);
+        looked.unwrap().plan
+    }
+
+    /// Applies a config, and looks that nothing is left to do.
+    pub(crate) fn apply(&self, config: &MachineConfig) {
+        self.sandbox.applied(&Written(config.clone()));
+        let again = self.plan(config).unwrap();
+        assert!(
+            again.operations.is_empty(),
+            "{config:#?}\n{:#?}",
+            again.operations
+        );
+    }
+
+    pub(crate) fn leave(&self) {
+        self.sandbox.applied(&Written(MachineConfig::default()));
+    }
+
+    pub(crate) fn links(&self) -> BTreeMap<String, String> {
+        links_in(&self.sandbox.path(""), &format!("{UNITS}/"))
+    }
+
+    /// Runs systemctl on the other tree, and compares the links where it is installed.
+    fn is_as_after(&self, commands: &[&[&str]]) {
+        for words in commands {
+            if systemctl(&self.theirs, words).is_none() {
+                return;
+            }
+        }
+        let theirs = self.theirs.links(&format!("{UNITS}/"));
+        assert_eq!(self.links(), theirs, "{commands:?}");
+    }
+}
+
+fn names(links: &BTreeMap<String, String>) -> Vec<&str> {
+    let names = links.keys();
+    names
+        .map(|path| path.strip_prefix("etc/systemd/system/").unwrap())
+        .collect()
+}
+
+#[test]
+fn an_empty_also_keeps_the_names_before_it() {
+    let machine = Machine::new(
+        &[
+            (
+                "/usr/lib/systemd/system/a.service",
+                "Also=b.service\nAlso=\n",
+            ),
+            ("/usr/lib/systemd/system/b.service", "WantedBy=m.target\n"),
+        ],
+        &[],
+    );
+    machine.apply(&entries("", r#"{"name": "a.service", "enabled": true}"#));
+    assert_eq!(names(&machine.links()), ["m.target.wants/b.service"]);
+    machine.is_as_after(&[&["enable", "a.service"]]);
+}
+
+#[test]
+fn a_template_with_an_invalid_default_instance_is_not_enabled() {
+    for default in ["a/b", "a/b\nDefaultInstance=ok"] {
+        let text = format!("WantedBy=m.target\nDefaultInstance={default}\n");
+        let also = "WantedBy=m.target\nAlso=t@.service\n";
+        let machine = Machine::new(
+            &[
+                ("/usr/lib/systemd/system/t@.service", &text),
+                ("/usr/lib/systemd/system/a.service", also),
+            ],
+            &[],
+        );
+        let both =
+            r#"{"name": "t@.service", "enabled": true}, {"name": "a.service", "enabled": true}"#;
+        let to = entries("", both);
+        let planned = plan(&machine.theirs, &MachineConfig::default(), &to).unwrap();
+        let mut warnings = planned.warnings.iter();
+        assert!(
+            warnings.any(|warning| warning.contains("DefaultInstance=a/b")),
+            "{planned:?}"
+        );
+        machine.apply(&to);
+        assert_eq!(names(&machine.links()), ["m.target.wants/a.service"]);
+        machine.is_as_after(&[&["enable", "t@.service"], &["enable", "a.service"]]);
+    }
+}
