@@ -114,6 +114,74 @@ fn names(links: &BTreeMap<String, String>) -> Vec<&str> {
 }
 
 #[test]
+fn companions_named_in_drop_ins_are_enabled() {
+    let on = r#"{"name": "a.service", "enabled": true}"#;
+    let drop_in = "/etc/systemd/system/a.service.d/x.conf";
+    let file = format!(
+        r#""files": [{{"path": "{drop_in}",
+            "contents": {{"source": "data:,%5BInstall%5D%0AAlso=b.service%0A"}}}}]"#
+    );
+    let with_drop_in = r#"{"name": "a.service", "enabled": true, "dropins": [
+        {"name": "x.conf", "contents": "[Install]\nAlso=b.service\n"}]}"#;
+    for (config, on_machine) in [
+        (entries("", with_drop_in), false),
+        (entries(&file, on), false),
+        (entries("", on), true),
+    ] {
+        let machine = Machine::new(
+            &[
+                ("/usr/lib/systemd/system/a.service", "WantedBy=m.target\n"),
+                ("/usr/lib/systemd/system/b.service", "WantedBy=n.target\n"),
+            ],
+            &[],
+        );
+        let text = "[Install]\nAlso=b.service\n";
+        machine.theirs.write(drop_in, text);
+        if on_machine {
+            machine.sandbox.write(drop_in, text);
+        }
+        machine.apply(&config);
+        let made = ["m.target.wants/a.service", "n.target.wants/b.service"];
+        assert_eq!(names(&machine.links()), made);
+        machine.is_as_after(&[&["enable", "a.service"]]);
+        machine.leave();
+        assert_eq!(names(&machine.links()), [""; 0]);
+    }
+}
+
+#[test]
+fn instances_of_a_template_that_also_names_are_enabled() {
+    let machine = Machine::new(
+        &[
+            (
+                "/usr/lib/systemd/system/a.service",
+                "Also=wg-quick@wg0.service\n",
+            ),
+            (
+                "/usr/lib/systemd/system/wg-quick@.service",
+                "WantedBy=multi-user.target\nAlso=b.service c-%i.service\n",
+            ),
+            ("/usr/lib/systemd/system/b.service", "WantedBy=m.target\n"),
+            (
+                "/usr/lib/systemd/system/c-wg0.service",
+                "WantedBy=m.target\n",
+            ),
+        ],
+        &[],
+    );
+    machine.apply(&entries("", r#"{"name": "a.service", "enabled": true}"#));
+    let made = [
+        "m.target.wants/b.service",
+        "m.target.wants/c-wg0.service",
+        "multi-user.target.wants/wg-quick@wg0.service",
+    ];
+    assert_eq!(names(&machine.links()), made);
+    machine.is_as_after(&[&["enable", "a.service"]]);
+    machine.leave();
+    assert_eq!(names(&machine.links()), [""; 0]);
+}
+
+#[test]
 fn an_empty_also_keeps_the_names_before_it() {
     let machine = Machine::new(
         &[
