@@ -224,3 +224,41 @@ fn a_template_with_an_invalid_default_instance_is_not_enabled() {
         machine.is_as_after(&[&["enable", "t@.service"], &["enable", "a.service"]]);
     }
 }
+
+#[test]
+fn links_that_loop_count_as_missing() {
+    let loops = [
+        ("/etc/systemd/system/a.service", "a.service"),
+        ("/etc/systemd/system/x.service.d/l.conf", "l.conf"),
+        (
+            "/etc/systemd/system/x.service.d/k.conf",
+            "../x.service.d/k.conf",
+        ),
+        ("/etc/systemd/system/y.service.d", "y.service.d"),
+        ("/etc/systemd/system/m.target.wants", "m.target.wants"),
+        ("/etc/systemd/system-preset/10-l.preset", "10-l.preset"),
+        ("/usr/lib/systemd/system-preset", "system-preset"),
+        ("/etc/os-release", "os-release"),
+        ("/usr/lib/os-release", "os-release"),
+        ("/etc/ssh/sshd_config", "sshd_config"),
+        ("/etc/ssh/sshd_config.d/l.conf", "l.conf"),
+    ];
+    let units = r#"{"name": "a.service", "enabled": false}, {"name": "x.service", "enabled": true},
+        {"name": "y.service", "enabled": true}"#;
+    let own = format!(r#""links": [{{"path": "{UNITS}/b.service", "target": "b.service"}}]"#);
+    for at in loops {
+        let machine = Machine::new(
+            &[("/usr/lib/systemd/system/x.service", "WantedBy=n.target\n")],
+            &[at],
+        );
+        let before = machine.links();
+        machine.apply(&entries(&own, units));
+        assert!(names(&machine.links()).contains(&"b.service"), "{at:?}");
+        assert!(
+            names(&machine.links()).contains(&"n.target.wants/x.service"),
+            "{at:?}"
+        );
+        machine.leave();
+        assert_eq!(machine.links(), before, "{at:?}");
+    }
+}

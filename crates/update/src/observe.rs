@@ -324,7 +324,8 @@ fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
     Ok(Some(kind.to_owned()))
 }
 
-/// Reads a text file and follows links; returns an empty text if it is missing, too long, or not text.
+/// Reads a text file and follows links; returns an empty text if it is missing, too long, or not text, or if links to
+/// it are a loop.
 fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootError> {
     let Ok(path) = AbsPath::new(path) else {
         return Ok(String::new());
@@ -334,15 +335,15 @@ fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootEr
         Err(
             RootError::TooLarge { .. } | RootError::NotText { .. } | RootError::WrongKind { .. },
         ) => Ok(String::new()),
-        Err(error) if error.is_not_found() => Ok(String::new()),
+        Err(error) if error.is_not_found() || error.is_loop() => Ok(String::new()),
         Err(error) => Err(error),
     }
 }
 
-/// Lists a directory; returns nothing if it is missing.
+/// Lists a directory; returns nothing if it is missing, or if links to it are a loop.
 fn list_if_there(root: &Root, directory: &AbsPath) -> Result<Vec<DirEntry>, RootError> {
     match root.list(directory) {
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) if error.is_not_found() || error.is_loop() => Ok(Vec::new()),
         listed => listed,
     }
 }
