@@ -114,6 +114,43 @@ fn names(links: &BTreeMap<String, String>) -> Vec<&str> {
 }
 
 #[test]
+fn a_companion_named_by_its_alias_is_enabled_again_when_the_config_leaves() {
+    let machine = Machine::new(
+        &[
+            (
+                "/usr/lib/systemd/system/app.service",
+                "WantedBy=m.target\nAlso=sshd.service\n",
+            ),
+            (
+                "/usr/lib/systemd/system/ssh.service",
+                "WantedBy=m.target\nAlias=sshd.service\n",
+            ),
+        ],
+        &[
+            (
+                "/etc/systemd/system/m.target.wants/app.service",
+                "/usr/lib/systemd/system/app.service",
+            ),
+            (
+                "/etc/systemd/system/m.target.wants/ssh.service",
+                "/usr/lib/systemd/system/ssh.service",
+            ),
+            (
+                "/etc/systemd/system/sshd.service",
+                "/usr/lib/systemd/system/ssh.service",
+            ),
+        ],
+    );
+    let before = machine.links();
+    let off = entries("", r#"{"name": "app.service", "enabled": false}"#);
+    machine.apply(&off);
+    assert_eq!(names(&machine.links()), [""; 0]);
+    machine.is_as_after(&[&["disable", "app.service"]]);
+    machine.leave();
+    assert_eq!(machine.links(), before);
+}
+
+#[test]
 fn companions_named_in_drop_ins_are_enabled() {
     let on = r#"{"name": "a.service", "enabled": true}"#;
     let drop_in = "/etc/systemd/system/a.service.d/x.conf";

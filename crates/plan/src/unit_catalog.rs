@@ -115,14 +115,22 @@ impl<'a> UnitCatalog<'a> {
             return real.clone();
         }
         if self.tree.named(name) == UnitResolution::Missing
-            && let Some(path) = unit_path(name)
-            && let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path)
+            && let Some(real) = self.removed_alias(name)
         {
-            let target = resolve(&path, text);
-            let behind = Some(target.file_name()).filter(|other| unit_name::shape(other).is_some());
-            return self.tree.real_name(behind.unwrap_or(name));
+            return real;
         }
         self.tree.real_name(name)
+    }
+
+    /// The unit that `name` was an alias of before the link was removed with its unit.
+    fn removed_alias(&self, name: &str) -> Option<String> {
+        let path = unit_path(name)?;
+        let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path) else {
+            return None;
+        };
+        let target = resolve(&path, text);
+        unit_name::shape(target.file_name())?;
+        Some(self.tree.real_name(target.file_name()))
     }
 
     /// Looks up a unit name.
@@ -132,7 +140,7 @@ impl<'a> UnitCatalog<'a> {
             return UnitLookup::Alias(real);
         }
         let template = unit_name::template(name).filter(|template| template != name);
-        match (self.file(name), template) {
+        let found = match (self.file(name), template) {
             (UnitLookup::Missing, Some(template)) => match self.file(&template) {
                 UnitLookup::Found(mut source) => {
                     source.texts.truncate(1);
@@ -143,6 +151,10 @@ impl<'a> UnitCatalog<'a> {
                 other => other,
             },
             (found, _) => found,
+        };
+        match (&found, self.removed_alias(name)) {
+            (UnitLookup::Missing, Some(real)) if real != name => UnitLookup::Alias(real),
+            _ => found,
         }
     }
 
