@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use machinist_base::reason::Reason;
 use machinist_ignition::{MachineConfig, Refusal};
 use machinist_plan::{Plan, Policies};
 use machinist_testkit::sandbox::{Sandbox, Written};
@@ -260,6 +261,29 @@ fn a_template_with_an_invalid_default_instance_is_not_enabled() {
         assert_eq!(names(&machine.links()), ["m.target.wants/a.service"]);
         machine.is_as_after(&[&["enable", "t@.service"], &["enable", "a.service"]]);
     }
+}
+
+#[test]
+fn an_entry_by_an_alias_that_two_preset_units_get_is_refused() {
+    let (e, h) = (
+        quoted("WantedBy=m.target\\nAlias=g.service\\n"),
+        quoted("WantedBy=n.target\\nAlias=g.service\\n"),
+    );
+    let units = format!(
+        r#"{{"name": "e.service", "contents": "{e}"}}, {{"name": "h.service", "contents": "{h}"}},
+           {{"name": "g.service", "enabled": false}}"#
+    );
+    let to = entries("", &units);
+    let refusals = plan(&Tree::new(), &MachineConfig::default(), &to).unwrap_err();
+    let [refusal] = &refusals[..] else {
+        panic!("{refusals:?}");
+    };
+    assert_eq!(refusal.reason, Reason::EntryDuplicate);
+    let shown = refusal.to_string();
+    assert!(
+        shown.contains("e.service, h.service") && shown.contains("g.service"),
+        "{shown}"
+    );
 }
 
 #[test]

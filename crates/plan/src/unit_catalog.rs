@@ -14,6 +14,14 @@ use super::{
 };
 use machinist_ignition::{MachineConfig, Unit, UnitName};
 
+/// The units that are to be enabled, by their names in the config.
+#[derive(Default)]
+pub(super) struct EnabledUnits {
+    pub(super) by_presets: Vec<String>,
+    /// Those that the config enables: an alias that units of both lists get belongs to these.
+    pub(super) said: Vec<String>,
+}
+
 /// Resolves unit names and holds the config's settings of the units behind them.
 pub(super) struct UnitCatalog<'a> {
     pub(super) config: &'a MachineConfig,
@@ -23,6 +31,8 @@ pub(super) struct UnitCatalog<'a> {
     pub(super) tree: UnitTree<'a>,
     /// Aliases that enabling the config's units creates.
     aliases: BTreeMap<String, String>,
+    /// Aliases that several units get which the presets enable, with these units.
+    pub(super) contested: BTreeMap<String, BTreeSet<String>>,
     /// Whether the config enables or disables a unit, by the unit's real name.
     said: BTreeMap<String, bool>,
     /// The units of which the config contains the file.
@@ -43,6 +53,7 @@ impl<'a> UnitCatalog<'a> {
             side,
             tree: UnitTree::planned(config, observed, side),
             aliases: BTreeMap::new(),
+            contested: BTreeMap::new(),
             said: BTreeMap::new(),
             files: match side {
                 ConfigSide::Before => {
@@ -70,16 +81,26 @@ impl<'a> UnitCatalog<'a> {
     }
 
     /// Records the aliases of these enabled units, and then the enablement settings of the config.
-    pub(super) fn name_units(&mut self, enabled: impl Iterator<Item = String>) {
+    pub(super) fn name_units(&mut self, enabled: &EnabledUnits) {
         let units = &self.config.units;
         let says = |other: &str| {
             let unit = UnitName::new(other).ok().and_then(|name| units.get(&name));
             unit.is_some_and(|unit| !unit.mask && unit.enabled.is_some())
         };
-        for unit in enabled {
-            let set = enablement::enable(&unit, &|other| self.find(other), &says);
-            self.aliases.extend(set.names);
+        let names =
+            |unit: &String| enablement::enable(unit, &|other| self.find(other), &says).names;
+        let mut claimed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (alias, unit) in enabled.by_presets.iter().flat_map(names) {
+            claimed.entry(alias).or_default().insert(unit);
         }
+        let said: BTreeMap<String, String> = enabled.said.iter().flat_map(names).collect();
+        let mut aliases: BTreeMap<String, String> = claimed
+            .iter()
+            .filter_map(|(alias, units)| Some((alias.clone(), units.last()?.clone())))
+            .collect();
+        claimed.retain(|alias, units| units.len() > 1 && !said.contains_key(alias));
+        aliases.extend(said);
+        (self.aliases, self.contested) = (aliases, claimed);
         let units = self.config.units.iter().filter(|(_, unit)| !unit.mask);
         let said =
             units.filter_map(|(name, unit)| Some((self.real_name(name, unit), unit.enabled?)));

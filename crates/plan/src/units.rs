@@ -12,7 +12,7 @@ use super::{
     enablement::{self, LinkTargets, UNIT_DIR, UnitLookup, unit_name},
     machine_facts::UnitEntry,
     unit_aliases,
-    unit_catalog::UnitCatalog,
+    unit_catalog::{EnabledUnits, UnitCatalog},
     unit_check, unit_conflicts,
     unit_preset::{Preset, Presets},
     unit_tree::{self, UnitTree},
@@ -54,7 +54,7 @@ pub(super) fn add(
     let mut catalogue = UnitCatalog::new(config, place.observed, side);
     let presets = Presets::of(&catalogue.tree.presets());
     let enabled = to_be_enabled(&catalogue, &presets);
-    catalogue.name_units(enabled.into_iter());
+    catalogue.name_units(&enabled);
     unit_aliases::check(layout, &catalogue);
     unit_conflicts::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
@@ -159,10 +159,12 @@ fn lift_masks(
     }
 }
 
-/// The units that the presets and the config enable, by the names in the config. Those that the config enables come
-/// last: an alias that both get belongs to them.
-fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> Vec<String> {
-    let (mut by_presets, mut said) = (Vec::new(), Vec::new());
+/// The units that the presets and the config enable, by the names in the config.
+fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> EnabledUnits {
+    let EnabledUnits {
+        mut by_presets,
+        mut said,
+    } = EnabledUnits::default();
     let units = catalogue.config.units.iter();
     for (name, unit) in units.filter(|(_, unit)| !unit.mask) {
         match wish(name, unit, catalogue, presets) {
@@ -171,8 +173,7 @@ fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> Vec<String> 
             _ => {}
         }
     }
-    by_presets.append(&mut said);
-    by_presets
+    EnabledUnits { by_presets, said }
 }
 
 /// The desired enablement of a unit.
