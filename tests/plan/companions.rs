@@ -115,6 +115,57 @@ fn names(links: &BTreeMap<String, String>) -> Vec<&str> {
 }
 
 #[test]
+fn a_companion_that_the_presets_enable_leaves_with_its_entry() {
+    let presets = "enable podman.socket\ndisable *\n";
+    let socket =
+        r#"{"name": "podman.socket", "dropins": [{"name": "x.conf", "contents": "[Socket]\n"}]}"#;
+    let off = r#"{"name": "podman.service", "enabled": false}"#;
+    let to = entries("", &format!("{off}, {socket}"));
+    let made = ["sockets.target.wants/podman.socket"];
+    for enabled_before in [false, true] {
+        let files = [
+            (PRESETS, presets),
+            (
+                "/usr/lib/systemd/system/podman.service",
+                "WantedBy=m.target\nAlso=podman.socket\n",
+            ),
+            (
+                "/usr/lib/systemd/system/podman.socket",
+                "WantedBy=sockets.target\n",
+            ),
+        ];
+        let path = format!("{UNITS}/{}", made[0]);
+        let target = format!("{VENDOR}/podman.socket");
+        let links = [(path.as_str(), target.as_str())];
+        let machine = Machine::new(&files, if enabled_before { &links } else { &[] });
+        let before = machine.links();
+        machine.apply(&to);
+        assert_eq!(names(&machine.links()), made);
+        machine.is_as_after(&[&["disable", "podman.service"], &["preset", "podman.socket"]]);
+        machine.leave();
+        assert_eq!(machine.links(), before);
+    }
+}
+
+#[test]
+fn a_companion_that_came_with_the_config_leaves_with_it() {
+    let machine = Machine::new(&[], &[]);
+    let a = quoted("WantedBy=m.target\\nAlso=b.service\\n");
+    let b = quoted("WantedBy=n.target\\n");
+    let to = entries(
+        "",
+        &format!(
+            r#"{{"name": "a.service", "enabled": false, "contents": "{a}"}},
+               {{"name": "b.service", "contents": "{b}"}}"#
+        ),
+    );
+    machine.apply(&to);
+    assert_eq!(names(&machine.links()), ["n.target.wants/b.service"]);
+    machine.leave();
+    assert_eq!(names(&machine.links()), [""; 0]);
+}
+
+#[test]
 fn a_companion_named_by_its_alias_is_enabled_again_when_the_config_leaves() {
     let machine = Machine::new(
         &[
@@ -284,6 +335,49 @@ fn an_entry_by_an_alias_that_two_preset_units_get_is_refused() {
         shown.contains("e.service, h.service") && shown.contains("g.service"),
         "{shown}"
     );
+}
+
+/// Presets, a unit with an alias that is enabled, and a timer with its service.
+fn server() -> Machine {
+    let ssh = "/usr/lib/systemd/system/ssh.service";
+    Machine::new(
+        &[
+            (PRESETS, "enable ssh.service\nenable t.*\ndisable *\n"),
+            (ssh, "WantedBy=multi-user.target\nAlias=sshd.service\n"),
+            (
+                "/usr/lib/systemd/system/t.service",
+                "WantedBy=multi-user.target\n",
+            ),
+        ],
+        &[
+            (
+                "/etc/systemd/system/multi-user.target.wants/ssh.service",
+                ssh,
+            ),
+            ("/etc/systemd/system/sshd.service", ssh),
+        ],
+    )
+}
+
+#[test]
+fn a_preset_companion_with_a_drop_in_leaves_with_its_entry() {
+    let machine = server();
+    let before = machine.links();
+    let t = r#"{"name": "t.service", "dropins": [
+        {"name": "x.conf", "contents": "[Install]\nWantedBy=timers.target\n"}]}"#;
+    let sshd = quoted("WantedBy=multi-user.target\\nAlso=t.service\\n");
+    let sshd = format!(r#"{{"name": "sshd.service", "enabled": false, "contents": "{sshd}"}}"#);
+    machine.apply(&entries("", &format!("{t}, {sshd}")));
+    let made = [
+        "multi-user.target.wants/t.service",
+        "timers.target.wants/t.service",
+    ];
+    let links = machine.links();
+    for link in made {
+        assert!(names(&links).contains(&link), "{links:?}");
+    }
+    machine.leave();
+    assert_eq!(machine.links(), before);
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(super) struct UnitCatalog<'a> {
     aliases: BTreeMap<String, String>,
     /// Aliases that several units get which the presets enable, with these units.
     pub(super) contested: BTreeMap<String, BTreeSet<String>>,
+    /// Units whose own entries leave their enablement to the presets, by their real names.
+    pub(super) left_to_presets: BTreeSet<String>,
     /// Whether the config enables or disables a unit, by the unit's real name.
     said: BTreeMap<String, bool>,
     /// The units of which the config contains the file.
@@ -54,6 +56,7 @@ impl<'a> UnitCatalog<'a> {
             tree: UnitTree::planned(config, observed, side),
             aliases: BTreeMap::new(),
             contested: BTreeMap::new(),
+            left_to_presets: BTreeSet::new(),
             said: BTreeMap::new(),
             files: match side {
                 ConfigSide::Before => {
@@ -83,9 +86,12 @@ impl<'a> UnitCatalog<'a> {
     /// Records the aliases of these enabled units, and then the enablement settings of the config.
     pub(super) fn name_units(&mut self, enabled: &EnabledUnits) {
         let units = &self.config.units;
+        let said = |name: &UnitName| units.get(name).filter(|unit| !unit.mask)?.enabled;
         let says = |other: &str| {
-            let unit = UnitName::new(other).ok().and_then(|name| units.get(&name));
-            unit.is_some_and(|unit| !unit.mask && unit.enabled.is_some())
+            UnitName::new(other).is_ok_and(|name| {
+                let template = name.template().as_ref().and_then(said);
+                said(&name).is_some() || template == Some(false)
+            })
         };
         let names =
             |unit: &String| enablement::enable(unit, &|other| self.find(other), &says).names;
@@ -107,10 +113,11 @@ impl<'a> UnitCatalog<'a> {
         self.said = said.collect();
     }
 
-    /// Whether the config itself sets the enablement of this unit; then `Also=` of other units has
-    /// no effect on it.
+    /// Whether the config itself sets the enablement of this unit, or disables its template; then `Also=` of other
+    /// units has no effect on it.
     pub(super) fn sets_enablement(&self, name: &str) -> bool {
-        self.said.contains_key(name)
+        let template = unit_name::template(name).filter(|template| template != name);
+        self.said.contains_key(name) || template.is_some_and(|template| self.is_disabled(&template))
     }
 
     /// Whether the config enables this unit.

@@ -55,6 +55,7 @@ pub(super) fn add(
     let presets = Presets::of(&catalogue.tree.presets());
     let enabled = to_be_enabled(&catalogue, &presets);
     catalogue.name_units(&enabled);
+    catalogue.left_to_presets = left_to_presets(&catalogue, &presets);
     unit_aliases::check(layout, &catalogue);
     unit_conflicts::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
@@ -174,6 +175,21 @@ fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> EnabledUnits
         }
     }
     EnabledUnits { by_presets, said }
+}
+
+/// The units whose own entries leave their enablement to the presets: `Also=` of a disabled unit has no effect on them.
+fn left_to_presets(catalogue: &UnitCatalog<'_>, presets: &Presets) -> BTreeSet<String> {
+    let mut left = BTreeSet::new();
+    let units = catalogue.config.units.iter();
+    for (name, unit) in units.filter(|(_, unit)| !unit.mask) {
+        if let DesiredEnablement::Preset(preset) = wish(name, unit, catalogue, presets) {
+            left.insert(catalogue.real_name(name, unit));
+            if let Preset::Enable(names) = preset {
+                left.extend(names.iter().map(|name| catalogue.tree.real_name(name)));
+            }
+        }
+    }
+    left
 }
 
 /// The desired enablement of a unit.
@@ -348,9 +364,19 @@ impl EnablementPlanner<'_, '_> {
 
     fn disable(&mut self, entry: &DesiredEntry, name: &str, companions: bool) {
         let find = |other: &str| self.catalogue.find(other);
-        let stop = |other: &str| !companions || self.catalogue.sets_enablement(other);
+        let stop = |other: &str| {
+            let catalogue = self.catalogue;
+            let decided = catalogue.sets_enablement(other);
+            !companions || decided || catalogue.left_to_presets.contains(other)
+        };
         let family = enablement::family(name, &find, &stop);
-        let mut paths = enablement::standing_for(&family, self.links);
+        let own = BTreeSet::from([name.to_owned()]);
+        let standing = match self.catalogue.side {
+            // A link of a companion was made after the unit was disabled.
+            ConfigSide::Before => &own,
+            ConfigSide::After(_) => &family,
+        };
+        let mut paths = enablement::standing_for(standing, self.links);
         paths.extend(self.kept_away(&family));
         let links = enablement::enable(name, &find, &stop).links.into_keys();
         // A name that belongs to another unit is not removed with this one.
@@ -406,9 +432,14 @@ impl EnablementPlanner<'_, '_> {
     /// Keeps the links that enabling the unit creates, those of instances and of `Also=` included.
     fn keep_made(&mut self, entry: &DesiredEntry, name: &UnitName, presets: &Presets) {
         let mut units = BTreeSet::from([entry.name.to_string()]);
-        // The presets enable a template through its instances.
-        if let Some(Preset::Enable(names)) = presets.rule_for(name.as_str()) {
-            units.extend(names.iter().map(|name| self.catalogue.tree.real_name(name)));
+        match presets.rule_for(name.as_str()) {
+            // The presets enable a template through its instances.
+            Some(Preset::Enable(names)) => {
+                units.extend(names.iter().map(|name| self.catalogue.tree.real_name(name)));
+            }
+            None if self.catalogue.has_file(name) => {}
+            // The presets made no links: others enabled the unit or its companions.
+            Some(Preset::Disable) | None => return,
         }
         let find = |other: &str| self.catalogue.find(other);
         let stop = |other: &str| self.catalogue.sets_enablement(other);
