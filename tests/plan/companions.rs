@@ -381,6 +381,22 @@ fn a_preset_companion_with_a_drop_in_leaves_with_its_entry() {
 }
 
 #[test]
+fn an_alias_link_from_before_the_config_comes_back_over_two_configs() {
+    for more in ["", "Alias=al.service\\n"] {
+        let machine = server();
+        let before = machine.links();
+        let sshd = quoted(&format!("WantedBy=multi-user.target\\n{more}"));
+        let ssh = quoted("WantedBy=multi-user.target\\n");
+        let sshd = format!(r#"{{"name": "sshd.service", "enabled": true, "contents": "{sshd}"}}"#);
+        let ssh = format!(r#"{{"name": "ssh.service", "contents": "{ssh}"}}"#);
+        machine.apply(&entries("", &format!("{sshd}, {ssh}")));
+        machine.apply(&entries("", &ssh));
+        machine.leave();
+        assert_eq!(machine.links(), before, "{more}");
+    }
+}
+
+#[test]
 fn links_that_loop_count_as_missing() {
     let loops = [
         ("/etc/systemd/system/a.service", "a.service"),

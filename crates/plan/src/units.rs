@@ -101,6 +101,8 @@ pub(super) fn add(
             links: &links,
         };
         if has_file {
+            let all = existing(place, name, unit, &links).map(|(path, _)| path);
+            enabling.layout.links_of_units.extend(all);
             keep(enabling.layout, place, name, unit, &kept());
             enabling.keep_preset(name, unit, &presets);
         } else if only_drop_ins(unit) {
