@@ -433,3 +433,20 @@ fn links_that_loop_count_as_missing() {
         assert_eq!(machine.links(), before, "{at:?}");
     }
 }
+
+#[test]
+fn an_instance_that_is_enabled_by_name_keeps_the_links_of_its_template() {
+    let machine = Machine::new(&[], &[]);
+    let template = |lines: &str| {
+        let text = quoted(&format!("DefaultInstance=one\\n{lines}"));
+        format!(r#"{{"name": "d@.service", "contents": "{text}"}}"#)
+    };
+    machine.apply(&entries("", &template("WantedBy=m.target\\n")));
+    let made = ["m.target.wants/d@one.service"];
+    assert_eq!(names(&machine.links()), made);
+    let one = r#"{"name": "d@one.service", "enabled": true}"#;
+    machine.apply(&entries("", &format!("{}, {one}", template(""))));
+    assert_eq!(names(&machine.links()), made);
+    machine.leave();
+    assert_eq!(names(&machine.links()), [""; 0]);
+}

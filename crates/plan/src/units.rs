@@ -4,7 +4,7 @@ mod kept_links;
 
 use std::collections::BTreeSet;
 
-use self::kept_links::{existing, has_its_own_say, keep};
+use self::kept_links::{existing, has_its_own_say, instances_enabled_themselves, keep};
 use super::{
     desired_tree::{
         ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
@@ -104,6 +104,9 @@ pub(super) fn add(
             let all = existing(place, name, unit, &links).map(|(path, _)| path);
             enabling.layout.links_of_units.extend(all);
             keep(enabling.layout, place, name, unit, &kept());
+            let own = instances_enabled_themselves(&links, config);
+            let own = existing(place, name, unit, &own);
+            enabling.layout.instance_links.extend(own);
             enabling.keep_preset(name, unit, &presets);
         } else if only_drop_ins(unit) {
             enabling.keep_preset(name, unit, &presets);
