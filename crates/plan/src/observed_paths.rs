@@ -88,10 +88,8 @@ pub fn asked(
         .map(|(path, kind)| ObservedPath::of(path, Some(kind)));
     let more = beside.chain(targets);
     let found = layout
-        .found_links
-        .keys()
-        .chain(layout.instance_links.keys());
-    let found = found.map(|path| ObservedPath::of(path.clone(), Some(ObjectKind::Link)));
+        .maybe_kept()
+        .map(|path| ObservedPath::of(path.clone(), Some(ObjectKind::Link)));
     let more = more.chain(found);
     let mut all: Vec<ObservedPath> = more
         .filter(|asked| !layout.speaks_of(&asked.path))

@@ -1,6 +1,7 @@
 //! Translates the units of a config into objects below `/etc/systemd/system`.
 
 mod kept_links;
+mod lifted_masks;
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use super::{
     unit_catalog::{EnabledUnits, UnitCatalog},
     unit_check, unit_conflicts,
     unit_preset::{Preset, Presets},
-    unit_tree::{self, UnitTree},
+    unit_tree,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{EntryKind, MachineConfig, Unit, UnitName};
@@ -50,7 +51,7 @@ pub(super) fn add(
     for (name, unit) in &config.units {
         add_files(layout, place, name, unit);
     }
-    lift_masks(layout, config, place, side);
+    lifted_masks::lift_masks(layout, config, place, side);
     let mut catalogue = UnitCatalog::new(config, place.observed, side);
     let presets = Presets::of(&catalogue.tree.presets());
     let enabled = to_be_enabled(&catalogue, &presets);
@@ -75,93 +76,13 @@ pub(super) fn add(
     }
     for (name, unit) in &config.units {
         let wish = wish(name, unit, &catalogue, &presets);
-        let has_file = catalogue.has_file(name);
-        let kept = || -> LinkTargets {
-            let kept = links
-                .iter()
-                .filter(|(path, _)| !has_its_own_say(path, config, side));
-            kept.map(|(path, text)| (path.clone(), text.clone()))
-                .collect()
-        };
-        match wish {
-            DesiredEnablement::Preset(_) if has_file => {
-                let found = kept();
-                layout
-                    .found_links
-                    .extend(existing(place, name, unit, &found));
-                continue;
-            }
-            DesiredEnablement::Unsaid => {}
-            _ => continue,
-        }
-        let mut enabling = EnablementPlanner {
-            layout: &mut *layout,
+        EnablementPlanner {
+            layout,
             place,
             catalogue: &catalogue,
             links: &links,
-        };
-        if has_file {
-            let all = existing(place, name, unit, &links).map(|(path, _)| path);
-            enabling.layout.links_of_units.extend(all);
-            keep(enabling.layout, place, name, unit, &kept());
-            let own = instances_enabled_themselves(&links, config);
-            let own = existing(place, name, unit, &own);
-            enabling.layout.instance_links.extend(own);
-            enabling.keep_preset(name, unit, &presets);
-        } else if only_drop_ins(unit) {
-            enabling.keep_preset(name, unit, &presets);
         }
-    }
-}
-
-/// Removes the masks that `mask: false` lifts: a link to the null device or an empty file below
-/// `/etc`. A unit file stays, and masks elsewhere are not managed.
-fn lift_masks(
-    layout: &mut DesiredTree,
-    config: &MachineConfig,
-    place: &PathResolver<'_>,
-    side: ConfigSide<'_>,
-) {
-    let mut lifted = config
-        .units
-        .iter()
-        .filter(|(_, unit)| unit.lifts_mask())
-        .peekable();
-    if lifted.peek().is_none() {
-        return;
-    }
-    let there = UnitTree::without_ours(place.observed, side);
-    for (name, unit) in lifted {
-        let Some(path) = unit_tree::unit_path(name.as_str()) else {
-            continue;
-        };
-        let original = place.observed.unit_originals.get(&path);
-        let masked = match there.at(&path) {
-            Some(entry) => entry.is_mask(),
-            None => original.is_some_and(UnitEntry::is_mask),
-        };
-        if masked {
-            let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
-            layout.absent.insert(place.of(&path), entry);
-        }
-        let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter();
-        let elsewhere = elsewhere.find(|directory| {
-            if **directory == UNIT_DIR {
-                return false;
-            }
-            let path = AbsPath::new(format!("{directory}/{name}")).ok();
-            path.is_some_and(|path| {
-                there
-                    .at(&path)
-                    .is_some_and(unit_tree::UnitTreeEntry::is_mask)
-            })
-        });
-        if let Some(directory) = elsewhere {
-            layout.warnings.push(format!(
-                "{name} stays masked: it is masked in {directory}, but mask: false only removes \
-                 masks in {UNIT_DIR}"
-            ));
-        }
+        .keep_unset(name, unit, &wish, &presets);
     }
 }
 
@@ -300,6 +221,46 @@ impl EnablementPlanner<'_, '_> {
             // A preset disables the unit only, not the units in its `Also=`.
             DesiredEnablement::Preset(Preset::Disable) => self.disable(&entry, &real, false),
             DesiredEnablement::Unsaid => {}
+        }
+    }
+
+    /// Keeps the links of a unit whose enablement the config does not set.
+    fn keep_unset(
+        &mut self,
+        name: &UnitName,
+        unit: &Unit,
+        wish: &DesiredEnablement,
+        presets: &Presets,
+    ) {
+        let (config, side) = (self.catalogue.config, self.catalogue.side);
+        let (place, links) = (self.place, self.links);
+        let has_file = self.catalogue.has_file(name);
+        let kept = || -> LinkTargets {
+            let kept = links
+                .iter()
+                .filter(|(path, _)| !has_its_own_say(path, config, side));
+            kept.map(|(path, text)| (path.clone(), text.clone()))
+                .collect()
+        };
+        match wish {
+            DesiredEnablement::Preset(_) if has_file => {
+                let found = kept();
+                let found = existing(place, name, unit, &found);
+                self.layout.found_links.extend(found);
+            }
+            DesiredEnablement::Unsaid if has_file => {
+                let all = existing(place, name, unit, links).map(|(path, _)| path);
+                self.layout.links_of_units.extend(all);
+                keep(self.layout, place, name, unit, &kept());
+                let own = instances_enabled_themselves(links, config);
+                let own = existing(place, name, unit, &own);
+                self.layout.instance_links.extend(own);
+                self.keep_preset(name, unit, presets);
+            }
+            DesiredEnablement::Unsaid if only_drop_ins(unit) => {
+                self.keep_preset(name, unit, presets);
+            }
+            _ => {}
         }
     }
 

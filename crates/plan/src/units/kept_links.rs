@@ -105,6 +105,11 @@ pub(super) fn existing<'a>(
 }
 
 impl DesiredTree {
+    /// The paths of existing links that [`Self::keep_found_links`] may keep.
+    pub(crate) fn maybe_kept(&self) -> impl Iterator<Item = &AbsPath> {
+        self.found_links.keys().chain(self.instance_links.keys())
+    }
+
     /// Keeps the links that existed before the config came, so that they stay when it leaves; not those of the base
     /// config, which go.
     pub(crate) fn keep_found_links(&mut self, before: &Self, observed: &MachineFacts) {
