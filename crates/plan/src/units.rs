@@ -336,14 +336,18 @@ impl EnablementPlanner<'_, '_> {
             !companions || decided || catalogue.left_to_presets.contains(other)
         };
         let family = enablement::family(name, &find, &stop);
+        let mut away = self.kept_away(&family);
         let own = BTreeSet::from([name.to_owned()]);
         let standing = match self.catalogue.side {
             // A link of a companion was made after the unit was disabled.
-            ConfigSide::Before => &own,
+            ConfigSide::Before => {
+                away.retain(|path| !self.links.contains_key(path));
+                &own
+            }
             ConfigSide::After(_) => &family,
         };
         let mut paths = enablement::standing_for(standing, self.links);
-        paths.extend(self.kept_away(&family));
+        paths.extend(away);
         let links = enablement::enable(name, &find, &stop).links.into_keys();
         // A name that belongs to another unit is not removed with this one.
         paths.extend(links.filter(|path| self.catalogue.tree.at(path).is_none()));
