@@ -256,14 +256,7 @@ fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
         let mut contents = install(dice, name, upheld);
         let mut dropins = BTreeMap::new();
         if also && dice.one_in(3) {
-            let mut names: Vec<&str> = companions.keys().copied().collect();
-            // An instance of the template, and the vendor's instance and alias.
-            names.extend(["x@i.service", "y@i.service", "z.service"]);
-            let line = format!("Also={}\n", dice.pick(&names));
-            match dice.one_in(2) {
-                true => drop(dropins.insert(DROP_IN.to_owned(), format!("[Install]\n{line}"))),
-                false => contents.push_str(&line),
-            }
+            add_companion(dice, &companions, (&mut contents, &mut dropins));
         }
         let contents = Some(contents);
         unit(
@@ -296,6 +289,22 @@ fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
     }
     add_instances(&mut config, dice);
     config
+}
+
+/// Names a companion in the unit or in a drop-in.
+fn add_companion(
+    dice: &mut Dice,
+    companions: &BTreeMap<&str, bool>,
+    (contents, dropins): (&mut String, &mut BTreeMap<String, String>),
+) {
+    let mut names: Vec<&str> = companions.keys().copied().collect();
+    // An instance of the template, and the vendor's instance and alias.
+    names.extend(["x@i.service", "y@i.service", "z.service"]);
+    let line = format!("Also={}\n", dice.pick(&names));
+    match dice.one_in(2) {
+        true => drop(dropins.insert(DROP_IN.to_owned(), format!("[Install]\n{line}"))),
+        false => contents.push_str(&line),
+    }
 }
 
 fn add_instances(config: &mut MachineConfig, dice: &mut Dice) {
