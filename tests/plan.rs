@@ -8,6 +8,8 @@
     reason = "the tests look at trees past the code that is tested, and a failing helper fails its test"
 )]
 
+mod companion_properties;
+mod companions;
 mod first_config;
 mod golden;
 mod kinds;

@@ -70,6 +70,12 @@ impl Base {
             let text = without_aliases(&install(dice, "v@.service", upheld));
             base.files.insert(format!("{vendor}/v@.service"), text);
         }
+        // Companions of units in the configs.
+        base.link(format!("{vendor}/z.service"), "zz.service");
+        for (name, target) in [("y@.service", "y.target"), ("zz.service", "zz.target")] {
+            let text = format!("[Install]\nWantedBy={target}\n");
+            base.files.insert(format!("{vendor}/{name}"), text);
+        }
         base.take_names(dice);
         base
     }

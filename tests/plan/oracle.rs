@@ -15,6 +15,9 @@ use super::{
 
 pub(crate) const UNITS: &str = "/etc/systemd/system";
 
+/// The drop-in of a unit with companions; only the last config has one.
+const DROP_IN: &str = "10-also.conf";
+
 /// systemd's version; `None` without systemctl.
 fn systemctl() -> Option<u32> {
     let output = Command::new("systemctl").arg("--version").output().ok()?;
@@ -140,6 +143,9 @@ fn by_hand(tree: &Tree, base: &Base, before: &MachineConfig, after: &MachineConf
     }
     let mut preset = Vec::new();
     for (name, unit) in &after.units {
+        for (file, text) in &unit.dropins {
+            tree.write(&format!("{UNITS}/{name}.d/{file}"), text);
+        }
         if unit.mask {
             tree.link(&format!("{UNITS}/{name}"), "/dev/null");
         } else if let Some(text) = &unit.contents {
@@ -193,7 +199,7 @@ fn describe(before: &MachineConfig, after: &MachineConfig) -> String {
                 unit.enabled,
                 unit.mask,
                 unit.contents.as_deref().unwrap_or("-")
-            )
+            ) + &unit.dropins.values().cloned().collect::<String>()
         };
         config.units.iter().map(line).collect()
     };
@@ -248,9 +254,9 @@ fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
             _ => (false, Some(true)),
         };
         let mut contents = install(dice, name, upheld);
+        let mut dropins = BTreeMap::new();
         if also && dice.one_in(3) {
-            let names: Vec<&str> = companions.keys().copied().collect();
-            contents.push_str(&format!("Also={}\n", dice.pick(&names)));
+            add_companion(dice, &companions, (&mut contents, &mut dropins));
         }
         let contents = Some(contents);
         unit(
@@ -258,6 +264,7 @@ fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
             name,
             Unit {
                 contents,
+                dropins,
                 enabled,
                 mask,
                 ..Unit::default()
@@ -282,6 +289,22 @@ fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
     }
     add_instances(&mut config, dice);
     config
+}
+
+/// Names a companion in the unit or in a drop-in.
+fn add_companion(
+    dice: &mut Dice,
+    companions: &BTreeMap<&str, bool>,
+    (contents, dropins): (&mut String, &mut BTreeMap<String, String>),
+) {
+    let mut names: Vec<&str> = companions.keys().copied().collect();
+    // An instance of the template, and the vendor's instance and alias.
+    names.extend(["x@i.service", "y@i.service", "z.service"]);
+    let line = format!("Also={}\n", dice.pick(&names));
+    match dice.one_in(2) {
+        true => drop(dropins.insert(DROP_IN.to_owned(), format!("[Install]\n{line}"))),
+        false => contents.push_str(&line),
+    }
 }
 
 fn add_instances(config: &mut MachineConfig, dice: &mut Dice) {

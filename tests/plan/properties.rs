@@ -77,9 +77,14 @@ fn any_config(dice: &mut Dice) -> MachineConfig {
             .one_in(2)
             .then(|| format!("[Install]\nWantedBy={}.target\n", dice.pick(&["m", "n"])));
         let enabled = *dice.pick(&[None, Some(true), Some(false)]);
-        let dropins = match dice.below(3) {
+        let dropins = match dice.below(4) {
             0 => [("10-x.conf".to_owned(), "[Unit]\nDescription=x\n".to_owned())].into(),
-            1 => [("10-x.conf".to_owned(), String::new())].into(),
+            1 => {
+                let also = *dice.pick(&["h.service", "g.service", "b@i.service"]);
+                let text = format!("[Install]\nAlso={also}\n");
+                [("10-x.conf".to_owned(), text)].into()
+            }
+            2 => [("10-x.conf".to_owned(), String::new())].into(),
             _ => Default::default(),
         };
         let said = Unit {
@@ -103,7 +108,13 @@ fn add_parts_of_units(config: &mut MachineConfig, dice: &mut Dice) {
     const OWN: &str = "/etc/systemd/system";
     let install = |dice: &mut Dice| {
         let target = *dice.pick(&["m", "n"]);
-        let more = *dice.pick(&["", "Alias=g.service\n", "Also=h.service\n"]);
+        let more = *dice.pick(&[
+            "",
+            "Alias=g.service\n",
+            "Also=h.service\n",
+            "Also=g.service\n",
+            "Also=b@i.service\n",
+        ]);
         format!("[Service]\nExecStart=/x\n[Install]\nWantedBy={target}.target\n{more}")
     };
     for place in [

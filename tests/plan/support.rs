@@ -185,13 +185,20 @@ impl Tree {
 
     /// The links below a directory with their targets.
     pub(crate) fn links(&self, below: &str) -> BTreeMap<String, String> {
-        let prefix = below.trim_start_matches('/');
-        let link = |(path, what): (String, String)| {
-            Some((path.clone(), what.strip_prefix("link ")?.to_owned()))
-                .filter(|_| path.starts_with(prefix))
-        };
-        self.dump().into_iter().filter_map(link).collect()
+        links_in(self.dir.path(), below)
     }
+}
+
+/// The links below a directory of the tree at `top`, with their targets.
+pub(crate) fn links_in(top: &Path, below: &str) -> BTreeMap<String, String> {
+    let prefix = below.trim_start_matches('/');
+    let link = |(path, what): (String, String)| {
+        Some((path.clone(), what.strip_prefix("link ")?.to_owned()))
+            .filter(|_| path.starts_with(prefix))
+    };
+    let mut all = BTreeMap::new();
+    walk(top, top, &mut all);
+    all.into_iter().filter_map(link).collect()
 }
 
 fn remove(at: &Path) {

@@ -96,6 +96,20 @@ impl UnitFile {
         values
     }
 
+    /// All values of a key that an empty assignment does not reset, in order, without empty ones.
+    pub fn all_values<'a>(
+        &'a self,
+        section: &'a str,
+        key: &'a str,
+    ) -> impl Iterator<Item = &'a str> {
+        let entries = self
+            .entries
+            .iter()
+            .filter(move |entry| entry.is(section, key));
+        let values = entries.map(|entry| entry.value.as_str());
+        values.filter(|value| !value.is_empty())
+    }
+
     /// The value of a single-value key: the last, unless that is empty.
     pub fn last(&self, section: &str, key: &str) -> Option<&str> {
         self.values(section, key).pop()
@@ -105,6 +119,13 @@ impl UnitFile {
     pub fn words(&self, section: &str, key: &str) -> Vec<String> {
         let values = self.values(section, key);
         values.into_iter().flat_map(split_words).collect()
+    }
+
+    /// All words of a key whose list an empty assignment does not reset, such as `Also=`.
+    pub fn all_words(&self, section: &str, key: &str) -> Vec<String> {
+        self.all_values(section, key)
+            .flat_map(split_words)
+            .collect()
     }
 
     /// Whether a section contains assignments.

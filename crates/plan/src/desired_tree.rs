@@ -52,6 +52,11 @@ pub(super) struct DesiredTree {
     pub(super) preset: BTreeSet<String>,
     /// Existing links of units that follow the presets for the first time: they stay if they are not the base config's.
     pub(super) found_links: BTreeMap<AbsPath, DesiredObject>,
+    /// Paths of all links of units without a setting, also those that come back because an entry leaves.
+    pub(super) links_of_units: BTreeSet<AbsPath>,
+    /// Existing links of instances that the config enables by name, as links of their templates: they stay if the base
+    /// config had them for the templates.
+    pub(super) instance_links: BTreeMap<AbsPath, DesiredObject>,
     /// Files of the base config's users where keys were written if sshd had another configuration then.
     pub(super) earlier_keys: BTreeMap<AbsPath, DesiredObject>,
     /// Entries of users and groups.

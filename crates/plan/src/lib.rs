@@ -79,4 +79,4 @@ pub use policy::{Policies, same_images};
 pub use selinux::SelinuxLabels;
 pub use ssh_keys::{has_managed_keys, is_keys_file};
 pub use unit_preset::PRESET_DIRS as PRESET_DIRECTORIES;
-pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in};
+pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in, unit_texts};

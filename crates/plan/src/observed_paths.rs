@@ -87,8 +87,9 @@ pub fn asked(
         .beside()
         .map(|(path, kind)| ObservedPath::of(path, Some(kind)));
     let more = beside.chain(targets);
-    let found = layout.found_links.keys();
-    let found = found.map(|path| ObservedPath::of(path.clone(), Some(ObjectKind::Link)));
+    let found = layout
+        .maybe_kept()
+        .map(|path| ObservedPath::of(path.clone(), Some(ObjectKind::Link)));
     let more = more.chain(found);
     let mut all: Vec<ObservedPath> = more
         .filter(|asked| !layout.speaks_of(&asked.path))

@@ -113,6 +113,12 @@ pub(super) fn steps(
             );
         }
     }
+    // A link that comes back to a unit of the config was there before the config.
+    let back = steps.at.iter().filter(|(path, step)| {
+        matches!(step.act, PathAction::Restore(_)) && after.links_of_units.contains(*path)
+    });
+    let back: Vec<AbsPath> = back.map(|(path, _)| path.clone()).collect();
+    steps.adopted.extend(back);
     // Hard links come last, because they depend on the steps of their files.
     for (path, wanted) in after.objects.iter().filter(|(_, wanted)| hard(wanted)) {
         steps.plan_entry(path, wanted, before, observed, owners);

@@ -81,6 +81,9 @@ pub(super) fn check(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
     };
     let new = |name: &UnitName, unit: &Unit| from.units.get(name) != Some(unit);
     refuse_contradictions(layout, catalogue, &new);
+    if from != catalogue.config {
+        refuse_contested(layout, catalogue);
+    }
     let masked = catalogue.config.units.iter().filter(|(_, unit)| unit.mask);
     let mut masked = masked.filter(|(name, unit)| new(name, unit)).peekable();
     if masked.peek().is_none() {
@@ -118,6 +121,25 @@ fn refuse_contradictions(
             let refusal = Refusal::new(Reason::DuplicateTarget, message).at(&unit.origin);
             layout.refusals.push(refusal);
         }
+    }
+}
+
+/// Refuses to enable or disable a unit by an alias that several units get, which the presets enable.
+fn refuse_contested(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
+    let units = catalogue.config.units.iter();
+    let said = units.filter(|(_, unit)| !unit.mask && unit.enabled.is_some());
+    for (name, unit) in said.filter(|(_, unit)| unit.contents.is_none()) {
+        let Some(claiming) = catalogue.contested.get(name.as_str()) else {
+            continue;
+        };
+        let claiming: Vec<&str> = claiming.iter().map(String::as_str).collect();
+        let message = format!(
+            "{name} is an alias (Alias=) of several units that the presets enable: {}",
+            claiming.join(", ")
+        );
+        let refusal = Refusal::new(Reason::EntryDuplicate, message).at(&unit.origin);
+        let expected = "entries under the units' own names, or an alias of only one of them";
+        layout.refusals.push(refusal.expected(expected));
     }
 }
 

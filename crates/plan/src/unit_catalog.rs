@@ -14,6 +14,14 @@ use super::{
 };
 use machinist_ignition::{MachineConfig, Unit, UnitName};
 
+/// The units that are to be enabled, by their names in the config.
+#[derive(Default)]
+pub(super) struct EnabledUnits {
+    pub(super) by_presets: Vec<String>,
+    /// Those that the config enables: an alias that units of both lists get belongs to these.
+    pub(super) said: Vec<String>,
+}
+
 /// Resolves unit names and holds the config's settings of the units behind them.
 pub(super) struct UnitCatalog<'a> {
     pub(super) config: &'a MachineConfig,
@@ -23,6 +31,10 @@ pub(super) struct UnitCatalog<'a> {
     pub(super) tree: UnitTree<'a>,
     /// Aliases that enabling the config's units creates.
     aliases: BTreeMap<String, String>,
+    /// Aliases that several units get which the presets enable, with these units.
+    pub(super) contested: BTreeMap<String, BTreeSet<String>>,
+    /// Units whose own entries leave their enablement to the presets, by their real names.
+    pub(super) left_to_presets: BTreeSet<String>,
     /// Whether the config enables or disables a unit, by the unit's real name.
     said: BTreeMap<String, bool>,
     /// The units of which the config contains the file.
@@ -43,6 +55,8 @@ impl<'a> UnitCatalog<'a> {
             side,
             tree: UnitTree::planned(config, observed, side),
             aliases: BTreeMap::new(),
+            contested: BTreeMap::new(),
+            left_to_presets: BTreeSet::new(),
             said: BTreeMap::new(),
             files: match side {
                 ConfigSide::Before => {
@@ -70,26 +84,40 @@ impl<'a> UnitCatalog<'a> {
     }
 
     /// Records the aliases of these enabled units, and then the enablement settings of the config.
-    pub(super) fn name_units(&mut self, enabled: impl Iterator<Item = String>) {
+    pub(super) fn name_units(&mut self, enabled: &EnabledUnits) {
         let units = &self.config.units;
+        let said = |name: &UnitName| units.get(name).filter(|unit| !unit.mask)?.enabled;
         let says = |other: &str| {
-            let unit = UnitName::new(other).ok().and_then(|name| units.get(&name));
-            unit.is_some_and(|unit| !unit.mask && unit.enabled.is_some())
+            UnitName::new(other).is_ok_and(|name| {
+                let template = name.template().as_ref().and_then(said);
+                said(&name).is_some() || template == Some(false)
+            })
         };
-        for unit in enabled {
-            let set = enablement::enable(&unit, &|other| self.find(other), &says);
-            self.aliases.extend(set.names);
+        let names =
+            |unit: &String| enablement::enable(unit, &|other| self.find(other), &says).names;
+        let mut claimed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (alias, unit) in enabled.by_presets.iter().flat_map(names) {
+            claimed.entry(alias).or_default().insert(unit);
         }
+        let said: BTreeMap<String, String> = enabled.said.iter().flat_map(names).collect();
+        let mut aliases: BTreeMap<String, String> = claimed
+            .iter()
+            .filter_map(|(alias, units)| Some((alias.clone(), units.last()?.clone())))
+            .collect();
+        claimed.retain(|alias, units| units.len() > 1 && !said.contains_key(alias));
+        aliases.extend(said);
+        (self.aliases, self.contested) = (aliases, claimed);
         let units = self.config.units.iter().filter(|(_, unit)| !unit.mask);
         let said =
             units.filter_map(|(name, unit)| Some((self.real_name(name, unit), unit.enabled?)));
         self.said = said.collect();
     }
 
-    /// Whether the config itself sets the enablement of this unit; then `Also=` of other units has
-    /// no effect on it.
+    /// Whether the config itself sets the enablement of this unit, or disables its template; then `Also=` of other
+    /// units has no effect on it.
     pub(super) fn sets_enablement(&self, name: &str) -> bool {
-        self.said.contains_key(name)
+        let template = unit_name::template(name).filter(|template| template != name);
+        self.said.contains_key(name) || template.is_some_and(|template| self.is_disabled(&template))
     }
 
     /// Whether the config enables this unit.
@@ -115,14 +143,22 @@ impl<'a> UnitCatalog<'a> {
             return real.clone();
         }
         if self.tree.named(name) == UnitResolution::Missing
-            && let Some(path) = unit_path(name)
-            && let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path)
+            && let Some(real) = self.removed_alias(name)
         {
-            let target = resolve(&path, text);
-            let behind = Some(target.file_name()).filter(|other| unit_name::shape(other).is_some());
-            return self.tree.real_name(behind.unwrap_or(name));
+            return real;
         }
         self.tree.real_name(name)
+    }
+
+    /// The unit that `name` was an alias of before the link was removed with its unit.
+    fn removed_alias(&self, name: &str) -> Option<String> {
+        let path = unit_path(name)?;
+        let Some(UnitEntry::Link(text)) = self.observed.unit_originals.get(&path) else {
+            return None;
+        };
+        let target = resolve(&path, text);
+        unit_name::shape(target.file_name())?;
+        Some(self.tree.real_name(target.file_name()))
     }
 
     /// Looks up a unit name.
@@ -132,7 +168,7 @@ impl<'a> UnitCatalog<'a> {
             return UnitLookup::Alias(real);
         }
         let template = unit_name::template(name).filter(|template| template != name);
-        match (self.file(name), template) {
+        let found = match (self.file(name), template) {
             (UnitLookup::Missing, Some(template)) => match self.file(&template) {
                 UnitLookup::Found(mut source) => {
                     source.texts.truncate(1);
@@ -143,6 +179,10 @@ impl<'a> UnitCatalog<'a> {
                 other => other,
             },
             (found, _) => found,
+        };
+        match (&found, self.removed_alias(name)) {
+            (UnitLookup::Missing, Some(real)) if real != name => UnitLookup::Alias(real),
+            _ => found,
         }
     }
 

@@ -6,10 +6,10 @@ mod listings;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-pub use self::config_entries::named_in;
 pub(super) use self::config_entries::{
     ConfigEntry, brings, config_entries, unit_path, units_with_files,
 };
+pub use self::config_entries::{named_in, unit_texts};
 use self::{
     config_entries::{brought, drop_in_path},
     external_units::{ExternalTarget, alias},

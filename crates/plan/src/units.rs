@@ -1,10 +1,11 @@
 //! Translates the units of a config into objects below `/etc/systemd/system`.
 
 mod kept_links;
+mod lifted_masks;
 
 use std::collections::BTreeSet;
 
-use self::kept_links::{existing, has_its_own_say, keep};
+use self::kept_links::{existing, has_its_own_say, instances_enabled_themselves, keep};
 use super::{
     desired_tree::{
         ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
@@ -12,10 +13,10 @@ use super::{
     enablement::{self, LinkTargets, UNIT_DIR, UnitLookup, unit_name},
     machine_facts::UnitEntry,
     unit_aliases,
-    unit_catalog::UnitCatalog,
+    unit_catalog::{EnabledUnits, UnitCatalog},
     unit_check, unit_conflicts,
     unit_preset::{Preset, Presets},
-    unit_tree::{self, UnitTree},
+    unit_tree,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{EntryKind, MachineConfig, Unit, UnitName};
@@ -50,11 +51,12 @@ pub(super) fn add(
     for (name, unit) in &config.units {
         add_files(layout, place, name, unit);
     }
-    lift_masks(layout, config, place, side);
+    lifted_masks::lift_masks(layout, config, place, side);
     let mut catalogue = UnitCatalog::new(config, place.observed, side);
     let presets = Presets::of(&catalogue.tree.presets());
     let enabled = to_be_enabled(&catalogue, &presets);
-    catalogue.name_units(enabled.into_iter());
+    catalogue.name_units(&enabled);
+    catalogue.left_to_presets = left_to_presets(&catalogue, &presets);
     unit_aliases::check(layout, &catalogue);
     unit_conflicts::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
@@ -74,95 +76,22 @@ pub(super) fn add(
     }
     for (name, unit) in &config.units {
         let wish = wish(name, unit, &catalogue, &presets);
-        let has_file = catalogue.has_file(name);
-        let kept = || -> LinkTargets {
-            let kept = links
-                .iter()
-                .filter(|(path, _)| !has_its_own_say(path, config, side));
-            kept.map(|(path, text)| (path.clone(), text.clone()))
-                .collect()
-        };
-        match wish {
-            DesiredEnablement::Preset(_) if has_file => {
-                let found = kept();
-                layout
-                    .found_links
-                    .extend(existing(place, name, unit, &found));
-                continue;
-            }
-            DesiredEnablement::Unsaid => {}
-            _ => continue,
-        }
-        let mut enabling = EnablementPlanner {
-            layout: &mut *layout,
+        EnablementPlanner {
+            layout,
             place,
             catalogue: &catalogue,
             links: &links,
-        };
-        if has_file {
-            keep(enabling.layout, place, name, unit, &kept());
-            enabling.keep_preset(name, unit, &presets);
-        } else if only_drop_ins(unit) {
-            enabling.keep_preset(name, unit, &presets);
         }
+        .keep_unset(name, unit, &wish, &presets);
     }
 }
 
-/// Removes the masks that `mask: false` lifts: a link to the null device or an empty file below
-/// `/etc`. A unit file stays, and masks elsewhere are not managed.
-fn lift_masks(
-    layout: &mut DesiredTree,
-    config: &MachineConfig,
-    place: &PathResolver<'_>,
-    side: ConfigSide<'_>,
-) {
-    let mut lifted = config
-        .units
-        .iter()
-        .filter(|(_, unit)| unit.lifts_mask())
-        .peekable();
-    if lifted.peek().is_none() {
-        return;
-    }
-    let there = UnitTree::without_ours(place.observed, side);
-    for (name, unit) in lifted {
-        let Some(path) = unit_tree::unit_path(name.as_str()) else {
-            continue;
-        };
-        let original = place.observed.unit_originals.get(&path);
-        let masked = match there.at(&path) {
-            Some(entry) => entry.is_mask(),
-            None => original.is_some_and(UnitEntry::is_mask),
-        };
-        if masked {
-            let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
-            layout.absent.insert(place.of(&path), entry);
-        }
-        let mut elsewhere = unit_tree::UNIT_DIRECTORIES.iter();
-        let elsewhere = elsewhere.find(|directory| {
-            if **directory == UNIT_DIR {
-                return false;
-            }
-            let path = AbsPath::new(format!("{directory}/{name}")).ok();
-            path.is_some_and(|path| {
-                there
-                    .at(&path)
-                    .is_some_and(unit_tree::UnitTreeEntry::is_mask)
-            })
-        });
-        if let Some(directory) = elsewhere {
-            layout.warnings.push(format!(
-                "{name} stays masked: it is masked in {directory}, but mask: false only removes \
-                 masks in {UNIT_DIR}"
-            ));
-        }
-    }
-}
-
-/// The units that the presets and the config enable, by the names in the config. Those that the config enables come
-/// last: an alias that both get belongs to them.
-fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> Vec<String> {
-    let (mut by_presets, mut said) = (Vec::new(), Vec::new());
+/// The units that the presets and the config enable, by the names in the config.
+fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> EnabledUnits {
+    let EnabledUnits {
+        mut by_presets,
+        mut said,
+    } = EnabledUnits::default();
     let units = catalogue.config.units.iter();
     for (name, unit) in units.filter(|(_, unit)| !unit.mask) {
         match wish(name, unit, catalogue, presets) {
@@ -171,8 +100,22 @@ fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> Vec<String> 
             _ => {}
         }
     }
-    by_presets.append(&mut said);
-    by_presets
+    EnabledUnits { by_presets, said }
+}
+
+/// The units whose own entries leave their enablement to the presets: `Also=` of a disabled unit has no effect on them.
+fn left_to_presets(catalogue: &UnitCatalog<'_>, presets: &Presets) -> BTreeSet<String> {
+    let mut left = BTreeSet::new();
+    let units = catalogue.config.units.iter();
+    for (name, unit) in units.filter(|(_, unit)| !unit.mask) {
+        if let DesiredEnablement::Preset(preset) = wish(name, unit, catalogue, presets) {
+            left.insert(catalogue.real_name(name, unit));
+            if let Preset::Enable(names) = preset {
+                left.extend(names.iter().map(|name| catalogue.tree.real_name(name)));
+            }
+        }
+    }
+    left
 }
 
 /// The desired enablement of a unit.
@@ -281,6 +224,54 @@ impl EnablementPlanner<'_, '_> {
         }
     }
 
+    /// Keeps the links of a unit whose enablement the config does not set.
+    fn keep_unset(
+        &mut self,
+        name: &UnitName,
+        unit: &Unit,
+        wish: &DesiredEnablement,
+        presets: &Presets,
+    ) {
+        let (config, side) = (self.catalogue.config, self.catalogue.side);
+        let (place, links) = (self.place, self.links);
+        let has_file = self.catalogue.has_file(name);
+        let catalogue = self.catalogue;
+        // An alias that the config enables is no other unit.
+        let is_alias = |path: &AbsPath| {
+            let link = path.file_name();
+            unit_name::shape(link) == Some(unit_name::UnitNameShape::Plain)
+                && catalogue.is_enabled(name.as_str())
+                && catalogue.tree.real_name(link) == name.as_str()
+        };
+        let kept = || -> LinkTargets {
+            let kept = links
+                .iter()
+                .filter(|(path, _)| is_alias(path) || !has_its_own_say(path, config, side));
+            kept.map(|(path, text)| (path.clone(), text.clone()))
+                .collect()
+        };
+        match wish {
+            DesiredEnablement::Preset(_) if has_file => {
+                let found = kept();
+                let found = existing(place, name, unit, &found);
+                self.layout.found_links.extend(found);
+            }
+            DesiredEnablement::Unsaid if has_file => {
+                let all = existing(place, name, unit, links).map(|(path, _)| path);
+                self.layout.links_of_units.extend(all);
+                keep(self.layout, place, name, unit, &kept());
+                let own = instances_enabled_themselves(links, config);
+                let own = existing(place, name, unit, &own);
+                self.layout.instance_links.extend(own);
+                self.keep_preset(name, unit, presets);
+            }
+            DesiredEnablement::Unsaid if only_drop_ins(unit) => {
+                self.keep_preset(name, unit, presets);
+            }
+            _ => {}
+        }
+    }
+
     /// Enables units for one entry. `said`: the config requests it; `has_file`: the config contains the unit.
     fn enable(&mut self, entry: &DesiredEntry, names: &[String], (said, has_file): (bool, bool)) {
         let mut own = BTreeSet::new();
@@ -347,10 +338,24 @@ impl EnablementPlanner<'_, '_> {
 
     fn disable(&mut self, entry: &DesiredEntry, name: &str, companions: bool) {
         let find = |other: &str| self.catalogue.find(other);
-        let stop = |other: &str| !companions || self.catalogue.sets_enablement(other);
+        let stop = |other: &str| {
+            let catalogue = self.catalogue;
+            let decided = catalogue.sets_enablement(other);
+            !companions || decided || catalogue.left_to_presets.contains(other)
+        };
         let family = enablement::family(name, &find, &stop);
-        let mut paths = enablement::standing_for(&family, self.links);
-        paths.extend(self.kept_away(&family));
+        let mut away = self.kept_away(&family);
+        let own = BTreeSet::from([name.to_owned()]);
+        let standing = match self.catalogue.side {
+            // A link of a companion was made after the unit was disabled.
+            ConfigSide::Before => {
+                away.retain(|path| !self.links.contains_key(path));
+                &own
+            }
+            ConfigSide::After(_) => &family,
+        };
+        let mut paths = enablement::standing_for(standing, self.links);
+        paths.extend(away);
         let links = enablement::enable(name, &find, &stop).links.into_keys();
         // A name that belongs to another unit is not removed with this one.
         paths.extend(links.filter(|path| self.catalogue.tree.at(path).is_none()));
@@ -405,9 +410,14 @@ impl EnablementPlanner<'_, '_> {
     /// Keeps the links that enabling the unit creates, those of instances and of `Also=` included.
     fn keep_made(&mut self, entry: &DesiredEntry, name: &UnitName, presets: &Presets) {
         let mut units = BTreeSet::from([entry.name.to_string()]);
-        // The presets enable a template through its instances.
-        if let Some(Preset::Enable(names)) = presets.rule_for(name.as_str()) {
-            units.extend(names.iter().map(|name| self.catalogue.tree.real_name(name)));
+        match presets.rule_for(name.as_str()) {
+            // The presets enable a template through its instances.
+            Some(Preset::Enable(names)) => {
+                units.extend(names.iter().map(|name| self.catalogue.tree.real_name(name)));
+            }
+            None if self.catalogue.has_file(name) => {}
+            // The presets made no links: others enabled the unit or its companions.
+            Some(Preset::Disable) | None => return,
         }
         let find = |other: &str| self.catalogue.find(other);
         let stop = |other: &str| self.catalogue.sets_enablement(other);

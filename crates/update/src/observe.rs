@@ -349,8 +349,8 @@ fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
     Ok(Some(kind.to_owned()))
 }
 
-/// Reads a text file and follows links; returns an empty text if it is missing, too long, or not text, or if another
-/// process holds a lease on it.
+/// Reads a text file and follows links; returns an empty text if it is missing, too long, or not text, if links to it
+/// are a loop, or if another process holds a lease on it.
 fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootError> {
     let Ok(path) = AbsPath::new(path) else {
         return Ok(String::new());
@@ -360,15 +360,17 @@ fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootEr
         Err(
             RootError::TooLarge { .. } | RootError::NotText { .. } | RootError::WrongKind { .. },
         ) => Ok(String::new()),
-        Err(error) if error.is_not_found() || error.is_leased() => Ok(String::new()),
+        Err(error) if error.is_not_found() || error.is_loop() || error.is_leased() => {
+            Ok(String::new())
+        }
         Err(error) => Err(error),
     }
 }
 
-/// Lists a directory; returns nothing if it is missing.
+/// Lists a directory; returns nothing if it is missing, or if links to it are a loop.
 fn list_if_there(root: &Root, directory: &AbsPath) -> Result<Vec<DirEntry>, RootError> {
     match root.list(directory) {
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) if error.is_not_found() || error.is_loop() => Ok(Vec::new()),
         listed => listed,
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct InstallSection {
     pub(crate) default_instance: Option<String>,
     /// Why settings could not be expanded, one sentence each.
     pub(crate) complaints: Vec<String>,
+    /// Whether systemctl refuses to enable the unit because of a setting.
+    pub(crate) is_invalid: bool,
 }
 
 impl InstallSection {
@@ -30,6 +32,15 @@ impl InstallSection {
         machine: &SpecifierFacts,
     ) -> Self {
         let file = merged(texts);
+        if let Some(value) = invalid_instance(unit, &file, machine) {
+            return Self {
+                complaints: vec![format!(
+                    "{unit} cannot be enabled: DefaultInstance={value} is not a valid instance name"
+                )],
+                is_invalid: true,
+                ..Self::default()
+            };
+        }
         let mut complaints = Vec::new();
         let mut expanded = |key: &str, word: &str, instance: Option<&str>| {
             let text = expand(word, unit, instance, machine);
@@ -39,7 +50,7 @@ impl InstallSection {
         let given = file.last("Install", "DefaultInstance");
         let given = given.filter(|_| unit_name::shape(unit) == Some(UnitNameShape::Template));
         let instance = given.and_then(|given| expanded("DefaultInstance", given, None));
-        let instance = instance.filter(|instance| is_instance(instance));
+        let instance = instance.filter(|instance| !instance.is_empty());
         let mut names = |key: &str| {
             let words = file.words("Install", key);
             words
@@ -57,9 +68,15 @@ impl InstallSection {
             wanted_by: names("WantedBy"),
             required_by: names("RequiredBy"),
             upheld_by: names("UpheldBy"),
-            also: names("Also"),
+            // An empty assignment does not reset this list in systemctl.
+            also: file
+                .all_words("Install", "Also")
+                .iter()
+                .filter_map(|word| expanded("Also", word, instance.as_deref()))
+                .collect(),
             default_instance: instance.clone(),
             complaints,
+            is_invalid: false,
         }
     }
 
@@ -81,11 +98,20 @@ pub(crate) fn merged<'a>(texts: impl Iterator<Item = &'a str>) -> UnitFile {
     })
 }
 
-/// Whether `DefaultInstance=` has a usable value. It applies to templates only; for an instance it is silently
-/// ignored.
-fn is_instance(text: &str) -> bool {
+/// A value of `DefaultInstance=` that makes a template invalid, even if a valid one follows. Other units ignore the key.
+fn invalid_instance<'f>(
+    unit: &str,
+    file: &'f UnitFile,
+    machine: &SpecifierFacts,
+) -> Option<&'f str> {
+    let is_template = unit_name::shape(unit) == Some(UnitNameShape::Template);
     let allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
-    !text.is_empty() && text.chars().all(allowed)
+    let is_bad = |value: &&str| {
+        let text = expand(value, unit, None, machine);
+        text.is_ok_and(|text| !text.chars().all(allowed))
+    };
+    let mut values = file.all_values("Install", "DefaultInstance");
+    values.find(|value| is_template && is_bad(value))
 }
 
 /// The path of the link for `Alias=alias` of `unit`; none for the unit's own name.

@@ -84,6 +84,9 @@ pub(crate) fn enable(
             set.also.insert(found.to_owned());
         }
         set.complaints.extend(install.complaints.iter().cloned());
+        if install.is_invalid {
+            return;
+        }
         links_of(found, source, install, find, &mut set);
     });
     set

@@ -129,6 +129,22 @@ fn is_ours(path: &AbsPath) -> bool {
         || (nested && UNIT_DIRECTORIES.contains(&above))
 }
 
+/// The texts of the units and drop-ins that a config contains, by unit.
+pub fn unit_texts<'a>(
+    config: &'a MachineConfig,
+    names: &'a BTreeMap<AbsPath, AbsPath>,
+) -> BTreeMap<String, Vec<Cow<'a, str>>> {
+    let mut texts: BTreeMap<String, Vec<Cow<'a, str>>> = BTreeMap::new();
+    for (path, entry) in brought(config, names) {
+        let directory = path.directory().rsplit('/').next().unwrap_or_default();
+        let unit = directory.strip_suffix(".d").unwrap_or(path.file_name());
+        if let UnitTreeEntry::File(Some(text)) = entry {
+            texts.entry(unit.to_owned()).or_default().push(text);
+        }
+    }
+    texts
+}
+
 /// The units that the files and links of a config name, in addition to those in its list of units.
 pub fn named_in(config: &MachineConfig, names: &BTreeMap<AbsPath, AbsPath>) -> Vec<String> {
     let mut found = Vec::new();

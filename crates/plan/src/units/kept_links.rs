@@ -33,6 +33,23 @@ pub(super) fn has_its_own_say(
     says(config) || (says(from) && !config.units.contains_key(&unit))
 }
 
+/// The links of instances that the config enables by name.
+pub(super) fn instances_enabled_themselves(
+    links: &LinkTargets,
+    config: &MachineConfig,
+) -> LinkTargets {
+    let is_enabled = |link: &AbsPath| {
+        let unit = UnitName::new(link.file_name()).ok();
+        let unit = unit.filter(|unit| unit.template().is_some());
+        let unit = unit.and_then(|unit| config.units.get(&unit));
+        unit.is_some_and(|unit| unit.enabled == Some(true))
+    };
+    let links = links.iter().filter(|(path, _)| is_enabled(path));
+    links
+        .map(|(path, text)| (path.clone(), text.clone()))
+        .collect()
+}
+
 /// Whether a link under another name leads to a file outside the unit directories that only has the unit's name.
 fn is_of_others(path: &AbsPath, name: &UnitName, links: &LinkTargets) -> bool {
     let text = links.get(path).map(String::as_str).unwrap_or_default();
@@ -88,6 +105,11 @@ pub(super) fn existing<'a>(
 }
 
 impl DesiredTree {
+    /// The paths of existing links that [`Self::keep_found_links`] may keep.
+    pub(crate) fn maybe_kept(&self) -> impl Iterator<Item = &AbsPath> {
+        self.found_links.keys().chain(self.instance_links.keys())
+    }
+
     /// Keeps the links that existed before the config came, so that they stay when it leaves; not those of the base
     /// config, which go.
     pub(crate) fn keep_found_links(&mut self, before: &Self, observed: &MachineFacts) {
@@ -97,6 +119,14 @@ impl DesiredTree {
                 // The config replaced the link.
                 || observed.originals.contains_key(&path);
             if theirs && !self.speaks_of(&path) {
+                self.objects.insert(path, wanted);
+            }
+        }
+        // `systemctl enable` of an instance leaves the links that its template brought; those of its own entry go with
+        // the entry.
+        for (path, wanted) in std::mem::take(&mut self.instance_links) {
+            let by_template = |before: &DesiredObject| before.entry.name == wanted.entry.name;
+            if before.objects.get(&path).is_some_and(by_template) && !self.speaks_of(&path) {
                 self.objects.insert(path, wanted);
             }
         }

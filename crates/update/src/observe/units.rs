@@ -1,6 +1,9 @@
 //! Observes the units that the configs or the policies name: files, states, and alias and enablement links.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{MachineConfig, UnitName};
@@ -26,7 +29,16 @@ pub(super) fn add(
     seen.unit_files = entries(root)?;
     originals(root, seen)?;
     let links = unit_links(configs, seen);
-    let mut linked = LinkedUnits { root, ends };
+    let planned = [&seen.unit_paths_before, &seen.unit_paths].map(Clone::clone);
+    let planned = configs.into_iter().zip(&planned);
+    let mut reader = UnitReader {
+        root,
+        linked: LinkedUnits { root, ends },
+        links,
+        planned: planned
+            .map(|(config, paths)| machinist_plan::unit_texts(config, paths))
+            .collect(),
+    };
     let mut todo: Vec<String> = names(configs, policies, live, seen).into_iter().collect();
     while let Some(name) = todo.pop() {
         if seen.units.contains_key(&name) {
@@ -36,41 +48,20 @@ pub(super) fn add(
             .and_then(|live| live.get(&name))
             .cloned()
             .unwrap_or_default();
-        drop_ins(root, &name, seen)?;
-        let mut vendor_file = None;
-        // This is an alias that was removed when its unit was disabled.
-        let own = places(&name).find(|(directory, _)| *directory == machinist_plan::UNIT_DIR);
-        if let Some((_, own)) = own
-            && let Some(UnitEntry::Link(text)) = seen.unit_originals.get(&own)
-        {
-            todo.push(machinist_plan::resolve(&own, text).file_name().to_owned());
+        let mut found = reader.read(&name, seen)?;
+        // An instance has the settings of its template.
+        let template = UnitName::new(name.as_str()).ok();
+        let template = template.and_then(|name| name.template());
+        if let Some(template) = template.filter(|template| template.as_str() != name) {
+            found
+                .texts
+                .extend(reader.read(template.as_str(), seen)?.texts);
+            todo.push(template.to_string());
         }
-        for (directory, path) in places(&name) {
-            for text in [&seen.linked_texts_before, &seen.linked_texts] {
-                let text = text.get(&path).map(String::as_str).unwrap_or_default();
-                todo.extend(machinist_plan::also(&name, text, &seen.specifiers));
-            }
-            for target in links.get(&path).into_iter().flatten() {
-                let text = linked.text_behind(target, seen);
-                todo.extend(machinist_plan::also(&name, &text, &seen.specifiers));
-            }
-            let Some(entry) = seen.unit_files.get(&path) else {
-                continue;
-            };
-            if let UnitEntry::Link(text) = entry {
-                todo.push(machinist_plan::resolve(&path, text).file_name().to_owned());
-            }
-            let text = text_if_there(root, path.as_str(), MAX_TEXT_BYTES)?;
-            todo.extend(machinist_plan::also(&name, &text, &seen.specifiers));
-            match text.is_empty() {
-                true => note_empty(root, &path, seen)?,
-                false => drop(seen.texts.insert(path.clone(), text)),
-            }
-            if directory != machinist_plan::UNIT_DIR {
-                vendor_file.get_or_insert(path);
-            }
-        }
-        facts.vendor_file = vendor_file.or(facts.vendor_file);
+        let also = |text: &String| machinist_plan::also(&name, text, &seen.specifiers);
+        todo.extend(found.texts.iter().flat_map(also));
+        todo.extend(found.aliased);
+        facts.vendor_file = found.vendor_file.or(facts.vendor_file);
         seen.units.insert(name, facts);
     }
     for directory in machinist_plan::PRESET_DIRECTORIES {
@@ -80,6 +71,68 @@ pub(super) fn add(
         }
     }
     Ok(())
+}
+
+/// What the machine and the configs have of one unit.
+#[derive(Default)]
+struct UnitTexts {
+    /// The texts of its files and drop-ins.
+    texts: Vec<String>,
+    /// The units that links of its name lead to.
+    aliased: Vec<String>,
+    vendor_file: Option<AbsPath>,
+}
+
+struct UnitReader<'a, 'p> {
+    root: &'a Root,
+    linked: LinkedUnits<'a, 'p>,
+    links: BTreeMap<AbsPath, BTreeSet<AbsPath>>,
+    /// The texts in the configs, by unit.
+    planned: Vec<BTreeMap<String, Vec<Cow<'a, str>>>>,
+}
+
+impl UnitReader<'_, '_> {
+    /// Reads the files and drop-ins of a unit.
+    fn read(&mut self, name: &str, seen: &mut MachineFacts) -> Result<UnitTexts, RootError> {
+        let mut found = UnitTexts::default();
+        let planned = self.planned.iter().filter_map(|texts| texts.get(name));
+        let planned = planned.flatten().map(|text| text.clone().into_owned());
+        found.texts.extend(planned);
+        found.texts.extend(drop_ins(self.root, name, seen)?);
+        // This is an alias that was removed when its unit was disabled.
+        let own = places(name).find(|(directory, _)| *directory == machinist_plan::UNIT_DIR);
+        if let Some((_, own)) = own
+            && let Some(UnitEntry::Link(text)) = seen.unit_originals.get(&own)
+        {
+            let target = machinist_plan::resolve(&own, text);
+            found.aliased.push(target.file_name().to_owned());
+        }
+        for (directory, path) in places(name) {
+            for text in [&seen.linked_texts_before, &seen.linked_texts] {
+                found.texts.extend(text.get(&path).cloned());
+            }
+            for target in self.links.get(&path).into_iter().flatten() {
+                found.texts.push(self.linked.text_behind(target, seen));
+            }
+            let Some(entry) = seen.unit_files.get(&path) else {
+                continue;
+            };
+            if let UnitEntry::Link(text) = entry {
+                let target = machinist_plan::resolve(&path, text);
+                found.aliased.push(target.file_name().to_owned());
+            }
+            let text = text_if_there(self.root, path.as_str(), MAX_TEXT_BYTES)?;
+            found.texts.push(text.clone());
+            match text.is_empty() {
+                true => note_empty(self.root, &path, seen)?,
+                false => drop(seen.texts.insert(path.clone(), text)),
+            }
+            if directory != machinist_plan::UNIT_DIR {
+                found.vendor_file.get_or_insert(path);
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// Returns the units of which some of `names` are aliases, by existing links or by links in `originals`.
@@ -182,8 +235,9 @@ fn originals(root: &Root, seen: &mut MachineFacts) -> Result<(), RootError> {
     Ok(())
 }
 
-/// Reads the drop-ins of a unit.
-fn drop_ins(root: &Root, name: &str, seen: &mut MachineFacts) -> Result<(), RootError> {
+/// Reads the drop-ins of a unit and returns their texts.
+fn drop_ins(root: &Root, name: &str, seen: &mut MachineFacts) -> Result<Vec<String>, RootError> {
+    let mut texts = Vec::new();
     for directory in machinist_plan::UNIT_DIRECTORIES {
         for path in files_in(root, &format!("{directory}/{name}.d"), ".conf")? {
             let text = text_if_there(root, path.as_str(), MAX_TEXT_BYTES)?;
@@ -191,11 +245,12 @@ fn drop_ins(root: &Root, name: &str, seen: &mut MachineFacts) -> Result<(), Root
                 true => UnitEntry::Empty,
                 false => UnitEntry::File,
             };
+            texts.push(text.clone());
             seen.texts.insert(path.clone(), text);
             seen.unit_files.insert(path, entry);
         }
     }
-    Ok(())
+    Ok(texts)
 }
 
 /// Returns the units to observe: those named, their templates, the services of their sockets, and the running
@@ -210,18 +265,13 @@ fn names(
     let paths = [&seen.unit_paths_before, &seen.unit_paths];
     for (config, paths) in configs.into_iter().zip(paths) {
         names.extend(machinist_plan::named_in(config, paths));
-        for (name, unit) in &config.units {
+        for name in config.units.keys() {
             names.insert(name.to_string());
             names.extend(name.template().map(String::from));
             names.extend(
                 name.as_str()
                     .strip_suffix(".socket")
                     .map(|stem| format!("{stem}.service")),
-            );
-            names.extend(
-                unit.contents
-                    .iter()
-                    .flat_map(|text| machinist_plan::also(name.as_str(), text, &seen.specifiers)),
             );
         }
     }

@@ -84,7 +84,7 @@ pub fn begin(
             .plan
             .adopted
             .iter()
-            .filter(|path| !is_ours(journal, path))
+            .filter(|path| !is_ours(journal, path) || returns(from.plan, path))
             .cloned()
             .collect(),
         released: released(journal, from.named),
@@ -102,6 +102,14 @@ pub fn begin(
         offline: from.offline,
         warnings: Vec::new(),
         phases: Vec::new(),
+    })
+}
+
+/// Returns whether the plan puts the original back at this path.
+fn returns(plan: &Plan, path: &AbsPath) -> bool {
+    let mut operations = plan.operations.iter();
+    operations.any(|operation| {
+        operation.target == *path && matches!(operation.kind, OperationKind::Restore(_))
     })
 }
 
