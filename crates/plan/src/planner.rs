@@ -82,7 +82,7 @@ fn plan(
         os_changes.clear();
     }
     steps.make_homes(&after, observed);
-    let mut refusals = steps.refusals();
+    let mut refusals = steps.refusals(to);
     refusals.extend(after.refusals.iter().cloned());
     refusals.extend(unit_aliases::taken(&before, &after, observed));
     if only.is_none() {
@@ -163,6 +163,7 @@ fn narrow(only: &AbsPath, after: &mut DesiredTree, steps: &mut PathSteps) {
     let place = place.map_or(only, |(path, _)| path).clone();
     steps.at.retain(|path, _| place.is_under(path));
     steps.refusals.retain(|(path, _)| place.is_under(path));
+    steps.kind_refusals.retain(|(path, _)| place.is_under(path));
     let about = |warning: &String| warning.starts_with(place.as_str());
     steps.warnings.retain(about);
     after.warnings.retain(about);

@@ -45,6 +45,8 @@ pub(super) struct PathSteps {
     pub(super) warnings: Vec<String>,
     /// Refusals with the path they concern.
     pub(super) refusals: Vec<(AbsPath, Refusal)>,
+    /// The same, for originals of another kind than a file without contents.
+    pub(super) kind_refusals: Vec<(AbsPath, Refusal)>,
     pub(super) adopted: BTreeSet<AbsPath>,
     /// The units that are still started at boot by links from before the base config, which stay.
     pub(super) started: BTreeSet<String>,
@@ -156,13 +158,14 @@ impl PathSteps {
         owners: bool,
     ) {
         let had = before.objects.get(path);
+        let reached = PathFacts {
+            had,
+            path,
+            observed,
+        };
+        self.kind_refusals.extend(reached.original_refusal(wanted));
         let Some(facts) = observed.objects.get(path) else {
-            let act = PathFacts {
-                had,
-                path,
-                observed,
-            }
-            .missing(&wanted.object);
+            let act = reached.missing(&wanted.object);
             self.put(
                 path,
                 &wanted.entry,
@@ -181,11 +184,6 @@ impl PathSteps {
         }
         let act = match wanted.object {
             ObjectSpec::Partial { .. } => {
-                let reached = PathFacts {
-                    had,
-                    path,
-                    observed,
-                };
                 self.refusals.extend(reached.set_id_refusal(wanted, facts));
                 let act = reached.partial(&wanted.object, facts, owners);
                 fields = match &act {
