@@ -23,5 +23,6 @@ mod rules;
 mod soft_reboot;
 mod support;
 mod unit_entries;
+mod unit_faults;
 mod unit_names;
 mod unreachable;

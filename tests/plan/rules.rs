@@ -450,7 +450,8 @@ fn drift_is_named_by_path_and_kind() {
                      {"path": "/etc/mode", "mode": 420, "contents": {"source": "data:,x"}},
                      {"path": "/etc/missing", "mode": 420, "contents": {"source": "data:,x"}}]"#,
     );
-    let contents = Some("[Install]\nWantedBy=m.target\n".to_owned());
+    let contents = "[Service]\nExecStart=/bin/a\n[Install]\nWantedBy=m.target\n";
+    let contents = Some(contents.to_owned());
     unit(
         &mut config,
         "a.service",
