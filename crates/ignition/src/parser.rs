@@ -388,7 +388,12 @@ fn read_image(
 ) -> Option<String> {
     let field = spec.get(key)?;
     let text = field.text(&mut reading.problems).unwrap_or_default();
-    parts.note_os(EntryKind::OSImage, text, field.origin(&reading.problems));
+    // Both images may have the same value.
+    let kind = match key {
+        "osImageURL" => EntryKind::OSImage,
+        _ => EntryKind::Extension,
+    };
+    parts.note_os(kind, text, field.origin(&reading.problems));
     (!text.is_empty()).then(|| text.to_owned())
 }
 
@@ -447,10 +452,13 @@ pub(super) fn read_kernel(
 
 fn read_word(field: &FieldValue<'_>, problems: &mut Diagnostics) -> Option<String> {
     let word = field.text(problems)?;
-    if word.trim().is_empty() || word.chars().any(char::is_control) {
-        let message = "is empty or contains control characters";
-        field.refuse(problems, Reason::ValueInvalid, message, None);
-        return None;
-    }
-    Some(word.to_owned())
+    let fault = match word {
+        _ if word.trim().is_empty() => "is empty",
+        _ if word.contains(['\n', '\r']) => "contains a line break",
+        // The kernel separates arguments by tabs as well.
+        _ if word.chars().any(|c| c.is_control() && c != '\t') => "contains control characters",
+        _ => return Some(word.to_owned()),
+    };
+    field.refuse(problems, Reason::ValueInvalid, fault, None);
+    None
 }

@@ -124,7 +124,7 @@ fn plan(
         warnings: only.map_or_else(|| to.notes.0.clone(), |_| Vec::new()),
         ..Plan::default()
     };
-    let of_this_host = warnings(to, &steps, &after, &changes, capabilities, observed);
+    let of_this_host = warnings([from, to], &steps, &after, &changes, capabilities, observed);
     plan.warnings.extend(of_this_host);
     if capabilities.chown {
         let dropped = xattr_warnings::dropped(&plan.operations, observed);
@@ -219,7 +219,7 @@ fn in_order(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
 }
 
 fn warnings(
-    to: &MachineConfig,
+    [from, to]: [&MachineConfig; 2],
     steps: &PathSteps,
     after: &DesiredTree,
     changes: &[(PlanChange, RequiredActions)],
@@ -239,7 +239,7 @@ fn warnings(
     }
     all.extend(reachability::warnings(after, observed, capabilities.chown));
     all.extend(selinux::pending(&observed.labels_pending));
-    all.extend(os::warning(to, observed));
+    all.extend(os::warnings(from, to, observed, capabilities.os));
     let mut seen = BTreeSet::new();
     all.retain(|warning| seen.insert(warning.clone()));
     all
