@@ -116,13 +116,13 @@ fn read_file(
         VersionedField::new("append").two(Some(2)),
         dialect,
     );
-    file.content = object
-        .object("contents", &mut reading.problems)
-        .and_then(|object| contents::read(object, dialect, reading));
+    let contents = object.object("contents", &mut reading.problems);
+    let given = contents.as_ref().is_some_and(contents::are_given);
+    file.content = contents.and_then(|object| contents::read(object, dialect, reading));
     // Ignition 2 does not support files without contents.
     if dialect.is_two() {
         file.content.get_or_insert_with(|| Content::new(Vec::new()));
-    } else if file.content.is_none() && overwrites {
+    } else if !given && overwrites {
         let message = "overwrite is true, but no contents are given";
         let expected = Some("contents, or overwrite: false");
         let reason = Reason::ValueInvalid;
@@ -333,4 +333,20 @@ fn read_owner(
     }
     owner.finish(problems);
     id.map(Owner::Id).or(name)
+}
+
+/// The path from the top that a path means, resolved by its text alone as Butane does: without `.`,
+/// `..` and empty parts; none if it leads above the top.
+pub(super) fn without_dots(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(format!("/{}", parts.join("/")))
 }
