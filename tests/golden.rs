@@ -166,14 +166,7 @@ fn a_first_config_is_compared_with_the_one_that_another_daemon_left() {
     use first_config::{CURRENT_CONFIG, ENCAPSULATED, rendered};
     let same = rendered("rendered-worker-1", "/dev/sda");
     let other = rendered("rendered-worker-0", "/dev/sdx");
-    let to = rendered("rendered-worker-2", "/dev/sda").to_string();
-    let documents = machinist_ignition::parse(&to, "to.json", &ConfigRules::default()).unwrap();
-    let order = machinist_ignition::MergeOrder::AsGiven;
-    let to = Written(
-        machinist_ignition::merge(documents, "worker", order)
-            .unwrap()
-            .0,
-    );
+    let to = next_config();
     let cases: [(&[(&str, &serde_json::Value)], usize); 5] = [
         (&[(CURRENT_CONFIG, &same)], 0),
         (&[(ENCAPSULATED, &same)], 0),
@@ -194,6 +187,34 @@ fn a_first_config_is_compared_with_the_one_that_another_daemon_left() {
         let told = plan.to_text(false);
         assert_eq!(plan.refusals.len(), refusals, "{files:?}: {told}");
     }
+}
+
+/// A config like those that the other daemon left.
+fn next_config() -> Written {
+    let to = first_config::rendered("rendered-worker-2", "/dev/sda").to_string();
+    let documents = machinist_ignition::parse(&to, "to.json", &ConfigRules::default()).unwrap();
+    let order = machinist_ignition::MergeOrder::AsGiven;
+    let merged = machinist_ignition::merge(documents, "worker", order);
+    Written(merged.unwrap().0)
+}
+
+#[test]
+fn a_config_of_another_daemon_that_cannot_be_read_is_told() {
+    use first_config::{CURRENT_CONFIG, ENCAPSULATED, rendered};
+    let sandbox = Sandbox::without_package(&[]);
+    let same = rendered("rendered-worker-1", "/dev/sda").to_string();
+    let whole = serde_json::to_string(&same).unwrap();
+    make(&sandbox, &format!("{ENCAPSULATED} file 600 {whole}")).unwrap();
+    let warned = |sandbox: &Sandbox| {
+        let plan = plan(sandbox, &next_config());
+        assert!(plan.refusals.is_empty(), "{}", plan.to_text(false));
+        let warnings = plan.warnings;
+        let told = format!("{CURRENT_CONFIG} is not a MachineConfig");
+        warnings.iter().any(|warning| warning.starts_with(&told))
+    };
+    assert!(!warned(&sandbox));
+    make(&sandbox, &format!("{CURRENT_CONFIG} file 600 \"{{\"")).unwrap();
+    assert!(warned(&sandbox));
 }
 
 struct Case<'a> {

@@ -8,6 +8,7 @@
     reason = "the tests look at trees past the code that is tested, and a failing helper fails its test"
 )]
 
+mod accounts;
 mod companion_properties;
 mod companions;
 mod first_config;
@@ -24,5 +25,6 @@ mod rules;
 mod soft_reboot;
 mod support;
 mod unit_entries;
+mod unit_faults;
 mod unit_names;
 mod unreachable;

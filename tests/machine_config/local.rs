@@ -5,8 +5,8 @@ use std::{fs, time::Instant};
 use machinist_agent::config_dir::LocalFiles;
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{
-    ConfigDocument, ConfigRules, LocalEntry, LocalError, LocalFileSource, Refusal,
-    documents_from_files,
+    ConfigDocument, ConfigRules, Content, LocalEntry, LocalError, LocalFileSource, MergeOrder,
+    NoLocalFiles, Refusal, documents_from_files, merge,
 };
 use machinist_rootfs::Root;
 
@@ -83,4 +83,53 @@ fn every_text_has_its_own_directory() {
     assert_eq!(local.read("one/a.bu", &path).unwrap(), b"one");
     assert_eq!(local.read("two/a.bu", &path).unwrap(), b"two");
     assert!(local.read("three/a.bu", &path).is_err());
+}
+
+#[test]
+fn paths_mean_what_butane_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("files")).unwrap();
+    fs::write(dir.path().join("files/a.txt"), "text").unwrap();
+    let mut local = LocalFiles::new(Root::open(dir.path()).unwrap());
+    local.text("a.bu", AbsPath::root());
+    let good = ["./files/../files/a.txt", "files//a.txt", "files/a.txt/"];
+    assert!(read(&good, &local).is_ok());
+    for outside in ["../a", "files/../../a"] {
+        let refusals = read(&[outside], &local).unwrap_err();
+        assert!(refusals[0].message.contains("points outside"), "{outside}");
+    }
+    for (tree, path) in [
+        ("{local: files, path: /etc/}", "/etc/a.txt"),
+        ("{local: ./files/, path: /etc//x/../y}", "/etc/y/a.txt"),
+        ("{local: .}", "/files/a.txt"),
+    ] {
+        let text = format!("variant: fcos\nversion: 1.6.0\nstorage:\n  trees: [{tree}]\n");
+        let files = vec![("a.bu".to_owned(), text.into_bytes())];
+        let documents = documents_from_files(files, &ConfigRules::default(), &local);
+        let (config, _) = merge(documents.unwrap().0, "worker", MergeOrder::AsGiven).unwrap();
+        let paths: Vec<_> = config.files.keys().map(AbsPath::as_str).collect();
+        assert_eq!(paths, [path], "{tree}");
+    }
+}
+
+/// Butane decodes a plain scalar into a text field as its text.
+#[test]
+fn a_plain_scalar_is_a_text_in_butane() {
+    for scalar in ["12345", "1.50", "true", "y", "0644", "~x"] {
+        let text = format!(
+            "variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n  - {{path: /etc/a, overwrite: true, \
+             contents: {{inline: {scalar}}}}}\n"
+        );
+        let files = vec![("a.bu".to_owned(), text.into_bytes())];
+        let documents = documents_from_files(files, &ConfigRules::default(), &NoLocalFiles);
+        let (config, _) = merge(documents.unwrap().0, "worker", MergeOrder::AsGiven).unwrap();
+        let file = config.files.values().next().unwrap();
+        let bytes = file.content.as_ref().and_then(Content::bytes);
+        assert_eq!(bytes.unwrap(), scalar.as_bytes());
+    }
+    let text = "variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n  - {path: /etc/a, overwrite: true, \
+         contents: {inline: [1]}}\n";
+    let files = vec![("a.bu".to_owned(), text.as_bytes().to_vec())];
+    let refusals = documents_from_files(files, &ConfigRules::default(), &NoLocalFiles).unwrap_err();
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
 }

@@ -147,3 +147,65 @@ fn verification_names_the_kind_that_it_expected_and_the_kind_that_it_found() {
         assert_eq!(drift[0].kind, DriftKind::Content);
     }
 }
+
+const ORIGINAL: &str = "/var/lib/machinist/originals/1";
+
+#[test]
+fn a_file_without_contents_over_a_link_is_refused_whatever_config_came_before() {
+    let (tree, nothing) = (Tree::new(), MachineConfig::default());
+    tree.link(LINK, "elsewhere");
+    let with = |fields: &str| {
+        config(&format!(
+            r#"{{"ignition": {{"version": "3.4.0"}}, "storage": {{"files": [
+                {{"path": "{LINK}", "mode": 384{fields}}}]}}}}"#
+        ))
+    };
+    let (contents, bare) = (
+        with(r#", "overwrite": true, "contents": {"source": "data:,x"}"#),
+        with(""),
+    );
+    let known = CallerFacts::default;
+    assert_eq!(
+        reasons(&tree, &nothing, &bare, known()),
+        [Reason::KindDiffers]
+    );
+    std::fs::remove_file(tree.at(LINK)).unwrap();
+    tree.write(LINK, "x");
+    tree.link(ORIGINAL, "elsewhere");
+    let replaced = || CallerFacts {
+        originals: [(path(LINK), path(ORIGINAL))].into(),
+        ..CallerFacts::default()
+    };
+    let after = reasons(&tree, &contents, &bare, replaced());
+    assert_eq!(after, [Reason::KindDiffers]);
+    std::fs::remove_file(tree.at(LINK)).unwrap();
+    let missing = reasons(&tree, &contents, &bare, replaced());
+    assert_eq!(missing, [Reason::KindDiffers]);
+}
+
+#[test]
+fn a_hard_link_may_lead_to_a_file_that_the_same_update_restores() {
+    let tree = Tree::new();
+    tree.link("/opt/f", "d");
+    tree.write(ORIGINAL, "original");
+    let links = |links: &str| {
+        config(&format!(
+            r#"{{"ignition": {{"version": "3.4.0"}}, "storage": {{"links": [{links}]}}}}"#
+        ))
+    };
+    let from = links(r#"{"path": "/opt/f", "target": "d", "overwrite": true}"#);
+    let to = links(r#"{"path": "/opt/hl", "target": "/opt/f", "hard": true}"#);
+    let known = |original: bool| CallerFacts {
+        originals: original
+            .then(|| (path("/opt/f"), path(ORIGINAL)))
+            .into_iter()
+            .collect(),
+        ..CallerFacts::default()
+    };
+    assert_eq!(reasons(&tree, &from, &to, known(true)), []);
+    let nothing = MachineConfig::default();
+    for (from, fault) in [(&nothing, "a link"), (&from, "a link that goes")] {
+        let refused = reasons(&tree, from, &to, known(false));
+        assert_eq!(refused, [Reason::HardLinkTarget], "{fault}");
+    }
+}

@@ -5,7 +5,7 @@ use machinist_ignition::{MachineConfig, Refusal, Release};
 use machinist_plan::{Capabilities, HostKind, OsCapabilities, OsFacts, Plan, Policies};
 use machinist_update::observe::CallerFacts;
 
-use super::support::{LIVE, Tree};
+use super::support::{LIVE, Tree, config};
 
 const OLD: &str =
     "quay.io/os@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -97,4 +97,23 @@ fn what_a_provider_cannot_change_is_refused_by_name_beside_what_it_can() {
              provider",
         ]
     );
+}
+
+#[test]
+fn an_image_is_refused_at_its_own_field() {
+    let rendered = |image: &str| {
+        config(&format!(
+            "{{\"kind\": \"MachineConfig\", \"apiVersion\": \"machineconfiguration.openshift.io/v1\", \
+             \"metadata\": {{\"name\": \"a\"}}, \"spec\": {{\"osImageURL\": \"{image}\", \
+             \"baseOSExtensionsContainerImage\": \"{NEW}\", \
+             \"config\": {{\"ignition\": {{\"version\": \"3.4.0\"}}}}}}}}"
+        ))
+    };
+    let tree = Tree::new();
+    let (from, to) = (rendered(OLD), rendered(NEW));
+    let observed = tree.observed(&from, &to, CallerFacts::default());
+    let plan = machinist_plan::between(&from, &to, &observed, &Policies::default(), LIVE);
+    let refusals = plan.unwrap_err();
+    let fields: Vec<_> = refusals.iter().map(|one| one.field.as_deref()).collect();
+    assert_eq!(fields, [Some("spec.osImageURL")]);
 }

@@ -338,6 +338,25 @@ fn arguments_that_run_already_need_no_provider() {
 }
 
 #[test]
+fn an_argument_that_leaves_the_config_and_stays_is_told() {
+    let tree = Tree::new();
+    tree.write("/proc/cmdline", "psi=0 foo=1\n");
+    let with = |arguments: &[&str]| MachineConfig {
+        kernel_arguments: arguments.iter().map(|one| (*one).to_owned()).collect(),
+        ..MachineConfig::default()
+    };
+    let (from, to) = (with(&["psi=0", "foo=1"]), with(&["foo=1"]));
+    let plan = tree.plan(&from, &to);
+    let told = "kernel argument psi=0 is no longer in the config, but stays";
+    let found = plan
+        .warnings
+        .iter()
+        .any(|warning| warning.starts_with(told));
+    assert!(found && plan.is_empty(), "{:?}", plan.warnings);
+    assert_eq!(tree.plan(&to, &to).warnings, Vec::<String>::new());
+}
+
+#[test]
 fn keys_are_cut_out_of_a_persons_file_when_they_leave() {
     let tree = Tree::new();
     tree.write("/etc/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
@@ -450,7 +469,8 @@ fn drift_is_named_by_path_and_kind() {
                      {"path": "/etc/mode", "mode": 420, "contents": {"source": "data:,x"}},
                      {"path": "/etc/missing", "mode": 420, "contents": {"source": "data:,x"}}]"#,
     );
-    let contents = Some("[Install]\nWantedBy=m.target\n".to_owned());
+    let contents = "[Service]\nExecStart=/bin/a\n[Install]\nWantedBy=m.target\n";
+    let contents = Some(contents.to_owned());
     unit(
         &mut config,
         "a.service",

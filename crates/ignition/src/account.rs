@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{EntryOrigin, MachineConfig, User};
 use machinist_base::abs_path::AbsPath;
 
+/// OpenShift's user, and the one that every machine has.
+const NEVER_CREATED: [&str; 2] = ["core", "root"];
+
 /// The desired account of a user, without the SSH keys. Absent fields leave an existing user
 /// unchanged; for a new user they get the defaults of useradd(8).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -85,6 +88,11 @@ impl PasswordHash {
         let graphic = |c: char| c.is_ascii_graphic() && c != ':';
         let known = text.starts_with(['$', '!', '*', '_']) && text != "$";
         (known && text.chars().all(graphic)).then(|| Self(text.to_owned()))
+    }
+
+    /// The mark that no password matches.
+    pub fn locked() -> Self {
+        Self("*".to_owned())
     }
 
     /// The hash itself, to be written to the database only.
@@ -192,10 +200,20 @@ impl User {
     }
 }
 
+impl User {
+    /// Whether an entry that gives only keys creates the user where it is missing, as in Ignition.
+    pub fn is_created_for_keys(&self, name: &str) -> bool {
+        let others = !NEVER_CREATED.contains(&name);
+        others && self.account.is_none() && !self.ssh_authorized_keys.is_empty()
+    }
+}
+
 impl MachineConfig {
     /// Whether the config contains entries for the account databases.
     pub fn has_account_entries(&self) -> bool {
-        !self.groups.is_empty() || self.users.values().any(|user| user.account.is_some())
+        let mut users = self.users.iter();
+        !self.groups.is_empty()
+            || users.any(|(name, user)| user.account.is_some() || user.is_created_for_keys(name))
     }
 }
 

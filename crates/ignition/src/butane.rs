@@ -28,6 +28,7 @@ pub(super) fn read(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> Pa
         return parts;
     };
     let dialect = IgnitionDialect::Butane(minor);
+    reading.problems.accept_plain_texts(true);
     object.get("metadata");
     if kind == ButaneVariant::OpenShift
         && let Some(mut section) = object.object("openshift", &mut reading.problems)
@@ -46,6 +47,7 @@ pub(super) fn read(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> Pa
     refuse_known(&mut object, &known, dialect, why, reading);
     ignition::read_sections(&mut object, dialect, &mut parts, reading);
     object.finish(&mut reading.problems);
+    reading.problems.accept_plain_texts(false);
     parts
 }
 

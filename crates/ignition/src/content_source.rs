@@ -50,7 +50,7 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, ContentError> {
             return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
         }
     }
-    let Some((header, body)) = rest.split_once(',') else {
+    let Some((header, body)) = split_at_data(rest) else {
         let message = "the data URL has no comma before its data";
         return Err(bad(Reason::ValueInvalid, message, Some("data:,TEXT")));
     };
@@ -70,6 +70,27 @@ pub(super) fn decode(source: &str) -> Result<Vec<u8>, ContentError> {
     }
     data_url::forgiving_base64::decode_to_vec(&bytes)
         .map_err(|_| bad(Reason::ValueInvalid, "the data is not base64", None))
+}
+
+/// Splits a data URL at the comma before its data. A comma in a quoted value of a parameter is part
+/// of that value.
+fn split_at_data(rest: &str) -> Option<(&str, &str)> {
+    let (mut quoted, mut escaped, mut last) = (false, false, ' ');
+    let at = rest.find(|c: char| {
+        let ends = c == ',' && !quoted;
+        match (quoted, c) {
+            _ if escaped => escaped = false,
+            (true, '\\') => escaped = true,
+            (true, '"') => quoted = false,
+            (false, '"') => quoted = last == '=',
+            _ => {}
+        }
+        last = c;
+        ends
+    });
+    // A quote that is never closed quotes nothing.
+    let at = at.or_else(|| rest.find(','))?;
+    Some((&rest[..at], &rest[at + 1..]))
 }
 
 fn percent_decode(body: &str, base64: bool) -> Result<Vec<u8>, ContentError> {
@@ -211,6 +232,9 @@ mod tests {
             ("data:;base64,aGk", "hi"),
             ("DATA:text/plain;BASE64,aG\n k=", "hi"),
             ("data:;base64,aGk%3D", "hi"),
+            (r#"data:text/plain;foo="b,ar",x"#, "x"),
+            (r#"data:text/plain;foo="b\",ar";base64,aGk="#, "hi"),
+            (r#"data:text/plain;a="b,x"#, "x"),
         ] {
             assert_eq!(decode(url).unwrap(), bytes.as_bytes(), "{url:?}");
         }

@@ -25,6 +25,8 @@ pub(super) struct Diagnostics {
     more: usize,
     source: TextSource,
     schema: Option<IgnitionSchema>,
+    /// Whether plain scalars are texts where a text is expected.
+    plain_texts: bool,
     warnings: Vec<Warning>,
 }
 
@@ -37,6 +39,7 @@ impl Diagnostics {
             more: 0,
             source,
             schema: None,
+            plain_texts: false,
             warnings: Vec::new(),
         }
     }
@@ -49,6 +52,17 @@ impl Diagnostics {
     /// Sets the Ignition config that is being parsed, or none.
     pub(super) fn enter_schema(&mut self, schema: Option<IgnitionSchema>) {
         self.schema = schema;
+    }
+
+    /// Sets whether a plain scalar, such as `12345`, is a text where a text is expected. Butane's
+    /// reader has it so, Kubernetes' has not.
+    pub(super) fn accept_plain_texts(&mut self, accept: bool) {
+        self.plain_texts = accept;
+    }
+
+    /// Whether a plain scalar is a text where a text is expected.
+    pub(super) fn accepts_plain_texts(&self) -> bool {
+        self.plain_texts
     }
 
     pub(super) fn schema(&self) -> Option<&IgnitionSchema> {

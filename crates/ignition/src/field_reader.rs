@@ -140,6 +140,8 @@ impl<'n> FieldValue<'n> {
     pub(super) fn text(&self, problems: &mut Diagnostics) -> Option<&'n str> {
         match self.scalar() {
             Some(ScalarValue::Text(text)) => Some(text),
+            Some(ScalarValue::Null) => self.wrong_type(problems, "text (put it in quotes)"),
+            Some(_) if problems.accepts_plain_texts() => Some(self.spelling()),
             Some(_) => self.wrong_type(problems, "text (put it in quotes)"),
             None => self.wrong_type(problems, "text"),
         }

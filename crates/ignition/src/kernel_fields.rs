@@ -64,10 +64,13 @@ pub(super) fn read_kernel(
 
 fn read_word(field: &FieldValue<'_>, problems: &mut Diagnostics) -> Option<String> {
     let word = field.text(problems)?;
-    if word.trim().is_empty() || word.chars().any(char::is_control) {
-        let message = "is empty or contains control characters";
-        field.refuse(problems, Reason::ValueInvalid, message, None);
-        return None;
-    }
-    Some(word.to_owned())
+    let fault = match word {
+        _ if word.trim().is_empty() => "is empty",
+        _ if word.contains(['\n', '\r']) => "contains a line break",
+        // The kernel separates arguments by tabs as well.
+        _ if word.chars().any(|c| c.is_control() && c != '\t') => "contains control characters",
+        _ => return Some(word.to_owned()),
+    };
+    field.refuse(problems, Reason::ValueInvalid, fault, None);
+    None
 }

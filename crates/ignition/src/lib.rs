@@ -64,4 +64,5 @@ pub use model::{
 pub use os_config::{ClusterBaseline, OsConfig, declared};
 pub use parser::{ConfigDocument, parse};
 pub use refusal::Refusal;
+pub use unit_check::service_fault;
 pub use unit_file::{UnitFault, UnitFile, split_words};

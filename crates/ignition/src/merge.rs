@@ -85,15 +85,14 @@ pub(super) fn merge_partial(
     config.notes = CreationNotes(notes);
     refusals.extend(path_conflicts::find(&config));
     let mut warnings = Vec::new();
-    for (name, unit) in &config.units {
-        let verdict = unit_check::check(name, unit);
-        let fault = verdict.fault;
-        if let Some(fault) = fault.filter(|_| !unread.may_contain(name.as_str())) {
-            let message = format!("{name} {fault}");
-            refusals.push(Refusal::new(Reason::UnitInvalid, message).at(&unit.origin));
-        }
+    config.units.retain(|name, unit| {
+        let verdict = unit_check::check(unit);
         warnings.extend(verdict.warning.map(|warning| format!("{name} {warning}")));
-    }
+        // The plan refuses a service that systemd would not load with all drop-ins of the machine.
+        // A text that was not read may contain more of them.
+        let faulty = name.kind() == "service" && !unit.mask && verdict.fault.is_some();
+        !faulty || !unread.may_contain(name.as_str())
+    });
     refusals.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
     config.name = canonical::rendered_name(pool, &canonical::digest(&config.with_defaults()));
     (config, warnings, refusals)

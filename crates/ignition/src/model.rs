@@ -457,7 +457,7 @@ impl Unit {
 pub struct User {
     /// Public keys, one line each, in the order given.
     pub ssh_authorized_keys: Vec<String>,
-    /// The account settings; none leaves the user's entries unchanged, and the user must exist.
+    /// The account settings; none leaves the entries of an existing user unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<UserAccount>,
     /// The place of the entry in the source text.

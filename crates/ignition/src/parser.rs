@@ -339,6 +339,11 @@ fn read_image(
 ) -> Option<String> {
     let field = spec.get(key)?;
     let text = field.text(&mut reading.problems).unwrap_or_default();
-    parts.note_os(EntryKind::OSImage, text, field.origin(&reading.problems));
+    // Both images may have the same value.
+    let kind = match key {
+        "osImageURL" => EntryKind::OSImage,
+        _ => EntryKind::Extension,
+    };
+    parts.note_os(kind, text, field.origin(&reading.problems));
     (!text.is_empty()).then(|| text.to_owned())
 }

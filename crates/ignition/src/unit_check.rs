@@ -1,11 +1,11 @@
 //! Checks units, independent of a machine, for settings that systemd would refuse or ignore.
 
-use super::{Unit, UnitFile, UnitName};
+use super::{Unit, UnitFile};
 
 /// The result of checking a unit's merged text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct UnitCheckResult {
-    /// systemd would not load the unit.
+    /// systemd would not load the service unless a drop-in from elsewhere completes it.
     pub(super) fault: Option<&'static str>,
     /// The unit loads, but does not have the requested effect.
     pub(super) warning: Option<&'static str>,
@@ -13,7 +13,7 @@ pub(super) struct UnitCheckResult {
 
 /// Checks a unit together with its drop-ins. A unit whose file is not in the config is not checked,
 /// because its content is only known on the machine.
-pub(super) fn check(name: &UnitName, unit: &Unit) -> UnitCheckResult {
+pub(super) fn check(unit: &Unit) -> UnitCheckResult {
     let Some(contents) = &unit.contents else {
         return UnitCheckResult::default();
     };
@@ -24,17 +24,15 @@ pub(super) fn check(name: &UnitName, unit: &Unit) -> UnitCheckResult {
     }
     let enabled = unit.enabled == Some(true) && !unit.mask;
     UnitCheckResult {
-        fault: (name.kind() == "service" && !unit.mask)
-            .then(|| service_fault(&file))
-            .flatten(),
+        fault: service_fault(&file),
         warning: (enabled && !file.has_section("Install"))
             .then_some("is enabled, but has no [Install] section: it is never started"),
     }
 }
 
-/// The rules that `systemctl start` reports as `bad-setting` (systemd.service(5), ExecStart= and
-/// Type=).
-fn service_fault(file: &UnitFile) -> Option<&'static str> {
+/// Why systemd would not load a service, given with its drop-ins: the rules that `systemctl start`
+/// reports as `bad-setting` (systemd.service(5), ExecStart= and Type=).
+pub fn service_fault(file: &UnitFile) -> Option<&'static str> {
     let starts = file.values("Service", "ExecStart").len();
     let kind = match file.last("Service", "Type") {
         Some(kind) => kind,
@@ -100,15 +98,14 @@ mod tests {
 
     #[test]
     fn a_drop_in_may_bring_what_the_unit_lacks() {
-        let name = UnitName::new("a.service").unwrap();
         let mut unit = Unit {
             contents: Some("[Service]\nType=simple".into()),
             enabled: Some(true),
             ..Unit::default()
         };
-        assert!(check(&name, &unit).fault.is_some() && check(&name, &unit).warning.is_some());
+        assert!(check(&unit).fault.is_some() && check(&unit).warning.is_some());
         let text = "[Service]\nExecStart=/bin/a\n[Install]\nWantedBy=multi-user.target";
         unit.dropins.insert("10-a.conf".into(), text.into());
-        assert_eq!(check(&name, &unit), UnitCheckResult::default());
+        assert_eq!(check(&unit), UnitCheckResult::default());
     }
 }

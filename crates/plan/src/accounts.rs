@@ -18,7 +18,7 @@ use super::{
     passwd::{Database, DatabaseEntries, Edit, EditTarget},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_ignition::{EntryKind, EntryOrigin, MachineConfig, Refusal};
+use machinist_ignition::{EntryKind, EntryOrigin, MachineConfig, Refusal, User};
 
 use self::id_allocation::UsedIds;
 
@@ -73,7 +73,11 @@ pub(super) struct HomeDir {
 /// Plans the entries that `to` sets, and restores those that it no longer sets.
 pub(super) fn accounts(to: &MachineConfig, observed: &MachineFacts) -> Accounts {
     let facts = &observed.accounts;
-    if !to.has_account_entries() && facts.kept.is_empty() {
+    let created = |(name, user): (&String, &User)| is_created_for_keys(to, name, user, observed);
+    let entries = !to.groups.is_empty()
+        || to.users.values().any(|user| user.account.is_some())
+        || to.users.iter().any(created);
+    if !entries && facts.kept.is_empty() {
         return Accounts::default();
     }
     let mut draft = AccountDraft {
@@ -90,6 +94,22 @@ pub(super) fn accounts(to: &MachineConfig, observed: &MachineFacts) -> Accounts 
         draft.remove_entries();
     }
     draft.done
+}
+
+/// Whether a user of whom the config gives only keys is created: not where the user exists, where
+/// there are no databases, or where the config has them as files.
+fn is_created_for_keys(
+    to: &MachineConfig,
+    name: &str,
+    user: &User,
+    observed: &MachineFacts,
+) -> bool {
+    let there = |database| observed.accounts.databases.contains_key(&database);
+    user.is_created_for_keys(name)
+        && !observed.users.contains_key(name)
+        && there(Database::Passwd)
+        && there(Database::Group)
+        && !to.files.keys().any(|path| Database::at(path).is_some())
 }
 
 /// The databases in their planned state, and the edits that lead to it.

@@ -69,7 +69,7 @@ fn ends(next: &BTreeMap<AbsPath, AbsPath>) -> BTreeMap<&AbsPath, Option<&AbsPath
 impl DesiredTree {
     /// A hard link needs a regular file that keeps its inode: one of the config, or an existing
     /// one.
-    pub(super) fn refuse_odd_hard_links(&mut self, observed: &MachineFacts) {
+    pub(super) fn refuse_odd_hard_links(&mut self) {
         let fault = |target: &AbsPath| {
             if host_checks::is_state(target) {
                 return Some("which belongs to machinist");
@@ -84,10 +84,9 @@ impl DesiredTree {
             if entry == Some(EntryKind::SSHKey) {
                 return Some("which holds SSH keys and is replaced whenever they change");
             }
-            let there = || observed.objects.get(target).map(|facts| facts.kind);
-            let wanted = self.objects.get(target).map(|wanted| wanted.object.kind());
-            let kind = wanted.or_else(there);
-            kind_fault(kind)
+            // The kind of an object that is not in this config is known when the steps are.
+            let wanted = self.objects.get(target)?;
+            kind_fault(Some(wanted.object.kind()))
         };
         let mut refusals = Vec::new();
         for wanted in self.objects.values() {
@@ -148,8 +147,16 @@ fn fault(
             }
             (None, false)
         }
-        Some(_) => (None, false),
-        None => (facts, true),
+        Some(PathAction::Put(_) | PathAction::Copy(..)) => (None, false),
+        Some(PathAction::Metadata(_)) | None => {
+            let refused = host_checks::is_state(target) || Database::at(target).is_some();
+            if let Some(fault) = kind_fault(facts.map(|facts| facts.kind))
+                && !refused
+            {
+                return Some(fault.to_owned());
+            }
+            (facts, !steps.at.contains_key(target))
+        }
     };
     let mount =
         |path: &AbsPath| host_checks::nearest(path, observed).map(|(_, facts)| &facts.mount);

@@ -46,6 +46,7 @@ mod unit_aliases;
 mod unit_catalog;
 mod unit_check;
 mod unit_conflicts;
+mod unit_faults;
 mod unit_preset;
 mod unit_state;
 mod unit_tree;

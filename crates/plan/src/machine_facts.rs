@@ -90,6 +90,8 @@ pub struct MachineFacts {
     pub kernel_arguments: KernelCommandLine,
     /// The config to compare with where only changes are judged.
     pub base: BaseConfig,
+    /// A file in which another daemon keeps its config and that is no config.
+    pub base_unreadable: Option<AbsPath>,
     /// Other facts about the running operating system.
     pub os: OsFacts,
     /// The place of the *original* of each path: the object that existed before machinist first

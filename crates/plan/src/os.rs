@@ -7,9 +7,11 @@ mod image_ref;
 mod kernel_arguments;
 mod kubelet_package;
 mod version;
+mod warnings;
 
 use std::collections::BTreeSet;
 
+pub(super) use self::warnings::warnings;
 pub use self::{
     host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts},
     image_ref::{ImageRef, ImageRefError},
@@ -59,6 +61,14 @@ impl OsPart {
             Self::Image | Self::ExtensionsImage | Self::KernelType => EntryKind::OSImage,
             Self::KernelArguments | Self::Fips => EntryKind::KernelArgument,
             Self::Extensions => EntryKind::Extension,
+        }
+    }
+
+    /// The kind under which a config notes its origin.
+    const fn origin_kind(self) -> EntryKind {
+        match self {
+            Self::ExtensionsImage => EntryKind::Extension,
+            other => other.kind(),
         }
     }
 
@@ -136,16 +146,22 @@ pub(super) fn refusals(
 /// Refuses image references by tag: a tag may be moved to another image.
 fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
     let images = [
-        (&from.os_image_url, &to.os_image_url),
-        (&from.extensions_image, &to.extensions_image),
+        (OsPart::Image, &from.os_image_url, &to.os_image_url),
+        (
+            OsPart::ExtensionsImage,
+            &from.extensions_image,
+            &to.extensions_image,
+        ),
     ];
-    let changed = images.into_iter().filter(|(before, after)| before != after);
-    let refuse = |(_, image): (_, &Option<String>)| {
+    let changed = images
+        .into_iter()
+        .filter(|(_, before, after)| before != after);
+    let refuse = |(part, _, image): (OsPart, _, &Option<String>)| {
         let image = image.as_deref()?;
         let error = ImageRef::parse(image).err()?;
         let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
         let refusal = refusal.expected("registry/name@sha256:…");
-        Some(refusal.at(&origin(to, EntryKind::OSImage, image)))
+        Some(refusal.at(&origin(to, part.origin_kind(), image)))
     };
     changed.filter_map(refuse).collect()
 }
@@ -156,11 +172,6 @@ fn base<'a>(from: &'a MachineConfig, observed: &'a MachineFacts) -> &'a MachineC
         BaseConfig::Declared(declared) => &declared.config,
         BaseConfig::Config | BaseConfig::Unknown => from,
     }
-}
-
-/// The warning about parts that cannot be compared.
-pub(super) fn warning(to: &MachineConfig, observed: &MachineFacts) -> Option<String> {
-    disk_layout::warning(to, &observed.base)
 }
 
 /// Refuses downgrades below the installed release or image. A rollback makes no plan, so this never
@@ -205,13 +216,22 @@ fn origin(config: &MachineConfig, kind: EntryKind, name: &str) -> EntryOrigin {
     config.os_origins.0.get(&key).cloned().unwrap_or_default()
 }
 
-/// The differences between the running and the desired operating system.
+/// The differences between the running and the desired operating system, without those that stay.
 pub(super) fn changes(
     from: &MachineConfig,
     to: &MachineConfig,
     observed: &MachineFacts,
     capabilities: OsCapabilities,
 ) -> Vec<OsChange> {
+    let mut changes = all_changes(from, to, observed);
+    changes.retain(|change| !change.takes_away_what_was_found(capabilities));
+    for change in &mut changes {
+        change.entry.origin = origin(to, change.part.origin_kind(), &change.entry.name);
+    }
+    changes
+}
+
+fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts) -> Vec<OsChange> {
     let from = base(from, observed);
     let running = &observed.kernel_arguments;
     let mut changes = kernel_arguments::changes(from, to, running);
@@ -250,10 +270,6 @@ pub(super) fn changes(
             ChangeKind::Remove
         };
         changes.push(OsChange::new(OsPart::Fips, "fips=1", change));
-    }
-    changes.retain(|change| !change.takes_away_what_was_found(capabilities));
-    for change in &mut changes {
-        change.entry.origin = origin(to, change.entry.kind, &change.entry.name);
     }
     changes
 }

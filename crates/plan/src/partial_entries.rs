@@ -6,6 +6,7 @@
 use super::{
     Attributes, ChangeKind, FileFacts, MachineFacts,
     desired_tree::{DesiredObject, ObjectSpec},
+    kind_replacement::describe,
     machine_facts::ObjectKind,
     steps::{PathAction, PathSteps, first_field},
 };
@@ -180,6 +181,28 @@ impl PathFacts<'_> {
             uid: pick(uid, had.1, before.uid, facts.uid),
             gid: pick(gid, had.2, before.gid, facts.gid),
         }
+    }
+
+    /// Refuses a file without contents whose content an earlier config gave in place of a link or
+    /// another object: the entry would be refused over that object, too.
+    pub(super) fn original_refusal(&self, wanted: &DesiredObject) -> Option<(AbsPath, Refusal)> {
+        let had = self.had.is_some_and(|had| !had.object.is_without_content());
+        let now = self.observed.objects.get(self.path).map(|facts| facts.kind);
+        let returns = had
+            && wanted.object.is_without_content()
+            && self.gave_content(now == Some(wanted.object.kind()));
+        let place = self.observed.originals.get(self.path).filter(|_| returns)?;
+        let original = self.observed.objects.get(place)?;
+        if original.kind == wanted.object.kind() {
+            return None;
+        }
+        let message = format!(
+            "{} has no contents in the config, and before the configs there was {}",
+            wanted.asked,
+            describe(place, original, self.observed)
+        );
+        let refusal = Refusal::new(Reason::KindDiffers, message).at(&wanted.entry.origin);
+        Some((self.path.clone(), refusal.expected("contents")))
     }
 
     /// Mode and owner after the entry has left: only the values that it set are restored.

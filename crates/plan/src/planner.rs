@@ -83,7 +83,7 @@ fn plan(
         os_changes.clear();
     }
     steps.make_homes(&after, observed);
-    let mut refusals = steps.refusals();
+    let mut refusals = steps.refusals(to);
     refusals.extend(after.refusals.iter().cloned());
     refusals.extend(unit_aliases::taken(&before, &after, observed));
     if only.is_none() {
@@ -125,7 +125,7 @@ fn plan(
         warnings: only.map_or_else(|| to.notes.0.clone(), |_| Vec::new()),
         ..Plan::default()
     };
-    let of_this_host = warnings(to, &steps, &after, &changes, capabilities, observed);
+    let of_this_host = warnings([from, to], &steps, &after, &changes, capabilities, observed);
     plan.warnings.extend(of_this_host);
     if capabilities.chown {
         let dropped = xattr_warnings::dropped(&plan.operations, observed);
@@ -164,6 +164,7 @@ fn narrow(only: &AbsPath, after: &mut DesiredTree, steps: &mut PathSteps) {
     let place = place.map_or(only, |(path, _)| path).clone();
     steps.at.retain(|path, _| place.is_under(path));
     steps.refusals.retain(|(path, _)| place.is_under(path));
+    steps.kind_refusals.retain(|(path, _)| place.is_under(path));
     let about = |warning: &String| warning.starts_with(place.as_str());
     steps.warnings.retain(about);
     after.warnings.retain(about);
@@ -219,7 +220,7 @@ fn in_order(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
 }
 
 fn warnings(
-    to: &MachineConfig,
+    [from, to]: [&MachineConfig; 2],
     steps: &PathSteps,
     after: &DesiredTree,
     changes: &[(PlanChange, RequiredActions)],
@@ -239,7 +240,7 @@ fn warnings(
     }
     all.extend(reachability::warnings(after, observed, capabilities.chown));
     all.extend(selinux::pending(&observed.labels_pending));
-    all.extend(os::warning(to, observed));
+    all.extend(os::warnings(from, to, observed, capabilities.os));
     let mut seen = BTreeSet::new();
     all.retain(|warning| seen.insert(warning.clone()));
     all

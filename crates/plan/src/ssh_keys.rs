@@ -1,8 +1,13 @@
 //! Plans the SSH keys of existing users: a file managed by machinist where sshd reads it, otherwise
 //! a block in the user's own file.
 
+mod key_block;
+
+pub use self::key_block::has_managed_keys;
+pub(super) use self::key_block::without_block;
+use self::key_block::{lines, with_block};
 use super::{
-    MachineFacts, UserFacts,
+    Attributes, MachineFacts, UserFacts,
     desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
     machine_facts::ObjectKind,
     public_key,
@@ -11,16 +16,15 @@ use super::{
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{Content, EntryKind, MachineConfig, User};
 
-/// The line before the managed keys.
-const BEGIN_MARKER: &str =
-    "# BEGIN keys managed by machinist; changes between these two lines are lost";
-/// The line after the managed keys.
-const END_MARKER: &str = "# END keys managed by machinist";
-
 /// Relative to the home; read by sshd of Fedora CoreOS and its derivatives.
 const MANAGED_KEYS_FILE: &str = ".ssh/authorized_keys.d/ignition";
 /// Relative to the home; read by every sshd and edited by users.
 const AUTHORIZED_KEYS_FILE: &str = ".ssh/authorized_keys";
+
+/// The bits of a mode that a file of keys may have: others than its owner may only read it.
+const MODES_FOR_KEYS: u32 = 0o644;
+const READABLE_BY_OWNER: u32 = 0o400;
+const READABLE_BY_ALL: u32 = 0o004;
 
 /// How many characters of a key a warning shows.
 const MAX_SHOWN_KEY: usize = 24;
@@ -64,6 +68,10 @@ fn add_user(
         true => place.observed.sshd_read_keys_directory,
         false => place.observed.sshd_reads_keys_directory,
     };
+    // A block without keys would only be left over in the user's own file.
+    if !own && !place.before && user.ssh_authorized_keys.is_empty() {
+        return Ok(());
+    }
     let (below, other) = match own {
         true => (MANAGED_KEYS_FILE, AUTHORIZED_KEYS_FILE),
         false => (AUTHORIZED_KEYS_FILE, MANAGED_KEYS_FILE),
@@ -100,15 +108,11 @@ fn add_user(
     for directory in file.ancestors().take(depth) {
         layout.parents.insert(directory, private_directory(account));
     }
-    let content = if own {
-        own_file(user)
-    } else {
-        with_block(
-            place.observed.texts.get(&file).map_or("", String::as_str),
-            user,
-        )
+    let object = match own {
+        true => private_file(own_file(user), account),
+        false => shared_file(place, &file, user, account),
     };
-    layout.add(place, &asked, entry, private_file(content, account));
+    layout.add(place, &asked, entry, object);
     Ok(())
 }
 
@@ -239,53 +243,37 @@ fn private_file(content: String, account: &UserFacts) -> ObjectSpec {
     }
 }
 
+/// The user's own file with the keys in it. It keeps its mode and owner where it can.
+fn shared_file(
+    place: &PathResolver<'_>,
+    file: &AbsPath,
+    user: &User,
+    account: &UserFacts,
+) -> ObjectSpec {
+    let old = place.observed.texts.get(file).map_or("", String::as_str);
+    let mut object = private_file(with_block(old, user), account);
+    if let (Some(there), ObjectSpec::File { mode, uid, gid, .. }) =
+        (place.observed.objects.get(file), &mut object)
+        && is_fit_for_keys(there.attributes(), account)
+    {
+        (*mode, *uid, *gid) = (there.mode, there.uid, there.gid);
+    }
+    object
+}
+
+/// Whether sshd reads keys from a file with this mode and owner: `StrictModes` wants it to belong to
+/// the user or root and to be writable by nobody else, and sshd reads it as the user.
+fn is_fit_for_keys(there: Attributes, account: &UserFacts) -> bool {
+    let readable = match there.uid {
+        uid if uid == account.uid => READABLE_BY_OWNER,
+        0 => READABLE_BY_ALL,
+        _ => return false,
+    };
+    there.mode & readable != 0 && there.mode & !MODES_FOR_KEYS == 0
+}
+
 fn own_file(user: &User) -> String {
     lines(user.ssh_authorized_keys.iter().map(|key| key.trim_end()))
-}
-
-/// The text with the block replaced or appended; all other lines stay unchanged.
-fn with_block(old: &str, user: &User) -> String {
-    let keys = user.ssh_authorized_keys.iter().map(|key| key.trim_end());
-    let block = lines([BEGIN_MARKER].into_iter().chain(keys).chain([END_MARKER]));
-    match split(old) {
-        Some((head, tail)) => format!("{head}{block}{tail}"),
-        None if old.is_empty() || old.ends_with('\n') => format!("{old}{block}"),
-        None => format!("{old}\n{block}"),
-    }
-}
-
-/// The text without the managed block; none if it contains no block.
-pub(super) fn without_block(old: &str) -> Option<String> {
-    split(old).map(|(head, tail)| format!("{head}{tail}"))
-}
-
-/// Whether a file of SSH keys contains managed keys.
-pub fn has_managed_keys(text: &str) -> bool {
-    split(text).is_some()
-}
-
-/// The text before and after the managed block. A block without its end line does not count: the
-/// lines after its begin line may be the user's own keys.
-fn split(old: &str) -> Option<(&str, &str)> {
-    let begin = line_start(old, BEGIN_MARKER, 0)?;
-    let end = line_start(old, END_MARKER, begin)?;
-    let after = old[end..].find('\n').map_or(old.len(), |at| end + at + 1);
-    Some((&old[..begin], &old[after..]))
-}
-
-fn line_start(text: &str, line: &str, from: usize) -> Option<usize> {
-    let mut at = from;
-    for piece in text[from..].split_inclusive('\n') {
-        if piece.trim_end() == line {
-            return Some(at);
-        }
-        at += piece.len();
-    }
-    None
-}
-
-fn lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
-    lines.into_iter().flat_map(|line| [line, "\n"]).collect()
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ pub(super) struct PathSteps {
     pub(super) left_behind: Vec<String>,
     /// Refusals with the path they concern.
     pub(super) refusals: Vec<(AbsPath, Refusal)>,
+    /// The same, for originals of another kind than a file without contents.
+    pub(super) kind_refusals: Vec<(AbsPath, Refusal)>,
     pub(super) adopted: BTreeSet<AbsPath>,
     /// The units that are still started at boot by links from before the base config, which stay.
     pub(super) started: BTreeSet<String>,
@@ -169,6 +171,7 @@ impl PathSteps {
             path,
             observed,
         };
+        self.kind_refusals.extend(reached.original_refusal(wanted));
         let facts = observed.objects.get(path);
         self.refusals.extend(reached.set_id_refusal(wanted, facts));
         let Some(facts) = facts else {

@@ -7,9 +7,11 @@ use super::{
     desired_tree::{ConfigSide, DesiredTree},
     enablement::{self, UnitLookup, merged, unit_name},
     unit_catalog::UnitCatalog,
+    unit_faults,
     unit_tree::{self, UnitResolution},
 };
-use machinist_ignition::{UnitFile, UnitName};
+use machinist_base::reason::Reason;
+use machinist_ignition::{Overwrite, Refusal, UnitFile, UnitName, service_fault};
 
 /// Settings that list units without which a unit cannot start.
 const REQUIREMENT_KEYS: [&str; 3] = ["Requires", "BindsTo", "Requisite"];
@@ -19,6 +21,8 @@ pub(super) fn check(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
     if matches!(catalogue.side, ConfigSide::Before) {
         return;
     }
+    layout.refusals.extend(not_loaded(catalogue));
+    layout.warnings.extend(unit_faults::quadlets(catalogue));
     for unit in subjects(catalogue) {
         let UnitLookup::Found(source) = catalogue.find(&unit) else {
             continue;
@@ -31,7 +35,41 @@ pub(super) fn check(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
             never_started(&unit, catalogue),
         ];
         layout.warnings.extend(warnings.into_iter().flatten());
+        // The text of a unit that is not the config's may be unknown.
+        if source.texts.first().is_some_and(|text| !text.is_empty()) {
+            let faults = unit_faults::warnings(&unit, &file, catalogue);
+            layout.warnings.extend(faults);
+        }
     }
+}
+
+/// Refuses services that systemd would not load, neither with the drop-ins of their own entries nor
+/// with those of the whole machine.
+fn not_loaded(catalogue: &UnitCatalog<'_>) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    // A config that was in force was checked before.
+    if matches!(catalogue.config.overwrite, Overwrite::Any) {
+        return refusals;
+    }
+    for (name, unit) in &catalogue.config.units {
+        let Some(contents) = unit.contents.as_deref().filter(|_| !unit.mask) else {
+            continue;
+        };
+        let own =
+            merged(std::iter::once(contents).chain(unit.dropins.values().map(String::as_str)));
+        if name.kind() != "service" || service_fault(&own).is_none() {
+            continue;
+        }
+        let all = catalogue.tree.all_drop_ins(name.as_str());
+        let all = merged(std::iter::once(contents).chain(all.iter().map(String::as_str)));
+        if let Some(fault) = service_fault(&all)
+            && !catalogue.tree.has_drop_ins_of_instances(name.as_str())
+        {
+            let message = format!("{name} {fault}");
+            refusals.push(Refusal::new(Reason::UnitInvalid, message).at(&unit.origin));
+        }
+    }
+    refusals
 }
 
 /// The units that the config creates, changes or enables, by their real names.

@@ -6,12 +6,15 @@ use super::{
     steps::PathSteps,
 };
 use machinist_base::abs_path::AbsPath;
-use machinist_ignition::Refusal;
+use machinist_ignition::{MachineConfig, Overwrite, Refusal};
 
 impl PathSteps {
     /// The refusals of entries that cannot be planned.
-    pub(super) fn refusals(&self) -> Vec<Refusal> {
-        let refusals = self.refusals.iter();
+    pub(super) fn refusals(&self, to: &MachineConfig) -> Vec<Refusal> {
+        // A config that was in force may replace objects of any kind.
+        let new = matches!(to.overwrite, Overwrite::Except(_));
+        let kinds = self.kind_refusals.iter().filter(|_| new);
+        let refusals = self.refusals.iter().chain(kinds);
         refusals.map(|(_, refusal)| refusal.clone()).collect()
     }
 

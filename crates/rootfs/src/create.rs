@@ -12,7 +12,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{FileKind, FsOpKind, Meta, Root, RootError, Stat, resolve};
+use super::{FileKind, FsOpKind, Meta, ObjectIdentity, Root, RootError, Stat, resolve};
 use machinist_base::abs_path::AbsPath;
 
 /// Parts in one writev(2): `IOV_MAX`.
@@ -111,14 +111,22 @@ impl Root {
             .map_err(|error| self.failed("set mode and owner of", dir, error))
     }
 
-    /// Sets mode and owner of a regular file in place, through a handle: a lease that the file's
-    /// owner holds does not delay it.
-    pub fn set_file_meta(&self, file: &AbsPath, meta: &Meta) -> Result<(), RootError> {
+    /// Sets mode and owner of an object of this kind in place, through a handle: a lease that a
+    /// file's owner holds does not delay it. Fails if the object is not the `expected` one.
+    pub fn set_meta_of(
+        &self,
+        file: &AbsPath,
+        (kind, expected): (FileKind, Option<ObjectIdentity>),
+        meta: &Meta,
+    ) -> Result<(), RootError> {
         let act = "set mode and owner of";
         let failed = |error| self.failed(act, file, error);
         let handle = self.handle(file).map_err(failed)?;
         let stat = Stat::of(&resolve::statx_of(&handle).map_err(failed)?);
-        if stat.kind != FileKind::File {
+        if expected.is_some_and(|expected| expected != stat.identity) {
+            return Err(failed(Errno::STALE.into()));
+        }
+        if stat.kind != kind {
             return Err(RootError::WrongKind {
                 act,
                 path: self.host_path(file),
@@ -126,7 +134,7 @@ impl Root {
             });
         }
         // In a directory that a user controls, the file may have hard links anywhere.
-        if stat.nlink != 1 && self.is_in_users_directory(file) {
+        if kind == FileKind::File && stat.nlink != 1 && self.is_in_users_directory(file) {
             return Err(failed(Errno::MLINK.into()));
         }
         self.own_behind(file, &handle, meta).map_err(failed)

@@ -102,6 +102,8 @@ pub struct CallerFacts<'a> {
     pub os: OsFacts,
     /// The base against which changes to the operating system are judged.
     pub base: BaseConfig,
+    /// A file that should hold such a base ([`MachineFacts::base_unreadable`]).
+    pub base_unreadable: Option<AbsPath>,
     /// SELinux labels that were set on owned paths.
     pub labels: BTreeMap<AbsPath, String>,
     /// Paths whose label could not be set ([`MachineFacts::labels_pending`]).
@@ -151,6 +153,7 @@ fn observe_sides(
             ..known.os
         },
         base: known.base,
+        base_unreadable: known.base_unreadable,
         labels: selinux_policy::read(root)?,
         labels_pending: known.labels_pending,
         specifiers: specifiers.into(),

@@ -195,6 +195,7 @@ fn look_from(
         remembered,
     } = how;
     let labels = transaction::labels(journal);
+    let (base, base_unreadable) = base_config::of(root, journal, to);
     let known = CallerFacts {
         live_units: units,
         originals: transaction::originals(journal),
@@ -206,7 +207,8 @@ fn look_from(
         entries: transaction::kept_entries(journal),
         // Without a provider, the booted deployment is unknown.
         os: OsFacts::default(),
-        base: base_config::of(root, journal, to),
+        base,
+        base_unreadable,
         digests: Some(remembered.digests()),
         labels: labels.given,
         labels_pending: labels.pending.into_keys().collect(),

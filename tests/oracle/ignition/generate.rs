@@ -305,6 +305,7 @@ impl Generator<'_> {
 
     fn user(&mut self) -> Value {
         let mut fields = Map::new();
+        let hash = *self.dice.pick(&["$6$a$b", "$6$a$b", ""]);
         fields.insert("name".into(), json!(self.dice.pick(&NAMES[1..])));
         let keys = json!(["ssh-ed25519 AAAA a", "ssh-ed25519 BBBB b"]);
         self.may(&mut fields, "sshAuthorizedKeys", keys);
@@ -314,7 +315,7 @@ impl Generator<'_> {
             ("homeDir", json!("/home/x")),
             ("noCreateHome", json!(true)),
             ("noUserGroup", json!(false)),
-            ("passwordHash", json!("$6$a$b")),
+            ("passwordHash", json!(hash)),
             ("primaryGroup", json!("ops")),
             ("groups", json!(["ops", "web"])),
             ("shell", json!("/bin/sh")),

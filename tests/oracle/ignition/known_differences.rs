@@ -85,7 +85,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         r#""passwd":{"users":[{"name":"ann","passwordHash":"text"}]}"#
     ),
     difference!(
-        "a sha256 hash in Ignition 2",
+        "a sha256 hash in Ignition 2 and 3.0",
         "unrecognized hash function",
         "2.2.0",
         r#""storage":{"files":[{"filesystem":"root","path":"/etc/a","mode":420,"contents":{"source":"data:,","verification":{"hash":"sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}}]}"#
@@ -199,5 +199,36 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         "is not a valid path for the account database",
         "3.4.0",
         r#""passwd":{"users":[{"name":"ann","shell":"text"}]}"#
+    ),
+    difference!(
+        "base64 without padding, or with `%3D` for `=`",
+        "illegal base64 data",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"data:;base64,aGk"}}]}"#
+    ),
+    difference!(
+        "`DATA:` or `;BASE64` in capital letters",
+        "missing data prefix",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/a","contents":{"source":"DATA:,x"}}]}"#
+    ),
+    difference!(
+        "an SSH key twice in one user of Ignition 3",
+        "sshAuthorizedKeys.1, line 1",
+        "3.4.0",
+        r#""passwd":{"users":[{"name":"ann","sshAuthorizedKeys":["ssh-ed25519 AAAA","ssh-ed25519 AAAA"]}]}"#
+    ),
+    difference!(
+        "plain contents over compressed ones of an earlier config",
+        "/etc/packed: unexpected EOF",
+        "3.4.0",
+        r#""storage":{"files":[{"path":"/etc/packed","contents":{"compression":"gzip","source":"data:;base64,H4sIABr9B2sC/6sAAIMW3IwBAAAA"}}]}"#,
+        r#""storage":{"files":[{"path":"/etc/packed","contents":{"source":"data:,x"}}]}"#
+    ),
+    difference!(
+        "a comment between the lines of a continued line of a unit",
+        "unexpected newline encountered while parsing option name",
+        "3.4.0",
+        r#""systemd":{"units":[{"name":"a.service","contents":"[Service]\nExecStart=/bin/a \\\n# c\n b\n"}]}"#
     ),
 ];

@@ -123,6 +123,17 @@ impl<'n> AccountFields<'_, '_, 'n, '_> {
         }
     }
 
+    /// The password of a user. An empty hash locks the password, as in Ignition and OpenShift;
+    /// in Ignition 2.0 it was the default.
+    fn user_hash(&mut self) -> Option<PasswordHash> {
+        let known = VersionedField::new("passwordHash");
+        let field = is_there(self.object, known, self.dialect)?;
+        match field.is_empty_text() && self.dialect != IgnitionDialect::Two(0) {
+            true => Some(PasswordHash::locked()),
+            false => self.hash(known),
+        }
+    }
+
     /// Never shows the value in messages, even if it is invalid.
     fn hash(&mut self, known: VersionedField) -> Option<PasswordHash> {
         let field = self.get(known)?;
@@ -181,7 +192,7 @@ pub(super) fn read_account(
         no_user_group: fields.flag("noUserGroup"),
         shell: fields.path("shell"),
         system: fields.flag("system"),
-        password_hash: fields.hash(VersionedField::new("passwordHash")),
+        password_hash: fields.user_hash(),
         should_exist: fields.flag("shouldExist"),
     };
     (account != UserAccount::default()).then_some(account)
@@ -198,7 +209,7 @@ pub(super) fn read_password(
         dialect,
         reading,
     };
-    let password_hash = Some(fields.hash(VersionedField::new("passwordHash"))?);
+    let password_hash = Some(fields.user_hash()?);
     Some(UserAccount {
         password_hash,
         ..UserAccount::default()

@@ -1,33 +1,48 @@
 //! Reads Butane's `local` contents, which are files beside the text.
 
-use super::super::{
-    content_source::{self, ContentError},
-    field_reader::FieldValue,
-    parse_context::ParseContext,
+use super::{
+    super::{
+        content_source::{self, ContentError},
+        field_reader::FieldValue,
+        parse_context::ParseContext,
+    },
+    target_path,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 
-/// The path in a field, relative to the text's directory.
+/// The path of a file in a field, relative to the text's directory.
 pub(super) fn path(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> Option<AbsPath> {
-    const EXPECTED: &str = "a path below the directory of this config, such as files/motd";
-    let written = field.text(&mut reading.problems)?;
-    let mut plain = written;
-    while let Some(rest) = plain.strip_prefix("./") {
-        plain = rest;
+    let path = directory(field, reading)?;
+    if path != AbsPath::root() {
+        return Some(path);
     }
-    let plain = plain.strip_suffix('/').unwrap_or(plain);
-    let message = if plain.is_empty() || plain == "." {
+    let message = format!("{:?} is not the path of a file", field.spelling());
+    refuse(field, message, reading)
+}
+
+/// The path in a field, which may be the text's directory itself.
+pub(super) fn directory(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> Option<AbsPath> {
+    let written = field.text(&mut reading.problems)?;
+    let message = if written.is_empty() {
         format!("{written:?} is not the path of a file")
     } else if written.starts_with('/') {
         format!("{written:?} is not relative to the directory of this config")
-    } else if plain.split('/').any(|part| part == "..") {
-        format!("{written:?} points outside the directory of this config")
     } else {
-        match AbsPath::new(format!("/{plain}")) {
-            Ok(path) => return Some(path),
-            Err(_) => format!("{written:?} is not a plain path"),
+        match target_path::without_dots(written).map(AbsPath::new) {
+            None => format!("{written:?} points outside the directory of this config"),
+            Some(Ok(path)) => return Some(path),
+            Some(Err(_)) => format!("{written:?} is not a plain path"),
         }
     };
+    refuse(field, message, reading)
+}
+
+fn refuse(
+    field: &FieldValue<'_>,
+    message: String,
+    reading: &mut ParseContext<'_>,
+) -> Option<AbsPath> {
+    const EXPECTED: &str = "a path below the directory of this config, such as files/motd";
     let reason = Reason::PathInvalid;
     field.refuse(&mut reading.problems, reason, message, Some(EXPECTED));
     None

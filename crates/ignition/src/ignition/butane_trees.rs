@@ -36,19 +36,23 @@ fn read_tree(field: &FieldValue<'_>, parts: &mut PartialConfig, reading: &mut Pa
     let to = match object.get("path") {
         Some(path) => path.text(&mut reading.problems).map(|text| (path, text)),
         None => Some((field.clone(), "/")),
-    };
+    }
+    // An empty path is the top, as in Butane.
+    .map(|(field, text)| (field, if text.is_empty() { "/" } else { text }));
     object.finish(&mut reading.problems);
     let (Some(from), Some((to_field, to))) = (from, to) else {
         return;
     };
-    let top = match AbsPath::new(to) {
+    // Above the root directory is the root directory.
+    let plain = to.starts_with('/').then(|| target_path::without_dots(to));
+    let top = match AbsPath::new(plain.flatten().unwrap_or_else(|| to.to_owned())) {
         Ok(top) => top,
         Err(error) => {
             let reason = Reason::PathInvalid;
             return to_field.refuse(&mut reading.problems, reason, error.to_string(), None);
         }
     };
-    let Some(below) = butane_local::path(&from, reading) else {
+    let Some(below) = butane_local::directory(&from, reading) else {
         return;
     };
     match reading.local.tree(reading.text, &below) {

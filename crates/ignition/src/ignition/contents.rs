@@ -17,6 +17,12 @@ use machinist_base::reason::Reason;
 const HTTP_HEADERS_FIELD: VersionedField =
     VersionedField::new("httpHeaders").two(None).three(Some(1));
 
+/// Whether contents are given in any way, even a faulty one.
+pub(super) fn are_given(contents: &ObjectReader<'_>) -> bool {
+    let mut ways = ["source", "inline", "local"].into_iter();
+    ways.any(|way| contents.has(way))
+}
+
 /// The content of a file; none if it is absent.
 pub(super) fn read(
     mut contents: ObjectReader<'_>,

@@ -104,13 +104,13 @@ fn read_file(
         VersionedField::new("append").two(Some(2)),
         dialect,
     );
-    file.content = object
-        .object("contents", &mut reading.problems)
-        .and_then(|object| contents::read(object, dialect, reading));
+    let contents = object.object("contents", &mut reading.problems);
+    let given = contents.as_ref().is_some_and(contents::are_given);
+    file.content = contents.and_then(|object| contents::read(object, dialect, reading));
     // Ignition 2 does not support files without contents.
     if dialect.is_two() {
         file.content.get_or_insert_with(|| Content::new(Vec::new()));
-    } else if file.content.is_none() && overwrites {
+    } else if !given && overwrites {
         let message = "overwrite is true, but no contents are given";
         let expected = Some("contents, or overwrite: false");
         let reason = Reason::ValueInvalid;

@@ -1,4 +1,4 @@
-//! The paths that a config must not write.
+//! Resolves paths of entries by their text, and names those that a config must not write.
 
 use machinist_base::abs_path::AbsPath;
 
@@ -39,4 +39,20 @@ pub(super) fn allowed(path: AbsPath) -> Result<AbsPath, String> {
         Some((above, why)) => Err(format!("{path} is below {above}: {why}")),
         None => Ok(path),
     }
+}
+
+/// The path from the top that a path means, resolved by its text alone as Butane does: without `.`,
+/// `..` and empty parts; none if it leads above the top.
+pub(super) fn without_dots(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(format!("/{}", parts.join("/")))
 }

@@ -17,7 +17,7 @@ impl AccountDraft<'_> {
             .accounts
             .kept
             .iter()
-            .filter(|kept| !speaks_of(self.to, kept))
+            .filter(|kept| !speaks_of(self.to, kept) && !self.has_keys_of_ours(kept))
             .collect();
         for kept in &left {
             if is_line(kept, Database::Passwd) {
@@ -38,6 +38,19 @@ impl AccountDraft<'_> {
             self.companion_returns(kept);
         }
         self.done.let_go = left.iter().map(|kept| kept.place()).collect();
+    }
+
+    /// Whether the entry belongs to a user that machinist created and of whom the config gives only
+    /// keys, for which it would create the user again.
+    fn has_keys_of_ours(&self, kept: &Edit) -> bool {
+        let name = kept.name();
+        let ours = |one: &Edit| {
+            is_line(one, Database::Passwd) && one.name() == name && made_by_us(one).is_some()
+        };
+        let user = self.to.users.get(name);
+        matches!(kept, Edit::Line { .. })
+            && user.is_some_and(|user| user.is_created_for_keys(name))
+            && self.observed.accounts.kept.iter().any(ours)
     }
 
     /// Removes a user that machinist created, and restores a user that it removed.

@@ -1,6 +1,6 @@
 //! Plans the users that a config creates, changes or removes.
 
-use super::{AccountDraft, HomeDir, field, id_allocation, user_entry};
+use super::{AccountDraft, HomeDir, field, id_allocation, is_created_for_keys, user_entry};
 use crate::{
     ChangeKind, UserFacts,
     passwd::{Database, Edit},
@@ -27,10 +27,12 @@ const MIN_HUMAN_ID: u32 = 1000;
 
 impl AccountDraft<'_> {
     pub(super) fn users(&mut self) {
-        let to = self.to;
+        let (to, plain) = (self.to, UserAccount::default());
         for (name, user) in &to.users {
-            let Some(account) = &user.account else {
-                continue;
+            let account = match &user.account {
+                Some(account) => account,
+                None if is_created_for_keys(to, name, user, self.observed) => &plain,
+                None => continue,
             };
             let origin = &user.origin;
             let there = self.has(Database::Passwd, name);

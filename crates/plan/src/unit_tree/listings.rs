@@ -10,8 +10,35 @@ impl UnitTree<'_> {
     /// The texts of the drop-ins of `unit` in parsing order.
     pub(crate) fn drop_ins(&self, unit: &str) -> Vec<String> {
         let template = unit_name::template(unit).filter(|template| template != unit);
+        self.drop_ins_of(std::iter::once(unit).chain(template.as_deref()))
+    }
+
+    /// The same with those of all units of its type or with the same beginning of the name
+    /// (systemd.unit(5): `service.d`, `foo-.service.d`).
+    pub(crate) fn all_drop_ins(&self, unit: &str) -> Vec<String> {
+        let (prefix, kind) = (unit_name::prefix(unit), unit_name::kind(unit));
+        let mut names: Vec<String> = [unit.to_owned()].into();
+        names.extend(unit_name::template(unit).filter(|template| template != unit));
+        let dashes = prefix.rmatch_indices('-').map(|(at, _)| at);
+        let dashes = dashes.filter(|at| at + 1 < prefix.len());
+        names.extend(dashes.map(|at| format!("{}-.{kind}", &prefix[..at])));
+        names.push(kind.to_owned());
+        self.drop_ins_of(names.iter().map(String::as_str))
+    }
+
+    /// Whether an instance of this template has drop-ins of its own.
+    pub(crate) fn has_drop_ins_of_instances(&self, template: &str) -> bool {
+        let is_one = |path: &AbsPath| {
+            let directory = path.directory().rsplit('/').next().unwrap_or_default();
+            let unit = directory.strip_suffix(".d").unwrap_or_default();
+            unit != template && unit_name::template(unit).as_deref() == Some(template)
+        };
+        self.entries.keys().any(is_one)
+    }
+
+    fn drop_ins_of<'n>(&self, units: impl Iterator<Item = &'n str>) -> Vec<String> {
         let mut files: BTreeMap<&str, &UnitTreeEntry<'_>> = BTreeMap::new();
-        for unit in std::iter::once(unit).chain(template.as_deref()) {
+        for unit in units {
             for directory in UNIT_DIRECTORIES {
                 let Ok(directory) = AbsPath::new(format!("{directory}/{unit}.d")) else {
                     continue;

@@ -15,16 +15,25 @@ const ENCAPSULATED_CONFIG_PATH: &str = "/etc/ignition-machine-config-encapsulate
 const MAX_CONFIG_BYTES: u64 = 32 << 20;
 
 /// Returns the base against which changes are judged: machinist's current config; else the config that another
-/// daemon reports, on the disk or on the Node; else the config of the first boot.
-pub(super) fn of(root: &Root, journal: &Journal, to: &MachineConfig) -> BaseConfig {
+/// daemon reports, on the disk or on the Node; else the config of the first boot. The second part names a file that
+/// should hold such a config and does not.
+pub(super) fn of(
+    root: &Root,
+    journal: &Journal,
+    to: &MachineConfig,
+) -> (BaseConfig, Option<AbsPath>) {
     if super::current(journal).is_some() {
-        return BaseConfig::Config;
+        return (BaseConfig::Config, None);
     }
-    let read = |path: &str| {
-        let text = root
-            .read(&AbsPath::new(path).ok()?, MAX_CONFIG_BYTES)
-            .ok()?;
-        machinist_ignition::declared(&text).map(Box::new)
+    let mut odd = None;
+    let mut read = |path: &str| {
+        let path = AbsPath::new(path).ok()?;
+        let text = root.read(&path, MAX_CONFIG_BYTES);
+        let declared = machinist_ignition::declared(text.as_deref().ok()?).map(Box::new);
+        if declared.is_none() {
+            odd.get_or_insert(path);
+        }
+        declared
     };
     let on_node = || match &to.before {
         ClusterBaseline::Node(declared) => declared.clone(),
@@ -33,5 +42,6 @@ pub(super) fn of(root: &Root, journal: &Journal, to: &MachineConfig) -> BaseConf
     let found = read(MCD_CURRENT_CONFIG_PATH)
         .or_else(on_node)
         .or_else(|| read(ENCAPSULATED_CONFIG_PATH));
-    found.map_or(BaseConfig::Unknown, BaseConfig::Declared)
+    let base = found.map_or(BaseConfig::Unknown, BaseConfig::Declared);
+    (base, odd)
 }

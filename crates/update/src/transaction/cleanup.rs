@@ -143,7 +143,7 @@ fn keep_pre_image(
         }
         if let Some(Attributes { mode, uid, gid }) = record.attributes {
             let chown = root.can_chown();
-            set_attributes(root, &place, (mode, uid, gid), (chown, true))?;
+            set_attributes(root, &place, (mode, uid, gid), (chown, true), None)?;
         }
         complete(root, journal, record, &place)?;
         return Ok(None);

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::journal::{OperationRecord, OperationRecordKind, Transaction};
 use machinist_base::abs_path::AbsPath;
-use machinist_rootfs::{Meta, Root};
+use machinist_rootfs::{FileKind, Meta, ObjectIdentity, Root};
 
 /// Carries out the remaining operations and makes them durable. It is idempotent.
 ///
@@ -74,15 +74,19 @@ fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError
             after.is_some(),
         ),
         OperationRecordKind::Metadata {
-            after, chown, file, ..
+            after,
+            chown,
+            file,
+            object,
+            ..
         } => {
             let (target, how) = (&record.target, (*chown, *file));
             if !loses_lists(&record.kind) {
-                return set_attributes(root, target, *after, how);
+                return set_attributes(root, target, *after, how, *object);
             }
             let none = BTreeMap::new();
             root.set_access_lists(target, &none)?;
-            set_attributes(root, target, *after, how)?;
+            set_attributes(root, target, *after, how, *object)?;
             // The previous owner may have set an access control list in between.
             Ok(root.set_access_lists(target, &none)?)
         }
@@ -135,16 +139,17 @@ pub(super) fn set_attributes(
     path: &AbsPath,
     (mode, uid, gid): (u32, u32, u32),
     (chown, file): (bool, bool),
+    object: Option<ObjectIdentity>,
 ) -> Result<(), TransactionError> {
+    let kind = match file {
+        true => FileKind::File,
+        false => FileKind::Directory,
+    };
     let meta = Meta {
         mode,
         uid,
         gid,
         chown,
     };
-    match file {
-        true => root.set_file_meta(path, &meta)?,
-        false => root.set_meta(path, &meta)?,
-    }
-    Ok(())
+    Ok(root.set_meta_of(path, (kind, object), &meta)?)
 }

@@ -204,11 +204,12 @@ fn backward(root: &Root, record: &OperationRecord) -> Result<(), TransactionErro
             after,
             chown,
             file,
+            object,
             ..
         } => {
             bring_lists_back(root, record)?;
             let before = attributes_before(*before, *after, (*chown, *file));
-            set_attributes(root, &record.target, before, (*chown, *file))
+            set_attributes(root, &record.target, before, (*chown, *file), *object)
         }
         OperationRecordKind::Entries { slot, edits } => {
             passwd_entries::backward(root, &record.target, slot, edits)
@@ -272,7 +273,7 @@ fn reclaim(
         if root.stat(&record.target)?.as_ref().is_some_and(same) {
             bring_lists_back(root, record)?;
             let before = attributes_before(*before, *after, (*chown, *file));
-            set_attributes(root, &record.target, before, (*chown, *file))?;
+            set_attributes(root, &record.target, before, (*chown, *file), *object)?;
         }
         return Ok(Some(record.target.clone()));
     };

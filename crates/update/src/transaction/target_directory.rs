@@ -168,7 +168,7 @@ impl TargetDirectory {
             let moved = matches!(error, TransactionError::MountMissing { .. });
             return Ok(self.is_users() && (moved || error.is_others_doing()));
         }
-        let at_top = |slot| mount_point_dirs::is_at_top(&backups::holder(slot));
+        let at_top = |slot| mount_point_dirs::is_at_top(&holder_path::holder(slot));
         let at_top = record.kind.slot().map(at_top).transpose()?;
         Ok(self.is_users() || at_top == Some(true))
     }

@@ -1,0 +1,32 @@
+//! Warns of parts of the operating system that are not compared or not changed.
+
+use super::{OsCapabilities, all_changes, disk_layout};
+use crate::MachineFacts;
+use machinist_ignition::MachineConfig;
+
+/// The warnings about parts that cannot be compared, and about those that leave the config and stay
+/// on the machine.
+pub(crate) fn warnings(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    observed: &MachineFacts,
+    capabilities: OsCapabilities,
+) -> Vec<String> {
+    let all = all_changes(from, to, observed).into_iter();
+    let kept = all.filter(|change| change.takes_away_what_was_found(capabilities));
+    let kept = kept.map(|change| {
+        let why = capabilities.missing(change.part.words());
+        format!(
+            "{} is no longer in the config, but stays: {why}",
+            change.entry
+        )
+    });
+    let odd = observed.base_unreadable.as_ref().map(|path| {
+        format!("{path} is not a MachineConfig and is not compared with the new config")
+    });
+    disk_layout::warning(to, &observed.base)
+        .into_iter()
+        .chain(odd)
+        .chain(kept)
+        .collect()
+}

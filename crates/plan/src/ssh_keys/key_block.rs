@@ -1,0 +1,75 @@
+//! Finds and writes the block of managed keys in a user's own file.
+
+use machinist_ignition::User;
+
+/// The line before the managed keys.
+pub(super) const BEGIN_MARKER: &str =
+    "# BEGIN keys managed by machinist; changes between these two lines are lost";
+/// The same where the line before had no line break; without the keys it has none again.
+const BEGIN_MARKER_AFTER_OPEN_LINE: &str = "# BEGIN keys managed by machinist, after a line \
+    without a line break; changes between these two lines are lost";
+/// The line after the managed keys.
+const END_MARKER: &str = "# END keys managed by machinist";
+
+/// The text with the block replaced or appended; all other lines stay unchanged.
+pub(super) fn with_block(old: &str, user: &User) -> String {
+    let block = |begin| {
+        let keys = user.ssh_authorized_keys.iter().map(|key| key.trim_end());
+        lines([begin].into_iter().chain(keys).chain([END_MARKER]))
+    };
+    match split(old) {
+        Some(parts) => format!("{}{}{}", parts.head, block(parts.begin), parts.tail),
+        None if old.is_empty() || old.ends_with('\n') => format!("{old}{}", block(BEGIN_MARKER)),
+        None => format!("{old}\n{}", block(BEGIN_MARKER_AFTER_OPEN_LINE)),
+    }
+}
+
+/// The text without the managed block; none if it contains no block.
+pub(crate) fn without_block(old: &str) -> Option<String> {
+    let KeyFileParts { head, begin, tail } = split(old)?;
+    let open = begin == BEGIN_MARKER_AFTER_OPEN_LINE && tail.is_empty();
+    let head = head.strip_suffix('\n').filter(|_| open).unwrap_or(head);
+    Some(format!("{head}{tail}"))
+}
+
+/// Whether a file of SSH keys contains managed keys.
+pub fn has_managed_keys(text: &str) -> bool {
+    split(text).is_some()
+}
+
+/// The text of a file around the managed block.
+struct KeyFileParts<'t> {
+    head: &'t str,
+    /// The first line of the block.
+    begin: &'static str,
+    tail: &'t str,
+}
+
+/// Finds the managed block. A block without its end line does not count: the lines after its begin
+/// line may be the user's own keys.
+fn split(old: &str) -> Option<KeyFileParts<'_>> {
+    let mut begins = [BEGIN_MARKER, BEGIN_MARKER_AFTER_OPEN_LINE].into_iter();
+    let (at, begin) = begins.find_map(|line| Some((line_start(old, line, 0)?, line)))?;
+    let end = line_start(old, END_MARKER, at)?;
+    let after = old[end..].find('\n').map_or(old.len(), |at| end + at + 1);
+    Some(KeyFileParts {
+        head: &old[..at],
+        begin,
+        tail: &old[after..],
+    })
+}
+
+fn line_start(text: &str, line: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    for piece in text[from..].split_inclusive('\n') {
+        if piece.trim_end() == line {
+            return Some(at);
+        }
+        at += piece.len();
+    }
+    None
+}
+
+pub(super) fn lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
+    lines.into_iter().flat_map(|line| [line, "\n"]).collect()
+}
