@@ -20,6 +20,10 @@ const ALSO: [&str; 8] = [
     "Also=b.service\nAlso=\n",
 ];
 
+fn also(dice: &mut Dice) -> &'static str {
+    ALSO[dice.below(ALSO.len())]
+}
+
 /// The vendor's units, some of them enabled.
 fn any_machine(dice: &mut Dice) -> Machine {
     let wants = |target: &str, more: &str| format!("WantedBy={target}.target\n{more}");
@@ -36,11 +40,11 @@ fn any_machine(dice: &mut Dice) -> Machine {
         }
     }
     let units = [
-        ("a.service", wants("m", *dice.pick(&ALSO))),
-        ("b.service", wants("n", *dice.pick(&ALSO))),
+        ("a.service", wants("m", also(dice))),
+        ("b.service", wants("n", also(dice))),
         ("c.socket", wants("sockets", "")),
         ("ssh.service", wants("m", "Alias=sshd.service\n")),
-        ("t@.service", wants("m", *dice.pick(&ALSO))),
+        ("t@.service", wants("m", also(dice))),
     ];
     let mut files = vec![(PRESETS.to_owned(), presets)];
     for (name, lines) in units {
@@ -99,11 +103,11 @@ fn any_entries(dice: &mut Dice) -> MachineConfig {
         "t@x.service",
         "new.service",
     ] {
-        let lines = |dice: &mut Dice| format!("WantedBy=m.target\n{}", *dice.pick(&ALSO));
+        let lines = |dice: &mut Dice| format!("WantedBy=m.target\n{}", also(dice));
         let contents = (name == "new.service" || dice.one_in(6)).then(|| install(&lines(dice)));
         let drop_in = match dice.below(4) {
             0 => Some("[Unit]\nDescription=x\n".to_owned()),
-            1 => Some(format!("[Install]\n{}", *dice.pick(&ALSO))),
+            1 => Some(format!("[Install]\n{}", also(dice))),
             _ => None,
         };
         let entry = Unit {
