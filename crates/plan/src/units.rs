@@ -235,10 +235,18 @@ impl EnablementPlanner<'_, '_> {
         let (config, side) = (self.catalogue.config, self.catalogue.side);
         let (place, links) = (self.place, self.links);
         let has_file = self.catalogue.has_file(name);
+        let catalogue = self.catalogue;
+        // An alias that the config enables is no other unit.
+        let is_alias = |path: &AbsPath| {
+            let link = path.file_name();
+            unit_name::shape(link) == Some(unit_name::UnitNameShape::Plain)
+                && catalogue.is_enabled(name.as_str())
+                && catalogue.tree.real_name(link) == name.as_str()
+        };
         let kept = || -> LinkTargets {
             let kept = links
                 .iter()
-                .filter(|(path, _)| !has_its_own_say(path, config, side));
+                .filter(|(path, _)| is_alias(path) || !has_its_own_say(path, config, side));
             kept.map(|(path, text)| (path.clone(), text.clone()))
                 .collect()
         };
