@@ -254,17 +254,15 @@ fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
             _ => (false, Some(true)),
         };
         let mut contents = install(dice, name, upheld);
-        let mut dropins = BTreeMap::new();
-        if also && dice.one_in(3) {
-            add_companion(dice, &companions, (&mut contents, &mut dropins));
-        }
+        let named = also && dice.one_in(3);
+        let dropins = named.then(|| add_companion(dice, &companions, &mut contents));
         let contents = Some(contents);
         unit(
             &mut config,
             name,
             Unit {
                 contents,
-                dropins,
+                dropins: dropins.unwrap_or_default(),
                 enabled,
                 mask,
                 ..Unit::default()
@@ -291,20 +289,21 @@ fn units(dice: &mut Dice, upheld: bool, also: bool) -> MachineConfig {
     config
 }
 
-/// Names a companion in the unit or in a drop-in.
+/// Names a companion in the unit, or in a drop-in, which is returned.
 fn add_companion(
     dice: &mut Dice,
     companions: &BTreeMap<&str, bool>,
-    (contents, dropins): (&mut String, &mut BTreeMap<String, String>),
-) {
+    contents: &mut String,
+) -> BTreeMap<String, String> {
     let mut names: Vec<&str> = companions.keys().copied().collect();
     // An instance of the template, and the vendor's instance and alias.
     names.extend(["x@i.service", "y@i.service", "z.service"]);
     let line = format!("Also={}\n", dice.pick(&names));
-    match dice.one_in(2) {
-        true => drop(dropins.insert(DROP_IN.to_owned(), format!("[Install]\n{line}"))),
-        false => contents.push_str(&line),
+    if dice.one_in(2) {
+        return [(DROP_IN.to_owned(), format!("[Install]\n{line}"))].into();
     }
+    contents.push_str(&line);
+    BTreeMap::new()
 }
 
 fn add_instances(config: &mut MachineConfig, dice: &mut Dice) {
