@@ -252,4 +252,17 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn services_of_quadlets_are_named_as_podman_names_them() {
+        for (file, service) in [
+            ("/etc/containers/systemd/web.container", Some("web.service")),
+            ("/etc/containers/systemd/web.pod", Some("web-pod.service")),
+            ("/etc/containers/systemd/web.conf", None),
+            ("/etc/web.container", None),
+        ] {
+            let found = quadlet_service(&AbsPath::new(file).unwrap());
+            assert_eq!(found.as_deref(), service, "{file}");
+        }
+    }
 }

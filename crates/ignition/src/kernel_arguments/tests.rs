@@ -109,3 +109,20 @@ fn arguments_for_the_kernel_stand_before_those_for_init() {
     assert_eq!(line.to_string(), "ro quiet -- single x");
     assert_eq!(KernelCommandLine::parse(&line.to_string()), line);
 }
+
+#[test]
+fn a_tab_separates_arguments_in_a_config_and_a_line_break_does_not() {
+    let refusals = |argument: &str| {
+        let text = format!(
+            "{{\"kind\": \"MachineConfig\", \"apiVersion\": \"machineconfiguration.openshift.io/v1\", \
+             \"metadata\": {{\"name\": \"a\"}}, \"spec\": {{\"kernelArguments\": [\"{argument}\"]}}}}"
+        );
+        let read = crate::parse(&text, "a.json", &crate::ConfigRules::default());
+        let refusals = read.err().unwrap_or_default().into_iter();
+        refusals
+            .map(|one| one.message.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(refusals("a\\tb=c"), Vec::<String>::new());
+    assert_eq!(refusals("a\\nb"), ["contains a line break"]);
+}
