@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documentation_lists_exactly_these_fields() {
+    fn documented_log_fields_match_the_code() {
         let rows = include_str!("../docs/logging.md").lines();
         let documented: Vec<_> = rows
             .filter_map(|row| row.strip_prefix("| `MACHINIST_")?.split('`').next())
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_stream_that_systemd_connected_leads_to_the_journal() {
+    fn journal_logging_is_used_only_for_the_stream_connected_by_systemd() {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let found = fstat(&ours).unwrap();
         let right = format!("{}:{}", found.st_dev, found.st_ino);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_wins_over_the_setting_and_must_be_a_filter() {
+    fn log_filter_variable_overrides_the_setting_and_is_validated() {
         let log = LogSettings {
             format: LogFormat::Text,
             level: LogLevel::Warn,

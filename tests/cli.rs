@@ -39,7 +39,7 @@ fn code(arguments: &[&str]) -> Option<i32> {
 }
 
 #[test]
-fn exit_codes_are_as_promised() {
+fn exit_codes_are_as_documented() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().to_str().unwrap();
     for arguments in [
@@ -78,7 +78,7 @@ fn exit_codes_are_as_promised() {
 }
 
 #[test]
-fn an_error_is_one_line_with_its_causes_and_nothing_on_stdout() {
+fn an_error_is_one_line_on_stderr_with_its_causes() {
     let output = machinist(&["status", "--root", "/does/not/exist"]);
     assert!(output.stdout.is_empty());
     assert_eq!(
@@ -88,7 +88,7 @@ fn an_error_is_one_line_with_its_causes_and_nothing_on_stdout() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_closed_stdout_pipe_is_not_an_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_machinist"))
         .args(["completions", "bash"])
         .stdout(Stdio::piped())
@@ -108,7 +108,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn shells_and_manuals_get_their_pages() {
+fn completions_and_manual_pages_are_generated() {
     for shell in ["bash", "zsh", "fish"] {
         let output = machinist(&["completions", shell]);
         let script = String::from_utf8(output.stdout).unwrap();
@@ -146,7 +146,7 @@ fn status(root: &Path, open: bool) -> Arc<Status> {
 }
 
 #[tokio::test]
-async fn status_asks_the_agent_below_its_root() {
+async fn status_queries_the_agent_below_the_given_root() {
     let directory = tempfile::tempdir().unwrap();
     let root = Root::open(directory.path()).unwrap();
     root.make_dirs(&"/run/machinist".parse().unwrap(), 0o755)
@@ -196,7 +196,7 @@ async fn status_asks_the_agent_below_its_root() {
 }
 
 #[test]
-fn settings_that_are_no_file_or_no_text_are_wrong_settings() {
+fn settings_that_are_no_regular_file_or_not_utf8_are_rejected() {
     use std::os::unix::ffi::OsStrExt as _;
 
     let root = tempfile::tempdir().unwrap();
@@ -239,7 +239,7 @@ fn settings_that_are_no_file_or_no_text_are_wrong_settings() {
 }
 
 #[test]
-fn every_setting_has_every_field_of_its_origin() {
+fn settings_json_has_every_origin_field() {
     let root = tempfile::tempdir().unwrap();
     let output = machinist(&[
         "settings",
@@ -314,7 +314,7 @@ fn refusals(root: &Path, more: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn one_run_tells_what_texts_contradictions_and_the_machine_refuse() {
+fn one_plan_reports_syntax_conflict_and_host_refusals_together() {
     let root = tempfile::tempdir().unwrap();
     let source = root.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -350,7 +350,7 @@ fn one_run_tells_what_texts_contradictions_and_the_machine_refuse() {
 }
 
 #[test]
-fn a_declaration_that_the_agent_would_not_read_is_not_called_good() {
+fn devices_check_rejects_a_declaration_the_agent_would_not_load() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("null.yaml");
@@ -382,7 +382,7 @@ fn a_declaration_that_the_agent_would_not_read_is_not_called_good() {
 }
 
 #[test]
-fn a_declaration_of_what_another_file_offers_is_told_with_that_file() {
+fn devices_check_names_another_file_that_declares_the_resource() {
     let place = tempfile::tempdir().unwrap();
     let dir = |below: &str| {
         let dir = place.path().join("etc/machinist").join(below);

@@ -154,7 +154,7 @@ impl Hardware {
 }
 
 #[test]
-fn a_stick_is_found_by_its_serial_and_known_by_its_port() {
+fn a_usb_device_is_matched_by_serial_and_identified_by_port() {
     let hardware = Hardware::new();
     hardware.usb("1-1", "0403", "6001", Some("A5XK3RJT"));
     hardware.usb("1-2", "0403", "6001", Some("B6"));
@@ -182,7 +182,7 @@ fn a_stick_is_found_by_its_serial_and_known_by_its_port() {
 }
 
 #[test]
-fn functions_of_a_stick_are_handed_out_by_their_stable_link_under_the_kernels_name() {
+fn usb_functions_are_allocated_by_stable_link_under_the_kernel_name() {
     let hardware = Hardware::new();
     let stick = hardware.usb("1-1", "0403", "6001", Some("A5"));
     hardware.node(&format!("{stick}/1-1:1.0/tty/ttyUSB0"), "ttyUSB0", "tty");
@@ -205,7 +205,7 @@ fn functions_of_a_stick_are_handed_out_by_their_stable_link_under_the_kernels_na
 }
 
 #[test]
-fn nodes_of_one_card_are_one_device_and_the_container_gets_all_of_them() {
+fn nodes_of_one_card_form_one_device_and_are_allocated_together() {
     let hardware = Hardware::new();
     for port in ["1-1", "1-2"] {
         let card = hardware.usb(port, "2e8a", "0005", None);
@@ -245,7 +245,7 @@ fn nodes_of_one_card_are_one_device_and_the_container_gets_all_of_them() {
 }
 
 #[test]
-fn a_function_has_all_its_nodes_and_not_those_of_the_sticks_behind_it() {
+fn a_function_has_its_own_nodes_and_not_those_of_child_devices() {
     let hardware = Hardware::new();
     hardware.pci("0000:03:00.0", ("10de", "2236"), "030200", Some("acme"), 12);
     hardware.node("pci0000:00/0000:03:00.0/drm/card0", "dri/card0", "drm");
@@ -270,7 +270,7 @@ fn a_function_has_all_its_nodes_and_not_those_of_the_sticks_behind_it() {
 }
 
 #[test]
-fn an_iommu_group_is_given_away_whole_or_not_at_all() {
+fn an_iommu_group_is_allocated_as_a_whole_or_rejected() {
     let hardware = Hardware::new();
     hardware.pci(
         "0000:05:00.0",
@@ -314,7 +314,7 @@ fn an_iommu_group_is_given_away_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_probe_of_sysfs_says_what_it_read() {
+fn a_sysfs_health_probe_reports_the_value_it_read() {
     let hardware = Hardware::new();
     hardware.node("virtual/acme/a0", "a0", "acme");
     hardware.node("virtual/acme/a1", "a1", "acme");
@@ -334,7 +334,7 @@ fn a_probe_of_sysfs_says_what_it_read() {
 }
 
 #[test]
-fn two_paths_with_one_id_are_told_and_the_first_is_kept() {
+fn two_paths_with_one_device_id_are_reported_and_the_first_kept() {
     let hardware = Hardware::new();
     hardware.machine.plug("a-b");
     hardware.machine.plug("a/b");
@@ -353,7 +353,7 @@ fn two_paths_with_one_id_are_told_and_the_first_is_kept() {
 }
 
 #[tokio::test]
-async fn what_is_gone_stays_listed_and_what_is_asked_for_otherwise_is_dropped() {
+async fn a_removed_device_stays_listed_and_an_unmatched_one_is_dropped() {
     let hardware = Hardware::new();
     hardware.node("virtual/acme/a0", "a0", "acme");
     hardware.node("virtual/acme/b0", "b0", "bcme");
@@ -387,7 +387,7 @@ async fn what_is_gone_stays_listed_and_what_is_asked_for_otherwise_is_dropped() 
 }
 
 #[tokio::test]
-async fn a_device_is_as_well_as_its_unit() {
+async fn device_health_follows_its_systemd_unit() {
     let hardware = Hardware::new();
     hardware.node("virtual/acme/a0", "a0", "acme");
     let spec = "  match: [{path: /dev/a0}]\n  health: [{unit: acme-firmware.service}]\n";

@@ -55,7 +55,7 @@ fn client(machine: &Machine) -> PodResources {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_status_names_who_has_a_device_when_it_is_asked_and_after_an_allocation() {
+async fn status_names_device_holders_on_query_and_after_an_allocation() {
     let machine = with_ttys();
     let told = PodResourcesDouble::default();
     let _serving = told.serve(machine.root());
@@ -108,7 +108,7 @@ async fn the_status_names_who_has_a_device_when_it_is_asked_and_after_an_allocat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_is_absent_is_a_state_and_one_that_comes_back_is_asked_anew() {
+async fn an_absent_pod_resources_api_is_reported_and_queried_again_later() {
     let machine = with_ttys();
     let agent = with_devices(&machine).await;
     agent.handle.ask_holders().await;
@@ -139,7 +139,7 @@ async fn a_kubelet_that_is_absent_is_a_state_and_one_that_comes_back_is_asked_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_is_asked_too_much_is_left_alone_for_a_while() {
+async fn pod_resources_queries_back_off_after_rate_limiting() {
     let machine = with_ttys();
     let told = PodResourcesDouble::default();
     let _serving = told.serve(machine.root());
@@ -170,7 +170,7 @@ async fn a_kubelet_that_is_asked_too_much_is_left_alone_for_a_while() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_answers_are_read_and_what_could_be_given_is_counted() {
+async fn large_pod_resources_responses_are_read_and_allocatable_counted() {
     let machine = with_ttys();
     let told = PodResourcesDouble::default();
     let _serving = told.serve(machine.root());
@@ -187,7 +187,7 @@ async fn large_answers_are_read_and_what_could_be_given_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_never_answers_is_given_ten_seconds() {
+async fn a_pod_resources_query_times_out_after_ten_seconds() {
     let machine = with_ttys();
     let told = PodResourcesDouble::default();
     let _serving = told.serve(machine.root());
@@ -203,7 +203,7 @@ async fn a_kubelet_that_never_answers_is_given_ten_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_starts_in_the_midst_of_an_update_lends_nothing_from_its_first_list_on() {
+async fn an_agent_restarted_during_an_update_lists_devices_unhealthy_at_once() {
     let machine = with_ttys();
     let before = with_devices(&machine).await;
     before.stop().await;

@@ -34,7 +34,7 @@ fn healthy(books: &Books) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_refuses_for_good_is_told_of_and_asked_ever_more_rarely() {
+async fn a_permanent_registration_refusal_is_reported_and_retried_with_backoff() {
     let machine = with(&["ttyA"]);
     let refuse = Knobs {
         refuse: usize::MAX,
@@ -57,7 +57,7 @@ async fn a_kubelet_that_refuses_for_good_is_told_of_and_asked_ever_more_rarely()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_dies_in_the_middle_of_a_registration_is_one_of_two() {
+async fn a_kubelet_killed_during_registration_is_followed_by_a_new_registration() {
     let machine = with(&["ttyA"]);
     let silent = Knobs {
         answer_late: Duration::from_secs(60),
@@ -77,7 +77,7 @@ async fn a_kubelet_that_dies_in_the_middle_of_a_registration_is_one_of_two() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn devices_that_go_and_come_in_turns_are_counted_as_they_are() {
+async fn device_counts_follow_alternating_removals_and_additions() {
     let all = ["ttyA", "ttyB", "ttyC", "ttyD"];
     let machine = with(&all);
     let kubelet = KubeletDouble::start(machine.root()).await;
@@ -115,7 +115,7 @@ async fn devices_that_go_and_come_in_turns_are_counted_as_they_are() {
 /// Links appear some milliseconds after their nodes, so an addition is debounced; a removed device
 /// must be reported immediately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_goes_is_told_sooner_than_what_comes() {
+async fn removals_are_reported_sooner_than_additions() {
     let machine = with(&["ttyA", "ttyB", "ttyC", "ttyD", "ttyE"]);
     let kubelet = KubeletDouble::start(machine.root()).await;
     let agent = machine.agent();
@@ -146,7 +146,7 @@ async fn what_goes_is_told_sooner_than_what_comes() {
 
 /// More directories than are watched: no event is received for the last one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_no_event_tells_of_is_found_by_looking() {
+async fn a_device_without_a_uevent_is_found_by_the_periodic_scan() {
     let machine = Machine::new();
     for number in 0..300 {
         std::fs::create_dir_all(machine.path(&format!("dev/d{number:03}"))).unwrap();
@@ -162,7 +162,7 @@ async fn a_device_that_no_event_tells_of_is_found_by_looking() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_listens_late_on_the_socket_it_made_is_found() {
+async fn a_kubelet_that_listens_late_on_its_socket_is_registered_with() {
     let machine = with(&["ttyA"]);
     let agent = machine.agent();
     let knobs = Knobs {
@@ -175,7 +175,7 @@ async fn a_kubelet_that_listens_late_on_the_socket_it_made_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_call_is_answered_the_one_before_a_start_included() {
+async fn every_device_plugin_call_is_answered_including_pre_start() {
     let machine = with(&["ttyA"]);
     let kubelet = KubeletDouble::start(machine.root()).await;
     let agent = machine.agent();

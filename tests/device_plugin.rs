@@ -22,7 +22,7 @@ fn has(books: &Books, resource: &str, list: &[&str]) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_resource_registers_once_and_lists_its_devices_at_once() {
+async fn each_resource_registers_once_and_lists_its_devices() {
     let machine = Machine::new();
     for name in ["fuse", "ttyA", "ttyB"] {
         machine.plug(name);
@@ -72,7 +72,7 @@ async fn each_resource_registers_once_and_lists_its_devices_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_goes_is_unhealthy_on_the_same_stream_and_comes_back() {
+async fn a_removed_device_is_unhealthy_on_the_same_stream_until_it_returns() {
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.plug("ttyB");
@@ -116,7 +116,7 @@ async fn a_device_that_goes_is_unhealthy_on_the_same_stream_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_container_gets_the_node_and_unknown_devices_are_refused_by_name() {
+async fn allocate_returns_the_node_and_rejects_unknown_devices_by_name() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 2);
@@ -164,7 +164,7 @@ async fn the_container_gets_the_node_and_unknown_devices_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_that_leads_elsewhere_by_now_is_not_handed_out() {
+async fn a_mount_that_now_resolves_elsewhere_is_not_allocated() {
     let machine = Machine::new();
     machine.plug("fuse");
     let resource = "acme.dev/fuse";
@@ -199,7 +199,7 @@ async fn a_mount_that_leads_elsewhere_by_now_is_not_handed_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn withheld_devices_are_listed_unhealthy_and_not_allocated_until_released() {
+async fn disabled_devices_are_unhealthy_and_not_allocated_until_reenabled() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
@@ -242,7 +242,7 @@ async fn withheld_devices_are_listed_unhealthy_and_not_allocated_until_released(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_agent_does_not_serve_while_the_first_one_does() {
+async fn a_second_agent_does_not_register_while_the_first_one_serves() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
@@ -270,7 +270,7 @@ async fn a_second_agent_does_not_serve_while_the_first_one_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_put_in_the_place_of_the_lock_keeps_no_device_from_being_offered() {
+async fn a_foreign_object_at_the_lock_path_does_not_block_registration() {
     use nix::sys::stat::Mode;
     for kind in ["fifo", "link", "directory", "full directory", "socket"] {
         let machine = Machine::new();
@@ -302,7 +302,7 @@ async fn what_others_put_in_the_place_of_the_lock_keeps_no_device_from_being_off
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_declaration_is_told_with_its_place_and_harms_no_other() {
+async fn an_invalid_declaration_is_reported_and_does_not_affect_others() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.plug("ttyA");
@@ -362,7 +362,7 @@ async fn a_broken_declaration_is_told_with_its_place_and_harms_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_stops_does_not_empty_the_list() {
+async fn a_stopping_agent_does_not_empty_its_device_list() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);

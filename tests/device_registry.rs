@@ -21,7 +21,7 @@ use support::device_host::Machine;
 
 // One thread: nothing else runs between the start of the second agent and the check of its status.
 #[tokio::test]
-async fn an_agent_starts_with_the_list_that_the_one_before_it_saved() {
+async fn an_agent_starts_with_the_checkpointed_device_list() {
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.plug("ttyB");
@@ -59,7 +59,7 @@ async fn an_agent_starts_with_the_list_that_the_one_before_it_saved() {
 }
 
 #[test]
-fn a_file_is_checked_against_the_machine_without_an_agent() {
+fn devices_check_validates_a_file_without_an_agent() {
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.declare("tty.yaml", "acme.dev/tty", "/dev/tty?", 2);
@@ -87,7 +87,7 @@ fn a_file_is_checked_against_the_machine_without_an_agent() {
 }
 
 #[test]
-fn two_names_of_one_node_are_one_device_where_sysfs_does_not_list_it() {
+fn two_links_to_one_node_are_one_device_without_sysfs_information() {
     use std::os::unix::fs::MetadataExt as _;
     let machine = Machine::new();
     machine.plug("one");
@@ -117,7 +117,7 @@ fn two_names_of_one_node_are_one_device_where_sysfs_does_not_list_it() {
 }
 
 #[test]
-fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
+fn only_nodes_below_dev_are_advertised_and_untrusted_files_ignored() {
     let machine = Machine::new();
     machine.plug("tty0");
     std::fs::create_dir_all(machine.path("dev/by-id")).unwrap();
@@ -177,7 +177,7 @@ fn only_device_nodes_below_dev_are_lent_and_files_of_others_are_not_read() {
 }
 
 #[test]
-fn files_that_others_could_have_written_are_named_and_not_read() {
+fn declarations_writable_by_others_are_reported_and_not_read() {
     let machine = Machine::new();
     machine.plug("tty0");
     for name in ["good", "theirs", "half"] {
@@ -218,7 +218,7 @@ fn files_that_others_could_have_written_are_named_and_not_read() {
 }
 
 #[tokio::test]
-async fn files_of_a_config_map_are_read_and_change_as_a_whole() {
+async fn declarations_from_a_config_map_are_replaced_atomically() {
     let machine = Machine::new();
     machine.plug("tty0");
     let volume = machine.path("run/machinist/cluster/devices.d");

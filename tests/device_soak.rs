@@ -34,7 +34,7 @@ fn held(kubelet: &KubeletDouble) -> (usize, usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_restarts_of_the_kubelet_leave_no_task_descriptor_or_socket_behind() {
+async fn ten_kubelet_restarts_leak_no_task_descriptor_or_socket() {
     let _alone = crate::ALONE.lock().await;
     let machine = Machine::new();
     for name in ["ttyA", "ttyB"] {

@@ -56,7 +56,7 @@ fn shown(machine: &Machine) -> Vec<(String, u64, i64, i64)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_watcher_finds_a_resource_and_the_next_kubelet_finds_it_where_it_is() {
+async fn a_resource_is_registered_by_the_plugin_watcher_also_after_a_restart() {
     let machine = machine();
     let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
     let agent = machine.agent_that_is_found();
@@ -92,7 +92,7 @@ async fn the_watcher_finds_a_resource_and_the_next_kubelet_finds_it_where_it_is(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_lets_go_of_a_resource_is_shown_it_anew() {
+async fn a_resource_dropped_by_the_kubelet_is_offered_with_a_new_socket() {
     let machine = machine();
     let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
     let agent = machine.agent_that_is_found();
@@ -117,7 +117,7 @@ async fn a_kubelet_that_lets_go_of_a_resource_is_shown_it_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_is_told_and_ends_without_our_doing() {
+async fn a_plugin_watcher_refusal_is_reported_and_cleared_by_the_kubelets_retry() {
     let machine = machine();
     let knobs = Knobs {
         refuse: 3,
@@ -140,7 +140,7 @@ async fn a_refusal_is_told_and_ends_without_our_doing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_withdrawn_is_emptied_and_gone_and_what_a_dead_agent_left_is_removed() {
+async fn a_withdrawn_resource_is_emptied_and_stale_sockets_are_removed() {
     let machine = machine();
     let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
     // A socket of an agent that was killed, and one of another plugin.

@@ -99,7 +99,7 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_documentation_link_resolves() {
     let mut followed = 0;
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
@@ -131,7 +131,7 @@ fn every_link_leads_somewhere() {
 }
 
 #[test]
-fn the_differences_from_ignition_are_those_that_the_oracle_finds() {
+fn documented_differences_from_ignition_match_the_oracle() {
     let section = |text: &str, title: &str| {
         let start = text.find(title).unwrap();
         let rest = text[start..].split_once("\n|").unwrap().1;
@@ -147,7 +147,7 @@ fn the_differences_from_ignition_are_those_that_the_oracle_finds() {
 }
 
 #[test]
-fn every_reason_code_is_explained_in_order_with_its_meaning() {
+fn every_reason_code_is_documented_in_order() {
     let explained: Vec<_> = rows(&page("docs/reasons.md"))
         .into_iter()
         .filter(|cells| cells[0] != "code")
@@ -170,7 +170,7 @@ fn every_reason_code_is_explained_in_order_with_its_meaning() {
 }
 
 #[test]
-fn every_event_is_explained_in_order_with_its_weight_and_meaning() {
+fn every_event_is_documented_in_order_with_its_type() {
     let explained: Vec<_> = rows(&page("docs/events.md"))
         .into_iter()
         .filter(|cells| cells[0] != "reason")
@@ -189,7 +189,7 @@ fn every_event_is_explained_in_order_with_its_weight_and_meaning() {
 
 /// Only names of our own that the code writes or reads.
 #[test]
-fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
+fn exactly_the_node_keys_machinist_uses_are_documented() {
     use machinist_kube_api::keys::{annotation, condition, label, taint};
     let named: BTreeSet<_> = rows(&page("docs/cluster.md"))
         .into_iter()
@@ -219,7 +219,7 @@ fn every_name_of_ours_on_a_node_is_explained_and_no_other() {
 }
 
 #[test]
-fn codes_that_a_config_may_be_refused_with_exist() {
+fn documented_config_refusal_codes_exist() {
     let is_code = |cell: &str| {
         cell.starts_with(|c: char| c.is_ascii_uppercase())
             && cell.chars().all(|c| c.is_ascii_alphanumeric())
@@ -241,7 +241,7 @@ fn codes_that_a_config_may_be_refused_with_exist() {
 const KUBERNETES_GATES: [&str; 2] = ["DRADeviceTaints", "KubeletPodResourcesDynamicResources"];
 
 #[test]
-fn gates_and_phases_are_those_of_the_code() {
+fn documented_gates_and_phases_match_the_code() {
     let gates: Vec<_> = rows(&page("docs/operations.md"))
         .into_iter()
         .filter(|cells| cells.len() == 4 && cells[0] != "gate")
@@ -290,7 +290,7 @@ fn commands(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn commands_that_pages_name_exist() {
+fn documented_commands_exist() {
     let mut cli = Cli::command();
     cli.build();
     let known: BTreeSet<_> = cli.get_subcommands().map(|one| one.get_name()).collect();
@@ -334,7 +334,7 @@ fn each_command_has_a_manual_page_with_all_its_flags() {
 }
 
 #[test]
-fn the_table_of_degraded_nodes_names_the_codes_that_pass() {
+fn the_table_of_degraded_nodes_lists_the_transient_codes() {
     let page = page("docs/openshift.md");
     let (_, page) = page.split_once("## When a node is degraded").unwrap();
     let (table, _) = page.split_once("\n## ").unwrap();

@@ -144,7 +144,7 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_is_found_by_the_watcher_and_offers_what_it_speaks() {
+async fn a_dra_driver_is_registered_by_the_watcher_with_its_api_versions() {
     let stage = Stage::new().await;
     // Every kubelet that starts dials the sockets it finds, and a refusal is reported.
     let info = stage.watcher.register(Some("not today")).await;
@@ -193,7 +193,7 @@ async fn a_driver_is_found_by_the_watcher_and_offers_what_it_speaks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_is_prepared_once_and_the_same_is_said_again() {
+async fn repeated_node_prepare_returns_the_same_result() {
     let stage = Stage::new().await;
     let (a, b) = (named("ttyA"), named("ttyB"));
     stage
@@ -239,7 +239,7 @@ async fn a_claim_is_prepared_once_and_the_same_is_said_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_fails_is_told_by_name_and_succeeds_later() {
+async fn a_failed_claim_preparation_is_reported_by_name_and_can_be_retried() {
     let stage = Stage::new().await;
     let why = stage.prepare("c").await.unwrap_err();
     assert!(why.contains("claim lab/c not found"), "{why}");
@@ -286,7 +286,7 @@ async fn what_fails_is_told_by_name_and_succeeds_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_words_of_kubelet_and_cluster_harm_nobody() {
+async fn malformed_claims_from_kubelet_or_cluster_are_rejected() {
     let stage = Stage::new().await;
     for (name, object) in [
         ("a", "{"),
@@ -335,7 +335,7 @@ async fn bad_words_of_kubelet_and_cluster_harm_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_goes_on_where_the_one_before_was_also_after_a_boot() {
+async fn prepared_claims_survive_an_agent_restart_and_a_reboot() {
     let stage = Stage::new().await;
     stage.claims.allocate("c", &[("one", &named("ttyA"))]);
     let first = stage.prepare("c").await.unwrap();
@@ -375,7 +375,7 @@ async fn an_agent_goes_on_where_the_one_before_was_also_after_a_boot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_that_the_kubelet_forgot_are_given_back_when_nobody_has_their_devices() {
+async fn stale_claims_are_unprepared_when_no_container_has_their_devices() {
     let pods = PodResourcesDouble::default();
     let machine = Machine::new();
     machine.plug("ttyA");
@@ -409,7 +409,7 @@ async fn claims_that_the_kubelet_forgot_are_given_back_when_nobody_has_their_dev
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_health_of_claimed_devices_is_told_at_once_and_whole() {
+async fn dra_device_health_is_published_at_once_and_completely() {
     let stage = Stage::new().await;
     let mut client =
         health::dra_resource_health_client::DraResourceHealthClient::new(stage.driver.clone());

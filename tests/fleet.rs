@@ -70,7 +70,7 @@ fn fits(page: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_is_shown_as_oc_get_mcp_shows_it_from_what_its_nodes_publish() {
+async fn pool_status_is_shown_like_oc_get_mcp_from_node_annotations() {
     let api = cluster().await;
     let output = machinist(&api, &["status", "--pool", "worker"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -116,7 +116,7 @@ worker: 1 unavailable, maximum 1
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_name_every_pool_is_shown_and_an_unknown_one_is_an_error_that_names_the_others() {
+async fn pool_status_without_a_name_shows_all_and_an_unknown_name_fails() {
     let api = cluster().await;
     let output = machinist(&api, &["status", "--pool"]).await;
     let page = out(&output);
@@ -138,7 +138,7 @@ async fn without_a_name_every_pool_is_shown_and_an_unknown_one_is_an_error_that_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_is_shown_by_what_it_publishes_without_asking_its_agent() {
+async fn node_status_is_shown_from_published_data_without_the_agent() {
     let api = cluster().await;
     let output = machinist(&api, &["status", "--node", "worker-2"]).await;
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
@@ -201,7 +201,7 @@ async fn a_node_is_shown_by_what_it_publishes_without_asking_its_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_agent_is_gone_is_not_ready_whatever_was_said_last() {
+async fn status_of_a_node_without_agent_heartbeat_is_stale_and_exits_with_1() {
     let api = cluster().await;
     let path = "/api/v1/nodes/worker-1";
     let mut node = api.object(path);
@@ -219,7 +219,7 @@ async fn a_node_whose_agent_is_gone_is_not_ready_whatever_was_said_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_nothing_happens_on_a_node_is_explained_from_the_cluster() {
+async fn explain_reports_from_the_cluster_why_a_node_is_not_updating() {
     let api = cluster().await;
     let output = machinist(&api, &["explain", "--node", "worker-2"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -231,7 +231,7 @@ async fn why_nothing_happens_on_a_node_is_explained_from_the_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_person_may_not_see_is_left_out_by_name_and_a_missing_node_is_an_error() {
+async fn forbidden_objects_are_omitted_by_name_and_a_missing_node_fails() {
     let api = cluster().await;
     let forbidden = || {
         status(
@@ -272,7 +272,7 @@ async fn what_a_person_may_not_see_is_left_out_by_name_and_a_missing_node_is_an_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_kubeconfig_is_an_error_and_no_crash() {
+async fn a_missing_kubeconfig_is_reported_as_an_error() {
     let empty = tempfile::tempdir().unwrap();
     let missing = empty.path().join("none");
     for arguments in [
@@ -297,7 +297,7 @@ async fn a_missing_kubeconfig_is_an_error_and_no_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_context_of_the_kubeconfig_is_another_cluster() {
+async fn the_context_flag_selects_another_cluster() {
     let api = cluster().await;
     let text = std::fs::read_to_string(api.kubeconfig()).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
@@ -313,7 +313,7 @@ async fn another_context_of_the_kubeconfig_is_another_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_a_plugin_of_kubectl_it_is_the_same_program_under_kubectls_name() {
+async fn kubectl_plugin_behaves_like_the_machinist_command() {
     let api = cluster().await;
     let config = api.kubeconfig();
     let with = [("KUBECONFIG", config.as_path())];

@@ -79,7 +79,7 @@ fn changed(seed: &[u8], state: &mut u64) -> Vec<u8> {
 }
 
 #[test]
-fn seeds_and_what_is_made_of_them_break_no_parser() {
+fn fuzz_seeds_and_mutations_crash_no_parser() {
     let (rounds, first) = (number("FUZZ_ROUNDS", 40), number("FUZZ_SEED", 1));
     for entry in ENTRIES {
         let seeds = seeds(entry.name);

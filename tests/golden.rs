@@ -44,7 +44,7 @@ const OFFLINE: Capabilities = Capabilities {
 };
 
 #[test]
-fn each_golden_update_plans_applies_and_goes_back_as_written() {
+fn each_golden_update_plans_applies_and_rolls_back_as_recorded() {
     let mut cases: Vec<PathBuf> = fs::read_dir("tests/golden/update")
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -59,7 +59,7 @@ fn each_golden_update_plans_applies_and_goes_back_as_written() {
 /// The result of a config does not depend on the configs before it, and nothing is left when all of
 /// them are removed.
 #[test]
-fn the_result_never_depends_on_the_way() {
+fn the_result_does_not_depend_on_the_update_path() {
     let rounds = from_environment("ROUNDS").unwrap_or(if long() { 2_000 } else { 25 });
     let seed = from_environment("SEED").unwrap_or(1);
     for round in seed..seed + rounds {
@@ -108,7 +108,7 @@ fn walk(found: &str, way: Vec<Written>, told: &str) {
 /// The previous version stored absent fields as empty or default values: an unchanged config that
 /// it stored causes no update.
 #[test]
-fn a_config_that_the_version_before_stored_plans_nothing() {
+fn a_config_stored_by_the_previous_version_plans_no_change() {
     let mut configs: Vec<(String, Written)> = Vec::new();
     for case in fs::read_dir("tests/golden/update").unwrap() {
         let dir = case.unwrap().path();
@@ -162,7 +162,7 @@ fn a_config_that_the_version_before_stored_plans_nothing() {
 
 /// Only a change of fields that no update can change is refused, also in a first config.
 #[test]
-fn a_first_config_is_compared_with_the_one_that_another_daemon_left() {
+fn a_first_config_is_compared_with_the_config_of_machine_config_daemon() {
     use first_config::{CURRENT_CONFIG, ENCAPSULATED, rendered};
     let same = rendered("rendered-worker-1", "/dev/sda");
     let other = rendered("rendered-worker-0", "/dev/sdx");

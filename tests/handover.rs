@@ -198,7 +198,7 @@ fn collect(top: &Path, dir: &Path, into: &mut BTreeMap<String, (u32, u64, Vec<u8
 }
 
 #[test]
-fn adopted_as_it_stands_no_file_is_written_and_what_stood_before_comes_back_when_it_leaves() {
+fn adopting_a_machine_writes_no_file_and_originals_are_restored_later() {
     let machine = Machine::managed();
     let before = machine.tree("");
     let page = machine.does(&["adopt", "--yes"]);
@@ -237,7 +237,7 @@ fn adopted_as_it_stands_no_file_is_written_and_what_stood_before_comes_back_when
 }
 
 #[test]
-fn given_back_and_taken_over_again_every_file_is_the_same_byte_for_byte() {
+fn releasing_and_adopting_again_keeps_every_byte() {
     let machine = Machine::managed();
     let before = machine.tree("");
     machine.does(&["adopt", "--yes"]);
@@ -265,7 +265,7 @@ fn given_back_and_taken_over_again_every_file_is_the_same_byte_for_byte() {
 }
 
 #[test]
-fn a_config_of_ours_is_given_back_with_what_stood_before_it_and_without_what_left() {
+fn a_config_applied_after_adoption_is_released_with_its_originals() {
     let machine = Machine::managed();
     machine.write("etc/found", "found\n");
     machine.does(&["adopt", "--yes"]);
@@ -303,7 +303,7 @@ fn a_config_of_ours_is_given_back_with_what_stood_before_it_and_without_what_lef
 }
 
 #[test]
-fn a_disk_that_differs_is_shown_and_not_taken_over_unless_a_person_insists_and_drifts_then() {
+fn adopting_a_drifted_disk_needs_force_and_then_reports_drift() {
     let machine = Machine::managed();
     machine.write("etc/motd", "edited\n");
     let page = |arguments: &[&str]| {
@@ -347,7 +347,7 @@ fn texts_of(path: &str) -> &'static [&'static str] {
 }
 
 #[test]
-fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_word() {
+fn adopt_is_refused_without_yes_or_while_machine_config_daemon_is_active() {
     let machine = Machine::managed();
     let said = machine.refuses(&["adopt"]);
     assert!(said.contains("--yes"), "{said}");
@@ -409,7 +409,7 @@ fn refused_while_that_daemon_runs_is_not_done_or_was_never_here_and_without_a_wo
 }
 
 #[test]
-fn the_plan_is_the_one_of_plan_in_json() {
+fn adopt_json_output_is_a_plan_without_changes() {
     let machine = Machine::managed();
     let said: Value =
         serde_json::from_str(&machine.does(&["adopt", "--yes", "-o", "json"])).unwrap();
@@ -443,8 +443,7 @@ fn adopts(root: &Root) -> Result<(), HandoverError> {
 }
 
 #[test]
-fn killed_at_any_operation_the_machine_is_wholly_theirs_or_wholly_ours_and_the_same_again_ends_it()
-{
+fn a_handover_killed_at_any_operation_is_all_or_nothing_and_repeatable() {
     let mut number = 0;
     loop {
         let machine = Machine::managed();

@@ -67,7 +67,7 @@ fn no_module_imports_what_its_rule_forbids() {
 
 /// An unused allowance would make a layering rule weaker than necessary.
 #[test]
-fn every_allowance_is_used() {
+fn every_allowed_import_is_used() {
     let mut unused = table::allowances();
     for (file, text) in &sources() {
         for used in checker::uses(file, text) {

@@ -72,7 +72,7 @@ const FILE: &str =
     "{files: [{path: /srv/d, overwrite: true, mode: 420, contents: {source: 'data:,y'}}]}";
 
 #[test]
-fn a_directory_that_we_made_never_comes_back_as_an_original() {
+fn a_directory_created_by_us_is_never_restored_as_an_original() {
     let place = Place::new();
     place.applied(TREE);
     place.applied(FILE);
@@ -85,7 +85,7 @@ fn a_directory_that_we_made_never_comes_back_as_an_original() {
 }
 
 #[test]
-fn a_file_of_somebody_else_in_a_directory_that_we_had_comes_back() {
+fn a_foreign_file_in_a_managed_directory_is_restored() {
     let place = Place::new();
     place.applied(TREE);
     place.applied(NOTHING);
@@ -104,7 +104,7 @@ fn a_file_of_somebody_else_in_a_directory_that_we_had_comes_back() {
 }
 
 #[test]
-fn a_directory_that_was_there_stays_and_gets_its_mode_back() {
+fn a_pre_existing_directory_is_kept_and_its_mode_restored() {
     let place = Place::new();
     fs::create_dir_all(place.at("/srv/d")).unwrap();
     fs::set_permissions(place.at("/srv/d"), fs::Permissions::from_mode(0o1777)).unwrap();
@@ -117,7 +117,7 @@ fn a_directory_that_was_there_stays_and_gets_its_mode_back() {
 }
 
 #[test]
-fn a_path_cannot_write_escapes_to_a_terminal() {
+fn paths_are_escaped_in_terminal_output() {
     let place = Place::new();
     place.applied(NOTHING);
     let config = place.dir.path().join("config.yaml");
@@ -132,7 +132,7 @@ fn a_path_cannot_write_escapes_to_a_terminal() {
 }
 
 #[test]
-fn directories_above_the_state_directory_are_open_to_everybody() {
+fn parent_directories_of_the_state_directory_are_world_readable() {
     let place = Place::new();
     place.applied(NOTHING);
     assert_eq!(place.mode("/var"), 0o755);
@@ -141,7 +141,7 @@ fn directories_above_the_state_directory_are_open_to_everybody() {
 }
 
 #[test]
-fn files_that_hold_no_config_take_nothing_away() {
+fn files_without_a_config_remove_nothing() {
     let place = Place::new();
     place.applied(FILE);
     let without_ending = place.dir.path().join("config");
@@ -156,7 +156,7 @@ fn files_that_hold_no_config_take_nothing_away() {
 }
 
 #[test]
-fn a_link_to_a_config_that_is_away_takes_nothing_away() {
+fn a_dangling_config_link_removes_nothing() {
     let place = Place::new();
     let source = place.at("/etc/machinist/machine.d");
     fs::create_dir_all(&source).unwrap();

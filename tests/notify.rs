@@ -27,7 +27,7 @@ fn speak() {
 }
 
 #[test]
-fn the_service_manager_hears_each_state_once_and_a_new_status_only() {
+fn sd_notify_sends_each_state_once_and_only_changed_status() {
     if std::env::var_os(CHILD).is_some() {
         return speak();
     }
@@ -36,7 +36,7 @@ fn the_service_manager_hears_each_state_once_and_a_new_status_only() {
     let ears = UnixDatagram::bind(&path).unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
         .args([
-            "notify::the_service_manager_hears_each_state_once_and_a_new_status_only",
+            "notify::sd_notify_sends_each_state_once_and_only_changed_status",
             "--exact",
         ])
         .env(CHILD, "1")
@@ -63,7 +63,7 @@ fn the_service_manager_hears_each_state_once_and_a_new_status_only() {
 }
 
 #[test]
-fn nobody_is_told_anything_without_a_socket() {
+fn without_a_notify_socket_nothing_is_sent() {
     if std::env::var_os(CHILD).is_some() || std::env::var_os("NOTIFY_SOCKET").is_some() {
         return;
     }

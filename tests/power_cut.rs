@@ -96,7 +96,7 @@ fn an_update_of_every_kind_survives_a_power_cut_at_any_moment() {
 }
 
 #[test]
-fn a_user_who_comes_or_goes_survives_a_power_cut_at_any_moment() {
+fn adding_or_removing_a_user_survives_a_power_cut_at_any_moment() {
     let (step, count) = if long() { (1, 20_000) } else { (1, 12) };
     all_good(&forward(Case::user_comes()), "user comes", step, count);
     all_good(&forward(Case::user_goes()), "user goes", step, count);
@@ -112,7 +112,7 @@ fn a_large_update_survives_a_power_cut_at_any_moment() {
 }
 
 #[test]
-fn an_undo_survives_a_power_cut_at_any_moment() {
+fn a_rollback_survives_a_power_cut_at_any_moment() {
     let (step, count) = if long() { (1, 50_000) } else { (2, 6) };
     all_good(&undone(Case::everything()), "undone", step, count);
 }
@@ -120,7 +120,7 @@ fn an_undo_survives_a_power_cut_at_any_moment() {
 /// The old object is moved aside and the new one in: a moment without either, and never a mix
 /// afterwards.
 #[test]
-fn where_names_cannot_be_exchanged_a_power_cut_is_survived_as_well() {
+fn without_rename_exchange_a_power_cut_at_any_moment_is_survived() {
     let only_new = |log: &[FsOp]| {
         let exchanges = |op: &&FsOp| matches!(op.act, FsOpKind::Exchange(_));
         assert_eq!(log.iter().find(exchanges), None);
@@ -188,7 +188,7 @@ fn a_second_power_cut_during_the_recovery_changes_nothing() {
 
 /// Tries each case and counts the distinct trees over all of them.
 #[test]
-fn every_idea_of_an_update_survives_a_power_cut_at_any_moment() {
+fn random_updates_survive_a_power_cut_at_any_moment() {
     let step = if long() { 1 } else { 8 };
     // The strict model includes every state of the ordered one: it is used here only for the full
     // count.

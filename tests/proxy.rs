@@ -27,7 +27,7 @@ use plugin::{Does, Plugin, device};
 const GPU: &str = "acme.dev/gpu";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_plugin_lists_reaches_the_kubelet_under_its_own_ids() {
+async fn a_plugins_devices_reach_the_kubelet_under_their_own_ids() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -54,7 +54,7 @@ async fn what_a_plugin_lists_reaches_the_kubelet_under_its_own_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_vendor_has_its_own_directory_and_the_end_of_one_leaves_the_other_alone() {
+async fn each_vendor_has_its_own_directory_and_is_isolated_from_others() {
     let stage = Stage::new("");
     stage.declare(&[("acme", "  grace: 1s\n"), ("other", "")]);
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
@@ -89,7 +89,7 @@ async fn each_vendor_has_its_own_directory_and_the_end_of_one_leaves_the_other_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_beyond_what_the_kubelet_takes_is_cut_and_the_stream_lives() {
+async fn a_list_above_the_message_limit_is_truncated_and_the_stream_kept() {
     let stage = Stage::new("  limits: {devices: 2000}\n");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -128,7 +128,7 @@ async fn a_list_beyond_what_the_kubelet_takes_is_cut_and_the_stream_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_lists_reaches_the_kubelet_as_a_few_and_the_last_one_counts() {
+async fn a_flood_of_device_lists_is_coalesced_to_the_latest() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -160,7 +160,7 @@ async fn a_flood_of_lists_reaches_the_kubelet_as_a_few_and_the_last_one_counts()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_that_is_none_any_more_has_nothing_and_one_whose_file_changed_goes_on() {
+async fn a_removed_vendor_loses_its_resources_and_a_changed_one_continues() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -196,7 +196,7 @@ async fn a_vendor_that_is_none_any_more_has_nothing_and_one_whose_file_changed_g
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_socket_of_ours_that_somebody_removed_is_made_again() {
+async fn a_removed_registration_socket_is_recreated() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -212,7 +212,7 @@ async fn a_socket_of_ours_that_somebody_removed_is_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_agent_leaves_the_directories_to_the_first_one() {
+async fn a_second_agent_does_not_take_over_vendor_directories() {
     let stage = Stage::new("");
     let first = stage.ready().await;
     let directory = stage.directory("acme");
@@ -227,7 +227,7 @@ async fn a_second_agent_leaves_the_directories_to_the_first_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_resource_that_a_file_declares_is_the_files_until_that_goes() {
+async fn a_declared_resource_is_owned_by_its_file_until_that_is_removed() {
     let stage = Stage::new("");
     stage.machine.plug("acme0");
     stage.machine.declare("gpu.yaml", GPU, "/dev/acme0", 1);
@@ -251,7 +251,7 @@ async fn a_resource_that_a_file_declares_is_the_files_until_that_goes() {
 }
 
 #[test]
-fn the_file_and_the_paths_on_the_page_for_vendors_are_those_that_work() {
+fn documented_vendor_file_and_paths_work() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/vendors/plugins.md");
     let page = std::fs::read_to_string(page).unwrap();
     let mut blocks = page.split("```yaml\n").skip(1);

@@ -55,7 +55,7 @@ async fn once(stage: &Stage, kubelet: &KubeletDouble, ids: &[&str], round: usize
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hundreds_of_restarts_of_a_plugin_leave_nothing_behind() {
+async fn hundreds_of_plugin_restarts_leak_nothing() {
     let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
@@ -87,7 +87,7 @@ async fn hundreds_of_restarts_of_a_plugin_leave_nothing_behind() {
 
 /// Messages of 5 MiB, at the highest possible rate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_large_lists_takes_no_more_memory_than_a_few_of_them() {
+async fn a_flood_of_large_lists_uses_bounded_memory() {
     let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
@@ -120,7 +120,7 @@ const ROOT: &str = "MACHINIST_TEST_PROXY_ROOT";
 
 /// An agent in a process of its own, so that its memory can be measured separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_of_its_own() {
+async fn runs_an_agent_in_a_child_process() {
     let Some(root) = std::env::var_os(ROOT) else {
         return;
     };
@@ -150,12 +150,16 @@ impl Drop for Child {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_a_vendor_lists_the_agent_needs_less_than_8_mib_for_it() {
+async fn any_vendor_list_uses_less_than_8_mib() {
     let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["proxy_soak::an_agent_of_its_own", "--exact", "--nocapture"])
+        .args([
+            "proxy_soak::runs_an_agent_in_a_child_process",
+            "--exact",
+            "--nocapture",
+        ])
         .env(ROOT, stage.machine.root())
         .stdout(std::process::Stdio::null())
         .spawn()

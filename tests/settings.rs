@@ -43,7 +43,7 @@ fn write(path: &Path, content: &str) {
 }
 
 #[test]
-fn each_value_comes_from_the_last_place_that_says_it() {
+fn each_setting_comes_from_the_last_source_that_sets_it() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("etc/machinist");
     write(
@@ -82,7 +82,7 @@ fn each_value_comes_from_the_last_place_that_says_it() {
 }
 
 #[test]
-fn every_mistake_is_told_and_nothing_is_printed() {
+fn settings_errors_are_all_reported_and_nothing_is_printed() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("etc/machinist");
     write(
@@ -113,7 +113,7 @@ fn every_mistake_is_told_and_nothing_is_printed() {
 }
 
 #[test]
-fn a_file_that_anybody_may_write_is_refused() {
+fn a_world_writable_settings_file_is_rejected() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("etc/machinist/machinist.yaml");
     write(&file, "owners: set\n");
@@ -128,7 +128,7 @@ fn a_file_that_anybody_may_write_is_refused() {
 }
 
 #[test]
-fn yaml_and_json_hold_the_same_data() {
+fn settings_yaml_and_json_output_are_equal() {
     let root = tempfile::tempdir().unwrap();
     let document = json(&settings(root.path(), &["-o", "json"], &[]));
     let output = settings(root.path(), &["-o", "yaml"], &[]);
@@ -137,7 +137,7 @@ fn yaml_and_json_hold_the_same_data() {
 }
 
 #[test]
-fn the_documentation_lists_exactly_these_settings() {
+fn documented_settings_match_the_code() {
     let root = tempfile::tempdir().unwrap();
     let document = json(&settings(root.path(), &["-o", "json"], &[]));
     let text = |value: &Value| {

@@ -34,7 +34,7 @@ fn machine() -> (PretendSystemd, Systemd) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reloads_asked_for_at_the_same_time_share_one_that_began_later() {
+async fn concurrent_daemon_reloads_share_a_later_one() {
     let (machine, systemd) = machine();
     machine.set_reload_takes(Duration::from_secs(100));
     let reload = || systemd.daemon_reload();
@@ -54,7 +54,7 @@ async fn reloads_asked_for_at_the_same_time_share_one_that_began_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_bus_pid_1_is_reached_over_its_own_socket() {
+async fn without_dbus_pid_1_is_reached_over_its_private_socket() {
     let (machine, systemd) = machine();
     machine.set_up(false, true);
     machine.script("a.service", Job::ends("dependency"));
@@ -65,7 +65,7 @@ async fn without_a_bus_pid_1_is_reached_over_its_own_socket() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_there_is_known_at_once_and_may_be_asked_again() {
+async fn a_missing_systemd_is_a_retryable_error_at_once() {
     let machine = PretendSystemd::new();
     machine.set_up(false, false);
     let systemd = Systemd::new(machine.lines());
@@ -105,7 +105,7 @@ async fn states_of_units_and_of_the_system_are_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_target_is_started_again_only_when_the_boot_goes_there() {
+async fn the_default_target_is_started_again_only_when_the_boot_leads_to_it() {
     let (machine, systemd) = machine();
     machine.set_unit("default.target", Unit::stopped());
     assert!(!systemd.default_target_again().await.unwrap());
@@ -143,7 +143,7 @@ async fn a_transient_unit_leaves_no_failed_unit_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_clock_is_unknown_where_no_service_tells() {
+async fn clock_synchronisation_is_known_only_through_timedated() {
     let (machine, systemd) = machine();
     let timedate = systemd.timedate();
     for told in [Some(true), Some(false), None] {
@@ -180,7 +180,7 @@ fn pid_1(mut line: UnixStream) {
 }
 
 #[tokio::test]
-async fn pid_1_may_call_itself_by_name_on_its_own_socket() {
+async fn pid_1_may_use_its_bus_name_on_the_private_socket() {
     let (near, far) = UnixStream::pair().unwrap();
     let far = std::thread::spawn(|| pid_1(far));
     let lines = BusAddresses::none().private(move || near.try_clone());

@@ -59,7 +59,7 @@ async fn once(machine: &Machine, agent: &Agent, round: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarts_of_a_vendor_leave_nothing_behind() {
+async fn vendor_restarts_leak_nothing() {
     let _alone = crate::ALONE.lock().await;
     let machine = Machine::new();
     machine.plug("acme0");

@@ -261,7 +261,7 @@ mod help_tests {
 
     /// Terminals have different widths, so line breaks in a paragraph would be wrapped twice.
     #[test]
-    fn a_paragraph_of_help_is_one_line_which_the_terminal_wraps() {
+    fn help_paragraphs_contain_no_line_breaks() {
         look_at(&Cli::command());
     }
 }

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_already_is_not_asked_again_and_an_old_question_is_no_answer_to_a_new_config() {
+    fn a_cancel_request_is_not_repeated_and_is_replaced_for_a_new_config() {
         let standing = |asked: Option<&str>, current: &str| {
             let mut standing = UpdateAnnotations::default();
             standing.desired = Some("new".to_owned());

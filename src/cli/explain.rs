@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_has_the_flags_that_reach_the_same_machine() {
+    fn suggested_commands_repeat_the_connection_flags() {
         let (flags, source) = (" --root /x", " --source dir:y");
         let advice = "to repair it: machinist apply; else see: machinist settings";
         assert_eq!(

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubectl_runs_is_called_as_kubectls_in_usage_and_examples() {
+    fn help_of_the_kubectl_plugin_uses_the_kubectl_command_name() {
         for name in ["kubectl-machinist", "/usr/local/bin/kubectl-machinist"] {
             let help = told(name, &["--help"]);
             assert!(

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yaml_means_the_same_with_escapes() {
+    fn escaping_yaml_keeps_its_meaning() {
         let texts = [
             "a\u{202e}b",
             "\u{9b}2J",

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_yes_is_yes() {
+    fn only_an_explicit_yes_confirms_the_prompt() {
         for (line, answer) in [
             ("y\n", Confirmation::Yes),
             (" YES \n", Confirmation::Yes),

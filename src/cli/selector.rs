@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_are_read_as_kubectl_reads_them_and_the_mistake_is_named() {
+    fn label_selectors_are_parsed_as_by_kubectl_with_errors_named() {
         for text in [
             "",
             "app",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_may_be_called_as_kubectl_prints_it() {
+    fn a_node_argument_accepts_the_kubectl_output_form() {
         for text in ["worker-1", "node/worker-1", "nodes/worker-1", "no/worker-1"] {
             assert_eq!(node(text).as_deref(), Ok("worker-1"));
         }

@@ -114,7 +114,7 @@ mod tests {
     use machinist_status::Mode;
 
     #[test]
-    fn the_page_shows_no_character_of_others_that_steers() {
+    fn the_status_page_shows_no_terminal_control_characters() {
         let now = Clock::system().now();
         let hostile = "x\u{1b}[31m\u{1b}[2J\nready\u{202e}\u{9b}";
         let mut status = Status::starting(hostile, Mode::Machine, now);

@@ -31,13 +31,13 @@ fn parse(line: &str) -> Result<All, clap::Error> {
 }
 
 #[test]
-fn the_definitions_hold_together() {
+fn command_line_definitions_are_consistent() {
     Cli::command().debug_assert();
     All::command().debug_assert();
 }
 
 #[test]
-fn what_an_administrator_types_is_understood() {
+fn documented_command_lines_are_parsed() {
     for line in [
         "machinist run",
         "machinist run --root ./sandbox --source dir:examples/machine",
@@ -73,7 +73,7 @@ fn what_an_administrator_types_is_understood() {
 }
 
 #[test]
-fn flags_become_settings() {
+fn flags_are_converted_to_settings() {
     let line =
         "machinist run --source dir:a/b --owners record --admin 127.0.0.1:1 -v --log-format json";
     let all = parse(line).unwrap();
@@ -107,7 +107,7 @@ fn flags_become_settings() {
 }
 
 #[test]
-fn recovery_is_not_advertised() {
+fn the_recover_command_is_hidden_from_help() {
     let help = All::command().render_help().to_string();
     assert!(
         help.contains("rollback") && !help.contains("recover"),

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_has_a_line() {
+    fn vendor_check_prints_one_line_per_rule() {
         let finding = |verdict, seen: &str| RuleResult {
             rule: "it answers".to_owned(),
             verdict,

@@ -32,7 +32,7 @@ fn twice() -> (Place, Agent) {
 }
 
 #[test]
-fn apply_beside_an_agent_is_done_by_the_agent_and_held_until_the_source_changes() {
+fn apply_with_a_running_agent_pins_the_config_until_the_source_changes() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
     let other = place.path().join("other.yaml");
@@ -67,7 +67,7 @@ fn apply_beside_an_agent_is_done_by_the_agent_and_held_until_the_source_changes(
 }
 
 #[test]
-fn rollback_beside_an_agent_stays_also_after_a_restart_until_the_source_says_something_new() {
+fn rollback_with_a_running_agent_lasts_until_the_source_changes() {
     let (place, agent) = twice();
     let back = place.machinist(&["rollback", "--yes"]);
     assert_eq!(code(&back), 0, "{}", err(&back));
@@ -111,7 +111,7 @@ fn rollback_beside_an_agent_stays_also_after_a_restart_until_the_source_says_som
 }
 
 #[test]
-fn rollback_without_an_agent_leaves_word_for_the_one_that_starts() {
+fn rollback_without_an_agent_is_honoured_by_the_next_agent() {
     let (place, agent) = twice();
     drop(agent);
     assert_eq!(code(&place.machinist(&["rollback", "--yes"])), 0);
@@ -126,7 +126,7 @@ fn rollback_without_an_agent_leaves_word_for_the_one_that_starts() {
 }
 
 #[test]
-fn rollback_goes_back_as_far_as_it_is_told() {
+fn rollback_goes_back_the_requested_number_of_configs() {
     let (place, agent) = twice();
     file(&place, "third");
     until("the third config", || {
@@ -159,7 +159,7 @@ fn rollback_goes_back_as_far_as_it_is_told() {
 }
 
 #[test]
-fn idle_connections_keep_nobody_from_the_status() {
+fn idle_connections_do_not_block_the_status_socket() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
     let socket = place.at("/run/machinist/agent.sock");
@@ -185,7 +185,7 @@ fn idle_connections_keep_nobody_from_the_status() {
 }
 
 #[test]
-fn the_status_socket_takes_no_commands_and_their_size_costs_no_memory() {
+fn the_status_socket_rejects_commands_without_buffering_them() {
     const SIZE: usize = 700 << 20;
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
@@ -237,7 +237,7 @@ fn post(socket: &Path, size: usize) -> String {
 }
 
 #[test]
-fn an_update_waits_for_its_window_and_begins_when_a_person_says_so() {
+fn an_update_waits_for_its_maintenance_window_or_an_operators_apply() {
     let place = Place::with_file("/etc/one", "zero");
     let dir = place.at("/etc/machinist");
     fs::create_dir_all(&dir).unwrap();

@@ -14,7 +14,7 @@ fn json(output: &std::process::Output) -> Value {
 }
 
 #[test]
-fn plan_says_by_its_exit_code_whether_something_would_change_and_changes_nothing() {
+fn plan_exit_code_reports_pending_changes_and_nothing_is_changed() {
     let place = Place::with_examples();
     // A missing root is not treated as an empty root.
     let missing = place.with_source(&["plan"]);
@@ -41,7 +41,7 @@ fn plan_says_by_its_exit_code_whether_something_would_change_and_changes_nothing
 }
 
 #[test]
-fn a_refused_plan_names_every_place_and_exits_with_1() {
+fn a_rejected_plan_names_every_location_and_exits_with_1() {
     let place = Place::with_examples();
     fs::create_dir(place.root()).unwrap();
     fs::write(
@@ -118,7 +118,7 @@ fn the_plan_document_has_every_key_that_scripts_rely_on() {
 }
 
 #[test]
-fn apply_does_it_once_and_the_second_time_there_is_nothing_to_do() {
+fn apply_is_idempotent() {
     let place = Place::with_examples();
     let asked = place.with_source(&["apply"]);
     assert_eq!(code(&asked), 1);
@@ -147,7 +147,7 @@ fn apply_does_it_once_and_the_second_time_there_is_nothing_to_do() {
 }
 
 #[test]
-fn apply_takes_files_as_well() {
+fn apply_accepts_config_files() {
     let place = Place::with_file("/etc/one", "zero");
     let file = place.source().join("10-one.yaml");
     let applied = place.machinist(&["apply", "--yes", "-o", "json", file.to_str().unwrap()]);
@@ -183,7 +183,7 @@ fn verify_exits_with_0_or_2() {
 }
 
 #[test]
-fn verify_names_keys_that_no_file_is_written_for() {
+fn verify_warns_of_skipped_ssh_keys() {
     let place = Place::new();
     fs::create_dir_all(place.at("/etc")).unwrap();
     let user = "core:x:1000:1000::/home/core:/bin/sh\n";
@@ -204,7 +204,7 @@ fn verify_names_keys_that_no_file_is_written_for() {
 }
 
 #[test]
-fn rollback_goes_back_and_history_tells_it() {
+fn rollback_restores_the_previous_config_and_appears_in_history() {
     let place = Place::with_file("/etc/one", "first");
     let none = place.machinist(&["rollback", "--yes"]);
     assert_eq!(code(&none), 1);
@@ -285,7 +285,7 @@ fn told_by_history(place: &Place) {
 }
 
 #[test]
-fn a_journal_that_cannot_be_read_is_put_aside_and_the_machine_is_taken_over_as_it_is() {
+fn journal_reset_sets_an_unreadable_journal_aside_and_adopts_the_machine() {
     let place = Place::with_file("/etc/one", "zero");
     assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
     let shown = out(&place.machinist(&["journal", "show"]));
@@ -338,7 +338,7 @@ fn a_journal_that_cannot_be_read_is_put_aside_and_the_machine_is_taken_over_as_i
 }
 
 #[test]
-fn a_journal_that_can_be_read_is_not_put_aside_in_passing_and_none_that_was_is_lost() {
+fn journal_reset_of_a_readable_journal_needs_force_and_keeps_earlier_copies() {
     let place = Place::with_file("/etc/one", "zero");
     assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
     let journal = place.at("/var/lib/machinist/journal");
@@ -368,7 +368,7 @@ fn a_journal_that_can_be_read_is_not_put_aside_in_passing_and_none_that_was_is_l
 }
 
 #[test]
-fn explain_says_why_nothing_is_happening() {
+fn explain_reports_why_no_update_is_running() {
     let place = Place::with_file("/etc/one", "zero");
     fs::create_dir(place.root()).unwrap();
     let explain = || {
@@ -407,7 +407,7 @@ fn explain_says_why_nothing_is_happening() {
 }
 
 #[test]
-fn render_gives_one_config_with_a_name_that_follows_the_content() {
+fn render_prints_one_config_named_by_its_content() {
     let place = Place::with_examples();
     fs::create_dir(place.root()).unwrap();
     let first = place.with_source(&["render"]);
@@ -447,7 +447,7 @@ fn render_gives_one_config_with_a_name_that_follows_the_content() {
 }
 
 #[test]
-fn a_butane_config_on_the_command_line_reads_the_files_beside_it() {
+fn a_butane_config_argument_reads_local_files_next_to_it() {
     let place = Place::new();
     fs::create_dir(place.root()).unwrap();
     let beside = place.path().join("elsewhere");
@@ -473,7 +473,7 @@ fn a_butane_config_on_the_command_line_reads_the_files_beside_it() {
 }
 
 #[test]
-fn the_users_policies_replace_the_built_in_ones_and_bad_ones_are_wrong_settings() {
+fn user_policies_override_built_in_ones_and_invalid_ones_are_rejected() {
     let place = Place::with_file("/etc/chrony.conf", "x");
     let policies = place.at("/etc/machinist/policies.yaml");
     fs::create_dir_all(policies.parent().unwrap()).unwrap();

@@ -27,7 +27,7 @@ fn reaction(place: &Place, path: &str, content: Option<&str>, save: impl FnOnce(
 }
 
 #[test]
-fn a_save_in_place_is_applied_within_300_ms() {
+fn a_config_written_in_place_is_applied_within_300_ms() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
     let times: Vec<_> = (0..5)
@@ -44,7 +44,7 @@ fn a_save_in_place_is_applied_within_300_ms() {
 }
 
 #[test]
-fn an_editor_that_writes_beside_and_renames_over_is_followed() {
+fn a_config_replaced_by_rename_is_applied() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
     let file = place.source().join("10-one.yaml");
@@ -81,7 +81,7 @@ fn an_editor_that_writes_beside_and_renames_over_is_followed() {
 }
 
 #[test]
-fn a_config_map_that_swaps_its_link_is_followed() {
+fn a_config_map_update_by_symlink_swap_is_applied() {
     let place = Place::new();
     let source = place.source();
     let version = |name: &str, content: &str| {
@@ -110,7 +110,7 @@ fn a_config_map_that_swaps_its_link_is_followed() {
 }
 
 #[test]
-fn links_to_files_and_directories_elsewhere_are_followed() {
+fn changes_behind_links_in_the_config_dir_are_applied() {
     let place = Place::new();
     let elsewhere = place.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
@@ -148,7 +148,7 @@ fn links_to_files_and_directories_elsewhere_are_followed() {
 }
 
 #[test]
-fn what_a_butane_config_reads_is_followed_like_the_config() {
+fn changes_of_butane_local_files_are_applied_like_the_config() {
     let place = Place::new();
     let source = place.source();
     fs::create_dir_all(source.join("tree/etc/app")).unwrap();
@@ -195,7 +195,7 @@ fn what_a_butane_config_reads_is_followed_like_the_config() {
 }
 
 #[test]
-fn a_file_that_comes_is_applied_and_one_that_goes_is_taken_away() {
+fn a_new_config_file_is_applied_and_a_removed_one_reverted() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
     let two = place.source().join("20-two.yaml");
@@ -215,7 +215,7 @@ fn a_file_that_comes_is_applied_and_one_that_goes_is_taken_away() {
 }
 
 #[test]
-fn an_empty_source_takes_nothing_away() {
+fn an_empty_config_dir_removes_nothing() {
     let place = Place::with_examples();
     let agent = place.settled();
     let before = place.tree();
@@ -241,7 +241,7 @@ fn an_empty_source_takes_nothing_away() {
 }
 
 #[test]
-fn a_broken_file_keeps_the_last_good_config_and_is_named_by_line() {
+fn an_invalid_file_keeps_the_last_valid_config_and_is_reported_by_line() {
     let place = Place::with_file("/etc/one", "good");
     let mut agent = place.settled();
     let file = place.source().join("10-one.yaml");
@@ -286,7 +286,7 @@ fn refused(agent: &Agent, code: &str) -> serde_json::Value {
 }
 
 #[test]
-fn half_of_a_config_that_somebody_is_writing_is_not_applied() {
+fn a_partially_written_config_is_not_applied() {
     use std::io::Write as _;
     let place = Place::new();
     let files = |names: &[&str]| -> Vec<(String, String)> {
@@ -321,7 +321,7 @@ fn half_of_a_config_that_somebody_is_writing_is_not_applied() {
 }
 
 #[test]
-fn an_emptied_config_takes_nothing_away() {
+fn a_truncated_config_removes_nothing() {
     let place = Place::new();
     for name in ["one", "two"] {
         let text = crate::agent::harness::manifest(name, &format!("/etc/{name}"), name);

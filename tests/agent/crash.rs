@@ -74,7 +74,7 @@ fn kill_in_the_middle(place: &Place, mut agent: Agent, content: &str, late: usiz
 }
 
 #[test]
-fn killed_in_the_middle_the_next_start_completes() {
+fn an_update_interrupted_by_a_kill_is_completed_at_the_next_start() {
     let place = Place::new();
     save(&place, "zero");
     let mut agent = place.settled();
@@ -96,7 +96,7 @@ fn killed_in_the_middle_the_next_start_completes() {
 }
 
 #[test]
-fn recover_settles_an_interrupted_update_without_the_agent() {
+fn recover_finishes_an_interrupted_update_without_the_agent() {
     let place = Place::new();
     save(&place, "zero");
     let mut old = "zero";

@@ -32,7 +32,7 @@ fn report(agent: &Agent, expected: &Value, act: impl FnOnce()) -> Duration {
 }
 
 #[test]
-fn every_way_to_drift_is_reported_within_500_ms_and_cleared_when_it_ends() {
+fn every_kind_of_drift_is_reported_within_500_ms_and_cleared_afterwards() {
     let place = Place::with_examples();
     let agent = place.settled();
     let file = place.at(SYSCTL);
@@ -81,7 +81,7 @@ fn every_way_to_drift_is_reported_within_500_ms_and_cleared_when_it_ends() {
 }
 
 #[test]
-fn drift_warns_and_holds_nothing() {
+fn drift_is_a_warning_and_closes_no_hold_gate() {
     let place = Place::with_examples();
     let agent = place.settled();
     fs::write(place.at(SYSCTL), "").unwrap();
@@ -110,7 +110,7 @@ fn drift_warns_and_holds_nothing() {
 }
 
 #[test]
-fn a_directory_that_goes_and_comes_back_is_watched_again() {
+fn drift_in_a_recreated_directory_is_reported() {
     let place = Place::with_examples();
     let agent = place.settled();
     let directory = place.at("/etc/systemd/journald.conf.d");
@@ -158,7 +158,7 @@ fn a_directory_that_goes_and_comes_back_is_watched_again() {
 }
 
 #[test]
-fn units_that_are_enabled_or_unmasked_by_hand_are_reported() {
+fn units_enabled_or_unmasked_manually_are_reported_as_drift() {
     let place = Place::with_examples();
     let agent = place.settled();
     let mask = place.at("/etc/systemd/system/apt-daily-upgrade.timer");
@@ -182,7 +182,7 @@ fn units_that_are_enabled_or_unmasked_by_hand_are_reported() {
 
 /// Many edits over more than one period of the agent's idle loop: none is lost.
 #[test]
-fn a_burst_of_edits_over_several_seconds_ends_in_the_truth() {
+fn drift_report_is_correct_after_a_burst_of_edits() {
     let place = Place::with_examples();
     let agent = place.settled();
     let file = place.at(SYSCTL);
@@ -207,7 +207,7 @@ fn settings(place: &Place, text: &str) {
 }
 
 #[test]
-fn what_is_to_be_repaired_is_put_back_alone_and_what_is_ignored_is_not_shown() {
+fn drift_is_repaired_reported_or_ignored_by_path_policy() {
     let place = Place::with_examples();
     settings(
         &place,
@@ -259,7 +259,7 @@ fn what_is_to_be_repaired_is_put_back_alone_and_what_is_ignored_is_not_shown() {
 }
 
 #[test]
-fn what_stood_as_asked_already_is_watched_like_what_was_written() {
+fn drift_of_files_that_already_matched_is_reported() {
     let place = Place::with_file("/etc/found", "asked");
     let found = place.at("/etc/found");
     fs::create_dir_all(found.parent().unwrap()).unwrap();
@@ -273,7 +273,7 @@ fn what_stood_as_asked_already_is_watched_like_what_was_written() {
 }
 
 #[test]
-fn a_directory_that_stood_before_is_watched_for_its_mode() {
+fn drift_of_a_pre_existing_directorys_mode_is_reported() {
     let place = Place::new();
     let config = json!({
         "ignition": {"version": "3.4.0"},
@@ -291,7 +291,7 @@ fn a_directory_that_stood_before_is_watched_for_its_mode() {
 }
 
 #[test]
-fn a_file_is_put_back_before_its_other_names() {
+fn drift_repair_restores_a_file_before_its_hard_links() {
     let place = Place::with_file("/etc/z-file", "ours");
     let link = r#"{"ignition": {"version": "3.4.0"}, "storage": {"links":
         [{"path": "/etc/a-name", "target": "/etc/z-file", "hard": true}]}}"#;

@@ -115,7 +115,7 @@ fn is_digest(text: &str) -> bool {
 }
 
 #[test]
-fn a_key_that_is_left_out_added_or_of_another_type_is_caught() {
+fn json_shape_check_detects_missing_extra_and_mistyped_keys() {
     let shape = serde_json::json!({"a": "?string", "b": [{"c": "X|Y"}], "d": {"?": {"e": "time"}}});
     let wrong = |found: Value| {
         let mut check = Check::default();

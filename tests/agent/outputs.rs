@@ -12,7 +12,7 @@ use crate::agent::{
 use machinist_testkit::pod_resources::PodResourcesDouble;
 
 #[test]
-fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {
+fn first_run_creates_the_root_shows_the_plan_and_applies_the_examples() {
     let place = Place::with_examples();
     assert!(!place.root().exists());
     let agent = place.settled();
@@ -74,7 +74,7 @@ fn a_first_run_makes_the_root_shows_the_plan_and_applies_the_examples() {
 }
 
 #[test]
-fn probes_metrics_and_devices_answer() {
+fn probes_metrics_and_devices_endpoints_respond() {
     let place = Place::with_examples();
     let agent = place.settled();
     until("the devices", || agent.status()["devices"] != json!([]));
@@ -105,7 +105,7 @@ fn probes_metrics_and_devices_answer() {
 }
 
 #[test]
-fn a_declaration_that_is_refused_is_listed_with_its_mistake_and_the_array_stays_as_it_is() {
+fn devices_list_shows_a_rejected_declaration_and_keeps_the_json_shape() {
     let place = Place::with_examples();
     let bad = place.at("/etc/machinist/devices.d/bad.yaml");
     let agent = place.settled();
@@ -124,7 +124,7 @@ fn a_declaration_that_is_refused_is_listed_with_its_mistake_and_the_array_stays_
 }
 
 #[test]
-fn whoever_asks_is_told_who_has_which_device() {
+fn device_holders_are_shown_by_status_and_devices_list() {
     let place = Place::with_examples();
     let agent = place.settled();
     until("the devices", || agent.status()["devices"] != json!([]));
@@ -149,7 +149,7 @@ fn whoever_asks_is_told_who_has_which_device() {
 }
 
 #[test]
-fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
+fn status_is_available_as_text_and_json() {
     let place = Place::with_examples();
     let agent = place.settled();
     fs::write(place.at("/etc/chrony.conf"), "").unwrap();
@@ -200,7 +200,7 @@ fn a_second_terminal_sees_the_status_for_people_and_for_scripts() {
 }
 
 #[test]
-fn a_taken_port_gives_the_next_one() {
+fn a_taken_default_port_falls_back_to_the_next() {
     let place = Place::with_file("/etc/one", "zero");
     // Another process has the default port, be it this test or another program of the host.
     let ours = TcpListener::bind("127.0.0.1:10480");
@@ -216,7 +216,7 @@ fn a_taken_port_gives_the_next_one() {
 }
 
 #[test]
-fn a_resource_is_explained_and_one_that_nobody_offers_is_an_error() {
+fn devices_explain_fails_for_a_resource_that_is_not_offered() {
     let place = Place::with_examples();
     let agent = place.settled();
     until("the devices", || agent.status()["devices"] != json!([]));
@@ -241,7 +241,7 @@ fn a_resource_is_explained_and_one_that_nobody_offers_is_an_error() {
 }
 
 #[test]
-fn a_rendered_config_has_escapes_for_what_steers_a_terminal() {
+fn rendered_config_escapes_terminal_control_characters() {
     let place = Place::new();
     fs::create_dir(place.root()).unwrap();
     // A right-to-left override, the C1 form of an escape sequence, and DEL.

@@ -55,7 +55,7 @@ fn flood(address: SocketAddrV4, stop: &AtomicBool) {
 }
 
 #[test]
-fn probes_are_answered_while_another_program_floods_the_port() {
+fn probes_respond_while_another_program_floods_the_port() {
     const PROBES: usize = 100;
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
@@ -106,7 +106,7 @@ fn kubelet_probe(address: &str) -> bool {
 }
 
 #[test]
-fn probes_are_answered_beside_thousands_of_unfinished_requests() {
+fn probes_respond_despite_thousands_of_unfinished_requests() {
     const INTERVAL: Duration = Duration::from_millis(10);
     let probes = if long() { 1_000 } else { 100 };
     let place = Place::with_file("/etc/one", "zero");
@@ -133,7 +133,7 @@ fn probes_are_answered_beside_thousands_of_unfinished_requests() {
 }
 
 #[test]
-fn a_chosen_port_that_another_program_has_is_waited_for() {
+fn a_configured_port_in_use_is_retried_until_free() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let place = Place::with_file("/etc/one", "zero");

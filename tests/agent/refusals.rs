@@ -10,7 +10,7 @@ use std::{
 use crate::agent::harness::{Place, code, err, out, until};
 
 #[test]
-fn settings_that_are_wrong_are_named_by_line_and_nothing_starts() {
+fn invalid_settings_are_reported_by_line_and_the_agent_does_not_start() {
     let place = Place::with_examples();
     fs::create_dir_all(place.at("/etc/machinist")).unwrap();
     let file = place.at("/etc/machinist/machinist.yaml");
@@ -39,7 +39,7 @@ fn settings_that_are_wrong_are_named_by_line_and_nothing_starts() {
 }
 
 #[test]
-fn settings_from_the_environment_are_checked_the_same_way() {
+fn settings_from_the_environment_are_validated_too() {
     let place = Place::with_examples();
     let mut command = place.command(&["run", "--source", &place.source_flag()]);
     let refused = command
@@ -86,8 +86,8 @@ fn as_nobody(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
 }
 
 #[test]
-fn an_ordinary_user_is_refused_on_a_live_root_before_anything_is_written() {
-    let test = "an_ordinary_user_is_refused_on_a_live_root_before_anything_is_written";
+fn a_non_root_user_is_rejected_on_a_live_root_before_any_write() {
+    let test = "a_non_root_user_is_rejected_on_a_live_root_before_any_write";
     let place = Place::with_examples();
     // Makes it look as if a manager ran below this root, which is writable to everyone.
     fs::create_dir_all(place.at("/run/systemd/system")).unwrap();
@@ -119,8 +119,8 @@ fn an_ordinary_user_is_refused_on_a_live_root_before_anything_is_written() {
 }
 
 #[test]
-fn an_ordinary_user_applies_to_a_directory_and_owners_are_recorded() {
-    let test = "an_ordinary_user_applies_to_a_directory_and_owners_are_recorded";
+fn a_non_root_user_can_apply_to_a_directory_and_owners_are_recorded() {
+    let test = "a_non_root_user_can_apply_to_a_directory_and_owners_are_recorded";
     let place = Place::with_examples();
     fs::create_dir(place.root()).unwrap();
     fs::set_permissions(place.root(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -136,7 +136,7 @@ fn an_ordinary_user_applies_to_a_directory_and_owners_are_recorded() {
 }
 
 #[test]
-fn a_config_with_an_obstacle_is_applied_without_a_restart_when_the_obstacle_goes() {
+fn a_config_blocked_by_an_existing_object_is_applied_after_its_removal() {
     let place = Place::with_file("/etc/app", "ours");
     fs::create_dir_all(place.at("/etc/app")).unwrap();
     fs::write(place.at("/etc/app/theirs"), "a file").unwrap();

@@ -96,7 +96,7 @@ fn ask_for_everything(place: &Place, agent: &Agent) {
 }
 
 #[test]
-fn nothing_that_is_said_holds_what_a_file_holds_however_much_is_asked() {
+fn no_output_contains_file_contents() {
     let path = "/etc/example/password";
     let place = Place::new();
     let source = place.source().join("10-one.yaml");
@@ -129,7 +129,7 @@ fn nothing_that_is_said_holds_what_a_file_holds_however_much_is_asked() {
 }
 
 #[test]
-fn nothing_that_is_said_holds_the_token_that_the_cluster_refuses() {
+fn no_output_contains_a_rejected_api_token() {
     let (server, serving) = refusing();
     let place = Place::new();
     let kubeconfig = kubeconfig(&place, &server);

@@ -30,7 +30,7 @@ fn refused(place: &Place, sayings: &[&str]) {
 }
 
 #[test]
-fn settings_that_would_keep_the_next_agent_from_starting_are_refused_where_they_are_written() {
+fn a_config_that_writes_invalid_agent_settings_is_rejected_by_location() {
     let text = "update:\n  reboot: auto\n  rebot: never\n";
     for path in [
         "/etc/machinist/machinist.yaml",
@@ -59,7 +59,7 @@ fn settings_that_would_keep_the_next_agent_from_starting_are_refused_where_they_
 }
 
 #[test]
-fn what_others_may_write_or_own_of_the_settings_is_refused() {
+fn a_config_that_makes_agent_settings_writable_by_others_is_rejected() {
     let path = "/etc/machinist/machinist.yaml";
     let written = |more: &str| {
         let place = with_file(path, "update: {reboot: auto}");
@@ -77,7 +77,7 @@ fn what_others_may_write_or_own_of_the_settings_is_refused() {
 }
 
 #[test]
-fn policies_that_would_keep_the_next_agent_from_starting_are_refused_where_they_are_written() {
+fn a_config_that_writes_invalid_policies_is_rejected_by_location() {
     let text = "kind: MachineConfiguration\nspec:\n  nodeDisruptionPolicy:\n    file: []\n";
     let path = "/etc/machinist/policies.yaml";
     let place = with_file(path, text);
@@ -106,7 +106,7 @@ fn policies_that_would_keep_the_next_agent_from_starting_are_refused_where_they_
 }
 
 #[test]
-fn a_plan_warns_of_a_file_that_a_later_one_covers_and_names_both() {
+fn a_plan_warns_of_a_file_overridden_by_a_later_one() {
     let place = with_file("/etc/one", "first");
     let write = |content| {
         let text = manifest("20-two", "/etc/one", content);
@@ -124,7 +124,7 @@ fn a_plan_warns_of_a_file_that_a_later_one_covers_and_names_both() {
 }
 
 #[test]
-fn a_plan_warns_in_one_line_of_names_that_are_no_configs() {
+fn a_plan_warns_of_ignored_file_names_in_one_line() {
     let place = with_file("/etc/one", "first");
     let write = |name: &str, text: &str| fs::write(place.source().join(name), text).unwrap();
     write("30-three.yaml.bak", "");
@@ -151,7 +151,7 @@ fn a_plan_warns_in_one_line_of_names_that_are_no_configs() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_read_says_what_a_person_may_do() {
+fn an_unreadable_journal_error_names_the_remedy() {
     let place = with_file("/etc/one", "first");
     assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
     fs::write(place.at("/var/lib/machinist/journal"), "torn").unwrap();
@@ -160,7 +160,7 @@ fn a_journal_that_cannot_be_read_says_what_a_person_may_do() {
 }
 
 #[test]
-fn to_go_back_by_nothing_is_wrong_usage() {
+fn rollback_by_zero_configs_is_a_usage_error() {
     let place = with_file("/etc/one", "first");
     assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
     let refused = place.machinist(&["rollback", "--to", "0", "--yes"]);

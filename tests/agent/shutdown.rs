@@ -13,7 +13,7 @@ use crate::agent::harness::{Agent, DEADLINE, Place, code, err, until};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn control_c_and_sigterm_end_it_within_a_second_with_exit_0() {
+fn sigint_and_sigterm_stop_the_agent_within_a_second_with_exit_0() {
     let place = Place::with_examples();
     for signal in [SIGINT, SIGTERM] {
         let mut agent = place.start();
@@ -33,7 +33,7 @@ fn control_c_and_sigterm_end_it_within_a_second_with_exit_0() {
 }
 
 #[test]
-fn settings_are_taken_over_while_it_runs_and_bad_ones_change_nothing() {
+fn settings_are_reloaded_at_run_time_and_invalid_ones_ignored() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
     let file = place.at("/etc/machinist/machinist.yaml");
@@ -68,7 +68,7 @@ fn stuck(place: &Place) -> Agent {
 }
 
 #[test]
-fn work_that_hangs_keeps_nobody_waiting() {
+fn a_second_sigterm_ends_hanging_work_within_a_second() {
     let place = Place::with_examples();
     let mut agent = stuck(&place);
     assert!(!place.at("/etc/chrony.conf").exists());
@@ -81,7 +81,7 @@ fn work_that_hangs_keeps_nobody_waiting() {
 }
 
 #[test]
-fn an_agent_that_was_ended_starts_again_and_has_nothing_to_do() {
+fn a_restarted_agent_has_nothing_to_do() {
     let place = Place::with_examples();
     let mut agent = place.settled();
     agent.signal(SIGTERM);
@@ -95,7 +95,7 @@ fn an_agent_that_was_ended_starts_again_and_has_nothing_to_do() {
 }
 
 #[test]
-fn a_second_agent_on_the_same_root_is_refused_by_name() {
+fn a_second_agent_on_the_same_root_is_rejected() {
     let place = Place::with_examples();
     let agent = place.settled();
     let start = std::time::Instant::now();

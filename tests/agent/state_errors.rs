@@ -24,7 +24,7 @@ fn fails_with(agent: &Agent, code: &str) {
 }
 
 #[test]
-fn a_journal_that_cannot_be_read_closes_the_gate_until_it_can() {
+fn an_unreadable_journal_closes_the_gate_until_it_is_readable() {
     let place = Place::with_examples();
     let agent = place.settled();
     until("ready", || agent.status()["ready"] == true);
@@ -58,7 +58,7 @@ impl Drop for State {
 }
 
 #[test]
-fn a_full_state_directory_fails_the_update_and_nothing_else() {
+fn a_full_state_directory_fails_only_the_update() {
     let place = Place::with_examples();
     let dir = place.at("/var/lib/machinist");
     fs::create_dir_all(&dir).unwrap();

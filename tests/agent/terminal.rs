@@ -5,7 +5,7 @@ use std::fs;
 use crate::agent::harness::Place;
 
 #[test]
-fn names_of_others_steer_no_terminal_and_make_no_lines_of_their_own() {
+fn foreign_names_are_escaped_in_terminal_and_log_output() {
     let place = Place::new();
     let name = "10-a\u{1b}[2J\u{9b}1m\nmachinist: all is well\u{202e}.yaml";
     fs::write(place.source().join(name), "kind: [").unwrap();

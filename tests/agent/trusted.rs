@@ -44,7 +44,7 @@ fn refused(output: &Output, path: &Path, why: &str) {
 }
 
 #[test]
-fn settings_that_others_may_write_are_refused_by_name() {
+fn settings_writable_by_other_users_are_rejected() {
     if !is_root() {
         return;
     }
@@ -95,7 +95,7 @@ fn volume(dir: &Path) {
 }
 
 #[test]
-fn the_volume_of_a_config_map_is_judged_at_its_mount() {
+fn config_map_volume_permissions_are_checked_at_its_mount() {
     if !is_root() {
         return;
     }
@@ -128,7 +128,7 @@ fn the_volume_of_a_config_map_is_judged_at_its_mount() {
 }
 
 #[test]
-fn a_source_that_others_may_write_is_refused_and_a_named_file_is_warned_about() {
+fn a_config_dir_writable_by_others_is_rejected_and_a_file_argument_warned() {
     if !is_root() {
         return;
     }
@@ -149,7 +149,7 @@ fn a_source_that_others_may_write_is_refused_and_a_named_file_is_warned_about() 
 }
 
 #[test]
-fn an_ordinary_user_obeys_files_of_its_own() {
+fn a_non_root_agent_accepts_its_own_users_files() {
     if !is_root() {
         return;
     }
@@ -186,7 +186,7 @@ fn an_ordinary_user_obeys_files_of_its_own() {
 }
 
 #[test]
-fn a_fuse_mount_that_never_answers_delays_no_plan() {
+fn a_hanging_fuse_mount_does_not_delay_a_plan() {
     if !is_root() || !Path::new("/dev/fuse").exists() {
         return;
     }

@@ -51,7 +51,7 @@ fn text(output: &Output) -> (String, String) {
 }
 
 #[test]
-fn the_hosts_part_goes_and_everything_else_stays() {
+fn uninstall_removes_the_host_installation_and_nothing_else() {
     let place = installed();
     let asked = place.machinist(&["uninstall"]);
     assert_eq!(asked.status.code(), Some(1));
@@ -101,7 +101,7 @@ fn the_hosts_part_goes_and_everything_else_stays() {
 }
 
 #[test]
-fn an_open_update_a_spoilt_journal_and_a_running_agent_refuse_it() {
+fn uninstall_is_refused_with_open_update_corrupt_journal_or_running_agent() {
     let place = installed();
     let refused = |said: &str| {
         let output = place.machinist(&["uninstall", "--yes"]);
@@ -120,7 +120,7 @@ fn an_open_update_a_spoilt_journal_and_a_running_agent_refuse_it() {
 }
 
 #[test]
-fn a_node_that_is_kept_for_an_update_and_units_that_wait_to_be_started_refuse_it() {
+fn uninstall_is_refused_while_cordoned_or_with_units_to_restart() {
     let place = installed();
     let refused = |said: &[&str]| {
         for arguments in [&["uninstall", "--yes"][..], &["uninstall", "--dry-run"]] {
@@ -171,7 +171,7 @@ fn open() -> Journal {
 }
 
 #[test]
-fn what_is_kept_on_other_mounts_goes_with_the_state_and_is_named() {
+fn uninstall_with_purge_removes_originals_on_other_mounts() {
     let place = installed();
     let (target, kept) = ("/boot/loader.conf", "/boot/.machinist/originals/1-0");
     write(&place, kept, "original content\n");

@@ -26,7 +26,7 @@ async fn get(cluster: &Cluster) -> Result<Node, ClusterError> {
 }
 
 #[tokio::test]
-async fn a_token_that_is_refused_is_read_again_at_once_and_the_request_repeated() {
+async fn a_rejected_token_is_reloaded_and_the_request_retried() {
     let (server, cluster) = with_node().await;
     get(&cluster).await.unwrap();
     // The old token expires before kube would read the file again.
@@ -40,7 +40,7 @@ async fn a_token_that_is_refused_is_read_again_at_once_and_the_request_repeated(
 }
 
 #[tokio::test]
-async fn white_space_around_a_token_is_no_part_of_it_when_it_comes_and_when_it_changes() {
+async fn white_space_around_a_token_is_trimmed_on_load_and_reload() {
     let (server, _) = with_node().await;
     server.write_token("first\n");
     let cluster = server.cluster().await;
@@ -53,7 +53,7 @@ async fn white_space_around_a_token_is_no_part_of_it_when_it_comes_and_when_it_c
 }
 
 #[tokio::test]
-async fn a_file_that_holds_no_token_is_a_mistake_that_is_named_and_no_outage() {
+async fn a_token_file_without_token_is_reported_as_an_error_not_an_outage() {
     for text in ["", "\n", "fir\nst", "fir\u{7f}st"] {
         let server = Server::start().await;
         server.write_token(text);
@@ -72,7 +72,7 @@ async fn a_file_that_holds_no_token_is_a_mistake_that_is_named_and_no_outage() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_stays_is_told_and_ends_when_the_token_comes() {
+async fn unauthorized_is_reported_until_a_valid_token_appears() {
     let (server, cluster) = with_node().await;
     server.accept_only("second");
     let error = get(&cluster).await.unwrap_err();
@@ -88,7 +88,7 @@ async fn a_refusal_that_stays_is_told_and_ends_when_the_token_comes() {
 }
 
 #[tokio::test]
-async fn every_request_says_who_we_are() {
+async fn every_request_has_a_user_agent() {
     let (server, cluster) = with_node().await;
     get(&cluster).await.unwrap();
     let expected = format!("machinist/{}", env!("CARGO_PKG_VERSION"));
@@ -99,7 +99,7 @@ async fn every_request_says_who_we_are() {
 /// Each failure once: its message, its code, and whether it is retryable. The adapter itself
 /// retries nothing: one request is one request.
 #[tokio::test]
-async fn what_goes_wrong_has_a_code_and_one_line() {
+async fn api_errors_have_a_reason_code_and_a_one_line_message() {
     let cases = [
         (
             Trouble::Code(403, "Forbidden"),
@@ -152,7 +152,7 @@ async fn what_goes_wrong_has_a_code_and_one_line() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_an_error_of_the_request_and_not_of_the_start() {
+async fn an_unreachable_api_server_fails_requests_not_the_start() {
     let (server, _) = with_node().await;
     // Nothing listens on port 1.
     let config = server.kubeconfig_to("http://127.0.0.1:1");
@@ -167,7 +167,7 @@ async fn a_server_that_is_away_is_an_error_of_the_request_and_not_of_the_start()
 
 /// On a paused clock the time limit passes immediately; without a limit this would never end.
 #[tokio::test]
-async fn a_server_that_hangs_is_given_up() {
+async fn a_hanging_api_server_request_times_out() {
     let (server, cluster) = with_node().await;
     get(&cluster).await.unwrap();
     server.trouble("GET", Trouble::Hang);
@@ -178,7 +178,7 @@ async fn a_server_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_cannot_be_used_is_named() {
+async fn an_unusable_kubeconfig_is_reported_by_path() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("none");
     let connect = |files| Cluster::connect(ClusterAccess::Kubeconfig(files));
@@ -198,7 +198,7 @@ async fn a_kubeconfig_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn a_client_for_tls_is_made_with_the_one_provider_there_is() {
+async fn a_tls_client_uses_the_only_linked_crypto_provider() {
     let server = Server::start().await;
     let config = server.kubeconfig_to("https://127.0.0.1:1");
     // Two TLS providers in the binary, or none, would cause a panic here.
@@ -208,7 +208,7 @@ async fn a_client_for_tls_is_made_with_the_one_provider_there_is() {
 }
 
 #[test]
-fn credentials_are_looked_for_where_kubectl_does_and_an_agent_takes_none_from_home() {
+fn credentials_are_found_as_by_kubectl_except_in_an_agents_home() {
     let with = |change: fn(&mut ClusterEnv)| {
         let mut surroundings = ClusterEnv::default();
         change(&mut surroundings);

@@ -41,7 +41,7 @@ fn without_version(mut object: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_ours_goes_and_nobody_elses() {
+async fn cleanup_removes_only_keys_that_machinist_wrote() {
     let (server, own) = with_node().await;
     server.put(NODE, marked());
     let looked = own.clean_up_node(true).await.unwrap().unwrap();
@@ -65,7 +65,7 @@ async fn what_is_ours_goes_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn the_remediation_label_with_the_former_mark_goes_too() {
+async fn cleanup_removes_a_remediation_label_with_the_former_ownership_annotation() {
     let (server, own) = with_node().await;
     let mut left = marked();
     let notes = left["metadata"]["annotations"].as_object_mut().unwrap();
@@ -77,7 +77,7 @@ async fn the_remediation_label_with_the_former_mark_goes_too() {
 }
 
 #[tokio::test]
-async fn a_persons_cordon_and_their_word_stay() {
+async fn cleanup_keeps_an_operators_cordon_and_annotations() {
     let (server, own) = with_node().await;
     // Cordoned by an operator: there is no mark of the agent.
     server.edit(NODE, |node| node["spec"]["unschedulable"] = json!(true));
@@ -102,7 +102,7 @@ async fn a_persons_cordon_and_their_word_stay() {
 }
 
 #[tokio::test]
-async fn whoever_writes_meanwhile_keeps_what_they_wrote() {
+async fn cleanup_keeps_concurrent_changes_by_other_writers() {
     let (server, own) = with_node().await;
     let status = "PATCH /api/v1/nodes/a/status";
     server.put(NODE, marked());
@@ -123,14 +123,14 @@ async fn whoever_writes_meanwhile_keeps_what_they_wrote() {
 }
 
 #[tokio::test]
-async fn no_node_is_left_alone() {
+async fn cleanup_without_a_node_does_nothing() {
     let (server, own) = with_node().await;
     server.remove(NODE);
     assert_eq!(own.clean_up_node(false).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn the_machine_config_node_goes_where_nobody_but_us_made_it() {
+async fn cleanup_deletes_only_a_machine_config_node_that_machinist_created() {
     let writer = |manager: &str, subresource: &str| json!({"manager": manager, "operation": "Apply", "subresource": subresource});
     let cases = [
         (

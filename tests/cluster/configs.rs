@@ -119,7 +119,7 @@ impl Reading {
 }
 
 #[tokio::test]
-async fn the_named_config_is_read_once_under_its_own_name() {
+async fn the_desired_config_is_read_once_by_name() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(420));
     add(&server, "rendered-worker-2", &json!(384));
@@ -153,7 +153,7 @@ async fn published(reading: &mut Reading, wanted: &str) -> Arc<MachineConfig> {
 }
 
 #[tokio::test]
-async fn a_first_config_comes_with_the_one_that_the_node_says_it_is_on() {
+async fn a_first_config_is_published_with_the_nodes_current_config() {
     let (server, own) = with_node().await;
     let mut before = machine_config("rendered-worker-0", &json!(420));
     // Nothing else of it is validated: it need not be acceptable here.
@@ -194,7 +194,7 @@ async fn a_first_config_comes_with_the_one_that_the_node_says_it_is_on() {
 }
 
 #[tokio::test]
-async fn a_first_config_that_the_node_says_it_is_on_is_compared_with_itself() {
+async fn a_first_config_equal_to_the_current_config_is_its_own_baseline() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(420));
     server.edit(NODE, |node| {
@@ -215,7 +215,7 @@ async fn a_first_config_that_the_node_says_it_is_on_is_compared_with_itself() {
 }
 
 #[tokio::test]
-async fn a_first_config_is_read_where_the_one_before_is_gone() {
+async fn a_first_config_is_read_even_if_the_nodes_current_config_is_deleted() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(420));
     server.edit(NODE, |node| {
@@ -232,7 +232,7 @@ async fn a_first_config_is_read_where_the_one_before_is_gone() {
 }
 
 #[tokio::test]
-async fn a_config_that_does_not_exist_is_said_and_read_when_it_does() {
+async fn a_missing_config_is_reported_and_read_once_it_exists() {
     let (server, own) = with_node().await;
     let mut reading = Reading::of(server.clone(), own).await;
     let said = reading.until_refused(Reason::ConfigNotFound).await;
@@ -245,7 +245,7 @@ async fn a_config_that_does_not_exist_is_said_and_read_when_it_does() {
 }
 
 #[tokio::test]
-async fn a_refused_name_that_is_taken_away_is_forgotten_and_read_anew_when_it_comes_back() {
+async fn a_rejected_config_name_is_read_again_after_removal_and_return() {
     let (server, own) = with_node().await;
     let mut reading = Reading::of(server.clone(), own).await;
     reading.until_refused(Reason::ConfigNotFound).await;
@@ -264,7 +264,7 @@ async fn a_refused_name_that_is_taken_away_is_forgotten_and_read_anew_when_it_co
 }
 
 #[tokio::test]
-async fn a_name_that_is_none_is_refused_before_anything_is_asked() {
+async fn an_invalid_config_name_is_rejected_without_a_request() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(420));
     let mut reading = Reading::of(server.clone(), own).await;
@@ -287,7 +287,7 @@ async fn a_name_that_is_none_is_refused_before_anything_is_asked() {
 }
 
 #[tokio::test]
-async fn a_refusal_names_the_object_and_the_field_and_never_what_a_file_holds() {
+async fn a_config_refusal_names_object_and_field_and_no_file_contents() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(99_999));
     let mut reading = Reading::of(server.clone(), own).await;
@@ -298,7 +298,7 @@ async fn a_refusal_names_the_object_and_the_field_and_never_what_a_file_holds() 
 }
 
 #[tokio::test]
-async fn an_outage_keeps_the_last_config_and_is_told_until_it_is_over() {
+async fn an_outage_keeps_the_last_config_and_is_reported_until_it_ends() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(420));
     add(&server, "rendered-worker-2", &json!(384));
@@ -327,7 +327,7 @@ async fn an_outage_keeps_the_last_config_and_is_told_until_it_is_over() {
 }
 
 #[tokio::test]
-async fn the_clusters_policies_come_before_the_config_they_are_for() {
+async fn cluster_policies_are_published_before_their_config() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(420));
     let spec = json!({"managementState": "Managed", "nodeDisruptionPolicy": {"files": [

@@ -34,7 +34,7 @@ fn web() -> EventSubject {
 }
 
 #[tokio::test]
-async fn who_blocks_a_drain_is_told_on_the_node_and_on_the_pod() {
+async fn a_drain_blocker_gets_an_event_on_node_and_pod() {
     let (server, events, _stop) = telling().await;
     let note = "shop/web-0 is kept by budget web: 0 of 1 may go";
     events.emit(EventSubject::Node, EventReason::DrainBlocked, note);
@@ -58,7 +58,7 @@ async fn who_blocks_a_drain_is_told_on_the_node_and_on_the_pod() {
 }
 
 #[tokio::test]
-async fn a_repetition_is_counted_on_the_first_and_soon_not_written_at_all() {
+async fn a_repeated_event_increments_the_first_and_is_rate_limited() {
     let (server, events, _stop) = telling().await;
     for _ in 0..20 {
         events.emit(EventSubject::Node, EventReason::DrainBlocked, "the same");
@@ -81,7 +81,7 @@ async fn a_repetition_is_counted_on_the_first_and_soon_not_written_at_all() {
 }
 
 #[tokio::test]
-async fn a_flood_of_different_events_is_cut_off() {
+async fn a_flood_of_different_events_is_rate_limited() {
     let (server, events, _stop) = telling().await;
     for number in 0..40 {
         events.emit(web(), EventReason::DrainBlocked, format!("number {number}"));
@@ -100,7 +100,7 @@ async fn a_flood_of_different_events_is_cut_off() {
 }
 
 #[tokio::test]
-async fn an_outage_delays_an_event_and_a_refusal_ends_it() {
+async fn an_event_is_retried_after_an_outage_and_dropped_on_rejection() {
     let (server, events, _stop) = telling().await;
     server.trouble("POST", Trouble::Code(503, "ServiceUnavailable"));
     events.emit(EventSubject::Node, EventReason::Reboot, "boot-1 ends");

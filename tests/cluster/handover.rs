@@ -12,7 +12,7 @@ use super::{
 const PODS: &str = "/api/v1/namespaces/openshift-machine-config-operator/pods";
 
 #[tokio::test]
-async fn the_daemons_pod_is_asked_for_by_its_label_on_this_node_alone() {
+async fn the_machine_config_daemon_pod_is_listed_by_label_on_this_node_only() {
     let (server, _) = with_node().await;
     let list = |names: &[&str]| {
         let items: Vec<_> = names
@@ -44,7 +44,7 @@ async fn the_daemons_pod_is_asked_for_by_its_label_on_this_node_alone() {
 }
 
 #[tokio::test]
-async fn a_question_is_taken_away_with_its_answer_and_a_newer_one_stands() {
+async fn an_answered_cancel_request_is_removed_and_a_newer_one_kept() {
     let (server, own) = with_node().await;
     let ask = |server: &Server, config: &str| {
         server.edit(NODE, |node| {
@@ -69,7 +69,7 @@ async fn a_question_is_taken_away_with_its_answer_and_a_newer_one_stands() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_given_back_says_that_nothing_is_to_be_done() {
+async fn a_released_node_publishes_that_no_update_is_pending() {
     let server = Server::start().await;
     let mut before = node();
     let annotations = &mut before["metadata"]["annotations"];
@@ -144,7 +144,7 @@ async fn refuses(server: &Server, root: &tempfile::TempDir, verb: &str, why: &st
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_node_says_is_compared_before_a_hand_over_and_changed_after_it() {
+async fn handover_compares_node_annotations_before_and_updates_them_after() {
     let (server, _) = with_node().await;
     let root = managed();
     let pods = |items: serde_json::Value| {

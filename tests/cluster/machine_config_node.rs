@@ -66,7 +66,7 @@ fn is(server: &Server, updated: &str) -> bool {
 }
 
 #[tokio::test]
-async fn it_is_made_for_the_node_and_written_on_change_alone() {
+async fn machine_config_node_is_created_and_written_only_on_change() {
     let (server, own) = with_node().await;
     let (told, _tasks) = keeping(&server, &own).await;
     told.send_replace(Some(status(Progress::False, EARLY)));
@@ -116,7 +116,7 @@ async fn it_is_made_for_the_node_and_written_on_change_alone() {
 }
 
 #[tokio::test]
-async fn the_desired_config_is_the_nodes_before_the_agent_has_read_it() {
+async fn machine_config_node_starts_with_the_nodes_desired_config() {
     let (server, own) = with_node().await;
     let (told, _tasks) = keeping(&server, &own).await;
     let mut early = status(Progress::False, EARLY);
@@ -145,7 +145,7 @@ async fn the_desired_config_is_the_nodes_before_the_agent_has_read_it() {
 
 /// Independent of whether the Node or the report is known first.
 #[tokio::test]
-async fn a_new_desired_config_is_never_seen_as_updated() {
+async fn a_new_desired_config_is_never_published_as_updated() {
     for by_report in [false, true] {
         let (server, own) = with_node().await;
         let (told, _tasks) = keeping(&server, &own).await;
@@ -189,7 +189,7 @@ async fn a_new_desired_config_is_never_seen_as_updated() {
 
 /// The reports of the last steps may come faster than they can be written.
 #[tokio::test]
-async fn every_step_of_an_update_is_written_before_its_end() {
+async fn every_update_step_is_written_before_it_ends() {
     const STEPS: [&str; 8] = [
         "AppliedFilesAndOS",
         "RebootedNode",
@@ -252,7 +252,7 @@ async fn every_step_of_an_update_is_written_before_its_end() {
 }
 
 #[tokio::test]
-async fn a_start_of_the_agent_writes_nothing_that_is_there() {
+async fn an_agent_start_does_not_rewrite_an_unchanged_machine_config_node() {
     let (server, own) = with_node().await;
     {
         let (told, _tasks) = keeping(&server, &own).await;
@@ -279,7 +279,7 @@ async fn a_start_of_the_agent_writes_nothing_that_is_there() {
 }
 
 #[tokio::test]
-async fn where_the_kind_does_not_exist_nobody_is_bothered() {
+async fn without_the_machine_config_node_crd_only_one_request_is_made() {
     let (server, own) = with_node().await;
     server.trouble(SPEC, Trouble::Code(404, "NotFound"));
     let (told, _tasks) = keeping(&server, &own).await;

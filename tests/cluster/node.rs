@@ -72,7 +72,7 @@ fn desire(server: &Server, config: &str) {
 }
 
 #[tokio::test]
-async fn the_node_is_listed_once_and_then_watched_alone() {
+async fn the_node_is_listed_once_and_then_watched() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     until_desired(&own, "rendered-worker-1").await;
@@ -105,7 +105,7 @@ async fn the_node_is_listed_once_and_then_watched_alone() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_or_breaks_goes_on_from_where_it_was() {
+async fn an_ended_or_broken_watch_resumes_at_its_resource_version() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     server.until_watched().await;
@@ -127,7 +127,7 @@ async fn a_watch_that_ends_or_breaks_goes_on_from_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_forgotten_means_another_list() {
+async fn an_expired_resource_version_causes_a_relist() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     server.until_watched().await;
@@ -145,7 +145,7 @@ async fn a_version_that_is_forgotten_means_another_list() {
 }
 
 #[tokio::test]
-async fn an_outage_keeps_what_was_seen_and_is_told_with_its_begin_and_end() {
+async fn an_outage_keeps_the_last_node_and_reports_its_start_and_end() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     server.until_watched().await;
@@ -169,7 +169,7 @@ async fn an_outage_keeps_what_was_seen_and_is_told_with_its_begin_and_end() {
 /// An etcd that was restored continues from an earlier version; a watch from the old version would
 /// receive nothing.
 #[tokio::test]
-async fn after_an_outage_the_node_is_listed_though_its_version_be_lower() {
+async fn after_an_outage_a_node_with_a_lower_resource_version_is_accepted() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     server.until_watched().await;
@@ -184,7 +184,7 @@ async fn after_an_outage_the_node_is_listed_though_its_version_be_lower() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_deleted_and_registered_anew_is_another_one() {
+async fn a_deleted_and_reregistered_node_has_a_new_identity() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     server.until_watched().await;
@@ -200,7 +200,7 @@ async fn a_node_that_is_deleted_and_registered_anew_is_another_one() {
 }
 
 #[tokio::test]
-async fn the_cordon_and_its_mark_are_one_request() {
+async fn the_cordon_and_its_annotation_are_one_patch() {
     let (server, own) = with_node().await;
     assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
     let object = server.object(NODE);
@@ -225,7 +225,7 @@ async fn the_cordon_and_its_mark_are_one_request() {
 }
 
 #[tokio::test]
-async fn a_persons_cordon_stays_theirs() {
+async fn an_operators_cordon_is_not_taken_over() {
     let (server, own) = with_node().await;
     server.edit(NODE, |node| node["spec"]["unschedulable"] = json!(true));
     assert_eq!(own.cordon().await.unwrap(), Cordon::Theirs);
@@ -235,7 +235,7 @@ async fn a_persons_cordon_stays_theirs() {
 }
 
 #[tokio::test]
-async fn who_cordons_while_we_do_keeps_their_cordon() {
+async fn a_concurrent_cordon_by_an_operator_is_kept() {
     let (server, own) = with_node().await;
     let person = |node: &mut Value| node["spec"]["unschedulable"] = json!(true);
     server.trouble("PATCH", Trouble::Meanwhile(person));
@@ -245,7 +245,7 @@ async fn who_cordons_while_we_do_keeps_their_cordon() {
 }
 
 #[tokio::test]
-async fn a_cordon_that_meets_another_writer_is_tried_anew_and_loses_nothing_of_theirs() {
+async fn a_conflicting_cordon_patch_is_retried_without_losing_other_changes() {
     let (server, own) = with_node().await;
     let other = |node: &mut Value| node["spec"]["taints"][1]["value"] = json!("y");
     server.trouble("PATCH", Trouble::Meanwhile(other));
@@ -255,7 +255,7 @@ async fn a_cordon_that_meets_another_writer_is_tried_anew_and_loses_nothing_of_t
 }
 
 #[tokio::test]
-async fn a_person_who_wants_the_cordon_kept_takes_it_over() {
+async fn keep_cordoned_hands_the_agents_cordon_to_the_operator() {
     let (server, own) = with_node().await;
     own.cordon().await.unwrap();
     server.edit(NODE, |node| {
@@ -273,7 +273,7 @@ async fn a_person_who_wants_the_cordon_kept_takes_it_over() {
 }
 
 #[tokio::test]
-async fn the_cordon_of_a_node_without_annotations_can_be_ours_too() {
+async fn a_node_without_annotations_can_be_cordoned() {
     let (server, own) = with_node().await;
     server.edit(NODE, |node| {
         node["metadata"]
@@ -286,7 +286,7 @@ async fn the_cordon_of_a_node_without_annotations_can_be_ours_too() {
 }
 
 #[tokio::test]
-async fn where_there_is_no_node_nothing_is_cordoned() {
+async fn without_a_node_object_nothing_is_cordoned() {
     let (server, own) = with_node().await;
     server.remove(NODE);
     assert_eq!(own.cordon().await.unwrap(), Cordon::NoNode);

@@ -119,7 +119,7 @@ fn has_taint(server: &Server) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_new_is_written_once_and_all_of_others_stays() {
+async fn changed_node_status_is_written_once_and_foreign_fields_kept() {
     let kept = kept(notice("Working", false), QUICK).await;
     let server = &kept.server;
     let written = |server: &Server| says(server, "Working", "False") && has_taint(server);
@@ -168,7 +168,7 @@ async fn what_is_new_is_written_once_and_all_of_others_stays() {
 }
 
 #[tokio::test]
-async fn what_vanishes_comes_back_and_so_it_does_on_a_node_registered_anew() {
+async fn removed_node_status_is_restored_also_on_a_reregistered_node() {
     const LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
     let first = DesiredNodeStatus {
         stand_back: true,
@@ -200,7 +200,7 @@ async fn what_vanishes_comes_back_and_so_it_does_on_a_node_registered_anew() {
 }
 
 #[tokio::test]
-async fn the_latest_wish_wins_over_an_outage() {
+async fn after_an_outage_the_latest_desired_status_is_written() {
     let (server, own) = with_node().await;
     for _ in 0..3 {
         server.trouble("PATCH", Trouble::Code(503, "ServiceUnavailable"));
@@ -226,7 +226,7 @@ async fn the_latest_wish_wins_over_an_outage() {
 }
 
 #[tokio::test]
-async fn a_taint_that_changed_meanwhile_is_read_and_tried_anew() {
+async fn a_conflicting_taint_patch_is_retried_after_a_read() {
     let (server, own) = with_node().await;
     // The second write is the taint's.
     server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
@@ -256,7 +256,7 @@ async fn a_taint_that_changed_meanwhile_is_read_and_tried_anew() {
 }
 
 #[tokio::test]
-async fn a_condition_that_does_not_change_is_confirmed_with_the_heartbeat() {
+async fn an_unchanged_condition_is_refreshed_by_heartbeat() {
     let pace = WriteRate {
         heartbeat: Duration::from_millis(150),
         ..QUICK
@@ -275,7 +275,7 @@ async fn a_condition_that_does_not_change_is_confirmed_with_the_heartbeat() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_version_left_goes_at_the_start_and_peoples_words_stay() {
+async fn keys_of_an_earlier_version_are_removed_and_operators_requests_kept() {
     let (server, own) = with_node().await;
     server.edit(NODE, |node| {
         node["metadata"]["labels"]["machinist.dev/old"] = json!("x");
@@ -304,7 +304,7 @@ async fn what_an_earlier_version_left_goes_at_the_start_and_peoples_words_stay()
 }
 
 #[tokio::test]
-async fn whom_a_condition_names_is_told_at_once_and_numbers_wait() {
+async fn changed_names_in_a_condition_are_written_at_once_and_counts_rate_limited() {
     let named = |name: &str, message: &str| {
         let mut notice = notice("Working", false);
         (notice.conditions[0].names, notice.conditions[0].message) =
@@ -336,7 +336,7 @@ async fn whom_a_condition_names_is_told_at_once_and_numbers_wait() {
 }
 
 #[tokio::test]
-async fn remediators_are_sent_away_and_called_back_but_never_by_somebody_elses_label() {
+async fn remediation_exclusion_label_is_set_and_removed_only_if_ours() {
     const LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
     let standing = |state: &str, stand_back| DesiredNodeStatus {
         stand_back,
@@ -369,7 +369,7 @@ async fn remediators_are_sent_away_and_called_back_but_never_by_somebody_elses_l
 }
 
 #[tokio::test]
-async fn the_former_mark_of_the_remediation_label_is_replaced_and_removed_like_the_new_one() {
+async fn the_former_remediation_ownership_annotation_is_migrated_and_removed() {
     const LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
     let (former, mark) = (
         "machinist.dev/stands-back",
@@ -404,7 +404,7 @@ async fn the_former_mark_of_the_remediation_label_is_replaced_and_removed_like_t
 }
 
 #[tokio::test]
-async fn who_takes_our_words_away_again_and_again_is_answered_ever_more_slowly() {
+async fn repeatedly_overwritten_annotations_are_restored_with_backoff() {
     let kept = kept(notice("Done", true), QUICK).await;
     let server = &kept.server;
     let began = tokio::time::Instant::now();
@@ -422,7 +422,7 @@ async fn who_takes_our_words_away_again_and_again_is_answered_ever_more_slowly()
 }
 
 #[tokio::test]
-async fn a_taint_that_a_policy_refuses_holds_up_neither_other_taints_nor_conditions() {
+async fn a_taint_rejected_by_policy_does_not_block_other_writes() {
     let (server, own) = with_node().await;
     // The first write is the annotations', the second the first taint's.
     server.trouble("PATCH", Trouble::Meanwhile(|_| {}));

@@ -124,7 +124,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn slices_are_written_on_change_only_and_grow_by_a_generation() {
+async fn resource_slices_are_written_only_on_change_with_a_new_generation() {
     let stage = Stage::new(&["v1beta1", "v1"], 6).await;
     assert_eq!(
         stage.server.heard_of("GET /apis").len(),
@@ -165,7 +165,7 @@ async fn slices_are_written_on_change_only_and_grow_by_a_generation() {
 }
 
 #[tokio::test]
-async fn what_others_take_or_change_comes_back() {
+async fn resource_slices_deleted_or_changed_by_others_are_restored() {
     let stage = Stage::new(&["v1"], 0).await;
     stage.wish.send_replace(pool(2));
     stage.until_told(2, 1, 1).await;
@@ -214,7 +214,7 @@ async fn what_others_take_or_change_comes_back() {
 }
 
 #[tokio::test]
-async fn taints_are_told_where_they_are_kept_and_devices_are_left_out_where_not() {
+async fn tainted_devices_are_omitted_from_slices_without_taint_support() {
     let stage = Stage::new(&["v1"], 0).await;
     stage.wish.send_replace(sick());
     stage.until_told(2, 1, 1).await;
@@ -246,7 +246,7 @@ async fn taints_are_told_where_they_are_kept_and_devices_are_left_out_where_not(
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_or_older_is_no_end() {
+async fn slices_are_published_after_an_outage_or_to_an_older_api_version() {
     let stage = Stage::new(&["v1beta1"], 0).await;
     stage.server.trouble(
         "GET /apis/resource.k8s.io",
@@ -275,7 +275,7 @@ async fn an_api_server_that_is_away_or_older_is_no_end() {
 }
 
 #[tokio::test]
-async fn a_cluster_without_a_version_that_is_understood_is_one_without_the_kind() {
+async fn a_cluster_without_a_supported_slice_version_counts_as_without_slices() {
     for versions in [&["v1alpha3"][..], &[]] {
         let stage = Stage::new(versions, 0).await;
         stage.wish.send_replace(pool(1));
@@ -288,7 +288,7 @@ async fn a_cluster_without_a_version_that_is_understood_is_one_without_the_kind(
 }
 
 #[tokio::test]
-async fn a_version_that_goes_is_no_cluster_without_the_kind() {
+async fn a_removed_slice_api_version_does_not_count_as_without_slices() {
     let stage = Stage::new(&["v1"], 0).await;
     stage
         .server
@@ -301,7 +301,7 @@ async fn a_version_that_goes_is_no_cluster_without_the_kind() {
 }
 
 #[tokio::test]
-async fn devices_that_never_stop_changing_are_no_load_for_the_server() {
+async fn slice_writes_are_rate_limited_for_constantly_changing_devices() {
     let stage = Stage::new(&["v1"], 0).await;
     let changing = {
         let wish = stage.wish.clone();
@@ -320,7 +320,7 @@ async fn devices_that_never_stop_changing_are_no_load_for_the_server() {
 }
 
 #[tokio::test]
-async fn a_node_that_machinist_leaves_has_no_slices() {
+async fn cleanup_deletes_the_nodes_resource_slices() {
     let stage = Stage::new(&["v1"], 0).await;
     stage.wish.send_replace(pool(1));
     stage.until_told(1, 1, 1).await;

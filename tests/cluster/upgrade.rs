@@ -11,7 +11,7 @@ const OBJECT: &str = "/apis/upgrade.managed.openshift.io/v1alpha1/namespaces/\
                       openshift-managed-upgrade-operator/upgradeconfigs/managed-upgrade-config";
 
 #[tokio::test]
-async fn minutes_and_time_are_read_where_the_object_is() {
+async fn upgrade_config_drain_timeout_and_start_time_are_read() {
     let server = Server::start().await;
     let cluster = server.cluster().await;
     assert_eq!(cluster.upgrade_config().await.unwrap(), None);
@@ -39,7 +39,7 @@ async fn minutes_and_time_are_read_where_the_object_is() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_it_is_not_bound_by_it_and_an_outage_is_no_answer() {
+async fn a_forbidden_upgrade_config_is_ignored_and_an_outage_is_an_error() {
     let server = Server::start().await;
     let cluster = server.cluster().await;
     server.trouble("GET", Trouble::Code(403, "Forbidden"));

@@ -66,7 +66,11 @@ pub(crate) struct Ended {
 impl Order {
     pub(crate) fn run(&self) -> Ended {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["crash::child::drives_one_update", "--exact", "--nocapture"])
+            .args([
+                "crash::child::runs_one_update_in_a_child_process",
+                "--exact",
+                "--nocapture",
+            ])
             .env(ORDER, serde_json::to_string(self).unwrap())
             .stderr(Stdio::inherit())
             .output()
@@ -153,7 +157,7 @@ impl<S: tracing::Subscriber> Layer<S> for AtPhase {
 }
 
 #[test]
-fn drives_one_update() {
+fn runs_one_update_in_a_child_process() {
     let Ok(order) = std::env::var(ORDER) else {
         return;
     };

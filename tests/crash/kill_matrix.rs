@@ -241,7 +241,7 @@ pub(crate) fn must_have_drained_once(sandbox: &Sandbox, what: &str) {
 }
 
 #[test]
-fn a_kill_before_or_after_any_effect_or_phase_ends_where_the_update_would_have() {
+fn a_kill_around_any_effect_or_phase_ends_as_without_the_kill() {
     let case = Case::everything();
     let effects = EFFECTS.iter().flat_map(|effect| done_in(*effect));
     let phases = PHASES.iter().flat_map(|phase| passed_in(*phase));

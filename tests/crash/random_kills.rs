@@ -26,7 +26,7 @@ impl Dice {
 const COURSES: [Course; 3] = [Course::Restart, Course::Reboot, Course::Undo];
 
 #[test]
-fn kills_at_random_moments_end_where_the_update_would_have() {
+fn kills_at_random_moments_end_as_without_the_kills() {
     let case = Case::everything();
     let seed = from_environment("MACHINIST_SEED").unwrap_or(1);
     let usual = if long() { 1000 } else { 12 };

@@ -43,7 +43,7 @@ const PHASES: [(Course, Phase); 9] = [
 ];
 
 #[test]
-fn a_manager_that_is_gone_for_a_minute_in_any_phase_only_delays_the_update() {
+fn a_systemd_outage_in_any_phase_only_delays_the_update() {
     let case = Case::everything();
     for (course, phase) in PHASES {
         let what = format!("{course:?}, gone in {}", phase.name());
@@ -121,7 +121,7 @@ fn shift(journal: &mut Journal, hours: i64) {
 }
 
 #[test]
-fn a_clock_that_jumped_by_a_day_in_any_phase_changes_nothing() {
+fn a_clock_jump_of_a_day_in_any_phase_changes_nothing() {
     let case = Case::everything();
     for (course, phase) in PHASES {
         for hours in [24, -24] {
@@ -175,7 +175,7 @@ fn nothing_was_begun_after_the_stop(sandbox: &Sandbox, script: &Script, phase: P
 }
 
 #[test]
-fn a_stop_in_any_phase_ends_at_once_and_is_taken_up_by_the_next_start() {
+fn an_agent_stop_in_any_phase_is_immediate_and_resumed_at_the_next_start() {
     let case = Case::everything();
     for (course, phase) in PHASES {
         let what = format!("{course:?}, stopped in {}", phase.name());

@@ -291,7 +291,7 @@ fn phases_of(journal: &Value, into: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn an_update_that_the_last_version_began_is_finished() {
+fn an_update_begun_by_the_previous_version_is_finished() {
     if std::env::var_os("UPDATE_STATE_FIXTURES").is_some() {
         write_fixtures();
     }

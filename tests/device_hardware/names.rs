@@ -23,7 +23,7 @@ fn with_links(names: &[&str]) -> Hardware {
 }
 
 #[test]
-fn one_device_under_several_names_is_lent_once() {
+fn a_device_with_several_links_is_advertised_once() {
     let hardware = with_links(&["one", "two"]);
     let spec = "  match: [{path: /dev/acme/*}, {subsystem: {name: acme}}]\n";
     assert_eq!(hardware.told(spec), ["acme-one: /dev/acme/one"]);
@@ -36,7 +36,7 @@ fn one_device_under_several_names_is_lent_once() {
 }
 
 #[tokio::test]
-async fn of_several_names_the_one_that_is_lent_already_counts() {
+async fn an_advertised_device_keeps_its_id_when_more_links_appear() {
     let hardware = with_links(&["two"]);
     let spec = "  match: [{path: /dev/acme/*}]\n";
     let write = || {
@@ -65,7 +65,7 @@ async fn of_several_names_the_one_that_is_lent_already_counts() {
 }
 
 #[test]
-fn places_among_the_like_are_those_of_the_kernels_numbers() {
+fn device_indexes_follow_the_kernels_numeric_order() {
     let hardware = Hardware::new();
     let device = hardware.usb("1-2", "0403", "6011", None);
     for name in ["v9", "v10"] {

@@ -5,7 +5,7 @@ use machinist_device::{Allowances, CdiDelivery};
 use crate::device_hardware::Hardware;
 
 #[test]
-fn cdi_devices_are_handed_out_by_name() {
+fn cdi_devices_are_allocated_by_name() {
     let hardware = Hardware::new();
     hardware.machine.plug("gpu0");
     let dir = hardware.machine.path("etc/cdi");
@@ -38,7 +38,7 @@ fn cdi_devices_are_handed_out_by_name() {
 }
 
 #[test]
-fn too_many_specs_are_told_and_hide_nothing_that_was_read() {
+fn too_many_cdi_specs_are_reported_and_the_others_still_used() {
     let hardware = Hardware::new();
     let dirs = ["etc/cdi", "var/run/cdi"].map(|dir| hardware.machine.path(dir));
     let text = |kind: &str| {
@@ -62,7 +62,7 @@ fn too_many_specs_are_told_and_hide_nothing_that_was_read() {
 }
 
 #[test]
-fn devices_of_two_kinds_with_one_name_are_told_and_the_first_is_kept() {
+fn cdi_devices_of_two_kinds_with_one_name_are_reported_and_the_first_kept() {
     let hardware = Hardware::new();
     let dir = hardware.machine.path("etc/cdi");
     std::fs::create_dir_all(&dir).unwrap();
@@ -109,7 +109,7 @@ fn with_a_spec() -> Hardware {
 }
 
 #[test]
-fn where_the_runtime_reads_no_specs_a_container_gets_what_they_say() {
+fn without_cdi_support_cdi_edits_are_passed_as_device_plugin_fields() {
     let hardware = with_a_spec();
     let allowances = Allowances {
         cdi: CdiDelivery::Edits,

@@ -10,7 +10,7 @@ use machinist_testkit::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_resources_register_again_when_the_kubelet_starts_anew() {
+async fn fifty_resources_register_again_after_a_kubelet_restart() {
     const RESOURCES: usize = 50;
     let machine = Machine::new();
     for at in 0..RESOURCES {
@@ -58,7 +58,7 @@ async fn fifty_resources_register_again_when_the_kubelet_starts_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_kubelet_the_agent_says_so_and_registers_when_one_comes() {
+async fn a_missing_kubelet_is_reported_and_registration_follows_its_start() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
@@ -102,7 +102,7 @@ async fn without_a_kubelet_the_agent_says_so_and_registers_when_one_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_refuses_or_forgets_is_asked_again() {
+async fn registration_is_retried_after_a_refusal_or_loss() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
@@ -129,7 +129,7 @@ async fn a_kubelet_that_refuses_or_forgets_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_is_slow_to_ask_for_the_list_is_given_its_second() {
+async fn a_kubelet_that_opens_list_and_watch_late_is_waited_for() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
@@ -149,7 +149,7 @@ async fn a_kubelet_that_is_slow_to_ask_for_the_list_is_given_its_second() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_socket_of_ours_that_somebody_removed_is_made_again() {
+async fn a_removed_device_plugin_socket_is_recreated() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
@@ -182,7 +182,7 @@ async fn a_socket_of_ours_that_somebody_removed_is_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubelet_that_removes_our_lock_too_is_registered_with_again() {
+async fn registration_is_repeated_after_the_kubelet_removes_the_lock() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);

@@ -21,7 +21,7 @@ pub(super) fn machinist(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn declarations_on_the_page_are_good_and_ask_for_what_their_pods_want() {
+fn documented_declarations_are_valid_and_match_their_pods() {
     let yaml = blocks(&page("docs/devices.md"), "yaml");
     let (declarations, rest): (Vec<_>, Vec<_>) = yaml
         .iter()
@@ -38,7 +38,7 @@ fn declarations_on_the_page_are_good_and_ask_for_what_their_pods_want() {
 }
 
 #[test]
-fn configs_on_the_pages_are_good_and_both_spellings_are_one_machine() {
+fn documented_configs_are_valid_and_both_formats_are_equivalent() {
     // The files that the page's Butane config reads.
     let beside = tempfile::tempdir().unwrap();
     fs::create_dir_all(beside.path().join("web")).unwrap();
@@ -127,7 +127,7 @@ fn keys_of(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_status_on_the_page_has_the_pinned_shape() {
+fn the_documented_status_has_the_snapshot_shape() {
     let pinned = home()
         .join("crates/status/src/snapshots/machinist_status__tests__scripts_read_this_shape.snap");
     let pinned = fs::read_to_string(pinned).unwrap();
@@ -159,7 +159,7 @@ pub(super) fn manifest(files: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn the_plan_on_the_page_has_the_shape_of_a_real_one() {
+fn the_documented_plan_has_the_shape_of_a_real_plan() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("etc")).unwrap();
     fs::write(root.path().join("etc/a"), "old").unwrap();
@@ -178,7 +178,7 @@ fn the_plan_on_the_page_has_the_shape_of_a_real_one() {
 }
 
 #[test]
-fn what_other_commands_print_has_the_shape_on_the_page() {
+fn command_outputs_have_the_documented_shape() {
     let directory = tempfile::tempdir().unwrap();
     let (root, config) = (
         directory.path().join("root"),

@@ -64,7 +64,7 @@ fn expected(row: &Row, units: &[String]) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_row_is_what_a_plan_says() {
+fn documented_policy_rows_match_the_plan() {
     let rows = table();
     assert!(rows.len() >= 40, "{} rows", rows.len());
     for row in rows {
@@ -97,7 +97,7 @@ fn every_row_is_what_a_plan_says() {
 }
 
 #[test]
-fn every_path_with_a_rule_has_a_row() {
+fn every_path_with_a_policy_is_documented() {
     let source = fs::read_to_string(home().join("crates/plan/src/policy/builtin.rs")).unwrap();
     let rules = source.split("#[cfg(test)]").next().unwrap();
     let code = rules

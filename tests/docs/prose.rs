@@ -89,7 +89,7 @@ fn prose(rust: bool, line: &str, literal: &Regex) -> String {
 }
 
 #[test]
-fn texts_use_the_terms_of_the_field() {
+fn texts_use_kubernetes_and_systemd_terms() {
     let literal = Regex::new(r#""(?:[^"\\]|\\.)*""#).unwrap();
     let word = Regex::new(r"[A-Za-z']+").unwrap();
     let dialect: Vec<_> = DIALECT

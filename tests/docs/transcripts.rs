@@ -194,7 +194,7 @@ fn same(shown: &[String], found: &[String]) -> bool {
 }
 
 #[test]
-fn the_page_shows_what_a_reader_sees() {
+fn documented_transcripts_match_the_output() {
     let file = home().join(PAGE);
     let text = fs::read_to_string(&file).unwrap();
     let page: Vec<&str> = text.lines().collect();
@@ -231,7 +231,7 @@ fn the_page_shows_what_a_reader_sees() {
 }
 
 #[test]
-fn what_the_page_shows_fits_a_terminal() {
+fn documented_transcripts_fit_a_terminal() {
     let text = fs::read_to_string(home().join(PAGE)).unwrap();
     let page: Vec<&str> = text.lines().collect();
     for step in steps(&page) {

@@ -48,7 +48,7 @@ async fn gives(stage: &Stage, expected: Option<&str>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_went_is_given_to_nobody_and_is_found_under_its_new_node() {
+async fn a_claim_for_a_vanished_node_fails_until_it_is_found_under_its_new_name() {
     let stage = Stage::on(linked(), ClaimsDouble::new()).await;
     let device = named("by-id-usb-one");
     stage.claims.allocate("c", &[("one", &device)]);
@@ -70,7 +70,7 @@ async fn a_device_that_went_is_given_to_nobody_and_is_found_under_its_new_node()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_boot_a_claim_never_gives_what_has_the_name_now() {
+async fn after_a_reboot_a_claim_never_gets_another_device_of_the_same_name() {
     let stage = Stage::on(linked(), ClaimsDouble::new()).await;
     let device = named("by-id-usb-one");
     stage.claims.allocate("c", &[("one", &device)]);
@@ -109,7 +109,7 @@ async fn after_a_boot_a_claim_never_gives_what_has_the_name_now() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_that_share_a_claim_and_start_together_both_have_it() {
+async fn pods_sharing_a_claim_can_start_concurrently() {
     let stage = Stage::new().await;
     stage.claims.allocate("c", &[("one", &named("ttyA"))]);
     let answers = stage.claims.hang("c");

@@ -13,7 +13,7 @@ use machinist_testkit::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_resource_is_on_one_side_at_a_time() {
+async fn a_resource_is_served_by_device_plugin_or_dra_never_both() {
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.plug("ttyB");
@@ -64,7 +64,7 @@ async fn a_resource_is_on_one_side_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_offered_to_claims_before_the_kubelet_knows_the_driver() {
+async fn no_slices_are_published_before_the_dra_driver_is_registered() {
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.plug("ttyB");
@@ -91,7 +91,7 @@ async fn nothing_is_offered_to_claims_before_the_kubelet_knows_the_driver() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plugin_side_that_ended_holds_nothing_back_from_claims() {
+async fn devices_of_an_ended_device_plugin_become_available_to_claims() {
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.plug("ttyB");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_takes_its_time_holds_up_nobody_and_can_be_given_back() {
+async fn a_slow_claim_preparation_blocks_no_other_and_can_be_unprepared() {
     let stage = Stage::new().await;
     stage.claims.allocate("slow", &[("one", &named("ttyA"))]);
     stage.claims.allocate("quick", &[("one", &named("ttyB"))]);
@@ -27,7 +27,7 @@ async fn a_claim_that_takes_its_time_holds_up_nobody_and_can_be_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_that_want_one_device_at_once_one_gets_it() {
+async fn of_two_concurrent_claims_for_one_device_one_gets_it() {
     let stage = Stage::new().await;
     for name in ["a", "b"] {
         stage.claims.allocate(name, &[("one", &named("ttyA"))]);
@@ -45,7 +45,7 @@ async fn of_two_that_want_one_device_at_once_one_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_written_down_is_not_offered_until_it_can() {
+async fn devices_are_not_offered_to_claims_until_the_checkpoint_is_writable() {
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.plug("ttyB");
@@ -75,7 +75,7 @@ async fn what_cannot_be_written_down_is_not_offered_until_it_can() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_that_leads_elsewhere_by_now_is_in_no_claim() {
+async fn a_mount_that_now_resolves_elsewhere_fails_the_claim() {
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.plug("ttyB");

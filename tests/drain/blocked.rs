@@ -27,7 +27,7 @@ fn forcing(after: Duration) -> Options {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_is_waited_for_with_growing_pauses_and_never_passed_by() {
+async fn eviction_retries_with_backoff_and_never_bypasses_a_budget() {
     let server = held("web");
     let running = start(&server, unattended());
     pass(seconds(600)).await;
@@ -49,7 +49,7 @@ async fn a_budget_is_waited_for_with_growing_pauses_and_never_passed_by() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blocker_is_named_within_a_second_with_its_budget_and_since_when() {
+async fn a_drain_blocker_is_reported_within_a_second_with_its_budget() {
     let server = held("web");
     let mut running = start(&server, unattended());
     let progress = running.until(|now| now.blockers().count() > 0).await;
@@ -75,7 +75,7 @@ async fn a_blocker_is_named_within_a_second_with_its_budget_and_since_when() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
+async fn a_budget_that_never_allows_disruptions_is_reported_before_eviction() {
     let server = Server::with([made("a"), made("b")]);
     server.budget(budget("web", json!({"maxUnavailable": 0}), [0, 2, 2, 2]));
     // No eviction is answered: the reported reason comes from the budget alone.
@@ -118,7 +118,7 @@ async fn a_budget_that_can_never_allow_is_named_before_the_first_eviction() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_the_pods_of_one_budget_one_is_asked_for_at_a_time() {
+async fn pods_of_a_blocking_budget_are_retried_one_at_a_time() {
     let server = Server::with((0..20).map(|n| made(&format!("web-{n:02}"))));
     server.budget(budget("web", json!({"maxUnavailable": 1}), [0, 2, 2, 3]));
     for n in 0..20 {
@@ -146,7 +146,7 @@ async fn of_the_pods_of_one_budget_one_is_asked_for_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_busy_is_asked_when_it_wants_to_be_and_is_no_budget() {
+async fn eviction_honours_retry_after_of_a_busy_api_server() {
     let server = Server::with([made("web")]);
     let busy = EvictionError {
         retry_after: Some(seconds(17)),
@@ -167,7 +167,7 @@ async fn a_server_that_is_busy_is_asked_when_it_wants_to_be_and_is_no_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_that_is_not_counted_yet_is_asked_again_when_the_server_says() {
+async fn eviction_honours_retry_after_while_a_budget_has_no_status() {
     let server = Server::with([made("web")]);
     let pending = EvictionError {
         retry_after: Some(seconds(10)),
@@ -188,7 +188,7 @@ async fn a_budget_that_is_not_counted_yet_is_asked_again_when_the_server_says() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_namespace_that_ends_pods_are_asked_again_or_waited_for() {
+async fn pods_in_a_terminating_namespace_are_retried_or_waited_for() {
     let ends = because(
         403,
         "NamespaceTerminating",
@@ -215,7 +215,7 @@ async fn in_a_namespace_that_ends_pods_are_asked_again_or_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_budgets_for_one_pod_are_both_named_and_end_nothing() {
+async fn a_pod_with_two_budgets_reports_both_and_keeps_draining() {
     let server = Server::with([made("web")]);
     for name in ["one", "two"] {
         server.budget(budget(name, json!({"maxUnavailable": 1}), [1, 3, 2, 3]));
@@ -233,7 +233,7 @@ async fn two_budgets_for_one_pod_are_both_named_and_end_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_webhooks_no_is_told_in_its_words_and_asked_again() {
+async fn a_webhook_denial_is_reported_verbatim_and_retried() {
     let server = Server::with([made("web")]);
     let words = "admission webhook \"v.acme.dev\" denied the request: not today";
     server.answers("web", [refusal(403, words), refusal(403, words)]);
@@ -245,7 +245,7 @@ async fn a_webhooks_no_is_told_in_its_words_and_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_survived_and_does_not_count_for_the_force_but_for_the_time_limit() {
+async fn an_outage_pauses_the_force_limit_and_not_the_time_limit() {
     let server = held("web");
     let options = Options {
         time_limit: Some(seconds(200)),
@@ -298,7 +298,7 @@ async fn an_outage_is_survived_and_does_not_count_for_the_force_but_for_the_time
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_limit_that_is_over_during_a_pause_ends_the_drain_at_once() {
+async fn a_time_limit_reached_during_a_backoff_ends_the_drain_at_once() {
     let server = held("web");
     let options = Options {
         time_limit: Some(seconds(61)),
@@ -314,7 +314,7 @@ async fn a_time_limit_that_is_over_during_a_pause_ends_the_drain_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_forced_a_second_before_the_limit_also_when_the_agent_was_restarted() {
+async fn nothing_is_forced_before_the_limit_also_after_an_agent_restart() {
     let server = held("web");
     let limit = seconds(120 * 60);
     let mut first = start(&server, forcing(limit));
@@ -346,7 +346,7 @@ async fn nothing_is_forced_a_second_before_the_limit_also_when_the_agent_was_res
 }
 
 #[tokio::test(start_paused = true)]
-async fn whom_no_budget_kept_is_forced_and_not_said_to_have_been_kept() {
+async fn a_forced_pod_without_a_budget_is_not_reported_as_blocked() {
     let server = held("web");
     server.put(made("free"));
     let options = unattended();
@@ -361,7 +361,7 @@ async fn whom_no_budget_kept_is_forced_and_not_said_to_have_been_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_spent_is_told_once_a_minute_at_least() {
+async fn drain_progress_is_reported_at_least_every_minute() {
     let server = Server::with([made("slow")]);
     server.pods_end_after(None);
     let mut running = start(&server, forcing(seconds(86_400)));
@@ -376,7 +376,7 @@ async fn time_spent_is_told_once_a_minute_at_least() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_person_can_force_one_drain_and_no_pod_gets_less_than_its_own_time() {
+async fn a_force_request_deletes_pods_with_their_own_grace_period() {
     let server = held("web");
     let options = Options {
         grace: machinist_drain::Grace::try_from(5).unwrap(),
@@ -394,7 +394,7 @@ async fn a_person_can_force_one_drain_and_no_pod_gets_less_than_its_own_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_finalizer_holds_is_named_and_past_the_limit_left_behind() {
+async fn a_pod_held_by_a_finalizer_is_reported_and_skipped_past_the_limit() {
     let server = Server::with([made("db").finalizers(&["acme.dev/volume"])]);
     let mut running = start(&server, forcing(seconds(600)));
     let progress = running.until(|now| now.blockers().count() > 0).await;
@@ -411,7 +411,7 @@ async fn what_a_finalizer_holds_is_named_and_past_the_limit_left_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_still_runs_is_waited_for_past_every_limit() {
+async fn a_running_terminating_pod_is_waited_for_past_every_limit() {
     let server = Server::with([made("slow").grace(3600)]);
     server.pods_end_after(Some(seconds(3000)));
     drained(&server, forcing(seconds(60))).await.unwrap();
@@ -420,7 +420,7 @@ async fn a_pod_that_still_runs_is_waited_for_past_every_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grace_period_that_ends_after_the_limit_is_told_at_once() {
+async fn a_grace_period_beyond_the_limit_is_reported_at_once() {
     let server = Server::with([made("slow").grace(3600)]);
     server.pods_end_after(None);
     let options = Options {
@@ -446,7 +446,7 @@ async fn a_grace_period_that_ends_after_the_limit_is_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_should_have_ended_is_told_and_skipped_where_that_is_asked_for() {
+async fn an_overdue_terminating_pod_is_reported_and_skipped_if_configured() {
     let server = Server::with([made("stuck").grace(10)]);
     server.pods_end_after(None);
     let options = Options {

@@ -23,7 +23,7 @@ fn selecting(selector: Value) -> DisruptionBudget {
 }
 
 #[test]
-fn a_budget_that_can_never_allow_is_known_before_anything_starts() {
+fn a_budget_that_never_allows_disruptions_is_detected_in_advance() {
     for (spec, counts, expected) in [
         (json!({"maxUnavailable": 0}), [0, 3, 3, 3], "never"),
         (json!({"maxUnavailable": "0%"}), [0, 3, 3, 3], "never"),
@@ -42,7 +42,7 @@ fn a_budget_that_can_never_allow_is_known_before_anything_starts() {
 }
 
 #[test]
-fn a_budget_counts_the_pods_of_its_namespace_that_its_whole_selector_means() {
+fn a_budget_matches_pods_of_its_namespace_by_the_full_selector() {
     let pod = made("web").with(json!({"metadata": {"labels": {"app": "shop", "tier": "front"}}}));
     for (selector, counted) in [
         (json!({"matchLabels": {"app": "shop"}}), true),
@@ -75,7 +75,7 @@ fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
 }
 
 #[test]
-fn more_than_one_budget_for_a_pod_are_all_named() {
+fn all_budgets_of_a_pod_are_reported() {
     let rule = || json!({"maxUnavailable": 1});
     let budgets = [
         budget("one", rule(), [1, 3, 2, 3]),
@@ -90,7 +90,7 @@ fn more_than_one_budget_for_a_pod_are_all_named() {
 }
 
 #[test]
-fn an_unready_pod_goes_where_its_budget_always_allows_it_or_enough_others_are_healthy() {
+fn an_unready_pod_is_evictable_by_policy_or_with_enough_healthy_pods() {
     let always = || json!({"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow"});
     let default = || json!({"maxUnavailable": 1});
     let named = || json!({"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "IfHealthyBudget"});
@@ -120,7 +120,7 @@ fn an_unready_pod_goes_where_its_budget_always_allows_it_or_enough_others_are_he
 }
 
 #[test]
-fn pods_that_no_budget_counts_are_free() {
+fn pods_without_a_budget_are_evictable() {
     let never = [budget("b", json!({"maxUnavailable": 0}), [0, 3, 3, 3])];
     for pod in [
         made("web").finished("Succeeded"),
@@ -134,7 +134,7 @@ fn pods_that_no_budget_counts_are_free() {
 }
 
 #[test]
-fn a_budget_that_was_changed_and_not_counted_since_is_waited_for() {
+fn a_budget_with_an_outdated_status_is_waited_for() {
     let stale = from_api(json!({
         "metadata": {"namespace": "shop", "name": "b", "generation": 2},
         "spec": {"selector": {}, "maxUnavailable": 0},

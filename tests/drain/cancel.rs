@@ -60,7 +60,7 @@ fn answering(api: &Api, answer: impl Fn(&mut Value) + Send + 'static) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_agents_answer_is_waited_for_and_the_same_again_asks_nothing() {
+async fn cancel_waits_for_the_agents_answer_and_is_not_repeated() {
     let api = api(json!({"machinist.dev/cancel-refused": "new: it was too late"})).await;
     answering(&api, |it| it["machinist.dev/cancelled"] = json!("new"));
     let output = cancel(&api, &["a"]).await;
@@ -96,7 +96,7 @@ async fn the_agents_answer_is_waited_for_and_the_same_again_asks_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_late_is_told_with_what_stands_in_the_way() {
+async fn a_cancel_that_is_too_late_reports_why() {
     let api = api(json!({})).await;
     answering(&api, |annotations| {
         annotations["machinist.dev/cancel-refused"] =
@@ -116,7 +116,7 @@ async fn too_late_is_told_with_what_stands_in_the_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_does_not_answer_is_not_waited_for_longer_than_asked() {
+async fn cancel_times_out_when_the_agent_does_not_respond() {
     let api = api(json!({})).await;
     let output = cancel(&api, &["--timeout", "1s", "a"]).await;
     let (code, _, err) = said(&output);
@@ -135,7 +135,7 @@ async fn an_agent_that_does_not_answer_is_not_waited_for_longer_than_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_answered_before_is_not_taken_for_the_answer_to_the_same_question_anew() {
+async fn cancel_ignores_an_answer_to_an_earlier_request() {
     // The request was withdrawn, and the agent has not seen that yet.
     let api = api(json!({"machinist.dev/cancelled": "new"})).await;
     let output = cancel(&api, &["--timeout", "1s", "a"]).await;
@@ -145,7 +145,7 @@ async fn what_was_answered_before_is_not_taken_for_the_answer_to_the_same_questi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_away_for_a_while_does_not_end_the_wait() {
+async fn cancel_keeps_waiting_through_an_api_server_outage() {
     let away = |api: &Api| {
         let status = json!({"kind": "Status", "code": 503, "message": "not now"});
         api.answers("GET /api/v1/nodes/a", 503, status);
@@ -174,7 +174,7 @@ async fn a_server_that_is_away_for_a_while_does_not_end_the_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_without_an_update_has_none_to_cancel_and_a_dry_run_writes_nothing() {
+async fn cancel_without_an_update_fails_and_a_dry_run_writes_nothing() {
     let settled = api(json!({CURRENT: "new"})).await;
     let output = cancel(&settled, &["a"]).await;
     assert_eq!(

@@ -41,7 +41,7 @@ fn local_data() -> PodNote {
 }
 
 #[test]
-fn pods_that_a_controller_makes_anew_are_evicted() {
+fn pods_managed_by_a_controller_are_evicted() {
     for kind in [
         "ReplicaSet",
         "StatefulSet",
@@ -56,7 +56,7 @@ fn pods_that_a_controller_makes_anew_are_evicted() {
 }
 
 #[test]
-fn local_data_of_a_running_pod_stops_the_drain_until_it_is_allowed() {
+fn a_pod_with_empty_dir_data_refuses_the_drain_until_allowed() {
     let pod = made("job").owned_by("Job", "batch").local_data();
     assert_eq!(
         judged(&pod, &strict()),
@@ -78,7 +78,7 @@ fn local_data_of_a_running_pod_stops_the_drain_until_it_is_allowed() {
 }
 
 #[test]
-fn pods_of_daemon_sets_stay_or_stop_the_drain_and_finished_ones_go() {
+fn daemon_set_pods_are_ignored_or_refuse_and_finished_ones_are_evicted() {
     let pod = made("proxy").owned_by("DaemonSet", "proxy");
     let note = PodNote::DaemonSetPod;
     assert_eq!(
@@ -94,7 +94,7 @@ fn pods_of_daemon_sets_stay_or_stop_the_drain_and_finished_ones_go() {
 }
 
 #[test]
-fn a_pod_whose_daemon_set_is_gone_goes_only_by_force() {
+fn a_pod_of_a_deleted_daemon_set_is_evicted_only_by_force() {
     let pod = made("proxy").owned_by("DaemonSet", "proxy");
     let mut sets = DaemonSets::default();
     for (namespace, name) in controllers([&pod.pod()]) {
@@ -112,7 +112,7 @@ fn a_pod_whose_daemon_set_is_gone_goes_only_by_force() {
 }
 
 #[test]
-fn a_mirror_pod_whose_daemon_set_is_gone_is_refused_without_force_as_kubectl_does() {
+fn a_mirror_pod_of_a_deleted_daemon_set_is_refused_without_force() {
     let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
     let pod = made("proxy")
         .owned_by("DaemonSet", "proxy")
@@ -127,7 +127,7 @@ fn a_mirror_pod_whose_daemon_set_is_gone_is_refused_without_force_as_kubectl_doe
 }
 
 #[test]
-fn mirror_pods_are_left_without_a_word() {
+fn mirror_pods_are_skipped_silently() {
     let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}});
     let pod = made("etcd").bare().local_data().with(mirror);
     assert_eq!(judged(&pod, &strict()), PodDisposition::Leave(None));
@@ -135,7 +135,7 @@ fn mirror_pods_are_left_without_a_word() {
 }
 
 #[test]
-fn a_bare_pod_goes_only_by_force_and_every_reason_against_it_is_told() {
+fn an_unmanaged_pod_is_evicted_only_by_force_and_all_reasons_are_reported() {
     let pod = made("lone").bare();
     assert_eq!(
         judged(&pod, &ignoring()),
@@ -163,7 +163,7 @@ fn a_bare_pod_goes_only_by_force_and_every_reason_against_it_is_told() {
 }
 
 #[test]
-fn our_own_pod_is_never_evicted_even_when_its_daemon_set_is_gone() {
+fn the_agents_own_pod_is_never_evicted_even_without_its_daemon_set() {
     let pod = made("machinist").owned_by("DaemonSet", "machinist");
     let mut sets = DaemonSets::default();
     sets.insert("shop", "machinist", false);
@@ -175,7 +175,7 @@ fn our_own_pod_is_never_evicted_even_when_its_daemon_set_is_gone() {
 }
 
 #[test]
-fn namespaces_that_a_pattern_names_are_left_alone() {
+fn pods_of_excluded_namespaces_are_skipped() {
     let rules = DrainRules {
         left_out: vec![
             NamespacePattern::new("kube-*"),
@@ -200,7 +200,7 @@ fn namespaces_that_a_pattern_names_are_left_alone() {
 }
 
 #[test]
-fn a_pod_that_should_have_ended_long_ago_is_skipped_where_that_is_asked_for() {
+fn a_long_overdue_terminating_pod_is_skipped_if_configured() {
     let pod = made("slow").deleting_by(at(-61));
     let rules = DrainRules {
         skip_deleted: Some(Duration::from_secs(60)),
@@ -215,7 +215,7 @@ fn a_pod_that_should_have_ended_long_ago_is_skipped_where_that_is_asked_for() {
 }
 
 #[test]
-fn critical_pods_come_last_and_the_others_by_namespace_and_name() {
+fn critical_pods_are_evicted_last_others_by_namespace_and_name() {
     let pods = [
         made("c").priority(NODE_CRITICAL_PRIORITY),
         made("b").priority(CLUSTER_CRITICAL_PRIORITY),

@@ -44,7 +44,7 @@ async fn with_daemon(pods: impl IntoIterator<Item = Made>) -> Api {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drain_cordons_evicts_and_says_so_and_takes_kubectls_flags() {
+async fn drain_command_cordons_evicts_reports_and_accepts_kubectl_flags() {
     let api = with_daemon([made("web"), made("lone").bare().local_data()]).await;
     let flags = [
         "drain",
@@ -99,7 +99,7 @@ async fn a_pod_selector_is_passed_on_to_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_speaks_against_a_drain_is_told_before_the_node_is_touched() {
+async fn drain_refusals_are_reported_before_the_node_is_cordoned() {
     let api = with_daemon([made("web"), made("lone").bare().local_data()]).await;
     let output = machinist(&api, &["drain", "a"]).await;
     assert_eq!(output.status.code(), Some(1));
@@ -116,7 +116,7 @@ async fn what_speaks_against_a_drain_is_told_before_the_node_is_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_in_the_client_lists_who_would_go_and_writes_nothing() {
+async fn a_client_dry_run_lists_pods_to_evict_and_writes_nothing() {
     let api = with_daemon([made("web")]).await;
     for flag in ["--dry-run", "--dry-run=client", "--dry-run=true"] {
         let output = machinist(&api, &["drain", flag, "--ignore-daemonsets", "a"]).await;
@@ -137,7 +137,7 @@ async fn a_dry_run_in_the_client_lists_who_would_go_and_writes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_on_the_server_asks_without_effect_and_names_what_would_refuse() {
+async fn a_server_dry_run_sends_dry_run_evictions_and_reports_refusals() {
     let api = with_daemon([made("web")]).await;
     let details =
         json!({"name": "web", "causes": [{"reason": "DisruptionBudget", "message": "needs 2"}]});
@@ -156,7 +156,7 @@ async fn a_dry_run_on_the_server_asks_without_effect_and_names_what_would_refuse
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_that_gives_up_names_the_budget_and_leaves_the_cordon() {
+async fn a_drain_that_times_out_names_the_budget_and_keeps_the_cordon() {
     let api = with_daemon([made("web")]).await;
     let details =
         json!({"name": "web", "causes": [{"reason": "DisruptionBudget", "message": "needs 2"}]});
@@ -187,7 +187,7 @@ async fn a_drain_that_gives_up_names_the_budget_and_leaves_the_cordon() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cordon_is_one_request_or_none_and_keep_says_that_it_stays() {
+async fn cordon_command_sends_at_most_one_request_and_keep_is_reported() {
     let api = Api::with([]).await;
     let output = machinist(&api, &["cordon", "a"]).await;
     assert_eq!(out(&output), "node/a cordoned\n");
@@ -213,7 +213,7 @@ async fn a_cordon_is_one_request_or_none_and_keep_says_that_it_stays() {
 /// The node was uncordoned during an update: the agent's mark is left, and must not make this
 /// cordon the agent's.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cordon_where_an_agents_mark_is_left_over_takes_that_away() {
+async fn cordon_command_removes_a_stale_agent_cordon_annotation() {
     let api = Api::with([]).await;
     api.put(
         node(),
@@ -228,7 +228,7 @@ async fn a_cordon_where_an_agents_mark_is_left_over_takes_that_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cordons_a_node_that_an_update_holds_is_told_how_it_stays() {
+async fn cordon_during_an_update_explains_how_to_keep_it() {
     let api = Api::with([]).await;
     api.put(
         node(),
@@ -241,7 +241,7 @@ async fn who_cordons_a_node_that_an_update_holds_is_told_how_it_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_several_nodes_none_is_touched_while_one_is_absent() {
+async fn with_a_missing_node_argument_no_node_is_changed() {
     let api = Api::with([]).await;
     let output = machinist(&api, &["cordon", "b", "a", "-o", "json"]).await;
     assert_eq!(output.status.code(), Some(1));
@@ -252,7 +252,7 @@ async fn of_several_nodes_none_is_touched_while_one_is_absent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn labels_that_no_node_has_are_said_and_are_no_failure() {
+async fn a_selector_without_matching_nodes_is_reported_and_succeeds() {
     let api = Api::with([]).await;
     api.put(
         "/api/v1/nodes",
@@ -278,7 +278,7 @@ async fn labels_that_no_node_has_are_said_and_are_no_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_usage_is_64_and_a_grace_period_of_zero_is_among_it() {
+async fn usage_errors_such_as_a_zero_grace_period_exit_with_64() {
     let api = Api::with([made("web")]).await;
     for flags in [
         &["drain"][..],

@@ -16,7 +16,7 @@ use crate::drain::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_node_costs_one_request() {
+async fn draining_an_empty_node_takes_one_request() {
     let server = Server::with([]);
     let drained = drained(&server, unattended()).await.unwrap();
     assert_eq!(drained.progress.gone, 0);
@@ -25,7 +25,7 @@ async fn an_empty_node_costs_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_waited_for_and_not_only_asked() {
+async fn drain_waits_until_an_evicted_pod_is_deleted() {
     let server = Server::with([made("web")]);
     server.pods_end_after(Some(seconds(25)));
     let drained = drained(&server, unattended()).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_pod_is_waited_for_and_not_only_asked() {
 
 /// kubectl needs one request for each pod and second, after each eviction.
 #[tokio::test(start_paused = true)]
-async fn two_hundred_and_fifty_pods_cost_little_more_than_an_eviction_each() {
+async fn draining_250_pods_takes_little_more_than_one_request_each() {
     let server = Server::with((0..250).map(|n| made(&format!("web-{n:03}"))));
     let drained = drained(&server, unattended()).await.unwrap();
     assert_eq!(drained.progress.gone, 250);
@@ -48,7 +48,7 @@ async fn two_hundred_and_fifty_pods_cost_little_more_than_an_eviction_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_evictions_are_under_way_than_were_allowed() {
+async fn concurrent_evictions_never_exceed_the_limit() {
     let server = Server::with((0..200).map(|n| made(&format!("web-{n:03}"))));
     let options = Options {
         at_once: 7,
@@ -59,7 +59,7 @@ async fn no_more_evictions_are_under_way_than_were_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn critical_pods_are_asked_when_the_others_are_gone() {
+async fn critical_pods_are_evicted_after_all_others_are_deleted() {
     let server = Server::with([
         made("a-node").priority(NODE_CRITICAL_PRIORITY),
         made("b-cluster").priority(CLUSTER_CRITICAL_PRIORITY),
@@ -72,7 +72,7 @@ async fn critical_pods_are_asked_when_the_others_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn grace_periods_are_asked_for_as_given() {
+async fn the_configured_grace_period_is_sent_with_evictions() {
     for (flag, expected) in [(-1, Grace::Own), (30, Grace::try_from(30).unwrap())] {
         let server = Server::with([made("web").grace(90)]);
         let options = Options {
@@ -93,7 +93,7 @@ async fn grace_periods_are_asked_for_as_given() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_speak_against_the_drain_keep_everybody_where_they_are() {
+async fn a_refused_drain_evicts_no_pod() {
     let proxy = made("proxy").owned_by("DaemonSet", "proxy");
     for (pods, reason) in [
         ([made("web"), proxy], Reason::DrainDaemonSetPod),
@@ -116,7 +116,7 @@ async fn pods_that_speak_against_the_drain_keep_everybody_where_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_evict_what_is_lost_and_say_so() {
+async fn an_updates_drain_evicts_unmanaged_pods_and_reports_them() {
     let server = Server::with([
         made("lone").bare().local_data(),
         made("proxy").owned_by("DaemonSet", "proxy"),
@@ -145,7 +145,7 @@ async fn updates_evict_what_is_lost_and_say_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_lost_is_said_when_the_eviction_was_accepted_and_not_before() {
+async fn a_lost_pod_is_reported_only_after_its_eviction_is_accepted() {
     let server = Server::with([made("lone").bare(), made("other").bare()]);
     server.always("lone", budget_says_no());
     let mut drain = start(&server, unattended());
@@ -163,7 +163,7 @@ async fn who_is_lost_is_said_when_the_eviction_was_accepted_and_not_before() {
 
 /// A pod template that names the node: its controller recreates deleted pods immediately.
 #[tokio::test(start_paused = true)]
-async fn a_workload_that_comes_back_is_named_and_not_deleted_in_a_loop() {
+async fn a_pod_rescheduled_on_the_node_is_reported_and_not_evicted_in_a_loop() {
     let server = Server::with([made("web-0").owned_by("ReplicaSet", "web")]);
     let options = Options {
         way: BudgetMode::Delete,
@@ -202,7 +202,7 @@ async fn a_workload_that_comes_back_is_named_and_not_deleted_in_a_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_cannot_be_had_evicts_nobody() {
+async fn without_a_pod_list_no_pod_is_evicted() {
     for refused in [
         refusal(403, "pods is forbidden"),
         refusal(500, "etcd"),
@@ -228,7 +228,7 @@ async fn a_list_that_cannot_be_had_evicts_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_lands_during_the_drain_goes_too() {
+async fn a_pod_scheduled_during_the_drain_is_evicted() {
     let server = Server::with([made("web")]);
     server.pods_end_after(Some(seconds(20)));
     let running = start(&server, unattended());
@@ -240,7 +240,7 @@ async fn a_pod_that_lands_during_the_drain_goes_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_look_finds_what_no_watch_has_shown() {
+async fn the_final_pod_list_finds_pods_missed_by_the_watch() {
     let server = Server::with([made("web")]);
     let running = start(&server, unattended());
     pass(seconds(1)).await;
@@ -254,7 +254,7 @@ async fn the_last_look_finds_what_no_watch_has_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_is_begun_again_where_it_was() {
+async fn an_ended_pod_watch_resumes_at_its_resource_version() {
     let server = Server::with([made("web")]);
     server.pods_end_after(Some(seconds(600)));
     let running = start(&server, unattended());
@@ -274,7 +274,7 @@ async fn a_watch_that_ends_is_begun_again_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_gone_already_is_done() {
+async fn an_already_deleted_pod_counts_as_evicted() {
     let server = Server::with([made("web")]);
     // Only the response reports it: the watch is silent.
     server.tells_nothing(true);
@@ -287,7 +287,7 @@ async fn a_pod_that_is_gone_already_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_replaced_is_gone_and_its_namesake_is_judged_for_itself() {
+async fn a_recreated_pod_of_the_same_name_is_treated_as_a_new_pod() {
     // Reported by the watch, or only by the response.
     for silent in [false, true] {
         replaced(silent).await;
@@ -321,7 +321,7 @@ async fn replaced(silent: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_evictions_is_refused_unless_deleting_is_allowed() {
+async fn without_the_eviction_api_the_drain_fails_unless_deletion_is_allowed() {
     let unknown = refusal(404, "the server could not find the requested resource");
     let server = Server::with([made("web")]);
     server.always("web", unknown.clone());
@@ -353,7 +353,7 @@ async fn a_missing_permission_ends_the_drain_and_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
+async fn a_drain_preview_writes_nothing_and_a_server_one_sends_dry_runs() {
     let server = Server::with([made("web"), made("lone").bare(), made("held")]);
     server.always("held", crate::drain::server::budget_says_no());
     let options = Options {
@@ -407,7 +407,7 @@ async fn a_rehearsal_writes_nothing_and_one_on_the_server_only_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_calls_a_drain_off_waits_for_what_is_under_way_and_nothing_comes_after() {
+async fn cancelling_a_drain_waits_for_pending_evictions_and_sends_no_more() {
     let server = Server::with((0..30).map(|n| made(&format!("web-{n:02}"))));
     let running = start(&server, unattended());
     // In the middle of the second ten.
@@ -427,7 +427,7 @@ async fn who_calls_a_drain_off_waits_for_what_is_under_way_and_nothing_comes_aft
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_an_answer_ends_by_itself() {
+async fn an_eviction_request_without_response_times_out() {
     let server = Server::with([made("web")]);
     server.hangs(true);
     let error = drained(&server, strict()).await.unwrap_err();
@@ -442,7 +442,7 @@ async fn a_call_without_an_answer_ends_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_is_called_off_before_it_begins_asks_nothing() {
+async fn a_drain_cancelled_before_its_start_sends_no_request() {
     let server = Server::with([made("web").deleting_by(at(9))]);
     let stop = CancellationToken::new();
     stop.cancel();

@@ -36,7 +36,7 @@ fn busy(words: &str) -> EvictionError {
 
 /// Messages here are those of an API server 1.33.
 #[test]
-fn a_server_that_is_busy_is_no_budget() {
+fn a_busy_api_server_is_distinguished_from_a_blocking_budget() {
     let budget = "The disruption budget web needs 2 healthy pods and has 2 currently";
     let pending = "The disruption budget web is still being processed by the server.";
     let late = |refused| EvictionError {
@@ -64,7 +64,7 @@ fn a_server_that_is_busy_is_no_budget() {
 }
 
 #[test]
-fn a_pod_that_is_gone_is_told_from_a_server_without_evictions() {
+fn a_deleted_pod_is_distinguished_from_a_missing_eviction_api() {
     let unknown = "the server could not find the requested resource";
     let replaced = "Precondition failed: UID in precondition: a, UID in object meta: b";
     means([
@@ -85,7 +85,7 @@ fn a_pod_that_is_gone_is_told_from_a_server_without_evictions() {
 }
 
 #[test]
-fn a_missing_permission_is_told_from_a_webhook_a_budget_and_a_namespace_that_ends() {
+fn a_missing_permission_is_distinguished_from_webhook_budget_and_namespace() {
     let forbidden = |words| refused(403, "Forbidden", words);
     let webhook = "admission webhook \"v.acme.dev\" denied the request: no";
     let ends = because(
@@ -121,7 +121,7 @@ fn a_missing_permission_is_told_from_a_webhook_a_budget_and_a_namespace_that_end
 }
 
 #[test]
-fn a_gateway_without_a_server_behind_it_is_an_outage_and_a_refusal_is_none() {
+fn gateway_errors_are_an_outage_and_rejections_are_not() {
     let outage = |code| EvictionCallError::from(refused(code, "", "")).is_outage();
     assert!([502, 503, 504].into_iter().all(outage));
     assert!(![400, 403, 404, 409, 410, 429, 500].into_iter().any(outage));

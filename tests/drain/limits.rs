@@ -11,7 +11,7 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn a_negative_grace_period_is_the_pods_own_and_a_positive_one_replaces_it() {
+fn a_negative_grace_period_keeps_the_pods_own_and_a_positive_overrides_it() {
     let pod = made("web").grace(90).pod();
     assert_eq!(Grace::try_from(-1).unwrap().of(&pod), seconds(90));
     assert_eq!(Grace::try_from(-1).unwrap().seconds(), None);
@@ -21,13 +21,13 @@ fn a_negative_grace_period_is_the_pods_own_and_a_positive_one_replaces_it() {
 }
 
 #[test]
-fn nobody_is_asked_to_end_within_zero_seconds() {
+fn a_grace_period_of_zero_is_rejected() {
     assert_eq!(Grace::try_from(0), Err(BadGrace::Zero));
     assert_eq!(Grace::try_from(1 << 40), Err(BadGrace::TooLong(1 << 40)));
 }
 
 #[test]
-fn a_limit_of_120_minutes_forces_nothing_in_minute_119_and_everything_at_120() {
+fn a_force_limit_of_120_minutes_forces_nothing_in_minute_119() {
     let limits = ForceLimits::managed_upgrade(Some(120), None);
     let pod = made("web").pod();
     let act = |spent| limits.act(&pod, true, seconds(spent), false);
@@ -44,7 +44,7 @@ fn a_limit_of_120_minutes_forces_nothing_in_minute_119_and_everything_at_120() {
 }
 
 #[test]
-fn without_a_limit_nothing_is_ever_forced_unless_a_person_says_so() {
+fn without_a_force_limit_nothing_is_forced_unless_requested() {
     let limits = ForceLimits::after(None);
     let pod = made("web").pod();
     assert_eq!(
@@ -61,7 +61,7 @@ fn without_a_limit_nothing_is_ever_forced_unless_a_person_says_so() {
 /// The drain strategies of the managed upgrade operator, without its grace of zero and without
 /// touching finalizers.
 #[test]
-fn each_strategy_of_the_upgrade_operator_has_its_gentle_form() {
+fn managed_upgrade_force_limits_follow_the_upgrade_operator() {
     let limits = ForceLimits::managed_upgrade(Some(60), Some(45));
     let held = made("web").finalizers(&["acme.dev/hold"]);
     let leaving = held.clone().deleting_by(at(30));

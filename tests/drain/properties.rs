@@ -76,13 +76,13 @@ fn gone() -> DaemonSets {
 
 proptest! {
     #[test]
-    fn our_own_pod_is_left_by_every_rule(pod in any_pod(), rules in any_rules()) {
+    fn the_agents_own_pod_is_skipped_under_every_rule(pod in any_pod(), rules in any_rules()) {
         let rules = DrainRules { own: Some(pod.pod().id.uid), ..rules };
         prop_assert_eq!(classify(&pod.pod(), &rules, &gone(), at(0)), PodDisposition::Leave(None));
     }
 
     #[test]
-    fn a_mirror_pod_is_evicted_by_no_rule_unless_a_daemon_set_claims_it(pod in any_pod(), rules in any_rules()) {
+    fn a_mirror_pod_is_never_evicted_unless_owned_by_a_daemon_set(pod in any_pod(), rules in any_rules()) {
         let pod = pod.pod();
         if pod.mirror && pod.controller.as_ref().is_none_or(|owner| owner.kind != "DaemonSet") {
             let verdict = classify(&pod, &rules, &gone(), at(0));
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn allowing_more_never_makes_a_pod_refuse(pod in any_pod(), rules in any_rules()) {
+    fn allowing_more_never_makes_a_pod_refuse_the_drain(pod in any_pod(), rules in any_rules()) {
         let strict = classify(&pod.pod(), &rules, &gone(), at(0));
         let more = DrainRules { unmanaged: LossPolicy::Evict, local_data: LossPolicy::Evict,
             leave_daemon_sets: true, ..rules };
@@ -103,14 +103,14 @@ proptest! {
     }
 
     #[test]
-    fn a_finished_pod_never_refuses(pod in any_pod(), rules in any_rules()) {
+    fn a_finished_pod_never_refuses_the_drain(pod in any_pod(), rules in any_rules()) {
         let pod = pod.finished("Succeeded").pod();
         let verdict = classify(&pod, &rules, &gone(), at(0));
         prop_assert!(!matches!(verdict, PodDisposition::Refuse(_)), "{:?}", verdict);
     }
 
     #[test]
-    fn order_keeps_every_pod_and_puts_no_critical_one_before_another(pods in prop::collection::vec(any_pod(), 0..20)) {
+    fn eviction_order_keeps_every_pod_and_puts_critical_pods_last(pods in prop::collection::vec(any_pod(), 0..20)) {
         let pods: Vec<Pod> = pods.iter().map(Made::pod).collect();
         let ordered = in_order(pods.clone());
         prop_assert!(ordered.is_sorted_by_key(PriorityTier::of));
@@ -125,7 +125,7 @@ proptest! {
     /// The server's arithmetic: the allowed disruptions are the healthy pods above the required
     /// number.
     #[test]
-    fn a_ready_pod_is_allowed_exactly_when_more_are_healthy_than_must_be(
+    fn a_budget_allows_a_ready_pod_exactly_with_surplus_healthy_pods(
         desired in 0..6_i32, current in 0..6_i32, expected in 1..6_i32,
     ) {
         let current = current.min(expected);
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_forced_before_its_limit_and_a_restart_changes_nothing(
+    fn nothing_is_forced_before_its_limit_regardless_of_restarts(
         limit in 1..10_000_u64, spent in 0..10_000_u64, again in 0..10_000_u64,
     ) {
         let seconds = Duration::from_secs;

@@ -26,7 +26,7 @@ fn web() -> PodId {
 }
 
 #[tokio::test]
-async fn an_eviction_says_uid_grace_period_and_dry_run_where_the_server_looks_for_them() {
+async fn an_eviction_request_has_uid_grace_period_and_dry_run() {
     let api = Api::with([made("web")]).await;
     let pods = pods(&api).await;
     for (grace, dry_run) in [(-1, false), (30, false), (-1, true)] {
@@ -64,7 +64,7 @@ async fn an_eviction_says_uid_grace_period_and_dry_run_where_the_server_looks_fo
 }
 
 #[tokio::test]
-async fn refusals_come_back_with_cause_and_time_and_are_not_repeated_in_silence() {
+async fn eviction_rejections_carry_cause_and_retry_after_without_client_retries() {
     let api = Api::with([made("web")]).await;
     let pods = pods(&api).await;
     let details = json!({"name": "web", "retryAfterSeconds": 10,
@@ -113,7 +113,7 @@ async fn refusals_come_back_with_cause_and_time_and_are_not_repeated_in_silence(
 }
 
 #[tokio::test]
-async fn three_thousand_pods_come_page_by_page_and_a_page_that_expires_begins_the_list_anew() {
+async fn pods_are_listed_in_pages_and_an_expired_page_restarts_the_list() {
     let api = Api::with((0..3000).map(|n| made(&format!("web-{n:04}")))).await;
     let pods = pods(&api).await;
     assert_eq!(pods.list("a").await.unwrap().pods.len(), 3000);
@@ -135,7 +135,7 @@ async fn three_thousand_pods_come_page_by_page_and_a_page_that_expires_begins_th
 }
 
 #[tokio::test]
-async fn a_pod_selector_and_the_node_narrow_list_and_watch() {
+async fn pod_list_and_watch_use_the_pod_selector_and_node_name() {
     let api = Api::with([made("web")]).await;
     let pods = NodePods::new(api.cluster().await, Some("app=shop".to_owned()));
     pods.list("a").await.unwrap();
@@ -162,7 +162,7 @@ async fn a_pod_selector_and_the_node_narrow_list_and_watch() {
 }
 
 #[tokio::test]
-async fn a_drain_through_the_adapter_ends_when_the_watch_shows_that_all_are_gone() {
+async fn a_drain_ends_when_the_watch_shows_all_pods_deleted() {
     let api = Api::with((0..30).map(|n| made(&format!("web-{n:02}")))).await;
     let pods = Arc::new(pods(&api).await);
     let drain = Drain::new(pods, "a", unattended(), Clock::system());

@@ -26,7 +26,7 @@ fn tolerating(all: &[Value]) -> Vec<PodToleration> {
 }
 
 #[test]
-fn three_taints_of_which_two_are_tolerated_keep_new_pods_off_and_running_ones_on() {
+fn an_untolerated_no_schedule_taint_blocks_new_pods_and_keeps_running_ones() {
     let taints = [
         taint("key1", "value1", "NoSchedule"),
         taint("key1", "value1", "NoExecute"),
@@ -47,7 +47,7 @@ fn three_taints_of_which_two_are_tolerated_keep_new_pods_off_and_running_ones_on
 }
 
 #[test]
-fn exists_without_a_key_tolerates_everything() {
+fn a_toleration_exists_without_key_tolerates_everything() {
     let taints =
         ["NoSchedule", "PreferNoSchedule", "NoExecute"].map(|effect| taint("k", "v", effect));
     let everything = tolerating(&[json!({"operator": "Exists"})]);
@@ -62,7 +62,7 @@ fn exists_without_a_key_tolerates_everything() {
 }
 
 #[test]
-fn a_missing_operator_means_equal_and_key_value_and_effect_must_fit() {
+fn a_toleration_without_operator_means_equal() {
     let on = taint("k", "v", "NoSchedule");
     for (given, covers) in [
         (json!({"key": "k", "value": "v"}), true),
@@ -88,7 +88,7 @@ fn a_missing_operator_means_equal_and_key_value_and_effect_must_fit() {
 }
 
 #[test]
-fn what_the_api_server_would_refuse_is_refused() {
+fn tolerations_invalid_for_the_api_server_are_rejected() {
     for (given, error) in [
         (
             json!({"key": "k", "operator": "Exists", "value": "v"}),
@@ -113,7 +113,7 @@ fn what_the_api_server_would_refuse_is_refused() {
 }
 
 #[test]
-fn a_taint_that_goes_before_the_seconds_are_over_removes_nobody() {
+fn a_taint_removed_within_toleration_seconds_evicts_no_pod() {
     let away = taint("node.kubernetes.io/not-ready", "", "NoExecute");
     let seconds = |seconds: i64| {
         json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists",

@@ -18,7 +18,7 @@ fn wait(pod: &Made, what: WaitReason) -> PodWait {
 }
 
 #[test]
-fn a_budget_is_named_with_its_rule_and_its_numbers() {
+fn a_blocking_budget_is_reported_with_its_rule_and_counts() {
     let budgets = [budget("web", json!({"maxUnavailable": 1}), [0, 2, 2, 3])];
     let pod = made("web-1");
     let what = WaitReason::from_prospect(&pod.pod(), &prospect(&pod.pod(), &budgets)).unwrap();
@@ -32,7 +32,7 @@ fn a_budget_is_named_with_its_rule_and_its_numbers() {
 }
 
 #[test]
-fn a_budget_that_can_never_allow_says_what_would_help() {
+fn a_budget_that_never_allows_disruptions_is_reported_with_a_remedy() {
     let budgets = [budget("web", json!({"minAvailable": 3}), [0, 2, 3, 3])];
     let pod = made("web-1").unready();
     let what = WaitReason::from_prospect(&pod.pod(), &prospect(&pod.pod(), &budgets)).unwrap();
@@ -53,7 +53,7 @@ fn a_budget_that_can_never_allow_says_what_would_help() {
 }
 
 #[test]
-fn a_long_grace_period_is_told_with_its_end_and_with_a_limit_that_comes_before_it() {
+fn a_long_grace_period_is_reported_with_its_end_and_an_earlier_limit() {
     let pod = made("slow").deleting_by(at(3600));
     let what = WaitReason::of_leaving(&pod.pod(), at(1));
     let mut wait = wait(&pod, what);
@@ -71,7 +71,7 @@ fn a_long_grace_period_is_told_with_its_end_and_with_a_limit_that_comes_before_i
 }
 
 #[test]
-fn a_pod_that_only_a_finalizer_holds_is_reported_with_its_name() {
+fn a_pod_held_by_a_finalizer_is_reported_with_its_name() {
     let held = made("db")
         .finalizers(&["acme.dev/volume"])
         .deleting_by(at(30));
@@ -92,7 +92,7 @@ fn a_pod_that_only_a_finalizer_holds_is_reported_with_its_name() {
 }
 
 #[test]
-fn a_pod_that_should_have_ended_is_called_overdue() {
+fn a_pod_past_its_grace_period_is_reported_as_overdue() {
     let pod = made("slow").deleting_by(at(30));
     assert_eq!(
         WaitReason::of_leaving(&pod.pod(), at(60)),

@@ -175,18 +175,18 @@ async fn ended(driver: &mut Driver, case: &Case) -> Option<Reason> {
 }
 
 #[test]
-fn a_real_file_system_in_memory_that_fills_up_is_waited_for() {
+fn a_full_tmpfs_is_retried_until_there_is_space() {
     fills_up("tmpfs", Disk::tmpfs(), if long() { 1 } else { 9 });
 }
 
 #[test]
-fn a_real_ext4_that_fills_up_is_waited_for() {
+fn a_full_ext4_is_retried_until_there_is_space() {
     let disk = Disk::image("ext4", 16, &["-q", "-N", "160", "-m", "0"]);
     fills_up("ext4", disk, if long() { 1 } else { 19 });
 }
 
 #[test]
-fn a_real_xfs_that_fills_up_is_waited_for() {
+fn a_full_xfs_is_retried_until_there_is_space() {
     if !long() {
         println!("skipped: xfs only in the long run");
         return;
@@ -204,7 +204,7 @@ fn a_real_xfs_that_fills_up_is_waited_for() {
 }
 
 #[test]
-fn a_target_that_is_made_immutable_meanwhile_fails_the_update_until_the_flag_is_gone() {
+fn an_immutable_target_fails_the_update_until_the_flag_is_removed() {
     let Some(disk) = Disk::image("ext4", 16, &["-q"]) else {
         println!("skipped: ext4 cannot be mounted here");
         return;

@@ -98,7 +98,7 @@ pub(crate) fn must_be_old_or_new(case: &Case, sandbox: &Sandbox, what: &str) {
 }
 
 #[test]
-fn an_operation_that_fails_once_only_delays_the_update() {
+fn a_single_failed_operation_only_delays_the_update() {
     let case = Case::everything();
     paused(async move {
         let length = length(&case).await;
@@ -125,7 +125,7 @@ fn an_operation_that_fails_once_only_delays_the_update() {
 }
 
 #[test]
-fn a_file_system_that_cannot_exchange_names_is_updated_by_way_of_a_third_name_and_back() {
+fn without_rename_exchange_updates_use_a_temporary_name_and_roll_back() {
     let case = Case::everything().without_exchange();
     let sandbox = case.sandbox();
     paused(async {
@@ -185,7 +185,7 @@ fn is_commit(op: &FsOp) -> bool {
 }
 
 #[test]
-fn killed_between_the_steps_by_way_of_a_third_name_the_update_goes_on() {
+fn a_kill_during_an_update_by_temporary_name_is_recovered() {
     let case = Case::everything().without_exchange();
     let (mut kills, mut missing) = (0, 0);
     loop {
@@ -212,7 +212,7 @@ fn killed_between_the_steps_by_way_of_a_third_name_the_update_goes_on() {
 
 /// Killed while the target is missing, and another process creates a file there.
 #[test]
-fn what_a_stranger_puts_where_the_target_is_missing_is_kept_aside_by_the_undo() {
+fn a_foreign_file_at_a_missing_target_is_set_aside_by_rollback() {
     let case = Case::everything().without_exchange();
     let aside =
         |op: &FsOp| matches!(&op.act, FsOpKind::Rename(to) if to.as_str().ends_with(".aside"));
@@ -254,7 +254,7 @@ fn needs_room(kept: &AtomicU64, op: &FsOp) -> bool {
 }
 
 #[test]
-fn a_disk_that_fills_up_at_any_moment_is_waited_for_on_one_config_or_the_other() {
+fn a_disk_full_at_any_moment_leaves_one_config_and_is_retried() {
     let case = Case::everything();
     paused(async move {
         let length = length(&case).await;
@@ -312,7 +312,7 @@ fn a_disk_that_fills_up_at_any_moment_is_waited_for_on_one_config_or_the_other()
 }
 
 #[test]
-fn a_disk_that_breaks_at_any_moment_is_waited_for() {
+fn a_disk_io_error_at_any_moment_is_retried() {
     let case = Case::everything();
     paused(async move {
         let length = length(&case).await;
@@ -342,7 +342,7 @@ fn a_disk_that_breaks_at_any_moment_is_waited_for() {
 }
 
 #[test]
-fn a_state_directory_that_is_read_only_at_the_start_is_waited_for() {
+fn a_read_only_state_directory_at_start_is_retried() {
     let case = Case::small();
     paused(async move {
         let sandbox = case.sandbox();

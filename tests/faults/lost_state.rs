@@ -43,7 +43,7 @@ fn damage(copy: &std::path::Path) {
 }
 
 #[test]
-fn another_config_waits_until_the_lost_one_was_given_once_more() {
+fn another_config_waits_until_the_lost_current_config_is_supplied_again() {
     for harm in [remove, damage] {
         paused(async move {
             let (sandbox, copy) = harmed(harm).await;
@@ -74,7 +74,7 @@ fn another_config_waits_until_the_lost_one_was_given_once_more() {
 }
 
 #[test]
-fn a_lost_copy_is_written_anew_while_the_source_has_the_config() {
+fn a_lost_stored_config_is_rewritten_from_the_source() {
     for harm in [remove, damage] {
         paused(async move {
             let (sandbox, copy) = harmed(harm).await;
@@ -96,7 +96,7 @@ fn a_lost_copy_is_written_anew_while_the_source_has_the_config() {
 }
 
 #[test]
-fn a_config_that_the_disk_is_as_already_is_taken_on_without_the_lost_one() {
+fn a_config_that_matches_the_disk_is_adopted_without_the_lost_one() {
     paused(async {
         let (sandbox, _) = harmed(remove).await;
         // The same objects, and one more that exists already.
@@ -115,7 +115,7 @@ fn a_config_that_the_disk_is_as_already_is_taken_on_without_the_lost_one() {
 }
 
 #[test]
-fn a_journal_that_is_whole_again_is_gone_on_with() {
+fn a_repaired_journal_is_used_again() {
     paused(async {
         let sandbox = machine();
         let mut driver = Driver::start(&sandbox, &Script::new(), one().desired());
@@ -139,7 +139,7 @@ fn a_journal_that_is_whole_again_is_gone_on_with() {
 }
 
 #[test]
-fn a_umask_that_takes_everything_leaves_the_lock_to_its_owner() {
+fn a_umask_of_777_leaves_the_lock_file_usable_by_its_owner() {
     use std::os::unix::{fs::PermissionsExt as _, process::CommandExt as _};
     let sandbox = machine();
     // In a process of its own: the umask belongs to all threads.

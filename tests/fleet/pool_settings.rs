@@ -51,7 +51,7 @@ async fn origin(root: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_has_the_settings_of_its_pool_also_while_the_api_server_is_away() {
+async fn pool_settings_apply_also_while_the_api_server_is_unreachable() {
     let api = cluster().await;
     let dir = tempfile::tempdir().unwrap();
     let (root, etc) = (dir.path(), dir.path().join("etc/machinist"));

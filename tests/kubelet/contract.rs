@@ -48,24 +48,24 @@ pub(crate) trait Kubelet {
 macro_rules! facts {
     ($ask:ident) => {
         $ask! {
-            a_start_removes_sockets_and_nothing_else
-            other_versions_and_bad_names_are_refused_and_nobody_is_dialled
-            a_plugin_that_serves_late_is_waited_for_and_one_that_never_does_is_refused
-            options_are_asked_before_the_answer_and_those_of_the_request_do_not_count
-            a_plugin_without_options_is_refused_and_nothing_is_listed
-            each_list_replaces_the_last_one_and_only_healthy_ones_count
-            a_list_that_ends_is_not_asked_for_again
-            a_list_that_fails_at_once_counts_as_nothing_and_is_not_asked_for_again
-            the_end_of_the_first_plugin_cuts_off_the_second
-            the_end_of_the_second_plugin_leaves_the_first_one_heard_and_not_asked
-            after_a_second_plugin_that_failed_the_end_of_the_first_is_not_noticed
-            a_plugin_that_registers_twice_is_listed_twice
-            a_list_of_4_mib_is_taken_and_one_byte_more_ends_the_stream
-            an_answer_of_more_than_4_mib_is_not_taken
-            a_restarted_kubelet_knows_the_names_and_no_devices
-            a_socket_that_the_watcher_finds_is_registered_until_it_is_gone
-            the_watcher_says_why_it_takes_a_plugin_not
-            a_plugin_that_was_found_once_is_found_by_the_next_kubelet_and_not_again_by_this_one
+            a_kubelet_start_removes_only_sockets
+            registrations_with_bad_version_or_name_are_rejected_without_dialling
+            a_late_plugin_is_waited_for_and_an_absent_one_rejected
+            plugin_options_are_queried_and_those_of_the_request_ignored
+            a_plugin_with_failing_options_is_rejected_without_listing
+            each_device_list_replaces_the_last_and_only_healthy_devices_count
+            an_ended_list_stream_is_not_opened_again
+            a_failed_list_stream_counts_no_devices_and_is_not_opened_again
+            the_end_of_the_first_plugin_ends_the_seconds_stream
+            after_the_second_plugins_end_the_first_is_listed_but_not_allocated
+            after_a_failed_second_plugin_the_end_of_the_first_is_not_detected
+            a_plugin_registered_twice_has_two_list_streams
+            a_list_of_4_mib_is_accepted_and_one_byte_more_ends_the_stream
+            an_allocate_response_above_4_mib_is_rejected
+            a_restarted_kubelet_remembers_resources_without_devices
+            a_watched_socket_is_registered_until_it_is_removed
+            the_plugin_watcher_reports_why_it_rejects_a_plugin
+            a_watched_plugin_is_registered_once_by_each_kubelet
         }
     };
 }
@@ -129,7 +129,7 @@ fn written(kubelet: &impl Kubelet, resource: &str) -> Option<Vec<String>> {
     Some(ids)
 }
 
-pub(crate) async fn a_start_removes_sockets_and_nothing_else(kubelet: &mut impl Kubelet) {
+pub(crate) async fn a_kubelet_start_removes_only_sockets(kubelet: &mut impl Kubelet) {
     kubelet.stop().await;
     let dir = directory(kubelet);
     // Its own socket file stays: nothing indicates that it is dead.
@@ -159,7 +159,7 @@ pub(crate) async fn a_start_removes_sockets_and_nothing_else(kubelet: &mut impl 
     assert!(!dir.join("DEPRECATION").exists());
 }
 
-pub(crate) async fn other_versions_and_bad_names_are_refused_and_nobody_is_dialled(
+pub(crate) async fn registrations_with_bad_version_or_name_are_rejected_without_dialling(
     kubelet: &mut impl Kubelet,
 ) {
     let plugin = Plugin::serve(kubelet.root(), "bad.sock", Script::default());
@@ -195,7 +195,7 @@ pub(crate) async fn other_versions_and_bad_names_are_refused_and_nobody_is_diall
     assert_eq!(plugin.asked(), Asked::default());
 }
 
-pub(crate) async fn a_plugin_that_serves_late_is_waited_for_and_one_that_never_does_is_refused(
+pub(crate) async fn a_late_plugin_is_waited_for_and_an_absent_one_rejected(
     kubelet: &mut impl Kubelet,
 ) {
     let start = Instant::now();
@@ -221,7 +221,7 @@ pub(crate) async fn a_plugin_that_serves_late_is_waited_for_and_one_that_never_d
     assert!((9..15).contains(&after), "refused after {after} s");
 }
 
-pub(crate) async fn options_are_asked_before_the_answer_and_those_of_the_request_do_not_count(
+pub(crate) async fn plugin_options_are_queried_and_those_of_the_request_ignored(
     kubelet: &mut impl Kubelet,
 ) {
     for (resource, socket, told, asked) in [
@@ -255,7 +255,7 @@ pub(crate) async fn options_are_asked_before_the_answer_and_those_of_the_request
     }
 }
 
-pub(crate) async fn a_plugin_without_options_is_refused_and_nothing_is_listed(
+pub(crate) async fn a_plugin_with_failing_options_is_rejected_without_listing(
     kubelet: &mut impl Kubelet,
 ) {
     let script = Script {
@@ -277,7 +277,7 @@ pub(crate) async fn a_plugin_without_options_is_refused_and_nothing_is_listed(
     assert_eq!(written(kubelet, "acme.dev/broken"), None);
 }
 
-pub(crate) async fn each_list_replaces_the_last_one_and_only_healthy_ones_count(
+pub(crate) async fn each_device_list_replaces_the_last_and_only_healthy_devices_count(
     kubelet: &mut impl Kubelet,
 ) {
     const X: &str = "acme.dev/lists";
@@ -298,7 +298,7 @@ pub(crate) async fn each_list_replaces_the_last_one_and_only_healthy_ones_count(
     assert_eq!(plugin.asked().opened, 1);
 }
 
-pub(crate) async fn a_list_that_ends_is_not_asked_for_again(kubelet: &mut impl Kubelet) {
+pub(crate) async fn an_ended_list_stream_is_not_opened_again(kubelet: &mut impl Kubelet) {
     const X: &str = "acme.dev/ends";
     let plugin = offering(kubelet, (X, "ends.sock"), &[("a", "Healthy")]).await;
     until_counted(kubelet, X, (1, 1)).await;
@@ -318,7 +318,7 @@ pub(crate) async fn a_list_that_ends_is_not_asked_for_again(kubelet: &mut impl K
     until_counted(kubelet, X, (1, 0)).await;
 }
 
-pub(crate) async fn a_list_that_fails_at_once_counts_as_nothing_and_is_not_asked_for_again(
+pub(crate) async fn a_failed_list_stream_counts_no_devices_and_is_not_opened_again(
     kubelet: &mut impl Kubelet,
 ) {
     const X: &str = "acme.dev/listless";
@@ -336,7 +336,9 @@ pub(crate) async fn a_list_that_fails_at_once_counts_as_nothing_and_is_not_asked
     assert_eq!(plugin.asked().opened, 1);
 }
 
-pub(crate) async fn the_end_of_the_first_plugin_cuts_off_the_second(kubelet: &mut impl Kubelet) {
+pub(crate) async fn the_end_of_the_first_plugin_ends_the_seconds_stream(
+    kubelet: &mut impl Kubelet,
+) {
     const X: &str = "acme.dev/first";
     let first = offering(kubelet, (X, "first-1.sock"), &[("a", "Healthy")]).await;
     until_counted(kubelet, X, (1, 1)).await;
@@ -361,7 +363,7 @@ pub(crate) async fn the_end_of_the_first_plugin_cuts_off_the_second(kubelet: &mu
     until_counted(kubelet, X, (2, 2)).await;
 }
 
-pub(crate) async fn the_end_of_the_second_plugin_leaves_the_first_one_heard_and_not_asked(
+pub(crate) async fn after_the_second_plugins_end_the_first_is_listed_but_not_allocated(
     kubelet: &mut impl Kubelet,
 ) {
     const X: &str = "acme.dev/second";
@@ -380,7 +382,7 @@ pub(crate) async fn the_end_of_the_second_plugin_leaves_the_first_one_heard_and_
     assert_eq!(first.asked().allocated, 0);
 }
 
-pub(crate) async fn after_a_second_plugin_that_failed_the_end_of_the_first_is_not_noticed(
+pub(crate) async fn after_a_failed_second_plugin_the_end_of_the_first_is_not_detected(
     kubelet: &mut impl Kubelet,
 ) {
     const X: &str = "acme.dev/failed";
@@ -401,7 +403,7 @@ pub(crate) async fn after_a_second_plugin_that_failed_the_end_of_the_first_is_no
     assert_eq!(kubelet.counts(X).await, Some((1, 1)));
 }
 
-pub(crate) async fn a_plugin_that_registers_twice_is_listed_twice(kubelet: &mut impl Kubelet) {
+pub(crate) async fn a_plugin_registered_twice_has_two_list_streams(kubelet: &mut impl Kubelet) {
     const X: &str = "acme.dev/twice";
     let plugin = offering(kubelet, (X, "twice.sock"), &[("a", "Healthy")]).await;
     until("the list to be asked for", async || {
@@ -420,7 +422,7 @@ pub(crate) async fn a_plugin_that_registers_twice_is_listed_twice(kubelet: &mut 
     assert_eq!(plugin.asked().open, 2);
 }
 
-pub(crate) async fn a_list_of_4_mib_is_taken_and_one_byte_more_ends_the_stream(
+pub(crate) async fn a_list_of_4_mib_is_accepted_and_one_byte_more_ends_the_stream(
     kubelet: &mut impl Kubelet,
 ) {
     const X: &str = "acme.dev/large";
@@ -452,7 +454,7 @@ pub(crate) async fn a_list_of_4_mib_is_taken_and_one_byte_more_ends_the_stream(
     assert_eq!(plugin.asked().opened, 1);
 }
 
-pub(crate) async fn an_answer_of_more_than_4_mib_is_not_taken(kubelet: &mut impl Kubelet) {
+pub(crate) async fn an_allocate_response_above_4_mib_is_rejected(kubelet: &mut impl Kubelet) {
     const X: &str = "acme.dev/answers";
     let script = Script {
         padding: LIMIT,
@@ -473,7 +475,9 @@ pub(crate) async fn an_answer_of_more_than_4_mib_is_not_taken(kubelet: &mut impl
     assert_eq!(kubelet.counts(X).await, Some((1, 1)));
 }
 
-pub(crate) async fn a_restarted_kubelet_knows_the_names_and_no_devices(kubelet: &mut impl Kubelet) {
+pub(crate) async fn a_restarted_kubelet_remembers_resources_without_devices(
+    kubelet: &mut impl Kubelet,
+) {
     const X: &str = "acme.dev/restart";
     let two = [("a", "Healthy"), ("b", "Healthy")];
     let plugin = offering(kubelet, (X, "restart.sock"), &two).await;

@@ -24,9 +24,7 @@ fn shown(kubelet: &impl Kubelet, resource: &str, socket: &str) -> Plugin {
     plugin
 }
 
-pub(crate) async fn a_socket_that_the_watcher_finds_is_registered_until_it_is_gone(
-    kubelet: &mut impl Kubelet,
-) {
+pub(crate) async fn a_watched_socket_is_registered_until_it_is_removed(kubelet: &mut impl Kubelet) {
     const X: &str = "acme.dev/found";
     // Names that begin with a dot are ignored.
     let hidden = shown(kubelet, "acme.dev/hidden", ".hidden.sock");
@@ -45,7 +43,7 @@ pub(crate) async fn a_socket_that_the_watcher_finds_is_registered_until_it_is_go
     assert_eq!(hidden.asked(), Asked::default());
 }
 
-pub(crate) async fn the_watcher_says_why_it_takes_a_plugin_not(kubelet: &mut impl Kubelet) {
+pub(crate) async fn the_plugin_watcher_reports_why_it_rejects_a_plugin(kubelet: &mut impl Kubelet) {
     let other = |supported: &str, name: &str| PluginInfo {
         supported_versions: vec![supported.to_owned()],
         ..info(name)
@@ -94,7 +92,7 @@ pub(crate) async fn the_watcher_says_why_it_takes_a_plugin_not(kubelet: &mut imp
     std::fs::remove_file(kubelet.root().join(REGISTRY).join("options.sock")).unwrap();
 }
 
-pub(crate) async fn a_plugin_that_was_found_once_is_found_by_the_next_kubelet_and_not_again_by_this_one(
+pub(crate) async fn a_watched_plugin_is_registered_once_by_each_kubelet(
     kubelet: &mut impl Kubelet,
 ) {
     const X: &str = "acme.dev/lasting";

@@ -30,7 +30,7 @@ fn ann(key: &str, hash: &str) -> String {
 }
 
 #[test]
-fn a_user_of_a_config_logs_in_with_her_key_and_goes_with_it_and_nobody_else_is_touched() {
+fn a_config_user_can_log_in_by_key_and_is_removed_with_the_config() {
     let guest = Machine::boot("anns-desk");
     guest.sh("ssh-keygen -q -t ed25519 -N '' -f /root/key");
     let key = String::from_utf8(guest.read("/root/key.pub")).unwrap();
@@ -102,7 +102,7 @@ fn a_user_of_a_config_logs_in_with_her_key_and_goes_with_it_and_nobody_else_is_t
 }
 
 #[test]
-fn whoever_adds_users_while_an_update_does_loses_none() {
+fn concurrent_user_creation_during_an_update_loses_no_user() {
     let machine = Machine::build("useradds")
         .machinist()
         .file(

@@ -115,7 +115,7 @@ impl Guarded {
 }
 
 #[test]
-fn a_config_that_masks_containerd_is_taken_back_after_two_boots_without_help() {
+fn a_config_that_masks_containerd_is_rolled_back_after_two_boots() {
     let guarded = guarded("masked");
     let known = boots(&guarded.machine).len();
     let start = std::time::Instant::now();
@@ -133,7 +133,7 @@ fn a_config_that_masks_containerd_is_taken_back_after_two_boots_without_help() {
 }
 
 #[test]
-fn a_config_whose_boot_ends_in_emergency_mode_is_taken_back_after_two_boots_without_help() {
+fn a_config_that_boots_to_emergency_mode_is_rolled_back_after_two_boots() {
     let guarded = guarded("emergency");
     let known = boots(&guarded.machine).len();
     let breaks = "[Unit]\nDefaultDependencies=no\nBefore=local-fs.target\n\
@@ -146,7 +146,7 @@ fn a_config_whose_boot_ends_in_emergency_mode_is_taken_back_after_two_boots_with
 }
 
 #[test]
-fn a_config_that_loses_the_gateway_is_taken_back_after_two_boots_without_help() {
+fn a_config_that_loses_the_gateway_is_rolled_back_after_two_boots() {
     let guarded = guarded("silent");
     let elsewhere = "[Match]\nName=host0\n[Network]\nAddress=10.98.0.2/24\nGateway=10.98.0.1\n\
                      LinkLocalAddressing=no\nIPv6AcceptRA=no\n";
@@ -159,7 +159,7 @@ fn a_config_that_loses_the_gateway_is_taken_back_after_two_boots_without_help() 
 }
 
 #[test]
-fn whatever_becomes_of_guard_agent_socket_and_power_the_machine_comes_back() {
+fn rollback_survives_loss_of_guard_agent_socket_and_power() {
     let guarded = guarded("broken");
     let machine = &guarded.machine;
     let old = machine.boot_id();

@@ -356,7 +356,7 @@ fn said(payload: Box<dyn Any + Send>) -> String {
 }
 
 #[test]
-fn whatever_strikes_a_node_in_an_update_it_ends_done_and_its_pods_come_back_after_it() {
+fn an_update_under_random_faults_ends_done_with_its_pods_back() {
     let seed = Dice::new().0;
     let given = std::env::var("MACHINIST_LAB_ROUNDS").ok();
     let given = given.map(|count| count.parse().expect("MACHINIST_LAB_ROUNDS is a number"));

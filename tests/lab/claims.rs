@@ -198,7 +198,7 @@ fn stage() -> Stage {
 }
 
 #[test]
-fn devices_are_claimed_by_pods_through_restarts_of_kubelet_and_agent() {
+fn claimed_devices_survive_restarts_of_kubelet_and_agent() {
     let stage = stage();
     let (cluster, machine) = (&stage.cluster, &stage.machine);
     let node = cluster.join(machine);

@@ -44,7 +44,7 @@ fn a_node_is_ready_runs_a_pod_and_is_ready_again_within_15_s_of_a_reboot() {
 }
 
 #[test]
-fn a_disruption_budget_answers_an_eviction_with_429() {
+fn a_disruption_budget_rejects_an_eviction_with_429() {
     let cluster = Cluster::start(&lab().version);
     let machine = Machine::boot("budget");
     cluster.join(&machine);

@@ -247,7 +247,7 @@ fn without_leftovers(look: &Tree, old: &Tree, new: &Tree) -> Tree {
 }
 
 #[test]
-fn after_a_kill_of_the_agent_at_any_moment_the_machine_is_on_one_config_and_gets_to_the_new_one() {
+fn an_agent_kill_at_any_moment_leaves_one_config_and_the_update_completes() {
     let mut dice = Dice::new();
     let mut crashing = Crashing::new("killed", false);
     let (writes, whole) = (crashing.writes, crashing.whole);
@@ -281,7 +281,7 @@ fn after_a_kill_of_the_agent_at_any_moment_the_machine_is_on_one_config_and_gets
 }
 
 #[test]
-fn after_a_power_loss_at_any_moment_the_boot_finds_one_config_and_the_update_ends() {
+fn a_power_loss_at_any_moment_leaves_one_config_and_the_update_completes() {
     let seed = Dice::new().0;
     // In parallel: mostly each of them waits for its own boots and time-outs.
     let machines = rounds(2, 4);

@@ -89,7 +89,7 @@ fn wait_pending(cluster: &Cluster, pod: &str) {
 }
 
 #[test]
-fn declared_devices_are_lent_to_pods_through_restarts_of_kubelet_and_agent() {
+fn declared_devices_are_allocatable_across_kubelet_and_agent_restarts() {
     let cluster = Cluster::start(&lab().version);
     let tun = file("/etc/machinist/devices.d/tun.yaml", 0o644, TUN_DECLARATION);
     let tun = manifest("71-tun", json!({"files": [tun]}), Value::Null);
@@ -177,7 +177,7 @@ fn declared_devices_are_lent_to_pods_through_restarts_of_kubelet_and_agent() {
 /// Registers through the plugin watcher's directory, without a call to the kubelet's own socket;
 /// the watcher scans once a second.
 #[test]
-fn a_resource_that_the_plugin_watcher_finds_is_found_after_every_restart() {
+fn a_resource_of_the_plugin_watcher_is_registered_after_every_restart() {
     let cluster = Cluster::start(&lab().version);
     let declaration = example("70");
     let settings = "devices: {registration: watcher}\n";

@@ -201,7 +201,7 @@ fn recover(root: &Path, what: &str) {
 }
 
 #[test]
-fn a_disk_that_never_wrote_what_was_synced_would_be_found_out() {
+fn a_disk_that_ignores_flushes_is_detected() {
     for kind in [FileSystem::Ext4, FileSystem::Xfs] {
         let case = Case::everything();
         let disks = Disks::holding(kind, "liar", &case.sandbox().path(""));

@@ -145,7 +145,7 @@ fn requests(cluster: &Cluster, user: &str) -> Vec<Value> {
 }
 
 #[test]
-fn two_hundred_and_fifty_pods_are_drained_with_a_fraction_of_kubectls_requests() {
+fn draining_250_pods_takes_a_fraction_of_kubectls_requests() {
     let cluster = Cluster::start(&lab().version);
     node(&cluster);
     let flags = ["drain", "bare", "--force", "--ignore-daemonsets"];
@@ -218,7 +218,7 @@ fn spread(cluster: &Cluster, user: &str) -> jiff::SignedDuration {
 }
 
 #[test]
-fn a_budget_that_blocks_is_named_and_lifted_lets_the_drain_go_on() {
+fn a_blocking_budget_is_reported_and_the_drain_continues_after_its_removal() {
     let cluster = Cluster::start(&lab().version);
     node(&cluster);
     create(

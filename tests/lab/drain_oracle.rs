@@ -215,7 +215,7 @@ fn output(command: &mut Command) -> Output {
 }
 
 #[test]
-fn generated_pods_are_evicted_and_refused_as_kubectl_does() {
+fn generated_pods_are_evicted_or_refused_as_by_kubectl() {
     let mut dice = Dice::new();
     let cluster = Cluster::start(&lab().version);
     // The controllers would delete pods whose owners do not exist.

@@ -132,7 +132,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn a_fleet_is_tended_from_a_laptop_through_second_thoughts_and_misfortunes() {
+fn fleet_commands_cancel_roll_back_and_explain_updates_remotely() {
     let cluster = Cluster::start(&lab().version);
     let fleet = Fleet {
         cluster,
@@ -157,14 +157,14 @@ fn a_fleet_is_tended_from_a_laptop_through_second_thoughts_and_misfortunes() {
                 && node["spec"]["taints"][0]["key"] == "machinist.dev/fuse-first"
         });
     }
-    device_pod_reboot::over_a_planned_reboot_with_second_thoughts(&fleet);
-    node_changes::by_the_hand_of_a_controller(&fleet);
-    node_changes::held_by_a_person(&fleet);
-    node_changes::registered_anew(&fleet);
-    foreign_changes::who_change_their_minds(&fleet);
+    device_pod_reboot::survives_a_planned_reboot_with_a_cancelled_update(&fleet);
+    node_changes::drain_is_done_by_a_controller(&fleet);
+    node_changes::operator_pins_the_previous_config(&fleet);
+    node_changes::node_is_registered_again(&fleet);
+    foreign_changes::during_a_blocked_drain(&fleet);
     if lab().long {
-        api_outage::of_ten_minutes(&fleet);
+        api_outage::of_ten_minutes_only_delays_the_update(&fleet);
     }
-    broken_kubelet::by_a_config_that_breaks_the_kubelet(&fleet);
-    broken_kubelet::without_a_trace(&fleet);
+    broken_kubelet::config_is_rolled_back_and_its_drain_forced(&fleet);
+    broken_kubelet::uninstall_leaves_nothing_behind(&fleet);
 }

@@ -19,7 +19,7 @@ const ROUTER: &str = "ip netns add router
 const PROBE: &str = "echo >/dev/udp/fe80::1%way6/9; ip -6 neigh show fe80::1 dev way6";
 
 #[test]
-fn an_update_that_loses_the_gateway_of_ipv6_is_taken_back() {
+fn an_update_that_loses_the_ipv6_gateway_is_rolled_back() {
     let machine = Machine::build("six")
         .machinist()
         .file("/etc/machinist/machinist.yaml", SETTINGS)

@@ -4,7 +4,7 @@ use crate::support::digest::differences;
 use crate::support::{Machine, wait};
 
 #[test]
-fn a_machine_boots_and_two_run_side_by_side() {
+fn two_lab_machines_boot_side_by_side() {
     let one = Machine::boot("one");
     let two = Machine::boot("two");
     println!(
@@ -29,7 +29,7 @@ fn a_machine_boots_and_two_run_side_by_side() {
 }
 
 #[test]
-fn a_reboot_through_logind_gives_a_new_boot_id_whoever_asks_for_it() {
+fn every_reboot_through_logind_gives_a_new_boot_id() {
     let mut machine = Machine::boot("reboots");
     let first = machine.boot_id();
     machine.write("/run/gone-at-reboot", "");
@@ -54,7 +54,7 @@ fn a_reboot_through_logind_gives_a_new_boot_id_whoever_asks_for_it() {
 }
 
 #[test]
-fn a_kill_is_a_power_loss_and_the_machine_boots_again_with_what_was_synced() {
+fn a_killed_machine_boots_again_with_all_synced_data() {
     let mut machine = Machine::boot("loses-power");
     machine.sh(
         "printf '[Service]\\nExecStart=/bin/sleep infinity\\nExecStop=/bin/touch /etc/stopped\\n' \
@@ -83,7 +83,7 @@ fn a_kill_is_a_power_loss_and_the_machine_boots_again_with_what_was_synced() {
 }
 
 #[test]
-fn a_tree_digest_notices_content_mode_owner_and_target_and_nothing_else() {
+fn a_tree_digest_depends_only_on_content_mode_owner_and_target() {
     let machine = Machine::boot("digested");
     machine.sh("mkdir -p /srv/t/d /srv/t/out; echo a >/srv/t/d/file; ln -s file /srv/t/d/link");
     let digest = || machine.tree_digest(&["/srv/t"], &["/srv/t/out"]);

@@ -61,7 +61,7 @@ pub(crate) fn as_agent(cluster: &Cluster, token: &str, arguments: &[&str], input
 }
 
 #[test]
-fn the_kustomization_as_shipped_follows_configs_and_keeps_each_agent_to_its_node() {
+fn the_shipped_kustomization_applies_configs_and_confines_each_agent() {
     let cluster = Cluster::start(&lab().version);
     let (mut first, second) = (Machine::boot("first"), Machine::boot("second"));
     for machine in [&first, &second] {

@@ -96,7 +96,7 @@ impl Kubelet for Real<'_> {
 }
 
 #[test]
-fn the_real_kubelet_does_what_the_double_does() {
+fn the_real_kubelet_behaves_like_the_test_double() {
     let cluster = Cluster::start(&lab().version);
     let machine = Machine::boot("judge");
     let node = cluster.join(&machine);

@@ -76,7 +76,7 @@ fn counted(node: &Value) -> usize {
 }
 
 #[test]
-fn fifty_resources_are_back_after_each_restart_of_the_kubelet() {
+fn fifty_resources_are_registered_again_after_each_kubelet_restart() {
     let cluster = Cluster::start(&lab().version);
     // The release binary: a debug build takes three times as long to register, on processors that
     // the kubelet needs.

@@ -86,7 +86,7 @@ fn moves(cluster: &Cluster, node: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_node_drains_reboots_once_and_comes_back_on_the_config_that_it_names() {
+fn a_node_drains_reboots_once_and_returns_on_its_desired_config() {
     let cluster = Cluster::start(&lab().version);
     cluster.apply(CRD);
     let machine = worker(&cluster, "worker");
@@ -183,7 +183,7 @@ fn a_node_drains_reboots_once_and_comes_back_on_the_config_that_it_names() {
 }
 
 #[test]
-fn a_persons_cordon_stays_and_a_power_loss_in_the_midst_of_a_drain_is_taken_up() {
+fn an_operators_cordon_survives_and_a_drain_resumes_after_power_loss() {
     let cluster = Cluster::start(&lab().version);
     cluster.apply(CRD);
     let mut machine = worker(&cluster, "kept");

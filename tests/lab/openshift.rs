@@ -181,7 +181,7 @@ fn installed(cluster: &Cluster) -> Machine {
 }
 
 #[test]
-fn a_node_of_openshift_is_adopted_and_kept_by_the_rules_of_its_controller() {
+fn an_openshift_node_is_adopted_and_managed_by_its_controllers_rules() {
     let cluster = Cluster::start(&lab().version);
     let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/kubernetes/crds");
     cluster.kubectl(&["apply", "-k", crds]);

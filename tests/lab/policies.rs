@@ -94,7 +94,7 @@ fn event(name: &str, about: &str, instance: &str) -> String {
 }
 
 #[test]
-fn a_stolen_token_changes_of_its_own_node_only_what_is_the_agents() {
+fn a_stolen_agent_token_can_change_only_the_agents_keys_of_its_node() {
     let cluster = Cluster::start(&lab().version);
     let shipped =
         |name: &str| format!("{}/packaging/kubernetes/{name}", env!("CARGO_MANIFEST_DIR"));

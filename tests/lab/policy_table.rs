@@ -306,7 +306,7 @@ fn machine() -> Machine {
 }
 
 #[test]
-fn every_row_of_the_table_is_in_effect_without_a_reboot() {
+fn every_documented_policy_takes_effect_without_a_reboot() {
     let machine = machine();
     machine.sh("ip link add row8 type bridge");
     let certificate = machine.sh(

@@ -8,7 +8,7 @@ use crate::support::digest::differences;
 use crate::support::{Machine, wait};
 
 #[test]
-fn an_update_whose_service_dies_after_its_restart_is_taken_back_and_not_tried_again() {
+fn an_update_whose_service_dies_is_rolled_back_and_not_retried() {
     let machine = Machine::build("undone")
         .machinist()
         .config(example("10"))

@@ -65,7 +65,7 @@ fn holds(machine: &Machine, name: &str, about: &str) {
 }
 
 #[test]
-fn readyz_is_503_while_a_gate_holds_and_names_it_in_the_same_words_as_status_and_systemd() {
+fn readyz_is_503_while_a_gate_is_closed_and_agrees_with_status() {
     let settings = "update: {reboot: never}\nactions: {settle: 200ms}\n";
     let mut machine = Machine::build("gates")
         .machinist()
@@ -150,7 +150,7 @@ const BAD: &[(&str, &str, &str, &[&str])] = &[
 ];
 
 #[test]
-fn bad_input_is_refused_by_file_line_and_field_and_the_last_good_config_stays() {
+fn invalid_input_is_rejected_by_file_line_and_field_and_the_config_kept() {
     let machine = Machine::build("refusing")
         .machinist()
         .config(example("10"))
@@ -228,7 +228,7 @@ fn bad_input_is_refused_by_file_line_and_field_and_the_last_good_config_stays() 
 }
 
 #[test]
-fn the_service_stops_within_a_second_stands_alone_and_idles_quietly() {
+fn the_service_stops_within_a_second_excludes_a_second_agent_and_idles() {
     let machine = Machine::build("service")
         .machinist()
         .config(example("10"))
@@ -310,7 +310,7 @@ fn the_service_stops_within_a_second_stands_alone_and_idles_quietly() {
 }
 
 #[test]
-fn a_watchdog_of_any_length_is_fed_while_the_loop_turns_and_ends_an_agent_that_hangs() {
+fn the_watchdog_is_notified_while_running_and_kills_a_hanging_agent() {
     let short = "[Service]\nWatchdogSec=2s\nRestartSec=0\n";
     let machine = Machine::build("watched")
         .machinist()

@@ -119,7 +119,7 @@ const ACTIONS: &[(&str, Option<&str>)] = &[
 ];
 
 #[test]
-fn a_plan_names_each_change_its_action_and_the_reason_and_touches_nothing() {
+fn a_plan_names_changes_actions_and_reasons_and_changes_nothing() {
     let machine = example_machine("planned");
     let before = machine.tree(TREES, SOURCE);
     let plan = |arguments: &[&str]| {
@@ -179,7 +179,7 @@ fn a_plan_names_each_change_its_action_and_the_reason_and_touches_nothing() {
 }
 
 #[test]
-fn the_first_update_puts_everything_in_place_and_restarts_what_the_plan_names_and_no_other() {
+fn the_first_update_applies_all_and_restarts_only_planned_units() {
     let guest = Machine::boot("guest");
     guest.sh("ssh-keygen -q -t ed25519 -N '' -f /root/key");
     let key = String::from_utf8(guest.read("/root/key.pub")).unwrap();
@@ -450,7 +450,7 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
 }
 
 #[test]
-fn an_action_that_somebody_cancels_is_done_again_and_the_update_goes_on() {
+fn a_cancelled_systemd_job_is_retried_and_the_update_continues() {
     let slow = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sleep 2\n";
     let machine = Machine::build("canceled")
         .machinist()

@@ -47,7 +47,7 @@ fn history(machine: &Machine) {
 }
 
 #[test]
-fn a_change_of_userspace_alone_is_made_effective_by_one_soft_reboot_and_verified() {
+fn a_userspace_change_takes_effect_by_one_soft_reboot_and_is_verified() {
     let (machine, first) = machine("soft");
     let version = manager(&machine, "Version").unwrap();
     let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
@@ -107,7 +107,7 @@ fn a_change_of_userspace_alone_is_made_effective_by_one_soft_reboot_and_verified
 }
 
 #[test]
-fn a_config_that_is_not_well_after_a_soft_reboot_is_rebooted_once_more_and_taken_back() {
+fn an_unhealthy_soft_reboot_is_followed_by_a_reboot_and_rollback() {
     let (machine, first) = machine("soft-bad");
     let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
     let reboots = file("/etc/example.conf", 0o640, "reboots\n");
@@ -136,7 +136,7 @@ fn a_config_that_is_not_well_after_a_soft_reboot_is_rebooted_once_more_and_taken
 }
 
 #[test]
-fn a_soft_reboot_by_somebody_else_in_the_middle_of_an_update_is_noticed_and_survived() {
+fn a_foreign_soft_reboot_during_an_update_is_detected_and_survived() {
     let (machine, first) = machine("soft-foreign");
     let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
     // Its stop lasts until userspace ends; it is healthy afterwards.

@@ -111,7 +111,7 @@ impl Stage {
 }
 
 #[test]
-fn hardware_cdi_and_a_vendors_program_are_lent_and_their_misfortunes_are_told() {
+fn hardware_cdi_and_vendor_devices_are_allocatable_and_faults_reported() {
     let cluster = Cluster::start(&lab().version);
     let files = [
         ("/etc/machinist/devices.d/found.yaml", DECLARATION),

@@ -148,13 +148,13 @@ fn pretty(value: &impl serde::Serialize) -> Vec<u8> {
 }
 
 #[test]
-fn a_saved_device_list_is_read_with_every_field() {
+fn a_device_checkpoint_of_the_last_version_is_read_with_every_field() {
     fixture::document("devices.json", || pretty(&saved()));
     assert_eq!(fixture::json::<RegistryCheckpoint>("devices.json"), saved());
 }
 
 #[test]
-fn a_checkpoint_of_claims_is_read_with_every_field() {
+fn a_claim_checkpoint_of_the_last_version_is_read_with_every_field() {
     fixture::document("claims.json", || pretty(&claims()));
     let read = fixture::json::<ClaimCheckpoint>("claims.json");
     assert_eq!(read, claims());

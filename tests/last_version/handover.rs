@@ -127,7 +127,7 @@ fn read(root: &Path, path: &str) -> String {
 }
 
 #[test]
-fn an_adopted_machine_is_released_as_it_was_and_its_originals_come_back() {
+fn a_machine_adopted_by_the_last_version_is_released_with_its_originals() {
     let dir = restored(ADOPTED);
     let before = whole(dir.path());
     let said = does(dir.path(), &["release", "--yes", "-o", "json"]);
@@ -154,7 +154,7 @@ fn an_adopted_machine_is_released_as_it_was_and_its_originals_come_back() {
 }
 
 #[test]
-fn a_released_machine_is_adopted_on_the_config_that_it_was_released_with() {
+fn a_machine_released_by_the_last_version_is_adopted_on_that_config() {
     let dir = restored(RELEASED);
     let before = whole(dir.path());
     let root = Root::open(dir.path()).unwrap();

@@ -48,7 +48,7 @@ fn host() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_the_last_version_installed_on_its_host_is_replaced() {
+fn host_installation_of_the_last_version_is_replaced() {
     let host = host();
     assert!(install(host.path(), "next"));
     let installed = fs::read(host.path().join(&PROGRAM[1..])).unwrap();
@@ -59,7 +59,7 @@ fn what_the_last_version_installed_on_its_host_is_replaced() {
 }
 
 #[test]
-fn what_the_last_version_installed_on_its_host_is_uninstalled() {
+fn host_installation_of_the_last_version_is_uninstalled() {
     let host = host();
     let root = Root::open(host.path()).unwrap();
     StateStore::open(&root)

@@ -306,7 +306,7 @@ fn everything() -> Journal {
 }
 
 #[test]
-fn a_journal_with_every_field_and_variant_is_read() {
+fn a_journal_of_the_last_version_is_read_with_every_field() {
     let text = fixture::document("journal", || everything().encode().unwrap());
     let read = Journal::decode(&text).unwrap();
     let expected = everything();
@@ -320,7 +320,7 @@ fn a_journal_with_every_field_and_variant_is_read() {
 }
 
 #[test]
-fn every_reason_code_phase_and_state_of_device_allocation_is_read() {
+fn reason_codes_phases_and_device_states_of_the_last_version_are_read() {
     let names = || {
         let phases = Phase::ALL.map(Phase::name);
         let lending = [
@@ -349,7 +349,7 @@ fn every_reason_code_phase_and_state_of_device_allocation_is_read() {
 }
 
 #[test]
-fn the_history_of_the_last_version_is_shown_with_the_names_of_today() {
+fn history_of_the_last_version_is_shown_with_current_names() {
     let renamed = [
         ("Withholding", Phase::DisablingDevices),
         ("Acting", Phase::RunningActions),
@@ -380,7 +380,7 @@ fn parsed() -> MachineConfig {
 }
 
 #[test]
-fn a_held_config_is_read_with_all_its_entries() {
+fn a_pinned_config_of_the_last_version_is_read_with_all_entries() {
     let held = |root: &Root| root.make_dirs(&at("/var/lib/machinist"), 0o700).unwrap();
     let expected = || PinnedConfig {
         digest: machinist_ignition::digest(&parsed()),

@@ -234,7 +234,7 @@ async fn write_requests() {
 }
 
 #[tokio::test]
-async fn a_cordon_of_the_last_version_is_ours_and_is_lifted() {
+async fn a_cordon_of_the_last_version_is_recognised_and_removed() {
     let (server, own) = node("node-draining.yaml").await;
     let view = own.read().await.unwrap().unwrap();
     assert!(view.is_cordoned() && view.has_our_mark());
@@ -256,7 +256,7 @@ async fn a_cordon_of_the_last_version_is_ours_and_is_lifted() {
 }
 
 #[tokio::test]
-async fn an_agent_takes_the_marks_of_a_drain_away_when_the_update_is_done() {
+async fn drain_annotations_of_the_last_version_are_removed_after_the_update() {
     let (server, own) = node("node-draining.yaml").await;
     let marked = server.object(NODE);
     own.uncordon().await.unwrap();
@@ -293,7 +293,7 @@ async fn an_agent_takes_the_marks_of_a_drain_away_when_the_update_is_done() {
 }
 
 #[tokio::test]
-async fn an_uninstall_takes_every_mark_of_the_last_version_away() {
+async fn uninstall_removes_all_node_keys_of_the_last_version() {
     let (server, own) = node("node-draining.yaml").await;
     let left = own.clean_up_node(false).await.unwrap().unwrap();
     assert!(left.uncordoned && !left.kept_cordoned);
@@ -308,7 +308,7 @@ async fn an_uninstall_takes_every_mark_of_the_last_version_away() {
 }
 
 #[tokio::test]
-async fn requests_of_operators_and_answers_to_them_are_understood() {
+async fn operator_requests_and_replies_of_the_last_version_are_understood() {
     let (server, own) = node("node-requests.yaml").await;
     let view = own.read().await.unwrap().unwrap();
     assert!(view.keeps_cordon());
@@ -377,7 +377,7 @@ async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStat
 }
 
 #[tokio::test]
-async fn progress_that_the_last_version_published_is_read_and_its_times_are_kept() {
+async fn progress_of_the_last_version_is_read_and_keeps_its_times() {
     const NAME: &str = "machineconfignode.yaml";
     if fixture::is_wanted(NAME) {
         let (server, own) = serving(plain()).await;

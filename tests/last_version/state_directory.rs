@@ -64,7 +64,7 @@ fn names(dir: std::path::PathBuf) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_journal_and_everything_that_it_names_are_read() {
+async fn the_last_versions_journal_and_referenced_files_are_read() {
     let machine = machine().await;
     let root = Root::open(machine.root()).unwrap();
     let store = StateStore::open(&root).unwrap();
@@ -114,7 +114,7 @@ async fn the_journal_and_everything_that_it_names_are_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_keeps_the_held_config_and_goes_back_further_than_the_last_version_went() {
+async fn an_upgraded_agent_keeps_the_pinned_config_and_can_roll_back_further() {
     let machine = machine().await;
     let dir = tempfile::tempdir().unwrap();
     let source = state_writer::source(dir.path(), LATEST);
@@ -157,7 +157,7 @@ async fn an_agent_keeps_the_held_config_and_goes_back_further_than_the_last_vers
 
 // One thread: nothing else runs between the start of the agent and the check of its status.
 #[tokio::test]
-async fn devices_are_served_at_once_and_claims_and_plugins_are_known() {
+async fn an_upgraded_agent_restores_devices_claims_and_plugins_at_once() {
     if !is_root() {
         return;
     }
@@ -199,7 +199,7 @@ async fn devices_are_served_at_once_and_claims_and_plugins_are_known() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_whose_file_is_broken_now_is_known_by_its_last_valid_text() {
+async fn an_upgraded_agent_uses_the_last_valid_text_of_an_invalid_vendor_file() {
     if !is_root() {
         return;
     }

@@ -104,7 +104,7 @@ fn outside(module: &str, target: &str) -> Result<Option<String>, String> {
 
 /// A file that violates a rule in each way in which code can name something.
 #[test]
-fn a_violation_is_caught_however_it_is_written() {
+fn a_layering_violation_is_detected_in_every_syntax() {
     let caught = |text: &str| violations("update/phase.rs", text);
     for text in [
         "use crate::journal;",
@@ -134,7 +134,7 @@ fn a_violation_is_caught_however_it_is_written() {
 }
 
 #[test]
-fn what_is_allowed_or_only_for_tests_or_only_said_is_no_violation() {
+fn allowed_test_only_and_commented_imports_are_no_violation() {
     for text in [
         "use crate::phase::Phase; use self::x::Y;",
         "// use crate::journal;\n/* std::fs */ fn f() { g(\"std::fs::read\"); }",

@@ -123,7 +123,7 @@ fn prefixed(rest: &[char]) -> usize {
 }
 
 #[test]
-fn comments_strings_and_lifetimes_say_nothing() {
+fn comments_strings_and_lifetimes_are_skipped_by_the_tokenizer() {
     let text = r###"
         // std::fs
         /* std::fs /* std::fs */ std::fs */

@@ -179,7 +179,7 @@ fn summary(config: &MachineConfig, warnings: &[String]) -> String {
 }
 
 #[test]
-fn every_golden_input_gives_what_is_written_beside_it() {
+fn every_golden_input_gives_its_recorded_output() {
     let bless = std::env::var_os("MACHINIST_BLESS").is_some();
     let mut cases = 0;
     let mut different = String::new();
@@ -208,7 +208,7 @@ fn every_golden_input_gives_what_is_written_beside_it() {
 }
 
 #[test]
-fn the_example_machine_is_accepted_whole() {
+fn the_example_machine_config_is_accepted() {
     let examples = directory("examples/machine");
     let (config, warnings) = result(&examples, files(&examples)).unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
@@ -275,7 +275,7 @@ fn the_stored_form_of_a_config_does_not_change_between_versions() {
 }
 
 #[test]
-fn a_stored_form_of_another_schema_or_shape_is_refused() {
+fn a_stored_config_of_another_schema_is_rejected() {
     let stored = machinist_ignition::to_canonical_json(&MachineConfig::default());
     let stored = String::from_utf8(stored).unwrap();
     let read = |text: &str| machinist_ignition::from_canonical_json(text.as_bytes());
@@ -305,7 +305,7 @@ fn file_manifest(name: &str, role: &str, text: &str) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
+fn a_custom_pools_configs_override_those_of_worker() {
     let files = vec![
         file_manifest("00-own", "infra", "own"),
         file_manifest("99-base", "worker", "base"),
@@ -329,7 +329,7 @@ fn a_pool_of_its_own_overrides_the_workers_whatever_the_names() {
 }
 
 #[test]
-fn what_has_no_name_of_its_own_keeps_its_place() {
+fn configs_without_metadata_name_are_merged_in_the_given_order() {
     let text = |name: &str| {
         let config = format!(
             r#"{{"ignition":{{"version":"3.2.0"}},"storage":{{"files":[{{"path":"/etc/y","contents":{{"source":"data:,{name}"}}}}]}}}}"#
@@ -363,7 +363,7 @@ fn what_has_no_name_of_its_own_keeps_its_place() {
 }
 
 #[test]
-fn users_beyond_core_need_a_rule_that_allows_them() {
+fn users_other_than_core_are_rejected_unless_allowed() {
     let config = br#"{"ignition":{"version":"3.5.0"},"passwd":{"users":[{"name":"bob"}]}}"#;
     let files = vec![("a.ign".to_owned(), config.to_vec())];
     assert!(documents_from_files(files.clone(), &ConfigRules::default(), &NoLocalFiles).is_err());
@@ -376,7 +376,7 @@ fn users_beyond_core_need_a_rule_that_allows_them() {
 }
 
 #[test]
-fn only_files_that_look_like_machine_config_are_read() {
+fn only_files_with_config_extensions_are_read() {
     for name in ["a.yaml", "machine.d/a.yml", "a.json", "a.ign", "10-a.bu"] {
         assert!(machinist_ignition::is_config_name(name), "{name}");
     }

@@ -36,7 +36,7 @@ fn bomb(levels: u8, width: usize) -> String {
 }
 
 #[test]
-fn an_alias_bomb_is_refused_within_a_tenth_of_a_second() {
+fn a_yaml_alias_bomb_is_rejected_within_100_ms() {
     for (levels, width) in [(30, 10), (60, 2), (6, 1000)] {
         let (refusals, took) = timed(&bomb(levels, width));
         assert_eq!(refusals[0].reason, Reason::SyntaxInvalid, "{refusals:?}");
@@ -45,7 +45,7 @@ fn an_alias_bomb_is_refused_within_a_tenth_of_a_second() {
 }
 
 #[test]
-fn a_large_text_repeated_by_aliases_is_refused() {
+fn a_large_text_repeated_by_yaml_aliases_is_rejected() {
     let mut text = format!("big: &big {}\nlist:\n", "x".repeat(100_000));
     text.push_str(&"- *big\n".repeat(10_000));
     let (refusals, took) = timed(&text);
@@ -57,7 +57,7 @@ fn a_large_text_repeated_by_aliases_is_refused() {
 }
 
 #[test]
-fn depth_is_limited_however_it_is_spelled() {
+fn nesting_depth_is_limited_in_every_syntax() {
     let brackets = format!("a: {}{}", "[".repeat(5000), "]".repeat(5000));
     let braces = format!("{}{}", "{a: ".repeat(5000), "}".repeat(5000));
     let dashes = "- ".repeat(5000);
@@ -74,14 +74,14 @@ fn depth_is_limited_however_it_is_spelled() {
 }
 
 #[test]
-fn a_text_beyond_the_limit_is_not_even_looked_at() {
+fn a_config_above_the_size_limit_is_not_parsed() {
     let (refusals, took) = timed(&"a".repeat((8 << 20) + 1));
     assert!(refusals[0].message.contains("8388608"), "{refusals:?}");
     assert!(took < SOON, "{took:?}");
 }
 
 #[test]
-fn gzip_that_unfolds_without_end_is_refused_over_all_files_of_a_text() {
+fn gzip_contents_are_limited_over_all_files_of_a_config() {
     use std::io::Write as _;
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     for _ in 0..40 {
@@ -106,7 +106,7 @@ fn gzip_that_unfolds_without_end_is_refused_over_all_files_of_a_text() {
 }
 
 #[test]
-fn endless_mistakes_are_cut_off_and_counted() {
+fn excess_config_errors_are_truncated_and_counted() {
     let mut text = String::from("ignition: {version: 3.5.0}\n");
     for number in 0..1500 {
         text.push_str(&format!("unknown{number}: 1\n"));
@@ -124,14 +124,14 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn no_text_makes_the_reader_panic_or_hang(text in any::<String>()) {
+    fn config_parser_never_panics_or_hangs_on_any_text(text in any::<String>()) {
         let began = Instant::now();
         let _ = parse(&text, "a.yaml", &ConfigRules::default());
         prop_assert!(began.elapsed() < HANGS);
     }
 
     #[test]
-    fn no_line_noise_of_yaml_makes_the_reader_panic_or_hang(
+    fn config_parser_never_panics_or_hangs_on_random_yaml(
         text in "([-?:,\\[\\]{}#&*!|>'\"%@` \n\ta1]|---\n|\\.\\.\\.\n|<<: |kind: |ignition: ){0,80}",
     ) {
         let began = Instant::now();
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn no_mutation_of_a_good_text_makes_the_reader_panic(
+    fn config_parser_never_panics_on_mutated_configs(
         butane in any::<bool>(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..9, "[ -~\n]{0,3}"), 1..6),
     ) {

@@ -41,7 +41,7 @@ impl LocalFileSource for Zeros {
 }
 
 #[test]
-fn local_files_count_for_the_size_of_a_text() {
+fn butane_local_files_count_towards_the_config_size_limit() {
     let five = Zeros(5 << 20);
     assert!(read(&["a"; 12], &five).is_ok());
     let refusals = read(&["a"; 13], &five).unwrap_err();
@@ -50,7 +50,7 @@ fn local_files_count_for_the_size_of_a_text() {
 }
 
 #[test]
-fn what_is_no_small_regular_file_is_refused_and_never_waited_for() {
+fn butane_local_files_must_be_small_regular_files_and_never_block() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("large"), vec![0; (8 << 20) + 1]).unwrap();
     nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -70,7 +70,7 @@ fn what_is_no_small_regular_file_is_refused_and_never_waited_for() {
 }
 
 #[test]
-fn every_text_has_its_own_directory() {
+fn each_butane_config_resolves_local_files_in_its_own_directory() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["one", "two"] {
         fs::create_dir(dir.path().join(name)).unwrap();

@@ -285,7 +285,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
     #[test]
-    fn spelling_does_not_count(model in model(), one: u64, other: u64) {
+    fn equivalent_spellings_give_equal_configs(model in model(), one: u64, other: u64) {
         let one = merged(vec![document(1, &model, one)], MergeOrder::AsGiven);
         let other = merged(vec![document(1, &model, other)], MergeOrder::AsGiven);
         prop_assert_eq!(digest(&one), digest(&other));
@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn neither_the_order_nor_the_spelling_of_the_inputs_counts_for_a_pool(
+    fn a_pools_config_does_not_depend_on_input_order_or_spelling(
         (models, shuffled) in prop::collection::vec(model(), 1..5).prop_flat_map(|models| {
             let indices: Vec<usize> = (0..models.len()).collect();
             (Just(models), Just(indices).prop_shuffle())
@@ -321,7 +321,7 @@ proptest! {
     }
 
     #[test]
-    fn later_wins_file_by_file(models in prop::collection::vec(model(), 1..5), seed: u64) {
+    fn later_configs_override_earlier_ones_per_file(models in prop::collection::vec(model(), 1..5), seed: u64) {
         let documents = (0..).zip(&models).map(|(number, model)| document(number, model, seed));
         let config = merged(documents.collect(), MergeOrder::AsGiven);
         let mut wanted = BTreeMap::new();
@@ -341,7 +341,7 @@ proptest! {
     /// Holds where documents set every field of their entries: a rendered config contains defaults
     /// for fields that were not set.
     #[test]
-    fn merging_what_was_merged_is_merging_all(
+    fn merging_is_associative(
         models in prop::collection::vec(model(), 3),
         seed in 0_u64..4,
     ) {
@@ -357,7 +357,7 @@ proptest! {
     }
 
     #[test]
-    fn a_config_is_read_back_from_what_is_stored_and_from_its_manifest(
+    fn a_config_round_trips_through_its_stored_form_and_manifest(
         models in prop::collection::vec(model(), 1..4),
         seed: u64,
     ) {
@@ -376,7 +376,7 @@ proptest! {
     }
 
     #[test]
-    fn any_difference_shows_in_the_digest(model in model(), seed: u64) {
+    fn any_config_difference_changes_the_digest(model in model(), seed: u64) {
         let config = merged(vec![document(0, &model, seed)], MergeOrder::AsGiven);
         let mut others = vec![];
         for path in model.files.keys() {

@@ -114,7 +114,7 @@ fn unknown_to_us(refusals: &[Refusal]) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_version_knows_the_fields_it_should_and_no_other() {
+fn every_ignition_version_accepts_exactly_its_fields() {
     for minor in 0..=6 {
         let config = everything(&format!("3.{minor}.0"));
         let refusals = refusals(&config);
@@ -155,7 +155,7 @@ fn maps(value: &Value, at: String, found: &mut Vec<String>) {
 }
 
 #[test]
-fn an_unknown_field_is_seen_wherever_it_stands() {
+fn an_unknown_field_is_reported_at_every_position() {
     let plain = everything("3.6.0");
     let before = refusals(&plain).len();
     let mut places = Vec::new();
@@ -186,7 +186,7 @@ fn an_unknown_field_is_seen_wherever_it_stands() {
 }
 
 #[test]
-fn a_value_of_the_wrong_type_is_refused_wherever_they_refuse_it() {
+fn a_value_of_the_wrong_type_is_rejected_where_ignition_rejects_it() {
     let plain = json!({
         "ignition": {"version": "3.6.0"},
         "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["k"]}]},

@@ -71,30 +71,30 @@ pub(crate) fn names<H: Host + 'static>() -> BTreeSet<&'static str> {
 
 fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
     facts![
-        what_is_staged_is_not_in_force_until_a_boot,
-        what_is_locked_is_booted_into_by_no_reboot_and_no_power_cut,
-        what_is_staged_survives_the_agent_with_its_lock,
-        what_is_unlocked_is_booted_next_and_what_ran_is_the_fallback,
-        a_power_cut_after_the_unlocking_boots_one_of_the_two_whole,
-        unlocking_twice_is_unlocking_once,
-        only_what_is_named_is_unlocked,
-        staging_the_same_again_changes_nothing,
-        staging_something_else_takes_the_place_of_what_was_staged,
-        what_is_booted_already_is_not_staged,
-        what_is_discarded_is_gone_and_what_is_booted_stays,
-        arguments_are_a_list_and_those_of_others_stay,
-        arguments_that_leave_take_no_others_along,
-        after_a_boot_the_booted_one_is_what_was_asked,
-        a_rollback_leads_to_the_deployment_before_however_often_it_is_asked,
+        a_staged_deployment_is_not_active_until_a_boot,
+        a_locked_deployment_is_never_booted,
+        a_staged_deployment_and_its_lock_survive_the_agent,
+        an_unlocked_deployment_is_booted_next_with_the_former_as_fallback,
+        a_power_cut_after_unlocking_boots_either_deployment_completely,
+        unlocking_is_idempotent,
+        only_the_named_deployment_is_unlocked,
+        staging_the_same_deployment_again_changes_nothing,
+        staging_another_deployment_replaces_the_staged_one,
+        an_already_booted_deployment_is_not_staged,
+        discarding_removes_the_staged_deployment_and_keeps_the_booted_one,
+        appended_kernel_arguments_keep_order_duplicates_and_foreign_ones,
+        removing_kernel_arguments_keeps_equal_foreign_ones,
+        after_a_boot_the_booted_deployment_is_as_desired,
+        a_repeated_rollback_boots_the_previous_deployment,
         a_rollback_survives_a_power_cut,
-        a_rollback_that_is_taken_back_leads_nowhere,
-        a_rollback_takes_the_place_of_what_was_staged,
-        a_rollback_to_what_is_absent_is_refused,
-        an_image_is_the_one_of_its_digest_though_a_newer_one_has_its_name,
+        a_reverted_rollback_boots_the_current_deployment,
+        a_rollback_replaces_the_staged_deployment,
+        a_rollback_to_a_missing_deployment_is_rejected,
+        an_image_is_selected_by_digest_not_by_name,
         an_image_is_fetched_with_its_version_or_refused_by_name,
-        a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later,
-        a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind,
-        a_step_of_twenty_minutes_is_no_failure,
+        a_failed_step_keeps_booted_and_fallback_and_can_be_retried,
+        a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_behind,
+        a_step_of_twenty_minutes_succeeds,
     ]
 }
 
@@ -194,7 +194,7 @@ fn is<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Se
     }
 }
 
-async fn what_is_staged_is_not_in_force_until_a_boot<H: Host>(s: Scene<H>) -> Seen {
+async fn a_staged_deployment_is_not_active_until_a_boot<H: Host>(s: Scene<H>) -> Seen {
     let id = s.stage(&append("nosmt")).await?;
     s.stands().await?;
     let staged = s.now().await?.staged.ok_or("nothing is staged")?;
@@ -202,7 +202,7 @@ async fn what_is_staged_is_not_in_force_until_a_boot<H: Host>(s: Scene<H>) -> Se
     is("its lock", &staged.locked, &true)
 }
 
-async fn what_is_locked_is_booted_into_by_no_reboot_and_no_power_cut<H: Host>(s: Scene<H>) -> Seen {
+async fn a_locked_deployment_is_never_booted<H: Host>(s: Scene<H>) -> Seen {
     s.stage(&append("nosmt")).await?;
     s.host.reboot();
     s.stands().await?;
@@ -214,7 +214,7 @@ async fn what_is_locked_is_booted_into_by_no_reboot_and_no_power_cut<H: Host>(s:
     is("the lock after a power cut", &locked, &true)
 }
 
-async fn what_is_staged_survives_the_agent_with_its_lock<H: Host>(s: Scene<H>) -> Seen {
+async fn a_staged_deployment_and_its_lock_survive_the_agent<H: Host>(s: Scene<H>) -> Seen {
     let id = s.stage(&append("nosmt")).await?;
     let other = s.host.agent();
     let staged = other.observe().await.map_err(|e| says(&e))?.staged;
@@ -226,7 +226,7 @@ async fn what_is_staged_survives_the_agent_with_its_lock<H: Host>(s: Scene<H>) -
     is("the booted one", &s.now().await?.booted.id, &id)
 }
 
-async fn what_is_unlocked_is_booted_next_and_what_ran_is_the_fallback<H: Host>(
+async fn an_unlocked_deployment_is_booted_next_with_the_former_as_fallback<H: Host>(
     s: Scene<H>,
 ) -> Seen {
     let now = s.boot_into(&append("nosmt")).await?;
@@ -237,7 +237,9 @@ async fn what_is_unlocked_is_booted_next_and_what_ran_is_the_fallback<H: Host>(
     is("the next boot's", &s.now().await?.booted, &now.booted)
 }
 
-async fn a_power_cut_after_the_unlocking_boots_one_of_the_two_whole<H: Host>(s: Scene<H>) -> Seen {
+async fn a_power_cut_after_unlocking_boots_either_deployment_completely<H: Host>(
+    s: Scene<H>,
+) -> Seen {
     let id = s.stage(&append("nosmt")).await?;
     let staged = s.now().await?.staged.ok_or("nothing is staged")?;
     s.unlock(&id).await?;
@@ -249,7 +251,7 @@ async fn a_power_cut_after_the_unlocking_boots_one_of_the_two_whole<H: Host>(s: 
     }
 }
 
-async fn unlocking_twice_is_unlocking_once<H: Host>(s: Scene<H>) -> Seen {
+async fn unlocking_is_idempotent<H: Host>(s: Scene<H>) -> Seen {
     let id = s.stage(&append("nosmt")).await?;
     s.unlock(&id).await?;
     s.unlock(&id).await?;
@@ -257,7 +259,7 @@ async fn unlocking_twice_is_unlocking_once<H: Host>(s: Scene<H>) -> Seen {
     is("the booted one", &s.now().await?.booted.id, &id)
 }
 
-async fn only_what_is_named_is_unlocked<H: Host>(s: Scene<H>) -> Seen {
+async fn only_the_named_deployment_is_unlocked<H: Host>(s: Scene<H>) -> Seen {
     let old = s.stage(&append("nosmt")).await?;
     s.discard().await?;
     s.unlock(&old).await.err().ok_or("nothing was unlocked")?;
@@ -269,7 +271,7 @@ async fn only_what_is_named_is_unlocked<H: Host>(s: Scene<H>) -> Seen {
     s.stands().await
 }
 
-async fn staging_the_same_again_changes_nothing<H: Host>(s: Scene<H>) -> Seen {
+async fn staging_the_same_deployment_again_changes_nothing<H: Host>(s: Scene<H>) -> Seen {
     let id = s.stage(&append("nosmt")).await?;
     let once = s.now().await?;
     is("its name", &s.stage(&append("nosmt")).await?, &id)?;
@@ -281,7 +283,7 @@ async fn staging_the_same_again_changes_nothing<H: Host>(s: Scene<H>) -> Seen {
     is("the booted one", &s.now().await?.booted.id, &id)
 }
 
-async fn staging_something_else_takes_the_place_of_what_was_staged<H: Host>(s: Scene<H>) -> Seen {
+async fn staging_another_deployment_replaces_the_staged_one<H: Host>(s: Scene<H>) -> Seen {
     s.stage(&append("nosmt")).await?;
     let now = s.boot_into(&append("audit=1")).await?;
     let mut expected = s.first.booted.kernel_arguments.clone();
@@ -291,7 +293,7 @@ async fn staging_something_else_takes_the_place_of_what_was_staged<H: Host>(s: S
     is("the fallback", &now.fallback, &before)
 }
 
-async fn what_is_booted_already_is_not_staged<H: Host>(s: Scene<H>) -> Seen {
+async fn an_already_booted_deployment_is_not_staged<H: Host>(s: Scene<H>) -> Seen {
     let same = DesiredDeployment {
         image: s.first.booted.image.clone(),
         ..DesiredDeployment::default()
@@ -307,7 +309,9 @@ async fn what_is_booted_already_is_not_staged<H: Host>(s: Scene<H>) -> Seen {
     s.stands().await
 }
 
-async fn what_is_discarded_is_gone_and_what_is_booted_stays<H: Host>(s: Scene<H>) -> Seen {
+async fn discarding_removes_the_staged_deployment_and_keeps_the_booted_one<H: Host>(
+    s: Scene<H>,
+) -> Seen {
     for unlocked in [false, true] {
         let id = s.stage(&append("nosmt")).await?;
         if unlocked {
@@ -323,7 +327,9 @@ async fn what_is_discarded_is_gone_and_what_is_booted_stays<H: Host>(s: Scene<H>
     Ok(())
 }
 
-async fn arguments_are_a_list_and_those_of_others_stay<H: Host>(s: Scene<H>) -> Seen {
+async fn appended_kernel_arguments_keep_order_duplicates_and_foreign_ones<H: Host>(
+    s: Scene<H>,
+) -> Seen {
     let words = "z=1 console=ttyS1 a=1 console=ttyS1 z=1";
     let now = s.boot_into(&append(words)).await?;
     let mut expected = s.first.booted.kernel_arguments.clone();
@@ -331,7 +337,7 @@ async fn arguments_are_a_list_and_those_of_others_stay<H: Host>(s: Scene<H>) -> 
     is("its arguments", &now.booted.kernel_arguments, &expected)
 }
 
-async fn arguments_that_leave_take_no_others_along<H: Host>(s: Scene<H>) -> Seen {
+async fn removing_kernel_arguments_keeps_equal_foreign_ones<H: Host>(s: Scene<H>) -> Seen {
     let theirs = s.first.booted.kernel_arguments.clone();
     let one = theirs.iter().next().ok_or("a host with arguments")?;
     let one = one.as_str();
@@ -349,7 +355,7 @@ async fn arguments_that_leave_take_no_others_along<H: Host>(s: Scene<H>) -> Seen
     is("its arguments", &now.booted.kernel_arguments, &expected)
 }
 
-async fn after_a_boot_the_booted_one_is_what_was_asked<H: Host>(s: Scene<H>) -> Seen {
+async fn after_a_boot_the_booted_deployment_is_as_desired<H: Host>(s: Scene<H>) -> Seen {
     let wanted = DesiredDeployment {
         image: Some(image("new")),
         kernel_type: KernelType::Realtime,
@@ -363,9 +369,7 @@ async fn after_a_boot_the_booted_one_is_what_was_asked<H: Host>(s: Scene<H>) -> 
     is("its extensions", &booted.extensions, &wanted.extensions)
 }
 
-async fn a_rollback_leads_to_the_deployment_before_however_often_it_is_asked<H: Host>(
-    s: Scene<H>,
-) -> Seen {
+async fn a_repeated_rollback_boots_the_previous_deployment<H: Host>(s: Scene<H>) -> Seen {
     s.boot_into(&append("nosmt")).await?;
     let before = s.first.booted.clone();
     s.roll_back(&before.id).await?;
@@ -385,7 +389,7 @@ async fn a_rollback_survives_a_power_cut<H: Host>(s: Scene<H>) -> Seen {
     is("the booted one", &s.now().await?.booted, &fallback)
 }
 
-async fn a_rollback_that_is_taken_back_leads_nowhere<H: Host>(s: Scene<H>) -> Seen {
+async fn a_reverted_rollback_boots_the_current_deployment<H: Host>(s: Scene<H>) -> Seen {
     s.roll_back(&s.fallback()?.id).await?;
     s.roll_back(&s.first.booted.id).await?;
     s.host.reboot();
@@ -395,7 +399,7 @@ async fn a_rollback_that_is_taken_back_leads_nowhere<H: Host>(s: Scene<H>) -> Se
     s.stands().await
 }
 
-async fn a_rollback_takes_the_place_of_what_was_staged<H: Host>(s: Scene<H>) -> Seen {
+async fn a_rollback_replaces_the_staged_deployment<H: Host>(s: Scene<H>) -> Seen {
     let id = s.stage(&append("nosmt")).await?;
     s.unlock(&id).await?;
     s.roll_back(&s.fallback()?.id).await?;
@@ -403,7 +407,7 @@ async fn a_rollback_takes_the_place_of_what_was_staged<H: Host>(s: Scene<H>) -> 
     is("the booted one", &s.now().await?.booted, &s.fallback()?)
 }
 
-async fn a_rollback_to_what_is_absent_is_refused<H: Host>(s: Scene<H>) -> Seen {
+async fn a_rollback_to_a_missing_deployment_is_rejected<H: Host>(s: Scene<H>) -> Seen {
     let nobody = DeploymentId::new(format!("{}-nobody", s.first.booted.id));
     let refused = s.agent.roll_back(&nobody).await;
     let error = refused.err().ok_or("it was accepted")?;
@@ -412,9 +416,7 @@ async fn a_rollback_to_what_is_absent_is_refused<H: Host>(s: Scene<H>) -> Seen {
     s.stands().await
 }
 
-async fn an_image_is_the_one_of_its_digest_though_a_newer_one_has_its_name<H: Host>(
-    s: Scene<H>,
-) -> Seen {
+async fn an_image_is_selected_by_digest_not_by_name<H: Host>(s: Scene<H>) -> Seen {
     s.host.publishes(&image("newer"), "3.0");
     let wanted = DesiredDeployment {
         image: Some(image("new")),
@@ -443,9 +445,7 @@ async fn an_image_is_fetched_with_its_version_or_refused_by_name<H: Host>(s: Sce
     is("whether the image is named", &named, &true)
 }
 
-async fn a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later<H: Host>(
-    s: Scene<H>,
-) -> Seen {
+async fn a_failed_step_keeps_booted_and_fallback_and_can_be_retried<H: Host>(s: Scene<H>) -> Seen {
     s.host.fails_next(ProviderStep::Stage);
     let failed = s.agent.stage(&append("nosmt"), STEP_TIMEOUT).await;
     failed.err().ok_or("staging reported success")?;
@@ -473,7 +473,7 @@ async fn a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later<H: Host
     is("the booted one", &s.now().await?.booted.id, &id)
 }
 
-async fn a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind<H: Host>(
+async fn a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_behind<H: Host>(
     s: Scene<H>,
 ) -> Seen {
     s.host.takes(STEP_TIMEOUT * 2);
@@ -493,7 +493,7 @@ async fn a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind<H:
     s.stands().await
 }
 
-async fn a_step_of_twenty_minutes_is_no_failure<H: Host>(s: Scene<H>) -> Seen {
+async fn a_step_of_twenty_minutes_succeeds<H: Host>(s: Scene<H>) -> Seen {
     s.host.takes(Duration::from_secs(20 * 60));
     let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
     fetched.map_err(|e| says(&e))?;

@@ -26,7 +26,7 @@ fn kind(paths: &[&str]) -> HostKind {
 }
 
 #[test]
-fn hosts_are_told_apart_by_what_lies_in_their_root() {
+fn host_os_kinds_are_detected_from_the_root() {
     let rpm_ostree = "usr/bin/rpm-ostree";
     let (bootc, booted, dpkg) = ("usr/bin/bootc", "run/ostree-booted", "var/lib/dpkg/status");
     let rpm = "usr/lib/sysimage/rpm/rpmdb.sqlite";

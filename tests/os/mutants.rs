@@ -20,7 +20,7 @@ fn host(breaks: Option<Breaks>) -> Machine {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_keeps_the_contract_breaks_no_fact() {
+async fn a_correct_os_provider_passes_the_contract() {
     let broken = every_provider_keeps(|| host(None)).await;
     assert!(broken.is_empty(), "{broken:#?}");
 }
@@ -29,23 +29,23 @@ async fn a_host_that_keeps_the_contract_breaks_no_fact() {
 const SEEN_BY: &[(Breaks, &str)] = &[
     (
         Breaks::StagesUnlocked,
-        "what_is_staged_is_not_in_force_until_a_boot",
+        "a_staged_deployment_is_not_active_until_a_boot",
     ),
     (
         Breaks::LockIsTheAgents,
-        "what_is_staged_survives_the_agent_with_its_lock",
+        "a_staged_deployment_and_its_lock_survive_the_agent",
     ),
     (
         Breaks::StagedIsTheAgents,
-        "what_is_staged_survives_the_agent_with_its_lock",
+        "a_staged_deployment_and_its_lock_survive_the_agent",
     ),
     (
         Breaks::PowerCutFinalises,
-        "what_is_locked_is_booted_into_by_no_reboot_and_no_power_cut",
+        "a_locked_deployment_is_never_booted",
     ),
     (
         Breaks::PowerCutMixes,
-        "a_power_cut_after_the_unlocking_boots_one_of_the_two_whole",
+        "a_power_cut_after_unlocking_boots_either_deployment_completely",
     ),
     (
         Breaks::RollbackIsVolatile,
@@ -53,82 +53,88 @@ const SEEN_BY: &[(Breaks, &str)] = &[
     ),
     (
         Breaks::UnlocksNothing,
-        "what_is_unlocked_is_booted_next_and_what_ran_is_the_fallback",
+        "an_unlocked_deployment_is_booted_next_with_the_former_as_fallback",
     ),
-    (Breaks::UnlockToggles, "unlocking_twice_is_unlocking_once"),
-    (Breaks::UnlocksAnything, "only_what_is_named_is_unlocked"),
-    (Breaks::StagesAnew, "staging_the_same_again_changes_nothing"),
+    (Breaks::UnlockToggles, "unlocking_is_idempotent"),
+    (
+        Breaks::UnlocksAnything,
+        "only_the_named_deployment_is_unlocked",
+    ),
+    (
+        Breaks::StagesAnew,
+        "staging_the_same_deployment_again_changes_nothing",
+    ),
     (
         Breaks::ArgumentsPileUp,
-        "staging_something_else_takes_the_place_of_what_was_staged",
+        "staging_another_deployment_replaces_the_staged_one",
     ),
     (
         Breaks::StagesWhatIsBooted,
-        "what_is_booted_already_is_not_staged",
+        "an_already_booted_deployment_is_not_staged",
     ),
     (
         Breaks::KeepsWhatIsNoLongerAsked,
-        "what_is_booted_already_is_not_staged",
+        "an_already_booted_deployment_is_not_staged",
     ),
     (
         Breaks::DiscardsNothing,
-        "what_is_discarded_is_gone_and_what_is_booted_stays",
+        "discarding_removes_the_staged_deployment_and_keeps_the_booted_one",
     ),
     (
         Breaks::DiscardDropsFallback,
-        "what_is_discarded_is_gone_and_what_is_booted_stays",
+        "discarding_removes_the_staged_deployment_and_keeps_the_booted_one",
     ),
     (
         Breaks::DiscardIsNotRepeatable,
-        "what_is_discarded_is_gone_and_what_is_booted_stays",
+        "discarding_removes_the_staged_deployment_and_keeps_the_booted_one",
     ),
     (
         Breaks::ArgumentsAreASet,
-        "arguments_are_a_list_and_those_of_others_stay",
+        "appended_kernel_arguments_keep_order_duplicates_and_foreign_ones",
     ),
     (
         Breaks::ArgumentsAreSorted,
-        "arguments_are_a_list_and_those_of_others_stay",
+        "appended_kernel_arguments_keep_order_duplicates_and_foreign_ones",
     ),
     (
         Breaks::OthersArgumentsGo,
-        "arguments_that_leave_take_no_others_along",
+        "removing_kernel_arguments_keeps_equal_foreign_ones",
     ),
     (
         Breaks::StagedIsBooted,
-        "what_is_staged_is_not_in_force_until_a_boot",
+        "a_staged_deployment_is_not_active_until_a_boot",
     ),
     (
         Breaks::RollbackToggles,
-        "a_rollback_leads_to_the_deployment_before_however_often_it_is_asked",
+        "a_repeated_rollback_boots_the_previous_deployment",
     ),
     (
         Breaks::RollbackKeepsStaged,
-        "a_rollback_takes_the_place_of_what_was_staged",
+        "a_rollback_replaces_the_staged_deployment",
     ),
     (
         Breaks::RollsBackToAnything,
-        "a_rollback_to_what_is_absent_is_refused",
+        "a_rollback_to_a_missing_deployment_is_rejected",
     ),
     (
         Breaks::PullsByName,
-        "an_image_is_the_one_of_its_digest_though_a_newer_one_has_its_name",
+        "an_image_is_selected_by_digest_not_by_name",
     ),
     (
         Breaks::CleansUpFirst,
-        "a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later",
+        "a_failed_step_keeps_booted_and_fallback_and_can_be_retried",
     ),
     (
         Breaks::SwallowsFailures,
-        "a_step_that_fails_leaves_booted_and_fallback_and_succeeds_later",
+        "a_failed_step_keeps_booted_and_fallback_and_can_be_retried",
     ),
     (
         Breaks::IgnoresLimits,
-        "a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind",
+        "a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_behind",
     ),
     (
         Breaks::StagesHalf,
-        "a_step_longer_than_its_limit_is_broken_off_and_leaves_nothing_behind",
+        "a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_behind",
     ),
     (
         Breaks::NeverAgain,
@@ -141,7 +147,7 @@ const SEEN_BY: &[(Breaks, &str)] = &[
 ];
 
 #[tokio::test(start_paused = true)]
-async fn every_broken_host_is_caught_by_its_fact_and_every_fact_catches_one() {
+async fn every_broken_os_provider_fails_its_contract_fact() {
     let mut caught_by = BTreeSet::new();
     for (breaks, fact) in SEEN_BY {
         let broken = every_provider_keeps(|| host(Some(*breaks))).await;

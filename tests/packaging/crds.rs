@@ -36,7 +36,7 @@ fn columns(kind: &str, wide: bool) -> Vec<String> {
 }
 
 #[test]
-fn the_command_prints_what_the_kustomization_applies() {
+fn crds_command_prints_the_kustomizations_crds() {
     let files: Vec<_> = resources("crds")
         .iter()
         .map(|name| {
@@ -95,7 +95,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 7] = [
 ];
 
 #[test]
-fn groups_versions_scopes_and_short_names_are_openshifts() {
+fn crd_groups_versions_scopes_and_short_names_match_openshift() {
     assert_eq!(printed().len(), KINDS.len());
     for (kind, plural, group, short, status) in KINDS {
         let definition = of(kind);
@@ -122,7 +122,7 @@ fn groups_versions_scopes_and_short_names_are_openshifts() {
 }
 
 #[test]
-fn pools_look_as_people_know_them() {
+fn crd_printer_columns_match_those_of_openshift() {
     let shown = "CONFIG UPDATED UPDATING DEGRADED MACHINECOUNT READYMACHINECOUNT \
                  UPDATEDMACHINECOUNT DEGRADEDMACHINECOUNT AGE";
     assert_eq!(columns("MachineConfigPool", true).join(" "), shown);
@@ -137,7 +137,7 @@ fn pools_look_as_people_know_them() {
 }
 
 #[test]
-fn a_column_of_a_node_shows_a_condition_that_the_agent_writes() {
+fn crd_columns_show_conditions_that_the_agent_writes() {
     let definition = of("MachineConfigNode");
     let columns = definition["spec"]["versions"][0]["additionalPrinterColumns"].as_array();
     let paths = columns
@@ -157,7 +157,7 @@ fn a_column_of_a_node_shows_a_condition_that_the_agent_writes() {
 }
 
 #[test]
-fn unknown_fields_survive_only_where_others_say_what_they_are() {
+fn crds_preserve_unknown_fields_only_for_foreign_schemas() {
     let kept = |kind: &str, path: &str| {
         let definition = of(kind);
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];

@@ -56,7 +56,7 @@ fn json(bytes: &[u8]) -> Value {
 }
 
 #[test]
-fn the_same_program_gives_the_same_image_wherever_it_is_packed() {
+fn the_container_image_is_reproducible() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (first, told) = pack(one.path(), "a", "022");
     let (second, again) = pack(two.path(), "a", "077");
@@ -67,7 +67,7 @@ fn the_same_program_gives_the_same_image_wherever_it_is_packed() {
 }
 
 #[test]
-fn every_digest_in_the_image_is_that_of_what_it_names() {
+fn every_digest_in_the_image_matches_its_content() {
     let dir = tempfile::tempdir().unwrap();
     let (archive, told) = pack(dir.path(), "content", "022");
     let layout = dir.path().join("layout");

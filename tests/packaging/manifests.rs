@@ -108,7 +108,7 @@ fn the_agent_stays_on_a_node_with_any_taint() {
 }
 
 #[test]
-fn the_daemon_set_is_what_administrators_expect_of_one() {
+fn the_daemon_set_manifest_has_the_required_fields() {
     let set = only("base", "DaemonSet");
     let pod = pod();
     assert_eq!(set["metadata"]["namespace"], "machinist-system");
@@ -149,7 +149,7 @@ fn the_daemon_set_is_what_administrators_expect_of_one() {
 }
 
 #[test]
-fn probes_ask_where_the_agent_answers() {
+fn probes_use_the_agents_port_and_paths() {
     let text = fs::read_to_string(shipped("base/machinist.yaml")).unwrap();
     let settings = documents(&text).remove(0);
     let pod = pod();
@@ -181,7 +181,7 @@ fn the_image_is_named_by_digest() {
 }
 
 #[test]
-fn a_default_node_selector_keeps_the_agent_off_no_node() {
+fn a_default_node_selector_does_not_affect_the_agent() {
     let namespace = only("base", "Namespace");
     assert_eq!(namespace["metadata"]["name"], "machinist-system");
     let annotations = &namespace["metadata"]["annotations"];
@@ -191,7 +191,7 @@ fn a_default_node_selector_keeps_the_agent_off_no_node() {
 }
 
 #[test]
-fn a_constraint_of_its_own_is_for_the_agents_account_alone() {
+fn the_agents_security_context_constraint_is_for_its_account_only() {
     let constraint = only("overlays/openshift", "SecurityContextConstraints");
     assert_eq!(constraint["metadata"]["name"], "machinist");
     assert_eq!(constraint["users"], json!([ACCOUNT]));
@@ -207,7 +207,7 @@ fn a_constraint_of_its_own_is_for_the_agents_account_alone() {
 }
 
 #[test]
-fn openshift_keeps_its_own_kinds_and_the_job_of_its_own_daemon() {
+fn the_openshift_overlay_has_no_crds_pools_or_config_role() {
     let kinds: BTreeSet<_> = all("overlays/openshift")
         .iter()
         .map(|one| one["kind"].as_str().unwrap().to_owned())
@@ -224,7 +224,7 @@ fn openshift_keeps_its_own_kinds_and_the_job_of_its_own_daemon() {
 }
 
 #[test]
-fn the_roles_allow_what_their_tables_say_and_nothing_more() {
+fn rbac_roles_allow_exactly_the_documented_rules() {
     assert_eq!(allowed("base"), told("base/role.yaml"));
     assert_eq!(allowed("updates"), told("updates/role.yaml"));
     let may = allowed("overlays/vanilla");
@@ -269,7 +269,7 @@ fn the_roles_allow_what_their_tables_say_and_nothing_more() {
 }
 
 #[test]
-fn every_change_that_the_roles_allow_is_tied_to_the_agents_own_node() {
+fn every_write_allowed_by_rbac_is_restricted_to_the_agents_own_node() {
     let policies: Vec<_> = all("policies")
         .into_iter()
         .filter(|one| one["kind"] == "ValidatingAdmissionPolicy")
@@ -313,7 +313,7 @@ fn every_change_that_the_roles_allow_is_tied_to_the_agents_own_node() {
 
 /// The API server evaluates no policy whose parameters are missing.
 #[test]
-fn the_config_map_of_allowed_names_comes_empty_with_the_policy_that_reads_it() {
+fn the_allowed_names_config_map_ships_empty_with_its_admission_policy() {
     let names = only("policies", "ConfigMap");
     assert!(names["data"].is_null());
     let of = |kind: &str| {
@@ -335,7 +335,7 @@ fn the_config_map_of_allowed_names_comes_empty_with_the_policy_that_reads_it() {
 }
 
 #[test]
-fn the_program_takes_the_settings_as_they_are_mounted() {
+fn the_mounted_settings_are_read_by_the_program() {
     for settings in ["base/machinist.yaml", "overlays/openshift/machinist.yaml"] {
         // A ConfigMap is mounted as links to a directory that is exchanged as a whole.
         let mount = tempfile::tempdir().unwrap();
@@ -366,7 +366,7 @@ fn settings_of(dir: &Path) -> String {
 
 /// The pods that replace the agents: each touches its own node only, and is ready when it is done.
 #[test]
-fn the_pods_that_uninstall_are_the_agents_with_other_arguments() {
+fn uninstall_pods_equal_agent_pods_except_for_arguments() {
     let text = fs::read_to_string(shipped("uninstall/daemonset.yaml")).unwrap();
     let patch = documents(&text).remove(0);
     let set = only("base", "DaemonSet");
@@ -409,7 +409,7 @@ fn the_pods_that_uninstall_are_the_agents_with_other_arguments() {
 }
 
 #[test]
-fn nothing_lies_there_that_no_kustomization_takes() {
+fn every_packaged_manifest_is_used_by_a_kustomization() {
     for dir in [
         "base",
         "updates",

@@ -47,7 +47,7 @@ fn base(object: &Value) -> BaseConfig {
 }
 
 #[test]
-fn a_first_config_is_accepted_where_it_says_what_the_one_before_says() {
+fn a_first_config_equal_to_the_previous_one_is_accepted() {
     let to = object(&image('a'), "/dev/sda");
     let mut spelled = to.clone();
     // The API server keeps empty fields; they make no difference.
@@ -60,7 +60,7 @@ fn a_first_config_is_accepted_where_it_says_what_the_one_before_says() {
 }
 
 #[test]
-fn a_first_config_that_changes_the_one_before_is_refused() {
+fn a_first_config_that_changes_unsupported_fields_is_rejected() {
     let before = base(&object(&image('a'), "/dev/sda"));
     let plan = planned(&object(&image('b'), "/dev/sda"), before.clone());
     let reasons: Vec<Reason> = plan.refusals.iter().map(|it| it.reason).collect();
@@ -71,7 +71,7 @@ fn a_first_config_that_changes_the_one_before_is_refused() {
 }
 
 #[test]
-fn a_node_whose_config_before_is_unknown_gets_one_warning_about_disks() {
+fn an_unknown_previous_config_gives_one_warning_about_disks() {
     let mut to = object("", "/dev/sda");
     to["spec"]["extensions"] = json!([]);
     to["spec"]["config"]["storage"]["luks"] = json!([{"name": "root", "device": "/dev/sda4"}]);

@@ -16,7 +16,7 @@ use machinist_update::observe::CallerFacts;
 use super::support::{LIVE, OFFLINE, Tree, config, looked};
 
 #[test]
-fn plans_read_as_the_golden_cases_say() {
+fn plans_match_the_golden_cases() {
     let mut cases: Vec<PathBuf> = fs::read_dir("tests/golden/plan")
         .unwrap()
         .map(|entry| entry.unwrap().path())

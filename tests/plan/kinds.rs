@@ -41,7 +41,7 @@ fn reasons(
 }
 
 #[test]
-fn a_config_that_is_handed_over_may_replace_what_it_may_where_it_was_read() {
+fn a_config_serialised_for_the_agent_keeps_its_overwrite_permissions() {
     let (tree, nothing) = (Tree::new(), MachineConfig::default());
     tree.link(LINK, "elsewhere");
     let known = CallerFacts::default;
@@ -62,7 +62,7 @@ fn a_config_that_is_handed_over_may_replace_what_it_may_where_it_was_read() {
 }
 
 #[test]
-fn what_the_base_config_found_as_asked_is_not_its_own() {
+fn objects_that_already_matched_the_base_config_are_not_managed() {
     let tree = Tree::new();
     tree.link(LINK, "elsewhere");
     let (from, to) = (link("elsewhere"), file());
@@ -85,7 +85,7 @@ fn a_socket_is_never_replaced() {
 }
 
 #[test]
-fn a_link_that_leads_below_itself_is_refused_and_not_an_error() {
+fn a_link_that_leads_below_itself_is_rejected_by_the_plan() {
     let (tree, nothing) = (Tree::new(), MachineConfig::default());
     tree.link("/srv/l", "l/x");
     let to = config(
@@ -104,7 +104,7 @@ fn refusal(tree: &Tree, to: &MachineConfig) -> String {
 }
 
 #[test]
-fn a_link_is_described_once_with_the_kind_at_its_end() {
+fn a_link_is_described_once_with_its_target_kind() {
     for (target, expected) in [
         // A loop has no end.
         ("resolv.conf", "a symbolic link to resolv.conf exists"),
@@ -130,7 +130,7 @@ fn a_link_is_described_once_with_the_kind_at_its_end() {
 }
 
 #[test]
-fn verification_names_the_kind_that_it_expected_and_the_kind_that_it_found() {
+fn verify_reports_expected_and_found_object_kinds() {
     let directory = config(&format!(
         r#"{{"ignition": {{"version": "3.4.0"}}, "storage": {{"directories": [{{"path": "{LINK}"}}]}}}}"#
     ));

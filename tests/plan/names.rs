@@ -25,7 +25,7 @@ fn reasons(tree: &Tree, from: &MachineConfig, to: &MachineConfig) -> Vec<Reason>
 }
 
 #[test]
-fn a_name_that_one_unit_hands_to_another_is_the_new_units_in_the_plan() {
+fn an_alias_moved_between_units_is_planned_for_the_new_unit() {
     let tree = Tree::new();
     let alias = format!("{UNIT}Alias=g.service\n");
     let mut from = MachineConfig::default();
@@ -44,8 +44,7 @@ fn a_name_that_one_unit_hands_to_another_is_the_new_units_in_the_plan() {
 }
 
 #[test]
-fn an_alias_is_free_where_it_leads_to_the_same_unit_and_not_where_the_file_name_alone_is_the_same()
-{
+fn an_existing_alias_is_accepted_only_if_it_leads_to_the_same_unit() {
     let mut to = MachineConfig::default();
     let alias = format!("{UNIT}Alias=g.service\n");
     unit(&mut to, "e.service", contents(alias, true));
@@ -65,7 +64,7 @@ fn an_alias_is_free_where_it_leads_to_the_same_unit_and_not_where_the_file_name_
 }
 
 #[test]
-fn links_that_the_presets_ask_for_are_marked_as_such() {
+fn links_created_by_presets_are_marked_as_preset() {
     let tree = Tree::new();
     let mut to = MachineConfig::default();
     let silent = Unit {
@@ -86,7 +85,7 @@ fn links_that_the_presets_ask_for_are_marked_as_such() {
 }
 
 #[test]
-fn keys_in_a_directory_that_others_may_write_are_named_where_owners_cannot_be_set_too() {
+fn ssh_keys_in_a_world_writable_directory_are_reported_in_every_owner_mode() {
     use machinist_ignition::User;
     use std::os::unix::fs::PermissionsExt;
     let tree = Tree::new();

@@ -53,7 +53,7 @@ fn run(root: &Path, verb: &str, units: &[String]) -> bool {
 }
 
 #[test]
-fn units_are_enabled_disabled_masked_and_preset_as_systemctl_does() {
+fn units_are_enabled_disabled_masked_and_preset_as_by_systemctl() {
     let Some(version) = systemctl() else {
         eprintln!("skipped: no systemctl on this machine");
         return;

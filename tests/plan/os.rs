@@ -58,7 +58,7 @@ fn an_image_that_is_booted_already_is_no_change() {
 }
 
 #[test]
-fn an_image_of_a_lower_version_is_refused_unless_a_person_allows_it() {
+fn an_os_downgrade_is_rejected_unless_allowed() {
     let os = |offered: &str| OsFacts {
         version: Some("416.94.2".to_owned()),
         offered: Some(offered.to_owned()),
@@ -79,7 +79,7 @@ fn an_image_of_a_lower_version_is_refused_unless_a_person_allows_it() {
 }
 
 #[test]
-fn what_a_provider_cannot_change_is_refused_by_name_beside_what_it_can() {
+fn changes_unsupported_by_the_os_provider_are_rejected_by_name() {
     let to = MachineConfig {
         kernel_arguments: vec!["nosmt".to_owned()],
         fips: true,

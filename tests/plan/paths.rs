@@ -157,7 +157,7 @@ fn lost(
 }
 
 #[test]
-fn a_plan_with_several_names_and_kinds_leaves_nothing_to_do_and_loses_nothing() {
+fn a_plan_with_several_paths_and_kinds_converges_without_loss() {
     let seed = from_environment("PLAN_SEED", 1);
     let (mut done, mut refused) = (0_u64, 0_u64);
     for round in 0..from_environment("PLAN_ROUNDS", 150) {

@@ -166,7 +166,7 @@ fn add_parts_of_units(config: &mut MachineConfig, dice: &mut Dice) {
 }
 
 #[test]
-fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
+fn an_applied_plan_leaves_nothing_to_do() {
     let seed = from_environment("PLAN_SEED", 1);
     let (mut done, mut refused) = (0, 0);
     let first = from_environment("PLAN_FIRST", 0);
@@ -222,7 +222,7 @@ fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
 }
 
 #[test]
-fn leaving_takes_away_what_a_config_brought_and_nothing_else() {
+fn removing_a_config_removes_exactly_what_it_created() {
     let seed = from_environment("PLAN_SEED", 1);
     let nothing = MachineConfig::default();
     for round in 0..from_environment("PLAN_ROUNDS", 100) {
@@ -256,7 +256,7 @@ fn leaving_takes_away_what_a_config_brought_and_nothing_else() {
 }
 
 #[test]
-fn the_order_of_the_inputs_changes_nothing_in_a_thousand_runs() {
+fn a_plan_does_not_depend_on_input_order() {
     let mut dice = Dice(3);
     let tree = Tree::new();
     for unit in ["systemd-sysctl", "chronyd", "systemd-journald"] {
@@ -301,7 +301,7 @@ fn the_order_of_the_inputs_changes_nothing_in_a_thousand_runs() {
 }
 
 #[test]
-fn five_thousand_files_are_looked_at_and_planned_quickly() {
+fn five_thousand_files_are_observed_and_planned_quickly() {
     let tree = Tree::new();
     let mut to = MachineConfig::default();
     for n in 0..5_000 {
@@ -348,7 +348,7 @@ fn running(name: &str) -> (String, UnitFacts) {
 /// However the policies are written and however often the plan is made, the same actions result in
 /// the same order, without duplicates.
 #[test]
-fn actions_are_the_same_and_in_the_same_order_in_a_thousand_runs() {
+fn planned_actions_and_their_order_are_deterministic() {
     const NAMES: [&str; 6] = ["/a", "/a/b", "/a-b", "/d", "/d/e", "/h"];
     let entry = |name: &str, dice: &mut Dice| {
         let unit = *dice.pick(&["x.service", "y.service", "z.service"]);

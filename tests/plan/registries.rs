@@ -235,7 +235,7 @@ fn is_named(old: &Conf, new: &Conf) -> bool {
 }
 
 #[test]
-fn there_is_never_a_drain_where_the_daemon_has_none() {
+fn registries_changes_never_drain_where_machine_config_daemon_does_not() {
     let long = std::env::var_os("LONG").is_some();
     let rounds = from_environment("ROUNDS", if long { 200_000 } else { 5_000 });
     let seed = from_environment("SEED", 1);

@@ -51,7 +51,7 @@ fn facts<'a>(observed: &'a mut MachineFacts, at: &str) -> &'a mut FileFacts {
 }
 
 #[test]
-fn a_config_that_could_not_be_kept_is_refused_before_anything_is_touched() {
+fn a_config_that_cannot_be_applied_is_rejected_before_any_change() {
     let large = Content::new(vec![b'x'; 10 << 20]);
     let (nothing, mut to) = (MachineConfig::default(), MachineConfig::default());
     for n in 0..52 {
@@ -68,7 +68,7 @@ fn a_config_that_could_not_be_kept_is_refused_before_anything_is_touched() {
 }
 
 #[test]
-fn what_the_host_cannot_do_is_refused_by_name() {
+fn features_unsupported_by_the_host_are_rejected_by_name() {
     assert_eq!(reasons(|_| {}), []);
     assert_eq!(
         reasons(
@@ -128,7 +128,7 @@ fn what_the_host_cannot_do_is_refused_by_name() {
 }
 
 #[test]
-fn a_running_machine_needs_the_right_to_change_owners() {
+fn a_live_root_needs_permission_to_change_owners() {
     let tree = Tree::new();
     let (nothing, to) = (MachineConfig::default(), one_file("/etc/f"));
     let observed = tree.observed(&nothing, &to, CallerFacts::default());
@@ -142,7 +142,7 @@ fn a_running_machine_needs_the_right_to_change_owners() {
 }
 
 #[test]
-fn a_directory_with_content_of_others_is_neither_replaced_nor_removed() {
+fn a_directory_with_foreign_content_is_neither_replaced_nor_removed() {
     let tree = Tree::new();
     tree.write("/opt/d/theirs", "x");
     let (nothing, to) = (MachineConfig::default(), one_file("/opt/d"));
@@ -171,7 +171,7 @@ fn a_directory_with_content_of_others_is_neither_replaced_nor_removed() {
 }
 
 #[test]
-fn nothing_that_holds_our_own_state_is_moved() {
+fn paths_of_the_agents_own_state_are_never_moved() {
     let tree = Tree::new();
     tree.write("/var/lib/machinist/journal", "x");
     let nothing = MachineConfig::default();
@@ -186,7 +186,7 @@ fn nothing_that_holds_our_own_state_is_moved() {
 }
 
 #[test]
-fn what_stood_there_before_comes_back() {
+fn the_original_object_is_restored_when_its_entry_leaves() {
     let tree = Tree::new();
     tree.write("/etc/f", "new");
     tree.write("/var/lib/machinist/originals/1", "before");
@@ -208,7 +208,7 @@ fn what_stood_there_before_comes_back() {
 }
 
 #[test]
-fn what_was_there_as_asked_stays_when_it_leaves_the_config() {
+fn an_object_that_already_matched_stays_when_its_entry_leaves() {
     let tree = Tree::new();
     tree.write("/etc/f", "new");
     let (nothing, to) = (MachineConfig::default(), one_file("/etc/f"));
@@ -228,7 +228,7 @@ fn what_was_there_as_asked_stays_when_it_leaves_the_config() {
 }
 
 #[test]
-fn a_change_of_registries_that_leaves_images_alone_drains_nobody() {
+fn a_registries_change_that_keeps_images_needs_no_drain() {
     const AT: &str = "/etc/containers/registries.conf";
     let tree = Tree::new();
     tree.write(AT, "unqualified-search-registries = [\"a.io\"]\n");
@@ -256,7 +256,7 @@ fn a_change_of_registries_that_leaves_images_alone_drains_nobody() {
 }
 
 #[test]
-fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
+fn a_lost_original_is_reported_and_an_unmounted_one_waited_for() {
     let tree = Tree::new();
     tree.write("/etc/f", "f\n");
     let (from, nothing) = (one_file("/etc/f"), MachineConfig::default());
@@ -287,7 +287,7 @@ fn an_original_that_is_gone_is_said_and_one_that_is_away_is_waited_for() {
 }
 
 #[test]
-fn a_file_below_a_link_that_the_config_brings_goes_where_the_link_leads() {
+fn a_file_below_a_link_of_the_config_is_written_to_the_links_target() {
     let tree = Tree::new();
     tree.write("/srv/data/theirs", "x");
     let to = files(
@@ -307,7 +307,7 @@ fn a_file_below_a_link_that_the_config_brings_goes_where_the_link_leads() {
 }
 
 #[test]
-fn arguments_that_run_already_need_no_provider() {
+fn kernel_arguments_already_in_use_need_no_os_provider() {
     let tree = Tree::new();
     tree.write(
         "/proc/cmdline",
@@ -357,7 +357,7 @@ fn an_argument_that_leaves_the_config_and_stays_is_told() {
 }
 
 #[test]
-fn keys_are_cut_out_of_a_persons_file_when_they_leave() {
+fn ssh_keys_are_removed_from_a_users_file_when_they_leave_the_config() {
     let tree = Tree::new();
     tree.write("/etc/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
     tree.write("/home/core/.ssh/authorized_keys", "ssh-ed25519 AAAA mine\n");
@@ -374,7 +374,7 @@ fn keys_are_cut_out_of_a_persons_file_when_they_leave() {
 }
 
 #[test]
-fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
+fn ssh_keys_are_written_to_sshds_key_directory_without_following_links() {
     let keys = config(
         r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIC ours"]}]}}"#,
     );
@@ -430,7 +430,7 @@ fn keys_go_where_sshd_reads_a_directory_and_no_link_is_followed() {
 }
 
 #[test]
-fn a_users_policy_decides_and_units_that_do_not_run_cost_nothing() {
+fn a_user_policy_applies_and_inactive_units_need_no_action() {
     let tree = Tree::new();
     let (nothing, to) = (MachineConfig::default(), one_file("/etc/app/f"));
     let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {"files": [{"path": "/etc/app", "actions": [
@@ -462,7 +462,7 @@ fn a_users_policy_decides_and_units_that_do_not_run_cost_nothing() {
 }
 
 #[test]
-fn drift_is_named_by_path_and_kind() {
+fn drift_is_reported_by_path_and_kind() {
     let tree = Tree::new();
     let mut config = files(
         r#""files": [{"path": "/etc/content", "mode": 420, "contents": {"source": "data:,x"}},
@@ -521,7 +521,7 @@ fn drift_is_named_by_path_and_kind() {
 }
 
 #[test]
-fn a_directory_that_holds_what_the_config_still_asks_for_stays() {
+fn a_directory_still_needed_by_the_config_is_kept() {
     let tree = Tree::new();
     tree.write("/a/b/c", "new");
     let mut from = files(r#""directories": [{"path": "/a", "mode": 493}]"#);
@@ -537,7 +537,7 @@ fn a_directory_that_holds_what_the_config_still_asks_for_stays() {
 }
 
 #[test]
-fn a_loop_of_links_is_refused_and_not_an_error() {
+fn a_loop_of_links_is_rejected_by_the_plan() {
     let tree = Tree::new();
     tree.link("/one", "two");
     tree.link("/two", "one");

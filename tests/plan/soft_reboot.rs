@@ -68,7 +68,7 @@ fn reboot(plan: &Plan) -> (ActionKind, String) {
 }
 
 #[test]
-fn a_reboot_is_soft_where_only_userspace_reads_what_changed_and_the_plan_says_why() {
+fn a_userspace_only_change_plans_a_soft_reboot_with_the_reason() {
     use ActionKind as K;
     for (to, kind, says) in [
         (
@@ -107,7 +107,7 @@ fn a_reboot_is_soft_where_only_userspace_reads_what_changed_and_the_plan_says_wh
 }
 
 #[test]
-fn without_the_setting_or_a_systemd_that_offers_it_every_reboot_is_a_full_one() {
+fn without_the_setting_or_systemd_support_every_reboot_is_full() {
     let to = file("/etc/app.conf");
     let (kind, why) = reboot(&plan(&to, &Policies::default(), "loaded"));
     assert_eq!(kind, ActionKind::Reboot);
@@ -129,7 +129,7 @@ fn without_the_setting_or_a_systemd_that_offers_it_every_reboot_is_a_full_one() 
 }
 
 #[test]
-fn a_policy_that_says_reboot_and_one_change_of_many_make_it_a_full_one() {
+fn one_change_with_policy_reboot_makes_the_reboot_full() {
     let object = serde_json::json!({"spec": {"nodeDisruptionPolicy": {
         "files": [{"path": "/etc/app.conf", "actions": [{"type": "Reboot"}]}]}}});
     let policies = Policies::from_machine_configuration(&object).unwrap();

@@ -58,7 +58,7 @@ pub(crate) fn systemctl(tree: &Tree, words: &[&str]) -> Option<bool> {
 }
 
 #[test]
-fn links_and_files_that_contradict_the_entry_of_their_unit_are_refused() {
+fn links_and_files_that_contradict_a_unit_entry_are_rejected() {
     let nothing = MachineConfig::default();
     let link =
         |at: &str, target: &str| format!(r#""links": [{{"path": "{at}", "target": "{target}"}}]"#);
@@ -143,7 +143,7 @@ fn links_that_agree_with_the_entry_of_their_unit_are_accepted() {
 }
 
 #[test]
-fn instances_that_only_the_presets_enabled_are_disabled_when_their_entry_leaves() {
+fn preset_enabled_instances_are_disabled_when_their_entry_leaves() {
     let drop_in = |name: &str| {
         let mut config = MachineConfig::default();
         let dropins = [("10-x.conf".to_owned(), "[Unit]\nDescription=x\n".to_owned())].into();
@@ -170,7 +170,7 @@ fn instances_that_only_the_presets_enabled_are_disabled_when_their_entry_leaves(
 }
 
 #[test]
-fn a_unit_given_as_a_file_is_preset_and_restarted_like_one_given_as_a_unit() {
+fn a_unit_written_as_a_file_is_preset_and_restarted_like_a_unit_entry() {
     let file = |text: &str| {
         let storage = format!(
             r#""files": [{{"path": "{UNITS}/x.service", "contents": {{"source": "data:,{text}"}}}}]"#
@@ -217,7 +217,7 @@ fn a_unit_given_as_a_file_is_preset_and_restarted_like_one_given_as_a_unit() {
 }
 
 #[test]
-fn links_that_no_config_made_stay_when_a_unit_is_enabled() {
+fn foreign_unit_links_are_kept_when_a_unit_is_enabled() {
     let (ours, theirs) = (Tree::new(), Tree::new());
     for tree in [&ours, &theirs] {
         tree.write("/srv/x.service", UNIT);
@@ -265,7 +265,7 @@ fn links_that_no_config_made_stay_when_a_unit_is_enabled() {
 }
 
 #[test]
-fn a_mask_of_a_linked_unit_is_refused_as_systemctl_does() {
+fn masking_a_linked_unit_is_rejected_as_by_systemctl() {
     for target in ["/opt/x.service", "/opt/gone.service"] {
         let tree = Tree::new();
         tree.write("/opt/x.service", UNIT);

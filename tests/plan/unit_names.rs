@@ -10,7 +10,7 @@ use super::{
 };
 
 #[test]
-fn specifiers_in_the_install_section_are_expanded_as_systemctl_does() {
+fn install_section_specifiers_are_expanded_as_by_systemctl() {
     for (word, machine) in [
         ("%m", ""),
         ("%a", ""),
@@ -73,7 +73,7 @@ fn specifiers_in_the_install_section_are_expanded_as_systemctl_does() {
 }
 
 #[test]
-fn specifiers_that_this_root_does_not_define_are_named() {
+fn unresolvable_unit_specifiers_are_reported() {
     let tree = Tree::new();
     let text = "[Service]\nExecStart=/x\n[Install]\nWantedBy=q-%m.target\nRequiredBy=q-%o.target\n";
     tree.write(&format!("{UNITS}/x.service"), text);
@@ -87,7 +87,7 @@ fn specifiers_that_this_root_does_not_define_are_named() {
 }
 
 #[test]
-fn units_beside_the_administrators_directory_exist() {
+fn units_outside_etc_systemd_system_are_found() {
     for directory in [
         "/etc/systemd/system.control",
         "/etc/systemd/system.attached",
@@ -119,7 +119,7 @@ fn units_beside_the_administrators_directory_exist() {
 }
 
 #[test]
-fn a_mask_below_a_directory_that_takes_precedence_is_named() {
+fn a_mask_overridden_by_a_directory_of_higher_precedence_is_reported() {
     let tree = Tree::new();
     tree.write("/etc/systemd/system.control/x.service", UNIT);
     let to = entries("", r#"{"name": "x.service", "mask": true}"#);
@@ -133,7 +133,7 @@ fn a_mask_below_a_directory_that_takes_precedence_is_named() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of links")]
-fn files_behind_links_count_as_systemctl_counts_them() {
+fn unit_files_behind_links_are_found_as_by_systemctl() {
     let storage = |path: &str, target: &str, hard: bool| {
         format!(r#""links": [{{"path": "{path}", "target": "{target}", "hard": {hard}}}]"#)
     };

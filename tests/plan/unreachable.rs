@@ -31,7 +31,7 @@ fn changes(plan: &Plan) -> Vec<&str> {
 }
 
 #[test]
-fn what_cannot_be_looked_at_stops_no_plan_of_other_paths() {
+fn an_unreadable_path_does_not_block_the_plan_of_other_paths() {
     let (tree, from) = (Tree::new(), files("a", "one"));
     tree.apply(&tree.plan(&MachineConfig::default(), &from));
     let to = files("a", "two");
@@ -55,7 +55,7 @@ fn what_cannot_be_looked_at_stops_no_plan_of_other_paths() {
 }
 
 #[test]
-fn a_change_of_what_cannot_be_looked_at_is_refused_and_the_rest_can_be_repaired() {
+fn a_change_of_an_unreadable_path_is_rejected_and_others_are_repaired() {
     let (tree, from) = (Tree::new(), files("a", "one"));
     tree.apply(&tree.plan(&MachineConfig::default(), &from));
     let to = files("b", "two");

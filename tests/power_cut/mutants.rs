@@ -141,7 +141,7 @@ fn caught(name: &str, recorded: &Recorded, log: &[FsOp], recover: Recover) {
 }
 
 #[test]
-fn every_mutant_of_the_protocol_is_caught() {
+fn every_mutant_of_the_commit_protocol_is_detected() {
     let recorded = forward(Case::small());
     let log = recorded.log.as_slice();
     let (staged, committed, verified, intent) =
@@ -278,7 +278,7 @@ fn every_mutant_of_the_protocol_is_caught() {
 }
 
 #[test]
-fn every_mutant_of_the_undo_is_caught() {
+fn every_mutant_of_the_rollback_is_detected() {
     let recorded = undone(Case::small());
     let log = recorded.log.as_slice();
     let direction = save_of(log, TransactionState::Committed, Direction::Undo);

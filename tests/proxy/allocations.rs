@@ -38,7 +38,7 @@ fn request(ids: &[&str]) -> api::AllocateRequest {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answer_to_allocate_arrives_byte_for_byte_with_fields_of_a_later_version() {
+async fn allocate_response_is_relayed_unchanged_with_unknown_fields() {
     let mut bytes = answer("/dev/acme0", "/opt/acme");
     // Field 15, a number; field 16, text.
     let later = [0x78, 0x2a, 0x82, 0x01, 0x02, b'h', b'i'];
@@ -70,7 +70,7 @@ async fn the_answer_to_allocate_arrives_byte_for_byte_with_fields_of_a_later_ver
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_the_vendors_file_does_not_allow_is_refused_by_path() {
+async fn an_allocate_response_with_a_forbidden_path_is_rejected() {
     let (stage, kubelet, agent, plugin) =
         played("  devices: [/dev/acme*]\n", Script::default()).await;
     let opt = stage.machine.path("opt/acme");
@@ -98,7 +98,7 @@ async fn an_answer_that_the_vendors_file_does_not_allow_is_refused_by_path() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plugin_that_fails_or_never_answers_is_told_of_by_name_and_in_time() {
+async fn a_failing_or_hanging_plugin_is_reported_by_name_in_time() {
     let script = Script {
         allocate: Does::Fails("no firmware".into()),
         ..Script::default()
@@ -118,7 +118,7 @@ async fn a_plugin_that_fails_or_never_answers_is_told_of_by_name_and_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_question_that_the_kubelet_takes_back_is_taken_back_from_the_plugin() {
+async fn a_call_cancelled_by_the_kubelet_is_cancelled_at_the_plugin() {
     let script = Script {
         allocate: Does::Hangs,
         pre_start: Does::Hangs,
@@ -151,7 +151,7 @@ async fn a_question_that_the_kubelet_takes_back_is_taken_back_from_the_plugin() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_plugin_wants_to_be_asked_it_is_asked() {
+async fn plugin_options_enable_pre_start_and_preferred_allocation_calls() {
     let script = Script {
         options: api::DevicePluginOptions {
             pre_start_required: true,
@@ -196,7 +196,7 @@ async fn what_a_plugin_wants_to_be_asked_it_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_allocation_that_a_plugin_cancels_as_it_is_stopped_is_asked_of_the_next_one() {
+async fn an_allocation_cancelled_by_a_stopping_plugin_goes_to_its_successor() {
     let leaves = Script {
         allocate: Does::Leaves,
         ..Script::default()
@@ -226,7 +226,7 @@ async fn an_allocation_that_a_plugin_cancels_as_it_is_stopped_is_asked_of_the_ne
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_allocation_waits_a_moment_for_a_plugin_that_restarts_and_then_says_who_is_away() {
+async fn an_allocation_waits_briefly_for_a_restarting_plugin_and_then_fails() {
     let script = Script {
         allocate: Does::Answers(answer("/dev/acme0", "/opt/acme")),
         ..Script::default()

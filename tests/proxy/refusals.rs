@@ -25,7 +25,7 @@ fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn versions_and_names_are_refused_in_the_kubelets_words_and_foreign_resources_in_ours() {
+async fn invalid_registrations_are_rejected_as_by_the_kubelet() {
     let stage = Stage::new("");
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
@@ -62,7 +62,7 @@ async fn versions_and_names_are_refused_in_the_kubelets_words_and_foreign_resour
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_is_a_socket_of_the_vendors_in_its_own_directory() {
+async fn a_plugin_endpoint_must_be_a_socket_in_the_vendors_directory() {
     let stage = Stage::new("");
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
@@ -96,7 +96,7 @@ async fn an_endpoint_is_a_socket_of_the_vendors_in_its_own_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_connects_is_one_of_the_vendors_users() {
+async fn only_the_vendors_users_may_connect() {
     let stage = Stage::new("  users: [4321]\n");
     let agent = stage.ready().await;
     let refused = register(&stage.directory("acme"), request(GPU, "a.sock")).await;
@@ -109,7 +109,7 @@ async fn whoever_connects_is_one_of_the_vendors_users() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plugin_that_never_answers_is_given_up_while_others_register() {
+async fn a_hanging_plugin_times_out_while_others_register() {
     let stage = Stage::new("  deadline: 2s\n");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -137,7 +137,7 @@ async fn a_plugin_that_never_answers_is_given_up_while_others_register() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn devices_beyond_the_limit_come_back_when_another_resource_has_fewer() {
+async fn devices_above_the_limit_return_when_another_resource_shrinks() {
     let stage = Stage::new("  limits: {devices: 3}\n");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -171,7 +171,7 @@ async fn devices_beyond_the_limit_come_back_when_another_resource_has_fewer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_resource_too_many_is_refused_until_another_one_is_given_up() {
+async fn a_resource_above_the_limit_is_rejected_until_another_is_removed() {
     let stage = Stage::new("  limits: {resources: 1}\n  grace: 1s\n");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -201,7 +201,7 @@ async fn one_resource_too_many_is_refused_until_another_one_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_on_which_nobody_speaks_take_only_so_much_and_hold_up_nothing() {
+async fn idle_connections_are_limited_and_block_nothing() {
     let stage = Stage::new("");
     stage.declare(&[("acme", ""), ("other", "")]);
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
@@ -225,7 +225,7 @@ async fn connections_on_which_nobody_speaks_take_only_so_much_and_hold_up_nothin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_registration_of_a_megabyte_is_not_even_read() {
+async fn a_registration_of_a_megabyte_is_rejected_unread() {
     let stage = Stage::new("");
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
@@ -292,7 +292,7 @@ fn answered(socket: &std::path::Path, authority: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_library_that_takes_the_path_for_the_authority_is_answered() {
+async fn a_client_that_sends_the_socket_path_as_authority_is_served() {
     let stage = Stage::new("");
     let agent = stage.ready().await;
     let socket = stage.directory("acme").join("kubelet.sock");
@@ -308,7 +308,7 @@ async fn a_library_that_takes_the_path_for_the_authority_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_socket_that_somebody_replaces_is_made_again() {
+async fn a_replaced_registration_socket_is_recreated() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -330,7 +330,7 @@ async fn a_socket_that_somebody_replaces_is_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_registrations_is_slowed_down_and_the_other_vendor_registers() {
+async fn a_flood_of_registrations_is_rate_limited_and_other_vendors_register() {
     let stage = Stage::new("");
     stage.declare(&[("acme", ""), ("other", "")]);
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
@@ -360,7 +360,7 @@ async fn a_flood_of_registrations_is_slowed_down_and_the_other_vendor_registers(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_that_a_plugin_has_filled_is_looked_at_as_far_as_a_thousand_names() {
+async fn a_vendor_directory_is_scanned_up_to_a_thousand_names() {
     let stage = Stage::new("");
     let directory = stage.directory("acme");
     std::fs::create_dir_all(&directory).unwrap();

@@ -53,7 +53,7 @@ fn never_lost(kubelet: &KubeletDouble) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_restart_of_the_agent_pollers_notice_nothing_and_watchers_register_again() {
+async fn after_an_agent_restart_watching_plugins_register_again() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let mut agent = stage.ready().await;
@@ -77,7 +77,7 @@ async fn after_a_restart_of_the_agent_pollers_notice_nothing_and_watchers_regist
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_socket_that_its_plugin_makes_anew_while_the_old_one_is_dialled_stays() {
+async fn a_plugin_socket_recreated_while_being_dialled_is_kept() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -123,7 +123,7 @@ async fn after_a_boot_all_plugins_register_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plugin_that_died_with_the_agent_is_unhealthy_after_its_grace() {
+async fn a_plugin_lost_during_an_agent_restart_is_unhealthy_after_its_grace() {
     let stage = Stage::new("  grace: 1s\n");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -143,7 +143,7 @@ async fn a_plugin_that_died_with_the_agent_is_unhealthy_after_its_grace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_of_the_kubelet_is_nothing_to_the_plugin() {
+async fn a_kubelet_restart_is_invisible_to_the_plugin() {
     let stage = Stage::new("");
     let mut kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -162,7 +162,7 @@ async fn a_restart_of_the_kubelet_is_nothing_to_the_plugin() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_of_the_plugin_within_its_grace_is_nothing_to_the_kubelet() {
+async fn a_plugin_restart_within_its_grace_is_invisible_to_the_kubelet() {
     let stage = Stage::new("  grace: 5s\n");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -184,7 +184,7 @@ async fn a_restart_of_the_plugin_within_its_grace_is_nothing_to_the_kubelet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plugin_that_stays_away_is_unhealthy_with_a_reason_and_well_at_once_when_it_is_back() {
+async fn a_lost_plugin_is_unhealthy_with_a_reason_until_it_returns() {
     let stage = Stage::new("  grace: 1s\n");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -213,7 +213,7 @@ async fn a_plugin_that_stays_away_is_unhealthy_with_a_reason_and_well_at_once_wh
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plugin_that_registers_again_and_never_lists_is_unhealthy_after_its_grace() {
+async fn a_reregistered_plugin_without_a_list_is_unhealthy_after_its_grace() {
     let stage = Stage::new("  grace: 1s\n");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -236,7 +236,7 @@ async fn a_plugin_that_registers_again_and_never_lists_is_unhealthy_after_its_gr
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_whose_file_goes_while_no_agent_runs_leaves_no_socket_and_no_list() {
+async fn a_vendor_file_removed_while_the_agent_is_down_leaves_nothing_behind() {
     let stage = Stage::new("");
     let (agent, _plugin, list) = kept(&stage).await;
     let directory = stage.directory("acme");
@@ -252,7 +252,7 @@ async fn a_vendor_whose_file_goes_while_no_agent_runs_leaves_no_socket_and_no_li
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_whose_file_goes_leaves_nothing_also_while_another_file_is_broken() {
+async fn a_removed_vendor_file_leaves_nothing_despite_another_invalid_file() {
     let stage = Stage::new("");
     let (agent, _plugin, list) = kept(&stage).await;
     let directory = stage.directory("acme");
@@ -270,7 +270,7 @@ async fn a_vendor_whose_file_goes_leaves_nothing_also_while_another_file_is_brok
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_allows_fewer_resources_takes_the_others_back() {
+async fn a_vendor_file_with_fewer_resources_withdraws_the_others() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;

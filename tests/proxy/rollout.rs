@@ -10,7 +10,7 @@ use super::{
 use machinist_testkit::fake_kubelet::KubeletDouble;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_second_plugin_takes_over_and_the_end_of_the_first_one_changes_nothing() {
+async fn a_second_plugin_takes_over_and_the_first_can_end() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -49,7 +49,7 @@ async fn the_second_plugin_takes_over_and_the_end_of_the_first_one_changes_nothi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_plugin_that_goes_again_leaves_the_first_one_in_force() {
+async fn a_second_plugin_that_ends_leaves_the_first_active() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;
@@ -72,7 +72,7 @@ async fn a_second_plugin_that_goes_again_leaves_the_first_one_in_force() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_plugin_whose_options_fail_is_refused_and_the_third_one_takes_over() {
+async fn a_plugin_with_failing_options_is_rejected_and_the_next_takes_over() {
     let stage = Stage::new("");
     let kubelet = KubeletDouble::start(stage.machine.root()).await;
     let agent = stage.ready().await;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn each_way_a_job_can_end_is_told_apart() {
+async fn each_systemd_job_result_is_distinguished() {
     let (machine, systemd) = machine();
     for (said, result) in [
         ("done", JobResult::Done),
@@ -35,7 +35,7 @@ async fn a_job_that_ends_before_its_request_is_answered_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ends_of_other_jobs_neither_end_ours_nor_block_the_line() {
+async fn removals_of_other_jobs_neither_end_ours_nor_block_the_connection() {
     let (machine, systemd) = machine();
     let slow = Job::ends("failed").taking(Duration::from_secs(5));
     machine.script("a.service", slow);
@@ -52,7 +52,7 @@ async fn ends_of_other_jobs_neither_end_ours_nor_block_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_does_not_end_is_left_after_our_own_limit() {
+async fn a_systemd_job_that_does_not_end_times_out() {
     let (machine, systemd) = machine();
     machine.script("a.service", Job::done().taking(Duration::from_secs(3600)));
     let began = Instant::now();
@@ -66,7 +66,7 @@ async fn a_job_that_does_not_end_is_left_after_our_own_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn restarting_the_bus_loses_the_connection_and_not_the_job() {
+async fn a_dbus_restart_loses_the_connection_and_not_the_job() {
     let (machine, systemd) = machine();
     for (active, result) in [("active", JobResult::Done), ("failed", JobResult::Failed)] {
         let job = Job::done().taking(Duration::from_secs(1));
@@ -88,7 +88,7 @@ async fn restarting_the_bus_loses_the_connection_and_not_the_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_unit_that_dies_soon_after_done_is_found_out_at_once() {
+async fn a_unit_that_dies_soon_after_job_done_is_reported_at_once() {
     let (machine, systemd) = machine();
     let dies = Job::done().and_after(Duration::from_millis(200), |unit| {
         (unit.active, unit.sub, unit.result) = ("failed", "failed", "exit-code");
@@ -129,7 +129,7 @@ async fn a_unit_that_stays_up_is_watched_to_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_oneshot_that_has_done_its_work_is_fine() {
+async fn a_finished_oneshot_is_healthy() {
     let (machine, systemd) = machine();
     let oneshot = Unit {
         service_type: "oneshot",
@@ -173,7 +173,7 @@ async fn a_missing_or_masked_unit_is_a_state_and_a_bad_name_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_is_refused_says_why() {
+async fn a_rejected_systemd_job_reports_the_reason() {
     let (machine, systemd) = machine();
     for (error, code, again) in [
         ("NoSuchUnit", Reason::UnitNotFound, false),

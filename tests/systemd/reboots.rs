@@ -16,7 +16,7 @@ async fn a_reboot_is_accepted_when_logind_announces_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_logind_without_flags_is_asked_the_old_way() {
+async fn a_logind_without_reboot_flags_gets_the_older_call() {
     let (machine, systemd) = machine();
     machine.without_reboot_flags();
     let receipt = systemd
@@ -28,7 +28,7 @@ async fn a_logind_without_flags_is_asked_the_old_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_that_does_not_come_about_says_so() {
+async fn a_reboot_that_does_not_happen_is_reported() {
     const IN_PROGRESS: &str = "org.freedesktop.login1.OperationInProgress";
     const DENIED: &str = "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired";
     let cases = [
@@ -59,7 +59,7 @@ async fn a_reboot_that_does_not_come_about_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_lock_of_somebody_else_stops_every_way_and_is_named() {
+async fn a_foreign_block_inhibitor_stops_every_reboot_method_and_is_named() {
     let (machine, systemd) = machine();
     machine.add_inhibitor("sleep", "player", "music", "block");
     machine.add_inhibitor("shutdown", "kubelet", "pods end", "delay");
@@ -76,7 +76,7 @@ async fn a_block_lock_of_somebody_else_stops_every_way_and_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_other_ways_prove_that_the_machine_goes_down() {
+async fn fallback_reboot_methods_confirm_that_the_machine_shuts_down() {
     let (machine, systemd) = machine();
     let reboot = Systemd::reboot_by;
     let silent = reboot(&systemd, Method::TransientUnit, RebootFlags::NONE, LIMIT).await;
@@ -105,7 +105,7 @@ async fn the_other_ways_prove_that_the_machine_goes_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_reboot_goes_by_the_same_ways_and_a_logind_without_it_makes_no_full_one_of_it() {
+async fn a_soft_reboot_is_never_replaced_by_a_full_one_on_older_logind() {
     let (machine, systemd) = machine();
     let soft = |method| Services::reboot(&systemd, RebootKind::Soft, method, "because");
     soft(RebootMethod::Logind).await.unwrap();
@@ -144,7 +144,7 @@ async fn a_soft_reboot_goes_by_the_same_ways_and_a_logind_without_it_makes_no_fu
 }
 
 #[tokio::test(start_paused = true)]
-async fn pid_1_tells_which_userspace_runs_with_a_count_where_it_has_one() {
+async fn pid_1_reports_userspace_start_time_and_soft_reboot_count() {
     let (machine, systemd) = machine();
     for soft_reboots in [None, Some(3)] {
         machine.set_userspace(4_000_000, soft_reboots);
@@ -154,8 +154,7 @@ async fn pid_1_tells_which_userspace_runs_with_a_count_where_it_has_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_accepted_reboot_that_does_not_come_is_noticed_when_it_is_called_off_and_when_its_time_is_over()
- {
+async fn an_accepted_reboot_is_reported_when_cancelled_or_timed_out() {
     // Announced by a signal; announced while the connection was down; never announced.
     for case in ["signal", "connection", "time"] {
         let (machine, systemd) = machine();
@@ -187,7 +186,7 @@ async fn an_accepted_reboot_that_does_not_come_is_noticed_when_it_is_called_off_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_held_until_it_is_dropped() {
+async fn an_inhibitor_lock_is_held_until_it_is_dropped() {
     let (machine, systemd) = machine();
     let login = systemd.login();
     let lock = login
@@ -208,7 +207,7 @@ async fn a_lock_is_held_until_it_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_that_nobody_here_asked_for_is_heard() {
+async fn a_reboot_requested_by_others_is_observed() {
     let (machine, systemd) = machine();
     let login = systemd.login();
     let mut signals = login.prepare_for_shutdown().await.unwrap();

@@ -92,7 +92,7 @@ fn times_heard(machine: &PretendSystemd, what: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_shutdown_waits_until_what_runs_is_stopped_and_no_longer() {
+async fn a_shutdown_is_delayed_until_units_are_stopped_and_no_longer() {
     let beside = Beside::new();
     let job = Job::done()
         .taking(Duration::from_millis(300))
@@ -130,7 +130,7 @@ async fn a_shutdown_waits_until_what_runs_is_stopped_and_no_longer() {
 }
 
 #[tokio::test]
-async fn a_unit_that_does_not_stop_holds_a_shutdown_up_no_longer_than_logind_waits() {
+async fn a_hanging_unit_stop_delays_a_shutdown_at_most_by_loginds_limit() {
     let beside = Beside::new();
     let job = Job::done().taking(Duration::from_secs(3600));
     beside.machine.script("monitor.service", job);
@@ -148,7 +148,7 @@ async fn a_unit_that_does_not_stop_holds_a_shutdown_up_no_longer_than_logind_wai
 }
 
 #[tokio::test]
-async fn what_was_stopped_before_the_reboot_is_started_after_it() {
+async fn units_stopped_before_the_reboot_are_started_after_it() {
     let beside = Beside::new();
     let job = Job::done().becoming(|unit| *unit = Unit::stopped());
     beside.machine.script("monitor.service", job);
@@ -173,7 +173,7 @@ async fn what_was_stopped_before_the_reboot_is_started_after_it() {
 }
 
 #[tokio::test]
-async fn the_lock_is_taken_anew_from_a_logind_that_was_restarted_and_only_while_it_is_of_use() {
+async fn a_delay_lock_is_reacquired_after_a_logind_restart_while_needed() {
     let beside = Beside::new();
     beside.inventory.send_replace(declaring(&[]));
     let _stop = beside.follow();
@@ -198,7 +198,7 @@ async fn the_lock_is_taken_anew_from_a_logind_that_was_restarted_and_only_while_
 }
 
 #[tokio::test]
-async fn a_unit_that_stops_already_is_waited_for_and_not_recorded() {
+async fn a_unit_already_stopping_is_waited_for_and_not_recorded() {
     let beside = Beside::new();
     let leaving = Unit {
         active: "deactivating",
@@ -224,7 +224,7 @@ async fn a_unit_that_stops_already_is_waited_for_and_not_recorded() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_never_written_over() {
+async fn an_unreadable_record_of_stopped_units_is_never_overwritten() {
     let beside = Beside::new();
     let record = beside.recorded("{\"units\":[\"oth");
     let _stop = beside.follow();
@@ -260,7 +260,7 @@ async fn a_record_that_cannot_be_read_is_never_written_over() {
 }
 
 #[tokio::test]
-async fn a_unit_that_takes_long_to_start_holds_up_nobody_who_stops_the_agent() {
+async fn a_slow_unit_start_does_not_delay_the_agents_shutdown() {
     let beside = Beside::new();
     let record = beside.recorded(r#"{"units":["monitor.service"]}"#);
     let job = Job::done().taking(Duration::from_secs(3600));
@@ -274,8 +274,7 @@ async fn a_unit_that_takes_long_to_start_holds_up_nobody_who_stops_the_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn vendors_are_told_before_a_shutdown_that_somebody_else_orders_and_again_when_it_is_called_off()
- {
+async fn vendors_are_notified_of_a_foreign_shutdown_and_of_its_cancellation() {
     let beside = Beside::new();
     beside.inventory.send_replace(declaring(&[]));
     let dir = beside.root.path().join("etc/machinist/vendors.d");

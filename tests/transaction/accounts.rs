@@ -42,7 +42,7 @@ fn without_home(sandbox: &Sandbox) -> machinist_rootfs::TreeSnapshot {
 }
 
 #[test]
-fn a_user_comes_with_a_home_and_goes_and_every_other_byte_is_as_it_was() {
+fn a_user_is_added_with_a_home_and_removed_leaving_other_bytes_unchanged() {
     let sandbox = machine();
     let before = sandbox.tree();
     sandbox.applied(&ann());
@@ -87,7 +87,7 @@ fn a_user_comes_with_a_home_and_goes_and_every_other_byte_is_as_it_was() {
 }
 
 #[test]
-fn what_somebody_edits_between_staging_and_commit_is_kept_and_so_is_ours() {
+fn account_edits_by_others_between_staging_and_commit_are_merged() {
     let sandbox = machine();
     let mut hand = ByHand::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
@@ -116,7 +116,7 @@ fn what_somebody_edits_between_staging_and_commit_is_kept_and_so_is_ours() {
 }
 
 #[test]
-fn what_somebody_edits_between_commit_and_undo_is_kept_and_ours_goes() {
+fn account_edits_by_others_between_commit_and_rollback_are_kept() {
     let sandbox = machine();
     let mut hand = ByHand::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
@@ -145,7 +145,7 @@ fn what_somebody_edits_between_commit_and_undo_is_kept_and_ours_goes() {
 }
 
 #[test]
-fn somebody_elses_user_of_the_same_name_stops_the_commit_and_stays() {
+fn a_foreign_user_of_the_same_name_fails_the_commit_and_is_kept() {
     let sandbox = machine();
     let mut hand = ByHand::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
@@ -177,7 +177,7 @@ fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Vec<DriftEntr
 }
 
 #[test]
-fn an_entry_that_is_not_as_asked_is_drift_and_is_put_right() {
+fn a_changed_account_entry_is_drift_and_is_repaired() {
     let sandbox = machine();
     sandbox.applied(&ann());
     edit(
@@ -238,7 +238,7 @@ fn a_user_made_by_the_same_config_may_own_its_files() {
 }
 
 #[test]
-fn no_hash_is_ever_told() {
+fn no_password_hash_appears_in_output() {
     let sandbox = machine();
     let mut hand = ByHand::open(&sandbox.root());
     let capabilities = conduct(false).capabilities;
@@ -327,7 +327,7 @@ fn undated(sandbox: &Sandbox, database: &str) -> Vec<String> {
 /// Compares with the tools that own these files, where they are installed: `useradd` writes the
 /// same entries, and the checkers report nothing.
 #[test]
-fn the_machines_own_tools_agree() {
+fn account_entries_match_useradd_and_pass_pwck_and_grpck() {
     let here = |tool: &&str| std::path::Path::new("/usr/sbin").join(tool).exists();
     let tools = ["useradd", "pwck", "grpck"].iter().all(here);
     if !nix::unistd::geteuid().is_root() || !tools {

@@ -84,7 +84,7 @@ fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
 }
 
 #[test]
-fn attributes_of_another_user_do_not_pass_to_a_file_of_root() {
+fn xattrs_of_another_users_file_are_not_copied_to_a_root_file() {
     let Some(sandbox) = machine(1000) else { return };
     let warnings = plan(&sandbox, &wanted(0)).warnings;
     let said = warnings.iter().any(|warning| {
@@ -100,7 +100,7 @@ fn attributes_of_another_user_do_not_pass_to_a_file_of_root() {
 }
 
 #[test]
-fn attributes_pass_on_from_root_and_from_the_new_owner() {
+fn xattrs_are_copied_from_files_of_root_and_of_the_new_owner() {
     for (before, after) in [(0, 0), (0, 1000), (1000, 1000)] {
         let Some(sandbox) = machine(before) else {
             return;
@@ -117,7 +117,7 @@ fn attributes_pass_on_from_root_and_from_the_new_owner() {
 }
 
 #[test]
-fn attributes_that_change_hands_between_two_users_are_dropped() {
+fn xattrs_are_dropped_when_a_file_moves_between_two_users() {
     let Some(sandbox) = machine(1000) else { return };
     sandbox.applied(&wanted(1002));
     assert_eq!(attributes(&sandbox), [""; 0]);
@@ -145,7 +145,7 @@ fn lists(sandbox: &Sandbox) -> [Option<Vec<u8>>; 2] {
 }
 
 #[test]
-fn a_directory_that_goes_to_root_in_place_loses_its_lists_until_an_undo() {
+fn a_directory_passed_to_root_loses_its_acls_until_rollback() {
     let Some(sandbox) = directory() else { return };
     let before = lists(&sandbox);
     assert!(before.iter().all(Option::is_some));
@@ -167,7 +167,7 @@ fn a_directory_that_goes_to_root_in_place_loses_its_lists_until_an_undo() {
 }
 
 #[test]
-fn a_directory_that_stays_its_owners_keeps_its_lists() {
+fn a_directory_that_keeps_its_owner_keeps_its_acls() {
     let Some(sandbox) = directory() else { return };
     let before = lists(&sandbox);
     let mut wanted = config("wanted").dir("/srv/app", 0o775);

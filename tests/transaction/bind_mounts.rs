@@ -56,7 +56,7 @@ fn refused(bound: &Bound, wanted: &Written, names: [&str; 2]) {
 }
 
 #[test]
-fn an_object_that_two_paths_lead_to_through_a_mount_is_one() {
+fn two_entries_for_one_object_through_a_bind_mount_are_rejected() {
     let Some(bound) = Bound::new() else {
         return;
     };
@@ -82,7 +82,7 @@ fn an_object_that_two_paths_lead_to_through_a_mount_is_one() {
 }
 
 #[test]
-fn an_object_that_is_there_already_may_have_two_equal_entries() {
+fn an_existing_object_may_have_two_equal_entries() {
     let Some(bound) = Bound::new() else {
         return;
     };
@@ -94,7 +94,7 @@ fn an_object_that_is_there_already_may_have_two_equal_entries() {
 }
 
 #[test]
-fn an_entry_does_not_leave_by_a_path_that_leads_to_an_object_of_the_config() {
+fn an_entry_is_not_removed_by_a_path_to_an_object_still_in_the_config() {
     let Some(bound) = Bound::new() else {
         return;
     };
@@ -108,7 +108,7 @@ fn an_entry_does_not_leave_by_a_path_that_leads_to_an_object_of_the_config() {
 
 /// The config gives the directory to a user by one path, and reaches a file through the other.
 #[test]
-fn a_directory_that_the_config_gives_away_is_the_users_at_every_mount_of_it() {
+fn a_directory_passed_to_a_user_is_user_owned_at_every_bind_mount() {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: this needs root, to give directories away");
         return;

@@ -23,7 +23,7 @@ fn drifted(sandbox: &Sandbox) -> Vec<String> {
 }
 
 #[test]
-fn an_undo_keeps_what_somebody_put_in_place_of_ours() {
+fn rollback_keeps_a_foreign_object_that_replaced_ours() {
     let sandbox = Sandbox::new();
     let long = format!("/etc/{0}/{0}/long", "n".repeat(200));
     for path in ["/etc/found", "/etc/a/b", "/etc/a-b", &long] {
@@ -61,7 +61,7 @@ fn an_undo_keeps_what_somebody_put_in_place_of_ours() {
 }
 
 #[test]
-fn a_target_that_changes_before_the_commit_is_left_alone_and_the_rest_goes_back() {
+fn a_target_changed_before_commit_is_kept_and_the_rest_rolled_back() {
     let sandbox = Sandbox::new();
     sandbox.write("/etc/a", "found\n");
     sandbox.write("/etc/b", "found\n");
@@ -88,7 +88,7 @@ fn a_target_that_changes_before_the_commit_is_left_alone_and_the_rest_goes_back(
 }
 
 #[test]
-fn a_directory_that_somebody_uses_meanwhile_does_not_go() {
+fn a_directory_with_new_foreign_content_is_not_removed() {
     let sandbox = Sandbox::new();
     let first = config("first")
         .dir("/srv/ours", 0o755)
@@ -108,7 +108,7 @@ fn a_directory_that_somebody_uses_meanwhile_does_not_go() {
 }
 
 #[test]
-fn a_file_that_came_after_ours_had_gone_is_somebody_elses() {
+fn a_file_created_after_ours_was_removed_is_foreign() {
     let sandbox = Sandbox::new();
     let wanted = config("wanted").file("/etc/f", "ours\n", 0o644);
     sandbox.applied(&wanted);
@@ -121,7 +121,7 @@ fn a_file_that_came_after_ours_had_gone_is_somebody_elses() {
 }
 
 #[test]
-fn keys_are_put_into_a_persons_file_and_cut_out_of_it_again() {
+fn ssh_keys_are_added_to_a_users_file_and_removed_again() {
     let sandbox = Sandbox::new();
     sandbox.write("/etc/passwd", "ann:x:0:0::/home/ann:/bin/sh\n");
     sandbox.write("/home/ann/.ssh/authorized_keys", "ssh-ed25519 AAAA own\n");
@@ -147,7 +147,7 @@ fn keys_are_put_into_a_persons_file_and_cut_out_of_it_again() {
 }
 
 #[test]
-fn what_others_changed_long_ago_goes_with_the_twenty_first_update_after_it() {
+fn only_the_twenty_newest_set_aside_changes_are_kept() {
     let sandbox = Sandbox::new();
     for day in 1..=30 {
         let path = format!("/var/lib/machinist/drifted/202001{day:02}T000000Z-0/etc-a");

@@ -30,7 +30,7 @@ fn inode(sandbox: &Sandbox, path: &str) -> u64 {
 }
 
 #[test]
-fn names_that_somebody_parts_are_drift_and_are_joined_again() {
+fn separated_hard_links_are_drift_and_are_linked_again() {
     let sandbox = Sandbox::new();
     sandbox.applied(&wanted());
     // As an editor saves: the same text in a new file.
@@ -64,7 +64,7 @@ fn names_that_somebody_parts_are_drift_and_are_joined_again() {
 }
 
 #[test]
-fn a_file_on_another_mount_cannot_have_a_name_here() {
+fn a_hard_link_across_mounts_is_rejected() {
     let sandbox = Sandbox::with_mounts(&["/data"]);
     sandbox.write("/data/found", "found\n");
     for target in ["/data/found", "/data/new"] {
@@ -103,7 +103,7 @@ fn mode(sandbox: &Sandbox, path: &str) -> u32 {
 }
 
 #[test]
-fn a_link_of_the_configs_own_does_not_keep_the_mode_of_its_file_from_changing() {
+fn a_hard_link_of_the_config_does_not_block_a_mode_change_of_its_file() {
     let sandbox = Sandbox::new();
     sandbox.write("/etc/t", "found\n");
     let before = mode(&sandbox, "/etc/t");
@@ -127,7 +127,7 @@ fn a_link_of_the_configs_own_does_not_keep_the_mode_of_its_file_from_changing() 
 }
 
 #[test]
-fn a_name_that_no_config_brought_still_keeps_the_mode_of_its_file_from_changing() {
+fn a_foreign_hard_link_blocks_a_mode_change_of_its_file() {
     for linked in [true, false] {
         let sandbox = Sandbox::new();
         sandbox.write("/etc/t", "found\n");
@@ -151,7 +151,7 @@ fn a_name_that_no_config_brought_still_keeps_the_mode_of_its_file_from_changing(
 }
 
 #[test]
-fn a_name_that_was_there_before_the_config_is_not_the_configs_once_it_has_left() {
+fn a_pre_existing_hard_link_is_foreign_after_the_config_leaves() {
     let sandbox = Sandbox::new();
     sandbox.write("/etc/t", "found\n");
     std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/etc/h")).unwrap();

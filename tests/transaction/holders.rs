@@ -71,12 +71,12 @@ fn check(put: &dyn Fn(&Sandbox)) {
 }
 
 #[test]
-fn a_file_in_the_place_of_the_staging_directory_stops_nothing() {
+fn a_file_at_the_staging_path_does_not_block_updates() {
     check(&|sandbox| sandbox.write("/srv/shared/.machinist", ""));
 }
 
 #[test]
-fn a_link_in_the_place_of_the_staging_directory_is_not_followed() {
+fn a_link_at_the_staging_path_is_not_followed() {
     check(&|sandbox| {
         fs::create_dir_all(sandbox.path("/srv/elsewhere")).unwrap();
         symlink("/srv/elsewhere", sandbox.path("/srv/shared/.machinist")).unwrap();
@@ -84,7 +84,7 @@ fn a_link_in_the_place_of_the_staging_directory_is_not_followed() {
 }
 
 #[test]
-fn a_directory_of_another_user_or_for_others_is_not_used() {
+fn a_staging_directory_accessible_to_other_users_is_not_used() {
     for (mode, owner) in [(0o777, None), (0o755, None), (0o700, Some(1000))] {
         if owner.is_some() && !nix::unistd::geteuid().is_root() {
             println!("not tried: only root may give directories away");
@@ -100,7 +100,7 @@ fn a_directory_of_another_user_or_for_others_is_not_used() {
 }
 
 #[test]
-fn a_private_directory_that_the_journal_does_not_know_is_not_used() {
+fn a_staging_directory_unknown_to_the_journal_is_not_used() {
     check(&|sandbox| {
         fs::create_dir(sandbox.path("/srv/shared/.machinist")).unwrap();
         chmod(sandbox, "/srv/shared/.machinist", 0o700);
@@ -108,7 +108,7 @@ fn a_private_directory_that_the_journal_does_not_know_is_not_used() {
 }
 
 #[test]
-fn a_directory_that_holds_originals_of_a_version_without_records_is_used() {
+fn a_staging_directory_with_originals_of_an_older_version_is_used() {
     let sandbox = machine();
     sandbox.applied(&wanted("one"));
     let store = machinist_update::store::StateStore::open(&sandbox.root()).unwrap();
@@ -140,7 +140,7 @@ fn a_crash_after_staging_leaves_no_directory_behind() {
 }
 
 #[test]
-fn a_name_that_is_taken_between_planning_and_staging_is_left_alone() {
+fn a_staging_directory_created_by_others_meanwhile_is_not_used() {
     let sandbox = machine();
     let top = sandbox.path(TOP);
     // Another process creates the directory in the moment before machinist does.

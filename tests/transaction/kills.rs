@@ -67,7 +67,7 @@ fn must_reach_new(case: &Case, sandbox: &Sandbox, what: &str) {
 }
 
 #[test]
-fn a_kill_at_any_operation_leaves_one_config_or_the_other() {
+fn a_kill_at_any_operation_leaves_the_old_or_the_new_config() {
     let case = Case::everything();
     let length = length(&case);
     assert!(length > 100, "{length}");
@@ -100,7 +100,7 @@ fn a_kill_at_any_operation_leaves_one_config_or_the_other() {
 }
 
 #[test]
-fn one_failing_operation_fails_the_update_and_nothing_else() {
+fn one_failing_operation_fails_only_the_update() {
     let case = Case::everything();
     let length = length(&case);
     let (mut failed, mut ended) = (0, 0);

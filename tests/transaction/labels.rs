@@ -111,7 +111,7 @@ fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
 }
 
 #[test]
-fn new_objects_get_the_policys_labels_and_replaced_ones_keep_theirs() {
+fn new_objects_get_selinux_policy_labels_and_replaced_ones_keep_theirs() {
     let sandbox = machine();
     if !settable(&sandbox) {
         // Otherwise all of them stay pending, which the next test shows with a cause of its own.
@@ -155,7 +155,7 @@ fn new_objects_get_the_policys_labels_and_replaced_ones_keep_theirs() {
 }
 
 #[test]
-fn labels_that_cannot_be_set_stay_pending_and_fail_nothing() {
+fn selinux_labels_that_cannot_be_set_stay_pending_without_failure() {
     for number in [nix::libc::EPERM, nix::libc::EOPNOTSUPP, nix::libc::EINVAL] {
         let sandbox = machine();
         let hook = move |op: &FsOp| match op.act {
@@ -191,7 +191,7 @@ fn labels_that_cannot_be_set_stay_pending_and_fail_nothing() {
 }
 
 #[test]
-fn without_a_policy_nothing_is_labelled_nor_said() {
+fn without_a_selinux_policy_nothing_is_labelled_or_reported() {
     let plain = Sandbox::new();
     let off = machine();
     off.write(

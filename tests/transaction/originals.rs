@@ -33,7 +33,7 @@ fn furnished(mounts: &[&str]) -> Sandbox {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of changes")]
-fn each_kind_of_change_is_made_and_taken_back_exactly() {
+fn each_kind_of_change_is_applied_and_rolled_back_exactly() {
     let mut wrong = String::new();
     for (name, wanted) in [
         (

@@ -282,7 +282,7 @@ fn rounds(short: u64) -> u64 {
 }
 
 #[test]
-fn any_config_lies_over_what_was_there_and_leaves_no_trace_when_it_goes() {
+fn random_configs_are_applied_and_removed_without_a_trace() {
     let (mut applied, mut refused) = (0, 0);
     for round in 0..rounds(60) {
         let seed = seed().wrapping_add(round);
@@ -339,7 +339,7 @@ fn any_config_lies_over_what_was_there_and_leaves_no_trace_when_it_goes() {
 
 /// Several configs before one is verified: then all are kept, or all are rolled back.
 #[test]
-fn a_stack_of_unverified_configs_ends_as_the_last_one_or_as_if_none_had_been() {
+fn stacked_unverified_configs_end_as_the_last_one_or_the_original_state() {
     let mut stacked = 0;
     for round in 0..rounds(60) {
         let seed = seed().wrapping_add(round);

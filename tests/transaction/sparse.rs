@@ -74,7 +74,7 @@ fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
 }
 
 #[test]
-fn a_huge_file_in_place_of_a_managed_one_is_reported_and_replaced() {
+fn a_huge_file_replacing_a_managed_one_is_drift_and_is_repaired() {
     in_time(|| {
         let sandbox = Sandbox::new();
         sandbox.applied(&wanted("one"));
@@ -104,7 +104,7 @@ fn a_huge_file_in_place_of_a_managed_one_is_reported_and_replaced() {
 }
 
 #[test]
-fn a_huge_file_that_was_found_is_kept_and_comes_back() {
+fn a_huge_original_file_is_kept_and_restored() {
     in_time(|| {
         let sandbox = Sandbox::new();
         if !make_huge(&sandbox, "/etc/managed") {
@@ -121,7 +121,7 @@ fn a_huge_file_that_was_found_is_kept_and_comes_back() {
 }
 
 #[test]
-fn huge_files_in_a_directory_of_ours_hold_up_no_undo() {
+fn huge_foreign_files_in_a_managed_directory_do_not_block_rollback() {
     in_time(|| {
         let sandbox = Sandbox::new();
         let mut hand = ByHand::open(&sandbox.root());
@@ -142,7 +142,7 @@ fn huge_files_in_a_directory_of_ours_hold_up_no_undo() {
 }
 
 #[test]
-fn a_managed_file_that_is_large_is_still_compared() {
+fn a_large_managed_file_is_still_verified() {
     let sandbox = Sandbox::new();
     sandbox.applied(&wanted("one"));
     let text = "y".repeat(2 << 20);
@@ -152,7 +152,7 @@ fn a_managed_file_that_is_large_is_still_compared() {
 }
 
 #[test]
-fn a_link_that_is_no_text_is_drift_and_is_replaced() {
+fn a_link_with_a_non_utf8_target_is_drift_and_is_replaced() {
     use std::os::unix::ffi::OsStrExt as _;
     let sandbox = Sandbox::new();
     let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
@@ -181,7 +181,7 @@ fn a_link_that_is_no_text_is_drift_and_is_replaced() {
 }
 
 #[test]
-fn a_deep_tree_and_odd_names_in_a_directory_of_ours_hold_up_no_undo() {
+fn deep_trees_and_odd_names_in_a_managed_directory_do_not_block_rollback() {
     use std::os::unix::ffi::OsStrExt as _;
     let sandbox = Sandbox::new();
     let mut hand = ByHand::open(&sandbox.root());

@@ -74,7 +74,7 @@ fn looked(sandbox: &Sandbox, to: &MachineConfig) -> Plan {
 }
 
 #[test]
-fn keys_go_where_the_sshd_config_of_the_same_config_makes_sshd_look() {
+fn ssh_keys_follow_the_sshd_config_of_the_same_config() {
     for (path, file) in [
         (SSHD_FILE, DIRECTORY_FILE),
         ("/etc/ssh/sshd_config", DIRECTORY_FILE),
@@ -91,7 +91,7 @@ fn keys_go_where_the_sshd_config_of_the_same_config_makes_sshd_look() {
 }
 
 #[test]
-fn links_of_the_same_config_lead_to_sshds_configuration() {
+fn sshd_config_is_found_through_links_of_the_same_config() {
     let sandbox = machine();
     let wanted = keys()
         .file("/etc/shared/keys.text", DIRECTORY, 0o600)
@@ -110,7 +110,7 @@ fn links_of_the_same_config_lead_to_sshds_configuration() {
 }
 
 #[test]
-fn keys_move_when_a_config_changes_or_removes_its_sshd_config() {
+fn ssh_keys_move_when_a_config_changes_or_removes_its_sshd_config() {
     for own in ["", "ssh-ed25519 AAAA own\n"] {
         let sandbox = machine();
         if !own.is_empty() {
@@ -135,7 +135,7 @@ fn keys_move_when_a_config_changes_or_removes_its_sshd_config() {
 }
 
 #[test]
-fn an_sshd_config_that_comes_back_or_that_nobody_changed_counts() {
+fn a_restored_or_unchanged_sshd_config_determines_the_key_location() {
     let sandbox = machine();
     sandbox.write(SSHD_FILE, DIRECTORY);
     sandbox.applied(&keys_and_sshd(HOME));
@@ -159,7 +159,7 @@ fn an_sshd_config_that_comes_back_or_that_nobody_changed_counts() {
 }
 
 #[test]
-fn keys_at_an_earlier_location_are_removed_when_an_administrator_changed_sshd() {
+fn ssh_keys_at_an_earlier_location_are_removed_after_a_manual_sshd_change() {
     for (first, second) in [(HOME, DIRECTORY), (DIRECTORY, HOME)] {
         // The config leaves directly, or the keys move first.
         for moved in [false, true] {
@@ -180,7 +180,7 @@ fn keys_at_an_earlier_location_are_removed_when_an_administrator_changed_sshd() 
 }
 
 #[test]
-fn a_plan_says_that_keys_move() {
+fn a_plan_reports_that_ssh_keys_move() {
     let sandbox = machine();
     sandbox.applied(&keys());
     let changes = looked(&sandbox, &keys_and_sshd(DIRECTORY).0).changes;
@@ -198,7 +198,7 @@ fn a_plan_says_that_keys_move() {
 }
 
 #[test]
-fn keys_of_others_at_the_other_location_stay() {
+fn foreign_ssh_keys_at_the_other_location_are_kept() {
     let sandbox = machine();
     sandbox.write(DIRECTORY_FILE, "ssh-ed25519 AAAA theirs\n");
     sandbox.write(HOME_FILE, "ssh-ed25519 CCCC own\n");
@@ -210,7 +210,7 @@ fn keys_of_others_at_the_other_location_stay() {
 }
 
 #[test]
-fn the_directory_created_for_keys_leaves_with_them_after_they_changed() {
+fn the_directory_created_for_ssh_keys_is_removed_with_them() {
     for between in [0, 1, 2] {
         let sandbox = machine();
         sandbox.applied(&keys());

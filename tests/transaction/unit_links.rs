@@ -66,7 +66,7 @@ fn machine(own_file: bool, preset: Option<&str>) -> Sandbox {
 }
 
 #[test]
-fn links_from_before_a_config_are_as_before_when_its_unit_leaves() {
+fn pre_existing_unit_links_are_restored_when_the_unit_entry_leaves() {
     let (none, mask) = (
         Unit::default(),
         Unit {
@@ -125,7 +125,7 @@ fn links_from_before_a_config_are_as_before_when_its_unit_leaves() {
 }
 
 #[test]
-fn links_that_a_config_made_go_while_those_from_before_stay() {
+fn unit_links_of_a_config_are_removed_and_pre_existing_ones_kept() {
     let sandbox = machine(false, None);
     sandbox.applied(&with("a", contents("WantedBy=b.target\nAlias=al.service")));
     for made in ["b.target.wants/x.service", "al.service"] {

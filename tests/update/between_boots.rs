@@ -23,7 +23,7 @@ use machinist_testkit::{
 use crate::update::reboots::{auto, once, one, reboots, start, two};
 
 #[tokio::test]
-async fn a_config_withdrawn_before_its_reboot_goes_back_without_one() {
+async fn a_config_withdrawn_before_its_reboot_is_rolled_back_without_one() {
     let (sandbox, script) = (machine(), Script::new());
     let nothing = config("nothing");
     let mut driver = start(&sandbox, &script, &nothing, RebootPolicy::Ask);
@@ -44,7 +44,7 @@ async fn a_config_withdrawn_before_its_reboot_goes_back_without_one() {
 }
 
 #[tokio::test]
-async fn another_config_before_the_reboot_is_one_reboot_and_the_last_config() {
+async fn another_config_before_the_reboot_needs_one_reboot_to_the_last_config() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
@@ -77,7 +77,7 @@ async fn another_config_before_the_reboot_is_one_reboot_and_the_last_config() {
 }
 
 #[tokio::test]
-async fn a_rollback_before_the_reboot_goes_back_instead_of_rebooting() {
+async fn a_rollback_before_the_reboot_restores_files_without_rebooting() {
     for reboot in [RebootPolicy::Auto, RebootPolicy::Ask] {
         let (sandbox, script) = (machine(), Script::new());
         let nothing = config("nothing");
@@ -101,7 +101,7 @@ async fn a_rollback_before_the_reboot_goes_back_instead_of_rebooting() {
 
 /// A busy loop would never let this test end.
 #[test]
-fn waiting_for_a_person_to_reboot_costs_nothing_when_a_full_look_is_due() {
+fn waiting_for_a_manual_reboot_does_not_busy_loop_at_a_full_scan() {
     let (ended, ends) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -131,7 +131,7 @@ fn waiting_for_a_person_to_reboot_costs_nothing_when_a_full_look_is_due() {
 }
 
 #[tokio::test]
-async fn a_second_config_that_recovery_commits_after_the_reboot_still_gets_its_own() {
+async fn a_second_config_committed_by_recovery_still_gets_its_own_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
     driver
@@ -153,7 +153,7 @@ async fn a_second_config_that_recovery_commits_after_the_reboot_still_gets_its_o
 }
 
 #[tokio::test]
-async fn what_is_stuck_is_not_built_upon() {
+async fn no_update_starts_on_top_of_a_stuck_rollback() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
     driver
@@ -179,7 +179,7 @@ async fn what_is_stuck_is_not_built_upon() {
 }
 
 #[tokio::test]
-async fn a_boot_that_finds_the_disk_otherwise_goes_back_with_one_more_reboot() {
+async fn a_boot_that_finds_changed_files_is_rolled_back_with_one_more_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     let driver = auto(&sandbox, &script, &one());
@@ -201,7 +201,7 @@ async fn a_boot_that_finds_the_disk_otherwise_goes_back_with_one_more_reboot() {
 }
 
 #[tokio::test]
-async fn a_commit_of_an_unknown_boot_is_followed_by_one_reboot_and_no_more() {
+async fn a_commit_in_an_unknown_boot_is_followed_by_exactly_one_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     let id = sandbox.path("/proc/sys/kernel/random/boot_id");
     std::fs::remove_file(&id).unwrap();
@@ -225,7 +225,7 @@ async fn a_commit_of_an_unknown_boot_is_followed_by_one_reboot_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trying_again_does_not_pile_up_transactions() {
+async fn retries_do_not_accumulate_transactions() {
     let (sandbox, script) = (machine(), Script::new());
     std::fs::remove_file(sandbox.path("/proc/sys/kernel/random/boot_id")).unwrap();
     let mut driver = auto(&sandbox, &script, &one());
@@ -244,7 +244,7 @@ async fn trying_again_does_not_pile_up_transactions() {
 }
 
 #[tokio::test]
-async fn a_reboot_that_is_left_to_a_person_is_ordered_when_the_person_asks() {
+async fn a_manual_reboot_is_ordered_when_the_operator_requests_it() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Ask);
     let pending = |report: &UpdateReport| report.phase == Phase::RebootPending;

@@ -34,7 +34,7 @@ fn rests(report: &UpdateReport) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_begun_nor_cordoned_for_a_barred_config_and_a_restart_changes_nothing() {
+async fn a_blocked_config_causes_no_cordon_or_update_also_after_a_restart() {
     for reason in BOTH {
         let (sandbox, script) = (machine(), Script::new());
         let node = NodeDouble::of(&sandbox);
@@ -61,7 +61,7 @@ async fn nothing_is_begun_nor_cordoned_for_a_barred_config_and_a_restart_changes
 
 /// Each request up to the first change is delayed, so that the bar is set in the middle of it.
 #[tokio::test(start_paused = true)]
-async fn an_update_before_staging_is_given_up_in_every_phase_and_the_node_given_back() {
+async fn an_update_cancelled_before_staging_uncordons_the_node_in_every_phase() {
     for reason in BOTH {
         for (request, phase) in [
             ("cordon", Phase::Cordoned),
@@ -109,7 +109,7 @@ async fn an_update_before_staging_is_given_up_in_every_phase_and_the_node_given_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_starts_in_the_midst_of_a_drain_gives_back_what_was_cancelled_meanwhile() {
+async fn an_agent_restarted_during_a_drain_honours_a_cancellation() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -126,7 +126,7 @@ async fn an_agent_that_starts_in_the_midst_of_a_drain_gives_back_what_was_cancel
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_drain_is_taken_back_and_answered_while_gates_are_closed() {
+async fn a_cancelled_drain_is_reverted_and_acknowledged_with_closed_gates() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -153,7 +153,7 @@ async fn a_cancelled_drain_is_taken_back_and_answered_while_gates_are_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_passing_failure_is_not_tried_again_for_a_barred_config() {
+async fn a_transient_failure_is_not_retried_for_a_blocked_config() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     let mut driver = start(&sandbox, &script, &node, DesiredConfig::Unknown);
@@ -167,7 +167,7 @@ async fn a_passing_failure_is_not_tried_again_for_a_barred_config() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn from_the_first_change_on_the_update_goes_to_its_end() {
+async fn after_its_first_change_an_update_cannot_be_cancelled() {
     for reason in BOTH {
         let (sandbox, script) = (machine(), Script::new());
         let node = NodeDouble::of(&sandbox);

@@ -68,7 +68,7 @@ async fn beside(sandbox: &Sandbox, script: &Script, desired: DesiredConfig) -> D
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_guard_alone_takes_a_machine_back_that_never_becomes_well_and_then_leaves_it() {
+async fn the_boot_guard_alone_rolls_back_a_machine_that_stays_unhealthy() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
@@ -100,7 +100,7 @@ async fn the_guard_alone_takes_a_machine_back_that_never_becomes_well_and_then_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_dies_at_any_point_is_followed_by_one_that_goes_on() {
+async fn a_boot_guard_killed_at_any_point_is_resumed_by_the_next() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
@@ -131,7 +131,7 @@ async fn a_guard_that_dies_at_any_point_is_followed_by_one_that_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_guard_judges_the_agent_shows_it_and_changes_nothing_and_goes_on_afterwards() {
+async fn the_agent_waits_and_reports_while_the_boot_guard_checks_health() {
     let (sandbox, script) = (machine(), Script::new());
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
     script.unit_is(KUBELET, "activating");
@@ -160,7 +160,7 @@ async fn while_the_guard_judges_the_agent_shows_it_and_changes_nothing_and_goes_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_no_guards_ends_the_agent_as_before() {
+async fn a_state_lock_held_by_another_process_fails_the_agent_start() {
     let sandbox = machine();
     let store = StateStore::open(&sandbox.root()).unwrap();
     let script = Script::new();
@@ -171,7 +171,7 @@ async fn a_lock_that_is_no_guards_ends_the_agent_as_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_starts_while_the_guard_ends_waits_for_the_lock() {
+async fn an_agent_started_while_the_boot_guard_ends_waits_for_the_lock() {
     let sandbox = machine();
     // Its verdict is in the journal, and nothing is pending.
     let store = StateStore::open(&sandbox.root()).unwrap();
@@ -188,7 +188,7 @@ async fn an_agent_that_starts_while_the_guard_ends_waits_for_the_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_that_only_was_committed_in_this_boot_is_the_agents() {
+async fn the_boot_guard_ignores_an_update_committed_in_this_boot() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = Driver::conducted(&sandbox, &script, one().desired(), conduct(true));
     script.until_asked("reboot Logind").await;
@@ -202,7 +202,7 @@ async fn an_update_that_only_was_committed_in_this_boot_is_the_agents() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_reboots_are_a_persons_the_guard_brings_the_files_back_and_ends() {
+async fn with_manual_reboots_the_boot_guard_restores_files_and_exits() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     into_the_boot(&sandbox, &script, "boot-2", 1).await;

@@ -46,7 +46,7 @@ pub(crate) async fn into_the_boot(sandbox: &Sandbox, script: &Script, id: &str, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_boot_that_is_never_well_is_tried_once_more_then_undone_and_the_config_left_alone() {
+async fn an_unhealthy_boot_is_retried_once_then_rolled_back_and_not_retried() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
@@ -82,7 +82,7 @@ async fn a_boot_that_is_never_well_is_tried_once_more_then_undone_and_the_config
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_boot_that_becomes_well_is_verified_and_its_first_look_is_not_believed() {
+async fn a_boot_that_becomes_healthy_later_is_verified() {
     let (sandbox, script) = (machine(), Script::new());
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
     script.is_at(StartupState::Starting);
@@ -107,7 +107,7 @@ async fn a_boot_that_becomes_well_is_verified_and_its_first_look_is_not_believed
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_is_started_again_and_again_is_not_well_though_each_look_finds_it_active() {
+async fn a_restarting_service_is_unhealthy_even_if_active_at_each_check() {
     let (sandbox, script) = (machine(), Script::new());
     script.invoked(KUBELET, "0");
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
@@ -137,7 +137,7 @@ async fn a_service_that_is_started_again_and_again_is_not_well_though_each_look_
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_reboot_only_services_and_gateways_count() {
+async fn without_a_reboot_health_checks_only_services_and_gateways() {
     let (sandbox, script) = (machine(), Script::new());
     let nothing = config("nothing");
     let restarts = || machinist_testkit::sandbox::restarting("x.service");
@@ -166,7 +166,7 @@ async fn without_a_reboot_only_services_and_gateways_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_boot_that_nobody_may_order_again_is_undone_and_left_to_a_person() {
+async fn with_reboot_never_an_unhealthy_boot_is_rolled_back_without_rebooting() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
@@ -189,7 +189,7 @@ async fn a_boot_that_nobody_may_order_again_is_undone_and_left_to_a_person() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_config_ends_the_wait_for_a_boot_that_is_not_well() {
+async fn another_config_ends_the_wait_for_an_unhealthy_boot() {
     let (sandbox, script) = (machine(), Script::new());
     let nothing = config("nothing");
     let mut driver = auto(&sandbox, &script, &nothing);
@@ -217,7 +217,7 @@ async fn another_config_ends_the_wait_for_a_boot_that_is_not_well() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_boot_counts_once_however_often_somebody_looks_and_what_it_broke_is_no_measure() {
+async fn a_boot_attempt_is_counted_once_and_keeps_the_health_baseline() {
     let (sandbox, script) = (machine(), Script::new());
     into_the_boot(&sandbox, &script, "boot-2", 1).await;
     assert_eq!(sandbox.journal().transactions[0].boots, 0);

@@ -61,7 +61,7 @@ async fn ends_on_the_new_name(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_name_in_a_drain_is_followed_without_another_drain() {
+async fn a_config_renamed_during_a_drain_continues_without_another_drain() {
     let (sandbox, script) = (machine(), Script::new());
     let (node, again) = (NodeDouble::of(&sandbox), renamed(&one(), "one-again"));
     node.desires("one");
@@ -85,7 +85,7 @@ async fn a_new_name_in_a_drain_is_followed_without_another_drain() {
 /// The Node shows the new name before the config can be read: the final check fails, and is
 /// repeated.
 #[tokio::test(start_paused = true)]
-async fn a_new_name_at_the_last_look_before_the_first_change_is_followed() {
+async fn a_config_renamed_just_before_the_first_change_is_applied_by_its_new_name() {
     let (sandbox, script) = (machine(), Script::new());
     let (node, again) = (NodeDouble::of(&sandbox), renamed(&one(), "one-again"));
     node.desires("one-again");
@@ -101,7 +101,7 @@ async fn a_new_name_at_the_last_look_before_the_first_change_is_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_name_before_the_reboot_is_followed() {
+async fn a_config_renamed_before_the_reboot_is_reported_by_its_new_name() {
     let (sandbox, script) = (machine(), Script::new());
     let (node, again) = (NodeDouble::of(&sandbox), renamed(&one(), "one-again"));
     node.desires("one");
@@ -118,7 +118,7 @@ async fn a_new_name_before_the_reboot_is_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_name_on_a_machine_that_is_on_it_changes_nothing_but_the_name() {
+async fn renaming_the_current_config_changes_only_its_name() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     let (empty, again) = (config("empty"), config("empty-again"));
@@ -142,7 +142,7 @@ async fn a_new_name_on_a_machine_that_is_on_it_changes_nothing_but_the_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_name_does_not_put_back_what_drifted() {
+async fn renaming_the_current_config_does_not_repair_drift() {
     let (sandbox, script) = (machine(), Script::new());
     let (node, again) = (NodeDouble::of(&sandbox), renamed(&one(), "one-again"));
     let driver = start(&sandbox, &script, &node, &one());

@@ -39,7 +39,7 @@ async fn next_boot(
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_changes_while_a_pod_that_leaves_has_a_device_and_who_has_it_is_named() {
+async fn an_update_waits_for_device_holders_and_names_them() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.held_by(&["reads"]);
@@ -68,7 +68,7 @@ async fn nothing_changes_while_a_pod_that_leaves_has_a_device_and_who_has_it_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn exactly_what_was_stopped_is_started_after_the_reboot_before_pods_may_come() {
+async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.stops(&["enabled.service", "idle.service", "monitor.service"]);
@@ -117,7 +117,7 @@ async fn exactly_what_was_stopped_is_started_after_the_reboot_before_pods_may_co
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_reboot_devices_are_lent_again_before_the_machine_is_judged() {
+async fn without_a_reboot_devices_are_reenabled_before_verification() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.stops(&["monitor.service"]);
@@ -147,7 +147,7 @@ async fn without_a_reboot_devices_are_lent_again_before_the_machine_is_judged() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_that_is_undone_ends_the_withholding_too() {
+async fn a_rollback_reenables_device_allocation() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.stops(&["monitor.service"]);
@@ -166,7 +166,7 @@ async fn a_config_that_is_undone_ends_the_withholding_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_unit_that_does_not_stop_ends_the_update_before_anything_has_changed() {
+async fn a_unit_that_does_not_stop_fails_the_update_before_any_change() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.stops(&["a.service", "monitor.service"]);
@@ -206,7 +206,7 @@ async fn a_unit_that_does_not_stop_ends_the_update_before_anything_has_changed()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_in_the_midst_begins_withheld_and_starts_what_the_life_before_stopped() {
+async fn an_agent_restart_keeps_devices_disabled_and_starts_recorded_units() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.stops(&["a.service", "monitor.service"]);
@@ -250,7 +250,7 @@ async fn a_restart_in_the_midst_begins_withheld_and_starts_what_the_life_before_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_unit_that_stops_already_is_waited_for_and_started_again_only_where_it_was_up() {
+async fn an_already_stopping_unit_is_waited_for_and_restarted_only_if_it_ran() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.stops(&["leaving.service", "monitor.service"]);
@@ -274,7 +274,7 @@ async fn a_unit_that_stops_already_is_waited_for_and_started_again_only_where_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_boot_that_is_not_well_is_followed_by_another_with_devices_in_nobodys_hands() {
+async fn devices_stay_disabled_across_reboots_of_an_unhealthy_boot() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.stops(&["monitor.service"]);

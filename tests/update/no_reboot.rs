@@ -35,7 +35,7 @@ fn restart() -> String {
 }
 
 #[tokio::test]
-async fn a_config_is_applied_acted_on_and_verified() {
+async fn a_config_is_applied_its_actions_run_and_it_is_verified() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = Driver::start(&sandbox, &script, one().desired());
     let report = driver.until_on(&one()).await;
@@ -55,7 +55,7 @@ async fn a_config_is_applied_acted_on_and_verified() {
 }
 
 #[tokio::test]
-async fn a_failed_action_brings_everything_back_and_is_not_tried_again_unchanged() {
+async fn a_failed_action_rolls_back_and_the_same_config_is_not_retried() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = Driver::start(&sandbox, &script, one().desired());
     driver.until_on(&one()).await;
@@ -86,7 +86,7 @@ async fn a_failed_action_brings_everything_back_and_is_not_tried_again_unchanged
 }
 
 #[tokio::test]
-async fn a_failed_config_taken_back_clears_the_failure() {
+async fn withdrawing_a_failed_config_clears_the_failure() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = Driver::start(&sandbox, &script, one().desired());
     driver.until_on(&one()).await;
@@ -101,7 +101,7 @@ async fn a_failed_config_taken_back_clears_the_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_passing_failure_is_tried_again_after_a_while_that_grows() {
+async fn a_transient_failure_is_retried_with_backoff() {
     let (sandbox, script) = (machine(), Script::new());
     script.fails(&restart(), Reason::ManagerUnreachable, true);
     let mut driver = Driver::start(&sandbox, &script, one().desired());
@@ -129,7 +129,7 @@ async fn a_passing_failure_is_tried_again_after_a_while_that_grows() {
 }
 
 #[tokio::test]
-async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better_one_comes() {
+async fn a_rejected_config_keeps_the_last_valid_one_until_replaced() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = Driver::start(&sandbox, &script, one().desired());
     driver.until_on(&one()).await;
@@ -178,7 +178,7 @@ async fn a_refused_config_leaves_the_machine_on_the_last_good_one_until_a_better
 }
 
 #[tokio::test]
-async fn an_interrupted_restart_is_not_done_twice_when_the_unit_has_started_since() {
+async fn an_interrupted_restart_is_not_repeated_if_the_unit_has_started_since() {
     for (invocation, asked) in [("after", 1), ("before", 2)] {
         let (sandbox, script) = (machine(), Script::new());
         script.invoked(UNIT, "before");
@@ -197,7 +197,7 @@ async fn an_interrupted_restart_is_not_done_twice_when_the_unit_has_started_sinc
 }
 
 #[tokio::test]
-async fn a_config_that_changes_while_it_acts_is_followed() {
+async fn a_config_replaced_during_its_actions_is_followed_by_the_new_one() {
     let (sandbox, script) = (machine(), Script::new());
     script.hangs(&restart());
     let mut driver = Driver::start(&sandbox, &script, one().desired());
@@ -211,7 +211,7 @@ async fn a_config_that_changes_while_it_acts_is_followed() {
 }
 
 #[tokio::test]
-async fn what_somebody_changed_is_kept_and_reported() {
+async fn foreign_changes_are_kept_and_reported() {
     let (sandbox, script) = (machine(), Script::new());
     let unit = "[Service]\nExecStart=/bin/true\n";
     let first = one().unit("y.service", unit, false).link("/etc/l", "found");
@@ -249,7 +249,7 @@ async fn what_somebody_changed_is_kept_and_reported() {
 }
 
 #[tokio::test]
-async fn a_link_that_enabled_a_unit_leaves_as_nobodys_work() {
+async fn an_enablement_link_is_removed_without_being_treated_as_foreign() {
     let (sandbox, script) = (machine(), Script::new());
     let unit = "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n";
     let first = one().unit("y.service", unit, true);
@@ -266,7 +266,7 @@ async fn a_link_that_enabled_a_unit_leaves_as_nobodys_work() {
 }
 
 #[test]
-fn one_writer_at_a_time() {
+fn a_second_reconciler_on_the_same_root_is_rejected() {
     let sandbox = machine();
     let (_keep, desired) = watch::channel(one().desired());
     let new = || {
@@ -290,7 +290,7 @@ fn one_writer_at_a_time() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_trusted_stops_everything() {
+fn an_untrusted_journal_stops_all_updates() {
     for (text, code) in [
         ("torn", Reason::JournalUnreadable),
         (
@@ -312,7 +312,7 @@ fn a_journal_that_cannot_be_trusted_stops_everything() {
 }
 
 #[tokio::test]
-async fn a_persons_word_puts_back_what_drifted_and_tries_again_what_failed() {
+async fn an_operators_apply_repairs_drift_and_retries_a_failed_config() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = Driver::start(&sandbox, &script, one().desired());
     driver.until_on(&one()).await;

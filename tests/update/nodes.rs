@@ -45,7 +45,7 @@ fn cordoned(sandbox: &Sandbox) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cordon_drain_write_reboot_uncordon_and_nothing_in_another_order() {
+async fn an_update_cordons_drains_writes_reboots_and_uncordons_in_this_order() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -113,7 +113,7 @@ async fn a_change_that_needs_no_drain_never_cordons() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_that_is_withdrawn_while_pods_leave_gives_the_node_back_untouched() {
+async fn a_config_withdrawn_during_the_drain_uncordons_the_node_unchanged() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     let nothing = config("nothing");
@@ -134,7 +134,7 @@ async fn a_config_that_is_withdrawn_while_pods_leave_gives_the_node_back_untouch
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_without_a_config_in_a_drain_is_told_while_it_stands_and_not_after() {
+async fn a_missing_config_named_during_a_drain_is_reported_while_desired() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -165,7 +165,7 @@ async fn a_name_without_a_config_in_a_drain_is_told_while_it_stands_and_not_afte
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_config_in_the_midst_of_a_drain_is_planned_anew_and_drains_on() {
+async fn another_config_during_a_drain_is_planned_and_the_drain_continues() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -192,7 +192,7 @@ async fn another_config_in_the_midst_of_a_drain_is_planned_anew_and_drains_on() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_that_a_drain_took_is_counted_through_restarts_of_the_agent() {
+async fn drain_duration_is_counted_across_agent_restarts() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -213,7 +213,7 @@ async fn the_time_that_a_drain_took_is_counted_through_restarts_of_the_agent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_cannot_learn_what_is_desired_shows_the_drain_that_the_journal_knows_of() {
+async fn an_agent_start_without_desired_config_reports_the_journals_drain() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -239,7 +239,7 @@ async fn a_start_that_cannot_learn_what_is_desired_shows_the_drain_that_the_jour
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_is_away_is_waited_for_in_every_step_and_nothing_is_done_twice() {
+async fn an_unreachable_api_server_is_waited_for_in_every_step() {
     for request in ["cordon", "lend", "permit", "uncordon"] {
         let (sandbox, script) = (machine(), Script::new());
         let node = NodeDouble::of(&sandbox);
@@ -270,7 +270,7 @@ async fn an_api_server_that_is_away_is_waited_for_in_every_step_and_nothing_is_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_came_back_before_the_first_change_are_asked_to_leave_again() {
+async fn pods_that_returned_before_the_first_change_are_drained_again() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.refills(1);
@@ -296,8 +296,7 @@ async fn pods_that_came_back_before_the_first_change_are_asked_to_leave_again() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_waits_ten_minutes_for_an_api_server_that_is_away_and_not_at_all_where_it_may_live()
- {
+async fn a_reboot_waits_for_the_api_server_except_on_control_plane_nodes() {
     for control_plane in [false, true] {
         let (sandbox, script) = (machine(), Script::new());
         let node = NodeDouble::of(&sandbox);
@@ -327,7 +326,7 @@ async fn a_reboot_waits_ten_minutes_for_an_api_server_that_is_away_and_not_at_al
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_that_is_wholly_taken_back_gives_the_node_back_and_is_reported() {
+async fn a_fully_rolled_back_update_uncordons_the_node_and_is_reported() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     let before = tree(&sandbox);
@@ -358,7 +357,7 @@ async fn an_update_that_is_wholly_taken_back_gives_the_node_back_and_is_reported
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_half_way_keeps_its_node_cordoned_and_is_taken_up_where_it_stopped() {
+async fn a_half_done_update_keeps_the_node_cordoned_and_is_resumed() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     script.reboots_do_not_happen();
@@ -385,7 +384,7 @@ async fn what_is_left_half_way_keeps_its_node_cordoned_and_is_taken_up_where_it_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_after_the_verification_gives_the_node_back_without_what_is_desired() {
+async fn an_agent_start_after_verification_uncordons_without_desired_config() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     let driver = start(&sandbox, &script, &node, &one());
@@ -411,7 +410,7 @@ async fn a_start_after_the_verification_gives_the_node_back_without_what_is_desi
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_person_reboots_waits_cordoned() {
+async fn a_node_waiting_for_a_manual_reboot_stays_cordoned() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     let ask = machinist_update::reconciler::ReconcilerOptions {
@@ -443,7 +442,7 @@ pub(crate) fn closed() -> ReconcilerOptions {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_restart_in_it() {
+async fn a_maintenance_window_closing_during_a_drain_does_not_stop_the_update() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -465,7 +464,7 @@ async fn a_window_that_closes_during_the_drain_holds_up_nothing_neither_does_a_r
 
 /// As `upgradeAt` of an UpgradeConfig: 12:00 has not been reached at 11:50, and has been at 12:15.
 #[tokio::test(start_paused = true)]
-async fn nothing_begins_before_the_time_that_the_cluster_names_and_what_it_names_is_asked_anew() {
+async fn an_update_waits_for_the_clusters_upgrade_time_and_rereads_it() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     let minutes = |count| jiff::Timestamp::now() + jiff::SignedDuration::from_mins(count);

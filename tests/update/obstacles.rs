@@ -72,7 +72,7 @@ fn obstacles() -> Vec<Obstacle> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_with_an_obstacle_is_retried_and_applied_when_the_obstacle_goes() {
+async fn a_config_blocked_by_an_obstacle_is_retried_until_it_is_removed() {
     for (wanted, put, code, remove) in obstacles() {
         let (sandbox, script) = (machine(), Script::new());
         put(&sandbox);

@@ -108,7 +108,7 @@ fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
 }
 
 #[test]
-fn every_phase_answers_every_event_and_stays_where_it_is_when_there_is_nothing_to_do() {
+fn every_phase_handles_every_event_and_changes_only_with_an_effect() {
     for phase in Phase::ALL {
         for event in events() {
             let (next, effect) = phase.on(event, false);
@@ -128,7 +128,7 @@ fn every_phase_answers_every_event_and_stays_where_it_is_when_there_is_nothing_t
 }
 
 #[test]
-fn every_answer_of_an_effect_leads_on() {
+fn every_effect_result_advances_the_phase() {
     let ways = [
         (Phase::Planned, PhaseEffect::Plan),
         (Phase::Waiting, PhaseEffect::AwaitRelease),
@@ -156,7 +156,7 @@ fn every_answer_of_an_effect_leads_on() {
 /// The node is uncordoned only when nothing is left of the update, neither on the disk nor to be
 /// retried.
 #[test]
-fn whatever_would_end_gives_the_node_back_first_and_nothing_else_does() {
+fn every_end_of_an_update_uncordons_the_node_first() {
     for phase in Phase::ALL {
         for event in events() {
             let (next, effect) = phase.on(event, false);
@@ -177,7 +177,7 @@ fn whatever_would_end_gives_the_node_back_first_and_nothing_else_does() {
 /// Where a drain was decided on, nothing is staged before the pods are gone and the final check is
 /// over.
 #[test]
-fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() {
+fn staging_with_a_drain_requires_cordon_drain_and_permission() {
     let order = [
         (Phase::Waiting, PhaseEvent::Released { drain: true }),
         (Phase::Cordoned, PhaseEvent::Cordoned),
@@ -202,7 +202,7 @@ fn with_a_drain_nothing_is_staged_that_was_not_cordoned_drained_and_permitted() 
 
 /// Follows every sequence of events that effects and the environment can cause.
 #[test]
-fn nothing_is_committed_unstaged_acted_on_uncommitted_or_verified_unfinished() {
+fn commit_actions_and_verification_never_skip_a_phase() {
     type Marks = (bool, bool, bool);
     let mut seen: BTreeSet<(String, Marks)> = BTreeSet::new();
     let mut todo: VecDeque<(Phase, Option<PhaseEffect>, Marks)> = VecDeque::new();

@@ -67,7 +67,7 @@ pub(crate) fn reboots(script: &Script) -> usize {
 }
 
 #[tokio::test]
-async fn the_next_boot_verifies_and_no_second_reboot_is_asked_for() {
+async fn the_next_boot_verifies_without_a_second_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = auto(&sandbox, &script, &one());
     script.until_asked("reboot Logind").await;
@@ -87,7 +87,7 @@ async fn the_next_boot_verifies_and_no_second_reboot_is_asked_for() {
 }
 
 #[tokio::test]
-async fn before_its_first_turn_the_driver_already_tells_what_the_journal_proves() {
+async fn the_reconcilers_first_report_reflects_the_journal() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = auto(&sandbox, &script, &one());
     script.until_asked("reboot Logind").await;
@@ -103,7 +103,7 @@ async fn before_its_first_turn_the_driver_already_tells_what_the_journal_proves(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() {
+async fn a_reboot_that_does_not_happen_is_retried_three_ways_and_reported() {
     let (sandbox, script) = (machine(), Script::new());
     script.reboots_do_not_happen();
     let mut driver = auto(&sandbox, &script, &one());
@@ -130,7 +130,7 @@ async fn a_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_long_a_reboot_is_held_up_it_is_asked_for_slowly_the_same_way_and_said() {
+async fn an_inhibited_reboot_is_retried_slowly_and_reported() {
     let (sandbox, script) = (machine(), Script::new());
     script.fails("reboot Logind", Reason::RebootInhibited, true);
     let mut driver = auto(&sandbox, &script, &one());
@@ -156,7 +156,7 @@ async fn however_long_a_reboot_is_held_up_it_is_asked_for_slowly_the_same_way_an
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_that_is_called_off_is_said_and_leaves_time_to_take_the_config_back() {
+async fn a_cancelled_reboot_is_reported_and_the_config_can_be_withdrawn() {
     let (sandbox, script) = (machine(), Script::new());
     let nothing = config("nothing");
     let mut driver = start(&sandbox, &script, &nothing, RebootPolicy::Auto);
@@ -180,7 +180,7 @@ async fn a_reboot_that_is_called_off_is_said_and_leaves_time_to_take_the_config_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_starts_anew_in_the_same_boot_takes_nothing_for_a_reboot() {
+async fn an_agent_restart_in_the_same_boot_is_not_taken_for_a_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = auto(&sandbox, &script, &one());
     script.until_asked("reboot Logind").await;
@@ -202,7 +202,7 @@ async fn an_agent_that_starts_anew_in_the_same_boot_takes_nothing_for_a_reboot()
 }
 
 #[tokio::test]
-async fn shutdowns_are_held_off_exactly_while_the_tree_is_a_mix() {
+async fn shutdowns_are_inhibited_exactly_while_files_are_partly_updated() {
     let (sandbox, script) = (machine(), Script::new());
     let exchanges = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (seen, watching) = (Arc::clone(&exchanges), script.clone());

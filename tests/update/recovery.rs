@@ -107,7 +107,7 @@ fn cases() -> [Case; 12] {
 }
 
 #[test]
-fn every_way_in_which_recovery_would_not_run_is_said() {
+fn every_cause_that_prevents_recovery_is_reported() {
     for (number, (break_it, said)) in cases().into_iter().enumerate() {
         let machine = Sandbox::new();
         break_it(&machine);
@@ -121,7 +121,7 @@ fn every_way_in_which_recovery_would_not_run_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_recovery_nothing_is_cordoned_or_written_until_it_is_there() {
+async fn without_recovery_units_nothing_is_cordoned_or_written() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     remove(&sandbox, WANTS);
@@ -156,7 +156,7 @@ async fn without_recovery_nothing_is_cordoned_or_written_until_it_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recovery_that_is_taken_away_during_the_drain_keeps_the_disk_as_it_is() {
+async fn recovery_removed_during_the_drain_prevents_disk_changes() {
     let (sandbox, script) = (machine(), Script::new());
     let node = NodeDouble::of(&sandbox);
     node.blocks(true);
@@ -186,7 +186,7 @@ async fn recovery_that_is_taken_away_during_the_drain_keeps_the_disk_as_it_is() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_config_changes_what_settles_its_own_update() {
+async fn a_config_that_changes_the_recovery_units_is_rejected() {
     let units = |name: &str| config("own").unit(name, "[Service]\nExecStart=/bin/true\n", true);
     let configs = [
         units("machinist-guard.service"),

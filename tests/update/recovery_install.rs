@@ -89,7 +89,7 @@ fn is_whole(sandbox: &Sandbox, version: &str) -> bool {
 }
 
 #[test]
-fn program_units_and_enablement_come_once() {
+fn recovery_program_units_and_enablement_are_installed_once() {
     let (host, pod) = (bare(), Pod::with("one"));
     assert!(recovery_missing(&host.root()).unwrap().is_some());
     assert!(pod.part(&host.root()).install().unwrap());
@@ -122,7 +122,7 @@ fn program_units_and_enablement_come_once() {
 }
 
 #[test]
-fn another_version_takes_the_place_of_the_one_before_and_a_change_is_put_right() {
+fn another_version_replaces_installed_recovery_and_changes_are_repaired() {
     let (host, pod) = (bare(), Pod::with("one"));
     let part = pod.part(&host.root());
     part.install().unwrap();
@@ -144,7 +144,7 @@ fn another_version_takes_the_place_of_the_one_before_and_a_change_is_put_right()
 }
 
 #[test]
-fn the_packages_own_units_are_left_as_they_are() {
+fn recovery_units_of_the_package_are_not_changed() {
     let (host, pod) = (machine(), Pod::with("one"));
     let before = tree(&host);
     assert!(!pod.part(&host.root()).install().unwrap());
@@ -153,7 +153,7 @@ fn the_packages_own_units_are_left_as_they_are() {
 }
 
 #[test]
-fn what_cannot_run_on_the_host_or_is_in_the_way_is_refused_before_anything_is_written() {
+fn an_unusable_or_obstructed_recovery_install_is_rejected_before_writing() {
     type Prepare = fn(&Sandbox, &Pod);
     let cases: [(Prepare, &str); 7] = [
         (
@@ -259,7 +259,7 @@ fn a_crash_at_any_moment_leaves_recovery_whole_or_not_enabled() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_leaves_nothing_half_written() {
+fn a_full_disk_fails_the_recovery_install_without_partial_files() {
     let (host, pod) = (bare(), Pod::with("one"));
     let full = host.root().with_fault(Arc::new(|op: &FsOp| {
         let write = matches!(op.act, machinist_rootfs::FsOpKind::Write(_));
@@ -273,7 +273,7 @@ fn a_full_disk_is_said_and_leaves_nothing_half_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_driver_brings_it_before_the_first_cordon_and_says_why_it_cannot() {
+async fn the_reconciler_installs_recovery_before_the_first_cordon() {
     let (host, pod, script) = (bare(), Pod::with("one"), Script::new());
     pod.becomes(&program("one", true));
     let node = NodeDouble::of(&host);
@@ -306,7 +306,7 @@ async fn the_driver_brings_it_before_the_first_cordon_and_says_why_it_cannot() {
 }
 
 #[test]
-fn uninstalling_leaves_the_host_as_it_was_whenever_it_is_interrupted() {
+fn uninstalling_recovery_restores_the_host_even_if_interrupted() {
     let (host, pod) = (bare(), Pod::with("one"));
     std::fs::create_dir_all(host.path("/etc/systemd/system/sysinit.target.wants")).unwrap();
     std::fs::create_dir_all(host.path("/usr/local/libexec")).unwrap();

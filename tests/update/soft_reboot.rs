@@ -63,7 +63,7 @@ async fn ordered(sandbox: &Sandbox, script: &Script, config: &Written) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_reboot_is_asked_for_once_and_proven_by_its_count_or_the_time_of_the_start() {
+async fn a_soft_reboot_is_requested_once_and_confirmed_by_count_or_start_time() {
     for (before, after) in [(None, None), (Some(3), Some(4)), (None, Some(1))] {
         let (sandbox, script) = (machine(), Script::new());
         script.userspace_is(100, before);
@@ -96,7 +96,7 @@ async fn a_soft_reboot_is_asked_for_once_and_proven_by_its_count_or_the_time_of_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_is_not_told_which_userspace_runs_asks_again_before_it_orders_another() {
+async fn an_unknown_userspace_is_queried_again_before_another_soft_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     ordered(&sandbox, &script, &one()).await;
     script.userspace_is(200, None);
@@ -108,7 +108,7 @@ async fn a_start_that_is_not_told_which_userspace_runs_asks_again_before_it_orde
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() {
+async fn a_soft_reboot_that_does_not_happen_is_retried_three_ways_and_reported() {
     let (sandbox, script) = (machine(), Script::new());
     script.userspace_is(100, Some(0));
     script.reboots_do_not_happen();
@@ -125,7 +125,7 @@ async fn a_soft_reboot_that_does_not_happen_is_tried_three_ways_and_then_said() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_soft_reboot_that_did_not_end_well_every_other_boot_is_a_full_one() {
+async fn after_an_unhealthy_soft_reboot_further_reboots_are_full() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     ordered(&sandbox, &script, &one()).await;
@@ -155,7 +155,7 @@ async fn after_a_soft_reboot_that_did_not_end_well_every_other_boot_is_a_full_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nobody_tells_which_userspace_runs_nothing_would_prove_it_so_it_is_a_full_one() {
+async fn without_userspace_identity_a_soft_reboot_becomes_a_full_one() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = start(&sandbox, &script, &one(), soft()).await;
     script.until_asked("reboot Logind").await;
@@ -164,7 +164,7 @@ async fn where_nobody_tells_which_userspace_runs_nothing_would_prove_it_so_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_another_tree_is_set_up_a_soft_reboot_would_go_there_so_it_is_a_full_one() {
+async fn with_run_nextroot_present_a_soft_reboot_becomes_a_full_one() {
     let (sandbox, script) = (machine(), Script::new());
     std::fs::create_dir_all(sandbox.path("/run/nextroot")).unwrap();
     script.userspace_is(100, None);
@@ -175,7 +175,7 @@ async fn where_another_tree_is_set_up_a_soft_reboot_would_go_there_so_it_is_a_fu
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_reboot_by_others_is_not_the_full_one_that_an_update_waits_for() {
+async fn a_foreign_soft_reboot_does_not_count_as_the_required_full_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     script.userspace_is(100, None);
     let ask = ReconcilerOptions {
@@ -207,7 +207,7 @@ async fn a_soft_reboot_by_others_is_not_the_full_one_that_an_update_waits_for() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_reboot_by_others_in_the_middle_of_the_actions_has_done_the_rest_of_them() {
+async fn a_foreign_soft_reboot_during_actions_completes_the_remaining_ones() {
     let (sandbox, script) = (machine(), Script::new());
     script.userspace_is(100, None);
     let restart = format!("Restart {UNIT}");
@@ -230,7 +230,7 @@ async fn a_soft_reboot_by_others_in_the_middle_of_the_actions_has_done_the_rest_
 
 /// It is judged like every boot, and rolled back when it is unhealthy.
 #[tokio::test(start_paused = true)]
-async fn a_soft_reboot_by_others_after_the_commit_is_a_boot_into_the_new_config() {
+async fn a_foreign_soft_reboot_after_commit_counts_as_booting_the_new_config() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     script.userspace_is(100, None);

@@ -32,7 +32,7 @@ async fn committed(sandbox: &Sandbox, script: &Script) {
 }
 
 #[tokio::test]
-async fn what_a_user_does_before_the_verification_fails_no_update() {
+async fn user_changes_before_verification_do_not_fail_the_update() {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: this needs root, to make objects of other users");
         return;
@@ -68,7 +68,7 @@ async fn what_a_user_does_before_the_verification_fails_no_update() {
 }
 
 #[tokio::test]
-async fn what_changed_where_root_alone_writes_still_fails_the_update() {
+async fn changes_in_root_only_paths_before_verification_fail_the_update() {
     let (sandbox, script) = (machine(), Script::new());
     committed(&sandbox, &script).await;
     sandbox.write("/etc/found", "other\n");

@@ -56,7 +56,7 @@ fn broken(found: &[RuleResult]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_example_keeps_every_rule() {
+async fn the_example_vendor_passes_every_conformance_rule() {
     let found = check(example::serve).await;
     assert_eq!(broken(&found), Vec::<String>::new());
     let kept = found
@@ -67,7 +67,7 @@ async fn the_example_keeps_every_rule() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_never_comes_is_told_of() {
+async fn a_vendor_program_that_never_connects_is_reported() {
     let found = check(|_| std::future::pending()).await;
     assert_eq!(found.len(), 15, "all rules are named, whatever happens");
     let broken = broken(&found);
@@ -117,7 +117,7 @@ async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_broken_rule_is_told_with_what_was_seen() {
+async fn every_violated_rule_is_reported_with_the_observation() {
     let broken = broken(&check(sloppy).await);
     let expected = [
         "/dev/sda is not among the nodes that vendor acme may hand out",
@@ -133,7 +133,7 @@ async fn every_broken_rule_is_told_with_what_was_seen() {
 }
 
 #[test]
-fn a_program_that_has_ended_is_not_waited_for() {
+fn an_exited_vendor_program_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("acme.yaml");
     std::fs::write(&file, FILE).unwrap();
@@ -155,7 +155,7 @@ fn a_program_that_has_ended_is_not_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_goes_into_the_background_is_judged_by_the_socket() {
+async fn a_daemonising_vendor_program_is_checked_over_the_socket() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::open(dir.path()).unwrap();
     let tasks = Tasks::new();
@@ -187,7 +187,7 @@ async fn a_program_that_goes_into_the_background_is_judged_by_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_follows_the_first_snapshot_is_judged_too() {
+async fn messages_after_the_first_snapshot_are_checked_too() {
     let rule = "a later snapshot replaces the previous one, and generations never decrease";
     let healthy = |generation| snapshot(generation, "acme0");
     for (generations, expected) in [
@@ -207,7 +207,7 @@ async fn what_follows_the_first_snapshot_is_judged_too() {
 }
 
 #[test]
-fn a_file_that_is_refused_is_told_with_its_place_and_nothing_is_started() {
+fn a_rejected_vendor_file_is_reported_and_no_program_is_started() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("acme.yaml");
     std::fs::write(&file, FILE.replace("program", "telepathy")).unwrap();

@@ -48,7 +48,7 @@ async fn serves(machine: &Machine, mut agent: Agent) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_vendor_in_rust_serves_and_outlives_the_agent() {
+async fn the_rust_example_vendor_serves_and_survives_an_agent_restart() {
     let machine = machine();
     let agent = machine.agent();
     let socket = machine.vendor_socket("acme");
@@ -77,7 +77,7 @@ fn python(arguments: &[&str]) -> Option<Command> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_vendor_in_python_serves_and_outlives_the_agent() {
+async fn the_python_example_vendor_serves_and_survives_an_agent_restart() {
     const FILE: &str = "docs/vendors/example.py";
     let Some(mut compile) = python(&[
         "-c",
@@ -105,7 +105,7 @@ async fn the_vendor_in_python_serves_and_outlives_the_agent() {
 }
 
 #[test]
-fn both_examples_are_shorter_than_a_hundred_lines() {
+fn both_example_vendors_are_shorter_than_a_hundred_lines() {
     for file in ["docs/vendors/example.py", "docs/vendors/example.rs"] {
         let text = std::fs::read_to_string(home().join(file)).unwrap();
         assert!(

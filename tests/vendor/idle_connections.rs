@@ -53,7 +53,7 @@ fn half_a_message() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_program_whose_library_names_the_socket_for_a_host_is_let_in() {
+async fn a_vendor_that_sends_the_socket_path_as_authority_is_accepted() {
     let (machine, agent, good) = with_a_neighbour().await;
     for (instance, authority) in [
         ("plain", "/run/machinist/vendors/acme/agent.sock"),
@@ -87,7 +87,7 @@ async fn a_program_whose_library_names_the_socket_for_a_host_is_let_in() {
 }
 
 #[tokio::test]
-async fn half_a_message_and_no_message_hold_a_connection_for_ten_seconds() {
+async fn a_connection_without_a_complete_message_is_closed_after_ten_seconds() {
     let (machine, agent, good) = with_a_neighbour().await;
     machine
         .hello("acme", "early", &["acme.dev/x"])
@@ -120,7 +120,7 @@ async fn half_a_message_and_no_message_hold_a_connection_for_ten_seconds() {
 }
 
 #[tokio::test]
-async fn a_program_that_says_nothing_for_three_heartbeats_loses_its_session() {
+async fn a_vendor_session_ends_after_three_missed_heartbeats() {
     let (machine, agent, mut good) = with_a_neighbour().await;
     let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     assert_eq!(welcome.heartbeat_ms, 10_000);

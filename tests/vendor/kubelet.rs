@@ -19,7 +19,7 @@ fn lists(books: &Books, expected: &[&str]) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_that_restarts_is_not_seen_by_the_kubelet() {
+async fn a_vendor_restart_is_invisible_to_the_kubelet() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.vendor("acme", "  grace: 30s\n");
@@ -50,7 +50,7 @@ async fn a_vendor_that_restarts_is_not_seen_by_the_kubelet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn containers_get_what_the_recipe_or_the_vendor_says() {
+async fn containers_get_edits_of_the_recipe_or_the_vendors_response() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.plug("acme1");
@@ -102,8 +102,7 @@ async fn containers_get_what_the_recipe_or_the_vendor_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_call_before_a_start_reaches_only_who_asked_for_it_and_is_repeated_when_it_took_too_long()
- {
+async fn pre_start_is_sent_only_to_vendors_that_request_it_and_retried() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.vendor("acme", "  deadline: 1s\n");
@@ -162,7 +161,7 @@ async fn the_call_before_a_start_reaches_only_who_asked_for_it_and_is_repeated_w
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_vendor_asks_for_while_it_is_being_registered_is_told_the_kubelet() {
+async fn vendor_options_changed_during_registration_reach_the_kubelet() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.vendor("acme", "");
@@ -199,7 +198,7 @@ async fn what_a_vendor_asks_for_while_it_is_being_registered_is_told_the_kubelet
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_container_starts_with_what_a_vendor_has_let_go_of() {
+async fn no_container_starts_with_devices_of_a_quiesced_vendor() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.vendor("acme", "");
@@ -236,7 +235,7 @@ async fn no_container_starts_with_what_a_vendor_has_let_go_of() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_counts_as_the_node_that_it_leads_to() {
+async fn a_link_in_a_recipe_counts_as_its_target_node() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.plug("sda");
@@ -262,7 +261,7 @@ async fn a_link_counts_as_the_node_that_it_leads_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks() {
+async fn a_link_changed_after_the_snapshot_is_detected_at_allocation() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.vendor("acme", "");
@@ -315,7 +314,7 @@ async fn a_link_that_is_turned_after_the_snapshot_is_seen_when_a_container_asks(
 /// One node through a link that any user can change, and one through a link that only root can
 /// change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_behind_a_link_that_a_user_may_turn_is_handed_out_as_the_node() {
+async fn a_node_behind_a_user_writable_link_is_allocated_as_the_node() {
     use std::os::unix::fs::PermissionsExt as _;
     let machine = Machine::new();
     machine.plug("acme0");

@@ -19,7 +19,7 @@ fn machine() -> Machine {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_offers_devices_and_says_how_they_are() {
+async fn a_vendor_advertises_devices_and_reports_their_health() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -50,7 +50,7 @@ async fn a_vendor_offers_devices_and_says_how_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_lost_leaves_the_devices_for_the_grace_and_a_resume_brings_them_back() {
+async fn a_lost_vendor_session_keeps_devices_for_the_grace_and_can_resume() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -87,7 +87,7 @@ async fn a_session_that_is_lost_leaves_the_devices_for_the_grace_and_a_resume_br
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_grace_runs_also_for_one_that_dies_while_it_is_answered() {
+async fn the_grace_starts_also_if_a_vendor_dies_during_a_snapshot() {
     let machine = machine();
     let agent = machine.agent();
     for round in 0..20 {
@@ -111,7 +111,7 @@ async fn the_grace_runs_also_for_one_that_dies_while_it_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_instance_waits_for_the_first_one_and_then_begins_anew() {
+async fn a_second_vendor_instance_waits_for_the_first_and_starts_afresh() {
     let machine = machine();
     let agent = machine.agent();
     let (mut first, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -155,7 +155,7 @@ async fn another_instance_waits_for_the_first_one_and_then_begins_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_never_says_its_devices_again_loses_them_after_the_grace() {
+async fn an_instance_that_never_republishes_its_devices_loses_them_after_grace() {
     let machine = machine();
     let agent = machine.agent();
     let (mut first, _) = machine
@@ -180,7 +180,7 @@ async fn an_instance_that_never_says_its_devices_again_loses_them_after_the_grac
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_starts_again_has_the_devices_at_once_and_waits_for_the_vendor() {
+async fn a_restarted_agent_restores_vendor_devices_at_once() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -213,7 +213,7 @@ async fn an_agent_that_starts_again_has_the_devices_at_once_and_waits_for_the_ve
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_goes_takes_everything_with_it_and_one_that_comes_back_begins_anew() {
+async fn a_removed_vendor_file_removes_everything_and_its_return_starts_afresh() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -242,7 +242,7 @@ async fn a_file_that_goes_takes_everything_with_it_and_one_that_comes_back_begin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_vendor_left_that_no_file_declares_goes_once_all_files_can_be_read() {
+async fn leftovers_of_undeclared_vendors_are_removed_once_all_files_are_readable() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -269,7 +269,7 @@ async fn what_a_vendor_left_that_no_file_declares_goes_once_all_files_can_be_rea
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_changes_holds_for_the_next_message() {
+async fn a_changed_vendor_file_applies_to_the_next_message() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -309,7 +309,7 @@ async fn a_file_that_changes_holds_for_the_next_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_claimant_is_refused_and_comes_into_force_when_the_first_one_goes() {
+async fn a_second_owner_of_a_resource_is_rejected_until_the_first_is_removed() {
     let machine = machine();
     machine.vendor("other", "");
     let agent = machine.agent();
@@ -340,7 +340,7 @@ async fn a_second_claimant_is_refused_and_comes_into_force_when_the_first_one_go
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_declaration_that_waits_for_a_name_is_looked_at_as_soon_as_it_has_it() {
+async fn a_declaration_waiting_for_a_resource_name_is_scanned_once_it_owns_it() {
     let machine = machine();
     let agent = machine.agent();
     let (mut first, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -359,7 +359,7 @@ async fn a_declaration_that_waits_for_a_name_is_looked_at_as_soon_as_it_has_it()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
+async fn the_crash_of_one_vendor_does_not_affect_another() {
     let machine = machine();
     machine.vendor("other", "");
     let agent = machine.agent();
@@ -395,7 +395,7 @@ async fn the_death_of_one_vendor_leaves_the_other_one_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_socket_that_somebody_removes_or_replaces_is_made_again() {
+async fn a_removed_or_replaced_vendor_socket_is_recreated() {
     let machine = machine();
     let agent = machine.agent();
     let socket = machine.vendor_socket("acme");

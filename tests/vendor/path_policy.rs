@@ -46,7 +46,7 @@ pub(crate) async fn unharmed(machine: &Machine, agent: &Agent, mut good: Program
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_who_is_not_in_the_file_is_refused_by_name() {
+async fn a_user_not_listed_in_the_vendor_file_is_rejected_by_name() {
     let (machine, agent, good) = with_a_neighbour().await;
     machine.vendor("strict", "  users: [4242]\n");
     let refused = machine
@@ -65,7 +65,7 @@ async fn a_user_who_is_not_in_the_file_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sockets_and_directories_let_nobody_else_in() {
+async fn vendor_sockets_and_directories_are_private() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     let (machine, agent, _good) = with_a_neighbour().await;
     machine.vendor("grouped", "  group: 4242\n");
@@ -87,7 +87,7 @@ async fn sockets_and_directories_let_nobody_else_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hello_that_claims_too_much_is_refused_with_a_sentence() {
+async fn an_invalid_vendor_hello_is_rejected_with_a_message() {
     let (machine, agent, good) = with_a_neighbour().await;
     let many: Vec<String> = (0..9).map(|n| format!("acme.dev/{n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -136,7 +136,7 @@ async fn a_hello_that_claims_too_much_is_refused_with_a_sentence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_are_too_large_end_the_session_unread() {
+async fn too_large_messages_end_the_session_undecoded() {
     let (machine, agent, good) = with_a_neighbour().await;
     let mut huge = device("acme0");
     huge.attributes = [("a".to_owned(), "x".repeat(10 << 20))].into();
@@ -173,7 +173,7 @@ async fn messages_that_are_too_large_end_the_session_unread() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn snapshots_that_are_wrong_are_rejected_and_the_session_goes_on() {
+async fn invalid_snapshots_are_rejected_and_the_session_continues() {
     let (machine, agent, _good) = with_a_neighbour().await;
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     program
@@ -217,7 +217,7 @@ async fn snapshots_that_are_wrong_are_rejected_and_the_session_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_gathered_while_nobody_read_it_is_no_flood() {
+async fn messages_queued_while_unread_are_not_treated_as_a_flood() {
     let (machine, agent, good) = with_a_neighbour().await;
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     // Four for each second of half a minute, and all of them at once.
@@ -239,7 +239,7 @@ async fn what_gathered_while_nobody_read_it_is_no_flood() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_goes_on_too_fast_is_told_so_after_a_while() {
+async fn a_vendor_above_the_message_rate_is_disconnected_with_the_reason() {
     let (machine, agent, good) = with_a_neighbour().await;
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let began = tokio::time::Instant::now();
@@ -262,7 +262,7 @@ async fn whoever_goes_on_too_fast_is_told_so_after_a_while() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_ends_the_session_and_holds_no_memory() {
+async fn a_message_flood_ends_the_session_without_using_memory() {
     let (machine, agent, good) = with_a_neighbour().await;
     let before = resident();
     for _ in 0..3 {
@@ -346,7 +346,7 @@ fn pings(socket: &std::path::Path) -> (usize, Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_pings_is_answered_at_a_measured_pace() {
+async fn a_flood_of_http2_pings_is_answered_at_a_limited_rate() {
     let (machine, agent, good) = with_a_neighbour().await;
     drop(machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap());
     let socket = machine.vendor_socket("acme");
@@ -359,7 +359,7 @@ async fn a_flood_of_pings_is_answered_at_a_measured_pace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_were_left_hold_nobody_up() {
+async fn abandoned_connections_block_no_other_connection() {
     let (machine, agent, good) = with_a_neighbour().await;
     let socket = machine.vendor_socket("acme");
     for _ in 0..150 {
@@ -377,7 +377,7 @@ async fn connections_that_were_left_hold_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_never_reads_loses_its_session() {
+async fn a_vendor_that_never_reads_loses_its_session() {
     let (machine, agent, good) = with_a_neighbour().await;
     let manner = Manner { window: Some(1) };
     let program = machine.open("acme", manner).await;
@@ -411,7 +411,7 @@ async fn a_program_that_never_reads_loses_its_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn as_much_as_a_vendor_may_offer_takes_a_few_mebibytes() {
+async fn the_maximum_vendor_snapshot_uses_a_few_mebibytes() {
     let (machine, agent, mut good) = with_a_neighbour().await;
     machine.vendor("large", "  limits: {devices: 2000}\n");
     let (mut program, _) = machine

@@ -51,7 +51,7 @@ fn ids(ids: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_allocation_is_answered_by_the_vendor_and_held_against_its_file() {
+async fn an_allocation_is_answered_by_the_vendor_and_checked_against_its_file() {
     let machine = Machine::new();
     let agent = machine.agent();
     let (mut program, resource) = asked_for(&machine, &agent).await;
@@ -109,7 +109,7 @@ async fn an_allocation_is_answered_by_the_vendor_and_held_against_its_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_vendor_recipes_answer_and_the_rest_is_refused_with_the_reason() {
+async fn without_the_vendor_recipes_are_used_and_other_allocations_rejected() {
     let machine = Machine::new();
     let agent = machine.agent();
     let (program, resource) = asked_for(&machine, &agent).await;
@@ -141,7 +141,7 @@ async fn without_the_vendor_recipes_answer_and_the_rest_is_refused_with_the_reas
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_says_which_devices_are_best_and_makes_them_ready() {
+async fn a_vendor_answers_preferred_allocation_and_pre_start() {
     let machine = Machine::new();
     let agent = machine.agent();
     let (mut program, resource) = asked_for(&machine, &agent).await;
@@ -188,7 +188,7 @@ async fn a_vendor_says_which_devices_are_best_and_makes_them_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vendor_is_told_to_let_go_and_who_comes_later_is_told_then() {
+async fn every_vendor_gets_the_quiesce_request_also_when_connecting_later() {
     let machine = Machine::new();
     for name in ["acme", "away", "slow", "stubborn"] {
         machine.vendor(name, "");
@@ -242,7 +242,7 @@ async fn every_vendor_is_told_to_let_go_and_who_comes_later_is_told_then() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_that_was_away_when_the_update_ended_hears_that_it_may_go_on() {
+async fn a_vendor_absent_at_the_end_of_an_update_gets_the_resume_request_later() {
     let machine = Machine::new();
     machine.vendor("acme", "");
     let agent = machine.agent();
@@ -287,7 +287,7 @@ async fn a_vendor_that_was_away_when_the_update_ended_hears_that_it_may_go_on() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_update_tells_vendors_and_the_agent_after_it_does_not_forget() {
+async fn a_quiesce_request_to_vendors_survives_an_agent_restart() {
     let machine = Machine::new();
     machine.vendor("acme", "");
     let agent = machine.agent();
@@ -323,7 +323,7 @@ async fn an_update_tells_vendors_and_the_agent_after_it_does_not_forget() {
 
 /// More container requests than may be open, none of which is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vendor_that_is_busy_with_containers_is_told_to_let_go_all_the_same() {
+async fn a_vendor_busy_with_allocations_still_gets_the_quiesce_request() {
     let machine = Machine::new();
     let agent = machine.agent();
     let (mut program, resource) = asked_for(&machine, &agent).await;

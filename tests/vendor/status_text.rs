@@ -19,7 +19,7 @@ fn machine() -> Machine {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn devices_that_are_offered_in_vain_say_so_until_they_are_accepted() {
+async fn rejected_vendor_devices_are_reported_until_accepted() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -51,7 +51,7 @@ async fn devices_that_are_offered_in_vain_say_so_until_they_are_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_allows_again_what_it_forbade_lets_the_vendor_say_it_again() {
+async fn a_reallowed_resource_can_be_published_again_by_the_vendor() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -76,7 +76,7 @@ async fn a_file_that_allows_again_what_it_forbade_lets_the_vendor_say_it_again()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_claim_can_keep_is_said_again_when_the_file_wants_no_claims_any_more() {
+async fn a_snapshot_unsupported_by_dra_is_accepted_again_without_serve_dra() {
     let machine = machine();
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -109,7 +109,7 @@ async fn what_no_claim_can_keep_is_said_again_when_the_file_wants_no_claims_any_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_allows_fewer_resources_ends_the_session_that_named_more() {
+async fn a_vendor_file_with_fewer_resources_ends_a_session_that_named_more() {
     let machine = machine();
     let agent = machine.agent();
     let both = ["acme.dev/x", "acme.dev/y"];
@@ -131,7 +131,7 @@ async fn a_file_that_allows_fewer_resources_ends_the_session_that_named_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_does_not_begin_with_hello_is_counted_and_told() {
+async fn a_stream_without_a_leading_hello_is_counted_and_reported() {
     let machine = machine();
     let agent = machine.agent();
     let mut program = machine.open("acme", Manner { window: None }).await.unwrap();

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_of_its_memory_is_handed_on_whole_or_not_at_all() {
+    fn memory_settings_are_reported_only_if_both_are_readable() {
         let told = |panics: bool| {
             let facts = HostMetrics::read(|path| match path.as_str().rsplit('/').next() {
                 Some("overcommit_memory") => Some("2\n".to_owned()),

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_daemon_is_told_from_its_namesakes_and_a_machine_without_processes_has_none() {
+    fn machine_config_daemon_is_detected_only_by_its_own_command_line() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         assert_eq!(on_host(&root).unwrap(), None);

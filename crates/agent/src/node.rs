@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_come_back_when_nothing_holds_and_the_kubelet_has_said_so() {
+    fn node_is_fit_only_without_a_closed_hold_gate_and_with_a_known_kubelet() {
         let kubelet = |reason| gate(GateName::Kubelet.into(), true, GateEffect::Hold, reason);
         let fit = |gates: Vec<Gate>| is_fit(&gates.into_iter().collect());
         assert!(fit(vec![kubelet(Reason::Ok)]));

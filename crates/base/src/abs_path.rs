@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_absolute_paths_get_in() {
+    fn only_normalized_absolute_paths_are_accepted() {
         for bad in [
             "",
             "etc/x",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_and_prefixes_go_by_components() {
+    fn parents_and_prefixes_are_compared_by_components() {
         let path: AbsPath = "/etc/systemd/system".parse().unwrap();
         let above: Vec<_> = path.ancestors().map(String::from).collect();
         assert_eq!(above, ["/etc/systemd", "/etc", "/"]);

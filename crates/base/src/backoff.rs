@@ -46,14 +46,14 @@ mod tests {
     const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
     #[test]
-    fn waits_double_up_to_the_longest() {
+    fn backoff_doubles_up_to_the_maximum() {
         let waits: Vec<_> = (0..8).map(|n| BACKOFF.step(n).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(BACKOFF.step(u32::MAX), Duration::from_secs(60));
     }
 
     #[test]
-    fn jitter_shortens_by_at_most_a_quarter() {
+    fn jitter_shortens_the_backoff_by_at_most_a_quarter() {
         assert_eq!(BACKOFF.wait(2, 0.0), Duration::from_secs(4));
         assert_eq!(BACKOFF.wait(2, 1.0), Duration::from_secs(3));
         let drawn: Vec<_> = std::iter::repeat_with(jitter).take(16).collect();

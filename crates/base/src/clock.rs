@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_whole_milliseconds() {
+    fn timestamps_are_truncated_to_milliseconds() {
         let fixed = Timestamp::new(1_800_000_000, 123_999_999).unwrap();
         let clock = Clock::from_fn(move || fixed);
         assert_eq!(clock.now().to_string(), "2027-01-15T08:00:00.123Z");

@@ -147,7 +147,7 @@ mod tests {
     const ABC: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn a_digest_reads_back_as_it_is_written() {
+    fn a_digest_round_trips_through_text() {
         assert_eq!(Digest::of(b"abc").to_string(), ABC);
         assert_eq!(ABC.parse(), Ok(Digest::of(b"abc")));
         let mut pieces = Digester::new();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_are_refused() {
+    fn malformed_digests_are_rejected() {
         let upper = ABC.to_uppercase();
         for bad in ["", "sha256:", &ABC[..70], &upper, &ABC[7..], "sha256:é"] {
             assert!(bad.parse::<Digest>().is_err(), "{bad:?}");

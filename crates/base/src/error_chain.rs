@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_is_one_line_with_every_cause() {
+    fn error_chain_is_one_line_with_every_cause() {
         let inner = std::io::Error::from(std::io::ErrorKind::NotFound);
         let error = Outer(std::io::Error::other(inner));
         assert_eq!(

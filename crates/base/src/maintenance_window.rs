@@ -118,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn without_windows_every_time_is_good() {
+    fn without_maintenance_windows_every_time_is_allowed() {
         let none = MaintenanceWindows::default();
         assert_eq!(none.state(at("2026-11-21T12:00:00Z")), WindowState::Open);
     }
 
     #[test]
-    fn a_window_is_open_from_its_start_to_its_end_on_its_days_also_over_midnight() {
+    fn a_maintenance_window_is_open_on_its_days_and_may_cross_midnight() {
         let night = windows(&[Weekday::Saturday], (23, 30), 2, "UTC");
         for (now, state) in [
             ("2026-11-21T23:29:59Z", opens("2026-11-21T23:30:00Z")),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_windows_counts() {
+    fn the_earliest_of_several_maintenance_windows_counts() {
         let mut both = windows(&[Weekday::Sunday], (4, 0), 1, "UTC");
         let more = windows(&[Weekday::Saturday], (22, 0), 1, "UTC");
         both.windows.extend(more.windows);
@@ -157,7 +157,7 @@ mod tests {
 
     /// Berlin, 29 March 2026: 02:00 becomes 03:00, at 01:00 UTC.
     #[test]
-    fn a_start_that_the_clock_skips_counts_after_the_gap() {
+    fn a_window_start_skipped_by_dst_moves_after_the_gap() {
         let skipped = windows(&[Weekday::Sunday], (2, 30), 1, "Europe/Berlin");
         let before = at("2026-03-29T00:59:59Z");
         assert_eq!(skipped.state(before), opens("2026-03-29T01:30:00Z"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_over_a_change_of_the_clock_lasts_its_time() {
+    fn a_window_across_a_dst_change_keeps_its_duration() {
         let over = windows(&[Weekday::Sunday], (1, 0), 4, "Europe/Berlin");
         // It opens at 00:00 UTC in winter time, and four hours are four hours.
         assert_eq!(over.state(at("2026-03-29T03:59:59Z")), WindowState::Open);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_comes_twice_counts_the_first_time() {
+    fn a_window_start_repeated_by_dst_counts_the_first_time() {
         let twice = windows(&[Weekday::Sunday], (2, 30), 1, "Europe/Berlin");
         // 02:30 summer time is 00:30 UTC, 02:30 winter time an hour later.
         assert_eq!(

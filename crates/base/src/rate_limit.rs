@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_is_let_through_and_then_so_many_in_a_second() {
+    async fn rate_limiter_allows_a_burst_and_then_a_fixed_rate() {
         tokio::time::advance(Duration::from_secs(60)).await;
         let mut rate = RateLimiter::new(10);
         assert_eq!((0..100).filter(|_| rate.take()).count(), 20);
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(before.elapsed(), Duration::from_millis(100));
     }
     #[tokio::test(start_paused = true)]
-    async fn what_alternates_is_said_once_and_what_is_ever_new_now_and_then() {
+    async fn log_once_logs_repeats_once_and_rate_limits_new_messages() {
         tokio::time::advance(Duration::from_secs(3600)).await;
         let mut complaints = LogOnce::default();
         let said = |complaints: &mut LogOnce, all: &mut dyn Iterator<Item = String>| {

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn tasks_that_watch_the_token_are_joined() {
+    async fn tasks_that_watch_the_shutdown_token_are_joined() {
         let tasks = Tasks::new();
         let (token, ended) = (tasks.token(), Arc::new(Mutex::new(false)));
         let mark = Arc::clone(&ended);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_end_is_named_and_left() {
+    async fn a_task_that_outlives_the_shutdown_grace_is_named() {
         let tasks = Tasks::new();
         tasks.spawn("quick", async {});
         tasks.spawn("stuck", std::future::pending());
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_stops_the_daemon_and_is_told() {
+    async fn a_panicking_task_stops_the_daemon_and_is_reported() {
         let tasks = Tasks::new();
         tasks.spawn("broken", async { panic!("as the test wants it") });
         tasks.stopping().await;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_second_signal_ends_the_wait_and_hang_up_reloads() {
+    async fn a_second_termination_signal_ends_the_wait_and_sighup_reloads() {
         let tasks = Tasks::new();
         let reloads = Arc::new(Mutex::new(0));
         let count = Arc::clone(&reloads);

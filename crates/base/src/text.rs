@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_and_directions_are_misleading_and_letters_are_not() {
+    fn control_and_bidi_characters_are_misleading_and_letters_are_not() {
         for bad in [
             '\n', '\u{1b}', '\u{7f}', '\u{9b}', '\u{202e}', '\u{2067}', '\u{2028}',
         ] {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shown_is_counted() {
+    fn a_shortened_list_counts_the_omitted_items() {
         assert_eq!(join_limited(["a", "b"].iter(), 2), "a, b");
         assert_eq!(
             join_limited(["a", "b", "c", "d"].iter(), 2),
@@ -148,7 +148,7 @@ mod tests {
     const HOSTILE: &str = "a\x1b[31mred\x1b[2J\x1b]0;t\x07\u{9b}2J\r\nforged\u{202e}txt\u{2066}\u{200f}\u{2028}\x7f\x1b";
 
     #[test]
-    fn nothing_that_steers_is_left() {
+    fn escaped_text_has_no_terminal_control_characters() {
         let line = escape_line(HOSTILE);
         assert!(!line.chars().any(is_misleading), "{line:?}");
         assert_eq!(escape_line("größer\tas it is – ✓"), "größer\tas it is – ✓");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_the_log_is_one_line() {
+    fn a_log_event_is_escaped_to_one_line() {
         for colours in [false, true] {
             let line = log_line(&format!("{HOSTILE}\n"), colours);
             assert_eq!(line.matches('\n').count(), 1, "{line:?}");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn json_means_the_same_with_escapes() {
+    fn escaping_json_keeps_its_meaning() {
         let json = serde_json::to_string_pretty(&[HOSTILE]).unwrap();
         let shown = escape_data(&json);
         assert!(
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_differ_are_counted() {
+    fn edit_distance_counts_differing_letters() {
         for (one, other, letters) in [
             ("contents", "content", 1),
             ("contents", "contants", 1),

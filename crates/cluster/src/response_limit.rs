@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_beyond_the_limit_is_an_error_and_a_watch_has_none() {
+    async fn list_responses_are_size_limited_and_watches_are_not() {
         let list = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{},"items":[]}"#;
         for (limit, passes) in [(list.len(), true), (list.len() - 1, false)] {
             let maps: Api<ConfigMap> = Api::default_namespaced(client(list.to_owned(), limit));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_checked() {
+    fn cdi_kinds_are_validated() {
         for good in [
             "nvidia.com/gpu",
             "acme.dev/a_b.c-d",

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flapping_device_has_to_stay_ever_longer_up_to_a_minute() {
+    fn flap_hold_grows_with_each_flap_up_to_a_minute() {
         let mut device = DeviceFlapState::first(true, s(0));
         let mut held = Vec::new();
         for round in 1..10 {

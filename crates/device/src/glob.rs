@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn hostile_patterns_end_quickly() {
+    fn hostile_glob_patterns_terminate_quickly() {
         let pattern = "*a".repeat(100);
         assert!(!component_matches(&pattern, &"b".repeat(255)));
     }
 
     #[test]
-    fn patterns_are_refused_at_the_door() {
+    fn invalid_glob_patterns_are_rejected_when_parsed() {
         assert!(matches!(Glob::new("/dev/**/x"), Err(BadGlob::Deep(_))));
         assert!(matches!(Glob::new("/dev/[ab"), Err(BadGlob::Open(_))));
         assert_eq!(
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn expansion_lists_only_above_wildcards_and_stops_at_its_limit() {
+    fn glob_expansion_lists_only_wildcard_parents_and_stops_at_its_limit() {
         let mut asked = Vec::new();
         let glob = Glob::new("/dev/*/card*").unwrap();
         let (found, cut) = glob.expand(3, |directory| {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_counted_by_holder_and_others_resources_are_left_out() {
+    fn devices_are_counted_per_holder_for_own_resources_only() {
         let mut all = DeviceHolders::default();
         all.add("acme.dev/x", "a".into(), holder("p"));
         all.add("acme.dev/x", "b".into(), holder("p"));

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn withholding_makes_every_device_unhealthy_and_says_why() {
+    fn disabled_allocation_makes_every_device_unhealthy_with_the_reason() {
         let inventory = Inventory {
             withheld: Some(AllocationDisabled {
                 why: "update".into(),

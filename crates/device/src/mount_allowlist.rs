@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn software_of_the_host_is_never_writable() {
+    fn mounts_of_host_software_are_never_writable() {
         let further = [AbsPath::new("/srv/acme").unwrap()];
         for (from, expected) in [
             ("/usr/lib/acme", false),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_that_runtimes_obey_cannot_be_set_by_vendors() {
+    fn vendors_cannot_set_annotations_interpreted_by_runtimes() {
         for good in [
             "acme.dev/made-by",
             "plain",
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_vendors_are_plain_and_fit() {
+    fn vendor_device_ids_are_validated() {
         for good in ["a", "GPU-0.1_x", &"x".repeat(63)] {
             assert!(is_device_id(good), "{good}");
         }

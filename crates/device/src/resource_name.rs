@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resource_names_follow_the_kubelets_rules() {
+    fn resource_names_are_validated_as_by_the_kubelet() {
         let long_domain = format!("{}/x", "a.".repeat(121) + "aa");
         let too_long_domain = format!("{}/x", "a.".repeat(122) + "a");
         assert_eq!(long_domain.len() - 2, 244);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn device_ids_come_from_the_path_alone_and_fit() {
+    fn device_ids_derive_from_the_path_and_fit_the_limit() {
         assert_eq!(device_id("/dev/fuse"), "fuse");
         assert_eq!(device_id("/dev/net/tun"), "net-tun");
         assert_eq!(

@@ -208,7 +208,7 @@ mod tests {
     };
 
     #[test]
-    fn the_array_has_the_documented_shape() {
+    fn device_status_json_has_the_documented_shape() {
         let mut inventory = Inventory::default();
         let fuse = resource(2, &[("fuse", &[])]);
         inventory

@@ -158,7 +158,7 @@ mod tests {
         DEVNAME=ttyUSB0\0SEQNUM=4711\0";
 
     #[test]
-    fn an_event_of_the_kernel_is_read() {
+    fn a_kernel_uevent_is_parsed() {
         let event = Uevent::parse(STICK).unwrap();
         assert_eq!(event.action, "add");
         assert_eq!(event.subsystem.as_deref(), Some("tty"));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_left_alone() {
+    fn messages_other_than_kernel_uevents_are_ignored() {
         for message in [
             &b""[..],
             b"\0",
@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_message_makes_it_panic(garbage in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn uevent_parser_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Uevent::parse(&garbage);
             let _ = Uevent::parse(&[STICK, &garbage].concat());
         }

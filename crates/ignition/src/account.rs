@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_that_nobody_hashed_is_no_hash() {
+    fn a_plain_text_password_is_rejected_as_a_hash() {
         for good in [
             "$6$salt$x",
             "$y$j9T$a$b",
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_not_shown() {
+    fn a_password_hash_is_hidden_in_debug_output() {
         let hash = PasswordHash::new("$6$salt$hidden").unwrap();
         let account = UserAccount {
             password_hash: Some(hash),

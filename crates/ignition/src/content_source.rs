@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_urls_give_exactly_the_bytes_they_carry() {
+    fn data_urls_decode_to_their_exact_bytes() {
         for (url, bytes) in [
             ("", ""),
             ("data:,", ""),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_read_back_by_another_implementation() {
+    fn base64_output_is_decoded_by_another_implementation() {
         for length in 0..70 {
             let bytes: Vec<u8> = (0..length).map(|n: u8| n.wrapping_mul(37) ^ 0xa5).collect();
             let back = data_url::forgiving_base64::decode_to_vec(base64(&bytes).as_bytes());
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gzip_bomb_ends_at_the_limit() {
+    fn a_gzip_bomb_is_stopped_at_the_size_limit() {
         use std::io::Write as _;
         let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         packer.write_all(&vec![0; 1 << 20]).unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_checked() {
+    fn content_hashes_are_verified() {
         let sha256 = "sha256-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         let sha512 = "sha512-cf83e1357eefb8bdf1542850d66d8007d620e4050b5715dc83f4a921d36ce9ce\
                       47d0d13c5d85f2b0ff8318d2877eec2f63b931bd47417a81a538327af927da3e";

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_for_one_object_become_one_entry() {
+    fn disk_layout_entries_for_one_object_are_merged() {
         let layout = |value: Value| serde_json::from_value::<DiskLayout>(value).unwrap();
         let mut below = layout(json!({
             "disks": [{"device": "/dev/a", "wipeTable": true, "partitions": [{"number": 1, "sizeMiB": 5}, {"label": "x"}]}],

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scalars_mean_what_kubernetes_reads() {
+    fn yaml_scalars_are_read_as_by_kubernetes() {
         for (text, meaning) in [
             ("", ScalarValue::Null),
             ("~", ScalarValue::Null),

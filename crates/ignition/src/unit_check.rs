@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_must_start_something() {
+    fn a_service_without_an_exec_start_is_reported() {
         for good in [
             "[Service]\nExecStart=/bin/a",
             "[Service]\nType=oneshot\nExecStart=/bin/a\nExecStart=/bin/b",
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_in_may_bring_what_the_unit_lacks() {
+    fn a_drop_in_can_supply_missing_unit_directives() {
         let mut unit = Unit {
             contents: Some("[Service]\nType=simple".into()),
             enabled: Some(true),

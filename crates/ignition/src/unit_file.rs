@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_is_read_as_systemd_reads_it() {
+    fn a_unit_file_is_parsed_as_by_systemd() {
         let file = UnitFile::parse(
             "# comment\n[Unit]\nDescription = Two words \n\n[Service]\nExecStart=/bin/a \\\n; \
              comment inside\n  --flag\nExecStart=/bin/b\nEnvironment=A=1\n[Install]\nWantedBy=a.target\n\
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_lines_are_named_and_skipped() {
+    fn malformed_unit_lines_are_reported_and_skipped() {
         let text = "Before=x\n[Unit]\nDescription\n=x\n[Service\nExecStart=/bin/a\n[Install]\nA=b";
         let (file, faults) = UnitFile::read(text);
         let lines: Vec<_> = faults.iter().map(|fault| fault.line).collect();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_the_only_fault_of_its_unit() {
+    fn a_byte_order_mark_is_reported_and_the_rest_is_parsed() {
         let (file, faults) = UnitFile::read("\u{feff}[Service]\nExecStart=/bin/a");
         let found: Vec<_> = faults.iter().map(ToString::to_string).collect();
         assert_eq!(found.len(), 1, "{found:?}");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn words_end_at_white_space_outside_quotes() {
+    fn unit_file_words_end_at_unquoted_white_space() {
         assert_eq!(split_words(" a\t'b c'  d\"e f\" "), ["a", "b c", "de f"]);
         assert_eq!(split_words("a 'b"), ["a"]);
         assert_eq!(split_words("a\\ b"), ["a\\ b"]);

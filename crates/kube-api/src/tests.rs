@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{keys::*, *};
 
 #[test]
-fn states_and_requests_are_read_as_they_are_written() {
+fn node_states_and_drain_requests_round_trip_through_text() {
     for state in [
         NodeUpdateState::Working,
         NodeUpdateState::Done,
@@ -24,7 +24,7 @@ fn states_and_requests_are_read_as_they_are_written() {
 }
 
 #[test]
-fn a_reason_is_cut_between_characters() {
+fn a_reason_is_truncated_at_a_character_boundary() {
     let long = "é".repeat(1500);
     let short = truncate_at_char(&long, MAX_REASON_BYTES - 1);
     assert_eq!((short.len(), short.chars().count()), (1998, 999));
@@ -33,7 +33,7 @@ fn a_reason_is_cut_between_characters() {
 
 /// Order and reasons as in the end-to-end test of the real controller.
 #[test]
-fn the_steps_of_an_update_come_in_the_documented_order() {
+fn machine_config_node_conditions_are_in_the_documented_order() {
     use NodeConditionKind::*;
     let told = [
         UpdatePrepared,
@@ -54,7 +54,7 @@ fn the_steps_of_an_update_come_in_the_documented_order() {
 }
 
 #[test]
-fn a_selector_selects_as_the_api_server_does() {
+fn a_label_selector_matches_as_in_the_api_server() {
     let spec: MachineConfigPoolSpec = serde_json::from_value(json!({
         "nodeSelector": {
             "matchLabels": {"node-role.kubernetes.io/infra": ""},
@@ -85,7 +85,7 @@ fn a_selector_selects_as_the_api_server_does() {
 }
 
 #[test]
-fn a_node_is_ready_only_as_said_from_this_boot() {
+fn a_node_is_ready_only_if_reported_in_this_boot() {
     let status = json!({
         "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-11-21T20:00:00Z"}],
         "nodeInfo": {"bootID": "old", "kernelVersion": "6"},
@@ -100,7 +100,7 @@ fn a_node_is_ready_only_as_said_from_this_boot() {
 }
 
 #[test]
-fn an_empty_mark_of_a_person_counts_but_forces_nothing_and_an_empty_config_does_not_count() {
+fn an_empty_operator_annotation_counts_except_as_a_force_reason() {
     let mut view = NodeView::default();
     let empty = |name: &str| (name.to_owned(), String::new());
     view.annotations = BTreeMap::from([
@@ -115,7 +115,7 @@ fn an_empty_mark_of_a_person_counts_but_forces_nothing_and_an_empty_config_does_
 }
 
 #[test]
-fn versions_are_compared_within_one_identity() {
+fn resource_versions_are_compared_only_for_the_same_uid() {
     let version = |uid: &str, version: &str| NodeView {
         uid: uid.to_owned(),
         resource_version: version.to_owned(),
@@ -127,7 +127,7 @@ fn versions_are_compared_within_one_identity() {
 }
 
 #[test]
-fn only_what_may_name_an_object_is_a_name() {
+fn invalid_object_names_are_rejected() {
     let long = "a".repeat(254);
     for name in ["rendered-worker-0a", "a", "0.b-c", &long[1..]] {
         assert!(keys::is_object_name(name), "{name}");

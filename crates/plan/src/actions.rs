@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_are_done_once_and_in_order_with_machinist_last() {
+    fn actions_are_deduplicated_and_ordered_with_machinist_last() {
         let needs = [
             ActionNeed::unit(ActionKind::Restart, "machinist.service"),
             ActionNeed::unit(ActionKind::Restart, "z.service"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_of_several_plans_are_each_done_once() {
+    fn actions_of_several_plans_are_deduplicated() {
         let unit = |kind, unit: &str| (kind, Some(unit.to_owned()));
         let (restart, reload) = (ActionKind::Restart, ActionKind::Reload);
         let all = [
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reboot_swallows_everything_but_the_drain() {
+    fn a_reboot_replaces_all_other_actions_except_the_drain() {
         let needs = [
             ActionNeed::unit(ActionKind::Restart, "a.service"),
             ActionNeed::machine(ActionKind::SoftReboot),

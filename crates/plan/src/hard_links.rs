@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_end_where_their_last_link_leads_and_loops_never() {
+    fn hard_link_chains_resolve_to_their_end_and_loops_do_not_resolve() {
         let at = |path: &str| AbsPath::new(path).unwrap();
         let pairs = [
             ("/a", "/b"),

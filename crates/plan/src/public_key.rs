@@ -117,7 +117,7 @@ mod tests {
     const ECDSA: &str = "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBPIFtvhVgxhN/pSMdtBS9SRSOB1NaV7DpnydOrzMFoaliOT7LQj7iuMjLkV6dE3tz7brdBw32ZedrxiBReky0UM=";
 
     #[test]
-    fn lines_that_sshd_reads_have_no_fault() {
+    fn key_lines_that_sshd_accepts_are_valid() {
         for line in [
             format!("ssh-ed25519 {ED25519}"),
             format!("  ssh-ed25519 \t{ED25519} a comment"),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_sshd_skips_have_a_fault() {
+    fn key_lines_that_sshd_skips_are_reported() {
         let cut = &ED25519[..ED25519.len() - 8];
         for (line, why) in [
             ("not-a-key".to_owned(), "does not begin with a key type"),

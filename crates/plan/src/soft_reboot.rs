@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_or_early_boot_reads_is_not_for_a_soft_reboot() {
+    fn files_read_by_kernel_or_early_boot_need_a_full_reboot() {
         for (path, soft) in [
             ("/etc/app.conf", true),
             ("/etc/default/app", true),

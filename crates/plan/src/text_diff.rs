@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_line_is_shown_with_its_surroundings() {
+    fn a_diff_shows_a_changed_line_with_context() {
         let old = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
         let new = "1\n2\n3\n4\nfive\n6\n7\n8\n9\n";
         assert_eq!(
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_a_common_line_are_compared_in_time() {
+    fn a_diff_of_texts_without_common_lines_is_fast() {
         let text = |from: u32| -> String {
             (from..from + 11_000)
                 .map(|number| format!("{number}\n"))

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_enabled_with_the_instances_listed() {
+    fn a_template_preset_enables_the_listed_instances() {
         let rules = presets(&[(
             "/usr/lib/systemd/system-preset/50.preset",
             "enable getty@.service tty1 tty2\ndisable getty@*.service",
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_match_as_fnmatch_does() {
+    fn preset_globs_match_as_fnmatch_does() {
         for (pattern, text, matches) in [
             ("*", "a.service", true),
             ("a?.service", "ab.service", true),

@@ -70,7 +70,7 @@ fn row(pool: &PoolView, nodes: &[NodeView]) -> PoolRow {
 }
 
 #[test]
-fn the_limit_is_a_number_or_a_share_rounded_down_and_at_least_one() {
+fn max_unavailable_is_a_count_or_percentage_and_at_least_one() {
     let limit = |given: Value, machines| {
         let pool = pool("worker", json!({"maxUnavailable": given}));
         max_unavailable(&pool, machines).map(|limit| limit.at_most)
@@ -105,7 +105,7 @@ fn the_limit_is_a_number_or_a_share_rounded_down_and_at_least_one() {
 }
 
 #[test]
-fn a_share_above_the_whole_is_no_limit() {
+fn max_unavailable_above_100_percent_is_rejected() {
     let limit = |given| max_unavailable(&pool("worker", json!({"maxUnavailable": given})), 4);
     assert_eq!(limit("100%").unwrap().at_most, 4);
     let error = limit("150%").unwrap_err().to_string();
@@ -116,7 +116,7 @@ fn a_share_above_the_whole_is_no_limit() {
 }
 
 #[test]
-fn a_selector_with_a_mistake_selects_nobody_and_says_field_and_what_is_expected() {
+fn an_invalid_pool_selector_selects_no_node_and_names_the_field() {
     let labels = with_roles(&["worker"]);
     let key = format!("{ROLE}worker");
     for (operator, values, said) in [
@@ -148,7 +148,7 @@ fn a_selector_with_a_mistake_selects_nobody_and_says_field_and_what_is_expected(
 }
 
 #[test]
-fn the_control_plane_keeps_its_quorum() {
+fn max_unavailable_that_breaks_etcd_quorum_is_rejected() {
     let limit = |name: &str, given: Value, machines| {
         max_unavailable(&pool(name, json!({"maxUnavailable": given})), machines)
     };
@@ -171,7 +171,7 @@ fn the_control_plane_keeps_its_quorum() {
 }
 
 #[test]
-fn of_several_pools_the_one_with_the_stronger_claim_has_the_node() {
+fn a_node_matching_several_pools_belongs_to_the_one_with_precedence() {
     let pools = [
         of_role("worker"),
         of_role("infra"),
@@ -209,14 +209,14 @@ fn of_several_pools_the_one_with_the_stronger_claim_has_the_node() {
 }
 
 #[test]
-fn a_pool_that_selects_by_nothing_has_no_nodes() {
+fn a_pool_with_an_empty_selector_has_no_nodes() {
     let all = pool("all", json!({"nodeSelector": {}}));
     let found = Membership::of(&with_roles(&["worker"]), [&all]);
     assert_eq!(found, Membership::default());
 }
 
 #[test]
-fn a_node_is_ready_by_its_conditions_and_its_cordon_and_what_nobody_wrote_is_well() {
+fn node_readiness_follows_conditions_and_cordon_with_missing_ones_healthy() {
     let well = || node("a", "c1", "c1", "Done");
     for (node, ready) in [
         (well(), true),
@@ -239,7 +239,7 @@ fn a_node_is_ready_by_its_conditions_and_its_cordon_and_what_nobody_wrote_is_wel
 }
 
 #[test]
-fn unavailable_is_who_takes_no_pods_or_is_on_the_way() {
+fn a_node_is_unavailable_if_unschedulable_or_updating() {
     let image = |mut node: NodeView, current: &str, desired: &str| {
         for (name, value) in [
             (protocol::CURRENT_IMAGE, current),

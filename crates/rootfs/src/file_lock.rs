@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_let_go_though_a_child_still_has_the_file_open() {
+    fn a_file_lock_is_released_even_if_a_child_has_the_file_open() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         let path = AbsPath::new("/lock").unwrap();

@@ -160,18 +160,18 @@ fn full() -> Status {
 }
 
 #[test]
-fn scripts_read_this_shape() {
+fn status_json_matches_the_snapshot() {
     insta::assert_snapshot!(serde_json::to_string_pretty(&full()).unwrap());
 }
 
 #[test]
-fn people_read_this_page() {
+fn status_page_matches_the_snapshot() {
     let page = render(&full(), at("2026-11-21T12:05:02Z"));
     insta::assert_snapshot!(anstream::adapter::strip_str(&page).to_string());
 }
 
 #[test]
-fn what_has_no_value_is_null_and_never_left_out() {
+fn status_json_writes_missing_values_as_null() {
     let status = Status::starting("./sandbox", Mode::Offline, at("2026-11-21T12:00:00Z"));
     let value = serde_json::to_value(&status).unwrap();
     let keys: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
@@ -222,14 +222,14 @@ fn the_status_of_an_agent_of_an_earlier_version_is_read() {
 }
 
 #[test]
-fn what_is_written_can_be_read_back() {
+fn status_json_round_trips() {
     let status = full();
     let text = serde_json::to_string(&status).unwrap();
     assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
 }
 
 #[test]
-fn the_summary_names_the_phase_while_there_is_one() {
+fn the_status_summary_names_the_current_phase() {
     assert_eq!(
         full().summary(),
         "RunningActions; not ready: Config (machine-2 is applied, not verified yet)"
@@ -237,7 +237,7 @@ fn the_summary_names_the_phase_while_there_is_one() {
 }
 
 #[test]
-fn every_reason_of_a_refused_config_has_a_line() {
+fn every_refusal_of_a_config_has_a_status_line() {
     let mut status = full();
     let refusals = (1..=10).map(|line| Refusal {
         line: Some(line),

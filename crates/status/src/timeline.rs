@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_phase_has_a_bar_of_its_length_and_the_longest_update_fills_the_width() {
+    fn timeline_bars_are_proportional_to_phase_durations() {
         let drawn = timeline(&[
             update(10, &[("Staging", 0, 4), ("RunningActions", 4, 10)]),
             update(5, &[("Staging", 0, 5)]),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_legend_of_all_phases_stays_on_the_picture() {
+    fn the_timeline_legend_of_all_phases_fits_the_picture() {
         let names = "Planned Waiting Staging Committing RunningActions RebootPending Booted Verifying RollingBack";
         let phases: Vec<_> = (0..)
             .zip(names.split(' '))

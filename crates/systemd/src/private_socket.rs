@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_its_sender_is_the_message_that_never_had_one() {
+    fn stripping_the_sender_gives_the_same_dbus_message_as_without_one() {
         for sender in [":1.7", ":1.77777", ":org.freedesktop.systemd"] {
             let with = signal(Some(sender));
             assert_ne!(with, signal(None));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_comes_last_leaves_no_padding_behind() {
+    fn stripping_a_last_sender_field_leaves_no_padding() {
         // fields: MEMBER "Hi" (8 + 3 bytes, 5 of padding), SENDER ":1.7" (8 + 5 bytes)
         let fixed = |fields: u8| [b'l', 4, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, fields, 0, 0, 0];
         let member = [3, 1, b's', 0, 2, 0, 0, 0, b'H', b'i', 0, 0, 0, 0, 0, 0];
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused() {
+    fn dbus_messages_with_invalid_lengths_are_rejected() {
         let mut bytes = signal(None);
         bytes[4..8].fill(0xff);
         assert!(MessageFrame::of(&bytes[..FIXED_HEADER_BYTES]).is_err());

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_ends_has_died_and_a_oneshot_has_done_its_work() {
+    fn an_ended_service_has_died_and_an_ended_oneshot_has_finished() {
         let running = state(ActiveState::Active, "running", "simple", "success");
         assert!(!running.has_died_since(&running));
         for (active, sub, result) in [
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_systemd_brought_back_has_died_in_between() {
+    fn a_service_restarted_by_systemd_has_died_in_between() {
         let before = state(ActiveState::Active, "running", "notify", "success");
         let mut after = before.clone();
         after.service.as_mut().unwrap().n_restarts = 1;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invocation_of_zeros_is_none() {
+    fn an_all_zero_invocation_id_is_none() {
         assert_eq!(invocation(&[0; 16]), None);
         assert_eq!(invocation(&[]), None);
         let id = invocation(&[0xab; 16]).unwrap();

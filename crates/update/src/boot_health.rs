@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_must_end_up_with_no_unit_failed_that_had_not_failed_before() {
+    fn a_boot_with_newly_failed_units_is_unhealthy() {
         type Change = fn(&mut BootHealth);
         let table: [(Change, &str); 8] = [
             (|_| {}, ""),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_and_answered_before_must_do_so_again_with_a_boot_or_without() {
+    fn a_service_or_gateway_lost_since_the_update_is_unhealthy() {
         let kubelet = |state: &'static str| {
             with(move |e| {
                 e.services
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_of_a_machine_that_it_did_not_have_before() {
+    fn health_that_was_absent_before_the_update_is_not_required() {
         let before = MachineBefore::default();
         let now = BootHealth {
             startup: Some(StartupState::Maintenance),

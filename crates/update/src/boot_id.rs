@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_start_of_userspace_has_a_name_of_its_own_whether_systemd_counts_or_not() {
+    fn each_userspace_start_has_a_distinct_boot_name() {
         // Boot ID, start time, systemd's count, and the expected name.
         let table = [
             ("a", 5, None, "a"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_nobody_can_read_says_nothing() {
+    fn an_unreadable_soft_reboot_record_is_ignored() {
         let (_dir, root) = machine();
         for text in [&b"a"[..], b"a x 1", b"\xff", &[b'a'; 300]] {
             root.replace(&path(), text, 0o644).unwrap();

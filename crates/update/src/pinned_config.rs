@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_lasts_until_the_source_says_something_new() {
+    fn a_pinned_config_is_released_when_the_source_changes() {
         let hold = hold();
         let source = |name| {
             let (config, digest) = config(name);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_survives_and_a_garbled_one_is_not_believed() {
+    fn a_pinned_config_survives_a_restart_and_a_corrupt_one_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
         assert_eq!(PinnedConfig::load(&root).unwrap(), None);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_explained_with_who_has_it_and_since_when() {
+    fn explain_names_the_holder_of_a_device_and_since_when() {
         let status = status();
         let told = text(&explained(&status, &status.devices[0]));
         assert_eq!(
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_offers_is_said_with_what_is_wrong_with_files() {
+    fn explain_of_an_unknown_resource_lists_file_errors() {
         let told = nobody(&status(), "acme.dev/y");
         assert!(
             told.starts_with("acme.dev/y is not provided on this machine"),

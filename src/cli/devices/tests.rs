@@ -2,7 +2,7 @@ use super::*;
 use machinist_status::DeviceStatus;
 
 #[test]
-fn what_is_served_by_claim_says_so_and_nothing_else_does() {
+fn only_dra_resources_are_shown_as_served_by_claim() {
     let of = |serve: ServeMode| {
         let resource = ResourceStatus {
             resource: "acme.dev/x".to_owned(),
@@ -18,7 +18,7 @@ fn what_is_served_by_claim_says_so_and_nothing_else_does() {
 }
 
 #[test]
-fn what_is_not_known_of_a_device_is_an_empty_object() {
+fn unknown_device_details_are_an_empty_json_object() {
     let none = SmallMap::default();
     let found = MatchedDevice {
         id: "a",
@@ -34,7 +34,7 @@ fn what_is_not_known_of_a_device_is_an_empty_object() {
 }
 
 #[test]
-fn every_device_has_a_row() {
+fn device_table_has_a_row_per_device() {
     let device = |id: &str, holder: Option<&str>, reason: &str| DeviceStatus {
         id: id.to_owned(),
         health: if reason.is_empty() {

@@ -71,7 +71,7 @@ fn told(facts: NodeObjects) -> String {
 }
 
 #[test]
-fn a_settled_node_has_nothing_to_explain_but_that() {
+fn explain_reports_an_updated_node_as_up_to_date() {
     assert_eq!(
         told(facts(&ON_NEW)),
         "None worker-1 is up to date: new → \n"
@@ -97,7 +97,7 @@ const ON_OLD: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn what_a_pool_keeps_a_node_from_is_named_with_what_to_do() {
+fn explain_names_why_a_pool_delays_a_node_and_the_remedy() {
     all_in(
         facts(&ON_OLD),
         &[
@@ -126,7 +126,7 @@ fn what_a_pool_keeps_a_node_from_is_named_with_what_to_do() {
 }
 
 #[test]
-fn an_update_that_goes_on_stands_still_or_failed_says_so() {
+fn explain_reports_a_running_stalled_or_failed_update() {
     let why = "JobFailed: chronyd.service ended in failed";
     let degraded = [
         (protocol::CURRENT_CONFIG, "old"),
@@ -169,7 +169,7 @@ fn an_update_that_goes_on_stands_still_or_failed_says_so() {
 }
 
 #[test]
-fn a_cordon_and_an_agent_that_does_not_speak_are_named() {
+fn explain_reports_a_cordon_and_a_silent_agent() {
     let cordoned = changed(facts(&ON_NEW), |it| {
         it.node.spec.unschedulable = true;
     });
@@ -189,7 +189,7 @@ fn a_cordon_and_an_agent_that_does_not_speak_are_named() {
 }
 
 #[test]
-fn a_list_of_blockers_that_was_cut_off_keeps_those_that_are_whole() {
+fn a_truncated_blocker_list_keeps_its_complete_entries() {
     let found = annotations::blocked_by(
         "shop/db-0 (DrainBlockedByBudget), Inhibitor backup (RebootInhibited), shop/we",
     );
@@ -212,7 +212,7 @@ fn a_list_of_blockers_that_was_cut_off_keeps_those_that_are_whole() {
 }
 
 #[test]
-fn a_rendered_config_is_told_from_its_neighbours_by_the_start_of_its_digest() {
+fn a_rendered_config_name_is_shortened_to_its_digest_prefix() {
     let name = "rendered-worker-0123456789abcdef0123456789abcdef";
     assert_eq!(annotations::brief(name), "01234567");
     for whole in [

@@ -10,7 +10,7 @@ use crate::support::wait;
 
 /// The cluster itself may evict the pod afterwards: its node was unreachable, so it counts as
 /// unready, and unready pods may be evicted. The test accepts that; the update must finish, once.
-pub fn of_ten_minutes(fleet: &Fleet) {
+pub fn of_ten_minutes_only_delays_the_update(fleet: &Fleet) {
     device_pod_reboot::keep_the_pod(fleet);
     let (boot, reboots) = (fleet.first.boot_id(), fleet.first.reboots().len());
     let from = fleet.cluster.audit().len();
@@ -19,7 +19,7 @@ pub fn of_ten_minutes(fleet: &Fleet) {
     fleet.cluster.stop_api();
     for _ in 0..10 {
         thread::sleep(wait::seconds(60));
-        device_pod_reboot::lives_without_an_api_server(fleet);
+        device_pod_reboot::stays_draining_during_an_api_server_outage(fleet);
         assert_eq!(fleet.first.read("/etc/example.conf"), b"b\n");
     }
     fleet.cluster.start_api();

@@ -16,7 +16,7 @@ const PATIENCE: Duration = wait::seconds(10);
 
 /// Without a kubelet no agent pod runs on the node, so the guard on the host rolls back. The
 /// update's drain is forced, since a PodDisruptionBudget blocks it permanently.
-pub fn by_a_config_that_breaks_the_kubelet(fleet: &Fleet) {
+pub fn config_is_rolled_back_and_its_drain_forced(fleet: &Fleet) {
     let node = &fleet.first;
     // The guard's timeout; a lab machine boots in seconds.
     node.write(
@@ -87,7 +87,7 @@ fn is_forced_in_time(fleet: &Fleet, from: usize) {
 }
 
 /// Uninstalls machinist from the nodes and the cluster as described in docs/install.md.
-pub fn without_a_trace(fleet: &Fleet) {
+pub fn uninstall_leaves_nothing_behind(fleet: &Fleet) {
     let uninstall = Mine {
         components: &["uninstall"],
         ..Mine::default()

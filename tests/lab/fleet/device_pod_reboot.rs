@@ -69,7 +69,7 @@ pub fn wait_blocked(fleet: &Fleet) {
     });
 }
 
-pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
+pub fn survives_a_planned_reboot_with_a_cancelled_update(fleet: &Fleet) {
     workload(fleet);
     let (place, pod) = fleet.user().expect("the pod that uses the device");
     assert_eq!(place, "first");
@@ -83,13 +83,13 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
         "lab: figure: blocked-by names the pod {:.1?} after the config was asked for",
         asked.elapsed()
     );
-    is_told_from_a_laptop(fleet);
+    is_shown_by_remote_commands(fleet);
 
     // Whatever is restarted meanwhile, the update stays in the same phase.
     let away = wait::seconds(5);
     fleet.cluster.stop_api();
     thread::sleep(away);
-    lives_without_an_api_server(fleet);
+    stays_draining_during_an_api_server_outage(fleet);
     fleet.cluster.start_api();
     fleet.restart_agents();
     fleet
@@ -101,7 +101,7 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
     assert_eq!(fleet.first.read("/etc/example.conf"), b"a\n");
     assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
 
-    is_given_back_and_begun_again(fleet, &pod);
+    is_cancelled_and_started_again(fleet, &pod);
     let from = fleet.cluster.audit().len();
     fleet.cluster.kubectl(&["delete", "pdb", "guard"]);
     let node = fleet.wait_done("first", "rendered-first-b");
@@ -112,7 +112,7 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
     assert_eq!(deeds.len(), 2, "{deeds:?}");
     assert!(matches!(&deeds[0], Deed::Evict(_)), "{deeds:?}");
     assert_eq!(deeds[1], Deed::Uncordon);
-    lent_again_with_the_uncordon(fleet, from);
+    is_allocatable_again_after_the_uncordon(fleet, from);
 
     wait::until("the pod to be elsewhere", wait::seconds(60), || {
         fleet.user().is_some_and(|(place, _)| place == "second")
@@ -125,7 +125,7 @@ pub fn over_a_planned_reboot_with_second_thoughts(fleet: &Fleet) {
 }
 
 /// Asserts that the agent is alive, stays in the phase `Draining` and keeps its devices registered.
-pub fn lives_without_an_api_server(fleet: &Fleet) {
+pub fn stays_draining_during_an_api_server_outage(fleet: &Fleet) {
     let livez = fleet.first.probe("/livez");
     assert_eq!(livez, Some((200, "ok".to_owned())));
     let status = fleet.first.console_status().expect("the agent");
@@ -139,7 +139,7 @@ pub fn lives_without_an_api_server(fleet: &Fleet) {
 }
 
 /// Asserts that the node, its pool and the reason are visible with only a kubeconfig.
-fn is_told_from_a_laptop(fleet: &Fleet) {
+fn is_shown_by_remote_commands(fleet: &Fleet) {
     let node = fleet.laptop(&["status", "--node", "first"]);
     let text = said(&node);
     assert_eq!(node.status.code(), Some(0), "{text}");
@@ -161,7 +161,7 @@ fn is_told_from_a_laptop(fleet: &Fleet) {
 
 /// Cancels the update: the node accepts pods and its devices are allocatable as before. Then the
 /// update is started again.
-fn is_given_back_and_begun_again(fleet: &Fleet, pod: &str) {
+fn is_cancelled_and_started_again(fleet: &Fleet, pod: &str) {
     let from = fleet.cluster.audit().len();
     let cancelled = fleet.laptop(&["cancel", "first"]);
     let text = said(&cancelled);
@@ -192,7 +192,7 @@ fn is_given_back_and_begun_again(fleet: &Fleet, pod: &str) {
 /// The kubelet counts the device as allocatable again at the uncordon – the agent's ListAndWatch
 /// update reaches it –, and reports it in its next status update, at most ten seconds later: until
 /// then the scheduler places no pod.
-fn lent_again_with_the_uncordon(fleet: &Fleet, from: usize) {
+fn is_allocatable_again_after_the_uncordon(fleet: &Fleet, from: usize) {
     let log = fleet.cluster.audit();
     let of_first = |event: &&Value| {
         event["objectRef"]["resource"] == "nodes" && event["objectRef"]["name"] == "first"

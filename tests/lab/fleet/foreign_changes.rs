@@ -12,22 +12,22 @@ const WHY: &str = "the lab cannot wait";
 /// The first node's config, the config's name, the cordon and the drain limit are changed while a
 /// PodDisruptionBudget keeps its pod. In the end the node is on the config, and cordoned, since the
 /// operator requested both.
-pub fn who_change_their_minds(fleet: &Fleet) {
+pub fn during_a_blocked_drain(fleet: &Fleet) {
     assert_eq!(fleet.user().expect("the pod").0, "first");
     device_pod_reboot::keep_the_pod(fleet);
     let from = fleet.cluster.audit().len();
     fleet.ask("first", "rendered-first-x", "x\n", Value::Null);
     device_pod_reboot::wait_blocked(fleet);
-    name_what_is_absent(fleet);
-    name_it_anew(fleet);
+    desire_a_missing_config(fleet);
+    rename_the_config(fleet);
     assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
-    lift_the_cordon_twice(fleet);
+    uncordon_twice(fleet);
     is_forced(fleet);
     fleet.cluster.kubectl(&["uncordon", "first"]);
     as_before(fleet);
 }
 
-fn name_what_is_absent(fleet: &Fleet) {
+fn desire_a_missing_config(fleet: &Fleet) {
     fleet.annotate("first", &format!("{GROUP}/desiredConfig=nosuch"));
     fleet.wait_node("first", "what is wrong with its name", |node| {
         protocol(node, "reason").contains("ConfigNotFound")
@@ -41,7 +41,7 @@ fn name_what_is_absent(fleet: &Fleet) {
     assert_eq!(protocol(&node, "state"), "Working");
 }
 
-fn name_it_anew(fleet: &Fleet) {
+fn rename_the_config(fleet: &Fleet) {
     fleet.ask("first", "rendered-first-y", "x\n", Value::Null);
     let status = fleet
         .first
@@ -59,7 +59,7 @@ fn name_of_the_pod(fleet: &Fleet) -> String {
 }
 
 /// An event on the Node names the pod and the reason.
-fn is_told_that_it_was_forced(fleet: &Fleet, pod: &str) {
+fn forced_deletion_event_is_emitted(fleet: &Fleet, pod: &str) {
     let of = "involvedObject.kind=Node,involvedObject.name=first,reason=DrainForced";
     let query = ["get", "events", "-A", "--field-selector", of];
     wait::until("an event of force", wait::seconds(30), || {
@@ -83,7 +83,7 @@ fn back_to_the_first(fleet: &Fleet) {
 
 /// After the first uncordon by an operator the agent cordons again; after the second it waits for
 /// the operator.
-fn lift_the_cordon_twice(fleet: &Fleet) {
+fn uncordon_twice(fleet: &Fleet) {
     let from = fleet.cluster.audit().len();
     fleet.cluster.kubectl(&["uncordon", "first"]);
     fleet.wait_node("first", "the cordon again", |node| {
@@ -112,7 +112,7 @@ fn is_forced(fleet: &Fleet) {
     let (from, boot) = (fleet.cluster.audit().len(), fleet.first.boot_id());
     let pod = name_of_the_pod(fleet);
     fleet.annotate("first", &format!("{FORCE}={WHY}"));
-    is_told_that_it_was_forced(fleet, &pod);
+    forced_deletion_event_is_emitted(fleet, &pod);
     let node = fleet.wait_done("first", "rendered-first-y");
     assert_eq!(node["spec"]["unschedulable"], true, "a person's: {node:#}");
     assert!(node["metadata"]["annotations"][FORCE].is_null(), "{node:#}");

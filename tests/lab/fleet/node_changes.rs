@@ -12,7 +12,7 @@ const TAINT: &str = "machinist.dev/not-ready";
 
 /// A controller that cordons, drains and uncordons, acted out with kubectl: the agent requests and
 /// waits.
-pub fn by_the_hand_of_a_controller(fleet: &Fleet) {
+pub fn drain_is_done_by_a_controller(fleet: &Fleet) {
     let by_controller = Mine {
         settings: "drain: {by: controller}\n",
         ..Mine::default()
@@ -81,7 +81,7 @@ fn taints(fleet: &Fleet, node: &str, from: usize) -> Vec<bool> {
 
 /// An operator on the node's console rolls back to the previous config, and later lets the node
 /// follow the cluster again.
-pub fn held_by_a_person(fleet: &Fleet) {
+pub fn operator_pins_the_previous_config(fleet: &Fleet) {
     fleet.with_settings(&Mine::default());
     let second = &fleet.second;
     for (command, config, content) in [
@@ -104,7 +104,7 @@ pub fn held_by_a_person(fleet: &Fleet) {
 
 /// The Node object is deleted and registered again by its kubelet: the agent restores its own
 /// fields, and pods are scheduled only after that.
-pub fn registered_anew(fleet: &Fleet) {
+pub fn node_is_registered_again(fleet: &Fleet) {
     let of_the_pool = Mine {
         pool: Some(("pool.worker.yaml", "readiness: {startupTaint: true}\n")),
         ..Mine::default()

@@ -125,21 +125,21 @@ fn compare(cases: &[Case], seed: u64) {
 }
 
 #[test]
-fn generated_specs_are_offered_or_refused_as_by_the_library() {
+fn generated_cdi_specs_are_accepted_or_rejected_as_by_the_go_library() {
     let seed = seed();
     let cases = (0..rounds(500, 20_000)).map(|round| generate::case(&mut Dice::new(seed, round)));
     compare(&cases.collect::<Vec<_>>(), seed);
 }
 
 #[test]
-fn specs_that_once_differed_do_so_no_more() {
+fn cdi_specs_of_fixed_differences_no_longer_differ() {
     let texts = known_differences::MENDED.iter().map(|text| Case::of(text));
     compare(&texts.collect::<Vec<_>>(), 0);
 }
 
 /// The list is complete by the test above, and exact by this one.
 #[test]
-fn every_listed_difference_is_one_and_is_explained() {
+fn every_listed_cdi_difference_exists_and_is_explained() {
     let texts: Vec<Case> = known_differences::DIFFERENCES
         .iter()
         .map(|one| Case::of(one.text))

@@ -32,7 +32,7 @@ fn texts(directory: &Path) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_example_machine_is_the_same_to_ignition() {
+fn the_example_machine_is_equal_in_ignition() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/machine");
     let case = Case {
         texts: texts(&examples),
@@ -54,7 +54,7 @@ fn file(fields: &str) -> String {
 }
 
 #[test]
-fn a_later_entry_without_contents_keeps_those_of_an_earlier_one() {
+fn a_later_file_entry_without_contents_keeps_earlier_contents() {
     let [text, mode, owner, empty] = [
         r#","contents":{"source":"data:,text"}"#,
         r#","mode":384"#,
@@ -100,7 +100,7 @@ fn differences(case: &Case, theirs: &Verdict) -> Vec<String> {
 }
 
 #[test]
-fn generated_configs_are_the_same_machine_to_ignition() {
+fn generated_configs_are_equal_in_ignition() {
     let seed = seed();
     let rounds = rounds(500, 20_000);
     let cases: Vec<Case> = (0..rounds)
@@ -137,7 +137,7 @@ fn generated_configs_are_the_same_machine_to_ignition() {
 
 /// The list is complete by the test above, and exact by this one.
 #[test]
-fn every_listed_difference_is_one_and_is_explained() {
+fn every_listed_ignition_difference_exists_and_is_explained() {
     let cases: Vec<Case> = known_differences::DIFFERENCES
         .iter()
         .map(|one| Case {

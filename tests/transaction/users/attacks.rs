@@ -14,7 +14,7 @@ fn reasons(applied: Result<(), Vec<Refusal>>) -> Vec<Reason> {
 
 /// A directory of root that a user may write by its access control list counts as that user's.
 #[test]
-fn a_directory_that_a_list_lets_a_user_write_is_not_roots() {
+fn a_directory_writable_by_acl_is_not_treated_as_root_owned() {
     if !plays_users() {
         return;
     }
@@ -39,7 +39,7 @@ fn a_directory_that_a_list_lets_a_user_write_is_not_roots() {
 
 /// The planner's recursion over it crashed the agent, at each start again.
 #[test]
-fn a_link_through_thousands_of_components_ends_nothing() {
+fn a_link_with_thousands_of_components_does_not_crash_the_agent() {
     if !plays_users() {
         return;
     }
@@ -66,7 +66,7 @@ fn a_link_through_thousands_of_components_ends_nothing() {
 
 /// An unmanaged file with as many names as the config's file has is not treated as the config's.
 #[test]
-fn a_hard_link_to_a_file_of_roots_is_not_one_of_the_configs_names() {
+fn a_users_hard_link_to_a_root_file_is_not_counted_as_managed() {
     if !plays_users() {
         return;
     }
@@ -81,7 +81,7 @@ fn a_hard_link_to_a_file_of_roots_is_not_one_of_the_configs_names() {
 /// The sticky bit keeps bob from moving root's links out of `/tmp`, but not from moving a link of
 /// root's there: root cannot distinguish one that it made there itself.
 #[test]
-fn a_link_of_roots_that_a_user_can_move_to_a_shared_directory_is_not_followed() {
+fn a_root_link_movable_by_a_user_is_not_followed() {
     if !plays_users() {
         return;
     }

@@ -14,7 +14,7 @@ fn exchange_for_a_link(sandbox: &Sandbox) {
 }
 
 #[test]
-fn a_link_that_comes_after_the_first_apply_keeps_only_its_own_path_from_leaving() {
+fn a_link_added_after_apply_blocks_only_removal_of_its_own_path() {
     if !plays_users() {
         return;
     }
@@ -44,7 +44,7 @@ fn a_link_that_comes_after_the_first_apply_keeps_only_its_own_path_from_leaving(
 }
 
 #[test]
-fn a_directory_that_is_exchanged_after_staging_takes_the_update_back() {
+fn a_directory_exchanged_after_staging_rolls_the_update_back() {
     if !plays_users() {
         return;
     }
@@ -63,7 +63,7 @@ fn a_directory_that_is_exchanged_after_staging_takes_the_update_back() {
 }
 
 #[test]
-fn an_undo_leaves_behind_what_a_user_put_out_of_reach_and_brings_back_the_rest() {
+fn rollback_skips_unreachable_user_paths_and_restores_the_rest() {
     if !plays_users() {
         return;
     }

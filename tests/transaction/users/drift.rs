@@ -9,7 +9,7 @@ use super::*;
 
 /// The disk is compared after the commit; a user may have changed the file in between.
 #[test]
-fn a_hard_link_to_a_file_that_its_user_exchanged_is_the_users_doing() {
+fn a_hard_link_to_a_file_exchanged_by_its_user_is_user_drift() {
     if !plays_users() {
         return;
     }

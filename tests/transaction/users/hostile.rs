@@ -134,7 +134,7 @@ fn round(sandbox: &Sandbox, dice: &mut Dice, before: &TreeSnapshot, story: &mut 
 }
 
 #[test]
-fn whatever_a_user_does_at_home_nothing_else_changes_and_every_undo_succeeds() {
+fn hostile_home_directory_changes_affect_nothing_else_and_rollback_succeeds() {
     if !plays_users() {
         return;
     }

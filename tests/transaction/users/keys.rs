@@ -49,7 +49,7 @@ fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
 type Obstacle<'a> = &'a dyn Fn(&Sandbox);
 
 #[test]
-fn keys_that_their_user_made_unsafe_are_skipped_with_a_warning() {
+fn ssh_keys_in_a_location_made_unsafe_by_the_user_are_skipped() {
     if !plays_users() {
         return;
     }

@@ -7,7 +7,7 @@ use super::{
 };
 
 #[test]
-fn a_hard_link_in_a_users_directory_is_judged_by_its_file() {
+fn a_hard_link_in_a_users_directory_is_checked_by_its_target_file() {
     if !plays_users() {
         return;
     }
@@ -60,7 +60,7 @@ fn a_hard_link_in_a_users_directory_is_judged_by_its_file() {
 }
 
 #[test]
-fn a_hard_link_in_a_directory_that_the_config_gives_away_is_judged_by_its_file() {
+fn a_hard_link_in_a_directory_passed_to_a_user_is_checked_by_its_target_file() {
     if !plays_users() {
         return;
     }
@@ -85,7 +85,7 @@ fn a_hard_link_in_a_directory_that_the_config_gives_away_is_judged_by_its_file()
 }
 
 #[test]
-fn a_hard_link_that_is_there_already_gives_way_to_the_original() {
+fn an_existing_hard_link_is_replaced_by_the_restored_original() {
     if !plays_users() {
         return;
     }
@@ -117,7 +117,7 @@ fn a_hard_link_that_is_there_already_gives_way_to_the_original() {
 
 /// A user may have made both paths names of another file.
 #[test]
-fn a_hard_link_to_a_file_in_another_users_directory_stays_behind_alone() {
+fn a_hard_link_into_another_users_directory_is_left_behind_alone() {
     if !plays_users() {
         return;
     }

@@ -17,7 +17,7 @@ fn with_keys() -> Sandbox {
 }
 
 #[test]
-fn a_hard_link_to_a_users_keys_is_refused_beside_keys_and_never_blocks_their_file() {
+fn a_hard_link_to_a_users_ssh_keys_is_rejected_and_never_blocks_the_key_file() {
     if !plays_users() {
         return;
     }

@@ -94,7 +94,7 @@ fn attempt(sandbox: &Sandbox, wanted: &Written) -> Option<(Reason, bool, String)
 }
 
 #[test]
-fn a_directory_that_its_user_moves_in_a_loop_gives_only_errors_that_may_pass() {
+fn a_directory_moved_continuously_by_its_user_gives_only_retryable_errors() {
     if !plays_users() {
         return;
     }

@@ -8,7 +8,7 @@ use machinist_testkit::sandbox::difference;
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of machines")]
-fn what_lies_safely_in_a_users_directory_is_written_and_goes_again() {
+fn safe_paths_in_a_users_directory_are_written_and_removed() {
     if !plays_users() {
         return;
     }
@@ -129,7 +129,7 @@ fn what_lies_safely_in_a_users_directory_is_written_and_goes_again() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of machines")]
-fn what_a_user_leads_elsewhere_is_refused_by_the_links_name_and_owner() {
+fn a_path_through_a_users_link_is_rejected_naming_link_and_owner() {
     if !plays_users() {
         return;
     }
@@ -251,7 +251,7 @@ fn what_a_user_leads_elsewhere_is_refused_by_the_links_name_and_owner() {
 }
 
 #[test]
-fn mode_alone_of_a_file_with_two_names_in_a_users_directory_is_refused() {
+fn a_mode_only_entry_for_a_hard_linked_user_file_is_rejected() {
     if !plays_users() {
         return;
     }

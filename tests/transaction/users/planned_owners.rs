@@ -46,7 +46,7 @@ fn refused(name: &str, objects: &[Object<'_>], wanted: &Written, why: &[&str]) {
 }
 
 #[test]
-fn a_link_in_a_directory_that_the_config_gives_away_is_refused_at_once() {
+fn a_link_in_a_directory_passed_to_a_user_is_rejected_at_once() {
     if !plays_users() {
         return;
     }
@@ -66,7 +66,7 @@ fn a_link_in_a_directory_that_the_config_gives_away_is_refused_at_once() {
 }
 
 #[test]
-fn an_object_of_a_third_user_below_a_directory_that_the_config_gives_away_is_refused() {
+fn a_third_users_object_below_a_directory_passed_to_a_user_is_rejected() {
     if !plays_users() {
         return;
     }
@@ -89,7 +89,7 @@ fn an_object_of_a_third_user_below_a_directory_that_the_config_gives_away_is_ref
 }
 
 #[test]
-fn a_file_that_keeps_its_content_is_judged_in_the_directory_that_the_config_gives_away() {
+fn an_unchanged_file_is_checked_in_a_directory_passed_to_a_user() {
     if !plays_users() {
         return;
     }
@@ -121,7 +121,7 @@ fn a_file_that_keeps_its_content_is_judged_in_the_directory_that_the_config_give
 }
 
 #[test]
-fn what_the_plan_accepts_below_changed_directories_commits_verifies_and_leaves() {
+fn paths_accepted_below_changed_directories_commit_verify_and_leave() {
     if !plays_users() {
         return;
     }
@@ -185,7 +185,7 @@ fn what_the_plan_accepts_below_changed_directories_commits_verifies_and_leaves()
 }
 
 #[test]
-fn a_path_that_only_the_config_would_make_safe_is_refused_until_that_is_applied() {
+fn a_path_made_safe_only_by_the_config_is_rejected_until_it_is_applied() {
     if !plays_users() {
         return;
     }
@@ -209,7 +209,7 @@ fn a_path_that_only_the_config_would_make_safe_is_refused_until_that_is_applied(
 
 /// The base config gave the directory to root; without it, bob has it back.
 #[test]
-fn a_directory_that_a_leaving_entry_gives_back_counts_as_its_first_owners() {
+fn a_directory_of_a_leaving_entry_counts_as_its_original_owners() {
     if !plays_users() {
         return;
     }
@@ -228,7 +228,7 @@ fn a_directory_that_a_leaving_entry_gives_back_counts_as_its_first_owners() {
 
 /// What leaves the config stays, and the rest of the config is applied.
 #[test]
-fn an_entry_that_leaves_an_unsafe_directory_to_be_is_left_behind() {
+fn an_entry_leaving_an_unsafe_directory_is_left_behind() {
     if !plays_users() {
         return;
     }

@@ -74,7 +74,7 @@ fn raced() -> Written {
 }
 
 #[test]
-fn a_directory_exchanged_for_a_link_in_a_loop_leads_no_operation_elsewhere() {
+fn a_directory_continuously_exchanged_for_a_link_redirects_no_operation() {
     if !plays_users() {
         return;
     }

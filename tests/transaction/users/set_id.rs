@@ -49,7 +49,7 @@ fn a_file_that_changes_its_owner_loses_its_set_id_bits() {
 }
 
 #[test]
-fn a_file_that_a_user_had_does_not_become_a_set_id_program_of_roots_again() {
+fn a_former_user_file_is_not_restored_as_a_set_id_program_of_root() {
     if !plays_users() {
         return;
     }
@@ -65,7 +65,7 @@ fn a_file_that_a_user_had_does_not_become_a_set_id_program_of_roots_again() {
 }
 
 #[test]
-fn an_undo_does_not_restore_set_id_bits_of_a_file_that_a_user_had() {
+fn rollback_does_not_restore_set_id_bits_of_a_former_user_file() {
     if !plays_users() {
         return;
     }
@@ -80,7 +80,7 @@ fn an_undo_does_not_restore_set_id_bits_of_a_file_that_a_user_had() {
 }
 
 #[test]
-fn set_id_bits_for_a_users_content_are_refused() {
+fn set_id_bits_for_user_content_are_rejected() {
     if !plays_users() {
         return;
     }
@@ -99,7 +99,7 @@ fn set_id_bits_for_a_users_content_are_refused() {
 }
 
 #[test]
-fn set_id_bits_are_refused_for_a_users_content_that_an_earlier_config_passed_to_root() {
+fn set_id_bits_for_user_content_passed_to_root_earlier_are_rejected() {
     if !plays_users() {
         return;
     }
@@ -199,7 +199,7 @@ fn a_set_id_program_of_root_is_as_before_when_its_entry_leaves() {
 }
 
 #[test]
-fn a_program_that_was_a_users_between_two_configs_stays_without_set_id_bits() {
+fn a_program_owned_by_a_user_between_two_configs_gets_no_set_id_bits() {
     if !plays_users() {
         return;
     }
@@ -211,7 +211,7 @@ fn a_program_that_was_a_users_between_two_configs_stays_without_set_id_bits() {
 }
 
 #[test]
-fn set_id_bits_for_a_file_that_others_could_write_are_refused() {
+fn set_id_bits_for_a_file_writable_by_others_are_rejected() {
     if !plays_users() {
         return;
     }

@@ -67,7 +67,7 @@ fn a_file_without_contents_is_not_given_to_a_third_user() {
 }
 
 #[test]
-fn a_third_users_file_that_is_there_already_does_not_block_later_updates() {
+fn an_existing_file_of_a_third_user_does_not_block_later_updates() {
     if !plays_users() {
         return;
     }

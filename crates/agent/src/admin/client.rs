@@ -185,7 +185,7 @@ mod tests {
     use super::good;
 
     #[test]
-    fn only_a_good_answer_has_a_body() {
+    fn only_a_200_response_yields_a_body() {
         let plain = "HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{}";
         let answer = good(plain).unwrap();
         assert_eq!((answer.body.as_str(), answer.name), ("{}", None));

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_connection_of_the_same_user_makes_way() {
+    fn above_the_limit_the_same_users_oldest_connection_is_closed() {
         let mut guarded = LimitedListener::new(());
         let peer = |uid| PeerProcess { uid: Some(uid) };
         let other = guarded.admit(peer(1));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_ends_with_an_empty_line_wherever_it_is_split() {
+    fn request_header_end_is_found_wherever_the_bytes_are_split() {
         use RequestStage::{Answering, Silent, Unfinished};
         for (parts, expected) in [
             (&[][..], Silent),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_answer_is_another_request() {
+    fn bytes_after_a_response_start_a_new_request() {
         let mut progress = RequestProgress::default();
         progress.read(b"GET / HTTP/1.1\r\n\r\n");
         progress.answered();

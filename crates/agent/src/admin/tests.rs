@@ -84,7 +84,7 @@ async fn get(address: SocketAddr, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn probes_say_what_the_status_says() {
+async fn probes_agree_with_the_status() {
     let agent = agent().await;
     let at = agent.address;
     assert_eq!(get(at, "/readyz").await, (503, "starting\n".to_owned()));
@@ -122,7 +122,7 @@ async fn probes_say_what_the_status_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_loop_answers_and_a_stuck_one_does_not() {
+async fn liveness_check_passes_for_an_idle_loop_and_fails_for_a_stuck_one() {
     let (pulse, liveness) = pulse(Duration::from_secs(60));
     assert_eq!(liveness.check().await, Ok(()));
     tokio::time::advance(Duration::from_secs(3600)).await;
@@ -144,7 +144,7 @@ async fn an_idle_loop_answers_and_a_stuck_one_does_not() {
 }
 
 #[tokio::test]
-async fn a_default_port_makes_way_and_a_chosen_one_does_not() {
+async fn a_taken_default_port_falls_back_and_a_configured_port_fails() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = taken.local_addr().unwrap();
     let chosen = AdminSettings {
@@ -161,7 +161,7 @@ async fn a_default_port_makes_way_and_a_chosen_one_does_not() {
 }
 
 #[tokio::test]
-async fn the_status_comes_over_the_socket_below_the_root() {
+async fn the_status_is_served_on_the_socket_below_the_root() {
     let directory = tempfile::tempdir().unwrap();
     let root = Root::open(directory.path()).unwrap();
     let asking = root.clone();
@@ -192,7 +192,7 @@ async fn the_status_comes_over_the_socket_below_the_root() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
+async fn a_silent_client_does_not_delay_shutdown() {
     let agent = agent().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

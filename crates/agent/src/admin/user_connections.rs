@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_header_makes_way_first_and_an_awaited_answer_last() {
+    fn above_the_limit_unfinished_requests_are_closed_before_pending_ones() {
         let mut all = UserConnections::default();
         let mut admit = |bytes: &[u8]| with(all.admit(MOST, true), bytes);
         let answering = admit(b"GET / HTTP/1.1\r\n\r\n");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn of_requests_that_all_wait_for_an_answer_the_oldest_makes_way() {
+    fn above_the_limit_the_oldest_of_the_pending_requests_is_closed() {
         let mut all = UserConnections::default();
         let whole = b"GET / HTTP/1.1\r\n\r\n";
         let open: Vec<_> = (0..=MOST)

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_over_with_another_config_refused_when_too_late_and_else_it_stands() {
+    fn cancel_request_is_dropped_on_another_config_and_refused_when_too_late() {
         let refused = |report: &UpdateReport| match judge("new", Some("new"), report) {
             Some(CancelReply::Refused(why)) => why,
             other => panic!("{other:?}"),

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_from_before_the_reboot_does_not_count_and_an_outage_is_no_answer() {
+    fn kubelet_ready_of_the_previous_boot_or_during_an_outage_does_not_count() {
         assert_eq!(
             kubelet(&sight("new", "True"), "new"),
             KubeletReadiness::Ready
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_that_credentials_are_refused_is_not_said_to_be_silent() {
+    fn refused_credentials_are_reported_as_unauthorized_not_unreachable() {
         let mut away = sight("new", "True");
         away.away = Some(Instant::now());
         let silent = super::away(&away).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn extended_resources_that_the_node_counts_none_of_are_told() {
+    async fn extended_resources_with_zero_capacity_are_reported() {
         let mut node = NodeView::default();
         let counts = [
             ("acme.dev/gone", "0"),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_are_told_with_their_effects() {
+    fn taints_are_reported_with_their_effects() {
         let told = taints(&sight("new", "True")).unwrap();
         assert_eq!(told, ["example.com/a:NoExecute".to_owned()].into());
     }

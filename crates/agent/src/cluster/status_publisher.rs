@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_a_label_where_its_name_fits_into_one() {
+    fn a_resource_label_exists_only_if_the_name_fits_a_label_key() {
         let label = |name: &str| resource_label(&ResourceName::new(name).unwrap());
         let serial = "machinist.dev/resource.acme.dev-serial".to_owned();
         assert_eq!(label("acme.dev/serial"), Some(serial));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_bears_the_taint_from_its_registration_until_it_was_fit_once_and_never_again() {
+    fn startup_taint_is_removed_once_when_the_node_first_becomes_fit() {
         assert_eq!(tainted(&node(false, false), false), Some(true));
         assert_eq!(tainted(&node(true, true), false), None);
         assert_eq!(tainted(&node(true, true), true), Some(false));

@@ -22,7 +22,7 @@ async fn says(answer: &'static [u8]) -> Endpoint {
 }
 
 #[tokio::test]
-async fn only_a_200_opens_and_what_else_is_answered_is_named() {
+async fn http_gate_opens_only_on_200_and_reports_any_other_response() {
     let good = says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
     assert_eq!(get(&good).await.open, Some(true));
     let ill = says(b"HTTP/1.0 503 Service Unavailable\r\n\r\n").await;
@@ -41,7 +41,7 @@ async fn only_a_200_opens_and_what_else_is_answered_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_loses_a_question_is_asked_anew() {
+async fn http_gate_probe_retries_after_a_lost_request() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -72,7 +72,7 @@ async fn a_server_that_loses_a_question_is_asked_anew() {
 }
 
 #[tokio::test]
-async fn a_file_is_looked_for_below_the_root_and_a_unit_only_where_there_are_units() {
+async fn file_gate_is_probed_below_the_root_and_unit_gate_only_with_systemd() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::open(dir.path()).unwrap();
     let path = AbsPath::new("/licence").unwrap();

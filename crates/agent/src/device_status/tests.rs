@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_device_is_as_it_is_since_its_health_or_its_reason_changed() {
+fn device_since_moves_only_when_health_or_reason_changes() {
     let at = |second| Timestamp::from_second(second).unwrap();
     let mut before = Vec::new();
     let mut told = |reason: &str, holder: Option<&str>, second| {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_names_a_linker_is_dynamic() {
+    fn an_elf_with_an_interpreter_is_dynamic() {
         for class in [ELF32, ELF64] {
             for big in [false, true] {
                 let judge = |kinds: &[u64]| is_dynamic(&program(&class, big, kinds));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_or_cut_short_is_not_judged() {
+    fn a_non_elf_or_truncated_file_is_neither_static_nor_dynamic() {
         let whole = program(&ELF64, false, &[1, 3]);
         for length in 0..whole.len() - 52 {
             assert_eq!(is_dynamic(&whole[..length]), None, "{length}");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_that_runs_these_tests_is_judged() {
+    fn the_linkage_of_the_running_test_binary_is_detected() {
         let program = machinist_rootfs::ChunkedReader::of_this_program().unwrap();
         let head = program.at(0, HEADER_SEARCH_BYTES).unwrap();
         assert!(is_dynamic(&head).is_some());

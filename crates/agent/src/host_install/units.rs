@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_units_are_the_packages_with_another_program() {
+    fn host_units_differ_from_package_units_only_in_the_program_path() {
         let originals = [GUARD_UNIT_TEXT, RECOVER_UNIT_TEXT];
         let commands = ["guard", "recover"];
         for (((_, text), original), command) in texts().iter().zip(originals).zip(commands) {

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_node_counts_less_of_than_is_lent_is_waited_for() {
+    fn allocatable_below_the_advertised_count_is_waited_for() {
         let counted = |text: &str| BTreeMap::from([("acme.dev/fpga".to_owned(), text.to_owned())]);
         let lent = [("acme.dev/fpga".to_owned(), 2)];
         assert_eq!(missing(&lent, &counted("1")), ["1 of 2 acme.dev/fpga"]);

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_the_drain_gave_up_waiting_for_keeps_nobody_waiting() {
+    fn pods_skipped_by_the_drain_are_not_waited_for_as_device_holders() {
         let judged = vec![
             (pod("goes"), true),
             (pod("stays"), false),

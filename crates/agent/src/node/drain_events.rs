@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_nothing_kept_is_not_said_to_have_been_kept() {
+    fn force_event_mentions_a_budget_only_if_one_blocked_the_pod() {
         let pod = PodId {
             namespace: "kube-system".to_owned(),
             name: "dns".to_owned(),

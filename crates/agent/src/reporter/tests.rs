@@ -37,7 +37,7 @@ fn published(
 }
 
 #[test]
-fn devices_of_before_are_waited_for_until_they_are_back_or_a_limit_is_over() {
+fn devices_gate_waits_for_devices_of_before_the_update_up_to_a_limit() {
     let before = BTreeMap::from([("acme.dev/x".to_owned(), 2)]);
     let gate = |healthy: usize, second| -> Gate {
         let device = |at: usize| DeviceStatus {
@@ -75,7 +75,7 @@ fn devices_of_before_are_waited_for_until_they_are_back_or_a_limit_is_over() {
 }
 
 #[test]
-fn a_resource_that_is_lent_without_a_device_is_no_leftover() {
+fn a_served_resource_without_devices_is_not_an_orphaned_resource() {
     let zeros = ["acme.dev/gone", "acme.dev/here"].map(str::to_owned);
     let here = ResourceStatus {
         resource: "acme.dev/here".to_owned(),
@@ -96,7 +96,7 @@ fn a_resource_that_is_lent_without_a_device_is_no_leftover() {
 
 /// After a reboot the API server may be unreachable, so that the desired config cannot be read.
 #[test]
-fn a_config_that_cannot_be_read_fails_no_update_that_is_half_done() {
+fn an_unreadable_config_does_not_fail_an_update_in_progress() {
     let unread = machinist_ignition::Refusal::new(Reason::ConfigNotFound, "there is none");
     let mut update = UpdateReport {
         unverified: true,

@@ -3,7 +3,7 @@
 use super::Reason;
 
 #[test]
-fn codes_of_earlier_versions_are_read_as_the_codes_of_today() {
+fn renamed_reason_codes_are_read_by_their_former_names() {
     let renamed = [
         ("MachineUnwell", Reason::HealthRegressed),
         ("RebootDidNotHappen", Reason::RebootTimeout),

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_says_how_many_were_left_out_also_where_it_is_cut() {
+    fn an_event_note_counts_omitted_events_even_when_truncated() {
         assert_eq!(format_note("a", 0), "a");
         assert_eq!(format_note("a", 3), "a (3 earlier events omitted)");
         let long = format_note(&"x".repeat(2 * MAX_NOTE_BYTES), 3);

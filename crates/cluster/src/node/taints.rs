@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_is_added_with_our_mark_beside_those_of_others_and_then_left_alone() {
+    fn a_taint_is_added_next_to_foreign_taints_and_recorded_as_ours() {
         let theirs = taint("other.dev/x", "");
         let wanted = [taint("acme.dev/serial", "yes")];
         let before = node(std::slice::from_ref(&theirs), "");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_put_there_is_neither_ours_nor_taken_away() {
+    fn an_equal_taint_of_another_writer_is_neither_claimed_nor_removed() {
         let theirs = taint("acme.dev/serial", "mine");
         let there = node(std::slice::from_ref(&theirs), "");
         let wanted = [taint("acme.dev/serial", "yes")];
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_goes_with_the_device_and_one_that_somebody_took_off_comes_back() {
+    fn our_taint_is_removed_with_its_device_and_restored_if_deleted() {
         let ours = taint("acme.dev/serial", "");
         let mark = "acme.dev/serial:NoSchedule";
         let there = node(std::slice::from_ref(&ours), mark);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_taint_holds_up_no_other_in_either_direction() {
+    fn a_rejected_taint_does_not_block_adding_or_removing_others() {
         let refused = taint("acme.dev/serial", "");
         let other = taint("beta.dev/fpga", "");
         let waits = |taint: &str| taint == "acme.dev/serial:NoSchedule";

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_known_asks_again_soon_however_long_that_lasts() {
+    fn unauthorized_requests_retry_with_a_short_maximum_backoff() {
         let wait = Duration::from_secs(60);
         assert!(pause(wait, true) <= UNAUTHORIZED_MAX_BACKOFF);
         assert!(pause(wait, false) > UNAUTHORIZED_MAX_BACKOFF);

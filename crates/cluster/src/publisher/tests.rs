@@ -56,7 +56,7 @@ fn refused(code: Reason) -> Arc<Vec<Refusal>> {
 }
 
 #[test]
-fn the_state_follows_the_protocol() {
+fn node_update_state_follows_the_mcd_protocol() {
     use NodeUpdateState::{Degraded, Done, Unreconcilable, Working};
     use Phase::*;
     let failed = |phase, code, retryable| UpdateReport {
@@ -146,7 +146,7 @@ fn said(notice: &DesiredNodeStatus, name: &str) -> Option<String> {
 }
 
 #[test]
-fn the_config_of_the_journal_is_told_and_a_new_one_only_with_done() {
+fn current_config_annotation_changes_only_together_with_done() {
     use keys::protocol::*;
     let at = |phase, current| {
         desired_node_status(&report(phase, current, "b"), &open(), None, ALL).unwrap()
@@ -177,7 +177,7 @@ fn the_config_of_the_journal_is_told_and_a_new_one_only_with_done() {
 }
 
 #[test]
-fn a_long_failure_is_cut_and_says_its_code_first() {
+fn a_long_failure_message_is_truncated_and_starts_with_its_code() {
     let mut failed = report(Phase::Failed, "a", "b");
     failed.failure = failure(Reason::JobFailed, true);
     failed.failure.as_mut().unwrap().message = "ü".repeat(2000);
@@ -190,7 +190,7 @@ fn a_long_failure_is_cut_and_says_its_code_first() {
 }
 
 #[test]
-fn remediators_stand_back_while_the_node_is_cordoned_or_reboots() {
+fn remediation_is_excluded_while_the_node_is_cordoned_or_reboots() {
     let stands = |report: &_| {
         desired_node_status(report, &open(), None, ALL)
             .unwrap()
@@ -205,7 +205,7 @@ fn remediators_stand_back_while_the_node_is_cordoned_or_reboots() {
 }
 
 #[test]
-fn beside_another_daemon_nothing_of_the_protocol_is_written() {
+fn no_mcd_annotations_are_written_while_another_daemon_manages_the_config() {
     let duties = ExternalWriters {
         config: false,
         readiness: true,
@@ -223,7 +223,7 @@ fn beside_another_daemon_nothing_of_the_protocol_is_written() {
 }
 
 #[test]
-fn nothing_is_said_before_the_gates_were_looked_at() {
+fn nothing_is_published_before_the_gates_are_evaluated() {
     let report = report(Phase::Idle, "a", "a");
     assert_eq!(
         desired_node_status(&report, &Gates::default(), None, ALL),
@@ -243,7 +243,7 @@ fn blocker() -> Blocker {
 }
 
 #[test]
-fn the_condition_names_what_holds_and_who_blocks_a_drain() {
+fn ready_condition_names_closed_gates_and_drain_blockers() {
     let gates: Gates = [
         gate(GateName::Devices, GateEffect::Hold),
         gate(GateName::Pressure, GateEffect::Warn),
@@ -289,7 +289,7 @@ fn lifecycle(report: &UpdateReport) -> [&'static str; 3] {
 }
 
 #[test]
-fn the_conditions_of_the_lifecycle_say_what_is_so_in_each_phase() {
+fn lifecycle_conditions_match_each_update_phase() {
     use Phase::*;
     let (yes, no) = ("True", "False");
     let table = [
@@ -352,7 +352,7 @@ fn told(phases: &[Step]) -> Vec<String> {
 }
 
 #[test]
-fn an_update_with_a_reboot_goes_through_the_conditions_in_the_documented_order() {
+fn an_update_with_reboot_sets_conditions_in_the_documented_order() {
     use Phase::*;
     let here: fn(&mut UpdateReport) = |_| {};
     let pending: fn(&mut UpdateReport) = |it| it.reboot_needed_in = Some("boot-1".to_owned());
@@ -402,7 +402,7 @@ fn an_update_with_a_reboot_goes_through_the_conditions_in_the_documented_order()
 }
 
 #[test]
-fn an_update_without_a_reboot_has_its_actions_in_place_of_one() {
+fn an_update_without_reboot_reports_its_actions_instead() {
     use Phase::*;
     let here: fn(&mut UpdateReport) = |_| {};
     let phases = [
@@ -437,7 +437,7 @@ fn an_update_without_a_reboot_has_its_actions_in_place_of_one() {
 }
 
 #[test]
-fn in_the_end_only_updated_is_true_and_an_undo_shows_how_far_it_came() {
+fn only_updated_is_true_at_the_end_and_a_rollback_keeps_the_reached_steps() {
     let all = |report: &UpdateReport, settled, before: &[NodeCondition]| {
         let all = conditions(report, settled, Some("JobFailed"), before, NOW);
         let names: Vec<_> = all.iter().map(|it| it.kind.clone()).collect();

@@ -26,7 +26,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_authority_is_replaced_however_it_is_written() {
+fn http2_authority_is_replaced_in_every_hpack_encoding() {
     let named = [&[0x40, 10], AUTHORITY_NAME].concat();
     let coded = [&[0x40, 0x88], AUTHORITY_NAME_HUFFMAN].concat();
     for head in [&[0x41][..], &[0x01], &[0x11], &named, &coded] {
@@ -39,7 +39,7 @@ fn an_authority_is_replaced_however_it_is_written() {
 }
 
 #[test]
-fn frames_are_found_wherever_they_are_cut() {
+fn http2_frames_are_found_wherever_the_stream_is_split() {
     let block_of = |authority: &str| block(&literal(&[0x41], authority));
     let padded = [&[3][..], &[1, 2, 3, 4, 5], &block_of(PATH), &[0; 3]].concat();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test lays out the machine")]
-    fn links_are_followed_to_the_node_and_one_that_leads_nowhere_is_named() {
+    fn claim_allocation_resolves_links_and_names_a_dangling_one() {
         let dir = tempfile::tempdir().unwrap();
         let by_id = dir.path().join("dev/serial/by-id");
         std::fs::create_dir_all(&by_id).unwrap();

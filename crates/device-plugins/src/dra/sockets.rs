@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_fit_into_an_address() {
+    fn dra_socket_paths_fit_into_a_unix_address() {
         for path in [
             registrar_socket().unwrap(),
             directory().unwrap().join(SOCKET_NAME).unwrap(),

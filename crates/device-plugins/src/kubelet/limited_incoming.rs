@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_that_stays_does_not_take_the_machines_time() {
+    async fn a_persistent_accept_error_does_not_busy_loop() {
         // Accepting on a socket that does not listen fails at once.
         let (no_listener, other_end) = Stream::pair().unwrap();
         no_listener.set_nonblocking(true).unwrap();
@@ -178,7 +178,7 @@ mod tests {
 
     /// Connections that are closed at once, as fast as a program can open them.
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_connections_is_taken_at_a_measured_pace() {
+    async fn a_flood_of_connections_is_accepted_at_a_limited_rate() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();

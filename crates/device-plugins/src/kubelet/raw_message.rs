@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_for_several_containers_add_up_in_order() {
+    fn responses_for_several_containers_are_joined_in_order() {
         let [one, two] = ["A", "B"].map(|name| RawMessage(answer(name).encode_to_vec().into()));
         let both = RawMessage::joined(vec![one, two]);
         let copy = api::AllocateResponse::decode(both.0).unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn many_answers_are_joined_in_time_that_grows_with_their_number() {
+    fn joining_responses_takes_linear_time() {
         let one = RawMessage(answer("A").encode_to_vec().into());
         let start = std::time::Instant::now();
         let all = RawMessage::joined(vec![one.clone(); 1_000_000]);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_of_the_kubelet_is_two_lines_with_the_time_of_the_last_one() {
+    fn kubelet_restart_is_logged_on_two_lines_with_the_slowest_registration() {
         let lost =
             (1..=3).map(|number| (name(number), RegistrationOutcome::Lost("it was restarted")));
         let registered = (1..=30).map(|number| {

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_a_cold_start() {
+    fn an_unreadable_plugin_checkpoint_is_treated_as_empty() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         root.make_dirs(&VENDOR_DIRS_ROOT.parse().unwrap(), 0o755)

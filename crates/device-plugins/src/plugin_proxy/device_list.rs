@@ -245,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn a_numa_node_that_is_none_is_left_out() {
+    fn an_invalid_numa_node_is_omitted() {
         let list = read(message(&[api_device("a", "Healthy", &[-1, 0, 1 << 40])]), 1);
         assert_eq!(list.devices["a"].numa, [0]);
     }
 
     #[test]
-    fn too_many_devices_are_cut_and_counted() {
+    fn devices_above_the_limit_are_dropped_and_counted() {
         let all: Vec<_> = (0..5)
             .map(|n| api_device(&n.to_string(), "Healthy", &[]))
             .collect();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_devices_keep_the_reason_they_had() {
+    fn devices_of_a_lost_plugin_keep_an_earlier_unhealthy_reason() {
         let list = read(
             message(&[
                 api_device("a", "Healthy", &[]),

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_a_plain_file_name() {
+    fn a_plugin_endpoint_must_be_a_plain_file_name() {
         let directory = AbsPath::new("/var/lib/machinist/device-plugins/acme").unwrap();
         let path = socket_path(&directory, "acme.sock").unwrap();
         assert_eq!(path.parent(), Some(directory.clone()));

@@ -10,7 +10,7 @@ const SHAPE: [CountedField; 2] = [
 ];
 
 #[test]
-fn parts_are_counted_where_they_are() {
+fn protobuf_fields_are_counted_by_message_shape() {
     // Field 1 with two fields 2 in it, an empty one, a list of three bytes, a field that is none of ours.
     let wire = [
         0x0a, 4, 0x12, 0, 0x12, 0, 0x0a, 0, 0x1a, 3, 1, 2, 3, 0x20, 7,
@@ -62,7 +62,7 @@ fn a_message_is_split_independently_of_chunk_borders() {
 proptest::proptest! {
     /// Whatever is cut anywhere says the same, and what is whole is what protobuf's own reader takes.
     #[test]
-    fn no_bytes_make_it_panic(wire in proptest::collection::vec(proptest::num::u8::ANY, 0..200), piece in 1_usize..50) {
+    fn protobuf_scan_never_panics(wire in proptest::collection::vec(proptest::num::u8::ANY, 0..200), piece in 1_usize..50) {
         let (whole, cut) = (apart(&wire, wire.len().max(1)), apart(&wire, piece));
         proptest::prop_assert_eq!(&whole, &cut);
         if fields(&wire).all(|field| field.is_ok()) {

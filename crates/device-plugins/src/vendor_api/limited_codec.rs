@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_message_is_counted() {
+    fn every_field_counts_towards_the_message_limit() {
         let device = Device {
             id: "a".into(),
             numa: vec![0, 1],
@@ -207,7 +207,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_it_panic(wire in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+        fn message_size_check_never_panics(wire in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             let counted = LazyFromVendor::check(&wire, false);
             // Every message that decodes must also be one that the counter understood.
             if LazyFromVendor::decode(&wire[..]).is_ok() && counted.is_err() {

@@ -59,7 +59,7 @@ fn the_smallest_sufficient_numa_node_is_preferred() {
 }
 
 #[test]
-fn a_wrong_request_gets_the_nearest_sensible_answer() {
+fn an_invalid_preferred_request_gets_a_best_effort_answer() {
     let two = resource(1, &[("a", &[]), ("b", &[])]);
     let free = ids(&["a", "ghost", "a"]);
     assert_eq!(preferred(&two, request(&free, &[], 5)), ["a", "ghost"]);
@@ -71,7 +71,7 @@ fn a_wrong_request_gets_the_nearest_sensible_answer() {
 }
 
 #[test]
-fn unknown_unhealthy_and_withheld_devices_are_refused_by_name() {
+fn unknown_unhealthy_and_disabled_devices_are_rejected_by_name() {
     let mut one = resource(1, &[("a", &[])]);
     let mut inventory = Inventory::default();
     let refused = |resource: &Resource, inventory: &Inventory, id: &str| {
@@ -102,7 +102,7 @@ fn unknown_unhealthy_and_withheld_devices_are_refused_by_name() {
 }
 
 #[test]
-fn a_container_gets_nodes_once_mounts_once_and_joined_values() {
+fn a_container_gets_deduplicated_nodes_and_mounts_and_joined_env() {
     let mut shared = resource(2, &[("a", &[]), ("b", &[])]);
     shared.recipe.mounts.push(MountSpec {
         from: "/opt/acme".parse().unwrap(),
@@ -128,7 +128,7 @@ fn a_container_gets_nodes_once_mounts_once_and_joined_values() {
 }
 
 #[test]
-fn two_devices_never_get_one_path_in_the_container() {
+fn two_devices_never_share_a_container_path() {
     let mut two = resource(1, &[("a", &[]), ("b", &[])]);
     two.recipe.nodes[0].inside = Some(Template::new("/dev/serial0").unwrap());
     let error = allocate(&Inventory::default(), &two, &ids(&["a", "b"])).unwrap_err();
@@ -178,7 +178,7 @@ fn devices_of(ids: &[String]) -> BTreeSet<String> {
 
 proptest! {
     #[test]
-    fn a_possible_request_is_met_exactly((made, free, must, size) in possible()) {
+    fn a_satisfiable_preferred_request_gets_exactly_that_many_devices((made, free, must, size) in possible()) {
         let got = preferred(&made, request(&free, &must, size));
         let unique: BTreeSet<_> = got.iter().collect();
         prop_assert_eq!(got.len(), size);
@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn spread_touches_as_many_devices_as_it_can((mut made, free, must, size) in possible()) {
+    fn spread_uses_as_many_devices_as_possible((mut made, free, must, size) in possible()) {
         made.share.policy = SharePolicy::Spread;
         let got = preferred(&made, request(&free, &must, size));
         let new = devices_of(&free).difference(&devices_of(&must)).count();
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn no_request_makes_it_panic(
+    fn preferred_allocation_never_panics(
         available in prop::collection::vec("[a-c](::[0-9]{1,12})?", 0..9),
         must in prop::collection::vec("[a-c](::[0-9])?", 0..9),
         size in any::<usize>(),

@@ -177,7 +177,7 @@ containerEdits:
 "#;
 
     #[test]
-    fn a_spec_is_read_for_its_devices_and_their_nodes() {
+    fn a_cdi_spec_is_parsed_for_devices_and_nodes() {
         let spec = parse("gpu.yaml", GPU).unwrap();
         assert_eq!(spec.kind.as_str(), "acme.dev/gpu");
         assert_eq!(spec.devices[0].name, "0");
@@ -235,7 +235,7 @@ containerEdits:
     }
 
     #[test]
-    fn edits_that_the_library_refuses_are_refused() {
+    fn cdi_edits_rejected_by_the_go_library_are_rejected() {
         for edits in [
             r#"{"env": ["FOO"]}"#,
             r#"{"env": ["=1"]}"#,

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_given_by_its_first_digits() {
+    fn a_pci_class_matches_by_prefix() {
         let facts = PciFacts {
             address: "0000:03:00.0".into(),
             vendor: "10de".into(),

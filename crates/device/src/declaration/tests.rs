@@ -31,7 +31,7 @@ fn changed(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn the_whole_supported_schema_is_read() {
+fn every_declaration_field_is_parsed() {
     let read = parse("x.yaml", WHOLE, &Allowances::default()).unwrap();
     assert_eq!(read.resource.as_str(), "acme.dev/serial");
     assert_eq!(read.paths().count(), 2);
@@ -51,14 +51,14 @@ fn the_whole_supported_schema_is_read() {
 }
 
 #[test]
-fn a_share_that_does_not_say_how_many_is_one() {
+fn share_replicas_default_to_one() {
     let text = changed("replicas: 4, policy: packed, strict: true", "strict: true");
     let read = parse("x.yaml", &text, &Allowances::default()).unwrap();
     assert_eq!((read.share.replicas, read.share.strict), (1, true));
 }
 
 #[test]
-fn a_few_lines_that_stand_for_millions_are_refused_at_once() {
+fn a_yaml_alias_bomb_in_a_declaration_is_rejected_at_once() {
     let mut text = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned();
     for (one, next) in ('a'..'i').zip('b'..='i') {
         let many = vec![format!("*{one}"); 9].join(",");
@@ -71,7 +71,7 @@ fn a_few_lines_that_stand_for_millions_are_refused_at_once() {
 }
 
 #[test]
-fn capacities_are_quantities_and_for_claims() {
+fn capacities_must_be_quantities_and_need_serve_dra() {
     let claimed = |capacity: &str| {
         format!(
             "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: x}}\nspec:\n  \
@@ -102,7 +102,7 @@ fn capacities_are_quantities_and_for_claims() {
 }
 
 #[test]
-fn the_shortest_declaration_gets_the_node_under_its_own_name() {
+fn a_minimal_declaration_maps_the_node_to_its_own_path() {
     let text = "{apiVersion: machinist.dev/v1, kind: DeviceDeclaration, metadata: {name: fuse}, \
                 spec: {resource: machinist.dev/fuse, match: [{path: /dev/fuse}]}}";
     let read = parse("x.yaml", text, &Allowances::default()).unwrap();
@@ -278,7 +278,7 @@ fn hardware_errors_have_line_and_column() {
 }
 
 #[test]
-fn hardware_and_health_are_read() {
+fn hardware_selectors_and_health_are_parsed() {
     let text = changed(
         "  - path: /dev/ttyACM0",
         "  - {path: /dev/ttyACM*, usb: {vendor: \"2E8A\"}}\n  - {pci: {class: \"0302\", iommuGroup: whole}}\n  \
@@ -342,7 +342,7 @@ fn all_errors_of_a_file_are_reported_together() {
 }
 
 #[test]
-fn vendors_may_mount_their_own_run_directory_and_what_the_owner_adds() {
+fn mounts_are_allowed_from_the_vendors_run_directory_and_added_prefixes() {
     for (from, allowed) in [
         ("/run/acme.dev/sock", true),
         ("/run/acme.development", false),
@@ -362,7 +362,7 @@ fn vendors_may_mount_their_own_run_directory_and_what_the_owner_adds() {
 }
 
 #[test]
-fn garbage_is_refused_with_a_place() {
+fn an_unparsable_declaration_is_rejected_with_its_location() {
     for text in [
         "",
         "a: [",
@@ -394,7 +394,7 @@ fn a_vendor_file_among_declarations_names_its_directory() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "[-a-z0-9:{}\\[\\],\"'&*!|>#\n /]{0,200}", cut in 0..600usize) {
+    fn declaration_parser_never_panics(text in "[-a-z0-9:{}\\[\\],\"'&*!|>#\n /]{0,200}", cut in 0..600usize) {
         let _ = parse("x.yaml", &text, &Allowances::default());
         let mut half = WHOLE.to_owned();
         half.truncate(cut.min(WHOLE.len()));
@@ -422,7 +422,7 @@ fn fields_without_a_dra_form_are_rejected_with_their_location() {
 }
 
 #[test]
-fn another_shape_is_told_in_words_of_whoever_wrote_it() {
+fn yaml_type_errors_are_reported_in_the_authors_terms() {
     let of = |spec: &str| {
         let text = format!(
             "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {{name: x}}\nspec:\n{spec}"
@@ -457,7 +457,7 @@ fn another_shape_is_told_in_words_of_whoever_wrote_it() {
 }
 
 #[test]
-fn values_of_another_kind_are_told_in_words_of_whoever_wrote_them() {
+fn values_of_the_wrong_type_are_reported_in_the_authors_terms() {
     let head = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\n\
         spec:\n  resource: acme.dev/x\n  match: [{path: /dev/x}]\n";
     for (more, told) in [

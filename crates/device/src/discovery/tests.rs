@@ -64,7 +64,7 @@ fn reported(merged: &DiscoveryDiff) -> Vec<String> {
 }
 
 #[test]
-fn a_declaration_that_keeps_topology_out_is_heeded() {
+fn a_declaration_can_omit_the_numa_topology() {
     let numa = |words: Option<&str>| {
         let spec = words
             .map(|words| format!(", numa: {words}"))

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_own_files_are_known_again() {
+    fn only_own_claim_cdi_files_are_recognised() {
         assert_eq!(uid_of(&file_name("0a-1")), Some("0a-1"));
         for other in [
             "acme.json",

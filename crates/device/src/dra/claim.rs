@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn tolerations_are_those_of_the_scheduler() {
+    fn claim_tolerations_match_the_schedulers_rules() {
         let of = |key: &str, operator: &str, value: &str, effect: &str| DeviceToleration {
             key: key.into(),
             operator: operator.into(),

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_labels_of_their_own_and_stay() {
+    fn dra_device_names_are_unique_stable_dns_labels() {
         let name = |text: &str| ResourceName::new(text).unwrap();
         let (x, y) = (name("acme.dev/x"), name("acme.dev/y"));
         // This name must never change: allocated claims refer to it.
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_met_in_the_order_of_their_policy() {
+    fn shares_are_listed_in_the_order_of_the_share_policy() {
         let mut shared = resource(2, &[("a", &[]), ("b", &[])]);
         let order = |resource: &Resource| {
             let all = shares(resource).into_iter();

@@ -123,7 +123,7 @@ mod tests {
     use crate::testing::resource;
 
     #[test]
-    fn a_source_that_changes_all_the_time_causes_so_many_lines_and_no_other_source_fewer() {
+    fn change_log_is_rate_limited_per_source() {
         let mut logger = ChangeLogger::default();
         let (one, other) = (
             ResourceSource::Vendor("one".into()),

@@ -181,7 +181,7 @@ mod tests {
         clippy::disallowed_methods,
         reason = "plays the outside world that makes files"
     )]
-    async fn what_is_no_device_any_more_is_named_and_not_handed_out() {
+    async fn a_path_that_is_no_longer_a_device_is_not_allocated() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
         for below in ["/dev", "/srv"] {

@@ -124,7 +124,7 @@ mod tests {
         clippy::disallowed_methods,
         reason = "plays the outside world that makes files"
     )]
-    fn a_name_is_stable_where_root_alone_turns_the_link() {
+    fn a_device_link_is_stable_only_if_root_alone_can_change_it() {
         use std::{
             fs::Permissions,
             os::unix::fs::{PermissionsExt as _, symlink},
@@ -167,7 +167,7 @@ mod tests {
         clippy::disallowed_methods,
         reason = "plays the outside world that makes links"
     )]
-    fn a_link_that_a_user_may_turn_is_handed_out_as_what_was_judged() {
+    fn a_user_writable_link_is_allocated_as_its_checked_target() {
         use std::{
             fs::Permissions,
             os::unix::fs::{PermissionsExt as _, symlink},

@@ -61,7 +61,7 @@ fn told(state: &RegistryState) -> Vec<String> {
 }
 
 #[test]
-fn a_broken_file_is_reported_and_its_last_good_version_stays_in_force() {
+fn an_invalid_file_is_reported_and_its_last_valid_version_stays_active() {
     let mut state = RegistryState::default();
     let good = text("acme.dev/a", "/dev/a");
     state.set_files(files(&[
@@ -82,7 +82,7 @@ fn a_broken_file_is_reported_and_its_last_good_version_stays_in_force() {
 }
 
 #[test]
-fn the_last_good_version_is_in_force_after_an_agent_restart_too() {
+fn the_last_valid_version_of_a_file_survives_an_agent_restart() {
     let mut before = RegistryState::default();
     before.set_files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
     see(&mut before, true);
@@ -175,7 +175,7 @@ fn a_removed_name_is_reported_at_once_and_confirmed_by_the_next_scan() {
 }
 
 #[test]
-fn a_resource_that_did_not_change_keeps_its_place_in_memory() {
+fn an_unchanged_resource_is_shared_between_inventories() {
     let mut state = RegistryState::default();
     state.set_files(files(&[("/etc/a.yaml", &text("acme.dev/a", "/dev/a"))]));
     see(&mut state, true);
@@ -240,7 +240,7 @@ fn offers_survive_the_agent_and_are_unhealthy_after_a_boot() {
 }
 
 #[test]
-fn the_first_owner_keeps_a_name_over_a_restart_of_the_agent() {
+fn resource_ownership_survives_an_agent_restart() {
     let acme = ResourceSource::Vendor("acme".into());
     let name = ResourceName::new("acme.dev/x").unwrap();
     let mut before = RegistryState::default();
@@ -253,7 +253,7 @@ fn the_first_owner_keeps_a_name_over_a_restart_of_the_agent() {
 }
 
 #[test]
-fn files_of_a_directory_that_cannot_be_read_stay_in_force() {
+fn files_of_an_unreadable_directory_stay_active() {
     let mut state = RegistryState::default();
     state.set_files(files(&[("/etc/d/a.yaml", &text("acme.dev/a", "/dev/a"))]));
     see(&mut state, true);

@@ -130,7 +130,7 @@ fn every_error_has_a_location() {
 }
 
 #[test]
-fn the_first_file_owns_a_name_and_a_broken_file_leaves_the_good_one_in_force() {
+fn the_first_vendor_file_owns_a_name_and_an_invalid_update_is_ignored() {
     let path = |text: &str| AbsPath::new(text).unwrap();
     let (etc, run) = (
         path("/etc/machinist/vendors.d/acme.yaml"),

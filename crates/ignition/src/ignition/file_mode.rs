@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_that_can_only_be_of_the_other_base_are_a_slip() {
+    fn a_file_mode_in_the_wrong_base_is_detected() {
         for (digits, meant) in [
             ("644", 0o644),
             ("755", 0o755),

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_known_by_the_versions_of_its_place() {
+    fn versions_of_a_key_depend_on_its_location() {
         let shown = |place, key| versions(place, key).map(|known| known.to_string());
         let both = "2.1.0 to 2.4.0 and 3.0.0 to 3.6.0";
         assert_eq!(shown("storage", "links").as_deref(), Some(both));

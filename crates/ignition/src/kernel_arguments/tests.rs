@@ -7,7 +7,7 @@ fn read(text: &str) -> Vec<(String, Option<String>)> {
 
 /// Results of the kernel's `next_arg` for these texts.
 #[test]
-fn a_command_line_is_split_as_the_kernel_splits_it() {
+fn kernel_command_line_is_split_as_by_the_kernel() {
     for (text, expected) in [
         ("", &[][..]),
         (
@@ -44,7 +44,7 @@ fn a_command_line_is_split_as_the_kernel_splits_it() {
 }
 
 #[test]
-fn arguments_that_run_are_found_however_they_are_spelled() {
+fn running_kernel_arguments_are_matched_regardless_of_spelling() {
     for (wanted, running, missing) in [
         (
             "cgroup_no_v1=\"all\" psi=0",
@@ -89,7 +89,7 @@ fn arguments_that_run_are_found_however_they_are_spelled() {
 }
 
 #[test]
-fn what_no_kernel_could_be_given_is_named() {
+fn kernel_arguments_with_impossible_characters_are_rejected() {
     for (text, fault) in [
         ("a=\"b c\"", false),
         ("a=\"b", true),
@@ -103,7 +103,7 @@ fn what_no_kernel_could_be_given_is_named() {
 }
 
 #[test]
-fn arguments_for_the_kernel_stand_before_those_for_init() {
+fn appended_kernel_arguments_precede_those_for_init() {
     let mut line = KernelCommandLine::parse("ro -- single");
     line.append(&KernelCommandLine::parse("quiet -- x"));
     assert_eq!(line.to_string(), "ro quiet -- single x");

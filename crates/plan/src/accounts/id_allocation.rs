@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_get_the_number_after_the_highest_and_the_system_the_highest_free() {
+    fn user_ids_follow_the_highest_used_and_system_ids_take_the_highest_free() {
         for (taken, system, wanted) in [
             (&[0, 65534][..], false, 1000),
             (&[1000, 1005], false, 1006),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_subordinate_ids_lies_in_the_first_gap() {
+    fn subordinate_ids_are_allocated_in_the_first_gap() {
         for (text, wanted) in [
             ("", 100_000),
             ("a:100000:65536\n", 165_536),

@@ -102,7 +102,7 @@ fn refusals(to: &MachineConfig, observed: &MachineFacts) -> String {
 }
 
 #[test]
-fn a_new_user_has_an_entry_everywhere_and_what_is_there_stays() {
+fn a_new_user_gets_an_entry_in_every_database_and_existing_ones_stay() {
     let observed = usual();
     let to = user(
         "ann",
@@ -164,7 +164,7 @@ fn a_new_user_has_an_entry_everywhere_and_what_is_there_stays() {
 }
 
 #[test]
-fn what_was_changed_of_a_user_goes_back_unless_somebody_changed_it_since() {
+fn changed_user_fields_are_restored_unless_changed_by_others() {
     let observed = usual();
     let to = user(
         "bob",
@@ -206,7 +206,7 @@ fn what_was_changed_of_a_user_goes_back_unless_somebody_changed_it_since() {
 }
 
 #[test]
-fn a_user_who_is_not_wanted_goes_and_comes_back_when_nobody_says_so_any_more() {
+fn a_user_removed_by_a_config_is_restored_when_the_config_leaves() {
     let observed = usual();
     let to = user(
         "bob",
@@ -231,7 +231,7 @@ fn a_user_who_is_not_wanted_goes_and_comes_back_when_nobody_says_so_any_more() {
 }
 
 #[test]
-fn a_group_that_the_config_makes_has_its_members_at_once() {
+fn a_group_created_by_the_config_has_its_members_at_once() {
     let observed = usual();
     let mut to = user(
         "ann",
@@ -274,7 +274,7 @@ fn a_group_that_the_config_makes_has_its_members_at_once() {
 }
 
 #[test]
-fn what_would_take_a_user_from_what_is_theirs_is_refused() {
+fn account_changes_that_detach_a_user_from_its_data_are_rejected() {
     let observed = usual();
     let asked = |set: &dyn Fn(&mut UserAccount)| {
         let mut account = UserAccount::default();
@@ -305,7 +305,7 @@ fn what_would_take_a_user_from_what_is_theirs_is_refused() {
 }
 
 #[test]
-fn what_this_machine_cannot_hold_is_refused() {
+fn account_changes_that_this_machine_does_not_support_are_rejected() {
     let observed = usual();
     let mut gone = MachineConfig::default();
     for name in ["bob", "root"] {
@@ -331,7 +331,7 @@ fn what_this_machine_cannot_hold_is_refused() {
 }
 
 #[test]
-fn core_is_never_made() {
+fn the_user_core_is_never_created() {
     let to = user(
         "core",
         UserAccount {
@@ -349,7 +349,7 @@ fn core_is_never_made() {
 }
 
 #[test]
-fn somebody_elses_user_of_the_same_name_is_not_taken_for_ours() {
+fn a_recreated_user_of_the_same_name_is_not_treated_as_ours() {
     let observed = usual();
     let to = user("ann", UserAccount::default());
     let done = accounts(&to, &observed);

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_apart_at_the_first_at_and_the_last_dot() {
+    fn unit_names_are_split_at_the_first_at_sign_and_last_dot() {
         assert_eq!(shape("a.b@c@d.e.service"), Some(UnitNameShape::Instance));
         assert_eq!(prefix("a.b@c@d.e.service"), "a.b");
         assert_eq!(instance("a.b@c@d.e.service"), "c@d.e");

@@ -69,7 +69,7 @@ mod tests {
     const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     #[test]
-    fn an_image_is_named_by_its_digest_whatever_tag_stands_beside_it() {
+    fn an_image_reference_keeps_the_digest_and_ignores_the_tag() {
         for (name, plain) in [
             ("quay.io/os/coreos", "quay.io/os/coreos"),
             ("quay.io/os/coreos:4.16", "quay.io/os/coreos"),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_whole_digest_or_no_name_is_no_image() {
+    fn an_image_reference_without_full_digest_or_name_is_rejected() {
         let short = &DIGEST[..70];
         for text in [
             "",

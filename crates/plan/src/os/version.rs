@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lower_version_is_known_as_far_as_both_say_something() {
+    fn versions_are_compared_by_their_common_components() {
         for (wanted, installed, lower) in [
             ("4.15.9", "4.16", true),
             ("4.16.3", "4.16", false),

@@ -42,7 +42,7 @@ fn edited(text: &[u8], edit: &Edit) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_taken_apart_and_put_together_is_the_same() {
+fn a_passwd_file_round_trips_through_its_entries() {
     let texts: [&[u8]; 7] = [b"", b"\n", b"\n\n", b"a:b", b"a:b\n", b"a:b\n\n", ODD];
     for text in texts {
         assert_eq!(DatabaseEntries::read(text).bytes(), text);
@@ -50,7 +50,7 @@ fn a_file_taken_apart_and_put_together_is_the_same() {
 }
 
 #[test]
-fn an_edit_and_its_reverse_leave_every_byte_as_it_was() {
+fn a_passwd_edit_and_its_reverse_restore_every_byte() {
     let removed = Edit::removed(
         Database::Passwd,
         "root",
@@ -73,7 +73,7 @@ fn an_edit_and_its_reverse_leave_every_byte_as_it_was() {
 }
 
 #[test]
-fn a_new_entry_stands_before_nis_and_after_everything_else() {
+fn a_new_passwd_entry_is_placed_last_but_before_nis_entries() {
     let there = edited(ODD, &made("ann"));
     let text = String::from_utf8_lossy(&there).into_owned();
     let (ann, nis) = (text.find("\nann:"), text.find("\n+@"));
@@ -89,7 +89,7 @@ fn a_new_entry_stands_before_nis_and_after_everything_else() {
 }
 
 #[test]
-fn an_entry_that_goes_comes_back_to_its_place() {
+fn a_removed_passwd_entry_is_restored_at_its_place() {
     let text = b"a:1:::::\nb:2:::::\nc:3:::::\n";
     let edit = Edit::removed(
         Database::Passwd,
@@ -103,7 +103,7 @@ fn an_entry_that_goes_comes_back_to_its_place() {
 }
 
 #[test]
-fn what_somebody_else_made_of_an_entry_is_foreign() {
+fn a_passwd_entry_changed_by_others_is_foreign() {
     let there = DatabaseEntries::read(ODD);
     for edit in [
         // Another line under the name; an entry that is not UTF-8; a value that is neither.
@@ -119,7 +119,7 @@ fn what_somebody_else_made_of_an_entry_is_foreign() {
 }
 
 #[test]
-fn members_are_added_and_taken_away_one_by_one() {
+fn group_members_are_added_and_removed_one_by_one() {
     let text = b"sudo:x:27:bob,,eve\nempty:x:28:\n";
     let edit = member("sudo", "ann", true);
     let there = edited(text, &edit);
@@ -129,7 +129,7 @@ fn members_are_added_and_taken_away_one_by_one() {
 }
 
 #[test]
-fn ranges_of_one_name_are_told_apart_by_their_lines() {
+fn subordinate_id_ranges_of_one_user_are_distinguished_by_line() {
     let text = b"ann:100000:65536\nann:200000:65536\n";
     let line = || "ann:200000:65536".to_owned();
     let gone = Edit::removed(
@@ -148,7 +148,7 @@ fn ranges_of_one_name_are_told_apart_by_their_lines() {
 }
 
 #[test]
-fn the_oldest_value_is_kept_and_what_is_as_it_was_is_forgotten() {
+fn the_original_passwd_value_is_kept_until_it_is_restored() {
     let mut kept = Vec::new();
     remember(&mut kept, &field("bob", 6, "/bin/sh", "/bin/zsh"));
     remember(&mut kept, &field("bob", 6, "/bin/zsh", "/bin/fish"));
@@ -179,7 +179,7 @@ fn the_oldest_value_is_kept_and_what_is_as_it_was_is_forgotten() {
 }
 
 #[test]
-fn no_value_is_ever_shown() {
+fn passwd_values_are_hidden_in_debug_output() {
     let secret = "$6$salt$hidden";
     let line = format!("ann:{secret}:::::::");
     let edit = Edit::made(Database::Shadow, "ann", line.clone());

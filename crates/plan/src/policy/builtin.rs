@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_a_path_of_its_own_and_is_found() {
+    fn built_in_policies_have_distinct_paths_and_are_found() {
         let all = policies();
         assert_eq!(
             all.files.len(),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_directory_wins_by_components() {
+    fn the_policy_of_the_longest_matching_directory_wins() {
         let all = policies();
         let name = |path: &str| {
             all.for_path(&path.parse().unwrap())

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_users_policy_replaces_the_built_in_one_of_the_same_path() {
+    fn a_user_policy_overrides_the_built_in_one_of_the_same_path() {
         let object = json!({"spec": {"nodeDisruptionPolicy": {
             "files": [{"path": "/etc/chrony.conf", "actions": [{"type": "None"}]}],
             "units": [{"name": "a.service", "actions": [
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_named_with_their_fields() {
+    fn all_policy_errors_are_reported_with_their_fields() {
         let object = json!({"spec": {"nodeDisruptionPolicy": {
             "files": [{"path": "etc/x", "actions": [{"type": "Special"}]}],
             "units": [{"name": "x", "actions": [{"type": "Reboot"}, {"type": "Drain"}]}],

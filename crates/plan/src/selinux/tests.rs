@@ -32,7 +32,7 @@ fn label(path: &str, kind: ObjectKind) -> Option<String> {
 }
 
 #[test]
-fn the_last_rule_counts_and_one_without_metacharacters_before_all() {
+fn selinux_last_match_wins_and_exact_paths_win_over_patterns() {
     use ObjectKind::{Directory, File, Link};
     for (path, kind, expected) in [
         ("/etc", Directory, Some("etc_t")),
@@ -65,7 +65,7 @@ fn the_last_rule_counts_and_one_without_metacharacters_before_all() {
 }
 
 #[test]
-fn substitutes_are_followed_first_the_administrators_then_the_policys() {
+fn selinux_local_path_substitutions_apply_before_those_of_the_policy() {
     use ObjectKind::File;
     assert_eq!(
         label("/var/home/ann/x", File).as_deref(),
@@ -81,7 +81,7 @@ fn substitutes_are_followed_first_the_administrators_then_the_policys() {
 }
 
 #[test]
-fn without_a_policy_nothing_is_labelled() {
+fn without_a_selinux_policy_nothing_is_labelled() {
     let none = SelinuxLabels::default();
     assert!(none.is_empty());
     assert_eq!(none.of(&AbsPath::root(), ObjectKind::Directory), None);

@@ -9,7 +9,7 @@ fn user(keys: &[&str]) -> User {
 }
 
 #[test]
-fn a_block_is_replaced_where_it_stands_and_taken_out_again() {
+fn the_managed_key_block_is_replaced_in_place_and_removed() {
     let mine = "ssh-ed25519 AAAA me\n";
     let first = with_block(mine, &user(&["ssh-ed25519 BBBB one"]));
     assert!(first.starts_with(mine));
@@ -60,7 +60,7 @@ fn a_file_of_keys_keeps_the_mode_and_owner_that_sshd_accepts() {
 }
 
 #[test]
-fn a_block_without_an_end_is_not_taken_for_ours() {
+fn a_key_block_without_end_marker_is_not_treated_as_ours() {
     let torn = format!("{BEGIN_MARKER}\nssh-ed25519 AAAA me\n");
     assert_eq!(without_block(&torn), None);
 }

@@ -7,7 +7,7 @@ use super::{super::*, cordoned, node, of_role, row, target, with};
 use machinist_kube_api::{NodeView, keys::protocol};
 
 #[test]
-fn the_row_of_two_nodes_of_which_one_is_done_is_the_worked_example() {
+fn pool_row_of_a_half_updated_pool_matches_the_worked_example() {
     let (old, new) = ("rendered-worker-0a", "rendered-worker-1b");
     let mut pool = target(new);
     let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
@@ -96,7 +96,7 @@ fn situations() -> Vec<Situation> {
 }
 
 #[test]
-fn counts_and_conditions_follow_from_the_nodes_in_every_situation() {
+fn pool_counts_and_conditions_are_derived_from_the_nodes() {
     for (what, nodes, counts, (updated, updating, degraded)) in situations() {
         let pool = target("c1");
         let found = row(&pool, &nodes);
@@ -117,7 +117,7 @@ fn counts_and_conditions_follow_from_the_nodes_in_every_situation() {
 }
 
 #[test]
-fn a_paused_pool_is_not_updating_and_says_what_waits() {
+fn a_paused_pool_is_not_updating_and_reports_pending_nodes() {
     let mut pool = target("c1");
     pool.spec.paused = true;
     let nodes = [node("a", "c0", "c0", "Done")];
@@ -131,7 +131,7 @@ fn a_paused_pool_is_not_updating_and_says_what_waits() {
 }
 
 #[test]
-fn degraded_nodes_are_named_once_each_with_what_they_say_and_a_bad_rendering_counts_too() {
+fn a_degraded_pool_names_each_degraded_node_and_render_failures() {
     let mut pool = target("c1");
     let failed = |name: &str| {
         let mut node = node(name, "c0", "c1", "Degraded");
@@ -164,7 +164,7 @@ fn degraded_nodes_are_named_once_each_with_what_they_say_and_a_bad_rendering_cou
 }
 
 #[test]
-fn a_pool_that_nobody_renders_for_is_updated_when_its_nodes_have_what_they_name() {
+fn a_pool_without_a_renderer_is_updated_when_its_nodes_are_on_their_config() {
     let pool = of_role("worker");
     let nodes = [
         node("a", "mine", "mine", "Done"),
@@ -184,7 +184,7 @@ fn a_pool_that_nobody_renders_for_is_updated_when_its_nodes_have_what_they_name(
 }
 
 #[test]
-fn what_a_controller_wrote_is_shown_as_it_is() {
+fn pool_status_written_by_a_controller_is_shown_unchanged() {
     let mut pool = target("c1");
     assert_eq!(PoolRow::from_status(&pool), None);
     pool.status = serde_json::from_value(json!({
@@ -212,7 +212,7 @@ fn what_a_controller_wrote_is_shown_as_it_is() {
 }
 
 #[test]
-fn ages_are_written_as_kubectl_writes_them() {
+fn ages_are_formatted_as_by_kubectl() {
     let from = Timestamp::UNIX_EPOCH;
     for (seconds, text) in [
         (0, "0s"),

@@ -25,7 +25,7 @@ fn any_node() -> impl Strategy<Value = NodeView> {
 
 proptest! {
     #[test]
-    fn every_node_is_counted_once_and_the_order_of_pools_and_nodes_decides_nothing(
+    fn every_node_is_in_one_pool_regardless_of_input_order(
         mut nodes in collection::vec(any_node(), 0..40),
         shuffled in Just(vec!["worker", "infra", "master", "gpu"]).prop_shuffle(),
         turn in 0_usize..40,
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn no_node_is_done_and_failing_or_updated_and_not_done(node in any_node()) {
+    fn node_pool_status_flags_never_contradict_each_other(node in any_node()) {
         let standing = NodePoolStatus::of(&node, Some("c1"));
         prop_assert!(!(standing.done && standing.failing));
         prop_assert!(!standing.updated || standing.done);

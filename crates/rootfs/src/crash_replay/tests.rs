@@ -71,7 +71,7 @@ fn a_rename_without_fsync_may_leave_a_torn_file() {
 }
 
 #[test]
-fn replace_leaves_the_old_or_the_new_content_and_the_new_one_once_it_returned() {
+fn replace_is_atomic_and_durable_after_it_returns() {
     for model in [Model::Ordered, Model::Strict] {
         let (_dir, root, recording, start) = begun();
         root.replace(&at("/etc/conf"), b"new", 0o600).unwrap();
@@ -87,7 +87,7 @@ fn replace_leaves_the_old_or_the_new_content_and_the_new_one_once_it_returned() 
 
 /// Each sync of `replace` is needed: without any one of them a bad state can occur.
 #[test]
-fn each_sync_of_replace_is_missed_when_it_is_left_out() {
+fn omitting_any_fsync_of_replace_is_detected() {
     let (_dir, root, recording, start) = begun();
     root.replace(&at("/etc/conf"), b"new", 0o600).unwrap();
     let log = recording.log();
@@ -129,7 +129,7 @@ fn a_new_directory_may_vanish_until_its_parent_is_synced() {
 }
 
 #[test]
-fn what_survives_brings_along_what_it_needs() {
+fn a_surviving_operation_implies_its_dependencies() {
     let (_dir, root, recording, start) = begun();
     root.build_link(&at("/etc/staged"), "x").unwrap();
     root.move_new(&at("/etc/staged"), &at("/placed")).unwrap();
@@ -143,7 +143,7 @@ fn what_survives_brings_along_what_it_needs() {
 }
 
 #[test]
-fn a_sync_of_one_file_system_says_nothing_of_another() {
+fn syncing_one_file_system_does_not_sync_another() {
     let (_dir, root, recording, _) = begun();
     root.make_dirs(&at("/var"), 0o755).unwrap();
     let root = root.with_pretended_mounts(vec![at("/var")]);
@@ -164,7 +164,7 @@ fn a_sync_of_one_file_system_says_nothing_of_another() {
 }
 
 #[test]
-fn only_a_journal_keeps_the_order_of_unrelated_names() {
+fn only_a_journalling_model_keeps_the_order_of_unrelated_names() {
     let (_dir, root, recording, start) = begun();
     root.build_link(&at("/a"), "x").unwrap();
     root.build_link(&at("/etc/b"), "x").unwrap();
@@ -178,7 +178,7 @@ fn only_a_journal_keeps_the_order_of_unrelated_names() {
 }
 
 #[test]
-fn an_exchange_is_never_seen_half() {
+fn an_exchange_survives_a_crash_atomically() {
     let (_dir, root, recording, _) = begun();
     root.build_link(&at("/a"), "x").unwrap();
     root.build_dir(&at("/b"), &meta(0o755)).unwrap();
@@ -195,7 +195,7 @@ fn an_exchange_is_never_seen_half() {
 }
 
 #[test]
-fn a_draw_finds_only_what_the_full_search_finds_and_repeats_itself() {
+fn random_crash_states_are_a_repeatable_subset_of_the_full_search() {
     let (_dir, root, recording, start) = begun();
     for name in ["/a", "/b", "/c", "/d"] {
         root.build_file(&at(name), name.as_bytes(), &meta(0o644))
@@ -219,7 +219,7 @@ fn a_draw_finds_only_what_the_full_search_finds_and_repeats_itself() {
 }
 
 #[test]
-fn a_log_of_another_tree_is_refused() {
+fn replaying_a_log_onto_another_tree_is_rejected() {
     let (_dir, root, recording, _) = begun();
     root.remove_file(&at("/etc/conf")).unwrap();
     let answer = states(
@@ -256,7 +256,7 @@ proptest::proptest! {
     })]
     /// After a final sync of everything, the replay yields exactly one tree: the one on the disk.
     #[test]
-    fn the_replay_of_a_synced_log_is_what_the_disk_holds(
+    fn replaying_a_synced_log_gives_the_actual_tree(
         walk in proptest::collection::vec((0_u8..8, 0_usize..7, 0_usize..7), 1..25)
     ) {
         const NAMES: [&str; 7] = ["/a", "/b", "/c", "/a/x", "/b/x", "/a/x/y", "/c/z"];

@@ -11,7 +11,7 @@ fn real_mode(place: &Place, p: &str) -> u32 {
 }
 
 #[test]
-fn files_directories_and_links_change_places() {
+fn files_directories_and_links_can_be_exchanged() {
     let place = Place::new();
     let file = place.file("/etc/f", "file");
     let dir = place.directory("/etc/d");
@@ -46,7 +46,7 @@ fn move_new_never_replaces() {
 }
 
 #[test]
-fn a_built_object_has_its_whole_mode_and_owner() {
+fn a_created_object_has_its_full_mode_and_owner() {
     let place = Place::new();
     let can = place.root.can_chown();
     let owned = |mode| Meta {
@@ -84,7 +84,7 @@ fn a_built_object_has_its_whole_mode_and_owner() {
 }
 
 #[test]
-fn a_directory_changes_in_place_and_a_link_to_one_does_not() {
+fn a_directory_changes_mode_in_place_and_a_link_to_one_does_not() {
     let place = Place::new();
     let dir = place.directory("/etc/d");
     let before = place.root.stat(&dir).unwrap().unwrap().identity;
@@ -97,7 +97,7 @@ fn a_directory_changes_in_place_and_a_link_to_one_does_not() {
 }
 
 #[test]
-fn a_reader_of_a_replaced_file_sees_one_writer_whole() {
+fn a_reader_never_sees_a_mix_of_two_writers() {
     let place = Place::new();
     let file = place.file("/etc/state", &"a".repeat(100_000));
     let done = AtomicBool::new(false);
@@ -135,7 +135,7 @@ fn a_reader_of_a_replaced_file_sees_one_writer_whole() {
 }
 
 #[test]
-fn what_a_crash_left_beside_a_state_file_is_used_up() {
+fn a_leftover_temporary_file_is_overwritten_by_the_next_replace() {
     let place = Place::new();
     place.file("/etc/.state.new", "left over and longer");
     place
@@ -147,7 +147,7 @@ fn what_a_crash_left_beside_a_state_file_is_used_up() {
 }
 
 #[test]
-fn missing_directories_are_made_and_existing_ones_left_alone() {
+fn missing_directories_are_created_and_existing_ones_unchanged() {
     let place = Place::new();
     place.directory("/var/real");
     place.link("/lib", "/var/real");
@@ -163,7 +163,7 @@ fn missing_directories_are_made_and_existing_ones_left_alone() {
 }
 
 #[test]
-fn removing_a_tree_leaves_what_its_links_lead_to() {
+fn removing_a_tree_does_not_follow_links() {
     let place = Place::new();
     place.directory("/keep");
     place.file("/keep/file", "kept");
@@ -198,7 +198,7 @@ fn removing_a_tree_stops_at_a_mount() {
 }
 
 #[test]
-fn a_pretended_mount_parts_names_as_a_real_one_does() {
+fn a_simulated_mount_separates_paths_as_a_real_one_does() {
     let place = Place::new();
     place.directory("/var");
     let root = place.root.clone().with_pretended_mounts(vec![at("/var")]);
@@ -211,7 +211,7 @@ fn a_pretended_mount_parts_names_as_a_real_one_does() {
 }
 
 #[test]
-fn a_lock_has_one_holder_until_it_is_dropped() {
+fn a_file_lock_has_one_holder_until_it_is_dropped() {
     let place = Place::new();
     let held = place.root.lock(&at("/lock")).unwrap();
     assert!(held.is_some());
@@ -240,7 +240,7 @@ fn some_acl() -> Vec<u8> {
 }
 
 #[test]
-fn a_successor_takes_over_attributes_and_keeps_its_mode() {
+fn a_replacement_file_inherits_xattrs_and_keeps_its_own_mode() {
     let place = Place::new();
     let (old, new) = (place.file("/etc/old", ""), place.file("/etc/new", ""));
     place.root.set_meta(&at("/etc"), &meta(0o755)).unwrap();
@@ -274,7 +274,7 @@ fn a_successor_takes_over_attributes_and_keeps_its_mode() {
 }
 
 #[test]
-fn an_attribute_that_cannot_be_set_is_reported_and_not_fatal() {
+fn an_xattr_that_cannot_be_set_is_reported_and_not_fatal() {
     let place = Place::new();
     let (old, new) = (place.file("/etc/old", ""), place.file("/etc/new", ""));
     let flags = rustix::fs::XattrFlags::empty();
@@ -292,7 +292,7 @@ fn an_attribute_that_cannot_be_set_is_reported_and_not_fatal() {
 }
 
 #[test]
-fn an_immutable_file_is_told_from_a_missing_permission() {
+fn an_immutable_file_is_distinguished_from_a_missing_permission() {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
     let place = Place::new();
     let file = place.file("/etc/f", "kept");
@@ -313,7 +313,7 @@ fn an_immutable_file_is_told_from_a_missing_permission() {
 }
 
 #[test]
-fn a_fault_takes_the_place_of_the_operation_and_has_its_reason() {
+fn an_injected_io_error_replaces_the_operation_and_maps_to_its_reason() {
     for (errno, reason, again) in [
         (rustix::io::Errno::NOSPC, Reason::NoSpace, true),
         (rustix::io::Errno::DQUOT, Reason::NoSpace, true),

@@ -6,7 +6,7 @@ use std::{
 use super::*;
 
 #[test]
-fn absolute_and_climbing_links_stay_inside_the_root() {
+fn absolute_and_parent_relative_links_stay_inside_the_root() {
     let place = Place::new();
     place.directory("/run");
     place.file("/run/real", "inside");
@@ -31,7 +31,7 @@ fn absolute_and_climbing_links_stay_inside_the_root() {
 }
 
 #[test]
-fn writing_through_a_linked_directory_lands_inside_the_root() {
+fn writing_through_a_linked_directory_stays_inside_the_root() {
     let place = Place::new();
     place.link("/var", "/../../tmp");
     place.directory("/tmp");
@@ -52,7 +52,7 @@ fn a_loop_of_links_is_an_error() {
 }
 
 #[test]
-fn reading_a_pipe_or_a_device_is_refused_at_once() {
+fn reading_a_pipe_or_a_device_fails_without_blocking() {
     let place = Place::new();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mkfifoat(rustix::fs::CWD, place.real("/etc/pipe"), mode).unwrap();
@@ -77,7 +77,7 @@ fn reading_a_pipe_or_a_device_is_refused_at_once() {
 }
 
 #[test]
-fn a_read_has_a_limit_and_may_refuse_links() {
+fn reads_are_size_limited_and_can_reject_links() {
     let place = Place::new();
     let file = place.file("/etc/f", "12345");
     let link = place.link("/etc/l", "f");
@@ -106,7 +106,7 @@ fn a_read_has_a_limit_and_may_refuse_links() {
 }
 
 #[test]
-fn a_pseudo_file_without_a_size_is_read_whole() {
+fn a_pseudo_file_of_size_zero_is_read_completely() {
     let root = Root::open(Path::new("/")).unwrap();
     let pid = std::process::id().to_string();
     let status = root.read_text(&at(&format!("/proc/{pid}/status")), 1 << 20);
@@ -114,7 +114,7 @@ fn a_pseudo_file_without_a_size_is_read_whole() {
 }
 
 #[test]
-fn stat_tells_what_is_there_and_what_is_not() {
+fn stat_distinguishes_existing_and_missing_objects() {
     let place = Place::new();
     let file = place.file("/etc/f", "12345");
     let mode = std::fs::Permissions::from_mode(0o4750);
@@ -164,7 +164,7 @@ fn identity_survives_a_rename_and_differs_after_re_creation() {
 }
 
 #[test]
-fn a_listing_is_sorted_and_counts_names_it_cannot_give() {
+fn a_directory_listing_is_sorted_and_counts_non_utf8_names() {
     let place = Place::new();
     place.file("/etc/b", "");
     place.directory("/etc/a");
@@ -208,7 +208,7 @@ fn two_paths_to_one_object_have_one_canonical_path() {
 
 /// The reference is /proc/self/mountinfo (proc(5)): fields 1, 5 and, after the dash, the type.
 #[test]
-fn a_mount_is_the_one_that_the_kernel_lists() {
+fn mounts_match_the_kernels_mount_table() {
     let root = Root::open(Path::new("/")).unwrap();
     let list = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = list
@@ -225,7 +225,7 @@ fn a_mount_is_the_one_that_the_kernel_lists() {
 }
 
 #[test]
-fn a_live_root_is_known_by_what_runs_in_it() {
+fn a_root_with_a_running_systemd_is_live() {
     let place = Place::new();
     assert!(!place.root.is_live());
     place.directory("/run/systemd/system");
@@ -234,7 +234,7 @@ fn a_live_root_is_known_by_what_runs_in_it() {
 }
 
 #[test]
-fn a_missing_root_is_created_once() {
+fn a_missing_root_directory_is_created() {
     let place = Place::new();
     let new = place.dir.path().join("new/root");
     assert!(Root::open(&new).unwrap_err().is_not_found());

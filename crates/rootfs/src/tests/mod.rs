@@ -70,7 +70,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 #[test]
-fn a_root_and_what_comes_from_it_may_go_to_other_threads() {
+fn root_handles_can_be_sent_to_other_threads() {
     const fn sendable<T: Send>() {}
     const fn shareable<T: Send + Sync>() {}
     shareable::<Root>();

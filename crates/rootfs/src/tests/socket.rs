@@ -12,7 +12,7 @@ fn deep(place: &Place) -> AbsPath {
 }
 
 #[test]
-fn a_socket_may_have_a_path_longer_than_an_address() {
+fn a_socket_can_be_bound_at_a_path_longer_than_an_address() {
     let place = Place::new();
     let path = deep(&place).join("agent.sock").unwrap();
     let listener = place.root.bind_unix(&path, 0o660).unwrap();
@@ -32,7 +32,7 @@ fn a_socket_may_have_a_path_longer_than_an_address() {
 }
 
 #[test]
-fn a_dead_socket_gives_way_and_a_served_one_does_not() {
+fn binding_replaces_a_dead_socket_and_not_a_served_one() {
     let place = Place::new();
     let path = at("/etc/sock");
     drop(place.root.bind_unix(&path, 0o600).unwrap());
@@ -48,7 +48,7 @@ fn a_dead_socket_gives_way_and_a_served_one_does_not() {
 }
 
 #[test]
-fn what_is_no_socket_is_not_removed_for_one() {
+fn binding_a_socket_does_not_remove_other_file_types() {
     let place = Place::new();
     let file = place.file("/etc/f", "kept");
     place.link("/etc/l", "f");
@@ -63,7 +63,7 @@ fn what_is_no_socket_is_not_removed_for_one() {
 }
 
 #[test]
-fn nobody_may_connect_who_may_not_later() {
+fn a_socket_is_never_more_accessible_than_its_final_mode() {
     let place = Place::new();
     // Stop between bind and the last change of its mode.
     let stop =
@@ -75,7 +75,7 @@ fn nobody_may_connect_who_may_not_later() {
 }
 
 #[test]
-fn a_socket_is_looked_at_and_reached_as_one_object() {
+fn a_socket_is_checked_and_connected_as_the_same_object() {
     let place = Place::new();
     let path = at("/etc/sock");
     let listener = place.root.bind_unix(&path, 0o600).unwrap();
@@ -99,7 +99,7 @@ fn a_socket_is_looked_at_and_reached_as_one_object() {
 }
 
 #[test]
-fn a_private_socket_is_bound_in_the_directory_that_was_closed() {
+fn a_private_socket_is_bound_in_the_directory_that_was_made_private() {
     let place = Place::new();
     let (dir, path) = (place.directory("/var/control"), at("/var/control/sock"));
     let mode = |p: &str| std::fs::metadata(place.real(p)).unwrap().mode() & 0o7777;

@@ -18,7 +18,7 @@ async fn sees(watch: &mut Watch, wanted: &[(&AbsPath, Option<&str>, WatchKind)])
 }
 
 #[tokio::test]
-async fn creating_writing_moving_and_removing_are_told_by_name() {
+async fn a_watch_reports_creates_writes_moves_and_removals_by_name() {
     use WatchKind as K;
     let place = Place::new();
     let etc = at("/etc");
@@ -54,7 +54,7 @@ async fn creating_writing_moving_and_removing_are_told_by_name() {
 }
 
 #[tokio::test]
-async fn an_exchange_through_the_room_is_told_on_both_sides() {
+async fn a_watch_reports_an_exchange_in_both_directories() {
     let place = Place::new();
     let (etc, staging) = (at("/etc"), place.directory("/staging"));
     let (a, b) = (place.file("/etc/a", "a"), place.file("/staging/b", "b"));
@@ -71,7 +71,7 @@ async fn an_exchange_through_the_room_is_told_on_both_sides() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_made_again_can_be_watched_again() {
+async fn a_recreated_directory_can_be_watched_again() {
     use WatchKind as K;
     let place = Place::new();
     let (etc, dir) = (at("/etc"), place.directory("/etc/d"));
@@ -113,7 +113,7 @@ async fn a_directory_that_is_made_again_can_be_watched_again() {
 }
 
 #[tokio::test]
-async fn what_is_no_longer_watched_is_not_told() {
+async fn a_removed_watch_reports_nothing() {
     let place = Place::new();
     let (etc, other) = (at("/etc"), place.directory("/other"));
     let mut watch = place.root.watch().unwrap();

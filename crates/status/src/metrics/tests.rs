@@ -77,7 +77,7 @@ fn page() -> (Metrics, watch::Sender<Arc<Status>>) {
 }
 
 #[test]
-fn a_scrape_shows_what_the_status_says() {
+fn metrics_match_the_status() {
     let (metrics, sender) = page();
     metrics.update_ended(UpdateOutcomeStatus::Done);
     metrics.registered(false);
@@ -111,7 +111,7 @@ fn a_scrape_shows_what_the_status_says() {
 }
 
 #[test]
-fn the_documentation_lists_exactly_these_metrics() {
+fn documented_metrics_match_the_code() {
     let (metrics, _sender) = page();
     let text = metrics.text().unwrap();
     let mut served = BTreeSet::new();

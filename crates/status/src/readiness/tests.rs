@@ -188,7 +188,7 @@ fn host_rows() -> Vec<Row> {
 }
 
 #[test]
-fn every_gate_turns_at_its_boundary() {
+fn every_gate_opens_and_closes_at_its_threshold() {
     let table = [update_rows(), device_rows(), host_rows()].concat();
     for (row, (name, open, reason, inputs)) in table.iter().enumerate() {
         let gates = Gates::default().evaluate(inputs, &policy(), at(0));
@@ -221,7 +221,7 @@ fn free_bytes_below_the_limit_close_disk_space() {
 }
 
 #[test]
-fn a_machine_that_watches_nothing_is_ready() {
+fn a_machine_without_inputs_is_ready() {
     let gates = Gates::default().evaluate(&GateInputs::default(), &policy(), at(0));
     assert!(gates.ready());
     assert_eq!(gates.summary(), "ready");
@@ -249,7 +249,7 @@ fn since_moves_only_when_a_gate_opens_or_closes() {
 }
 
 #[test]
-fn only_a_gate_that_holds_takes_readiness_away() {
+fn only_a_closed_gate_with_effect_hold_removes_readiness() {
     let inputs = with(|i| i.synchronised = Some(false));
     for (effect, ready, summary) in [
         (
@@ -275,7 +275,7 @@ fn only_a_gate_that_holds_takes_readiness_away() {
 }
 
 #[test]
-fn a_long_list_is_cut_after_three() {
+fn a_gate_message_lists_at_most_three_items() {
     let names = [
         "a.service",
         "b.service",
@@ -292,7 +292,7 @@ fn a_long_list_is_cut_after_three() {
 }
 
 #[test]
-fn a_gate_is_written_as_scripts_expect_it() {
+fn gate_json_has_the_documented_shape() {
     let gates = Gates::default().evaluate(&healthy(), &policy(), at(0));
     let text = serde_json::to_string(gates.get(GateName::TimeSync).unwrap()).unwrap();
     assert_eq!(
@@ -302,7 +302,7 @@ fn a_gate_is_written_as_scripts_expect_it() {
 }
 
 #[test]
-fn verdicts_that_time_alone_changes_are_looked_at_when_they_change() {
+fn gates_are_reevaluated_when_time_alone_changes_them() {
     let inputs = with(|i| {
         i.device_manager = DeviceManager::Absent(at(0));
         i.devices = waiting(&[]);
@@ -336,7 +336,7 @@ fn custom(name: &str, probe: CustomProbe, effect: GateEffect) -> CustomGate {
 }
 
 #[test]
-fn gates_of_the_administrators_own_come_last_and_are_closed_until_they_are_answered() {
+fn custom_gates_come_last_and_stay_closed_until_probed() {
     let unit = CustomProbe::Unit("iscsid.service".to_owned());
     let policy = GatePolicy {
         custom_gates: vec![
@@ -384,7 +384,7 @@ fn gates_of_the_administrators_own_come_last_and_are_closed_until_they_are_answe
 }
 
 #[test]
-fn a_taint_is_meant_with_every_effect_unless_one_is_named() {
+fn a_taint_gate_matches_any_effect_unless_one_is_given() {
     let open = |taint: &str| {
         let inputs = with(|i| i.taints = Some(["a.b/c:NoExecute".to_owned()].into()));
         super::custom_gates::verdict(&CustomProbe::TaintAbsent(taint.to_owned()), &inputs).open
@@ -394,7 +394,7 @@ fn a_taint_is_meant_with_every_effect_unless_one_is_named() {
 }
 
 #[test]
-fn a_gate_of_a_newer_agent_is_read_by_its_name() {
+fn an_unknown_gate_of_a_newer_agent_is_read_by_name() {
     let text = r#"[{"name":"Moon","open":true,"effect":"warn","since":"2027-01-15T08:00:00Z","reason":"Ok","message":"full"}]"#;
     let gates: Gates = serde_json::from_str(text).unwrap();
     assert_eq!(

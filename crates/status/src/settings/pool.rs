@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pools_word_stands_above_the_files_and_below_the_environment() {
+    fn pool_settings_override_files_and_are_overridden_by_the_environment() {
         let settings = with("update:\n  reboot: never\n", &[]).unwrap();
         assert_eq!(settings.update.reboot, Reboot::Never);
         assert_eq!(settings.update.boot_attempts, 3);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_for_the_whole_fleet_is_refused_by_name_and_place_with_all_else() {
+    fn fleet_wide_settings_in_pool_settings_are_rejected_with_location() {
         let text = "source: dir:/x\ncluster:\n  node: a\nadmin: {listen: 127.0.0.1:1}\nupdate: {rebot: x}\n";
         let problems = with(text, &[]).unwrap_err().problems;
         let told: Vec<_> = problems.iter().map(ToString::to_string).collect();

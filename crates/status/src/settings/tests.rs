@@ -41,7 +41,7 @@ fn origin(settings: &Settings, key: &str) -> String {
 }
 
 #[test]
-fn silence_gives_the_defaults() {
+fn omitted_settings_have_defaults() {
     for text in ["", "# nothing\n", "update:\n", "{}\n"] {
         let settings = read(vec![file("m.yaml", text)]).unwrap();
         assert_eq!(settings, read(vec![]).unwrap(), "{text:?}");
@@ -66,7 +66,7 @@ fn silence_gives_the_defaults() {
 }
 
 #[test]
-fn the_last_word_wins_key_by_key_and_is_remembered() {
+fn the_last_source_wins_per_setting_and_its_origin_is_kept() {
     let settings = load(SettingsInputs {
         files: vec![
             file(
@@ -118,7 +118,7 @@ fn the_last_word_wins_key_by_key_and_is_remembered() {
 }
 
 #[test]
-fn every_key_can_be_said_in_yaml_as_it_is_shown() {
+fn every_setting_can_be_written_in_yaml_as_it_is_shown() {
     let settings = read(vec![]).unwrap();
     for entry in &settings.effective {
         let value = serde_json::to_string(&entry.value).unwrap();
@@ -138,7 +138,7 @@ fn every_key_can_be_said_in_yaml_as_it_is_shown() {
 }
 
 #[test]
-fn units_mean_what_they_say() {
+fn durations_and_sizes_are_parsed_by_their_units() {
     let settings = read(vec![file(
         "m.yaml",
         "actions: {settle: 500ms, jobTimeout: 1 hour}\nreadiness: {diskSpace: {minFree: 2GiB}, pressure: {cpu: 100%}}\n",
@@ -165,7 +165,7 @@ fn units_mean_what_they_say() {
 }
 
 #[test]
-fn a_wrong_value_is_named_with_its_place_and_what_was_expected() {
+fn an_invalid_setting_is_reported_with_location_and_expectation() {
     #[rustfmt::skip]
     let table = [
         ("update: {reboot: maybe}", r#"m.yaml:1:18: update.reboot: found "maybe"; expected one of auto, ask, never"#),
@@ -200,7 +200,7 @@ fn a_wrong_value_is_named_with_its_place_and_what_was_expected() {
 }
 
 #[test]
-fn settings_of_an_earlier_version_are_refused_with_their_name_of_today() {
+fn renamed_settings_are_rejected_naming_the_new_name() {
     #[rustfmt::skip]
     let table = [
         ("owners: set\njobs: [config]", "m.yaml:2:7: jobs: unknown key; it is called roles now"),
@@ -234,7 +234,7 @@ fn settings_of_an_earlier_version_are_refused_with_their_name_of_today() {
 }
 
 #[test]
-fn all_problems_of_all_places_are_told_at_once() {
+fn all_settings_errors_are_reported_at_once() {
     let error = load(SettingsInputs {
         files: vec![
             file("a.yaml", "update: {reboot: x}\nnonsense: 1\n"),
@@ -267,7 +267,7 @@ fn all_problems_of_all_places_are_told_at_once() {
 }
 
 #[test]
-fn files_of_strangers_are_not_believed() {
+fn settings_files_writable_by_other_users_are_rejected() {
     for (owner, mode, good) in [
         (0, 0o644, true),
         (1000, 0o600, true),
@@ -291,7 +291,7 @@ fn files_of_strangers_are_not_believed() {
 }
 
 #[test]
-fn files_are_found_below_the_root_in_name_order() {
+fn settings_files_are_found_below_the_root_in_name_order() {
     let directory = tempfile::tempdir().unwrap();
     let root = Root::open(directory.path()).unwrap();
     let dir: AbsPath = "/etc/machinist".parse().unwrap();
@@ -343,7 +343,7 @@ fn an_invalid_change_keeps_the_last_good_settings() {
 }
 
 #[test]
-fn the_nearest_rule_decides_about_drift() {
+fn the_most_specific_drift_rule_applies() {
     let settings = read(vec![file(
         "m.yaml",
         "drift:\n  default: ignore\n  paths:\n  - {path: /etc, policy: report}\n  - {path: /etc/motd, policy: ignore}\n",
@@ -363,7 +363,7 @@ fn the_nearest_rule_decides_about_drift() {
 }
 
 #[test]
-fn in_a_pod_the_default_source_is_the_cluster_and_a_directory_stays_one() {
+fn auto_source_is_the_cluster_in_a_pod_and_an_explicit_one_is_kept() {
     assert_eq!(
         SourceSetting::Auto.resolve_auto(true),
         SourceSetting::Cluster
@@ -376,7 +376,7 @@ fn in_a_pod_the_default_source_is_the_cluster_and_a_directory_stays_one() {
 }
 
 #[test]
-fn a_drain_is_forced_never_or_after_a_time_and_a_node_has_a_name() {
+fn force_after_and_node_name_settings_are_validated() {
     let text = "drain: {forceAfter: 2h, by: controller}\ncluster: {node: a.example}\n";
     let settings = read(vec![file("m.yaml", text)]).unwrap();
     assert_eq!(settings.drain.force_after, Some(Duration::from_secs(7200)));
@@ -395,7 +395,7 @@ fn a_drain_is_forced_never_or_after_a_time_and_a_node_has_a_name() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(text in "[a-z:{}\\[\\]\\- \n\"'&*!%#0-9]{0,80}") {
+    fn settings_parser_never_panics(text in "[a-z:{}\\[\\]\\- \n\"'&*!%#0-9]{0,80}") {
         let _ = read(vec![file("m.yaml", &text)]);
     }
 }

@@ -7,7 +7,7 @@ fn sorted(name: &str, text: &str) -> SystemdErrorKind {
 }
 
 #[test]
-fn a_block_lock_is_known_by_both_of_its_names() {
+fn a_block_inhibitor_error_is_recognised_by_both_error_names() {
     for (name, text) in [
         (
             "org.freedesktop.DBus.Error.AccessDenied",
@@ -30,7 +30,7 @@ fn a_block_lock_is_known_by_both_of_its_names() {
 }
 
 #[test]
-fn errors_of_the_manager_get_the_codes_that_scripts_know() {
+fn systemd_errors_map_to_reason_codes() {
     for (short, code) in [
         ("NoSuchUnit", Reason::UnitNotFound),
         ("UnitMasked", Reason::UnitMasked),
@@ -46,7 +46,7 @@ fn errors_of_the_manager_get_the_codes_that_scripts_know() {
 }
 
 #[test]
-fn the_cause_is_a_source_and_not_said_twice() {
+fn a_systemd_errors_cause_is_its_source_and_not_repeated() {
     let error = SystemdError::new("restart a.service", SystemdErrorKind::UnitMasked);
     assert_eq!(error.to_string(), "cannot restart a.service");
     assert_eq!(error.source().unwrap().to_string(), "the unit is masked");

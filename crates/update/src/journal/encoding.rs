@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_journal_is_read_back_and_a_torn_one_never_believed() {
+    fn a_journal_round_trips_and_a_torn_one_is_rejected() {
         let journal = Journal {
             machine_id: Some("m".into()),
             ..Journal::default()
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_of_a_newer_version_is_named_as_such() {
+    fn a_journal_of_a_newer_version_is_reported_as_such() {
         let text = br#"{"machinistJournal":9,"minReader":2,"checksum":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
 "#;
         assert_eq!(Journal::decode(text), Err(BadJournal::TooNew { needed: 2 }));

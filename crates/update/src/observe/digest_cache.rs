@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_changed_just_now_is_read_again() {
+    fn a_recently_changed_file_is_hashed_again() {
         let digests = DigestCache::default();
         digests.begin();
         let digest = Digest::of(b"one");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_look_did_not_ask_for_is_forgotten_with_the_next() {
+    fn digests_unused_during_a_full_scan_are_evicted() {
         let digests = DigestCache::default();
         digests.begin();
         let (asked, not) = (stamp(1, 60), stamp(2, 60));

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_value_for_all_users_counts() {
+    fn the_first_global_sshd_authorized_keys_file_applies() {
         let directory = "AuthorizedKeysFile .ssh/authorized_keys.d/ignition\n";
         let home = "AuthorizedKeysFile .ssh/authorized_keys\n";
         let include = "Include /etc/ssh/sshd_config.d/*.conf\n";
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_no_config_can_bring_are_named() {
+    fn sshd_key_files_in_unsupported_locations_are_reported() {
         let elsewhere = |text: &str| keys_of(&[(SSHD_CONFIG_PATH, text)]).elsewhere();
         let line = "AuthorizedKeysFile /etc/ssh/keys/%u none\n";
         assert_eq!(elsewhere(line).as_deref(), Some("/etc/ssh/keys/%u none"));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn match_blocks_that_name_other_files_are_found() {
+    fn sshd_match_blocks_with_unsupported_key_files_are_reported() {
         let blocks = |text: &str| keys_of(&[(SSHD_CONFIG_PATH, text)]).elsewhere_for_some();
         let other = "AuthorizedKeysFile /etc/ssh/keys/%u\n";
         let found = |condition: &str| vec![(condition.to_owned(), "/etc/ssh/keys/%u".to_owned())];

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_a_list_in_which_others_stay() {
+    fn foreign_kernel_arguments_and_their_order_are_kept() {
         for (booted, remove, append, after) in [
             ("root=a quiet", "", "", "root=a quiet"),
             ("root=a", "", "nosmt", "root=a nosmt"),

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_places_must_agree_before_an_operation_is_believed() {
+    fn an_operation_counts_as_done_only_if_both_paths_agree() {
         let id = |ino| ObjectId {
             kind: "file".into(),
             ino,

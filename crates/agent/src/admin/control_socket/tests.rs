@@ -26,7 +26,7 @@ async fn post(control: &ControlHandle, uid: Option<u32>, body: Body) -> (u16, St
 }
 
 #[tokio::test]
-async fn only_root_and_the_agents_own_user_may_ask_for_a_config() {
+async fn only_root_and_the_agents_own_user_may_request_a_config() {
     let (to, mut asks) = tokio::sync::mpsc::channel::<ControlRequest>(1);
     let control = ControlHandle::new(to, 1000);
     let answering = tokio::spawn(async move {
@@ -72,7 +72,7 @@ async fn only_root_and_the_agents_own_user_may_ask_for_a_config() {
 }
 
 #[tokio::test]
-async fn one_config_is_read_at_a_time_and_its_limit_is_named() {
+async fn control_socket_reads_one_config_at_a_time_and_reports_the_size_limit() {
     let (to, mut asks) = tokio::sync::mpsc::channel::<ControlRequest>(1);
     let control = ControlHandle::new(to, 1000);
     let first = tokio::spawn({

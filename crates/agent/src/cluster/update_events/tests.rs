@@ -21,7 +21,7 @@ fn reasons(before: &UpdateReport, now: &UpdateReport) -> Vec<EventReason> {
 }
 
 #[test]
-fn the_first_report_after_the_reboot_tells_that_the_machine_is_back_and_no_other_does() {
+fn only_the_first_report_after_a_reboot_emits_the_rebooted_event() {
     let mut report = at(Phase::Booted);
     report.boot = Some("new".to_owned());
     assert_eq!(returned(&report), None);
@@ -32,7 +32,7 @@ fn the_first_report_after_the_reboot_tells_that_the_machine_is_back_and_no_other
 }
 
 #[test]
-fn each_step_is_told_once_and_a_report_that_says_the_same_tells_nothing() {
+fn each_update_step_emits_one_event_and_an_unchanged_report_none() {
     let pending = at(Phase::RebootPending);
     assert_eq!(
         reasons(&at(Phase::RunningActions), &pending),
@@ -101,7 +101,7 @@ fn objects_left_behind_are_reported_once() {
 }
 
 #[test]
-fn warnings_are_one_event_for_each_config_that_is_new_here() {
+fn config_warnings_emit_one_event_per_new_config() {
     let before = at(Phase::Idle);
     let mut now = at(Phase::Planned);
     now.config.desired = Some(config("c"));
@@ -122,7 +122,7 @@ fn warnings_are_one_event_for_each_config_that_is_new_here() {
 }
 
 #[test]
-fn done_is_told_of_the_update_that_ended_under_the_name_that_its_config_has_by_now() {
+fn done_event_names_the_finished_updates_config_by_its_current_name() {
     let mut before = at(Phase::Uncordoning);
     before.cordoned = Some(Timestamp::from_second(100).unwrap());
     before.updates = vec![update("1", 200)];

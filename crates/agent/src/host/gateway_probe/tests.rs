@@ -50,7 +50,7 @@ fn octets(address: &str) -> Vec<u8> {
 }
 
 #[test]
-fn gateways_of_ipv6_of_several_next_hops_and_of_another_family_are_read() {
+fn gateways_of_ipv6_multipath_and_other_family_routes_are_parsed() {
     let head = |family| vec![family, 0, 0, 0, 254, 9, 0, 1, 0, 0, 0, 0];
     let oif = attribute(RTA_OIF, &7_u32.to_ne_bytes());
     let advertised = [
@@ -94,7 +94,7 @@ fn a_link_local_gateway_is_named_with_its_interface() {
 }
 
 #[test]
-fn a_neighbour_answers_that_was_found_now_or_lately() {
+fn a_neighbour_counts_as_reachable_if_confirmed_within_a_minute() {
     let minute = Duration::from_secs(60);
     for (state, seconds_ago, answers) in [
         (0x02, 1000, true),
@@ -132,7 +132,7 @@ fn a_neighbour_answers_that_was_found_now_or_lately() {
     clippy::disallowed_methods,
     reason = "the kernel's pages are the oracle"
 )]
-fn the_gateways_are_those_that_the_kernel_shows_elsewhere() {
+fn netlink_gateways_match_those_in_proc_net() {
     let rows = |path: &str, skip| {
         let table = std::fs::read_to_string(path).unwrap_or_default();
         let rows = table.lines().skip(skip).map(|line| {

@@ -6,7 +6,7 @@ const MEMORY: &str = "some avg10=1.53 avg60=0.87 avg300=0.21 total=170000\n\
                       full avg10=0.00 avg60=0.42 avg300=0.10 total=90000\n";
 
 #[test]
-fn pressure_is_read_as_the_kernel_writes_it() {
+fn psi_pressure_files_are_parsed() {
     let pressure = Pressure::parse(MEMORY).unwrap();
     assert_eq!(pressure.some.avg10, 1.53);
     assert_eq!(pressure.some.total, Duration::from_millis(170));
@@ -46,7 +46,7 @@ fn a_mount_is_read_only_by_its_own_flag_or_by_its_file_system() {
 }
 
 #[test]
-fn the_last_mount_on_the_root_decides() {
+fn the_last_mount_on_the_root_decides_whether_it_is_read_only() {
     let line = |flag| format!("1 1 0:1 / / {flag} - ext4 /dev/x rw\n");
     let facts = |text: String| {
         HostMetrics::read(move |path| (path.as_str() == "/proc/1/mountinfo").then(|| text.clone()))
@@ -60,7 +60,7 @@ fn the_last_mount_on_the_root_decides() {
 }
 
 #[test]
-fn memory_settings_are_numbers_on_a_line_of_their_own() {
+fn memory_sysctls_are_parsed_as_a_single_number() {
     let facts = HostMetrics::read(|path| {
         let last = path.as_str().rsplit('/').next();
         (last == Some("overcommit_memory")).then(|| "1\n".to_owned())
@@ -72,7 +72,7 @@ fn memory_settings_are_numbers_on_a_line_of_their_own() {
 }
 
 #[test]
-fn what_the_kernel_does_not_offer_is_none() {
+fn missing_kernel_metrics_are_none() {
     let facts = HostMetrics::read(|_| None);
     assert_eq!(facts.pressure, Pressures::default());
     assert_eq!(facts.mounts, None);

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_uncordon_is_undone_once_and_then_waited_for() {
+    fn a_foreign_uncordon_is_reverted_once_and_then_the_drain_waits() {
         let mut known = CordonMemo::default();
         assert_eq!(
             known.required_action(&node("1", false)),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cordon_that_is_asked_for_again_while_it_stands_does_not_count() {
+    fn a_repeated_cordon_of_a_cordoned_node_is_not_counted() {
         let mut known = CordonMemo::default();
         known.cordoned(&node("1", false));
         known.cordoned(&node("1", true));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_registered_anew_is_cordoned_and_nobody_has_lifted_anything() {
+    fn a_reregistered_node_is_cordoned_again_not_treated_as_uncordoned() {
         let mut known = CordonMemo::default();
         known.cordoned(&node("1", false));
         assert_eq!(

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_for_one_drain_and_not_for_the_one_towards_another_config() {
+    fn a_force_request_is_valid_for_one_drain_and_stale_for_another_config() {
         let (mut heard, said) = (ForceRequest::default(), node(Some("fire")));
         let force = ForceAnnotation::Force("fire".to_owned());
         assert_eq!(heard.of(Some(&said), "one"), force);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_gives_no_reason_forces_nothing() {
+    fn a_force_request_without_a_reason_forces_nothing() {
         for empty in ["", " "] {
             let said = ForceRequest::default().of(Some(&node(Some(empty))), "one");
             assert_eq!(said, ForceAnnotation::Unexplained);

@@ -25,7 +25,7 @@ fn settings() -> Arc<Settings> {
 }
 
 #[test]
-fn the_agents_own_pod_is_left_by_every_drain_of_the_agent() {
+fn the_agents_own_pod_is_never_drained_by_the_agent() {
     let own = Some("uid-machinist".to_owned());
     let options = options(&settings().drain, None, own.clone());
     assert_eq!(options.rules.own, own);
@@ -87,7 +87,7 @@ pub(in crate::node) async fn ours(
 const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test(start_paused = true)]
-async fn pods_may_come_only_when_no_gate_holds_any_more() {
+async fn agent_uncordons_only_when_no_hold_gate_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let (tell, statuses) = watch::channel(gates(false));
     let (ours, cluster) = ours(dir.path(), statuses).await;
@@ -102,7 +102,7 @@ async fn pods_may_come_only_when_no_gate_holds_any_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_controller_is_asked_to_let_pods_come_only_when_no_gate_holds_any_more() {
+async fn uncordon_is_requested_of_the_controller_only_when_no_hold_gate_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let (tell, statuses) = watch::channel(gates(false));
     let (ours, _) = ours(dir.path(), statuses).await;

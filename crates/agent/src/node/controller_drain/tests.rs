@@ -139,7 +139,7 @@ impl Double {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_asks_by_the_plain_names() {
+async fn drain_and_uncordon_requests_name_the_desired_config() {
     let mut double = Double::new().await;
     let (drain, _stop) = double.drain("b");
     double.asked("drain-b").await;
@@ -159,7 +159,7 @@ async fn an_update_asks_by_the_plain_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_is_taken_back_leaves_no_cordon_however_often() {
+async fn a_cancelled_drain_leaves_no_cordon_even_when_repeated() {
     let mut double = Double::new().await;
     for (drain, uncordon) in [
         ("drain-b", "uncordon-a-1"),
@@ -172,7 +172,7 @@ async fn a_drain_that_is_taken_back_leaves_no_cordon_however_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_starts_while_a_drain_is_taken_back_goes_on_with_that() {
+async fn a_restarted_agent_continues_to_cancel_a_drain() {
     let mut double = Double::new().await;
     let (_drain, stop) = double.drain("b");
     double.asked("drain-b").await;
@@ -196,7 +196,7 @@ async fn an_agent_that_starts_while_a_drain_is_taken_back_goes_on_with_that() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_persons_cordon_stays_when_a_drain_is_taken_back() {
+async fn an_operators_cordon_survives_a_cancelled_drain() {
     let mut double = Double::new().await;
     double.set_cordon(true);
     double.reversed("b", ["drain-b", "uncordon-a"]).await;
@@ -211,7 +211,7 @@ async fn a_persons_cordon_stays_when_a_drain_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_schedulable_again_is_drained_again() {
+async fn a_node_uncordoned_by_others_is_drained_again() {
     let mut double = Double::new().await;
     let (drain, _stop) = double.drain("b");
     double.asked("drain-b").await;
@@ -234,7 +234,7 @@ async fn a_node_that_is_schedulable_again_is_drained_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_update_pods_come_only_when_the_gates_are_open() {
+async fn uncordon_after_an_update_waits_for_open_gates() {
     let mut double = Double::new().await;
     let (drain, _stop) = double.drain("b");
     double.asked("drain-b").await;
@@ -252,7 +252,7 @@ async fn after_an_update_pods_come_only_when_the_gates_are_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_persons_cordon_stays_whatever_the_controller_did_last() {
+async fn an_operators_cordon_survives_any_earlier_controller_request() {
     for last in ["uncordon-a", "uncordon-a-1", "uncordon-older"] {
         let mut double = Double::new().await;
         for name in [protocol::DESIRED_DRAIN, protocol::LAST_APPLIED_DRAIN] {
@@ -266,7 +266,7 @@ async fn a_persons_cordon_stays_whatever_the_controller_did_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_persons_cordon_outlives_an_update_and_no_longer_than_the_person_wants() {
+async fn an_operators_cordon_survives_an_update_until_the_operator_uncordons() {
     let mut double = Double::new().await;
     double.set_cordon(true);
     for (to, cordoned) in [("b", true), ("c", false)] {
@@ -290,7 +290,7 @@ async fn a_persons_cordon_outlives_an_update_and_no_longer_than_the_person_wants
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cordon_that_the_person_lifts_in_a_drain_is_the_controllers_from_then_on() {
+async fn an_operators_uncordon_during_a_drain_hands_the_cordon_to_the_controller() {
     let mut double = Double::new().await;
     double.set_cordon(true);
     let (drain, stop) = double.drain("b");

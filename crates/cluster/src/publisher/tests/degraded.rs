@@ -5,7 +5,7 @@ use super::*;
 /// Waiting for a disruption budget is not a failure, however long it takes; an alert is raised from
 /// the journal.
 #[test]
-fn a_budget_in_the_way_for_an_hour_is_no_failure_and_is_named_all_the_time() {
+fn a_budget_blocking_for_an_hour_is_reported_but_not_degraded() {
     let start = Instant::now();
     let mut damper = DegradedDebounce::default();
     let mut waits = report(Phase::Draining, "old", "new");
@@ -111,7 +111,7 @@ fn another_config_clears_a_failure_at_once() {
 }
 
 #[test]
-fn what_comes_and_goes_every_ten_seconds_changes_the_state_once_each_way() {
+fn a_flapping_failure_changes_the_state_at_most_once_each_way() {
     for code in [Reason::JobFailed, Reason::ApiServerUnreachable] {
         let comes_and_goes = (0..600).map(|second| match second / 10 % 2 {
             0 => (second, failed(Phase::Idle, code, "a")),
@@ -134,7 +134,7 @@ fn what_comes_and_goes_every_ten_seconds_changes_the_state_once_each_way() {
 }
 
 #[test]
-fn what_passes_is_shown_when_it_has_lasted() {
+fn a_transient_failure_becomes_degraded_only_after_five_minutes() {
     let told =
         (0..400).map(|second| (second, failed(Phase::Failed, Reason::ImageUnreachable, "b")));
     let all = states(&written(told));
@@ -149,7 +149,7 @@ fn what_passes_is_shown_when_it_has_lasted() {
 
 /// No input changes meanwhile: neither the report nor the gates.
 #[tokio::test(start_paused = true)]
-async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
+async fn degraded_is_set_and_cleared_by_time_alone() {
     let failing = UpdateReport {
         failure: failure(Reason::ImageUnreachable, true),
         ..report(Phase::Failed, "a", "b")
@@ -188,7 +188,7 @@ async fn degraded_comes_and_goes_by_the_passing_of_time_alone() {
 
 /// The journal keeps the failure until the next update starts to change the machine.
 #[test]
-fn a_new_config_clears_the_failure_of_the_one_before_from_its_first_phase_on() {
+fn a_new_config_clears_the_previous_failure_from_its_first_phase() {
     let mut bad = failed(Phase::Idle, Reason::NoProviderForOSImage, "bad");
     if let Some(failure) = &mut bad.failure {
         (failure.retryable, failure.digest) = (false, Some(config("bad").digest));

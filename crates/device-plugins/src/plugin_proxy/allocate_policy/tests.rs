@@ -94,7 +94,7 @@ fn executables_of_the_host_are_never_mounted_writable() {
 }
 
 #[test]
-fn nodes_are_those_of_the_file_or_all_below_dev() {
+fn allocated_nodes_must_be_declared_or_below_dev() {
     let any = vendor(&[], &[], &[]);
     for good in ["/dev/acme0", "/dev/dri//card0", "/dev/serial/by-id/acme"] {
         assert_eq!(node(&any, good), "passed on", "{good}");
@@ -172,7 +172,7 @@ fn a_mount_through_a_link_is_passed_on_as_its_checked_target() {
 }
 
 #[test]
-fn annotations_that_runtimes_obey_are_refused() {
+fn annotations_interpreted_by_runtimes_are_rejected() {
     let any = vendor(&[], &[], &[]);
     let with = |key: &str| {
         checked(&any, |one| {
@@ -194,7 +194,7 @@ fn annotations_that_runtimes_obey_are_refused() {
 }
 
 #[test]
-fn cdi_names_are_held_against_the_kinds_in_field_and_annotation() {
+fn cdi_names_in_field_and_annotation_must_be_of_allowed_kinds() {
     let name = |vendor: &Vendor, name: &str| {
         let field = checked(vendor, |one| {
             let name = name.to_owned();

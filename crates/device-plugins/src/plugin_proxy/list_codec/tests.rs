@@ -28,7 +28,7 @@ fn framed(ids: &[&str]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn lists_are_found_wherever_their_stream_is_cut() {
+async fn device_lists_are_decoded_wherever_the_stream_is_split() {
     let stream = [framed(&["a", "b"]), framed(&[]), framed(&["c"])].concat();
     for size in 1..=stream.len() {
         let (mut lists, mut found) = (lists(), Vec::new());
@@ -44,7 +44,7 @@ async fn lists_are_found_wherever_their_stream_is_cut() {
 }
 
 #[tokio::test]
-async fn half_a_list_has_the_vendors_turn_and_its_end_is_an_error() {
+async fn a_partial_list_blocks_the_vendors_other_lists_and_its_end_is_an_error() {
     let (mut one, whole) = (lists(), framed(&["a", "b"]));
     one.came = Bytes::copy_from_slice(&whole[..whole.len() - 1]);
     assert_eq!(one.take().await.unwrap(), None);
@@ -60,7 +60,7 @@ async fn half_a_list_has_the_vendors_turn_and_its_end_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_too_large_or_compressed_is_refused_by_its_head() {
+async fn a_too_large_or_compressed_list_is_rejected_by_its_header() {
     for (head, why) in [
         ([0, 1, 0, 0, 1], "its list has 16777217 bytes"),
         ([1, 0, 0, 0, 1], "its list is compressed"),

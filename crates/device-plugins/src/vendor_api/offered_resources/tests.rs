@@ -67,7 +67,7 @@ fn another_instance_starts_unconfirmed_and_confirms_by_sending() {
 }
 
 #[test]
-fn devices_that_lapse_keep_a_reason_of_their_own() {
+fn devices_of_a_disconnected_vendor_keep_their_own_reason() {
     let mut whole = Resource::clone(&resource(&["a", "b"]));
     let b = whole.devices.get_mut("b").unwrap();
     (b.health, b.reason) = (Health::Unhealthy, Some("hot".into()));
@@ -87,7 +87,7 @@ proptest! {
     /// Within an instance the generation in force never decreases, whatever is sent in whatever
     /// order.
     #[test]
-    fn generations_never_go_back(said in prop::collection::vec((0_u8..3, 0_u64..6, 0_u8..3), 0..60)) {
+    fn generations_never_decrease_within_an_instance(said in prop::collection::vec((0_u8..3, 0_u64..6, 0_u8..3), 0..60)) {
         let mut offers = VendorResources::default();
         let mut highest: BTreeMap<u8, (u64, u8)> = BTreeMap::new();
         let mut last = None;

@@ -87,7 +87,7 @@ fn refused(devices: Vec<api::Device>) -> SnapshotRejection {
 }
 
 #[test]
-fn paths_that_lead_elsewhere_are_refused_with_a_sentence() {
+fn paths_outside_the_allowed_ones_are_rejected_with_a_message() {
     for (recipe, expected) in [
         (node("/dev/acme/../../etc/shadow"), "it holds . or .."),
         (node("/etc/shadow"), "is not among the nodes"),
@@ -168,7 +168,7 @@ fn all_refused(cases: Vec<(Vec<api::Device>, Reason, &str)>) {
 }
 
 #[test]
-fn devices_that_are_not_as_the_contract_says_are_named() {
+fn snapshot_devices_that_violate_the_contract_are_rejected_by_name() {
     use Reason::DeviceInvalid as Invalid;
     let good = || device(api::Recipe::default());
     all_refused(vec![
@@ -207,7 +207,7 @@ fn devices_that_are_not_as_the_contract_says_are_named() {
 }
 
 #[test]
-fn recipes_that_are_not_as_the_contract_says_are_named() {
+fn snapshot_recipes_that_violate_the_contract_are_rejected_by_name() {
     all_refused(vec![
         (
             with(|one| one.recipe = None),
@@ -235,7 +235,7 @@ fn recipes_that_are_not_as_the_contract_says_are_named() {
 }
 
 #[test]
-fn small_parts_of_many_snapshots_are_counted_together() {
+fn parts_of_all_snapshots_of_a_vendor_count_towards_one_limit() {
     let (_dir, root) = machine();
     let mut given = device(api::Recipe::default());
     given.attributes = [("serial".to_owned(), "A5".to_owned())].into();
@@ -259,7 +259,7 @@ fn small_parts_of_many_snapshots_are_counted_together() {
 }
 
 #[test]
-fn a_device_that_cannot_be_decoded_is_named_by_its_place() {
+fn an_undecodable_device_is_named_by_its_index() {
     let vendor = vendor_declaration::parse("acme.yaml", FILE).unwrap();
     let name = ResourceName::new("acme.dev/x").unwrap();
     let good = api::Snapshot {

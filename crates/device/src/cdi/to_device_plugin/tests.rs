@@ -152,7 +152,7 @@ fn edits_without_a_device_plugin_form_are_rejected_with_file_and_device() {
 }
 
 #[test]
-fn nodes_and_mounts_that_a_device_plugin_cannot_make_are_refused() {
+fn cdi_nodes_and_mounts_without_a_device_plugin_equivalent_are_rejected() {
     let why = |told: &str| format!("a device plugin cannot {told}");
     all_refused([
         (

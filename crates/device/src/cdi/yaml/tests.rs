@@ -14,7 +14,7 @@ struct Shape {
 }
 
 #[test]
-fn scalars_mean_what_they_mean_to_the_library() {
+fn yaml_scalars_are_read_as_by_the_go_library() {
     for (text, meaning) in [
         ("~", ScalarType::Null),
         ("", ScalarType::Null),
@@ -43,7 +43,7 @@ fn scalars_mean_what_they_mean_to_the_library() {
 }
 
 #[test]
-fn only_the_first_document_counts_and_maps_are_merged() {
+fn only_the_first_yaml_document_counts_and_merge_keys_apply() {
     let read = read::<Shape>(
         "text: 0.6\nflag: on\n<<: [{text: other, number: 017}, {number: 3}]\nlist: [1, ~]\n---\n: [}",
     );
@@ -57,7 +57,7 @@ fn only_the_first_document_counts_and_maps_are_merged() {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_its_line() {
+fn yaml_errors_name_their_line() {
     for (text, why) in [
         (
             "text: a\ntext: b",
@@ -79,7 +79,7 @@ fn what_cannot_be_is_told_with_its_line() {
 }
 
 #[test]
-fn a_key_its_properties_and_its_colon_share_a_line() {
+fn yaml_implicit_keys_must_be_on_one_line() {
     for text in [
         "{!!str text: a, number: 1}",
         "{text: !!str\n a,\n number\n}",
@@ -102,7 +102,7 @@ fn a_key_its_properties_and_its_colon_share_a_line() {
 }
 
 #[test]
-fn aliases_that_repeat_too_much_are_refused() {
+fn excessive_yaml_alias_expansion_is_rejected() {
     let mut text = "list: &l0 [1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
     for level in 1..12 {
         let alias = format!("*l{}, ", level - 1).repeat(8);

@@ -66,7 +66,7 @@ fn judged(
 }
 
 #[test]
-fn devices_of_a_claim_are_found_and_every_refusal_names_claim_device_and_what_to_do() {
+fn claim_devices_are_found_and_rejections_name_claim_device_and_remedy() {
     let mut inventory = inventory();
     let (none, nobody) = (ClaimCheckpoint::default(), DeviceHolders::default());
     let say = |claim: &ResourceClaim| judged(&inventory, claim, &none, &nobody);
@@ -133,7 +133,7 @@ fn claims_are_not_prepared_while_allocation_is_refused() {
 }
 
 #[test]
-fn a_device_is_one_claims_alone_and_no_containers_besides() {
+fn a_device_in_use_by_a_claim_or_container_is_not_prepared_for_another_claim() {
     let inventory = inventory();
     let held = PreparedDevice {
         request: "one".into(),
@@ -196,7 +196,7 @@ fn a_device_is_one_claims_alone_and_no_containers_besides() {
 }
 
 #[test]
-fn a_request_is_one_grant_whatever_its_devices_are_of() {
+fn devices_of_one_request_share_one_container_allocation() {
     let mut inventory = inventory();
     for resource in inventory.resources.values_mut() {
         let recipe = &mut Arc::make_mut(resource).recipe;

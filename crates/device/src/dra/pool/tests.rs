@@ -91,7 +91,7 @@ fn capacities_have_the_form_of_each_api_version() {
 }
 
 #[test]
-fn never_more_attributes_than_the_server_takes() {
+fn attributes_never_exceed_the_api_servers_limit() {
     let mut inventory = inventory(2, &[("a", &[0])]);
     edit(&mut inventory, |one| {
         let many = (0..40).map(|n| (format!("k{n}"), "v".to_owned()));

@@ -2,7 +2,7 @@ use super::*;
 use crate::discovery::DiscoveredDevice;
 
 #[test]
-fn links_are_joined_by_name() {
+fn relative_link_targets_are_resolved_by_name() {
     let link: AbsPath = "/dev/serial/by-id/usb".parse().unwrap();
     for (target, expected) in [
         ("../../ttyUSB0", Some("/dev/ttyUSB0")),

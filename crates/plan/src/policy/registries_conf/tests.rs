@@ -24,7 +24,7 @@ const DIGESTS: &str = "[[registry]]\nlocation = \"new.io\"\nmirror-by-digest-onl
 
 /// The cases of OpenShift's `TestIsDrainRequired`, and other cases that the file format allows.
 #[test]
-fn only_what_cannot_change_an_image_is_safe() {
+fn only_registry_changes_that_cannot_change_an_image_skip_the_drain() {
     let search = r#"["registry.one", "registry.two"]"#;
     let more = |text: &str| format!("{OLD}\n{text}");
     let safe = [
@@ -102,7 +102,7 @@ const BY_CONTROLLER: &str = r#"
 "#;
 
 #[test]
-fn what_is_empty_or_given_twice_means_nothing() {
+fn empty_and_duplicate_registry_entries_are_ignored() {
     let another = BY_CONTROLLER.split_once("[[registry]]").unwrap().1;
     let another = format!("[[registry]]{}", another.replace("/one", "/two"));
     let bare = BY_CONTROLLER.replace("prefix = \"\"", "");

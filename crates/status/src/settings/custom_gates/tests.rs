@@ -13,7 +13,7 @@ fn read(text: &str) -> Result<Vec<CustomGate>, String> {
 }
 
 #[test]
-fn each_kind_of_gate_is_read_and_shown_as_it_was_written() {
+fn each_custom_gate_kind_round_trips_through_yaml() {
     let gates = read(
         "  - {name: Storage, unit: iscsid.service, effect: hold}\n\
          \x20 - {name: Exporter, http: 'http://localhost:9100/healthz?full', effect: warn}\n\
@@ -35,7 +35,7 @@ fn each_kind_of_gate_is_read_and_shown_as_it_was_written() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place() {
+fn custom_gate_errors_name_their_location() {
     let cases = [
         ("{name: a, unit: a.service}", "a mapping with name, effect"),
         ("{name: DiskSpace, file: /a, effect: warn}", ".name"),

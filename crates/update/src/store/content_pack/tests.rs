@@ -83,7 +83,7 @@ impl Place {
 }
 
 #[test]
-fn a_content_is_kept_once_whoever_has_it() {
+fn identical_file_contents_are_stored_once() {
     let place = Place::new();
     let (one, two) = (config(&["a", "same", "same", ""]), config(&["b", "same"]));
     place.keep(&one);
@@ -106,7 +106,7 @@ fn a_content_is_kept_once_whoever_has_it() {
 }
 
 #[test]
-fn what_cannot_be_had_is_named() {
+fn missing_file_content_is_reported_by_path() {
     let place = Place::new();
     place.keep(&config(&["a"]));
     let both = config(&["a", "b"]);
@@ -121,7 +121,7 @@ fn what_cannot_be_had_is_named() {
 }
 
 #[test]
-fn a_damaged_pack_is_never_believed_and_is_written_again() {
+fn a_corrupt_content_pack_is_rejected_and_rewritten() {
     let changes: [fn(&mut Vec<u8>); 6] = [
         |pack| pack.truncate(3),
         |pack| pack.truncate(pack.len() - 1),
@@ -156,7 +156,7 @@ fn a_damaged_pack_is_never_believed_and_is_written_again() {
 }
 
 #[test]
-fn packs_of_which_little_is_needed_become_one() {
+fn sparsely_used_content_packs_are_compacted() {
     let place = Place::new();
     let large = "x".repeat(usize::try_from(COMPACT_BELOW_BYTES).unwrap() + 1);
     place.keep(&config(&[&large]));
