@@ -149,6 +149,11 @@ impl Drop for Child {
     }
 }
 
+fn fifty_thousand_devices() -> Vec<api::Device> {
+    let names = (0..50_000).map(|n| format!("{n:0100}"));
+    names.map(|name| device(&name, true)).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_vendor_list_uses_less_than_8_mib() {
     let _alone = crate::ALONE.lock().await;
@@ -185,22 +190,14 @@ async fn any_vendor_list_uses_less_than_8_mib() {
     }
     // A vendor may have a thousand devices altogether, so each resource lists them in turn.
     for (plugin, name) in plugins.iter().zip(&names) {
-        plugin.list(
-            (0..50_000)
-                .map(|n| device(&format!("{n:0100}"), true))
-                .collect(),
-        );
+        plugin.list(fifty_thousand_devices());
         within_a_minute(|| kubelet.books()[name].list().len() > 900).await;
         plugin.list(vec![device("last", true)]);
         within_a_minute(|| has(&kubelet.books(), name, &["last=Healthy"])).await;
     }
     // And all at once.
     for plugin in &plugins {
-        plugin.list(
-            (0..50_000)
-                .map(|n| device(&format!("{n:0100}"), true))
-                .collect(),
-        );
+        plugin.list(fifty_thousand_devices());
     }
     within_a_minute(|| {
         names

@@ -76,8 +76,8 @@ fn plan(
     let named = after.named();
     unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, only);
     let mut steps = steps(&before, &after, observed, capabilities.chown);
-    after.left_behind.append(&mut steps.left_behind);
     let mut os_changes = os::changes(from, to, observed, capabilities.os);
+    after.left_behind.append(&mut steps.left_behind);
     if let Some(only) = only {
         narrow(only, &mut after, &mut steps);
         os_changes.clear();
@@ -102,8 +102,7 @@ fn plan(
     if !refusals.is_empty() {
         return Err(in_order(refusals));
     }
-    let live = capabilities.live;
-    let machine = MachineUnits::new(observed, [from, to], live);
+    let machine = MachineUnits::new(observed, [from, to], capabilities.live);
     let builder = ChangeBuilder {
         steps: &steps,
         after: &after,

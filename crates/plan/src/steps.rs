@@ -175,20 +175,7 @@ impl PathSteps {
         let facts = observed.objects.get(path);
         self.refusals.extend(reached.set_id_refusal(wanted, facts));
         let Some(facts) = facts else {
-            let act = reached.missing(&wanted.object);
-            self.refusals
-                .extend(reached.disclosure_refusal(wanted, facts, &act));
-            self.put(
-                path,
-                &wanted.entry,
-                act,
-                ChangeKind::Create,
-                vec![first_field(wanted)],
-            );
-            if let Some(had) = had {
-                self.warnings.push(missing(&had.asked));
-            }
-            return;
+            return self.create(wanted, reached);
         };
         let mut fields = differences(wanted, facts, owners);
         if fields.is_empty() && self.parts_names(wanted, had, facts) {
@@ -226,6 +213,23 @@ impl PathSteps {
             self.warn_of_drift(had, wanted, (path, facts, observed), owners);
         }
         self.put(path, &wanted.entry, act, ChangeKind::Modify, fields);
+    }
+
+    /// Plans an object where nothing is at present.
+    fn create(&mut self, wanted: &DesiredObject, reached: PathFacts<'_>) {
+        let act = reached.missing(&wanted.object);
+        self.refusals
+            .extend(reached.disclosure_refusal(wanted, None, &act));
+        self.put(
+            reached.path,
+            &wanted.entry,
+            act,
+            ChangeKind::Create,
+            vec![first_field(wanted)],
+        );
+        if let Some(had) = reached.had {
+            self.warnings.push(missing(&had.asked));
+        }
     }
 
     /// Warns if the object differs from its state in the base config.

@@ -81,16 +81,7 @@ fn take_over(
         OperationRecordKind::Entries { .. } => return Ok(()),
         OperationRecordKind::Metadata { .. } => return take_over_metadata(journal, tx, record),
     };
-    journal.modes.remove(target);
-    journal.changed_objects.remove(target);
-    if record.copy_of.is_none() {
-        journal.user_written.remove(target);
-    }
-    if record.copy_of.is_some() {
-        journal.originals.remove(target);
-        let attributes = record.attributes.map(|them| (target.clone(), them));
-        journal.modes.extend(attributes);
-    }
+    forget_attributes(journal, record);
     let directory = kind_name(FileKind::Directory);
     if before
         .as_ref()
@@ -123,6 +114,20 @@ fn take_over(
         }
     }
     Ok(())
+}
+
+/// Drops what the journal knows of the replaced object's mode and owner. A copy of the original keeps its own.
+fn forget_attributes(journal: &mut Journal, record: &OperationRecord) {
+    let target = &record.target;
+    journal.modes.remove(target);
+    journal.changed_objects.remove(target);
+    if record.copy_of.is_none() {
+        journal.user_written.remove(target);
+        return;
+    }
+    journal.originals.remove(target);
+    let attributes = record.attributes.map(|them| (target.clone(), them));
+    journal.modes.extend(attributes);
 }
 
 /// Merges a change of mode and owner in place.

@@ -4,7 +4,7 @@ use super::{TransactionError, object_at, passwd_entries};
 use crate::journal::{ObjectId, OperationRecord, OperationRecordKind};
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{Attributes, Edit, EditState};
-use machinist_rootfs::{FileKind, Root};
+use machinist_rootfs::{FileKind, Root, Stat};
 
 /// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,41 +55,48 @@ pub(super) fn operation_progress(
                 None => Ok(OperationProgress::Unreachable),
             }
         }
-        OperationRecordKind::Metadata {
-            before,
-            after,
-            chown,
-            file,
-            object,
-            ..
-        } => {
-            let kind = if *file {
-                FileKind::File
-            } else {
-                FileKind::Directory
-            };
-            let Some(stat) = root.stat(&record.target)?.filter(|stat| stat.kind == kind) else {
-                return Ok(OperationProgress::Foreign);
-            };
-            if object.is_some_and(|object| object != stat.identity) {
-                return Ok(OperationProgress::Foreign);
-            }
-            let now = (stat.mode, stat.uid, stat.gid);
-            let same = |want: &(u32, u32, u32)| {
-                now.0 == want.0 && (!chown || (now.1, now.2) == (want.1, want.2))
-            };
-            // Compared attribute by attribute: a crash may have left the owner set and the mode not yet. Setting
-            // the owner of a file clears its set-ID bits.
-            let cleared = before.0 & !Attributes::SET_ID_BITS;
-            let mixed = [before.0, after.0, cleared].contains(&now.0)
-                && (!chown || [(before.1, before.2), (after.1, after.2)].contains(&(now.1, now.2)));
-            Ok(match () {
-                () if same(after) => OperationProgress::Done,
-                () if same(before) || mixed => OperationProgress::NotDone,
-                () => OperationProgress::Foreign,
-            })
-        }
+        OperationRecordKind::Metadata { .. } => metadata_progress(root, record),
     }
+}
+
+/// Judges a change of mode and owner in place by the current mode and owner.
+fn metadata_progress(
+    root: &Root,
+    record: &OperationRecord,
+) -> Result<OperationProgress, TransactionError> {
+    let OperationRecordKind::Metadata {
+        before,
+        after,
+        chown,
+        file,
+        object,
+        ..
+    } = &record.kind
+    else {
+        return Ok(OperationProgress::Foreign);
+    };
+    let kind = match file {
+        true => FileKind::File,
+        false => FileKind::Directory,
+    };
+    let is_ours =
+        |stat: &Stat| stat.kind == kind && object.is_none_or(|object| object == stat.identity);
+    let Some(stat) = root.stat(&record.target)?.filter(is_ours) else {
+        return Ok(OperationProgress::Foreign);
+    };
+    let now = (stat.mode, stat.uid, stat.gid);
+    let same =
+        |want: &(u32, u32, u32)| now.0 == want.0 && (!chown || (now.1, now.2) == (want.1, want.2));
+    // Compared attribute by attribute: a crash may have left the owner set and the mode not yet. Setting the owner
+    // of a file clears its set-ID bits.
+    let cleared = before.0 & !Attributes::SET_ID_BITS;
+    let mixed = [before.0, after.0, cleared].contains(&now.0)
+        && (!chown || [(before.1, before.2), (after.1, after.2)].contains(&(now.1, now.2)));
+    Ok(match () {
+        () if same(after) => OperationProgress::Done,
+        () if same(before) || mixed => OperationProgress::NotDone,
+        () => OperationProgress::Foreign,
+    })
 }
 
 /// Judges whether the edits of one database are done. If only some of them are done, an administrator has reverted
