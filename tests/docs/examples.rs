@@ -129,7 +129,7 @@ fn keys_of(text: &str) -> BTreeSet<String> {
 #[test]
 fn the_documented_status_has_the_snapshot_shape() {
     let pinned = home()
-        .join("crates/status/src/snapshots/machinist_status__tests__scripts_read_this_shape.snap");
+        .join("crates/status/src/snapshots/machinist_status__tests__status_json_matches_the_snapshot.snap");
     let pinned = fs::read_to_string(pinned).unwrap();
     let pinned = &pinned[pinned.find('{').unwrap()..];
     let shown = &blocks(&page("docs/interface.md"), "json")[0];

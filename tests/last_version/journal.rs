@@ -148,6 +148,7 @@ fn operations() -> Vec<OperationRecord> {
             original: Some(at("/var/lib/machinist/originals/2")),
             file: true,
             object: None,
+            exposed: false,
         },
         OperationRecordKind::Entries {
             slot: at("/var/lib/machinist/tx/1/1"),

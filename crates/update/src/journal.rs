@@ -53,7 +53,7 @@ pub struct Journal {
     /// config must not set set-ID bits on them.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub user_written: BTreeSet<AbsPath>,
-    /// The objects whose mode or owner was changed in place in directories that other users than root may change.
+    /// The objects whose mode or owner was changed in place.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changed_objects: BTreeMap<AbsPath, ObjectIdentity>,
     /// Paths that already matched when a config first named them. They stay when a config no longer names them.

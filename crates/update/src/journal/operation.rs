@@ -104,9 +104,12 @@ pub enum OperationRecordKind {
         /// It is a file whose content the config does not define.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         file: bool,
-        /// The object, if other users than root could put another one in its place.
+        /// The object; `None` in journals of earlier versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         object: Option<ObjectIdentity>,
+        /// Other users than root could put another object in its place: only this one may be changed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        exposed: bool,
     },
     /// Edits entries of a user or group database in the file's current content.
     Entries {
@@ -138,6 +141,20 @@ pub enum BackupPolicy {
     Original,
     /// Keeps it below `drifted/` for an administrator: machinist wrote it, and another writer changed it.
     Drifted,
+}
+
+impl OperationRecordKind {
+    /// The only object whose mode and owner may be changed; `None` if any object of the same kind may be.
+    pub fn only_object(&self) -> Option<ObjectIdentity> {
+        match self {
+            Self::Metadata {
+                object,
+                exposed: true,
+                ..
+            } => *object,
+            _ => None,
+        }
+    }
 }
 
 /// Identifies an object uniquely on its file system and across reboots.

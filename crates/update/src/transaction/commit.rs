@@ -74,19 +74,16 @@ fn forward(root: &Root, record: &OperationRecord) -> Result<(), TransactionError
             after.is_some(),
         ),
         OperationRecordKind::Metadata {
-            after,
-            chown,
-            file,
-            object,
-            ..
+            after, chown, file, ..
         } => {
             let (target, how) = (&record.target, (*chown, *file));
+            let only = record.kind.only_object();
             if !loses_lists(&record.kind) {
-                return set_attributes(root, target, *after, how, *object);
+                return set_attributes(root, target, *after, how, only);
             }
             let none = BTreeMap::new();
             root.set_access_lists(target, &none)?;
-            set_attributes(root, target, *after, how, *object)?;
+            set_attributes(root, target, *after, how, only)?;
             // The previous owner may have set an access control list in between.
             Ok(root.set_access_lists(target, &none)?)
         }

@@ -144,6 +144,7 @@ fn take_over_metadata(
         after,
         chown,
         object,
+        ..
     } = &record.kind
     {
         if let Some(object) = object {
@@ -309,8 +310,7 @@ fn was_users(kind: &OperationRecordKind) -> bool {
     )
 }
 
-/// Returns the objects whose mode or owner was changed in place where others than root may exchange objects,
-/// including open transactions.
+/// Returns the objects whose mode or owner was changed in place, including open transactions.
 pub fn changed_objects(journal: &Journal) -> BTreeMap<AbsPath, ObjectIdentity> {
     let mut all = journal.changed_objects.clone();
     for record in journal.transactions.iter().flat_map(|tx| &tx.operations) {

@@ -22,7 +22,7 @@ use machinist_base::abs_path::AbsPath;
 use machinist_plan::{
     Attributes, Edit, NewObject, NodeKind, Operation, OperationKind, Plan, discloses,
 };
-use machinist_rootfs::{DirectoryControl, FileKind, ObjectIdentity, Root, Stat};
+use machinist_rootfs::{DirectoryControl, FileKind, Root, Stat};
 
 /// The input for an intent.
 #[expect(
@@ -366,7 +366,7 @@ fn metadata(
         (stat.uid, stat.gid)
     };
     let file = stat.kind == FileKind::File;
-    let object = exposed_object(root, journal, &target, (&stat, (wanted.mode, owner)))?;
+    let exposed = is_exposed(root, journal, &target, (&stat, (wanted.mode, owner)))?;
     // A file needs no staging, but its file system must be synced.
     let staging = match file {
         true => places.staging_for(&target)?,
@@ -379,7 +379,8 @@ fn metadata(
         chown,
         original: (!file && !is_ours(journal, &target)).then_some(slot),
         file,
-        object,
+        object: Some(stat.identity),
+        exposed,
     };
     let lists = match loses_lists(&kind) {
         true => root.access_lists(&target)?,
@@ -389,17 +390,17 @@ fn metadata(
     Ok(OperationRecord { lists, ..record })
 }
 
-/// Returns the identity of an object that other users than root could exchange for another one. The plan has judged
-/// the object that it saw; another one may be there now.
-fn exposed_object(
+/// Returns whether other users than root could exchange the object for another one. The plan has judged the object that
+/// it saw; another one may be there now.
+fn is_exposed(
     root: &Root,
     journal: &Journal,
     target: &AbsPath,
     (stat, (mode, (uid, gid))): (&Stat, (u32, (u32, u32))),
-) -> Result<Option<ObjectIdentity>, TransactionError> {
+) -> Result<bool, TransactionError> {
     let control = root.walk(target)?.control;
     if control == DirectoryControl::Root {
-        return Ok(None);
+        return Ok(false);
     }
     let own = matches!(control, DirectoryControl::User { uid: Some(user), .. } if user != 0 && user == stat.uid);
     let now = Attributes {
@@ -413,7 +414,7 @@ fn exposed_object(
         true => Err(TransactionError::Changed {
             target: target.clone(),
         }),
-        false => Ok(Some(stat.identity)),
+        false => Ok(true),
     }
 }
 

@@ -69,7 +69,6 @@ fn metadata_progress(
         after,
         chown,
         file,
-        object,
         ..
     } = &record.kind
     else {
@@ -79,8 +78,8 @@ fn metadata_progress(
         true => FileKind::File,
         false => FileKind::Directory,
     };
-    let is_ours =
-        |stat: &Stat| stat.kind == kind && object.is_none_or(|object| object == stat.identity);
+    let only = record.kind.only_object();
+    let is_ours = |stat: &Stat| stat.kind == kind && only.is_none_or(|only| only == stat.identity);
     let Some(stat) = root.stat(&record.target)?.filter(is_ours) else {
         return Ok(OperationProgress::Foreign);
     };

@@ -204,12 +204,17 @@ fn backward(root: &Root, record: &OperationRecord) -> Result<(), TransactionErro
             after,
             chown,
             file,
-            object,
             ..
         } => {
             bring_lists_back(root, record)?;
             let before = attributes_before(*before, *after, (*chown, *file));
-            set_attributes(root, &record.target, before, (*chown, *file), *object)
+            set_attributes(
+                root,
+                &record.target,
+                before,
+                (*chown, *file),
+                record.kind.only_object(),
+            )
         }
         OperationRecordKind::Entries { slot, edits } => {
             passwd_entries::backward(root, &record.target, slot, edits)
@@ -256,7 +261,6 @@ fn reclaim(
             after,
             chown,
             file,
-            object,
             ..
         } = &record.kind
         else {
@@ -267,13 +271,20 @@ fn reclaim(
         } else {
             FileKind::Directory
         };
+        let only = record.kind.only_object();
         let same = |stat: &machinist_rootfs::Stat| {
-            stat.kind == kind && object.is_none_or(|object| object == stat.identity)
+            stat.kind == kind && only.is_none_or(|only| only == stat.identity)
         };
         if root.stat(&record.target)?.as_ref().is_some_and(same) {
             bring_lists_back(root, record)?;
             let before = attributes_before(*before, *after, (*chown, *file));
-            set_attributes(root, &record.target, before, (*chown, *file), *object)?;
+            set_attributes(
+                root,
+                &record.target,
+                before,
+                (*chown, *file),
+                record.kind.only_object(),
+            )?;
         }
         return Ok(Some(record.target.clone()));
     };
