@@ -56,7 +56,9 @@ async fn a_pending_update_names_a_unit_that_cannot_start_until_the_machine_is_on
     assert!(report.unverified);
     driver.wants(&config());
     driver
-        .until("back", |report| report.plan_warnings == [CANNOT_START])
+        .until("back, waiting for a reboot", |report| {
+            report.plan_warnings == [CANNOT_START] && report.phase == Phase::RebootPending
+        })
         .await;
     driver.stop().await;
     boot(&sandbox, "boot-2");

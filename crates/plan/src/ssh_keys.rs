@@ -93,7 +93,15 @@ fn add_user(
         layout.unsafe_keys.insert(file);
         return Err(skipped(Reason::KeysSkipped, why));
     }
-    let there = place.observed.objects.contains_key(&file);
+    let facts = place.observed.objects.get(&file);
+    // Its lines would become lines of the user's own file.
+    let only_roots = facts.is_some_and(|facts| facts.uid == 0 && facts.mode & 0o004 == 0);
+    if !own && !place.before && only_roots && place.observed.exposed.contains(&file) {
+        layout.unsafe_keys.insert(file.clone());
+        let why = format!("{file} belongs to root, and {name} cannot read it");
+        return Err(skipped(Reason::KeysSkipped, why));
+    }
+    let there = facts.is_some();
     let leased = !own && place.observed.leased.contains(&file);
     if leased && !place.before {
         layout.unsafe_keys.insert(file.clone());

@@ -59,7 +59,14 @@ fn ssh_keys_in_a_location_made_unsafe_by_the_user_are_skipped() {
         std::fs::rename(&ssh, sandbox.path("/home/bob/away")).unwrap();
         add(sandbox, &File("/home/bob/.ssh", BOB));
     };
-    let cases: [(Obstacle<'_>, &str); 2] = [
+    // Bob moves a file of root's there, which he cannot read.
+    let secret = |sandbox: &Sandbox| {
+        add(sandbox, &File(KEYS, 0));
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(sandbox.path(KEYS), mode).unwrap();
+    };
+    let cases: [(Obstacle<'_>, &str); 3] = [
+        (&secret, "/home/bob/.ssh/authorized_keys belongs to root"),
         (&linked, "/home/bob/.ssh/authorized_keys has 2 hard links"),
         (
             &no_directory,
