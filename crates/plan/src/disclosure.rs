@@ -1,5 +1,5 @@
 //! Keeps changes of mode and owner in place from giving a user something that the user could not read before: in a
-//! directory that others than root may change, a user may have put somebody else's object under any name.
+//! directory that others than root may change, a user may have put an object of another user under any name.
 
 use super::{
     Attributes, FileFacts, desired_tree::DesiredObject, machine_facts::ObjectKind,
@@ -8,7 +8,7 @@ use super::{
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::Refusal;
 
-/// Whether the change gives somebody the owner's rights on an object, or rights to read it, that not everybody has
+/// Whether the change gives a user the owner's rights on an object, or rights to read it, that not every user has
 /// before.
 pub fn discloses(before: Attributes, after: Attributes, directory: bool) -> bool {
     let read = if directory { 0o5 } else { 0o4 };
@@ -22,7 +22,7 @@ pub fn discloses(before: Attributes, after: Attributes, directory: bool) -> bool
 }
 
 impl PathFacts<'_> {
-    /// Refuses an act that would give a user somebody else's object. `facts`: none if nothing is there.
+    /// Refuses an act that would give a user an object of another user. `facts`: none if nothing is there.
     pub(super) fn disclosure_refusal(
         &self,
         wanted: &DesiredObject,
