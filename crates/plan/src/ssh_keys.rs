@@ -93,19 +93,11 @@ fn add_user(
         layout.unsafe_keys.insert(file);
         return Err(skipped(Reason::KeysSkipped, why));
     }
-    let facts = place.observed.objects.get(&file);
-    // Its lines would become lines of the user's own file.
-    let only_roots = facts.is_some_and(|facts| facts.uid == 0 && facts.mode & 0o004 == 0);
-    if !own && !place.before && only_roots && place.observed.exposed.contains(&file) {
-        layout.unsafe_keys.insert(file.clone());
-        let why = format!("{file} belongs to root, and {name} cannot read it");
-        return Err(skipped(Reason::KeysSkipped, why));
-    }
-    let there = facts.is_some();
+    let there = place.observed.objects.contains_key(&file);
     let leased = !own && place.observed.leased.contains(&file);
-    if leased && !place.before {
-        layout.unsafe_keys.insert(file.clone());
-        let why = format!("{file} is held by a lease of another process");
+    let unreadable = unreadable_file(place.observed, &file, name);
+    if let Some(why) = unreadable.filter(|_| !own && !place.before) {
+        layout.unsafe_keys.insert(file);
         return Err(skipped(Reason::KeysSkipped, why));
     }
     if !own && there && !leased && !place.observed.texts.contains_key(&file) {
@@ -122,6 +114,18 @@ fn add_user(
     };
     layout.add(place, &asked, entry, object);
     Ok(())
+}
+
+/// Returns why keys cannot be added to this file of the user's own.
+fn unreadable_file(observed: &MachineFacts, file: &AbsPath, name: &str) -> Option<String> {
+    if observed.leased.contains(file) {
+        return Some(format!("{file} is held by a lease of another process"));
+    }
+    // The user may have moved it there, and its lines would become lines of the user's file.
+    let facts = observed.objects.get(file)?;
+    let only_roots = facts.uid == 0 && facts.mode & 0o004 == 0;
+    (only_roots && observed.exposed.contains(file))
+        .then(|| format!("{file} belongs to root, and {name} cannot read it"))
 }
 
 impl DesiredTree {
