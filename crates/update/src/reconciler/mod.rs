@@ -1,7 +1,7 @@
 //! Runs the reconciliation loop that brings the machine to the desired config, one phase and one effect at a time.
 //!
-//! The loop owns the journal. [`Phase::on`] returns the next phase and effect, and each effect has its own file.
-//! While an effect runs, the loop keeps running, so that it reacts to a stop and notifies the watchdog from the
+//! The loop owns the journal. [`Phase::on`](crate::phase::Phase::on) returns the next phase and effect, and each
+//! effect has its own file. While an effect runs, the loop keeps running, so that it reacts to a stop and notifies the watchdog from the
 //! task that does the work.
 
 mod actions;
