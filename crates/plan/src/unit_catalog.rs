@@ -33,6 +33,8 @@ pub(super) struct UnitCatalog<'a> {
     aliases: BTreeMap<String, String>,
     /// Aliases that several units get which the presets enable, with these units.
     pub(super) contested: BTreeMap<String, BTreeSet<String>>,
+    /// The units that the config or the presets enable.
+    enabled: Vec<String>,
     /// Units whose own entries leave their enablement to the presets, by their real names.
     pub(super) left_to_presets: BTreeSet<String>,
     /// Whether the config enables or disables a unit, by the unit's real name.
@@ -56,6 +58,7 @@ impl<'a> UnitCatalog<'a> {
             tree: UnitTree::planned(config, observed, side),
             aliases: BTreeMap::new(),
             contested: BTreeMap::new(),
+            enabled: Vec::new(),
             left_to_presets: BTreeSet::new(),
             said: BTreeMap::new(),
             files: match side {
@@ -107,6 +110,7 @@ impl<'a> UnitCatalog<'a> {
         claimed.retain(|alias, units| units.len() > 1 && !said.contains_key(alias));
         aliases.extend(said);
         (self.aliases, self.contested) = (aliases, claimed);
+        self.enabled = [&enabled.by_presets[..], &enabled.said[..]].concat();
         let units = self.config.units.iter().filter(|(_, unit)| !unit.mask);
         let said =
             units.filter_map(|(name, unit)| Some((self.real_name(name, unit), unit.enabled?)));
@@ -159,6 +163,39 @@ impl<'a> UnitCatalog<'a> {
         let target = resolve(&path, text);
         unit_name::shape(target.file_name())?;
         Some(self.tree.real_name(target.file_name()))
+    }
+
+    /// The aliases that the units of the base config get, with the units.
+    pub(super) fn aliases_of_base(&self, from: &MachineConfig) -> BTreeMap<String, String> {
+        let base = UnitCatalog::new(from, self.observed, ConfigSide::Before);
+        let units = from.units.iter();
+        let units = units.filter(|(_, unit)| !unit.mask && unit.enabled != Some(false));
+        let names = units.flat_map(|(name, unit)| {
+            let real = base.real_name(name, unit);
+            enablement::enable(&real, &|other| base.find(other), &|_| false).names
+        });
+        names.collect()
+    }
+
+    /// The enabled unit whose `Also=` enables `real`, if `name` is an alias of it only because of a link that the base
+    /// config made: that link goes, and then nothing connects the entry of `name` with `real`.
+    pub(super) fn enabled_despite(
+        &self,
+        name: &str,
+        real: &str,
+        of_base: &BTreeMap<String, String>,
+    ) -> Option<&str> {
+        let path = unit_path(name)?;
+        let stays =
+            self.aliases.contains_key(name) || self.observed.unit_originals.contains_key(&path);
+        if stays || of_base.get(name).is_none_or(|unit| unit != real) {
+            return None;
+        }
+        let enables = |unit: &&String| {
+            let family = enablement::family(unit, &|other| self.find(other), &|_| false);
+            unit.as_str() != real && family.contains(real)
+        };
+        self.enabled.iter().find(enables).map(String::as_str)
     }
 
     /// Looks up a unit name.
