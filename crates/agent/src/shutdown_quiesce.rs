@@ -271,7 +271,9 @@ impl ShutdownHooks for QuiescedUnits {
             self.quiesce(within - half).await;
         };
         if tokio::time::timeout(within, all).await.is_err() {
-            tracing::error!("shutting down before every unit that uses devices has stopped");
+            tracing::error!(
+                "the machine shuts down although units that use devices are still stopping"
+            );
         }
     }
 

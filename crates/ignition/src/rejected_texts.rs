@@ -11,7 +11,7 @@ pub(super) struct RejectedTexts {
 impl RejectedTexts {
     /// A text that was refused.
     pub(super) fn add(&mut self, text: String) {
-        // A tree does not list the paths of its files.
+        // A rejected Butane text with trees may name any path: the files of a tree are not listed in the text.
         self.blind |= text.contains("trees");
         self.texts.push(text);
     }

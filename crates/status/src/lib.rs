@@ -212,7 +212,7 @@ pub struct VendorStatus {
     pub instance: Option<String>,
     /// Number of sessions accepted since the agent started.
     pub sessions: u64,
-    /// Number of its connections, sessions and messages rejected since then.
+    /// Number of the vendor's connections, sessions and messages rejected since the agent started.
     pub refused: u64,
     /// Why the last one was rejected, or why its last session ended.
     pub last_reason: Option<String>,

@@ -74,7 +74,7 @@ pub enum HandoverError {
         source: TransactionError,
     },
     /// The config could not be serialised; this is a defect.
-    #[error("cannot write the config as a MachineConfig")]
+    #[error("cannot serialise the config as a MachineConfig")]
     Encode(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A path could not be formed.
     #[error(transparent)]

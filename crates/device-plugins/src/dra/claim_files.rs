@@ -127,7 +127,7 @@ impl CheckpointFile {
 
     fn keep_damaged(&self, bytes: &[u8]) {
         tracing::error!(
-            "{CHECKPOINT_PATH} is damaged, starting with an empty checkpoint; the damaged file is kept as {BROKEN_CHECKPOINT_PATH}. The kubelet unprepares claims of running pods as usual"
+            "{CHECKPOINT_PATH} is damaged, starting with an empty checkpoint; the damaged file is kept as {BROKEN_CHECKPOINT_PATH}. Claims of running pods stay prepared, and are unprepared when the pods end"
         );
         let damaged_copy =
             AbsPath::new(BROKEN_CHECKPOINT_PATH).map(|path| self.root.replace(&path, bytes, 0o600));

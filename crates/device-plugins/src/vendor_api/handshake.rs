@@ -28,7 +28,7 @@ pub(super) fn check(vendor: &Vendor, hello: &api::Hello) -> Result<(), Status> {
     let versions = &hello.api_versions;
     if versions.len() > MAX_VERSIONS || !versions.iter().any(|version| version == VERSION) {
         return Err(Status::invalid_argument(format!(
-            "none of the API versions is {VERSION}, the only supported one"
+            "the driver supports none of machinist's API versions: {VERSION}"
         )));
     }
     let (instance, printable) = (&hello.instance, |byte: u8| (0x20..0x7f).contains(&byte));

@@ -101,7 +101,10 @@ impl VendorFileReader {
                 return true;
             }
             Ok(Err(error)) => {
-                tracing::warn!("failed to save the vendor files: {}", chain(&error));
+                tracing::warn!(
+                    "failed to save the last valid files of the vendors directory: {}",
+                    chain(&error)
+                );
             }
             Err(error) => tracing::error!(%error, "saving the vendor files was aborted"),
         }

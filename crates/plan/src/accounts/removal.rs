@@ -69,7 +69,7 @@ impl AccountDraft<'_> {
             != part(line, field::ID_FIELD)
         {
             return self.warn(format!(
-                "user {name} is removed from the config, but kept, because its uid has changed"
+                "user {name} is removed from the config, but kept, because its uid is no longer the one that machinist set"
             ));
         }
         if self.remove_user(name, &origin) {

@@ -360,7 +360,7 @@ fn a_recreated_user_of_the_same_name_is_not_treated_as_ours() {
     there.accounts.databases.insert(Database::Passwd, entries);
     let left = accounts(&MachineConfig::default(), &there);
     assert!(
-        left.warnings[0].contains("its uid has changed"),
+        left.warnings[0].contains("its uid is no longer"),
         "{:?}",
         left.warnings
     );

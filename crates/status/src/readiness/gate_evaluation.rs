@@ -184,7 +184,7 @@ fn failed_units(units: Option<&FailedUnits>) -> GateResult {
     match (new.is_empty(), units.now.is_empty()) {
         (true, true) => GateResult::fine("no unit has failed"),
         (true, false) => GateResult::fine(format!(
-            "only units that failed before the update: {}",
+            "no unit has failed since the update; failed before it: {}",
             few(units.now.iter())
         )),
         (false, _) => GateResult::closed(

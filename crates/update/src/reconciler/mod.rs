@@ -78,7 +78,7 @@ pub enum UpdateError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The state directory could not be opened; the report has the cause.
-    #[error("the state directory is not open")]
+    #[error("the state directory could not be opened; machinist status names the cause")]
     NoState,
     /// A task with blocking work panicked or was cancelled.
     #[error("a task of the update panicked")]
