@@ -43,7 +43,7 @@ pub(super) enum PathAction {
 pub(super) struct PathSteps {
     pub(super) at: BTreeMap<AbsPath, PathStep>,
     pub(super) warnings: Vec<String>,
-    /// Objects that leave the config and stay as they are, with the reason.
+    /// Objects that leave the config and are not changed, with the reason.
     pub(super) left_behind: Vec<String>,
     /// Refusals with the path they concern.
     pub(super) refusals: Vec<(AbsPath, Refusal)>,

@@ -79,7 +79,7 @@ pub struct Key<S> {
 pub struct SyntaxError {
     /// The place of the value.
     pub place: Location,
-    /// What is wrong there.
+    /// The error at this place.
     pub message: String,
 }
 

@@ -120,7 +120,7 @@ impl DriftState {
                 }
                 Some(due) => {
                     let reason = Reason::Drifted;
-                    tracing::warn!(%path, %reason, "changes repeatedly, repair is suspended for now");
+                    tracing::warn!(%path, %reason, "changes repeatedly, so its repair is suspended");
                     self.watch.schedule_full_scan(due);
                 }
             }

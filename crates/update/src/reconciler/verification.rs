@@ -124,9 +124,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         };
         for entry in drift.iter().filter(|entry| entry.by_user) {
             let reason = Reason::LeftBehind;
-            tracing::warn!(path = %entry.path, %reason, "a user changed it during the update, and it is left as it is: {entry}");
+            tracing::warn!(path = %entry.path, %reason, "left unchanged, because a user changed it during the update: {entry}");
             let line =
-                format!("{entry}: a user changed it during the update, and it is left as it is");
+                format!("{entry}: left unchanged, because a user changed it during the update");
             if !top.left_behind.contains(&line) {
                 top.left_behind.push(line);
             }

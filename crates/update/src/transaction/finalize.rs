@@ -178,7 +178,7 @@ fn keep_mode(
     }
 }
 
-const fn attributes_of((mode, uid, gid): (u32, u32, u32)) -> Attributes {
+pub(super) const fn attributes_of((mode, uid, gid): (u32, u32, u32)) -> Attributes {
     Attributes { mode, uid, gid }
 }
 
@@ -313,14 +313,24 @@ fn was_users(kind: &OperationRecordKind) -> bool {
 /// Returns the objects whose mode or owner was changed in place, including open transactions.
 pub fn changed_objects(journal: &Journal) -> BTreeMap<AbsPath, ObjectIdentity> {
     let mut all = journal.changed_objects.clone();
-    for record in journal.transactions.iter().flat_map(|tx| &tx.operations) {
-        if let OperationRecordKind::Metadata {
+    all.extend(open_changes(journal).map(|(path, object)| (path.clone(), object)));
+    all
+}
+
+/// Returns the object at this path whose mode or owner was changed in place last.
+pub(super) fn changed_object(journal: &Journal, path: &AbsPath) -> Option<ObjectIdentity> {
+    let open = open_changes(journal).filter(|(changed, _)| *changed == path);
+    let open = open.last().map(|(_, object)| object);
+    open.or_else(|| journal.changed_objects.get(path).copied())
+}
+
+fn open_changes(journal: &Journal) -> impl Iterator<Item = (&AbsPath, ObjectIdentity)> {
+    let records = journal.transactions.iter().flat_map(|tx| &tx.operations);
+    records.filter_map(|record| match &record.kind {
+        OperationRecordKind::Metadata {
             object: Some(object),
             ..
-        } = &record.kind
-        {
-            all.insert(record.target.clone(), *object);
-        }
-    }
-    all
+        } => Some((&record.target, *object)),
+        _ => None,
+    })
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{
     TransactionError, backups,
     commit::loses_lists,
-    finalize::{changed_objects, modes, originals},
+    finalize::{attributes_of, changed_object, modes, originals},
     kind_name, mount_point_dirs, object_at,
     ownership::{is_ours, ours_below, released},
     staging_dirs::StagingDirs,
@@ -22,7 +22,7 @@ use machinist_base::abs_path::AbsPath;
 use machinist_plan::{
     Attributes, Edit, NewObject, NodeKind, Operation, OperationKind, Plan, discloses,
 };
-use machinist_rootfs::{DirectoryControl, FileKind, Root, Stat};
+use machinist_rootfs::{DirectoryControl, FileKind, Root};
 
 /// The input for an intent.
 #[expect(
@@ -174,6 +174,7 @@ fn reach_and_record(
     let ours = |path: &AbsPath| is_ours(journal, path);
     refuse_foreign(&pinned, &way, (operation, &from.plan.operations), &ours)?;
     let record = record(&pinned, journal, from, operation, index, places)?;
+    let record = judge_exposed(journal, &way.control, record)?;
     let record = OperationRecord {
         asked,
         parent,
@@ -366,7 +367,6 @@ fn metadata(
         (stat.uid, stat.gid)
     };
     let file = stat.kind == FileKind::File;
-    let exposed = is_exposed(root, journal, &target, (&stat, (wanted.mode, owner)))?;
     // A file needs no staging, but its file system must be synced.
     let staging = match file {
         true => places.staging_for(&target)?,
@@ -380,7 +380,7 @@ fn metadata(
         original: (!file && !is_ours(journal, &target)).then_some(slot),
         file,
         object: Some(stat.identity),
-        exposed,
+        exposed: false,
     };
     let lists = match loses_lists(&kind) {
         true => root.access_lists(&target)?,
@@ -390,32 +390,34 @@ fn metadata(
     Ok(OperationRecord { lists, ..record })
 }
 
-/// Returns whether other users than root could exchange the object for another one. The plan has judged the object that
-/// it saw; another one may be there now.
-fn is_exposed(
-    root: &Root,
+/// Marks a change of mode and owner of an object that other users than root could exchange for another one. The plan
+/// has judged the object that it saw; another one may be there now.
+fn judge_exposed(
     journal: &Journal,
-    target: &AbsPath,
-    (stat, (mode, (uid, gid))): (&Stat, (u32, (u32, u32))),
-) -> Result<bool, TransactionError> {
-    let control = root.walk(target)?.control;
-    if control == DirectoryControl::Root {
-        return Ok(false);
-    }
-    let own = matches!(control, DirectoryControl::User { uid: Some(user), .. } if user != 0 && user == stat.uid);
-    let now = Attributes {
-        mode: stat.mode,
-        uid: stat.uid,
-        gid: stat.gid,
+    control: &DirectoryControl,
+    mut record: OperationRecord,
+) -> Result<OperationRecord, TransactionError> {
+    let OperationRecordKind::Metadata {
+        before,
+        after,
+        file,
+        object,
+        exposed,
+        ..
+    } = &mut record.kind
+    else {
+        return Ok(record);
     };
-    let directory = stat.kind == FileKind::Directory;
-    let known = changed_objects(journal).get(target) == Some(&stat.identity);
-    match !known && !own && discloses(now, Attributes { mode, uid, gid }, directory) {
-        true => Err(TransactionError::Changed {
-            target: target.clone(),
-        }),
-        false => Ok(true),
+    *exposed = *control != DirectoryControl::Root;
+    let owner = before.1;
+    let own = matches!(control, DirectoryControl::User { uid: Some(user), .. } if owner != 0 && *user == owner);
+    let gives = discloses(attributes_of(*before), attributes_of(*after), !*file);
+    if *exposed && !own && gives && changed_object(journal, &record.target) != *object {
+        return Err(TransactionError::Changed {
+            target: record.target,
+        });
     }
+    Ok(record)
 }
 
 /// Returns the requested owner if it cannot be set. A hard link has the owner of its file.

@@ -74,13 +74,7 @@ fn metadata_progress(
     else {
         return Ok(OperationProgress::Foreign);
     };
-    let kind = match file {
-        true => FileKind::File,
-        false => FileKind::Directory,
-    };
-    let only = record.kind.only_object();
-    let is_ours = |stat: &Stat| stat.kind == kind && only.is_none_or(|only| only == stat.identity);
-    let Some(stat) = root.stat(&record.target)?.filter(is_ours) else {
+    let Some(stat) = metadata_target(root, record, *file)? else {
         return Ok(OperationProgress::Foreign);
     };
     let now = (stat.mode, stat.uid, stat.gid);
@@ -96,6 +90,22 @@ fn metadata_progress(
         () if same(before) || mixed => OperationProgress::NotDone,
         () => OperationProgress::Foreign,
     })
+}
+
+/// Returns the object whose mode and owner the operation changes; `None` if another one is there.
+pub(super) fn metadata_target(
+    root: &Root,
+    record: &OperationRecord,
+    file: bool,
+) -> Result<Option<Stat>, TransactionError> {
+    let kind = match file {
+        true => FileKind::File,
+        false => FileKind::Directory,
+    };
+    let only = record.kind.only_object();
+    let is_target =
+        |stat: &Stat| stat.kind == kind && only.is_none_or(|only| only == stat.identity);
+    Ok(root.stat(&record.target)?.filter(is_target))
 }
 
 /// Judges whether the edits of one database are done. If only some of them are done, an administrator has reverted

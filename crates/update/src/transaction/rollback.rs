@@ -4,14 +4,14 @@ use super::{
     SyncPoints, TransactionError, backups,
     commit::{loses_lists, set_attributes, swap},
     object_at, passwd_entries,
-    progress::{OperationProgress, operation_progress},
+    progress::{OperationProgress, metadata_target, operation_progress},
     target_directory::{DirectoryRefusal, clear_staging, is_machines, reach, staging},
     three_step_swap::{self, SwapDirection},
 };
 use crate::journal::{OperationRecord, OperationRecordKind, Transaction, TransactionState};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_plan::Attributes;
-use machinist_rootfs::{FileKind, Root};
+use machinist_rootfs::Root;
 
 /// Targets that an undo did not simply exchange back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -199,23 +199,7 @@ fn backward(root: &Root, record: &OperationRecord) -> Result<(), TransactionErro
             slot,
             before.is_some(),
         ),
-        OperationRecordKind::Metadata {
-            before,
-            after,
-            chown,
-            file,
-            ..
-        } => {
-            bring_lists_back(root, record)?;
-            let before = attributes_before(*before, *after, (*chown, *file));
-            set_attributes(
-                root,
-                &record.target,
-                before,
-                (*chown, *file),
-                record.kind.only_object(),
-            )
-        }
+        OperationRecordKind::Metadata { .. } => restore_attributes(root, record),
         OperationRecordKind::Entries { slot, edits } => {
             passwd_entries::backward(root, &record.target, slot, edits)
         }
@@ -238,6 +222,24 @@ fn attributes_before(
     (mode, uid, gid)
 }
 
+/// Sets the mode, owner and access control lists from before the operation.
+fn restore_attributes(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
+    let OperationRecordKind::Metadata {
+        before,
+        after,
+        chown,
+        file,
+        ..
+    } = &record.kind
+    else {
+        return Ok(());
+    };
+    bring_lists_back(root, record)?;
+    let (how, only) = ((*chown, *file), record.kind.only_object());
+    let before = attributes_before(*before, *after, how);
+    set_attributes(root, &record.target, before, how, only)
+}
+
 fn bring_lists_back(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
     match loses_lists(&record.kind) {
         true => Ok(root.set_access_lists(&record.target, &record.lists)?),
@@ -256,35 +258,11 @@ fn reclaim(
     record: &OperationRecord,
 ) -> Result<Option<AbsPath>, TransactionError> {
     let OperationRecordKind::Exchange { slot, before, .. } = &record.kind else {
-        let OperationRecordKind::Metadata {
-            before,
-            after,
-            chown,
-            file,
-            ..
-        } = &record.kind
-        else {
+        let OperationRecordKind::Metadata { file, .. } = &record.kind else {
             return Ok(None);
         };
-        let kind = if *file {
-            FileKind::File
-        } else {
-            FileKind::Directory
-        };
-        let only = record.kind.only_object();
-        let same = |stat: &machinist_rootfs::Stat| {
-            stat.kind == kind && only.is_none_or(|only| only == stat.identity)
-        };
-        if root.stat(&record.target)?.as_ref().is_some_and(same) {
-            bring_lists_back(root, record)?;
-            let before = attributes_before(*before, *after, (*chown, *file));
-            set_attributes(
-                root,
-                &record.target,
-                before,
-                (*chown, *file),
-                record.kind.only_object(),
-            )?;
+        if metadata_target(root, record, *file)?.is_some() {
+            restore_attributes(root, record)?;
         }
         return Ok(Some(record.target.clone()));
     };

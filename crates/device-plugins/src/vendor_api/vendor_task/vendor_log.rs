@@ -1,4 +1,4 @@
-//! What is logged and counted about the faults of a vendor.
+//! Logs and counts the faults of a vendor.
 
 use std::time::Duration;
 
