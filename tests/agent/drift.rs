@@ -254,7 +254,7 @@ fn drift_is_repaired_reported_or_ignored_by_path_policy() {
         drift(&agent) == reported && agent.status()["phase"] == "Idle"
     });
     fs::write(place.at(SYSCTL), "x = 3\n").unwrap();
-    agent.says("changes repeatedly, repair is suspended for now");
+    agent.says("changes repeatedly, so its repair is suspended");
     assert_eq!(read(SYSCTL), "x = 3\n");
 }
 
