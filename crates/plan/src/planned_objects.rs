@@ -43,9 +43,11 @@ pub fn planned_objects(
 ) -> PlannedObjects {
     let mut before = DesiredTree::of(from, observed, ConfigSide::Before);
     let mut after = DesiredTree::of(to, observed, ConfigSide::After(from));
-    unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, None);
+    let unchanged = unsafe_paths::unchanged(&before, &after, observed);
+    unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, None, &unchanged);
     let mut steps = steps(&before, &after, observed, owners);
     steps.make_homes(&after, observed);
+    unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &unchanged);
     let (mut operations, _) = operations_fold::operations(&steps, &after, observed);
     home_dirs::fill_new_homes(&mut operations, &after, observed);
     let mut planned = PlannedObjects::default();

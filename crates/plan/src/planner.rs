@@ -74,7 +74,8 @@ fn plan(
     let mut after = DesiredTree::of(to, observed, ConfigSide::After(from));
     after.keep_found_links(&before, observed);
     let named = after.named();
-    unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, only);
+    let unchanged = unsafe_paths::unchanged(&before, &after, observed);
+    unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, only, &unchanged);
     let mut steps = steps(&before, &after, observed, capabilities.chown);
     let mut os_changes = os::changes(from, to, observed, capabilities.os);
     after.left_behind.append(&mut steps.left_behind);
@@ -83,6 +84,7 @@ fn plan(
         os_changes.clear();
     }
     steps.make_homes(&after, observed);
+    unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &unchanged);
     let mut refusals = steps.refusals(to);
     refusals.extend(after.refusals.iter().cloned());
     refusals.extend(unit_aliases::taken(&before, &after, observed));
@@ -96,7 +98,13 @@ fn plan(
     drop(before);
     let (mut operations, in_the_way) = operations_fold::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
-    unsafe_paths::leave_obstructed(&mut operations, &mut steps, &mut after, observed);
+    unsafe_paths::leave_obstructed(
+        &mut operations,
+        &mut steps,
+        &mut after,
+        observed,
+        (to, &unchanged),
+    );
     let completed = complete(&mut operations, to, &steps, &after, observed, capabilities);
     refusals.extend(completed);
     if !refusals.is_empty() {

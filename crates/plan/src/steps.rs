@@ -79,7 +79,9 @@ pub(super) fn steps(
         ..PathSteps::default()
     };
     let hard = |wanted: &DesiredObject| matches!(wanted.object, ObjectSpec::Hard { .. });
-    for (path, wanted) in after.objects.iter().filter(|(_, wanted)| !hard(wanted)) {
+    let skipped = |wanted: &DesiredObject| after.skipped_entries.contains(&wanted.asked);
+    let planned = || after.objects.iter().filter(|(_, wanted)| !skipped(wanted));
+    for (path, wanted) in planned().filter(|(_, wanted)| !hard(wanted)) {
         steps.plan_entry(path, wanted, before, observed, owners);
     }
     for (path, entry) in &after.absent {
@@ -122,7 +124,7 @@ pub(super) fn steps(
     let back: Vec<AbsPath> = back.map(|(path, _)| path.clone()).collect();
     steps.adopted.extend(back);
     // Hard links come last, because they depend on the steps of their files.
-    for (path, wanted) in after.objects.iter().filter(|(_, wanted)| hard(wanted)) {
+    for (path, wanted) in planned().filter(|(_, wanted)| hard(wanted)) {
         steps.plan_entry(path, wanted, before, observed, owners);
     }
     steps.remove_directories(leaving_directories, observed);

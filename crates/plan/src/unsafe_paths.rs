@@ -1,25 +1,67 @@
 //! Handles paths that a user could redirect: they are refused in the desired config and skipped in
-//! the base config.
+//! the base config. What a user does at a path whose entry is unchanged blocks no other entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    MachineFacts, Operation, desired_tree::DesiredTree, host_checks, machine_facts::ObjectKind,
+    MachineFacts, Operation,
+    desired_tree::{DesiredObject, DesiredTree},
+    host_checks,
+    kind_replacement::KindReplacement,
+    machine_facts::ObjectKind,
     steps::PathSteps,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_ignition::Refusal;
+use machinist_ignition::{MachineConfig, Overwrite, Refusal};
+
+/// Returns the paths in users' directories at which both configs have the same entry. A path that the desired config
+/// makes unsafe, because it gives root's directory to a user, is not among them.
+pub(super) fn unchanged(
+    before: &DesiredTree,
+    after: &DesiredTree,
+    observed: &MachineFacts,
+) -> BTreeSet<AbsPath> {
+    let users = observed.users_directories.keys();
+    let paths: BTreeSet<&AbsPath> = users.chain(observed.unsafe_after.keys()).collect();
+    if paths.is_empty() {
+        return BTreeSet::new();
+    }
+    let had: BTreeMap<&AbsPath, (&AbsPath, &DesiredObject)> = before
+        .objects
+        .iter()
+        .map(|(path, had)| (&had.asked, (path, had)))
+        .collect();
+    let same = |path: &&&AbsPath| {
+        let wanted = after.objects.get(**path);
+        wanted.is_some_and(|wanted| {
+            had.get(&wanted.asked).is_some_and(|(place, had)| {
+                let users_today = observed.unsafe_before.contains_key(*place)
+                    || observed.users_directories.contains_key(*place);
+                had.object == wanted.object && users_today
+            })
+        })
+    };
+    paths
+        .iter()
+        .filter(same)
+        .map(|path| (*path).clone())
+        .collect()
+}
 
 /// Refuses each entry of the desired config at an unsafe path (only the path `only`, if given), and
-/// removes such paths from the base config, so that nothing is done there.
+/// removes such paths from the base config, so that nothing is done there. Unchanged entries are left as they are.
 pub(super) fn refuse_unsafe_paths(
     before: &mut DesiredTree,
     after: &mut DesiredTree,
     observed: &MachineFacts,
     only: Option<&AbsPath>,
+    unchanged: &BTreeSet<AbsPath>,
 ) {
     for (path, why) in &observed.unsafe_after {
-        after.refuse_unsafe(path, why, only);
+        match unchanged.contains(path) {
+            true => after.skip(path, &format!("its path is not safe: {why}")),
+            false => after.refuse_unsafe(path, why, only),
+        }
     }
     let obstructed = obstructed(before, observed);
     for (path, why) in observed.unsafe_before.iter().chain(&obstructed) {
@@ -27,7 +69,10 @@ pub(super) fn refuse_unsafe_paths(
         let earlier = earlier.filter(|_| observed.key_files.contains(path));
         let wanted = before.objects.remove(path).or(earlier);
         let absent = before.absent.remove(path);
-        let stays = after.speaks_of(path) || after.unsafe_keys.contains(path);
+        let skipped = |wanted: &DesiredObject| after.skipped_entries.contains(&wanted.asked);
+        let stays = after.speaks_of(path)
+            || after.unsafe_keys.contains(path)
+            || wanted.as_ref().is_some_and(skipped);
         if (wanted.is_some() || absent.is_some()) && !stays {
             let asked = wanted.map_or_else(|| path.clone(), |wanted| wanted.asked);
             after.left_behind.push(format!(
@@ -38,13 +83,49 @@ pub(super) fn refuse_unsafe_paths(
     }
 }
 
-/// Skips objects that leave the config from a user's directory if the user has changed the path in
-/// a way that would block the rest of the update.
+/// Leaves unchanged entries as they are where the user has changed the path in a way that would block the rest of
+/// the update.
+pub(super) fn skip_refused(
+    steps: &mut PathSteps,
+    after: &mut DesiredTree,
+    observed: &MachineFacts,
+    to: &MachineConfig,
+    unchanged: &BTreeSet<AbsPath>,
+) {
+    if unchanged.is_empty() {
+        return;
+    }
+    let mut why = BTreeMap::new();
+    let is_unchanged = |(path, _): &mut (AbsPath, Refusal)| unchanged.contains(path);
+    why.extend(steps.refusals.extract_if(.., is_unchanged));
+    // A config that was in force may replace objects of any kind.
+    if matches!(to.overwrite, Overwrite::Except(_)) {
+        why.extend(steps.kind_refusals.extract_if(.., is_unchanged));
+    }
+    let mut why: BTreeMap<AbsPath, String> = why
+        .into_iter()
+        .map(|(path, refusal)| (path, refusal.message.into()))
+        .collect();
+    for path in unchanged.iter().filter(|path| steps.at.contains_key(*path)) {
+        let obstacle = no_directory_above(path, observed);
+        if let Some(above) = obstacle.filter(|above| !steps.at.contains_key(above)) {
+            why.insert(path.clone(), format!("{above} is no longer a directory"));
+        }
+    }
+    for (path, why) in why {
+        steps.at.remove(&path);
+        after.skip(&path, &why);
+    }
+}
+
+/// Skips objects in a user's directory that leave the config or are unchanged in it, if the user has changed the
+/// path in a way that would block the rest of the update.
 pub(super) fn leave_obstructed(
     operations: &mut Vec<Operation>,
     steps: &mut PathSteps,
     after: &mut DesiredTree,
     observed: &MachineFacts,
+    (to, unchanged): (&MachineConfig, &BTreeSet<AbsPath>),
 ) {
     if observed.users_directories.is_empty() {
         return;
@@ -52,16 +133,23 @@ pub(super) fn leave_obstructed(
     let (busy, mount_points) = (steps.busy(), host_checks::mount_points(observed));
     operations.retain(|operation| {
         let target = &operation.target;
-        if !observed.users_directories.contains_key(target) || after.speaks_of(target) {
+        let stays = unchanged.contains(target);
+        let leaves = !after.speaks_of(target);
+        if !observed.users_directories.contains_key(target) || !(leaves || stays) {
             return true;
         }
         let around = (&busy, mount_points.as_slice());
-        let Some(obstacle) = host_checks::obstacle(operation, steps, observed, around) else {
+        let obstacle = host_checks::obstacle(operation, steps, observed, around);
+        let kinds = || KindReplacement::new(to, after, steps, observed).refusal(target);
+        let Some(obstacle) = obstacle.or_else(kinds) else {
             return true;
         };
-        let step = steps.at.remove(target);
+        let (step, why) = (steps.at.remove(target), obstacle.message);
+        if stays {
+            after.skip(target, &why);
+            return false;
+        }
         let asked = step.map_or_else(|| target.to_string(), |step| step.entry.name.to_string());
-        let why = obstacle.message;
         after.left_behind.push(format!(
             "{asked} is removed from the config, but kept on disk: {why}"
         ));
@@ -73,18 +161,35 @@ pub(super) fn leave_obstructed(
 fn obstructed(before: &DesiredTree, observed: &MachineFacts) -> BTreeMap<AbsPath, String> {
     let users = before.objects.keys().chain(before.earlier_keys.keys());
     let users = users.filter(|path| observed.users_directories.contains_key(path));
-    let obstacle = |path: &AbsPath| {
-        let facts = |above: &AbsPath| observed.objects.get(above);
-        let mut above = path.ancestors();
-        above.find(|above| facts(above).is_some_and(|facts| facts.kind != ObjectKind::Directory))
+    let why = |path: &AbsPath| {
+        let above = no_directory_above(path, observed)?;
+        Some(format!("{above} is no longer a directory"))
     };
-    let why = |path: &AbsPath| Some(format!("{} is no longer a directory", obstacle(path)?));
     users
         .filter_map(|path| Some((path.clone(), why(path)?)))
         .collect()
 }
 
+/// The nearest existing object above the path that is not a directory.
+fn no_directory_above(path: &AbsPath, observed: &MachineFacts) -> Option<AbsPath> {
+    let is_other = |above: &AbsPath| {
+        let facts = observed.objects.get(above);
+        facts.is_some_and(|facts| facts.kind != ObjectKind::Directory)
+    };
+    path.ancestors().find(is_other)
+}
+
 impl DesiredTree {
+    /// Leaves the object of an unchanged entry as it is.
+    fn skip(&mut self, path: &AbsPath, why: &str) {
+        let wanted = self.objects.get(path);
+        let asked = wanted.map_or(path, |wanted| &wanted.asked).clone();
+        self.left_behind.push(format!(
+            "{asked} is unchanged in the config and left as it is: {why}"
+        ));
+        self.skipped_entries.insert(asked);
+    }
+
     fn refuse_unsafe(&mut self, path: &AbsPath, why: &str, only: Option<&AbsPath>) {
         let wanted = self.objects.get(path);
         if wanted.is_none() && self.unsafe_keys.contains(path) {

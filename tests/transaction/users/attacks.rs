@@ -52,14 +52,22 @@ fn a_link_with_thousands_of_components_does_not_crash_the_agent() {
     .unwrap();
     add(&sandbox, &Link("/home/bob/d/sub", BOB, &"x/".repeat(2000)));
     let work = move || {
-        let again = reasons(apply(&sandbox, &with_file("/home/bob/d/sub/app", BOB)));
+        let again = apply(&sandbox, &with_file("/home/bob/d/sub/app", BOB));
+        let changed = with_file("/home/bob/d/sub/app", BOB).file("/home/bob/d/sub/app", "x", 0o644);
+        let changed = reasons(apply(&sandbox, &changed));
         let leaving = apply(&sandbox, &config("nothing"));
-        (again, leaving.is_ok(), sandbox.read("/etc/plain"))
+        (
+            again.is_ok(),
+            changed,
+            leaving.is_ok(),
+            sandbox.read("/etc/plain"),
+        )
     };
     // The stack size of the agent's threads.
     let thread = std::thread::Builder::new().stack_size(2 << 20);
-    let (again, left, plain) = thread.spawn(work).unwrap().join().unwrap();
-    assert_eq!(again, [Reason::UnsafePath]);
+    let (again, changed, left, plain) = thread.spawn(work).unwrap().join().unwrap();
+    assert!(again, "an unchanged entry");
+    assert_eq!(changed, [Reason::UnsafePath]);
     assert!(left);
     assert_eq!(plain, None, "the rest of the config has left");
 }

@@ -14,7 +14,7 @@ fn exchange_for_a_link(sandbox: &Sandbox) {
 }
 
 #[test]
-fn a_link_added_after_apply_blocks_only_removal_of_its_own_path() {
+fn a_link_added_after_apply_blocks_only_changes_and_removal_of_its_own_path() {
     if !plays_users() {
         return;
     }
@@ -24,12 +24,22 @@ fn a_link_added_after_apply_blocks_only_removal_of_its_own_path() {
     ]);
     apply(&sandbox, &with_file("/home/bob/a/app", BOB)).unwrap();
     exchange_for_a_link(&sandbox);
-    let refusals = apply(
-        &sandbox,
-        &with_file("/home/bob/a/app", BOB).file("/etc/more", "x", 0o600),
-    );
-    let reasons: Vec<_> = refusals.unwrap_err().iter().map(|it| it.reason).collect();
+    let wanted = with_file("/home/bob/a/app", BOB);
+    let changed = Written(wanted.0.clone()).file("/home/bob/a/app", "changed\n", 0o644);
+    let refusals = apply(&sandbox, &changed).unwrap_err();
+    let reasons: Vec<_> = refusals.iter().map(|it| it.reason).collect();
     assert_eq!(reasons, [Reason::UnsafePath]);
+    let mut hand = ByHand::open(&sandbox.root());
+    hand.stage(&wanted.file("/etc/more", "y", 0o600)).unwrap();
+    let left = &hand.journal.transactions[0].left_behind;
+    let [left] = &left[..] else {
+        panic!("{left:?}")
+    };
+    assert!(left.starts_with("/home/bob/a/app is unchanged"), "{left}");
+    hand.commit().unwrap();
+    hand.close();
+    drop(hand);
+    assert_eq!(sandbox.read("/etc/more").as_deref(), Some("y"));
     apply(&sandbox, &config("nothing").file("/etc/more", "x", 0o600)).unwrap();
     assert_eq!(
         sandbox.read("/etc/systemd/system/app").as_deref(),

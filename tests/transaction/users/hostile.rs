@@ -156,3 +156,45 @@ fn hostile_home_directory_changes_affect_nothing_else_and_rollback_succeeds() {
     println!("{committed} updates committed");
     assert!(committed > rounds / 4, "{committed}");
 }
+
+/// Bob acts while a config is in force, and the next config changes only a file elsewhere.
+#[test]
+fn hostile_changes_at_unchanged_paths_block_no_other_entry() {
+    if !plays_users() {
+        return;
+    }
+    let rounds = from_environment("ROUNDS").unwrap_or(if long() { 5_000 } else { 60 });
+    let seed = from_environment("SEED").unwrap_or(1);
+    let mut skipped = 0;
+    for seed in seed..seed + rounds {
+        let mut dice = Dice(seed);
+        let sandbox = machine(&[
+            Dir("/home/bob/a", BOB, 0o755),
+            Dir("/home/bob/b", BOB, 0o755),
+        ]);
+        let before = outside(&sandbox);
+        let mut story = format!("ROUNDS=1 SEED={seed}: ");
+        let wanted = wanted(&mut dice);
+        apply(&sandbox, &wanted).unwrap();
+        acts(&sandbox, &mut dice, &mut story);
+        acts(&sandbox, &mut dice, &mut story);
+        let next = Written(wanted.0.clone()).file("/etc/plain", "next\n", 0o644);
+        let mut hand = ByHand::open(&sandbox.root());
+        hand.stage(&next)
+            .unwrap_or_else(|why| panic!("{story}: {why:?}"));
+        skipped += hand.journal.transactions[0].left_behind.len();
+        hand.commit()
+            .unwrap_or_else(|why| panic!("{story}: {why:?}"));
+        assert_eq!(sandbox.read("/etc/plain").as_deref(), Some("next\n"));
+        match dice.one_in(2) {
+            true => drop(hand.undo().unwrap()),
+            false => hand.close(),
+        }
+        drop(hand);
+        apply(&sandbox, &config("nothing")).unwrap_or_else(|why| panic!("{story}: {why:?}"));
+        let now = outside(&sandbox);
+        assert!(now == before, "{story}\n{}", difference(&before, &now));
+    }
+    println!("{skipped} entries were left as they were");
+    assert!(skipped > 0);
+}
