@@ -2,7 +2,16 @@
 //! every rollback succeeds, and the rest of the config is applied and removed as if that user did
 //! not exist.
 
-use std::fs;
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use machinist_rootfs::{FsOp, Root};
+use machinist_update::{crash_recovery, store::StateStore};
 
 use super::*;
 use crate::transaction::random::Dice;
@@ -197,4 +206,100 @@ fn hostile_changes_at_unchanged_paths_block_no_other_entry() {
     }
     println!("{skipped} entries were left as they were");
     assert!(skipped > 0);
+}
+
+/// A root that fails all operations after a number of them, as if the process were killed there.
+struct KillSwitch {
+    left: Arc<AtomicUsize>,
+    root: Root,
+}
+
+impl KillSwitch {
+    fn new(root: Root) -> Self {
+        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        let count = Arc::clone(&left);
+        let hook = move |_: &FsOp| {
+            let take = |left: usize| left.checked_sub(1);
+            let taken = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+            taken
+                .is_err()
+                .then(|| std::io::Error::from_raw_os_error(nix::libc::EIO))
+        };
+        Self {
+            left,
+            root: root.with_fault(Arc::new(hook)),
+        }
+    }
+
+    fn arm(&self, operations: usize) {
+        self.left.store(operations, Ordering::Relaxed);
+    }
+}
+
+/// Kills an update or its undo, between which bob acts. Returns the way that recovery took.
+fn killed_round(sandbox: &Sandbox, dice: &mut Dice, story: &mut String) -> &'static str {
+    let switch = KillSwitch::new(sandbox.root());
+    let mut hand = ByHand::open(&switch.root);
+    acts(sandbox, dice, story);
+    if hand.stage(&wanted(dice)).is_err() {
+        return "refused";
+    }
+    let undoes = dice.one_in(2);
+    *story += &format!("undoes: {undoes}; ");
+    if undoes && hand.commit().is_err() {
+        drop(hand);
+    } else {
+        acts(sandbox, dice, story);
+        switch.arm(dice.below(60));
+        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let done = if undoes { hand.undo() } else { hand.commit() };
+            drop(done);
+        }));
+        *story += &format!("killed: {}; ", killed.is_err());
+        drop(hand);
+    }
+    acts(sandbox, dice, story);
+    let store = StateStore::open(&sandbox.root()).unwrap();
+    crash_recovery::recover(&store).unwrap_or_else(|error| panic!("{story}: {error:?}"));
+    let plain = sandbox.read("/etc/plain");
+    assert!(
+        matches!(plain.as_deref(), None | Some("ours\n")),
+        "{story}: {plain:?}"
+    );
+    if plain.is_some() { "new" } else { "old" }
+}
+
+/// Recovery walks each path again, by the same rules as the update.
+#[test]
+fn recovery_beside_a_hostile_user_reaches_one_config_and_changes_nothing_else() {
+    if !plays_users() {
+        return;
+    }
+    let rounds = from_environment("ROUNDS").unwrap_or(if long() { 5_000 } else { 60 });
+    let seed = from_environment("SEED").unwrap_or(1);
+    let mut ways = std::collections::BTreeMap::new();
+    for seed in seed..seed + rounds {
+        let mut dice = Dice(seed);
+        let sandbox = machine(&[
+            Dir("/home/bob/a", BOB, 0o755),
+            Dir("/home/bob/b", BOB, 0o755),
+        ]);
+        let before = outside(&sandbox);
+        let mut story = format!("ROUNDS=1 SEED={seed}: ");
+        let way = killed_round(&sandbox, &mut dice, &mut story);
+        *ways.entry(way).or_insert(0) += 1;
+        let now = outside(&sandbox).without(|path| *path == at("/etc/plain"));
+        assert!(now == before, "{story}\n{}", difference(&before, &now));
+        acts(&sandbox, &mut dice, &mut story);
+        let mut hand = ByHand::open(&sandbox.root());
+        match hand.journal.transactions.is_empty() {
+            true => {}
+            false => hand.undo().unwrap_or_else(|why| panic!("{story}: {why:?}")),
+        }
+        drop(hand);
+        let now = outside(&sandbox);
+        assert!(now == before, "{story}\n{}", difference(&before, &now));
+    }
+    println!("{ways:?}");
+    assert!(ways["old"] > 0 && ways["new"] > 0, "{ways:?}");
 }
