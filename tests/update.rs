@@ -13,6 +13,7 @@ mod boot_guard;
 mod boots;
 mod config_rename;
 mod devices;
+mod drift_repair;
 pub(crate) mod harness;
 mod no_reboot;
 mod nodes;

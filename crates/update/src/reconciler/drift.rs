@@ -119,8 +119,10 @@ impl DriftState {
                     return Some(path);
                 }
                 Some(due) => {
-                    let reason = Reason::Drifted;
-                    tracing::warn!(%path, %reason, "changes repeatedly, so its repair is suspended");
+                    if self.repairs.report_suspension(&path, due) {
+                        let reason = Reason::Drifted;
+                        tracing::warn!(%path, %reason, "changes repeatedly, so its repair is suspended");
+                    }
                     self.watch.schedule_full_scan(due);
                 }
             }

@@ -24,12 +24,16 @@ const REPAIR_WINDOW: Duration = Duration::from_secs(600);
 
 /// The times of repairs by path.
 #[derive(Debug, Default)]
-pub(super) struct RepairLog(BTreeMap<AbsPath, VecDeque<Instant>>);
+pub(super) struct RepairLog {
+    times: BTreeMap<AbsPath, VecDeque<Instant>>,
+    /// The paths whose suspension is logged, with the time at which it ends.
+    reported: BTreeMap<AbsPath, Instant>,
+}
 
 impl RepairLog {
     /// Returns when `path` may be repaired; `None` means now.
     pub(super) fn due(&mut self, path: &AbsPath, now: Instant) -> Option<Instant> {
-        let times = self.0.get_mut(path)?;
+        let times = self.times.get_mut(path)?;
         while times
             .front()
             .is_some_and(|then| *then + REPAIR_WINDOW <= now)
@@ -44,7 +48,12 @@ impl RepairLog {
     }
 
     pub(super) fn count(&mut self, path: &AbsPath, now: Instant) {
-        self.0.entry(path.clone()).or_default().push_back(now);
+        self.times.entry(path.clone()).or_default().push_back(now);
+    }
+
+    /// Returns whether this suspension is new, and records that it is logged.
+    pub(super) fn report_suspension(&mut self, path: &AbsPath, until: Instant) -> bool {
+        self.reported.insert(path.clone(), until) != Some(until)
     }
 }
 
@@ -71,6 +80,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.plan.begin_repair(path);
         Some(PhaseEvent::Desired)
     }
+
+    /// Returns the event, or the one that ends a repair which cannot be planned.
+    pub(super) const fn event_for_repair(&self, event: PhaseEvent) -> PhaseEvent {
+        let is_planning = matches!(self.progress.phase(), Phase::Planned | Phase::Waiting);
+        match event {
+            PhaseEvent::StepFailed if is_planning && self.plan.is_repair() => PhaseEvent::Withdrawn,
+            event => event,
+        }
+    }
 }
 
 /// Removes the reboot from a plan that repairs one path: the machine has already booted with the repaired content.
@@ -94,6 +112,8 @@ mod tests {
             repairs.count(&path, minute(at));
         }
         assert_eq!(repairs.due(&path, minute(3)), Some(minute(10)));
+        let mut report = |until| repairs.report_suspension(&path, minute(until));
+        assert_eq!([10, 10, 11].map(&mut report), [true, false, true]);
         assert_eq!(repairs.due(&"/etc/y".parse().unwrap(), minute(3)), None);
         assert_eq!(repairs.due(&path, minute(10)), None);
         repairs.count(&path, minute(10));

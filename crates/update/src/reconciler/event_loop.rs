@@ -130,16 +130,21 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         })
     }
 
-    /// Records a failure of the current transaction, or of a config without one.
+    /// Records a failure of the current transaction, or of a config without one. A failed repair of drift is only
+    /// logged, because the machine is otherwise on its config, and the drift stays reported.
     pub(super) fn record_failure(
         &mut self,
         error: &dyn std::error::Error,
         code: Reason,
         retryable: bool,
     ) {
+        let message = chain(error);
+        if self.plan.is_repair() && self.progress.phase() != Phase::RollingBack {
+            tracing::warn!(reason = %Reason::LeftBehind, cause = %code, "drift not repaired: {message}");
+            return;
+        }
         let open_config = || self.journal.top().map(|tx| tx.to.digest);
         let digest = self.plan.digest().or_else(open_config);
-        let message = chain(error);
         tracing::error!(reason = %code, retryable, "{message}");
         self.journal.failure = Some(UpdateFailure {
             code,
@@ -153,7 +158,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Enters the phase that follows an event, and returns its effect.
     pub(super) fn step(&mut self, event: PhaseEvent) -> Option<PhaseEffect> {
+        let event = self.event_for_repair(event);
         let (phase, effect) = self.progress.phase().on(event, self.is_stale_cordon());
+        if phase == Phase::Idle {
+            self.plan.end_repair();
+        }
         self.enter(phase);
         effect
     }

@@ -34,12 +34,6 @@ fn is_transient(reason: Reason) -> bool {
         )
 }
 
-/// Returns whether obstacles are the only reasons.
-fn has_only_obstacles(refusals: &[Refusal]) -> bool {
-    let mut refusals = refusals.iter();
-    refusals.all(|refusal| refusal.reason.is_obstacle())
-}
-
 /// The desired config disappeared between two reads.
 #[derive(Debug, thiserror::Error)]
 #[error("no desired config to plan for")]
@@ -96,14 +90,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         Ok(PhaseEvent::PlanReady)
     }
 
-    /// Handles a refused plan. A repair is dropped if the only reasons are obstacles.
+    /// Handles a refused plan. A refused repair is dropped, and the drift stays reported.
     fn record_refusals(&mut self, refusals: Vec<Refusal>, digest: Digest) -> PhaseEvent {
-        if self.plan.is_repair() && has_only_obstacles(&refusals) {
-            let reason = Reason::LeftBehind;
+        if self.plan.is_repair() {
             for refusal in refusals {
-                tracing::warn!(%reason, "not repaired: {refusal}");
+                tracing::warn!(reason = %Reason::LeftBehind, "drift not repaired: {refusal}");
             }
-            self.plan.end_repair();
             return PhaseEvent::Withdrawn;
         }
         let refusals = self.host.explain(refusals);

@@ -1,0 +1,118 @@
+//! Repairs of drift: which are made, and what a failed one does.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use machinist_plan::DriftKind;
+use machinist_testkit::{
+    sandbox::{Sandbox, config, restarting},
+    scripted_services::Script,
+};
+use machinist_update::{
+    phase::Phase,
+    reconciler::{DriftAction, DriftHandling, ReconcilerOptions},
+};
+
+use crate::update::harness::{Driver, UNIT, machine};
+
+const BOB: u32 = 61_234;
+
+fn repairing() -> ReconcilerOptions {
+    ReconcilerOptions {
+        drift: DriftHandling {
+            default: DriftAction::Repair,
+            rules: Vec::new(),
+        },
+        ..restarting(UNIT)
+    }
+}
+
+fn chown(sandbox: &Sandbox, path: &str) {
+    std::os::unix::fs::lchown(sandbox.path(path), Some(BOB), Some(BOB)).unwrap();
+}
+
+/// A config with a file in a directory of bob's, which bob replaces by a link to the unit directory.
+#[tokio::test]
+async fn drift_at_a_path_that_a_user_redirected_is_reported_and_not_repaired() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let (sandbox, script) = (machine(), Script::new());
+    let (directory, units) = ("/srv/bob/user", "/etc/systemd/system");
+    for path in [directory, units] {
+        std::fs::create_dir_all(sandbox.path(path)).unwrap();
+    }
+    chown(&sandbox, "/srv/bob");
+    chown(&sandbox, directory);
+    let wanted = config("one").file("/etc/cron.d/one", "one\n", 0o644).file(
+        "/srv/bob/user/app.service",
+        "[Service]\n",
+        0o644,
+    );
+    let mut driver = Driver::conducted(&sandbox, &script, wanted.desired(), repairing());
+    driver.until_on(&wanted).await;
+    std::fs::rename(sandbox.path(directory), sandbox.path("/srv/bob/moved-away")).unwrap();
+    std::os::unix::fs::symlink(units, sandbox.path(directory)).unwrap();
+    chown(&sandbox, directory);
+    sandbox.write("/etc/cron.d/one", "changed\n");
+    let report = driver
+        .until("the other file is repaired", |report| {
+            let unsafe_only = report
+                .drift
+                .iter()
+                .all(|entry| entry.kind == DriftKind::Unsafe);
+            let repaired = !report.drift.is_empty() && unsafe_only && report.updates.len() > 1;
+            repaired && report.phase == Phase::Idle
+        })
+        .await;
+    assert_eq!(report.failure, None);
+    assert_eq!(sandbox.read("/etc/cron.d/one").as_deref(), Some("one\n"));
+    let units = std::fs::read_dir(sandbox.path(units)).unwrap();
+    assert_eq!(units.count(), 0, "nothing follows the user's link");
+    driver.stop().await;
+}
+
+/// The gate `Config` follows the failure: the machine is on its config, apart from the reported drift.
+#[tokio::test]
+async fn a_repair_that_is_refused_is_no_failed_update() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to set owners");
+        return;
+    }
+    let (sandbox, script) = (machine(), Script::new());
+    let wanted = config("one").file("/etc/cron.d/one", "one\n", 0o644);
+    let mut driver = Driver::conducted(&sandbox, &script, wanted.desired(), repairing());
+    driver.until_on(&wanted).await;
+    driver.stop().await;
+    let mut refusing = repairing();
+    refusing.capabilities.chown = false;
+    let mut driver = Driver::conducted(&sandbox, &script, wanted.desired(), refusing);
+    driver.until_on(&wanted).await;
+    sandbox.write("/etc/cron.d/one", "changed\n");
+    let seen = Arc::new(AtomicBool::new(false));
+    let (mut reports, planned) = (driver.reports.clone(), Arc::clone(&seen));
+    let watch = tokio::spawn(async move {
+        let mut failed = false;
+        while reports.changed().await.is_ok() {
+            let report = reports.borrow_and_update().clone();
+            planned.fetch_or(report.phase == Phase::Planned, Ordering::Relaxed);
+            failed |= report.failure.is_some() || report.phase == Phase::Failed;
+        }
+        failed
+    });
+    driver
+        .until("the repair was refused", |report| {
+            let drifted = report.phase == Phase::Idle && report.drift.len() == 1;
+            drifted && seen.load(Ordering::Relaxed)
+        })
+        .await;
+    driver.stop().await;
+    assert!(!watch.await.unwrap(), "no failure is reported");
+    assert_eq!(
+        sandbox.read("/etc/cron.d/one").as_deref(),
+        Some("changed\n")
+    );
+}
