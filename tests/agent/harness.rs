@@ -16,11 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use machinist_testkit::WAIT_TIMEOUT;
 use serde_json::Value;
-
-/// Nothing here takes this long, even next to a compiler on two slow cores; a longer wait will not
-/// succeed.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Short against the hundreds of milliseconds that are measured.
 const STEP: Duration = Duration::from_millis(2);
@@ -33,8 +30,8 @@ pub(crate) fn value<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> (T, Du
             return (value, start.elapsed());
         }
         assert!(
-            start.elapsed() < DEADLINE,
-            "timed out after {DEADLINE:?} waiting for {what}"
+            start.elapsed() < WAIT_TIMEOUT,
+            "timed out after {WAIT_TIMEOUT:?} waiting for {what}"
         );
         thread::sleep(STEP);
     }

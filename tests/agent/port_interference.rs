@@ -11,7 +11,7 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use machinist_testkit::sandbox::long;
+use machinist_testkit::{WAIT_TIMEOUT, sandbox::long};
 
 use crate::agent::harness::{Place, until};
 
@@ -20,9 +20,7 @@ const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 /// Queries as a kubelet does; `None` where the connection was closed.
 fn probe(address: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
-        .ok()?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).ok()?;
     write!(
         stream,
         "GET /livez HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"

@@ -2,12 +2,13 @@
 
 use std::{fs, io::Write as _, net::TcpStream, os::fd::AsFd as _, process::Stdio, time::Duration};
 
+use machinist_testkit::WAIT_TIMEOUT;
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::signal::Signal::{SIGHUP, SIGINT, SIGTERM},
 };
 
-use crate::agent::harness::{Agent, DEADLINE, Place, code, err, until};
+use crate::agent::harness::{Agent, Place, code, err, until};
 
 /// The longest acceptable wait after ^C.
 const SECOND: Duration = Duration::from_secs(1);
@@ -100,7 +101,7 @@ fn a_second_agent_on_the_same_root_is_rejected() {
     let agent = place.settled();
     let start = std::time::Instant::now();
     let second = place.with_source(&["run"]);
-    assert!(start.elapsed() < DEADLINE);
+    assert!(start.elapsed() < WAIT_TIMEOUT);
     assert_eq!(code(&second), 1);
     assert!(
         err(&second).contains("another machinist process uses this root: ")

@@ -8,6 +8,7 @@ use std::{
 };
 
 use machinist_device_plugins::kubelet::api::v1beta1 as api;
+use machinist_testkit::WAIT_TIMEOUT;
 use prost::Message as _;
 use tonic::Code;
 
@@ -19,8 +20,6 @@ pub(crate) use plugin_watcher::*;
 
 /// The kubelet's limit for one message.
 const LIMIT: usize = 4 << 20;
-/// Longer than any kubelet needs to update its Node.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A kubelet, double or real.
 pub(crate) trait Kubelet {
@@ -74,7 +73,10 @@ pub(crate) use facts;
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !holds().await {
-        assert!(start.elapsed() < PATIENCE, "timed out waiting for {what}");
+        assert!(
+            start.elapsed() < WAIT_TIMEOUT,
+            "timed out waiting for {what}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -84,7 +86,7 @@ async fn until_counted(kubelet: &impl Kubelet, resource: &str, wanted: (usize, u
     let what = format!("{resource} to count {wanted:?}");
     let start = Instant::now();
     while last != Some(wanted) {
-        assert!(start.elapsed() < PATIENCE, "{what}; it counts {last:?}");
+        assert!(start.elapsed() < WAIT_TIMEOUT, "{what}; it counts {last:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
         last = kubelet.counts(resource).await;
     }

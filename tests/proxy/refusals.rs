@@ -13,7 +13,7 @@ use super::{
     harness::{Stage, has, until},
     plugin::{Does, Plugin, Script, device, register},
 };
-use machinist_testkit::fake_kubelet::KubeletDouble;
+use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::KubeletDouble};
 
 fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
     api::RegisterRequest {
@@ -272,9 +272,7 @@ fn answered(socket: &std::path::Path, authority: &str) -> Vec<u8> {
         frame(0, 1, 1, &message),
     ];
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
+    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     stream.write_all(&sent.concat()).unwrap();
     let mut kinds = Vec::new();
     loop {

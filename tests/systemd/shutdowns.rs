@@ -10,6 +10,7 @@ use machinist_device_plugins::{
     kubelet::RegistrationMode,
 };
 use machinist_rootfs::Root;
+use machinist_testkit::WAIT_TIMEOUT;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -72,13 +73,12 @@ impl Beside {
     }
 
     async fn until(&self, what: &str, enough: impl Fn(&PretendSystemd) -> bool) {
-        for _ in 0..2000 {
-            if enough(&self.machine) {
-                return;
-            }
+        let began = std::time::Instant::now();
+        while !enough(&self.machine) {
+            let heard = self.machine.heard();
+            assert!(began.elapsed() < WAIT_TIMEOUT, "{what}: {heard:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("{what}: {:?}", self.machine.heard());
     }
 
     async fn until_heard(&self, what: &str, times: usize) {
@@ -321,5 +321,5 @@ async fn vendors_are_notified_of_a_foreign_shutdown_and_of_its_cancellation() {
         .until("they may go on", |_| !vendors.are_quiesced())
         .await;
     stop.cancel();
-    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    tasks.finish(WAIT_TIMEOUT).await.unwrap();
 }

@@ -10,6 +10,7 @@ use machinist_device_plugins::vendor_api::{
     conformance::{ConformanceCheck, ProgramExit, RuleResult, RuleVerdict, StepTimeouts},
 };
 use machinist_rootfs::Root;
+use machinist_testkit::WAIT_TIMEOUT;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -42,7 +43,7 @@ async fn check<F: Future<Output = ()> + Send + 'static>(
         })
         .await;
     program.abort();
-    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    tasks.finish(WAIT_TIMEOUT).await.unwrap();
     found
 }
 
@@ -180,7 +181,7 @@ async fn a_daemonising_vendor_program_is_checked_over_the_socket() {
     };
     let found = check.of_program(ended).run(patience).await;
     program.abort();
-    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    tasks.finish(WAIT_TIMEOUT).await.unwrap();
     for kept in &found[..3] {
         assert_eq!(kept.verdict, RuleVerdict::Kept, "{kept:?}");
     }

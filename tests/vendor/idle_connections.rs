@@ -14,7 +14,7 @@ use tokio::{
 use tonic::Code;
 
 use crate::vendor::path_policy::{unharmed, with_a_neighbour};
-use machinist_testkit::vendor_program::vendor_is;
+use machinist_testkit::{WAIT_TIMEOUT, vendor_program::vendor_is};
 
 /// The bytes of an HTTP/2 client that opens a stream for this authority and sends `sent` in it.
 fn stream(authority: &str, sent: &[u8]) -> Vec<u8> {
@@ -110,8 +110,7 @@ async fn a_connection_without_a_complete_message_is_closed_after_ten_seconds() {
     let began = tokio::time::Instant::now();
     for mut stream in held {
         let mut rest = Vec::new();
-        let ended =
-            tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut rest)).await;
+        let ended = tokio::time::timeout(WAIT_TIMEOUT, stream.read_to_end(&mut rest)).await;
         assert!(ended.is_ok(), "the connection is still held");
     }
     assert!(began.elapsed() > Duration::from_secs(5));

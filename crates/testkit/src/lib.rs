@@ -13,6 +13,12 @@
     reason = "a test may panic and print, and plays the programs that make files and devices"
 )]
 
+use std::time::Duration;
+
+/// The longest wait for a condition. It only decides a failure, so it is far longer than anything
+/// takes, even next to a compiler on two slow cores.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+
 pub mod device_host;
 pub mod fake_claims;
 pub mod fake_kubelet;
