@@ -56,6 +56,8 @@ pub struct Knobs {
     pub listen_late: Duration,
     /// Its start removes every file and not only sockets, as kubelet 1.26 does.
     pub removes_files: bool,
+    /// How long dialling a plugin's socket is retried; otherwise ten seconds, like the real one.
+    pub dial_timeout: Option<Duration>,
 }
 
 /// A running kubelet. Dropping it kills it: all its tasks end, and the socket file stays.
