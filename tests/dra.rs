@@ -14,7 +14,7 @@ mod slow_and_full;
 
 use machinist_testkit::{WAIT_TIMEOUT, device_host, fake_claims, pod_resources};
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use device_host::{Agent, Machine};
 use fake_claims::{ClaimsDouble, Watcher, claim, until};

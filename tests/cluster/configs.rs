@@ -1,6 +1,6 @@
 //! The config that the Node names, and the policies that apply to it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use machinist_base::reason::Reason;

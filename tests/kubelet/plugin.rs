@@ -4,7 +4,6 @@ use std::{
     path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use machinist_base::shutdown::Tasks;

@@ -138,21 +138,19 @@ fn an_exited_vendor_program_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("acme.yaml");
     std::fs::write(&file, FILE).unwrap();
-    let began = std::time::Instant::now();
     let command = std::process::Command::new(env!("CARGO_BIN_EXE_machinist"))
         .args(["vendor-check", "--file"])
         .arg(&file)
         .args(["--", "sh", "-c", "exit 7"])
         .output()
         .unwrap();
-    let took = began.elapsed();
     assert_eq!(command.status.code(), Some(1));
     let told = String::from_utf8(command.stdout).unwrap();
     assert!(
         told.contains("the program exited: exit status: 7"),
         "{told}"
     );
-    assert!(took < StepTimeouts::default().step, "{took:?}");
+    assert!(!told.contains("no session within"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
