@@ -13,6 +13,7 @@ use machinist_testkit as support;
 use std::time::Duration;
 
 use support::{
+    WAIT_TIMEOUT,
     device_host::Machine,
     fake_kubelet::{Books, KubeletDouble},
 };
@@ -62,7 +63,7 @@ async fn ten_kubelet_restarts_leak_no_task_descriptor_or_socket() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(5), settled).await;
+        let waited = tokio::time::timeout(WAIT_TIMEOUT, settled).await;
         assert!(waited.is_ok(), "{life}: {:?}, {known:?}", held(&kubelet));
     }
     agent.stop().await;

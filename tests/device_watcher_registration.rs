@@ -26,6 +26,7 @@ const WATCHES: Knobs = Knobs {
     stream_late: std::time::Duration::ZERO,
     listen_late: std::time::Duration::ZERO,
     removes_files: false,
+    dial_timeout: None,
 };
 
 fn machine() -> Machine {

@@ -12,9 +12,9 @@ mod node_renames;
 mod serve_mode;
 mod slow_and_full;
 
-use machinist_testkit::{device_host, fake_claims, pod_resources};
+use machinist_testkit::{WAIT_TIMEOUT, device_host, fake_claims, pod_resources};
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use device_host::{Agent, Machine};
 use fake_claims::{ClaimsDouble, Watcher, claim, until};
@@ -98,7 +98,7 @@ impl Stage {
             wish.as_ref()
                 .is_some_and(|pool| pool.devices.len() == devices)
         });
-        tokio::time::timeout(Duration::from_secs(10), waiting)
+        tokio::time::timeout(WAIT_TIMEOUT, waiting)
             .await
             .unwrap()
             .unwrap();
@@ -437,18 +437,14 @@ async fn dra_device_health_is_published_at_once_and_completely() {
             }
         }
     };
-    let (count, why) = tokio::time::timeout(Duration::from_secs(10), sick)
-        .await
-        .unwrap();
+    let (count, why) = tokio::time::timeout(WAIT_TIMEOUT, sick).await.unwrap();
     assert_eq!(count, 2);
     assert!(!why.is_empty());
     // A call is answered meanwhile, and the stream ends with the agent.
     stage.claims.allocate("c", &[("one", &named("ttyA"))]);
-    let prepared = tokio::time::timeout(Duration::from_secs(10), stage.prepare("c"));
+    let prepared = tokio::time::timeout(WAIT_TIMEOUT, stage.prepare("c"));
     prepared.await.unwrap().unwrap();
     stage.agent.stop().await;
     let ended = async { while let Ok(Some(_)) = stream.message().await {} };
-    tokio::time::timeout(Duration::from_secs(10), ended)
-        .await
-        .unwrap();
+    tokio::time::timeout(WAIT_TIMEOUT, ended).await.unwrap();
 }

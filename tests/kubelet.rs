@@ -15,7 +15,7 @@ mod plugin;
 
 use machinist_testkit::fake_kubelet;
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use contract::{Kubelet, facts};
 use fake_kubelet::{Knobs, KubeletDouble};
@@ -44,6 +44,10 @@ impl Kubelet for Double {
         self.dir.path()
     }
 
+    fn dial_timeout(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
     async fn stop(&mut self) {
         self.life = None;
     }
@@ -51,6 +55,7 @@ impl Kubelet for Double {
     async fn start(&mut self) {
         let knobs = Knobs {
             watches: true,
+            dial_timeout: Some(self.dial_timeout()),
             ..Knobs::default()
         };
         self.life = Some(KubeletDouble::start_with(self.dir.path(), knobs).await);

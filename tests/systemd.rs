@@ -17,7 +17,7 @@ use std::{
 use fake_systemd::{Job, PretendSystemd, Reboot, Unit};
 use machinist_base::reason::Reason;
 use machinist_systemd::{
-    ActiveState, BusAddresses, InhibitMode, JobResult, JobVerb, LoadState, Method, RebootFlags,
+    ActiveState, BusAddresses, InhibitMode, JobResult, JobVerb, LoadState, RebootFlags,
     RebootProof, SystemState, Systemd, SystemdErrorKind,
 };
 use machinist_update::service_port::{RebootKind, RebootMethod, Services};

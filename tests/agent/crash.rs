@@ -69,7 +69,7 @@ fn kill_in_the_middle(place: &Place, mut agent: Agent, content: &str, late: usiz
         marks.len() > late && open(place)
     });
     agent.signal(nix::sys::signal::Signal::SIGKILL);
-    let (status, _) = agent.ended();
+    let status = agent.ended();
     assert_eq!(status.code(), None);
 }
 

@@ -1,18 +1,14 @@
-//! An edit of a managed file is reported immediately, by path, and so is its reversal.
+//! An edit of a managed file is reported by path, and so is its reversal. How soon, `tests/bench`
+//! measures.
 
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
-    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use crate::agent::harness::{Agent, Place, judge, until};
-
-/// From the edit to the report.
-const PROMISE: Duration = Duration::from_millis(500);
-const LIMIT: Duration = Duration::from_secs(3);
+use crate::agent::harness::{Agent, Place, until};
 
 const SYSCTL: &str = "/etc/sysctl.d/90-inotify.conf";
 const JOURNALD: &str = "/etc/systemd/journald.conf.d/10-size.conf";
@@ -21,18 +17,16 @@ fn drift(agent: &Agent) -> Value {
     agent.status()["config"]["drift"].clone()
 }
 
-/// Runs `act` and measures until the status reports exactly `expected`.
-fn report(agent: &Agent, expected: &Value, act: impl FnOnce()) -> Duration {
-    let start = Instant::now();
+/// Runs `act` and waits until the status reports exactly `expected`.
+fn report(agent: &Agent, expected: &Value, act: impl FnOnce()) {
     act();
     until(&format!("the drift {expected}"), || {
         drift(agent) == *expected
     });
-    start.elapsed()
 }
 
 #[test]
-fn every_kind_of_drift_is_reported_within_500_ms_and_cleared_afterwards() {
+fn every_kind_of_drift_is_reported_and_cleared_afterwards() {
     let place = Place::with_examples();
     let agent = place.settled();
     let file = place.at(SYSCTL);
@@ -42,8 +36,7 @@ fn every_kind_of_drift_is_reported_within_500_ms_and_cleared_afterwards() {
     let one = |kind: &str| json!([{"path": SYSCTL, "kind": kind}]);
     assert_eq!(drift(&agent), nothing);
 
-    let mut times = Vec::new();
-    let mut see = |expected: &Value, act: &dyn Fn()| times.push(report(&agent, expected, act));
+    let see = |expected: &Value, act: &dyn Fn()| report(&agent, expected, act);
     see(&one("content"), &|| {
         fs::write(&file, "vm.swappiness = 1\n").unwrap();
     });
@@ -65,7 +58,6 @@ fn every_kind_of_drift_is_reported_within_500_ms_and_cleared_afterwards() {
         fs::write(&fresh, &content).unwrap();
         fs::rename(&fresh, &file).unwrap();
     });
-    judge("drift", PROMISE, LIMIT, &times);
 
     // The log has each path once, and the end of its drift.
     for said in [
@@ -116,23 +108,21 @@ fn drift_in_a_recreated_directory_is_reported() {
     let directory = place.at("/etc/systemd/journald.conf.d");
     let content = fs::read(place.at(JOURNALD)).unwrap();
     let missing = json!([{"path": JOURNALD, "kind": "missing"}]);
-    let mut times = Vec::new();
     for _ in 0..3 {
-        times.push(report(&agent, &missing, || {
+        report(&agent, &missing, || {
             fs::remove_dir_all(&directory).unwrap();
-        }));
-        times.push(report(&agent, &json!([]), || {
+        });
+        report(&agent, &json!([]), || {
             fs::create_dir(&directory).unwrap();
             fs::write(place.at(JOURNALD), &content).unwrap();
-        }));
+        });
     }
     // The new directory is watched, not only scanned.
-    times.push(report(
+    report(
         &agent,
         &json!([{"path": JOURNALD, "kind": "content"}]),
         || fs::write(place.at(JOURNALD), "[Journal]\n").unwrap(),
-    ));
-    judge("directory", PROMISE, LIMIT, &times);
+    );
 
     // Several levels at once, and moved away instead of removed.
     fs::write(place.at(JOURNALD), &content).unwrap();

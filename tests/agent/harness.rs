@@ -16,33 +16,30 @@ use std::{
     time::{Duration, Instant},
 };
 
+use machinist_testkit::WAIT_TIMEOUT;
 use serde_json::Value;
 
-/// Nothing here takes this long, even next to a compiler on two slow cores; a longer wait will not
-/// succeed.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
-
-/// Short against the hundreds of milliseconds that are measured.
+/// The poll interval.
 const STEP: Duration = Duration::from_millis(2);
 
-/// Polls until there is a value, and returns it with the time that took.
-pub(crate) fn value<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> (T, Duration) {
+/// Polls until there is a value.
+pub(crate) fn value<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = ask() {
-            return (value, start.elapsed());
+            return value;
         }
         assert!(
-            start.elapsed() < DEADLINE,
-            "timed out after {DEADLINE:?} waiting for {what}"
+            start.elapsed() < WAIT_TIMEOUT,
+            "timed out after {WAIT_TIMEOUT:?} waiting for {what}"
         );
         thread::sleep(STEP);
     }
 }
 
-/// Polls until the condition holds, and returns how long that took.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
-    value(what, || holds().then_some(())).1
+/// Polls until the condition holds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    value(what, || holds().then_some(()));
 }
 
 /// A root that does not exist yet, and a source next to it.
@@ -270,7 +267,7 @@ impl Agent {
     /// Waits for the nth such line.
     pub(crate) fn says_again(&self, words: &str, nth: usize) -> String {
         let what = format!("line {nth} in the log with {words:?}");
-        value(&what, || self.lines(words).get(nth - 1).cloned()).0
+        value(&what, || self.lines(words).get(nth - 1).cloned())
     }
 
     /// Everything written to stdout so far.
@@ -327,8 +324,8 @@ impl Agent {
         nix::sys::signal::kill(self.pid(), signal).unwrap();
     }
 
-    /// Waits for the agent's exit, and returns how long that took.
-    pub(crate) fn ended(&mut self) -> (ExitStatus, Duration) {
+    /// Waits for the agent's exit.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
         let child = &mut self.child;
         value("the agent's end", || child.try_wait().unwrap())
     }
@@ -341,20 +338,6 @@ fn exchange(mut stream: impl Read + Write, path: &str) -> std::io::Result<(u16, 
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
     let code = head.split(' ').nth(1).unwrap_or_default();
     Ok((code.parse().unwrap_or_default(), body.to_owned()))
-}
-
-/// Compares the reaction times of one action with a promise. Load can only add to a time, so the
-/// shortest of several shows what the agent itself needs; all of them must be within `limit`,
-/// regardless of load.
-pub(crate) fn judge(what: &str, promise: Duration, limit: Duration, times: &[Duration]) {
-    eprintln!("{what}: {times:?}, promised {promise:?}");
-    let quickest = times.iter().min().unwrap();
-    assert!(
-        *quickest <= promise,
-        "{what}: {times:?}, promised {promise:?}"
-    );
-    let slowest = times.iter().max().unwrap();
-    assert!(*slowest <= limit, "{what}: {times:?}, all within {limit:?}");
 }
 
 /// The exit code; panics if a signal ended the process.

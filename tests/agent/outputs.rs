@@ -212,7 +212,7 @@ fn a_taken_default_port_falls_back_to_the_next() {
     assert_eq!(agent.get("/livez").0, 200);
     drop(ours);
     agent.signal(nix::sys::signal::SIGTERM);
-    assert_eq!(agent.ended().0.code(), Some(0));
+    assert_eq!(agent.ended().code(), Some(0));
 }
 
 #[test]

@@ -24,7 +24,7 @@ use tonic::{
     transport::{Channel, Endpoint, Server},
 };
 
-use crate::{agent::Agent, figure, median, milliseconds, rounds};
+use crate::{agent::Agent, figure, median, milliseconds, ratio, rounds};
 use machinist_testkit::{
     device_host::Machine,
     fake_kubelet::{Books, KubeletDouble},
@@ -227,11 +227,11 @@ pub(crate) fn list() {
     const DEVICES: usize = 10_000;
     let runtime = Runtime::new().unwrap();
     let (machine, source) = machine(DEVICES);
-    let times = runtime.block_on(async {
+    let (times, additions) = runtime.block_on(async {
         let kubelet = KubeletDouble::start(machine.root()).await;
         let _agent = Agent::start(machine.root(), &source, None);
         kubelet.until("all", |books| listed(books, DEVICES)).await;
-        let mut times = Vec::new();
+        let (mut removals, mut additions) = (Vec::new(), Vec::new());
         for round in 0..rounds(10) {
             for gone in [true, false] {
                 let before = kubelet.books()[RESOURCE].lists.len();
@@ -246,13 +246,15 @@ pub(crate) fn list() {
                     })
                     .await;
                 // A device that appears again is observed for a while first.
-                if gone {
-                    times.push(start.elapsed());
-                }
+                let times = match gone {
+                    true => &mut removals,
+                    false => &mut additions,
+                };
+                times.push(start.elapsed());
                 tokio::time::sleep(4 * DEBOUNCE).await;
             }
         }
-        times
+        (removals, additions)
     });
     let coding: Vec<_> = (0..rounds(10)).map(|_| coding(DEVICES)).collect();
     let change = median(&times).saturating_sub(DEBOUNCE);
@@ -265,6 +267,9 @@ pub(crate) fn list() {
         "≤ 2",
         took <= 2.0,
     );
+    let sooner = ratio(&times, &additions);
+    let what = "list after a removal / after an addition";
+    figure(what, sooner, "×", "< 1", sooner < 1.0);
     println!(
         "  {:.1} ms with it; of it the kubelet's side: reading such a list {:.1} ms; writing one alone takes {:.1} ms",
         milliseconds(median(&times)),
@@ -335,6 +340,42 @@ pub(crate) fn memory() {
         with.1 - idle.1,
         with.1
     );
+}
+
+/// From the start of a kubelet until 50 resources are registered again.
+pub(crate) fn restart() {
+    const RESOURCES: usize = 50;
+    let runtime = Runtime::new().unwrap();
+    let machine = Machine::new();
+    let source = machine.path("source");
+    std::fs::create_dir(&source).unwrap();
+    for resource in 0..RESOURCES {
+        machine.plug(&format!("r{resource}"));
+        let (name, path) = (format!("acme.dev/r{resource}"), format!("/dev/r{resource}"));
+        machine.declare(&format!("{resource}.yaml"), &name, &path, 2);
+    }
+    let all = |books: &Books| {
+        let listed = books.values().filter(|one| one.list().len() == 2);
+        listed.count() == RESOURCES
+    };
+    let times: Vec<_> = runtime.block_on(async {
+        let mut kubelet = KubeletDouble::start(machine.root()).await;
+        let _agent = Agent::start(machine.root(), &source, None);
+        kubelet.until("all", all).await;
+        let mut times = Vec::new();
+        for _ in 0..rounds(10) {
+            drop(kubelet);
+            kubelet = KubeletDouble::start(machine.root()).await;
+            let start = Instant::now();
+            kubelet.until("all again", all).await;
+            times.push(start.elapsed());
+        }
+        times
+    });
+    let took = milliseconds(median(&times));
+    println!("\na kubelet starts, median of {}", times.len());
+    let what = "50 resources registered again";
+    figure(what, took, "ms", "≤ 50", took <= 50.0);
 }
 
 /// From the start of the process to the first registration, with a saved list.

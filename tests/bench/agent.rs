@@ -11,6 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
 use crate::binary;
 
 /// The longest wait here.
@@ -43,6 +48,16 @@ impl Agent {
 
     /// Starts it, as the unit does.
     pub(crate) fn start(root: &Path, source: &Path, notify: Option<&Path>) -> Self {
+        Self::start_with_stdout(root, source, notify, Stdio::null())
+    }
+
+    /// Starts it with this stdout, to which it prints its plans.
+    pub(crate) fn start_with_stdout(
+        root: &Path,
+        source: &Path,
+        notify: Option<&Path>,
+        stdout: Stdio,
+    ) -> Self {
         let mut command = Command::new(binary());
         command
             .args(["run", "--root"])
@@ -51,7 +66,7 @@ impl Agent {
             .env("MALLOC_ARENA_MAX", "1")
             .env("MALLOC_MMAP_THRESHOLD_", "65536")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .stderr(Stdio::piped());
         if let Some(path) = notify {
             command.env("NOTIFY_SOCKET", path);
@@ -80,6 +95,15 @@ impl Agent {
                 return when;
             }
         }
+    }
+
+    /// From SIGTERM to the end of the process.
+    pub(crate) fn stop(&mut self) -> Duration {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        let start = Instant::now();
+        kill(pid, Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap();
+        start.elapsed()
     }
 
     pub(crate) fn is_alive(&mut self) -> bool {

@@ -14,6 +14,7 @@ mod apply;
 mod drift;
 mod idle;
 mod large;
+mod reaction;
 mod running;
 mod tree;
 mod vendor;
@@ -57,7 +58,7 @@ fn figure(what: &str, value: f64, unit: &str, goal: &str, holds: bool) {
 }
 
 /// The benchmarks that can be run individually.
-const FIGURES: [(&str, fn()); 13] = [
+const FIGURES: [(&str, fn()); 17] = [
     ("apply", apply::measure),
     ("one", large::one_of_many),
     ("plan", large::plan),
@@ -70,6 +71,10 @@ const FIGURES: [(&str, fn()); 13] = [
     ("list", advertising::list),
     ("lent", advertising::memory),
     ("start", advertising::start),
+    ("restart", advertising::restart),
+    ("follow", reaction::follow),
+    ("stop", reaction::stop),
+    ("hostile", reaction::hostile),
     ("vendor", vendor::memory),
 ];
 

@@ -1,6 +1,6 @@
 //! The config that the Node names, and the policies that apply to it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use machinist_base::reason::Reason;
@@ -10,6 +10,7 @@ use machinist_cluster::machine_config_source::{
 use machinist_ignition::{ClusterBaseline, ConfigRules, MachineConfig};
 use machinist_plan::Policies;
 use machinist_status::{Mode, Status, metrics::Metrics};
+use machinist_testkit::WAIT_TIMEOUT;
 use machinist_update::reconciler::DesiredConfig;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -97,7 +98,7 @@ impl Reading {
 
     async fn until(&mut self, holds: impl FnMut(&DesiredConfig) -> bool) -> DesiredConfig {
         let waiting = self.desired.wait_for(holds);
-        let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+        let waited = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
         let Ok(said) = waited else {
             panic!("not published; requests: {:#?}", self.server.heard())
         };

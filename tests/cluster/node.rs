@@ -2,6 +2,7 @@
 
 use machinist_cluster::node::{Cordon, OwnNode, Uncordon};
 use machinist_kube_api::{DrainRequest, NodeUpdateState};
+use machinist_testkit::WAIT_TIMEOUT;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -60,7 +61,7 @@ async fn until_desired(own: &OwnNode, config: &str) {
         let node = sight.node.as_deref();
         node.and_then(|node| node.desired_config()) == Some(config)
     });
-    let waited = tokio::time::timeout(std::time::Duration::from_secs(20), seen);
+    let waited = tokio::time::timeout(WAIT_TIMEOUT, seen);
     assert!(waited.await.is_ok(), "{config} was not observed");
 }
 

@@ -14,15 +14,13 @@ use axum::{
     response::Response,
 };
 use machinist_cluster::{Cluster, ClusterAccess};
+use machinist_testkit::WAIT_TIMEOUT;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
 };
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
-
-/// No wait of a test is longer; a machine under load is slow.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A received request.
 #[derive(Clone, Debug)]
@@ -240,7 +238,7 @@ impl Server {
                 let _ = tokio::time::timeout(Duration::from_millis(20), changed.changed()).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        if tokio::time::timeout(WAIT_TIMEOUT, waiting).await.is_err() {
             panic!("timed out: {what}; requests: {:#?}", self.heard());
         }
     }

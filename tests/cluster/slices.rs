@@ -13,6 +13,7 @@ use machinist_device::{
         traits::{DesiredPool, PublishedPool},
     },
 };
+use machinist_testkit::WAIT_TIMEOUT;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -114,7 +115,7 @@ impl Stage {
     async fn until_published(&self, holds: impl FnMut(&PublishedPool) -> bool) {
         let mut published = self.published.clone();
         let waiting = published.wait_for(holds);
-        let found = tokio::time::timeout(std::time::Duration::from_secs(20), waiting).await;
+        let found = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
         assert!(found.is_ok(), "{:?}", self.published.borrow());
     }
 

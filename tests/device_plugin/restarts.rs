@@ -1,7 +1,7 @@
 //! Kubelets that are not running, restart, refuse, forget or are slow, and sockets that are
 //! removed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::has;
 use machinist_testkit::{
@@ -31,7 +31,6 @@ async fn fifty_resources_register_again_after_a_kubelet_restart() {
     let mut kubelet = KubeletDouble::start(machine.root()).await;
     let agent = machine.agent();
     kubelet.until("all", all).await;
-    let mut took = Vec::new();
     for round in 0..5 {
         drop(kubelet);
         let knobs = Knobs {
@@ -39,9 +38,7 @@ async fn fifty_resources_register_again_after_a_kubelet_restart() {
             ..Knobs::default()
         };
         kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
-        let began = Instant::now();
         let books = kubelet.until("all again", all).await;
-        took.push(began.elapsed());
         assert!(books.values().all(|one| one.lists.len() == 1));
     }
     agent
@@ -49,10 +46,6 @@ async fn fifty_resources_register_again_after_a_kubelet_restart() {
             status.devices.iter().all(|one| one.registered)
         })
         .await;
-    took.sort();
-    println!("50 resources registered again in {took:?}");
-    // The promise is 50 ms for the optimised program; this is a debug build on a shared machine.
-    assert!(took[2] < Duration::from_secs(1), "{took:?}");
     assert_eq!(kubelet.sockets().len(), RESOURCES);
     agent.stop().await;
 }

@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use machinist_testkit::WAIT_TIMEOUT;
+
 use super::home;
 
 const PAGE: &str = "docs/machine-config.md";
@@ -121,7 +123,7 @@ impl Shell<'_> {
             {
                 return;
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "{text}");
+            assert!(start.elapsed() < WAIT_TIMEOUT, "{text}");
             thread::sleep(Duration::from_millis(50));
         }
     }

@@ -67,7 +67,7 @@ async fn devices_are_not_offered_to_claims_until_the_checkpoint_is_writable() {
     assert_eq!(offers(&wish.borrow_and_update()), 0);
     std::fs::remove_dir_all(machine.path(BOOK)).unwrap();
     let offered = wish.wait_for(|wish| offers(wish) == 2);
-    let offered = tokio::time::timeout(Duration::from_secs(10), offered).await;
+    let offered = tokio::time::timeout(WAIT_TIMEOUT, offered).await;
     drop(offered.unwrap().unwrap());
     let book = std::fs::read_to_string(machine.path(BOOK)).unwrap();
     assert!(book.contains(TTY), "{book}");

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use machinist_testkit::WAIT_TIMEOUT;
 use serde_json::json;
 
 use crate::fleet::{
@@ -62,13 +63,14 @@ async fn pool_settings_apply_also_while_the_api_server_is_unreachable() {
     assert!(origin(root).await.contains("machinist.yaml"));
     let kept = root.join("var/lib/machinist/pool");
     let until = async |wanted: &str| {
-        for _ in 0..600 {
-            if std::fs::read_to_string(&kept).unwrap_or_default() == wanted {
-                return;
-            }
+        let began = std::time::Instant::now();
+        while std::fs::read_to_string(&kept).unwrap_or_default() != wanted {
+            assert!(
+                began.elapsed() < WAIT_TIMEOUT,
+                "the pool did not become {wanted:?}"
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("the pool did not become {wanted:?}");
     };
     let agent = Agent::start(&api, root);
     until("worker\n").await;

@@ -4,7 +4,6 @@ use std::{
     path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use machinist_base::shutdown::Tasks;
@@ -20,6 +19,7 @@ use machinist_device_plugins::kubelet::{
     limited_incoming::incoming_limited,
     plugin_watcher_info::registrar,
 };
+use machinist_testkit::WAIT_TIMEOUT;
 use tokio::{
     net::UnixListener,
     runtime::{self, Runtime},
@@ -143,8 +143,8 @@ pub(crate) fn short(path: &Path) -> PathBuf {
 pub(crate) async fn register(root: &Path, request: api::RegisterRequest) -> Result<(), Status> {
     let mut client = RegistrationClient::new(dialled(root).await.unwrap());
     let asking = client.register(request);
-    let answered = tokio::time::timeout(Duration::from_secs(30), asking).await;
-    answered.expect("an answer within 30 s").map(|_| ())
+    let answered = tokio::time::timeout(WAIT_TIMEOUT, asking).await;
+    answered.expect("no answer in time").map(|_| ())
 }
 
 /// A connection to the kubelet below `root`.

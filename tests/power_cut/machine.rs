@@ -152,10 +152,12 @@ impl Recorded {
         model: Model,
         effort: SearchBudget,
     ) -> Found {
-        self.cut_while(log, recover, step, (model, effort), |_| true)
+        let cuts = (0..=log.len()).step_by(step);
+        self.cut_while(log, recover, cuts, (model, effort), |_| true)
     }
 
-    /// Like [`Recorded::cut`], until a state is left that is neither config.
+    /// Like [`Recorded::cut`], from where the log differs from the recorded one, until a state is
+    /// left that is neither config.
     pub(crate) fn cut_until_bad(
         &self,
         log: &[FsOp],
@@ -163,7 +165,10 @@ impl Recorded {
         model: Model,
         effort: SearchBudget,
     ) -> Found {
-        self.cut_while(log, recover, 1, (model, effort), |found| {
+        let same = log.iter().zip(&self.log).take_while(|(a, b)| a == b);
+        let same = Some(same.count()).filter(|same| *same < log.len());
+        let cuts = same.unwrap_or_default()..=log.len();
+        self.cut_while(log, recover, cuts, (model, effort), |found| {
             found.bad.is_empty()
         })
     }
@@ -172,21 +177,21 @@ impl Recorded {
         &self,
         log: &[FsOp],
         recover: Recover,
-        step: usize,
+        cuts: impl Iterator<Item = usize>,
         (model, effort): (Model, SearchBudget),
         goes_on: impl Fn(&Found) -> bool,
     ) -> Found {
         let numbers = self.numbers(log);
         let mut found = Found::default();
         let (mut seen, mut completed) = (HashSet::new(), HashSet::new());
-        for cut in (0..=log.len()).step_by(step) {
-            if !goes_on(&found) {
-                break;
-            }
+        for cut in cuts {
             let drawn = crash_replay::drawn_at(cut, effort);
             let states =
                 crash_replay::states_with_inodes(log, &self.start, cut, model, drawn).unwrap();
             for (tree, inodes) in states {
+                if !goes_on(&found) {
+                    return found;
+                }
                 if !seen.insert(hash(&(&tree, &inodes))) {
                     continue;
                 }

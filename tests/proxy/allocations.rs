@@ -1,6 +1,6 @@
 //! The kubelet's calls, and the plugin's answers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use machinist_device_plugins::kubelet::{
     api::{relay::device_plugin_client::DevicePluginClient, v1beta1 as api},
@@ -13,7 +13,7 @@ use super::{
     harness::{self, Agent, Stage, answer, has},
     plugin::{Does, Plugin, Script},
 };
-use machinist_testkit::fake_kubelet::KubeletDouble;
+use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::KubeletDouble};
 
 /// A registered plugin with two devices that follows a script.
 async fn played(more: &str, script: Script) -> (Stage, KubeletDouble, Agent, Plugin) {
@@ -98,7 +98,7 @@ async fn an_allocate_response_with_a_forbidden_path_is_rejected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failing_or_hanging_plugin_is_reported_by_name_in_time() {
+async fn a_failing_or_hanging_plugin_is_reported_by_name() {
     let script = Script {
         allocate: Does::Fails("no firmware".into()),
         ..Script::default()
@@ -107,10 +107,9 @@ async fn a_failing_or_hanging_plugin_is_reported_by_name_in_time() {
     let failed = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
     assert!(failed.message().contains("no firmware"), "{failed:?}");
     plugin.script(|script| script.allocate = Does::Hangs);
-    let began = Instant::now();
-    let late = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
+    let late = tokio::time::timeout(WAIT_TIMEOUT, kubelet.allocate(GPU, &["a"]));
+    let late = late.await.expect("no answer in time").unwrap_err();
     assert_eq!(late.message(), "plugin acme did not respond within 1 s");
-    assert!(began.elapsed() < Duration::from_secs(3));
     plugin
         .until("the cancellation", |seen| seen.cancelled == 1)
         .await;

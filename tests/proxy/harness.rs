@@ -22,7 +22,7 @@ use prost::Message as _;
 use tokio::sync::watch;
 
 use super::api;
-use machinist_testkit::{device_host::Machine, fake_kubelet::Books};
+use machinist_testkit::{WAIT_TIMEOUT, device_host::Machine, fake_kubelet::Books};
 
 /// The machine, and the content of `vendors.d`.
 pub(crate) struct Stage {
@@ -157,7 +157,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
 impl Agent {
     /// Stops like SIGTERM: everything ends, and every task is joined.
     pub(crate) async fn stop(self) {
-        self.tasks.finish(Duration::from_secs(1)).await.unwrap();
+        self.tasks.finish(WAIT_TIMEOUT).await.unwrap();
     }
 
     /// The reported problems of plugins.
@@ -184,8 +184,8 @@ pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
     let began = tokio::time::Instant::now();
     while !is() {
         assert!(
-            began.elapsed() < Duration::from_secs(5),
-            "not within 5 s: {what}"
+            began.elapsed() < WAIT_TIMEOUT,
+            "not within {WAIT_TIMEOUT:?}: {what}"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -17,6 +17,7 @@ use machinist_device_plugins::kubelet::{
     },
     raw_message::RawMessage,
 };
+use machinist_testkit::WAIT_TIMEOUT;
 use prost::Message as _;
 use tokio::{
     net::UnixListener,
@@ -118,7 +119,7 @@ impl Drop for Plugin {
     fn drop(&mut self) {
         let process = self.process.take().unwrap();
         // Shutting down a runtime blocks, which is not allowed within another one.
-        let death = std::thread::spawn(move || process.shutdown_timeout(Duration::from_secs(5)));
+        let death = std::thread::spawn(move || process.shutdown_timeout(WAIT_TIMEOUT));
         death.join().unwrap();
     }
 }
@@ -206,9 +207,9 @@ impl Plugin {
     pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
         let mut seen = self.shared.seen.subscribe();
         let waiting = seen.wait_for(|seen| wanted(seen));
-        match tokio::time::timeout(Duration::from_secs(5), waiting).await {
+        match tokio::time::timeout(WAIT_TIMEOUT, waiting).await {
             Ok(seen) => seen.unwrap().clone(),
-            Err(_) => panic!("not within 5 s: {what}; {:#?}", self.seen()),
+            Err(_) => panic!("not within {WAIT_TIMEOUT:?}: {what}; {:#?}", self.seen()),
         }
     }
 }

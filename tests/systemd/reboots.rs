@@ -8,7 +8,7 @@ async fn a_reboot_is_accepted_when_logind_announces_it() {
         let (machine, systemd) = machine();
         machine.on_reboot(script);
         let receipt = systemd
-            .reboot_by(Method::Logind, RebootFlags::NONE, LIMIT)
+            .reboot_by(RebootMethod::Logind, RebootFlags::NONE, LIMIT)
             .await;
         assert_eq!(receipt.unwrap(), RebootProof::Accepted, "{script:?}");
         assert_eq!(machine.heard(), ["RebootWithFlags 0"]);
@@ -65,7 +65,7 @@ async fn a_foreign_block_inhibitor_stops_every_reboot_method_and_is_named() {
     machine.add_inhibitor("shutdown", "kubelet", "pods end", "delay");
     machine.add_inhibitor("shutdown", "machinist", "writing", "block");
     machine.add_inhibitor("shutdown:sleep", "backup", "tape is running", "block");
-    for method in Method::ALL {
+    for method in RebootMethod::ALL {
         let refused = systemd.reboot_by(method, RebootFlags::NONE, LIMIT).await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.reason(), Reason::RebootInhibited);
@@ -79,7 +79,13 @@ async fn a_foreign_block_inhibitor_stops_every_reboot_method_and_is_named() {
 async fn fallback_reboot_methods_confirm_that_the_machine_shuts_down() {
     let (machine, systemd) = machine();
     let reboot = Systemd::reboot_by;
-    let silent = reboot(&systemd, Method::TransientUnit, RebootFlags::NONE, LIMIT).await;
+    let silent = reboot(
+        &systemd,
+        RebootMethod::TransientUnit,
+        RebootFlags::NONE,
+        LIMIT,
+    )
+    .await;
     assert_eq!(silent.unwrap_err().reason(), Reason::RebootTimeout);
     machine.set_unit(
         "reboot.target",
@@ -90,11 +96,11 @@ async fn fallback_reboot_methods_confirm_that_the_machine_shuts_down() {
     );
     for (method, asked) in [
         (
-            Method::TransientUnit,
+            RebootMethod::TransientUnit,
             "StartTransientUnit machinist-reboot.service fail",
         ),
         (
-            Method::RebootTarget,
+            RebootMethod::RebootTarget,
             "StartUnit reboot.target replace-irreversibly",
         ),
     ] {

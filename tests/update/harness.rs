@@ -14,6 +14,7 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use machinist_testkit::{
+    WAIT_TIMEOUT,
     node::NodeDouble,
     sandbox::{Quiet, Sandbox, Written, restarting},
     scripted_services::Script,
@@ -120,7 +121,7 @@ impl Driver {
         let made = loop {
             let services = Some(script.clone());
             match Reconciler::new(root, services, Quiet, conduct.clone(), desired.clone()) {
-                Err(error) if error.is_locked() && begun.elapsed() < Duration::from_secs(5) => {
+                Err(error) if error.is_locked() && begun.elapsed() < WAIT_TIMEOUT => {
                     std::thread::yield_now();
                 }
                 made => break made,
@@ -187,7 +188,7 @@ impl Driver {
             desired,
             words,
             reports,
-            patience: Duration::from_secs(30),
+            patience: WAIT_TIMEOUT,
             stop,
             task,
         }
@@ -246,7 +247,7 @@ impl Driver {
     /// SIGTERM, or the stop at a shutdown.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        let ended = tokio::time::timeout(Duration::from_secs(30), self.task).await;
+        let ended = tokio::time::timeout(WAIT_TIMEOUT, self.task).await;
         assert!(ended.is_ok(), "the reconciler does not stop");
         ended.unwrap().unwrap().unwrap();
     }

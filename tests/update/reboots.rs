@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::update::harness::{Driver, boot, machine, tree};
 use machinist_testkit::{
+    WAIT_TIMEOUT,
     sandbox::{Quiet, Sandbox, Written, conduct, config},
     scripted_services::Script,
 };
@@ -54,7 +55,7 @@ pub(crate) async fn once(
     let services = Some(script.clone());
     let (updater, _) = Reconciler::new(&sandbox.root(), services, Quiet, conduct, desired).unwrap();
     let ran = updater.run_once(CancellationToken::new());
-    let ran = tokio::time::timeout(std::time::Duration::from_secs(30), ran);
+    let ran = tokio::time::timeout(WAIT_TIMEOUT, ran);
     ran.await.unwrap().unwrap()
 }
 

@@ -10,6 +10,7 @@ use machinist_device_plugins::vendor_api::{
     conformance::{ConformanceCheck, ProgramExit, RuleResult, RuleVerdict, StepTimeouts},
 };
 use machinist_rootfs::Root;
+use machinist_testkit::WAIT_TIMEOUT;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -42,7 +43,7 @@ async fn check<F: Future<Output = ()> + Send + 'static>(
         })
         .await;
     program.abort();
-    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    tasks.finish(WAIT_TIMEOUT).await.unwrap();
     found
 }
 
@@ -137,21 +138,19 @@ fn an_exited_vendor_program_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("acme.yaml");
     std::fs::write(&file, FILE).unwrap();
-    let began = std::time::Instant::now();
     let command = std::process::Command::new(env!("CARGO_BIN_EXE_machinist"))
         .args(["vendor-check", "--file"])
         .arg(&file)
         .args(["--", "sh", "-c", "exit 7"])
         .output()
         .unwrap();
-    let took = began.elapsed();
     assert_eq!(command.status.code(), Some(1));
     let told = String::from_utf8(command.stdout).unwrap();
     assert!(
         told.contains("the program exited: exit status: 7"),
         "{told}"
     );
-    assert!(took < StepTimeouts::default().step, "{took:?}");
+    assert!(!told.contains("no session within"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,7 +179,7 @@ async fn a_daemonising_vendor_program_is_checked_over_the_socket() {
     };
     let found = check.of_program(ended).run(patience).await;
     program.abort();
-    tasks.finish(Duration::from_secs(1)).await.unwrap();
+    tasks.finish(WAIT_TIMEOUT).await.unwrap();
     for kept in &found[..3] {
         assert_eq!(kept.verdict, RuleVerdict::Kept, "{kept:?}");
     }
@@ -189,14 +188,18 @@ async fn a_daemonising_vendor_program_is_checked_over_the_socket() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_after_the_first_snapshot_are_checked_too() {
     let rule = "a later snapshot replaces the previous one, and generations never decrease";
-    let healthy = |generation| snapshot(generation, "acme0");
-    for (generations, expected) in [
-        (&[7, 3][..], RuleVerdict::Broken),
-        (&[7, 8], RuleVerdict::Kept),
-        (&[7], RuleVerdict::Skipped),
+    let check = |generations: &[u64]| {
+        let healthy = |generation: &u64| snapshot(*generation, "acme0");
+        let said = generations.iter().map(healthy).collect();
+        check(|socket| says(socket, said))
+    };
+    // Most of a check is waiting, so they run at the same time.
+    let (older, newer, single) = tokio::join!(check(&[7, 3]), check(&[7, 8]), check(&[7]));
+    for (found, expected) in [
+        (older, RuleVerdict::Broken),
+        (newer, RuleVerdict::Kept),
+        (single, RuleVerdict::Skipped),
     ] {
-        let said = generations.iter().copied().map(healthy).collect();
-        let found = check(|socket| says(socket, said)).await;
         let one = found.iter().find(|one| one.rule == rule).unwrap();
         assert_eq!(one.verdict, expected, "{one:?}");
         if expected == RuleVerdict::Broken {

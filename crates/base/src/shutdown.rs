@@ -239,7 +239,7 @@ mod tests {
         tasks.stopping().await;
         assert!(!obeying.is_finished());
         raise(nix::sys::signal::SIGTERM);
-        tokio::time::timeout(Duration::from_secs(5), obeying)
+        tokio::time::timeout(Duration::from_secs(60), obeying)
             .await
             .unwrap()
             .unwrap();

@@ -29,7 +29,7 @@ pub use logind::{
 };
 pub use manager::{ListedUnit, SystemState, Systemd};
 pub use notifier::Notifier;
-pub use reboot::{Method, RebootProof};
+pub use reboot::RebootProof;
 pub use shutdown_inhibit::{ShutdownHooks, around_shutdowns};
 pub use timedated::Timedated;
 pub use unit_state::{ActiveState, LoadState, UnitState};

@@ -2,28 +2,13 @@
 
 use std::time::Duration;
 
+use machinist_update::service_port::RebootMethod;
 use tokio::time::Instant;
 
 use super::{
     Inhibitor, Logind, RebootFlags, ShutdownSignals, SystemState, Systemd, SystemdError,
     SystemdErrorKind, connection::within, manager::has_job,
 };
-
-/// Methods to request a reboot, in the order in which they are tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Method {
-    /// logind, which respects inhibitor locks and announces the reboot.
-    Logind,
-    /// `systemctl reboot` in a transient unit, which outlives this process.
-    TransientUnit,
-    /// Starting `reboot.target`: inhibitor locks are ignored, services are stopped in order.
-    RebootTarget,
-}
-
-impl Method {
-    /// All methods, the gentlest first.
-    pub const ALL: [Self; 3] = [Self::Logind, Self::TransientUnit, Self::RebootTarget];
-}
 
 /// The confirmation that the machine will shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +47,16 @@ const SOFT_REBOOT: RebootNames = RebootNames {
 
 impl Systemd {
     /// Requests a reboot by one method and waits at most `receipt_within` for the confirmation.
-    /// Methods other than [`Method::Logind`] support only the flag [`RebootFlags::SOFT`].
+    /// Methods other than [`RebootMethod::Logind`] support only the flag [`RebootFlags::SOFT`].
     ///
     /// Locks of others are respected by every method; without logind there are none.
     pub async fn reboot_by(
         &self,
-        method: Method,
+        method: RebootMethod,
         flags: RebootFlags,
         receipt_within: Duration,
     ) -> Result<RebootProof, SystemdError> {
-        if method == Method::Logind {
+        if method == RebootMethod::Logind {
             return self.login().reboot_with_proof(flags, receipt_within).await;
         }
         match self.login().blockers().await {
@@ -83,7 +68,7 @@ impl Systemd {
             RebootFlags::SOFT => SOFT_REBOOT,
             _ => FULL_REBOOT,
         };
-        if method == Method::TransientUnit {
+        if method == RebootMethod::TransientUnit {
             let argv = [SYSTEMCTL_PATH, names.verb];
             self.start_transient(names.transient, &argv, "Reboot for machinist")
                 .await?;

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    ActiveState, BusAddresses, InhibitMode, JobVerb, LoadState, Method, RebootFlags, SystemState,
-    Systemd, SystemdError, SystemdErrorKind, UnitState,
+    ActiveState, BusAddresses, InhibitMode, JobVerb, LoadState, RebootFlags, SystemState, Systemd,
+    SystemdError, SystemdErrorKind, UnitState,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_plan::{ActionKind, UnitFacts};
@@ -197,11 +197,6 @@ impl Services for Systemd {
         method: RebootMethod,
         why: &str,
     ) -> Result<(), ServiceError> {
-        let method = match method {
-            RebootMethod::Logind => Method::Logind,
-            RebootMethod::TransientUnit => Method::TransientUnit,
-            RebootMethod::RebootTarget => Method::RebootTarget,
-        };
         if let Err(error) = self.login().set_wall_message(why).await {
             // Only informative: a logind that cannot do it still reboots.
             tracing::debug!(%error, "no wall message");

@@ -10,6 +10,8 @@ use machinist_device_plugins::{
 };
 use machinist_rootfs::Root;
 
+use crate::WAIT_TIMEOUT;
+
 /// Long enough that no periodic scan happens during a test.
 const RESCAN: Duration = Duration::from_secs(600);
 
@@ -154,10 +156,10 @@ impl Agent {
     ) -> Arc<DevicesStatus> {
         let mut status = self.handle.status();
         let waiting = status.wait_for(|status| wanted(status));
-        match tokio::time::timeout(Duration::from_secs(5), waiting).await {
+        match tokio::time::timeout(WAIT_TIMEOUT, waiting).await {
             Ok(status) => status.unwrap().clone(),
             Err(_) => panic!(
-                "not within 5 s: {what}; {:#?}",
+                "not within {WAIT_TIMEOUT:?}: {what}; {:#?}",
                 self.handle.status().borrow()
             ),
         }
@@ -177,6 +179,6 @@ impl Agent {
 
     /// Stops like SIGTERM: everything ends, and every task is joined.
     pub async fn stop(self) {
-        self.tasks.finish(Duration::from_secs(1)).await.unwrap();
+        self.tasks.finish(WAIT_TIMEOUT).await.unwrap();
     }
 }

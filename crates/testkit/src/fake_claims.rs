@@ -25,8 +25,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 
-/// No wait of a test is longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::WAIT_TIMEOUT;
 
 /// Polls until `ask` returns a value.
 pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
@@ -38,9 +37,9 @@ pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T 
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, waiting).await {
+    match tokio::time::timeout(WAIT_TIMEOUT, waiting).await {
         Ok(found) => found,
-        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
+        Err(_) => panic!("{what}: not within {WAIT_TIMEOUT:?}"),
     }
 }
 

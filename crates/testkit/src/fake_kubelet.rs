@@ -36,6 +36,8 @@ use accounts::CHECKPOINT;
 pub use accounts::{Books, Known};
 use registration::Service;
 
+use crate::WAIT_TIMEOUT;
+
 /// How a double misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Knobs {
@@ -54,6 +56,8 @@ pub struct Knobs {
     pub listen_late: Duration,
     /// Its start removes every file and not only sockets, as kubelet 1.26 does.
     pub removes_files: bool,
+    /// How long dialling a plugin's socket is retried; otherwise ten seconds, like the real one.
+    pub dial_timeout: Option<Duration>,
 }
 
 /// A running kubelet. Dropping it kills it: all its tasks end, and the socket file stays.
@@ -69,7 +73,7 @@ impl Drop for KubeletDouble {
         self.service.channels.lock().unwrap().clear();
         let process = self.process.take().unwrap();
         // Shutting down a runtime blocks, which is not allowed within another one.
-        let death = std::thread::spawn(move || process.shutdown_timeout(Duration::from_secs(5)));
+        let death = std::thread::spawn(move || process.shutdown_timeout(WAIT_TIMEOUT));
         death.join().unwrap();
     }
 }
@@ -125,13 +129,16 @@ impl KubeletDouble {
         known.or_else(|| remembered.then_some((0, 0)))
     }
 
-    /// Waits until the state satisfies `wanted`; panics with the state after five seconds.
+    /// Waits until the state satisfies `wanted`; panics with the state after [`WAIT_TIMEOUT`].
     pub async fn until(&self, what: &str, wanted: impl Fn(&Books) -> bool) -> Books {
         let mut books = self.service.books.subscribe();
         let waiting = books.wait_for(|books| wanted(books));
-        match tokio::time::timeout(Duration::from_secs(5), waiting).await {
+        match tokio::time::timeout(WAIT_TIMEOUT, waiting).await {
             Ok(books) => books.unwrap().clone(),
-            Err(_) => panic!("not within 5 s: {what}; state: {:#?}", self.books()),
+            Err(_) => panic!(
+                "not within {WAIT_TIMEOUT:?}: {what}; state: {:#?}",
+                self.books()
+            ),
         }
     }
 
@@ -144,7 +151,7 @@ impl KubeletDouble {
     pub async fn until_asked(&self, times: usize) {
         let mut asked = self.service.asked.subscribe();
         let waiting = asked.wait_for(|asked| *asked >= times);
-        let waited = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+        let waited = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
         assert!(waited.is_ok(), "asked {} times", self.asked());
     }
 

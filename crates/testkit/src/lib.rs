@@ -13,6 +13,19 @@
     reason = "a test may panic and print, and plays the programs that make files and devices"
 )]
 
+use std::{sync::mpsc, thread, time::Duration};
+
+/// The longest wait for a condition. It only decides a failure, so it is far longer than anything
+/// takes, even next to a compiler on two slow cores.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs `act` on a thread of its own, so that a test fails if it never returns.
+pub fn finish_in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    thread::spawn(move || done.send(act()));
+    result.recv_timeout(WAIT_TIMEOUT).unwrap()
+}
+
 pub mod device_host;
 pub mod fake_claims;
 pub mod fake_kubelet;

@@ -14,10 +14,10 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Endpoint};
 
-use crate::device_host::{Agent, Machine};
-
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::{
+    WAIT_TIMEOUT,
+    device_host::{Agent, Machine},
+};
 
 /// One session of a vendor's program. Dropping it ends the program without a goodbye.
 pub struct Program {
@@ -65,7 +65,7 @@ impl Machine {
             // Between `bind` and `listen` a socket refuses connections.
             match endpoint.connect().await {
                 Ok(channel) => break channel,
-                Err(error) => assert!(began.elapsed() < PATIENCE, "{error:?}"),
+                Err(error) => assert!(began.elapsed() < WAIT_TIMEOUT, "{error:?}"),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
@@ -116,7 +116,7 @@ impl Program {
     }
 
     pub async fn next(&mut self) -> Result<from_agent::Said, Status> {
-        let next = timeout(PATIENCE, self.from.message()).await;
+        let next = timeout(WAIT_TIMEOUT, self.from.message()).await;
         match next.expect("no message from the agent")? {
             Some(said) => Ok(said.said.unwrap()),
             None => Err(Status::ok("the agent closed the session")),
@@ -219,8 +219,8 @@ pub async fn wait(what: &str, done: impl Fn() -> bool) {
         }
     };
     assert!(
-        timeout(PATIENCE, polled).await.is_ok(),
-        "not within 10 s: {what}"
+        timeout(WAIT_TIMEOUT, polled).await.is_ok(),
+        "not within {WAIT_TIMEOUT:?}: {what}"
     );
 }
 

@@ -70,14 +70,12 @@ pub enum RebootMethod {
 }
 
 impl RebootMethod {
+    /// All methods, in the order in which they are tried.
+    pub const ALL: [Self; 3] = [Self::Logind, Self::TransientUnit, Self::RebootTarget];
+
     /// Returns the method of an attempt, counted from 0; `None` after the last method.
     pub fn of_attempt(attempt: u32) -> Option<Self> {
-        match attempt {
-            0 => Some(Self::Logind),
-            1 => Some(Self::TransientUnit),
-            2 => Some(Self::RebootTarget),
-            _ => None,
-        }
+        Self::ALL.get(usize::try_from(attempt).ok()?).copied()
     }
 }
 

@@ -22,7 +22,7 @@ const STILLBORN: Duration = Duration::from_secs(3);
 
 /// How long a machine that ends immediately is started again: the kernel removes a dead network
 /// namespace asynchronously, on a busy host many seconds after its last process.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The properties of a machine that nspawn needs.
 #[derive(Debug, Clone)]

@@ -3,6 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// No wait gives up earlier. A deadline only decides a failure; a test whose subject is a time
+/// compares the time that the wait took.
+const SHORTEST_DEADLINE: Duration = Duration::from_secs(60);
+
 /// The poll interval: short against the awaited duration, long against the cost of a query, because
 /// a query of a machine starts several processes, and frequent polling slows down the machine under
 /// test.
@@ -19,6 +23,7 @@ pub fn until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool
 
 /// Polls until there is a value; panics at the deadline, naming `what` it waited for.
 pub fn value<T>(what: &str, deadline: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = deadline.max(SHORTEST_DEADLINE);
     let start = Instant::now();
     loop {
         if let Some(value) = ask() {
@@ -34,6 +39,7 @@ pub fn value<T>(what: &str, deadline: Duration, mut ask: impl FnMut() -> Option<
 
 /// Polls without pause, for cheap conditions, until `condition` holds; panics at the deadline.
 pub fn closely(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
+    let deadline = deadline.max(SHORTEST_DEADLINE);
     let start = Instant::now();
     while !condition() {
         assert!(

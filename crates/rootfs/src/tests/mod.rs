@@ -6,9 +6,12 @@ mod look;
 mod socket;
 mod watch;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use super::*;
+
+/// The longest wait for a condition; it only decides a failure.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn at(p: &str) -> AbsPath {
     p.parse().unwrap()

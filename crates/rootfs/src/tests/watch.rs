@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use super::*;
 
 /// Waits until all of `wanted` was reported; other events may occur in between.
@@ -13,7 +11,7 @@ async fn sees(watch: &mut Watch, wanted: &[(&AbsPath, Option<&str>, WatchKind)])
             }
         }
     };
-    let waited = tokio::time::timeout(Duration::from_secs(10), wait).await;
+    let waited = tokio::time::timeout(WAIT_TIMEOUT, wait).await;
     assert!(waited.is_ok(), "not notified: {missing:?}");
 }
 
@@ -94,7 +92,7 @@ async fn a_recreated_directory_can_be_watched_again() {
     // The directory that was moved is no longer reported, least of all as `/etc/d`.
     place.file("/old/stale", "");
     place.file("/etc/d/f", "");
-    let told = tokio::time::timeout(Duration::from_secs(10), watch.next()).await;
+    let told = tokio::time::timeout(WAIT_TIMEOUT, watch.next()).await;
     let told = told.unwrap().unwrap();
     assert!(
         told.iter().any(|event| event.name.as_deref() == Some("f")),
@@ -122,7 +120,7 @@ async fn a_removed_watch_reports_nothing() {
     watch.remove(id).unwrap();
     place.file("/etc/silent", "");
     place.file("/other/told", "");
-    let batch = tokio::time::timeout(Duration::from_secs(10), watch.next()).await;
+    let batch = tokio::time::timeout(WAIT_TIMEOUT, watch.next()).await;
     let batch = batch.unwrap().unwrap();
     assert!(batch.iter().all(|event| event.dir == other), "{batch:?}");
     let file = place.file("/other/file", "");

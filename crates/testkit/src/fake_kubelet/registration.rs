@@ -22,8 +22,8 @@ use tonic::{
 
 use super::{Books, Knobs, accounts};
 
-/// How long dialling a plugin's socket is retried.
-const DIAL: Duration = Duration::from_secs(10);
+/// How long the real one retries to dial a plugin's socket.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 const DIAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// The state that lives as long as the kubelet. Cheap to clone.
@@ -111,7 +111,8 @@ impl Service {
                 }
             }
         };
-        let channel = tokio::time::timeout(DIAL, dialling)
+        let dial_timeout = self.knobs.dial_timeout.unwrap_or(DIAL_TIMEOUT);
+        let channel = tokio::time::timeout(dial_timeout, dialling)
             .await
             .map_err(|_| "failed to dial device plugin: context deadline exceeded".to_owned())?;
         let mut client = DevicePluginClient::new(channel.clone());
