@@ -10,6 +10,7 @@
     reason = "the tests run programs and look at trees past the code that is tested"
 )]
 
+mod caller_paths;
 mod cli_with_agent;
 mod commands;
 mod config_dir_watch;

@@ -4,6 +4,7 @@
 mod agent_client;
 mod args;
 mod bootstrap;
+mod caller_path;
 mod completions;
 mod config_context;
 mod crds;
