@@ -21,6 +21,7 @@ mod json_shape;
 mod outputs;
 mod port_interference;
 mod refusals;
+mod roles;
 mod secrets;
 mod self_config;
 mod shutdown;
