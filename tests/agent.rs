@@ -10,6 +10,7 @@
     reason = "the tests run programs and look at trees past the code that is tested"
 )]
 
+mod caller_paths;
 mod cli_with_agent;
 mod commands;
 mod config_dir_watch;
@@ -20,6 +21,7 @@ mod json_shape;
 mod outputs;
 mod port_interference;
 mod refusals;
+mod roles;
 mod secrets;
 mod self_config;
 mod shutdown;

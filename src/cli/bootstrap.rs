@@ -1,7 +1,8 @@
-//! Provides the tokio runtime and the logging of commands.
+//! Provides the tokio runtime, the logging and the memory protection of commands.
 
 use std::io::{self, IsTerminal as _};
 
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::logging::{self, TelemetryError};
@@ -18,6 +19,18 @@ pub fn daemon() -> io::Result<Runtime> {
 /// For commands that end by themselves: only this thread.
 pub fn short() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
+}
+
+/// Ensures that no core dump contains the secrets in this process's memory (shadow, keys, tokens),
+/// and that no process of the same user reads them. In a container there is no `LimitCORE=0`. The
+/// limit alone would not be enough, since the kernel ignores it where `core_pattern` is a pipe.
+pub fn protect_memory() -> io::Result<()> {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, none)?;
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// Starts logging according to the settings and the environment.

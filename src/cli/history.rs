@@ -1,13 +1,19 @@
 //! Implements `machinist history`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 
-use super::{Exit, Format, Global, OutputFormatArg, output::unused_file_name, print, print_data};
+use super::{
+    Exit, Format, Global, OutputFormatArg, caller_path::CallerPath, output::unused_file_name,
+    print, print_data,
+};
 use machinist_agent::reporter::finished;
 use machinist_base::abs_path::AbsPath;
-use machinist_rootfs::{Meta, Root};
+use machinist_rootfs::Meta;
 use machinist_status::{UpdateStatus, render_history, timeline};
 use machinist_update::store;
 
@@ -56,15 +62,17 @@ pub(super) fn run(global: &Global, args: &HistoryArgs) -> anyhow::Result<Exit> {
 /// Writes a file to the caller's own file system. Other users may be able to write to its
 /// directory, so the text is written to a new file, which is renamed when it is complete.
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    let slash = Root::open(Path::new("/"))?;
-    let whole = machinist_agent::plain(&std::path::absolute(file)?)?;
-    let dir = whole.parent().unwrap_or_else(AbsPath::root);
-    let new = dir.join(&unused_file_name(&format!(".{}.", whole.file_name())))?;
-    let written = slash
+    let CallerPath { root, path } = CallerPath::of(file)?;
+    let dir = path.parent().unwrap_or_else(AbsPath::root);
+    let new = dir.join(&unused_file_name(&format!(".{}.", path.file_name())))?;
+    let written = root
         .build_file(&new, text.as_bytes(), &Meta::unowned(0o644))
-        .and_then(|()| slash.move_over(&new, &whole));
-    if written.is_err() {
-        slash.remove_file(&new)?;
+        .and_then(|()| root.move_over(&new, &path));
+    match &written {
+        // Another user has created an object with the new name.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(_) => root.remove_file(&new)?,
+        Ok(()) => {}
     }
     Ok(written?)
 }

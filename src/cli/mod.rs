@@ -4,6 +4,7 @@
 mod agent_client;
 mod args;
 mod bootstrap;
+mod caller_path;
 mod completions;
 mod config_context;
 mod crds;
@@ -40,7 +41,7 @@ pub mod vendor_check;
 pub mod verify;
 
 pub use args::{Cli, Command, ConfigArgs, Global};
-pub use bootstrap::{daemon, short, start_logging, start_logging_beside_a_page};
+pub use bootstrap::{daemon, protect_memory, short, start_logging, start_logging_beside_a_page};
 pub use output::{Format, OutputFormatArg, print, print_data};
 pub use prompt::{Confirmation, NotATerminal, confirm};
 
@@ -101,6 +102,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Exit {
 
 fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let Cli { global, command } = cli;
+    // It starts a program of its user, which would inherit the limit.
+    if !matches!(command, Command::VendorCheck(_))
+        && let Err(error) = protect_memory()
+    {
+        output::print_error(&format!("cannot prevent core dumps: {error}"));
+    }
     match command {
         Command::Run(args) => run::run(&global, &args),
         Command::Plan(args) => plan::run(&global, &args),

@@ -13,7 +13,9 @@ use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use tokio::sync::watch;
 
-use super::{Exit, OutputFormatArg, output::unused_file_name, print_data, short};
+use super::{
+    Exit, OutputFormatArg, caller_path::CallerPath, output::unused_file_name, print_data, short,
+};
 use machinist_base::{
     abs_path::AbsPath,
     shutdown::{GRACE, Tasks},
@@ -76,12 +78,13 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
     }
     let found = match &args.socket {
         Some(path) => {
-            let path = machinist_agent::plain(&std::path::absolute(path)?)?;
-            check(&slash, path, vendor, &[])?
+            let socket = CallerPath::of_socket(path)?;
+            check(&socket.root, socket.path, vendor, &[])?
         }
         None => {
-            let own = CheckDir::make(&slash)?;
-            check(&slash, own.dir.join("agent.sock")?, vendor, &args.command)?
+            let own = CheckDir::make()?;
+            let socket = own.0.path.join("agent.sock")?;
+            check(&own.0.root, socket, vendor, &args.command)?
         }
     };
     print_data(args.printed.output, &found, |found| page(found))?;
@@ -90,25 +93,22 @@ pub(super) fn run(args: &VendorCheckArgs) -> anyhow::Result<Exit> {
 }
 
 /// A directory that exists during the check.
-struct CheckDir<'a> {
-    root: &'a Root,
-    dir: AbsPath,
-}
+struct CheckDir(CallerPath);
 
-impl<'a> CheckDir<'a> {
-    fn make(root: &'a Root) -> anyhow::Result<Self> {
-        let dir = machinist_agent::plain(&std::env::temp_dir())?;
-        let dir = dir.join(&unused_file_name("machinist-vendor-check-"))?;
+impl CheckDir {
+    fn make() -> anyhow::Result<Self> {
+        let name = unused_file_name("machinist-vendor-check-");
+        let dir = CallerPath::of(&std::env::temp_dir().join(name))?;
         // An existing directory belongs to another process.
-        root.build_dir(&dir, &Meta::unowned(0o700))?;
-        Ok(Self { root, dir })
+        dir.root.build_dir(&dir.path, &Meta::unowned(0o700))?;
+        Ok(Self(dir))
     }
 }
 
-impl Drop for CheckDir<'_> {
+impl Drop for CheckDir {
     fn drop(&mut self) {
         // On failure it remains among the other temporary files.
-        let _ = self.root.remove_empty_dir(&self.dir);
+        let _ = self.0.root.remove_empty_dir(&self.0.path);
     }
 }
 

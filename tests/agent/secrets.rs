@@ -5,8 +5,12 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     net::TcpListener,
-    os::unix::fs::PermissionsExt as _,
-    process::Output,
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _, chown},
+        process::CommandExt as _,
+    },
+    path::PathBuf,
+    process::{Command, Output},
     thread,
 };
 
@@ -147,4 +151,42 @@ fn is_silent(agent: &Agent) {
     assert!(log.len() > 5, "{log:#?}");
     keeps_silent("the log", &log.join("\n"));
     keeps_silent("stdout", &agent.printed());
+}
+
+/// The memory contains what the files contain. In a container no unit sets `LimitCORE=0`.
+#[test]
+fn a_running_agent_cannot_dump_core_and_its_memory_is_closed_to_its_own_user() {
+    let home = tempfile::tempdir_in("/tmp").unwrap();
+    let program = home.path().join("machinist");
+    fs::copy(env!("CARGO_BIN_EXE_machinist"), &program).unwrap();
+    let root = home.path().join("root");
+    let source = home.path().join("source");
+    for dir in [&root, &source] {
+        fs::create_dir(dir).unwrap();
+    }
+    let mut command = Command::new(&program);
+    let source_flag = format!("dir:{}", source.display());
+    command
+        .env_clear()
+        .args(["run", "--source", &source_flag, "--root"])
+        .arg(&root);
+    if nix::unistd::geteuid().is_root() {
+        for path in [home.path(), &program, &root, &source] {
+            chown(path, Some(1000), Some(1000)).unwrap();
+        }
+        command.uid(1000).gid(1000);
+    }
+    let agent = Agent::spawn(command, root);
+    let of = |name: &str| PathBuf::from(format!("/proc/{}/{name}", agent.pid()));
+    until("the core limit", || {
+        let limits = fs::read_to_string(of("limits")).unwrap();
+        let mut lines = limits.lines();
+        let core = lines.find(|line| line.starts_with("Max core file size"));
+        let words: Vec<_> = core.unwrap().split_whitespace().collect();
+        words[4..6] == ["0", "0"]
+    });
+    // The kernel gives these files of a process that may not be dumped to root.
+    until("the memory to be closed", || {
+        fs::metadata(of("mem")).unwrap().uid() == 0
+    });
 }

@@ -29,7 +29,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-fn is_root() -> bool {
+pub(super) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 

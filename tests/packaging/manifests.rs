@@ -334,6 +334,27 @@ fn the_allowed_names_config_map_ships_empty_with_its_admission_policy() {
     assert!(texts.contains(machinist_kube_api::keys::GROUP));
 }
 
+/// In the container, the program itself prevents core dumps.
+#[test]
+fn every_shipped_unit_that_starts_the_program_prevents_core_dumps() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
+    let mut starts = 0;
+    for entry in fs::read_dir(units).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let mut lines = text.lines();
+        if lines.any(|line| line.starts_with("ExecStart=") && line.contains("/machinist")) {
+            starts += 1;
+            let limits: Vec<_> = text
+                .lines()
+                .filter(|line| line.starts_with("LimitCORE="))
+                .collect();
+            assert_eq!(limits, ["LimitCORE=0"], "{}", path.display());
+        }
+    }
+    assert_eq!(starts, 3);
+}
+
 #[test]
 fn the_mounted_settings_are_read_by_the_program() {
     for settings in ["base/machinist.yaml", "overlays/openshift/machinist.yaml"] {
