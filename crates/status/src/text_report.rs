@@ -9,16 +9,13 @@ use super::{
     FailureStatus, Status, UpdateStatus, config_rows::config_rows, failure_message::sentences,
 };
 use crate::readiness::{Gate, GateEffect};
-use machinist_base::reason::Reason;
+use machinist_base::{reason::Reason, text::LINE_COLUMNS};
 use machinist_plan::escape_line;
 
 const OK_STYLE: Style = AnsiColor::Green.on_default();
 const ERROR_STYLE: Style = AnsiColor::Red.on_default().bold();
 pub(super) const WARNING_STYLE: Style = AnsiColor::Yellow.on_default();
 const HEADING_STYLE: Style = Style::new().bold();
-
-/// Column at which sentences are wrapped.
-const LINE_COLUMNS: usize = 80;
 
 /// Number of reasons shown for a rejected config, so that a long list does not hide the gates.
 const MAX_REFUSALS: usize = 8;
