@@ -269,7 +269,12 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "anstyle",
-        &["plan::render", "status::history", "status::text_report"],
+        &[
+            "plan::render",
+            "status::history",
+            "status::report_row",
+            "status::text_report",
+        ],
         "colours as data",
     ),
     outside(
