@@ -100,7 +100,7 @@ impl ConfigContext {
         ) {
             return Ok(false);
         }
-        let agent = super::agent_client::agent(self)?;
+        let agent = super::status::running_agent(&self.root)?;
         Ok(agent.is_some_and(|agent| agent.source == Origin::CLUSTER_SOURCE_NAME))
     }
 
@@ -108,7 +108,7 @@ impl ConfigContext {
     fn the_nodes(&self) -> anyhow::Result<MachineConfig> {
         let DesiredConfigReply { name, config } = admin::fetch_desired_config(&self.root)?;
         let mut config = machinist_ignition::from_portable_json(config.as_slice())?;
-        let status = super::agent_client::agent(self)?;
+        let status = super::status::running_agent(&self.root)?;
         let warnings = status.filter(|status| status.config.desired == name);
         config.notes.0.extend(
             warnings
@@ -124,7 +124,7 @@ impl ConfigContext {
         let chosen = !matches!(self.settings.source, SourceSetting::Auto);
         let agent = match chosen {
             true => return Ok(()),
-            false => super::agent_client::agent(self)?,
+            false => super::status::running_agent(&self.root)?,
         };
         match agent.map(|agent| agent.source) {
             Some(theirs) if theirs != format!("dir:{}", source.shown) => bail!(
