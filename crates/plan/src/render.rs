@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 
 use super::{
     Action, ChangeKind, Cost, ObjectSummary, Plan, PlanChange, actions::ActionNeed,
-    desired_tree::noun,
+    desired_entry::noun,
 };
 use machinist_base::text::{LINE_COLUMNS, escape_line};
 use machinist_ignition::{EntryKind, Refusal};

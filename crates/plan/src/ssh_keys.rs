@@ -9,7 +9,7 @@ use self::key_block::{lines, with_block};
 use super::{
     Attributes, MachineFacts, UserFacts,
     desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
-    machine_facts::ObjectKind,
+    object::ObjectKind,
     public_key,
     steps::PathSteps,
 };
