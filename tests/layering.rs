@@ -8,6 +8,7 @@
 )]
 
 mod checker;
+mod circles;
 mod manifests;
 mod paths;
 mod table;
@@ -61,6 +62,30 @@ fn no_module_imports_what_its_rule_forbids() {
         found.is_empty(),
         "{} layering rules are broken:\n{}",
         found.len(),
+        found.join("\n")
+    );
+}
+
+#[test]
+fn no_files_of_a_crate_import_each_other() {
+    let crates = manifests::crates()
+        .into_iter()
+        .map(|it| it.replace('-', "_"));
+    let crates: Vec<String> = crates.collect();
+    let files = sources().into_iter().map(|(file, text)| {
+        let of_crate = file
+            .split('/')
+            .next()
+            .is_some_and(|first| crates.iter().any(|it| it == first));
+        match of_crate {
+            true => (file, text),
+            false => (format!("machinist/{file}"), text),
+        }
+    });
+    let found = circles::circles(&files.collect::<Vec<_>>());
+    assert!(
+        found.is_empty(),
+        "import circles; move an item:\n{}",
         found.join("\n")
     );
 }
