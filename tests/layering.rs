@@ -10,6 +10,7 @@
 mod checker;
 mod circles;
 mod manifests;
+mod names;
 mod paths;
 mod table;
 mod tokens;
@@ -86,6 +87,21 @@ fn no_files_of_a_crate_import_each_other() {
     assert!(
         found.is_empty(),
         "import circles; move an item:\n{}",
+        found.join("\n")
+    );
+}
+
+/// A name with many definitions does not tell a reader what is meant.
+#[test]
+fn no_name_is_defined_more_than_three_times() {
+    let sources = sources();
+    let production = sources.iter().filter(|(file, _)| {
+        !file.starts_with("testkit/") && !file.ends_with("tests.rs") && !file.contains("/tests/")
+    });
+    let found = names::too_frequent(production.map(|(file, text)| (file, text)));
+    assert!(
+        found.is_empty(),
+        "give these names their subject, or quantity and unit:\n{}",
         found.join("\n")
     );
 }

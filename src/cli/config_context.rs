@@ -276,12 +276,12 @@ fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> 
         return Err(refusal.expected("a name that ends in .yaml, .yml, .json, .ign or .bu"));
     }
     slash
-        .read(whole, MAX_FILE_BYTES)
+        .read(whole, MAX_MANIFEST_BYTES)
         .map_err(|error| refuse(machinist_base::error_chain::chain(&error)))
 }
 
 /// The maximum file size in bytes, as for a source.
-const MAX_FILE_BYTES: u64 = 8 << 20;
+const MAX_MANIFEST_BYTES: u64 = 8 << 20;
 
 /// Prints refusals as text on stderr.
 pub(super) fn print_refusals(refusals: &[Refusal]) {

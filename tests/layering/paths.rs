@@ -68,7 +68,7 @@ fn home(file: &str) -> Vec<String> {
 }
 
 /// Removes every item behind `#[cfg(test)]`.
-fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
+pub(crate) fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
     let test = ["#", "[", "(", ")", "]"].map(Mark);
     let is_test = |window: &[Token]| {
         let words = [Name("cfg".into()), Name("test".into())];
