@@ -8,7 +8,9 @@
 )]
 
 mod checker;
+mod circles;
 mod manifests;
+mod names;
 mod paths;
 mod table;
 mod tokens;
@@ -61,6 +63,45 @@ fn no_module_imports_what_its_rule_forbids() {
         found.is_empty(),
         "{} layering rules are broken:\n{}",
         found.len(),
+        found.join("\n")
+    );
+}
+
+#[test]
+fn no_files_of_a_crate_import_each_other() {
+    let crates = manifests::crates()
+        .into_iter()
+        .map(|it| it.replace('-', "_"));
+    let crates: Vec<String> = crates.collect();
+    let files = sources().into_iter().map(|(file, text)| {
+        let of_crate = file
+            .split('/')
+            .next()
+            .is_some_and(|first| crates.iter().any(|it| it == first));
+        match of_crate {
+            true => (file, text),
+            false => (format!("machinist/{file}"), text),
+        }
+    });
+    let found = circles::circles(&files.collect::<Vec<_>>());
+    assert!(
+        found.is_empty(),
+        "import circles; move an item:\n{}",
+        found.join("\n")
+    );
+}
+
+/// A name with many definitions does not tell a reader what is meant.
+#[test]
+fn no_name_is_defined_more_than_three_times() {
+    let sources = sources();
+    let production = sources.iter().filter(|(file, _)| {
+        !file.starts_with("testkit/") && !file.ends_with("tests.rs") && !file.contains("/tests/")
+    });
+    let found = names::too_frequent(production.map(|(file, text)| (file, text)));
+    assert!(
+        found.is_empty(),
+        "give these names their subject, or quantity and unit:\n{}",
         found.join("\n")
     );
 }

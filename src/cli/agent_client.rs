@@ -6,11 +6,13 @@ use anyhow::{Context as _, bail};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Confirmation, Exit, apply::ApplyMode, config_context::ConfigContext,
-    config_context::print_refusals, confirm, print, print_data, progress::UpdateProgressLine,
+    Confirmation, Exit, Format,
+    config_context::{ConfigContext, print_refusals},
+    confirm, print, print_data,
+    progress::UpdateProgressLine,
     short, status,
 };
-use machinist_agent::admin::{AgentClientError, submit_config};
+use machinist_agent::admin::submit_config;
 use machinist_ignition::MachineConfig;
 use machinist_plan::Plan;
 use machinist_status::{Status, UpdateOutcomeStatus, UpdateStatus, settings};
@@ -22,15 +24,15 @@ const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// within that time.
 const AGENT_UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The status of the running agent; none if no agent runs.
-pub(super) fn agent(context: &ConfigContext) -> anyhow::Result<Option<Status>> {
-    match status::fetch_status(&context.root) {
-        Ok(status) => Ok(Some(status)),
-        Err(error) => match error.downcast_ref() {
-            Some(AgentClientError::NoAgent(_)) => Ok(None),
-            _ => Err(error),
-        },
-    }
+/// Options for applying a config.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ApplyMode {
+    /// The command that applies it.
+    pub(super) by: &'static str,
+    /// Do not ask for confirmation.
+    pub(super) yes: bool,
+    /// The output format.
+    pub(super) output: Format,
 }
 
 /// Plans, asks the user for confirmation, sends the request to the agent and follows it to the end.
@@ -47,7 +49,7 @@ pub(super) fn apply_through_agent(
         return Ok(Exit::Failed);
     };
     if !plan.is_empty() {
-        if how.output == super::Format::Text {
+        if how.output == Format::Text {
             print(&plan.to_text(true))?;
         }
         if confirm("Apply this plan through the agent?", how.yes)? == Confirmation::No {

@@ -11,12 +11,13 @@ use std::{
 use clap::Args;
 
 use super::{
-    ConfigArgs, Confirmation, Exit, Format, Global, NotATerminal, OutputFormatArg, agent_client,
+    ConfigArgs, Confirmation, Exit, Format, Global, NotATerminal, OutputFormatArg,
+    agent_client::{self, ApplyMode},
     args::owners_flag,
     config_context::{ConfigContext, print_refusals},
     confirm, daemon, print, print_data,
     progress::UpdateProgressLine,
-    start_logging_beside_a_page,
+    start_logging_beside_a_page, status,
 };
 use machinist_agent::reporter::finished;
 use machinist_base::{clock::Clock, digest::Digest, error_chain::chain};
@@ -82,21 +83,10 @@ pub(super) fn run(global: &Global, args: &ApplyArgs) -> anyhow::Result<Exit> {
         yes: args.yes,
         output: args.printed.output,
     };
-    match agent_client::agent(&context)? {
+    match status::running_agent(&context.root)? {
         Some(agent) => agent_client::apply_through_agent(&context, &agent, &config, how),
         None => once(&context, config, None, how),
     }
-}
-
-/// Options for applying a config.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ApplyMode {
-    /// The command that applies it.
-    pub(super) by: &'static str,
-    /// Do not ask for confirmation.
-    pub(super) yes: bool,
-    /// The output format.
-    pub(super) output: Format,
 }
 
 /// Plans, asks for confirmation, applies and reports. Shared with `rollback`, which records a hold

@@ -1,9 +1,9 @@
 //! Implements `machinist completions`.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::{Cli, Exit, output::print_raw};
+use super::{Exit, output::print_raw};
 
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
@@ -17,9 +17,9 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-pub(super) fn run(args: CompletionsArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(mut all: Command, args: CompletionsArgs) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "machinist", &mut script);
+    clap_complete::generate(args.shell, &mut all, "machinist", &mut script);
     print_raw(&String::from_utf8(script)?)?;
     Ok(Exit::Done)
 }

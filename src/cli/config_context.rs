@@ -100,7 +100,7 @@ impl ConfigContext {
         ) {
             return Ok(false);
         }
-        let agent = super::agent_client::agent(self)?;
+        let agent = super::status::running_agent(&self.root)?;
         Ok(agent.is_some_and(|agent| agent.source == Origin::CLUSTER_SOURCE_NAME))
     }
 
@@ -108,7 +108,7 @@ impl ConfigContext {
     fn the_nodes(&self) -> anyhow::Result<MachineConfig> {
         let DesiredConfigReply { name, config } = admin::fetch_desired_config(&self.root)?;
         let mut config = machinist_ignition::from_portable_json(config.as_slice())?;
-        let status = super::agent_client::agent(self)?;
+        let status = super::status::running_agent(&self.root)?;
         let warnings = status.filter(|status| status.config.desired == name);
         config.notes.0.extend(
             warnings
@@ -124,7 +124,7 @@ impl ConfigContext {
         let chosen = !matches!(self.settings.source, SourceSetting::Auto);
         let agent = match chosen {
             true => return Ok(()),
-            false => super::agent_client::agent(self)?,
+            false => super::status::running_agent(&self.root)?,
         };
         match agent.map(|agent| agent.source) {
             Some(theirs) if theirs != format!("dir:{}", source.shown) => bail!(
@@ -276,12 +276,12 @@ fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> 
         return Err(refusal.expected("a name that ends in .yaml, .yml, .json, .ign or .bu"));
     }
     slash
-        .read(whole, MAX_FILE_BYTES)
+        .read(whole, MAX_MANIFEST_BYTES)
         .map_err(|error| refuse(machinist_base::error_chain::chain(&error)))
 }
 
 /// The maximum file size in bytes, as for a source.
-const MAX_FILE_BYTES: u64 = 8 << 20;
+const MAX_MANIFEST_BYTES: u64 = 8 << 20;
 
 /// Prints refusals as text on stderr.
 pub(super) fn print_refusals(refusals: &[Refusal]) {

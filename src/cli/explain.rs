@@ -5,11 +5,11 @@ use std::path::Path;
 use clap::Args;
 
 use super::{
-    Exit, Global, OutputFormatArg, agent_client,
+    Exit, Global, OutputFormatArg,
     config_context::ConfigContext,
     fleet,
     node_selection::{ClusterArgs, log},
-    print_data, root_flag, start_logging_beside_a_page,
+    print_data, root_flag, start_logging_beside_a_page, status,
 };
 use machinist_base::reason::Reason;
 use machinist_status::{
@@ -72,7 +72,7 @@ fn here(global: &Global) -> anyhow::Result<Vec<Finding>> {
         ));
     }
     let mut source = String::new();
-    match agent_client::agent(&context)? {
+    match status::running_agent(&context.root)? {
         Some(status) => {
             let reboot = context.settings.update.reboot.as_str();
             found.extend(explain(&status, reboot));

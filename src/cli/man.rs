@@ -1,9 +1,9 @@
 //! Implements `machinist man`.
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 
-use super::{Cli, Exit, output::print_raw};
+use super::{Exit, output::print_raw};
 
 /// Arguments of `man`.
 #[derive(Debug, Args)]
@@ -17,8 +17,7 @@ pub struct ManArgs {
     pub about: Option<String>,
 }
 
-pub(super) fn run(args: &ManArgs) -> anyhow::Result<Exit> {
-    let mut all = Cli::command();
+pub(super) fn run(mut all: Command, args: &ManArgs) -> anyhow::Result<Exit> {
     // Building passes the shared flags and the full names down to the commands.
     all.build();
     let about = match &args.about {

@@ -5,6 +5,7 @@ mod agent_client;
 mod args;
 mod bootstrap;
 mod caller_path;
+mod commands;
 mod completions;
 mod config_context;
 mod crds;
@@ -40,12 +41,15 @@ pub mod uninstall;
 pub mod vendor_check;
 pub mod verify;
 
-pub use args::{Cli, Command, ConfigArgs, Global};
+pub use args::{ConfigArgs, Global};
 pub use bootstrap::{daemon, protect_memory, short, start_logging, start_logging_beside_a_page};
+pub use commands::{Cli, Command};
 pub use output::{Format, OutputFormatArg, print, print_data};
 pub use prompt::{Confirmation, NotATerminal, confirm};
 
 use std::{ffi::OsString, path::Path, process::ExitCode};
+
+use clap::CommandFactory as _;
 
 use crate::logging::TelemetryError;
 use machinist_agent::AgentError;
@@ -132,8 +136,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Settings(args) => settings::run(&global, args),
         Command::Uninstall(args) => uninstall::run(&global, &args),
         Command::Crds(args) => crds::run(&args),
-        Command::Completions(args) => completions::run(args),
-        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions::run(Cli::command(), args),
+        Command::Man(args) => man::run(Cli::command(), &args),
     }
 }
 

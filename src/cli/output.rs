@@ -102,9 +102,6 @@ pub(super) fn unused_file_name(prefix: &str) -> String {
     format!("{prefix}{}-{now}", std::process::id())
 }
 
-/// The line width in columns.
-const LINE_COLUMNS: usize = 80;
-
 /// Wraps a sentence between words: `first` precedes the first line, `others` the rest.
 pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
     let mut text = String::from(first);
@@ -112,7 +109,7 @@ pub(super) fn wrapped(first: &str, others: &str, sentence: &str) -> String {
     let mut begun = false;
     for word in sentence.split(' ') {
         let length = word.chars().count();
-        if begun && column + 1 + length > LINE_COLUMNS {
+        if begun && column + 1 + length > text::LINE_COLUMNS {
             text.push('\n');
             text.push_str(others);
             column = others.chars().count();

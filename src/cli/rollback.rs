@@ -4,10 +4,11 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::{
-    Exit, Format, Global, agent_client,
-    apply::{self, ApplyMode},
+    Exit, Format, Global,
+    agent_client::{self, ApplyMode},
+    apply,
     config_context::ConfigContext,
-    start_logging_beside_a_page,
+    start_logging_beside_a_page, status,
 };
 use machinist_status::settings::Fragment;
 use machinist_update::{
@@ -48,7 +49,7 @@ pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> 
         output: Format::Text,
     };
     let left = observe_and_plan::current(&journal).map(|left| left.digest);
-    match agent_client::agent(&context)? {
+    match status::running_agent(&context.root)? {
         Some(agent) => agent_client::apply_through_agent(&context, &agent, &config, how),
         None => apply::once(&context, config, left, how),
     }

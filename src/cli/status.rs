@@ -108,6 +108,17 @@ pub(super) fn fetch_status(root: &Root) -> anyhow::Result<Status> {
     parse(&admin::fetch_status(root)?)
 }
 
+/// The status of the running agent; none if no agent runs.
+pub(super) fn running_agent(root: &Root) -> anyhow::Result<Option<Status>> {
+    match fetch_status(root) {
+        Ok(status) => Ok(Some(status)),
+        Err(error) => match error.downcast_ref() {
+            Some(AgentClientError::NoAgent(_)) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

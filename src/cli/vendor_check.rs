@@ -18,7 +18,7 @@ use super::{
 };
 use machinist_base::{
     abs_path::AbsPath,
-    shutdown::{GRACE, Tasks},
+    shutdown::{SHUTDOWN_TIMEOUT, Tasks},
 };
 use machinist_device::{registry, vendor_declaration};
 use machinist_device_plugins::vendor_api::conformance::{
@@ -131,7 +131,7 @@ fn check(
             Some(program) => check_program(check, program).await,
         };
         // The findings are the result; a task that does not end does not matter.
-        let _ = tasks.finish(GRACE).await;
+        let _ = tasks.finish(SHUTDOWN_TIMEOUT).await;
         Ok(found)
     })
 }

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use machinist_base::{backoff::Backoff, clock::Clock};
 use machinist_cluster::{
     events::{ClusterEvent, Events},
-    node::{DesiredCondition, DesiredNodeStatus, OwnNode, WriteRate, maintain_node},
+    node::{DesiredCondition, DesiredNodeStatus, OwnNode},
+    node_writer::{WriteRate, maintain_node},
 };
 use machinist_kube_api::{EventReason, Taint};
 use serde_json::{Value, json};

@@ -7,8 +7,9 @@ use machinist_base::{backoff::Backoff, clock::Clock, digest::Digest, reason::Rea
 use machinist_cluster::{
     events::Events,
     machine_config_node,
-    node::{Cordon, DesiredNodeStatus, OwnNode, Uncordon, WriteRate, maintain_node},
+    node::{Cordon, DesiredNodeStatus, OwnNode, Uncordon},
     node_commands::{self, CordonRequest, DryRun},
+    node_writer::{WriteRate, maintain_node},
     publisher::{self, ExternalWriters},
     update_cancel,
 };

@@ -1,6 +1,6 @@
 //! Every path that a file names, in full.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::layering::tokens::{
     Token::{self, Mark, Name},
@@ -15,6 +15,23 @@ pub(crate) type FullPath = Vec<String>;
 /// with an imported name. `file` is `CRATE/path.rs`, below the sources of the crate. Code that is
 /// compiled only for tests is skipped.
 pub(crate) fn paths(file: &str, text: &str) -> Vec<FullPath> {
+    read(file, text, false).paths
+}
+
+/// What a file imports.
+pub(crate) struct FileImports {
+    /// Every path that it names, as from [`paths`], and those that begin with one of its modules.
+    pub(crate) paths: Vec<FullPath>,
+    /// Its imports and re-exports, by their local names.
+    pub(crate) names: BTreeMap<String, FullPath>,
+}
+
+/// The imports of a file, including those from its own modules.
+pub(crate) fn imports(file: &str, text: &str) -> FileImports {
+    read(file, text, true)
+}
+
+fn read(file: &str, text: &str, own_modules: bool) -> FileImports {
     let mut reader = Reader {
         tokens: without_tests(tokens(text)),
         at: 0,
@@ -23,6 +40,7 @@ pub(crate) fn paths(file: &str, text: &str) -> Vec<FullPath> {
         inner: Vec::new(),
         depth: 0,
         names: BTreeMap::new(),
+        own_modules: own_modules.then(BTreeSet::new),
         found: Vec::new(),
     };
     // Twice: a `use` may come after the line that needs it.
@@ -30,7 +48,10 @@ pub(crate) fn paths(file: &str, text: &str) -> Vec<FullPath> {
     (reader.at, reader.depth) = (0, 0);
     reader.found.clear();
     reader.read();
-    reader.found
+    FileImports {
+        paths: reader.found,
+        names: reader.names,
+    }
 }
 
 /// The module path of a file.
@@ -47,7 +68,7 @@ fn home(file: &str) -> Vec<String> {
 }
 
 /// Removes every item behind `#[cfg(test)]`.
-fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
+pub(crate) fn without_tests(tokens: Vec<Token>) -> Vec<Token> {
     let test = ["#", "[", "(", ")", "]"].map(Mark);
     let is_test = |window: &[Token]| {
         let words = [Name("cfg".into()), Name("test".into())];
@@ -106,6 +127,8 @@ struct Reader {
     depth: usize,
     /// The imports of `use`, by their local names.
     names: BTreeMap<String, FullPath>,
+    /// The modules that the file declares; none if paths that begin with them are not read.
+    own_modules: Option<BTreeSet<String>>,
     found: Vec<FullPath>,
 }
 
@@ -132,6 +155,11 @@ impl Reader {
                     let name = self.name(1).unwrap_or_default();
                     self.inner.push((name, self.depth));
                     self.at += 2;
+                }
+                Name(word) if word == "mod" && self.peek(2) == Some(&Mark(";")) => {
+                    let name = self.name(1).unwrap_or_default();
+                    self.own_modules.as_mut().map(|own| own.insert(name));
+                    self.at += 3;
                 }
                 Name(_) if !self.in_path() => self.path(),
                 Mark("{") => (self.depth, self.at) = (self.depth + 1, self.at + 1),
@@ -246,6 +274,16 @@ impl Reader {
                 vec!["crate".to_owned(), member.to_owned()]
             }
             first if is_outside(first) => Vec::new(),
+            first
+                if self
+                    .own_modules
+                    .as_ref()
+                    .is_some_and(|own| own.contains(first)) =>
+            {
+                let mut begin = vec!["crate".to_owned()];
+                begin.extend(module);
+                begin
+            }
             first => {
                 let known = self.names.get(first)?.clone();
                 rest = &rest[1..];

@@ -75,7 +75,7 @@ pub(crate) const IMPORT_RULES: &[ImportRule] = &[
     rule("drain::eviction", "base drain", ""),
     rule(
         "status",
-        "base::reason ignition plan status::readiness",
+        "base::reason base::text ignition plan status::readiness",
         "the document, with refusals; settings and metrics are beside it",
     ),
     rule(
@@ -269,7 +269,12 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "anstyle",
-        &["plan::render", "status::history", "status::text_report"],
+        &[
+            "plan::render",
+            "status::history",
+            "status::report_row",
+            "status::text_report",
+        ],
         "colours as data",
     ),
     outside(

@@ -24,13 +24,13 @@ use machinist_update::reconciler::DesiredConfig;
 
 /// An editor's save causes several events within a few milliseconds. The reaction to a save must show within 300
 /// ms, so the quiet time is a small part of that.
-const DEBOUNCE: Duration = Duration::from_millis(40);
+const CONFIG_DEBOUNCE: Duration = Duration::from_millis(40);
 
 /// A half-finished save is invalid, so an error is reported only after this time.
 const ERROR_REPORT_DELAY: Duration = Duration::from_millis(150);
 
 /// Bytes of one manifest: more than the API server would accept, since some manifests never go there.
-const MAX_FILE_BYTES: u64 = 8 << 20;
+const MAX_MANIFEST_BYTES: u64 = 8 << 20;
 
 /// A directory with more manifests is the wrong directory.
 const MAX_FILES: usize = 10_000;
@@ -196,7 +196,7 @@ impl DirectorySource {
                 .map_err(|error| self.refusal(Reason::SourceUnreadable, &error.to_string()))?;
             let shown = format!("{}/{}", self.shown, entry.name);
             let trusted = self.check(&path);
-            match trusted.and_then(|()| self.tree.read(&path, MAX_FILE_BYTES)) {
+            match trusted.and_then(|()| self.tree.read(&path, MAX_MANIFEST_BYTES)) {
                 Ok(bytes) => files.push((shown, bytes)),
                 // The link's target may be unreachable, such as on a share; its entries must not be removed from
                 // the machine.
@@ -258,7 +258,7 @@ impl DirectorySource {
                 // Safe to drop: the next call reads what inotify has queued.
                 () = watching.changed() => {}
             }
-            watching.wait_until_quiet(DEBOUNCE).await;
+            watching.wait_until_quiet(CONFIG_DEBOUNCE).await;
             // The directory may have been replaced, or its links may lead elsewhere now.
             watching = self.arm(used.clone()).await;
             patient = true;

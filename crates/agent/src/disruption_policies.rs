@@ -7,7 +7,7 @@ use machinist_rootfs::{Root, RootError};
 use machinist_status::settings::{Settings, SoftReboot};
 
 /// Maximum size in bytes. A hand-written file has a few KiB; more is a mistake.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+const MAX_POLICIES_BYTES: u64 = 1 << 20;
 
 /// The policies are invalid. The built-in ones must not be used instead, because units that should
 /// be left alone would be restarted.
@@ -30,7 +30,7 @@ pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Polici
         root.check_trusted(&update.policies)
             .map_err(PoliciesError::Read)?;
     }
-    let (text, stat) = match root.read_with_stat(&update.policies, MAX_FILE_BYTES) {
+    let (text, stat) = match root.read_with_stat(&update.policies, MAX_POLICIES_BYTES) {
         Err(error) if error.is_not_found() && !update.policies_chosen => {
             return Ok(Policies::default().with_soft_reboots(soft));
         }

@@ -239,7 +239,7 @@ async fn gateways() -> BTreeSet<String> {
 const HEARTBEAT_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// How long a stop waits for an update step that cannot be cancelled. The other tasks end in the
-/// meantime, and the total stays below [`shutdown::GRACE`]. A step left unfinished is recovered at
+/// meantime, and the total stays below [`shutdown::SHUTDOWN_TIMEOUT`]. A step left unfinished is recovered at
 /// the next start, as after a crash.
 const UPDATE_STEP_STOP_TIMEOUT: Duration = Duration::from_millis(700);
 
@@ -261,7 +261,7 @@ pub async fn run(setup: AgentSetup, show: fn(&Plan)) -> Result<(), AgentError> {
     if matches!(driven, Ok(ReconcilerExit::Left)) {
         return Ok(());
     }
-    let finished = tasks.finish(shutdown::GRACE).await;
+    let finished = tasks.finish(shutdown::SHUTDOWN_TIMEOUT).await;
     driven?;
     Ok(finished?)
 }

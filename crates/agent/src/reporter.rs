@@ -103,7 +103,7 @@ pub struct ReporterOutputs {
 
 /// Debounce: a burst of changes within one update results in one document; users do not notice the
 /// delay.
-const DEBOUNCE: Duration = Duration::from_millis(10);
+const STATUS_DEBOUNCE: Duration = Duration::from_millis(10);
 
 /// Publishes after every change, until `stop`. `told` is called with every new document, and with
 /// whether the source was read for the first time.
@@ -140,7 +140,7 @@ pub async fn report(
             () = until(turns) => {}
             else => return,
         }
-        tokio::time::sleep(DEBOUNCE).await;
+        tokio::time::sleep(STATUS_DEBOUNCE).await;
     }
 }
 

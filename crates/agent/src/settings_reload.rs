@@ -13,7 +13,7 @@ use machinist_status::settings::{
 use machinist_update::reconciler::ReconcilerOptions;
 
 /// Debounce: an editor's save causes several events within 50 ms.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+const SETTINGS_DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Keys that are read only at startup.
 const STARTUP_ONLY_KEYS: [&str; 16] = [
@@ -62,7 +62,7 @@ pub(super) fn watch(
                 // Cancel-safe: a change stays marked as unseen. Without a cluster there is none.
                 Ok(()) = pool.changed() => place.pool.clone_from(&pool.borrow_and_update()),
             }
-            tokio::time::sleep(DEBOUNCE).await;
+            tokio::time::sleep(SETTINGS_DEBOUNCE).await;
             // Before reading, so that changes during the read are not missed.
             watch = arm(&place);
             offer(&mut live, place.read(), &to);

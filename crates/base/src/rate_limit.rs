@@ -78,13 +78,13 @@ pub struct LogOnce {
 /// Number of messages remembered; more kinds of mistakes than one program makes.
 const MAX_REMEMBERED_MESSAGES: usize = 32;
 /// Interval at which new messages are still logged beyond that.
-const LOG_INTERVAL: Duration = Duration::from_secs(30);
+const NEW_MESSAGE_LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Default for LogOnce {
     fn default() -> Self {
         Self {
             said: VecDeque::new(),
-            rate: RateLimiter::per_interval(LOG_INTERVAL, 16),
+            rate: RateLimiter::per_interval(NEW_MESSAGE_LOG_INTERVAL, 16),
             unsaid: 0,
         }
     }
@@ -139,10 +139,10 @@ mod tests {
         assert_eq!(said(&mut complaints, &mut two), 2);
         let mut new = (2..1000).map(|n| n.to_string());
         assert_eq!(said(&mut complaints, &mut new), 14);
-        tokio::time::advance(LOG_INTERVAL).await;
+        tokio::time::advance(NEW_MESSAGE_LOG_INTERVAL).await;
         assert_eq!(complaints.take("again"), Some(998 - 14));
         complaints.forget();
-        tokio::time::advance(LOG_INTERVAL).await;
+        tokio::time::advance(NEW_MESSAGE_LOG_INTERVAL).await;
         assert_eq!(complaints.take("again"), Some(0));
     }
 }

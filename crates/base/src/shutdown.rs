@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 /// How long tasks may take to end. One second is acceptable to a person who presses ^C, and no task
 /// does anything that must not be interrupted: the journal holds everything that must survive.
-pub const GRACE: Duration = Duration::from_secs(1);
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The tasks of the daemon. Cheap to clone; clones share the state.
 #[derive(Clone, Debug, Default)]
@@ -192,7 +192,7 @@ mod tests {
             token.cancelled().await;
             *lock(&mark) = true;
         });
-        assert_eq!(tasks.finish(GRACE).await, Ok(()));
+        assert_eq!(tasks.finish(SHUTDOWN_TIMEOUT).await, Ok(()));
         assert!(*lock(&ended));
     }
 
@@ -202,12 +202,15 @@ mod tests {
         tasks.spawn("quick", async {});
         tasks.spawn("stuck", std::future::pending());
         let began = tokio::time::Instant::now();
-        let left = tasks.finish(GRACE).await;
+        let left = tasks.finish(SHUTDOWN_TIMEOUT).await;
         assert_eq!(
             left,
-            Err(UncleanShutdown::StillRunning(GRACE, vec!["stuck"]))
+            Err(UncleanShutdown::StillRunning(
+                SHUTDOWN_TIMEOUT,
+                vec!["stuck"]
+            ))
         );
-        assert_eq!(began.elapsed(), GRACE);
+        assert_eq!(began.elapsed(), SHUTDOWN_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
@@ -216,7 +219,7 @@ mod tests {
         tasks.spawn("broken", async { panic!("as the test wants it") });
         tasks.stopping().await;
         assert_eq!(
-            tasks.finish(GRACE).await,
+            tasks.finish(SHUTDOWN_TIMEOUT).await,
             Err(UncleanShutdown::Panicked("broken"))
         );
     }

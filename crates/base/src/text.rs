@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+/// The width in columns at which text for people is wrapped: that of a terminal.
+pub const LINE_COLUMNS: usize = 80;
+
 /// Number of names in one log line.
 pub const MAX_NAMES_PER_LINE: usize = 20;
 

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     error::{ClusterError, ClusterErrorKind, ConnectError},
-    response_limit::{MAX_RESPONSE_BYTES, ResponseLimit},
+    response_limit::{MAX_API_RESPONSE_BYTES, ResponseLimit},
     token_file,
 };
 use machinist_kube_api::keys;
@@ -122,7 +122,7 @@ impl ClusterAccess {
             source: Box::new(e),
         })?;
         let client = builder
-            .with_layer(&ResponseLimit(MAX_RESPONSE_BYTES))
+            .with_layer(&ResponseLimit(MAX_API_RESPONSE_BYTES))
             .build();
         Ok((client, trimmed))
     }

@@ -3,13 +3,11 @@
 mod cancel_reply;
 mod cleanup;
 mod cordon;
-mod desired_status;
+pub(crate) mod desired_status;
 mod json_patch;
-mod patches;
-mod rejected_taints;
-mod taints;
+pub(crate) mod patches;
+pub(crate) mod taints;
 mod watcher;
-mod writer;
 
 use std::sync::Arc;
 
@@ -26,7 +24,6 @@ pub use cleanup::RemovedKeys;
 pub(super) use cordon::MAX_ATTEMPTS;
 pub use cordon::{Cordon, Uncordon};
 pub use desired_status::{DesiredCondition, DesiredNodeStatus};
-pub use writer::{WriteRate, maintain_node};
 
 use super::{Cluster, ClusterError};
 use machinist_base::reason::Reason;
@@ -142,7 +139,7 @@ impl OwnNode {
     }
 
     /// Sends one patch; its response is the Node's new state.
-    async fn change(&self, change: &NodePatch) -> Result<Arc<NodeView>, ClusterError> {
+    pub(crate) async fn change(&self, change: &NodePatch) -> Result<Arc<NodeView>, ClusterError> {
         let patch = |client| async move {
             let params = PatchParams {
                 field_manager: Some(keys::FIELD_MANAGER.to_owned()),
@@ -212,7 +209,7 @@ impl OwnNode {
 
 /// One patch of the Node.
 #[derive(Clone, Debug, PartialEq)]
-enum NodePatch {
+pub(crate) enum NodePatch {
     /// JSON patch (RFC 6902) with `test` operations for its preconditions.
     Operations(Value),
     /// Merge patch (RFC 7386) of single annotations and labels.

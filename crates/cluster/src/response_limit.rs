@@ -14,7 +14,7 @@ use kube::client::Body;
 use tower::{Layer, Service};
 
 /// Maximum size of one response in bytes. For scale: a page of 250 ordinary pods is about 5 MiB.
-pub(super) const MAX_RESPONSE_BYTES: usize = 64 << 20;
+pub(super) const MAX_API_RESPONSE_BYTES: usize = 64 << 20;
 
 /// Client middleware that turns a response body above this many bytes into an error.
 pub(super) struct ResponseLimit(pub(super) usize);

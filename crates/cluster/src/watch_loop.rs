@@ -50,7 +50,7 @@ pub(crate) trait WatchHandler: Send + Sync {
     type Object: Resource<DynamicType: Send + Sync> + Clone + Debug + DeserializeOwned + Send;
 
     /// Whether a watch continues where the last one ended; otherwise each one begins with a list.
-    const RESUMES: bool;
+    const RESUMES_WATCH: bool;
 
     fn cluster(&self) -> &Cluster;
 
@@ -140,7 +140,7 @@ async fn turn<W: WatchHandler>(
     *version = Some(from.clone());
     let ended = watch(handler, kind, &from, version).await;
     let has_expired = ended.as_ref().is_err_and(ClusterError::is_expired);
-    if has_expired || !W::RESUMES {
+    if has_expired || !W::RESUMES_WATCH {
         *version = None;
     }
     match has_expired {

@@ -11,6 +11,7 @@ mod config_files;
 mod declaration_allocator;
 mod dir_watch;
 mod dry_scan;
+mod follow_links;
 mod path_check;
 mod path_probe;
 mod scan;
@@ -28,9 +29,10 @@ pub use self::{
     declaration_allocator::DeclarationAllocator,
     dir_watch::{DirWatch, changed_or_timeout},
     dry_scan::{check, list, rivals, text_of},
+    follow_links::follow,
     path_check::{PathCheckError, PathChecker},
     path_probe::{MountPrefixes, PathObject, handed_out, is_stable_name},
-    scan::{UnitStates, follow},
+    scan::UnitStates,
     watch_target::{WatchDepth, watch_for},
 };
 use super::{

@@ -22,8 +22,8 @@ pub struct ResourceName(String);
 impl ResourceName {
     /// The kubelet validates `requests.` + the name, so the prefix counts towards the DNS limit of
     /// 253.
-    const MAX_DOMAIN_LEN: usize = 253 - "requests.".len();
-    const MAX_NAME_LEN: usize = 63;
+    const MAX_DOMAIN_BYTES: usize = 253 - "requests.".len();
+    const MAX_NAME_PART_BYTES: usize = 63;
 
     /// Validates `given`.
     pub fn new(given: impl Into<String>) -> Result<Self, BadResourceName> {
@@ -44,13 +44,13 @@ impl ResourceName {
         if given.starts_with("requests.") {
             return Some("it starts with requests.");
         }
-        if domain.len() > Self::MAX_DOMAIN_LEN {
+        if domain.len() > Self::MAX_DOMAIN_BYTES {
             return Some("the part before the slash is longer than 244 characters");
         }
         if !domain.split('.').all(is_dns_label) {
             return Some("the part before the slash is not a DNS name in lower case");
         }
-        if name.len() > Self::MAX_NAME_LEN {
+        if name.len() > Self::MAX_NAME_PART_BYTES {
             return Some("the part after the slash is longer than 63 characters");
         }
         if !is_label(name) {

@@ -4,11 +4,25 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EntryOrigin, MachineConfig, User};
+use super::EntryOrigin;
 use machinist_base::abs_path::AbsPath;
 
 /// OpenShift's user, and the one that every machine has.
 const NEVER_CREATED: [&str; 2] = ["core", "root"];
+
+/// The settings of a user in a config.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct User {
+    /// Public keys, one line each, in the order given.
+    pub ssh_authorized_keys: Vec<String>,
+    /// The account settings; none leaves the entries of an existing user unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<UserAccount>,
+    /// The place of the entry in the source text.
+    #[serde(skip)]
+    pub origin: EntryOrigin,
+}
 
 /// The desired account of a user, without the SSH keys. Absent fields leave an existing user
 /// unchanged; for a new user they get the defaults of useradd(8).
@@ -205,15 +219,6 @@ impl User {
     pub fn is_created_for_keys(&self, name: &str) -> bool {
         let others = !NEVER_CREATED.contains(&name);
         others && self.account.is_none() && !self.ssh_authorized_keys.is_empty()
-    }
-}
-
-impl MachineConfig {
-    /// Whether the config contains entries for the account databases.
-    pub fn has_account_entries(&self) -> bool {
-        let mut users = self.users.iter();
-        !self.groups.is_empty()
-            || users.any(|(name, user)| user.account.is_some() || user.is_created_for_keys(name))
     }
 }
 

@@ -14,6 +14,7 @@ mod content_source;
 mod defaults;
 mod diagnostics;
 mod disk_layout;
+mod entry_origin;
 mod field_path;
 mod field_reader;
 mod ignition;
@@ -40,7 +41,7 @@ mod versioned_field;
 mod warning;
 mod yaml_tree;
 
-pub use account::{Group, PasswordHash, UserAccount};
+pub use account::{Group, PasswordHash, User, UserAccount};
 pub use butane_local::{LocalEntry, LocalError, LocalFileSource, LocalKind, NoLocalFiles};
 pub use canonical::{
     CanonicalError, digest, from_canonical_json, from_portable_json, rendered_name,
@@ -50,6 +51,7 @@ pub use config_rules::{ConfigRules, TextSource};
 pub use content_source::decode_base64;
 pub use defaults::{DIRECTORY_MODE, FILE_MODE};
 pub use disk_layout::DiskLayout;
+pub use entry_origin::{EntryKind, EntryOrigin, EntryOrigins};
 pub use ignition::place_fault;
 pub use kernel_arguments::{KernelArgument, KernelCommandLine, kernel_argument_fault};
 pub use load::{
@@ -58,10 +60,10 @@ pub use load::{
 pub use manifest_writer::{MissingContent, to_machine_config, to_machine_config_yaml};
 pub use merge::{MergeOrder, merge};
 pub use model::{
-    Content, CreationNotes, Directory, EntryKind, EntryOrigin, EntryOrigins, File, Link,
-    MachineConfig, Overwrite, Owner, Release, Unit, UnitName, User,
+    ClusterBaseline, Content, CreationNotes, Directory, File, Link, MachineConfig, OsConfig,
+    Overwrite, Owner, Release, Unit, UnitName,
 };
-pub use os_config::{ClusterBaseline, OsConfig, declared};
+pub use os_config::declared;
 pub use parser::{ConfigDocument, parse};
 pub use refusal::Refusal;
 pub use unit_check::service_fault;

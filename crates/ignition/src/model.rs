@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterBaseline, DiskLayout, Group, UserAccount};
+use super::{DiskLayout, EntryOrigin, EntryOrigins, Group, User};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 
 /// The complete desired state of one machine, merged from all documents that apply to it.
@@ -104,6 +104,35 @@ impl MachineConfig {
     }
 }
 
+/// The cluster's record of a machine before its first config from machinist. Never part of
+/// equality.
+#[derive(Clone, Debug, Default)]
+pub enum ClusterBaseline {
+    /// The config does not come from a cluster.
+    #[default]
+    SingleMachine,
+    /// The config comes from a cluster; with the current config in the Node's annotations, if it
+    /// was requested.
+    Node(Option<Box<OsConfig>>),
+}
+
+impl PartialEq for ClusterBaseline {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// The config that another daemon applied to this machine, as far as machinist's first config is
+/// compared with it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OsConfig {
+    /// Image, kernel arguments, kernel type, extensions, FIPS mode and disk layout; no other parts
+    /// of the config.
+    pub config: MachineConfig,
+    /// Whether the source contained the disk layout.
+    pub has_disk_layout: bool,
+}
+
 /// Notes for users about the creation of a config. Never part of equality.
 #[derive(Clone, Debug, Default)]
 pub struct CreationNotes(pub Vec<String>);
@@ -125,17 +154,14 @@ pub struct Release {
     pub origin: EntryOrigin,
 }
 
-/// The origins of entries, by kind and name. Never part of equality.
-#[derive(Clone, Debug, Default)]
-pub struct EntryOrigins(pub BTreeMap<(EntryKind, String), EntryOrigin>);
-
-impl PartialEq for EntryOrigins {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
 impl MachineConfig {
+    /// Whether the config contains entries for the account databases.
+    pub fn has_account_entries(&self) -> bool {
+        let mut users = self.users.iter();
+        !self.groups.is_empty()
+            || users.any(|(name, user)| user.account.is_some() || user.is_created_for_keys(name))
+    }
+
     /// Returns `paths` and the hard links that are, directly or not, names of one of them.
     pub fn with_hard_links(&self, mut paths: BTreeSet<AbsPath>) -> BTreeSet<AbsPath> {
         let mut names: BTreeMap<&str, Vec<&AbsPath>> = BTreeMap::new();
@@ -151,27 +177,6 @@ impl MachineConfig {
             }
         }
         paths
-    }
-}
-
-/// The place of an entry in its source text. Never part of equality. Plans clone it often.
-#[derive(Clone, Debug, Default)]
-pub struct EntryOrigin {
-    /// The name of the MachineConfig (or the file's stem for bare Ignition).
-    pub config: Option<Arc<str>>,
-    /// The file, as the user named it.
-    pub file: Option<Arc<str>>,
-    /// Line, from 1.
-    pub line: Option<u32>,
-    /// Column in characters, from 1.
-    pub column: Option<u32>,
-    /// The field path inside the document.
-    pub field: Option<Arc<str>>,
-}
-
-impl PartialEq for EntryOrigin {
-    fn eq(&self, _: &Self) -> bool {
-        true
     }
 }
 
@@ -449,49 +454,4 @@ impl Unit {
     pub fn lifts_mask(&self) -> bool {
         self.unmask && self.contents.is_none()
     }
-}
-
-/// The settings of a user in a config.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct User {
-    /// Public keys, one line each, in the order given.
-    pub ssh_authorized_keys: Vec<String>,
-    /// The account settings; none leaves the entries of an existing user unchanged.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub account: Option<UserAccount>,
-    /// The place of the entry in the source text.
-    #[serde(skip)]
-    pub origin: EntryOrigin,
-}
-
-/// The kind of a config entry or change, with the names of `plan -o json`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum EntryKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link.
-    Link,
-    /// A unit file.
-    Unit,
-    /// A drop-in of a unit.
-    DropIn,
-    /// The links that enable a unit.
-    Enablement,
-    /// The mask of a unit.
-    Mask,
-    /// A user.
-    User,
-    /// A group.
-    Group,
-    /// The keys of a user.
-    SSHKey,
-    /// A kernel argument.
-    KernelArgument,
-    /// The OS image.
-    OSImage,
-    /// An OS extension.
-    Extension,
 }

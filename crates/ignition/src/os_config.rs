@@ -5,20 +5,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    DiskLayout, MachineConfig,
+    DiskLayout, MachineConfig, OsConfig,
     disk_layout::{LAYOUT_SECTIONS, without_empty},
 };
-
-/// The config that another daemon applied to this machine, as far as machinist's first config is
-/// compared with it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OsConfig {
-    /// Image, kernel arguments, kernel type, extensions, FIPS mode and disk layout; no other parts
-    /// of the config.
-    pub config: MachineConfig,
-    /// Whether the source contained the disk layout.
-    pub has_disk_layout: bool,
-}
 
 /// Parses these parts of a MachineConfig in JSON; none if it is no such object. All other parts are
 /// skipped, so the config as a whole need not be acceptable here.
@@ -67,22 +56,4 @@ pub fn declared(text: &[u8]) -> Option<OsConfig> {
         },
         has_disk_layout: config.is_some(),
     })
-}
-
-/// The cluster's record of a machine before its first config from machinist. Never part of
-/// equality.
-#[derive(Clone, Debug, Default)]
-pub enum ClusterBaseline {
-    /// The config does not come from a cluster.
-    #[default]
-    SingleMachine,
-    /// The config comes from a cluster; with the current config in the Node's annotations, if it
-    /// was requested.
-    Node(Option<Box<OsConfig>>),
-}
-
-impl PartialEq for ClusterBaseline {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
 }

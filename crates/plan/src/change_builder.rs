@@ -11,7 +11,7 @@ use super::{
     os::OsChange,
     steps::{PathAction, PathStep, PathSteps},
     text_diff,
-    units::started_by,
+    unit_tree::started_by,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{EntryKind, EntryOrigin};

@@ -2,30 +2,14 @@
 
 mod object_spec;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry as MapEntry},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry as MapEntry};
 
 pub(super) use object_spec::ObjectSpec;
 
-use super::{
-    MachineFacts, ObjectKind, UserFacts,
-    accounts::{self, Accounts},
-    hard_links, is_layout, ssh_keys, units,
-};
+pub(super) use super::desired_entry::DesiredEntry;
+use super::{MachineFacts, ObjectKind, UserFacts, accounts::Accounts, machine_facts::is_layout};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_ignition::{
-    EntryKind, EntryOrigin, FILE_MODE, MachineConfig, Owner, Refusal, place_fault,
-};
-
-/// The entry of a config that an object belongs to, by the names of [`super::Change`].
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct DesiredEntry {
-    pub(super) kind: EntryKind,
-    pub(super) name: Arc<str>,
-    pub(super) origin: EntryOrigin,
-}
+use machinist_ignition::{EntryKind, FILE_MODE, MachineConfig, Owner, Refusal, place_fault};
 
 /// An object, its path as spelled in the config, and the entry it belongs to.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,44 +70,7 @@ pub(super) enum ConfigSide<'a> {
 }
 
 impl DesiredTree {
-    /// The objects of `config` on the machine that `observed` shows.
-    pub(super) fn of(
-        config: &MachineConfig,
-        observed: &MachineFacts,
-        side: ConfigSide<'_>,
-    ) -> Self {
-        let mut layout = Self::default();
-        let accounts = match side {
-            ConfigSide::Before => Accounts::default(),
-            ConfigSide::After(_) => accounts::accounts(config, observed),
-        };
-        let place = PathResolver {
-            observed,
-            before: matches!(side, ConfigSide::Before),
-            from: match side {
-                ConfigSide::Before => None,
-                ConfigSide::After(from) => Some(from),
-            },
-            users: accounts.users.clone(),
-            groups: accounts.groups.clone(),
-            gone: accounts.gone.clone(),
-        };
-        layout.add_accounts(accounts, &place);
-        layout.add_entries(config, &place);
-        hard_links::add(&mut layout, config, &place);
-        units::add(&mut layout, config, &place, side);
-        ssh_keys::add(&mut layout, config, &place);
-        let objects = &layout.objects;
-        let freed = layout
-            .absent
-            .extract_if(.., |path, _| objects.contains_key(path));
-        layout.freed = freed.map(|(path, _)| path).collect();
-        layout.refuse_objects_below_others();
-        layout.refuse_odd_hard_links();
-        layout
-    }
-
-    fn add_entries(&mut self, config: &MachineConfig, place: &PathResolver<'_>) {
+    pub(super) fn add_entries(&mut self, config: &MachineConfig, place: &PathResolver<'_>) {
         for (path, file) in &config.files {
             let entry = DesiredEntry::new(EntryKind::File, path.shared(), &file.origin);
             let owner = (file.user.as_ref(), file.group.as_ref());
@@ -259,7 +206,7 @@ impl DesiredTree {
     }
 
     /// Refuses objects below a file or link.
-    fn refuse_objects_below_others(&mut self) {
+    pub(super) fn refuse_objects_below_others(&mut self) {
         let mut clear: BTreeSet<AbsPath> = BTreeSet::new();
         let mut last = None;
         for (path, wanted) in &self.objects {
@@ -365,41 +312,5 @@ impl PathResolver<'_> {
                 made.or_else(|| self.observed.groups.get(name)).copied()
             }
         }
-    }
-}
-
-impl DesiredEntry {
-    pub(super) fn new(kind: EntryKind, name: impl Into<Arc<str>>, origin: &EntryOrigin) -> Self {
-        Self {
-            kind,
-            name: name.into(),
-            origin: origin.clone(),
-        }
-    }
-}
-
-/// `unit chronyd.service`, `file /etc/chrony.conf`.
-impl std::fmt::Display for DesiredEntry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", noun(self.kind), self.name)
-    }
-}
-
-/// The name of this entry kind in messages.
-pub(super) fn noun(kind: EntryKind) -> &'static str {
-    match kind {
-        EntryKind::File => "file",
-        EntryKind::Directory => "directory",
-        EntryKind::Link => "link",
-        EntryKind::Unit => "unit",
-        EntryKind::DropIn => "drop-in",
-        EntryKind::Enablement => "enablement of",
-        EntryKind::Mask => "mask of",
-        EntryKind::User => "user",
-        EntryKind::Group => "group",
-        EntryKind::SSHKey => "SSH keys of",
-        EntryKind::KernelArgument => "kernel argument",
-        EntryKind::OSImage => "OS image",
-        EntryKind::Extension => "extension",
     }
 }

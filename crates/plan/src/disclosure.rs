@@ -2,8 +2,10 @@
 //! directory that others than root may change, a user may have put an object of another user under any name.
 
 use super::{
-    Attributes, FileFacts, desired_tree::DesiredObject, machine_facts::ObjectKind,
-    partial_entries::PathFacts, steps::PathAction,
+    Attributes, FileFacts,
+    desired_tree::DesiredObject,
+    object::ObjectKind,
+    steps::{PathAction, PathFacts},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::Refusal;

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    MachineFacts, Operation, OperationKind,
-    host_checks::{STATE_DIR, nearest},
-};
+use super::{MachineFacts, Operation, OperationKind};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::Refusal;
+
+/// The directory of machinist's own state, where copies for a rollback are kept.
+pub(super) const STATE_DIR: &str = "/var/lib/machinist";
 
 /// Free bytes to leave on every file system used for staging: for the journal, the directories of
 /// the staging tree, and writes of other programs during the update.
@@ -49,7 +49,7 @@ pub(super) fn refusals(operations: &[Operation], observed: &MachineFacts) -> Vec
 fn staged<'a>(operations: &[Operation], observed: &'a MachineFacts) -> SpaceNeeds<'a> {
     let mut needs = SpaceNeeds::new();
     for operation in operations {
-        if let Some((_, facts)) = nearest(&operation.target, observed) {
+        if let Some((_, facts)) = observed.nearest(&operation.target) {
             let (bytes, objects) = match &operation.kind {
                 OperationKind::Put(node) => node.weight(),
                 // The file is rewritten next to the old one, with a line or two more.
@@ -78,7 +78,7 @@ fn copies<'a>(
         }
     }
     let state = AbsPath::new(STATE_DIR).ok();
-    let state = state.and_then(|state| nearest(&state, observed));
+    let state = state.and_then(|state| observed.nearest(&state));
     let need = |(_, facts): (AbsPath, &'a super::FileFacts)| {
         let beside = staged.get(&facts.mount).copied().unwrap_or_default();
         let bytes = contents

@@ -11,7 +11,7 @@ use super::{
     Database, Edit, MachineFacts,
     desired_tree::{ConfigSide, DesiredTree},
     kind_replacement,
-    machine_facts::ObjectKind,
+    object::ObjectKind,
     object_compare::differences,
 };
 use machinist_base::abs_path::AbsPath;

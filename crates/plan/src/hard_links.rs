@@ -1,6 +1,6 @@
 //! Resolves hard links to their files and refuses those that cannot be created.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{
     Database, FileFacts, MachineFacts, ObjectKind,
@@ -158,8 +158,7 @@ fn fault(
             (facts, !steps.at.contains_key(target))
         }
     };
-    let mount =
-        |path: &AbsPath| host_checks::nearest(path, observed).map(|(_, facts)| &facts.mount);
+    let mount = |path: &AbsPath| observed.nearest(path).map(|(_, facts)| &facts.mount);
     let above = |path: &AbsPath| path.parent().unwrap_or_else(AbsPath::root);
     let (here, there) = match kept {
         Some(facts) => (mount(&above(path)), Some(&facts.mount)),
@@ -175,54 +174,6 @@ fn fault(
     }
     let fixed = stays && kept.is_some_and(|facts| facts.immutable);
     fixed.then(|| "which is immutable or append-only (lsattr) and cannot be linked".to_owned())
-}
-
-/// The names that the configs give to files.
-#[derive(Clone, Debug, Default)]
-pub(super) struct FileNames {
-    /// The number of hard links in the desired config, by the file they lead to.
-    pub(super) wanted: BTreeMap<AbsPath, u32>,
-    /// The number of other names that a file has on the machine because of the configs, by its path: hard links of
-    /// one of the configs and their files, if they are the same object now.
-    pub(super) existing: BTreeMap<AbsPath, u32>,
-}
-
-impl FileNames {
-    pub(super) fn of(before: &DesiredTree, after: &DesiredTree, observed: &MachineFacts) -> Self {
-        let mut all = Self::default();
-        let mut paths = BTreeSet::new();
-        for (path, wanted) in before.objects.iter().chain(&after.objects) {
-            if let ObjectSpec::Hard { target, .. } = &wanted.object {
-                paths.extend([path, target]);
-            }
-        }
-        for wanted in after.objects.values() {
-            if let ObjectSpec::Hard { target, .. } = &wanted.object {
-                *all.wanted.entry(target.clone()).or_default() += 1;
-            }
-        }
-        let mut files: BTreeMap<_, Vec<(&AbsPath, bool)>> = BTreeMap::new();
-        for path in paths {
-            // An existing name that the config only found belongs to others again when it leaves.
-            let released = observed.adopted.contains(path) && !after.speaks_of(path);
-            for name in observed.originals.get(path).into_iter().chain([path]) {
-                if let Some(facts) = observed.objects.get(name) {
-                    let file = files.entry((facts.inode, &facts.mount)).or_default();
-                    file.push((name, released));
-                }
-            }
-        }
-        for names in files.values() {
-            for (path, _) in names {
-                let leaves = !after.speaks_of(path);
-                let others = names.iter().filter(|(name, _)| name != path);
-                let own = others.filter(|(_, released)| leaves || !released).count();
-                let own = u32::try_from(own).unwrap_or(u32::MAX);
-                all.existing.insert((*path).clone(), own);
-            }
-        }
-        all
-    }
 }
 
 impl PathSteps {

@@ -3,17 +3,16 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Capabilities, MachineFacts, NewObject, NodeKind, Operation, OperationKind, disk_space,
+    Capabilities, MachineFacts, NewObject, NodeKind, Operation, OperationKind,
+    disk_space::{self, STATE_DIR},
     kind_replacement::KindReplacement,
-    machine_facts::{FileFacts, ObjectKind},
+    machine_facts::FileFacts,
+    object::ObjectKind,
     recovery_units,
     steps::PathSteps,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{EntryOrigin, Refusal};
-
-/// The directory of machinist's own state. No operation may move or replace a directory that contains it.
-pub(super) const STATE_DIR: &str = "/var/lib/machinist";
 
 /// The maximum number of operations of one update. Each is a record of a few hundred bytes in a journal that is
 /// rewritten as a whole several times; MachineConfigs of a cluster contain at most some thousand files (etcd limits
@@ -167,7 +166,7 @@ impl HostChecks<'_> {
     /// The restriction of the mount that holds the target.
     fn on_mount(&self) -> Option<Refusal> {
         let target = &self.operation.target;
-        let top = nearest(target, self.observed)?.1.mount.clone();
+        let top = self.observed.nearest(target)?.1.mount.clone();
         let mount = self.observed.mounts.get(&top)?;
         if mount.read_only {
             let message = format!("{target} is on {top}, which is mounted read-only");
@@ -303,16 +302,6 @@ impl HostChecks<'_> {
 /// Whether the path belongs to machinist's own state.
 pub(super) fn is_state(path: &AbsPath) -> bool {
     AbsPath::new(STATE_DIR).is_ok_and(|state| path.is_under(&state))
-}
-
-/// The object at `path`, or its nearest existing parent directory.
-pub(super) fn nearest<'a>(
-    path: &AbsPath,
-    observed: &'a MachineFacts,
-) -> Option<(AbsPath, &'a FileFacts)> {
-    std::iter::once(path.clone())
-        .chain(path.ancestors())
-        .find_map(|above| observed.objects.get(&above).map(|facts| (above, facts)))
 }
 
 /// The origin of the config entry that caused an operation.

@@ -5,30 +5,13 @@
 //! object that the base config created belongs to machinist, and its kind may change.
 
 use super::{
-    ChangeKind, FileFacts, MachineFacts,
+    ChangeKind, FileFacts, LinkEnd, MachineFacts, ObjectKind,
     desired_tree::{DesiredObject, DesiredTree},
-    machine_facts::ObjectKind,
+    machine_facts::is_layout,
     steps::{PathAction, PathStep, PathSteps},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{MachineConfig, Overwrite, Refusal};
-
-/// The target of a symbolic link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkEnd {
-    /// The canonical path.
-    pub path: AbsPath,
-    /// The kind of the existing object; none if it does not exist.
-    pub kind: Option<ObjectKind>,
-    /// How many objects are below a directory; none if they were not counted.
-    pub below: Option<usize>,
-}
-
-/// Whether the object at this canonical path belongs to the layout that all operating systems share: a direct
-/// child of `/`, `/usr` or `/var`.
-pub fn is_layout(path: &AbsPath) -> bool {
-    matches!(path.directory(), "/" | "/usr" | "/var")
-}
 
 /// The rules for one update.
 pub(super) struct KindReplacement<'a> {

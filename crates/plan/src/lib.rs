@@ -7,12 +7,15 @@
 mod accounts;
 mod actions;
 mod change_builder;
+mod desired_entry;
 mod desired_tree;
+mod desired_tree_builder;
 mod disclosure;
 mod disk_space;
 mod disruption;
 mod drift;
 mod enablement;
+mod file_names;
 mod hard_links;
 mod home_dirs;
 mod host_checks;
@@ -21,7 +24,9 @@ mod kind_replacement;
 mod leased_files;
 mod machine_facts;
 mod model;
+mod object;
 mod object_compare;
+mod object_labels;
 mod observed_paths;
 mod operation;
 mod operations_fold;
@@ -60,21 +65,21 @@ pub use disclosure::discloses;
 pub use drift::{DriftEntry, DriftKind, Verified, drift, verify};
 pub use enablement::{UNIT_DIR, resolve};
 pub use json::PlanDocument;
-pub use kind_replacement::{LinkEnd, is_layout};
 pub use observed_paths::{ObservedPath, also, asked};
 pub use passwd::{Database, DatabaseEntries, Edit, EditState, EditTarget, remember};
 pub use planned_objects::{PlannedObjects, may_change_directories, planned_objects};
 pub use planner::{MAX_TOTAL_FILE_BYTES, between, only};
 
 pub use machine_facts::{
-    AccountFacts, Attributes, FileFacts, MachineFacts, MountFacts, ObjectKind, SpecifierFacts,
-    UnitEntry, UnitFacts, UserFacts,
+    AccountFacts, Attributes, FileFacts, LinkEnd, MachineFacts, MountFacts, SpecifierFacts,
+    UnitEntry, UnitFacts, UserFacts, is_layout,
 };
 pub use machinist_base::text::escape_line;
 pub use model::{
     Action, ActionKind, Capabilities, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan, PlanChange,
 };
-pub use operation::{NewObject, NodeKind, Operation, OperationKind};
+pub use object::{NewObject, NodeKind, ObjectKind};
+pub use operation::{Operation, OperationKind};
 pub use os::{BaseConfig, HostKind, ImageRef, ImageRefError, OsCapabilities, OsFacts, is_lower};
 pub use policy::{Policies, same_images};
 pub use selinux::SelinuxLabels;

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BaseConfig, Database, DatabaseEntries, Edit, LinkEnd, NewObject, OsFacts, SelinuxLabels,
+    BaseConfig, Database, DatabaseEntries, Edit, NewObject, ObjectKind, OsFacts, SelinuxLabels,
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_ignition::KernelCommandLine;
@@ -136,6 +136,13 @@ impl MachineFacts {
         all.find(|(above, _)| path.is_under(above))
     }
 
+    /// The object at `path`, or its nearest existing parent directory.
+    pub(super) fn nearest(&self, path: &AbsPath) -> Option<(AbsPath, &FileFacts)> {
+        std::iter::once(path.clone())
+            .chain(path.ancestors())
+            .find_map(|above| self.objects.get(&above).map(|facts| (above, facts)))
+    }
+
     /// The canonical paths of all paths of both configs that differ from their canonical path.
     pub fn moved(self) -> BTreeMap<AbsPath, AbsPath> {
         let mut moved = self.canonical_before;
@@ -217,17 +224,21 @@ impl Attributes {
     pub const SET_GROUP_ID_BIT: u32 = 0o2000;
 }
 
-/// Kinds of object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ObjectKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link.
-    Link,
-    /// Anything else: device, socket, FIFO.
-    Other,
+/// The target of a symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkEnd {
+    /// The canonical path.
+    pub path: AbsPath,
+    /// The kind of the existing object; none if it does not exist.
+    pub kind: Option<ObjectKind>,
+    /// How many objects are below a directory; none if they were not counted.
+    pub below: Option<usize>,
+}
+
+/// Whether the object at this canonical path belongs to the layout that all operating systems share: a direct
+/// child of `/`, `/usr` or `/var`.
+pub fn is_layout(path: &AbsPath) -> bool {
+    matches!(path.directory(), "/" | "/usr" | "/var")
 }
 
 /// One mount.

@@ -3,7 +3,7 @@
 use super::{
     Attributes, FileFacts, ObjectSummary,
     desired_tree::{DesiredObject, ObjectSpec},
-    machine_facts::ObjectKind,
+    object::ObjectKind,
 };
 use machinist_base::digest::Digest;
 use machinist_ignition::EntryKind;

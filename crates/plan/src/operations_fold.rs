@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Attributes, MachineFacts, NewObject, NodeKind, Operation, OperationKind,
     desired_tree::{DesiredTree, ObjectSpec},
-    machine_facts::ObjectKind,
+    object::ObjectKind,
     ssh_keys,
     steps::{PathAction, PathStep, PathSteps},
 };

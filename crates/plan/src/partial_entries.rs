@@ -7,8 +7,8 @@ use super::{
     Attributes, ChangeKind, FileFacts, MachineFacts,
     desired_tree::{DesiredObject, ObjectSpec},
     kind_replacement::describe,
-    machine_facts::ObjectKind,
-    steps::{PathAction, PathSteps, first_field},
+    object::ObjectKind,
+    steps::{PathAction, PathFacts, PathSteps, changed_by, first_field},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{Content, DIRECTORY_MODE, FILE_MODE, Refusal};
@@ -62,15 +62,6 @@ impl ObjectSpec {
             Self::Link { .. } | Self::Hard { .. } => (None, None, None),
         }
     }
-}
-
-/// One path of the desired config with the facts about it.
-#[derive(Clone, Copy)]
-pub(super) struct PathFacts<'a> {
-    /// The entry of the base config.
-    pub(super) had: Option<&'a DesiredObject>,
-    pub(super) path: &'a AbsPath,
-    pub(super) observed: &'a MachineFacts,
 }
 
 impl PathFacts<'_> {
@@ -348,29 +339,6 @@ fn is_as(facts: &FileFacts, wanted: Attributes, owners: bool) -> bool {
     let now = facts.attributes();
     let owner = |of: Attributes| (of.uid, of.gid);
     now.mode == wanted.mode && (!owners || owner(now) == owner(wanted))
-}
-
-/// The fields that an act changes, by the names of [`super::Change::fields`]; those that differ from the entry come
-/// first.
-pub(super) fn changed_by(
-    act: &PathAction,
-    facts: &FileFacts,
-    differs: Vec<&'static str>,
-) -> Vec<&'static str> {
-    let mut fields = differs;
-    let also: [(bool, &str); 2] = match act {
-        PathAction::Metadata(wanted) => {
-            let owner = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
-            [(wanted.mode != facts.mode, "mode"), (owner, "owner")]
-        }
-        _ => [(!fields.contains(&"kind"), "content"), (false, "")],
-    };
-    for (differs, field) in also {
-        if differs && !fields.contains(&field) {
-            fields.push(field);
-        }
-    }
-    fields
 }
 
 impl PathSteps {

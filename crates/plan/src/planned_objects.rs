@@ -7,7 +7,7 @@ use super::{
     Attributes, MachineFacts, NewObject, NodeKind, OperationKind,
     desired_tree::{ConfigSide, DesiredTree},
     home_dirs,
-    machine_facts::ObjectKind,
+    object::ObjectKind,
     operations_fold,
     steps::steps,
     unsafe_paths,

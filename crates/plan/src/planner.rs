@@ -8,11 +8,12 @@ use super::{
     accounts::Accounts,
     actions::{self, ActionNeed},
     change_builder::ChangeBuilder,
-    desired_tree::{ConfigSide, DesiredTree, noun},
+    desired_entry::noun,
+    desired_tree::{ConfigSide, DesiredTree},
     disruption::{DisruptionResolver, RequiredActions},
     hard_links, home_dirs, host_checks,
     kind_replacement::KindReplacement,
-    operations_fold, os, reachability, same_object, selinux,
+    object_labels, operations_fold, os, reachability, same_object,
     steps::{PathSteps, steps},
     unit_aliases,
     unit_state::MachineUnits,
@@ -156,7 +157,7 @@ fn complete(
     refusals.extend(hard_links::refusals(steps, observed));
     refusals.extend(too_large(to));
     home_dirs::fill_new_homes(operations, after, observed);
-    selinux::add(operations, observed);
+    object_labels::add(operations, observed);
     refusals.extend(home_dirs::add_entries(operations, after));
     let kinds = KindReplacement::new(to, after, steps, observed);
     refusals.extend(host_checks::refusals(operations, &kinds, capabilities));
@@ -246,7 +247,7 @@ fn warnings(
         all.push("CAP_CHOWN missing: owners are recorded, but neither set nor compared".to_owned());
     }
     all.extend(reachability::warnings(after, observed, capabilities.chown));
-    all.extend(selinux::pending(&observed.labels_pending));
+    all.extend(object_labels::pending(&observed.labels_pending));
     all.extend(os::warnings(from, to, observed, capabilities.os));
     let mut seen = BTreeSet::new();
     all.retain(|warning| seen.insert(warning.clone()));

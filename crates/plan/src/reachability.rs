@@ -4,7 +4,7 @@
 use super::{
     Attributes, MachineFacts, UserFacts,
     desired_tree::{DesiredObject, DesiredTree},
-    machine_facts::ObjectKind,
+    object::ObjectKind,
     unit_preset::glob,
 };
 use machinist_base::abs_path::AbsPath;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     ChangeKind, FileFacts, MachineFacts,
     desired_tree::{DesiredEntry, DesiredObject, ObjectSpec},
-    machine_facts::ObjectKind,
+    object::ObjectKind,
     object_compare::differences,
     ssh_keys,
     steps::{PathAction, PathSteps, add_parents, first_field},
-    units::started_by,
+    unit_tree::started_by,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{Content, EntryKind};

@@ -6,9 +6,9 @@ use anstyle::{AnsiColor, Style};
 
 use super::{
     Action, ChangeKind, Cost, ObjectSummary, Plan, PlanChange, actions::ActionNeed,
-    desired_tree::noun,
+    desired_entry::noun,
 };
-use machinist_base::text::escape_line;
+use machinist_base::text::{LINE_COLUMNS, escape_line};
 use machinist_ignition::{EntryKind, Refusal};
 
 /// The maximum number of reasons shown for one action; a reboot may have thousands.
@@ -16,9 +16,6 @@ const MAX_REASONS: usize = 3;
 
 /// The number of digest digits shown, enough to distinguish two contents; JSON has all of them.
 const DIGEST_DIGITS: usize = 12;
-
-/// The line width in columns.
-const LINE_COLUMNS: usize = 80;
 
 /// The text output of a plan; see [`Plan::to_text`].
 struct PlanRenderer {

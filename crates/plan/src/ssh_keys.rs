@@ -9,7 +9,7 @@ use self::key_block::{lines, with_block};
 use super::{
     Attributes, MachineFacts, UserFacts,
     desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
-    machine_facts::ObjectKind,
+    object::ObjectKind,
     public_key,
     steps::PathSteps,
 };
@@ -27,7 +27,7 @@ const READABLE_BY_OWNER: u32 = 0o400;
 const READABLE_BY_ALL: u32 = 0o004;
 
 /// How many characters of a key a warning shows.
-const MAX_SHOWN_KEY: usize = 24;
+const MAX_SHOWN_KEY_CHARS: usize = 24;
 
 /// Adds the key files of the users that exist on the machine; other users are skipped with a
 /// warning, as OpenShift does for a missing `core`.
@@ -197,7 +197,7 @@ fn unreadable_keys(name: &str, user: &User) -> Vec<String> {
     let keys = user.ssh_authorized_keys.iter();
     keys.filter_map(|key| {
         let why = public_key::fault(key)?;
-        let mut start: String = key.chars().take(MAX_SHOWN_KEY).collect();
+        let mut start: String = key.chars().take(MAX_SHOWN_KEY_CHARS).collect();
         if start.len() < key.len() {
             start.push('…');
         }

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Attributes, ChangeKind, FileFacts, MachineFacts,
     desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec},
-    hard_links::FileNames,
-    machine_facts::ObjectKind,
+    file_names::FileNames,
+    object::ObjectKind,
     object_compare::differences,
-    partial_entries::{PathFacts, changed_by},
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{EntryKind, Refusal};
@@ -36,6 +35,15 @@ pub(super) enum PathAction {
     Remove,
     /// The original is restored from the given place.
     Restore(AbsPath),
+}
+
+/// One path of the desired config with the facts about it.
+#[derive(Clone, Copy)]
+pub(super) struct PathFacts<'a> {
+    /// The entry of the base config.
+    pub(super) had: Option<&'a DesiredObject>,
+    pub(super) path: &'a AbsPath,
+    pub(super) observed: &'a MachineFacts,
 }
 
 /// All steps by canonical path, with their warnings and refusals.
@@ -300,6 +308,29 @@ pub(super) fn first_field(wanted: &DesiredObject) -> &'static str {
         (_, object) if object.kind() == ObjectKind::Directory => "kind",
         _ => "content",
     }
+}
+
+/// The fields that an act changes, by the names of [`super::Change::fields`]; those that differ from the entry come
+/// first.
+pub(super) fn changed_by(
+    act: &PathAction,
+    facts: &FileFacts,
+    differs: Vec<&'static str>,
+) -> Vec<&'static str> {
+    let mut fields = differs;
+    let also: [(bool, &str); 2] = match act {
+        PathAction::Metadata(wanted) => {
+            let owner = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
+            [(wanted.mode != facts.mode, "mode"), (owner, "owner")]
+        }
+        _ => [(!fields.contains(&"kind"), "content"), (false, "")],
+    };
+    for (differs, field) in also {
+        if differs && !fields.contains(&field) {
+            fields.push(field);
+        }
+    }
+    fields
 }
 
 fn gone_field(kind: EntryKind) -> &'static str {

@@ -21,7 +21,6 @@ use super::{
     enablement::{UNIT_DIR, resolve, unit_name},
     machine_facts::UnitEntry,
     unit_preset,
-    units::started_by,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::MachineConfig;
@@ -68,6 +67,35 @@ pub(super) fn wanter(link: &AbsPath) -> Option<String> {
     let mut wanters = DEPENDENCY_SUFFIXES.iter();
     let wanter = wanters.find_map(|suffix| directory.strip_suffix(suffix))?;
     Some(wanter.to_owned())
+}
+
+/// Targets that a boot does not reach: a unit enabled only for these is not started.
+const UNREACHED_TARGETS: [&str; 16] = [
+    "shutdown.target",
+    "reboot.target",
+    "poweroff.target",
+    "halt.target",
+    "kexec.target",
+    "soft-reboot.target",
+    "exit.target",
+    "final.target",
+    "umount.target",
+    "rescue.target",
+    "emergency.target",
+    "sleep.target",
+    "suspend.target",
+    "hibernate.target",
+    "hybrid-sleep.target",
+    "suspend-then-hibernate.target",
+];
+
+/// The unit that a link in a `*.wants` directory starts at boot.
+pub(super) fn started_by(link: &AbsPath) -> Option<String> {
+    let wanter = wanter(link)?;
+    let unit = link.file_name();
+    let startable = unit_name::shape(unit) != Some(unit_name::UnitNameShape::Template)
+        && unit_name::shape(&wanter) != Some(unit_name::UnitNameShape::Template);
+    (startable && !UNREACHED_TARGETS.contains(&wanter.as_str())).then(|| unit.to_owned())
 }
 
 /// One entry of a unit directory in the planned tree.

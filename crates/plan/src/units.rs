@@ -21,26 +21,6 @@ use super::{
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{EntryKind, MachineConfig, Unit, UnitName};
 
-/// Targets that a boot does not reach: a unit enabled only for these is not started.
-const UNREACHED_TARGETS: [&str; 16] = [
-    "shutdown.target",
-    "reboot.target",
-    "poweroff.target",
-    "halt.target",
-    "kexec.target",
-    "soft-reboot.target",
-    "exit.target",
-    "final.target",
-    "umount.target",
-    "rescue.target",
-    "emergency.target",
-    "sleep.target",
-    "suspend.target",
-    "hibernate.target",
-    "hybrid-sleep.target",
-    "suspend-then-hibernate.target",
-];
-
 /// Adds unit files, drop-ins, masks and enablement links.
 pub(super) fn add(
     layout: &mut DesiredTree,
@@ -307,7 +287,7 @@ impl EnablementPlanner<'_, '_> {
             }
             self.layout.warnings.extend(set.complaints);
             own.extend(set.links.keys().cloned());
-            let starts = set.links.keys().filter_map(started_by);
+            let starts = set.links.keys().filter_map(unit_tree::started_by);
             self.layout
                 .starts
                 .entry(entry.name.to_string())
@@ -451,13 +431,4 @@ impl EnablementPlanner<'_, '_> {
                 .or_insert_with(|| entry.clone());
         }
     }
-}
-
-/// The unit that a link in a `*.wants` directory starts at boot.
-pub(super) fn started_by(link: &AbsPath) -> Option<String> {
-    let wanter = unit_tree::wanter(link)?;
-    let unit = link.file_name();
-    let startable = unit_name::shape(unit) != Some(unit_name::UnitNameShape::Template)
-        && unit_name::shape(&wanter) != Some(unit_name::UnitNameShape::Template);
-    (startable && !UNREACHED_TARGETS.contains(&wanter.as_str())).then(|| unit.to_owned())
 }

@@ -8,7 +8,7 @@ use super::{
     desired_tree::{DesiredObject, DesiredTree},
     host_checks,
     kind_replacement::KindReplacement,
-    machine_facts::ObjectKind,
+    object::ObjectKind,
     steps::PathSteps,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};

@@ -4,15 +4,17 @@
 //! order of its input does not change the result.
 
 mod conditions;
+mod machine_counts;
 mod membership;
 mod node_status;
 mod summary;
 mod unavailable_limit;
 
 pub use conditions::{PoolCondition, conditions};
+pub use machine_counts::MachineCounts;
 pub use membership::{Membership, NodesByPool, PoolKind, PoolMembers, split};
 pub use node_status::NodePoolStatus;
-pub use summary::{COLUMNS, MachineCounts, PoolRow, age, table};
+pub use summary::{COLUMNS, PoolRow, age, table};
 pub use unavailable_limit::{BadLimit, UnavailableLimit, max_unavailable};
 
 #[cfg(test)]

@@ -3,18 +3,19 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, Statx},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 
 use super::{
     FileKind, Meta, Root, Stat,
     directory_control::{ComponentFacts, MountCrossing, TrustedUsers},
+    mount_crossing::{crossed, mount_of},
     resolve,
 };
 
@@ -101,64 +102,6 @@ impl ComponentFacts {
         let fuse = self.mount.as_ref().is_some_and(|mount| mount.fuse);
         self.shared = !fuse && may_be_written(handle, &self.stat);
     }
-}
-
-/// The cached attributes of an object, and its mount id. A FUSE file system that does not let root
-/// in returns no attributes and is recognised by its mount only.
-pub(super) fn mount_of(handle: impl AsFd) -> io::Result<(Statx, u64)> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let raw = rustix::fs::statx(handle, "", flags, Stat::STAT_FIELDS)?;
-    Ok((raw, raw.stx_mnt_id))
-}
-
-/// Whether the file system is on a block device, so that its cached attributes are correct.
-pub(super) fn is_local(raw: &Statx) -> bool {
-    raw.stx_dev_major != 0
-}
-
-/// EACCES for the top of a FUSE file system that neither root nor this process's user mounted.
-pub(super) fn refuse_foreign_fuse(raw: &Statx) -> io::Result<()> {
-    let top = Stat::of(raw).mount_point;
-    if !top || is_local(raw) {
-        return Ok(());
-    }
-    let mount = crossed(raw.stx_mnt_id)?;
-    let own = rustix::process::geteuid().as_raw();
-    match mount.fuse && ![0, own].contains(&mount.user) {
-        true => Err(Errno::ACCESS.into()),
-        false => Ok(()),
-    }
-}
-
-/// Looks up a mount id in proc_pid_mountinfo(5).
-#[expect(
-    clippy::disallowed_methods,
-    reason = "/proc describes the mounts of this process, not the tree"
-)]
-fn crossed(id: u64) -> io::Result<MountCrossing> {
-    // Without /proc the mounts are unknown; do not report that as a missing object.
-    let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(io::Error::other)?;
-    let id = id.to_string();
-    let line = text
-        .lines()
-        .find(|line| line.split(' ').next() == Some(&id));
-    let rest = line.and_then(|line| line.split_once(" - "));
-    let Some((_, rest)) = rest else {
-        // Unmounted since, or hidden: nothing is known about it.
-        return Ok(MountCrossing {
-            fuse: true,
-            user: u32::MAX,
-        });
-    };
-    let kind = rest.split(' ').next().unwrap_or_default();
-    let options = rest.split(' ').nth(2).unwrap_or_default();
-    let user = options
-        .split(',')
-        .find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
-    Ok(MountCrossing {
-        fuse: kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse."),
-        user: user.unwrap_or(0),
-    })
 }
 
 /// Whether a user other than root may add and remove names in a directory, by its mode or its

@@ -9,7 +9,7 @@ use machinist_base::abs_path::AbsPath;
 
 /// How often a lock that is held is tried again. A process that changes a user holds it for some
 /// milliseconds.
-const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An exclusive lock on a file, held until this is dropped or the process ends.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Root {
         p: &AbsPath,
         patience: Duration,
     ) -> Result<Option<FileLock>, RootError> {
-        let tries = patience.as_millis() / RETRY_INTERVAL.as_millis();
+        let tries = patience.as_millis() / LOCK_POLL_INTERVAL.as_millis();
         let taken = self.open_or_new(p).and_then(|file| {
             let mut left = tries;
             loop {
@@ -60,7 +60,7 @@ impl Root {
                     Ok(()) => return Ok(Some(FileLock { held: file })),
                     Err(Errno::AGAIN | Errno::ACCESS) if left > 0 => {
                         left -= 1;
-                        std::thread::sleep(RETRY_INTERVAL);
+                        std::thread::sleep(LOCK_POLL_INTERVAL);
                     }
                     Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),
                     Err(Errno::INTR) => {}

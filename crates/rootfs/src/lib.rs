@@ -27,6 +27,7 @@ mod file_read;
 mod file_trust;
 mod inspect;
 mod mount;
+mod mount_crossing;
 mod op_log;
 mod path_step;
 mod path_walk;

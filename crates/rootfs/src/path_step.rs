@@ -6,8 +6,8 @@ use rustix::io::Errno;
 
 use super::{
     DirectoryControl, ExpectedObject, FileKind, Meta, Root, RootError, Stat,
-    component_facts::mount_of,
     directory_control::{ComponentFacts, LinkBound, TrustedUsers},
+    mount_crossing::mount_of,
     resolve,
 };
 use machinist_base::abs_path::AbsPath;

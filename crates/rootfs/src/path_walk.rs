@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use super::{
     DirectoryControl, ObjectIdentity, Root, RootError, Stat,
-    component_facts::mount_of,
     directory_control::{LinkBound, TrustedUsers},
+    mount_crossing::mount_of,
     path_step::{LinkTarget, StepResult, refused},
     resolve::{self, MAX_SYMLINKS, PinnedDir},
 };

@@ -12,7 +12,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Root, Stat, component_facts};
+use super::{Root, Stat, mount_crossing};
 use machinist_base::abs_path::AbsPath;
 
 /// How often one resolution is retried after EAGAIN, which the kernel returns when a rename or
@@ -90,7 +90,7 @@ pub(super) fn statx_of(fd: impl AsFd) -> io::Result<Statx> {
 /// The metadata of an object. EACCES if it is on a FUSE file system that another user mounted,
 /// because its server could block the call for ever.
 pub(super) fn statx_unless_foreign(fd: impl AsFd) -> io::Result<Statx> {
-    component_facts::refuse_foreign_fuse(&component_facts::mount_of(&fd)?.0)?;
+    mount_crossing::refuse_foreign_fuse(&mount_crossing::mount_of(&fd)?.0)?;
     statx_of(fd)
 }
 
@@ -104,10 +104,10 @@ pub(super) fn statx_in(dir: impl AsFd, name: &str) -> io::Result<Statx> {
         flags | AtFlags::STATX_DONT_SYNC,
         Stat::STAT_FIELDS,
     )?;
-    if component_facts::is_local(&cached) {
+    if mount_crossing::is_local(&cached) {
         return Ok(cached);
     }
-    component_facts::refuse_foreign_fuse(&cached)?;
+    mount_crossing::refuse_foreign_fuse(&cached)?;
     Ok(rustix::fs::statx(dir, name, flags, Stat::STAT_FIELDS)?)
 }
 

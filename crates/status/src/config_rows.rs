@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::{
     ConfigStatus, DriftStatus,
-    text_report::{WARNING_STYLE, folded},
+    report_row::{WARNING_STYLE, folded},
 };
 use machinist_base::reason::Reason;
 use machinist_plan::escape_line;

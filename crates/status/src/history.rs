@@ -5,13 +5,11 @@ use std::fmt::{self, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::{UpdateOutcomeStatus, UpdateStatus, text_report::ago};
+use machinist_base::text::LINE_COLUMNS;
 use machinist_plan::escape_line;
 
 const OK_STYLE: Style = AnsiColor::Green.on_default();
 const ERROR_STYLE: Style = AnsiColor::Red.on_default().bold();
-
-/// Column at which lists are wrapped.
-const LINE_COLUMNS: usize = 80;
 
 /// Writes the updates with ANSI colours, in the order they are given.
 pub fn render(updates: &[UpdateStatus]) -> String {

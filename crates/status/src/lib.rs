@@ -9,6 +9,7 @@ mod failure_message;
 mod history;
 pub mod metrics;
 pub mod readiness;
+mod report_row;
 pub mod settings;
 mod text_report;
 mod timeline;

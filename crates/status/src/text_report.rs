@@ -6,7 +6,10 @@ use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    FailureStatus, Status, UpdateStatus, config_rows::config_rows, failure_message::sentences,
+    FailureStatus, Status, UpdateStatus,
+    config_rows::config_rows,
+    failure_message::sentences,
+    report_row::{WARNING_STYLE, folded},
 };
 use crate::readiness::{Gate, GateEffect};
 use machinist_base::reason::Reason;
@@ -14,11 +17,7 @@ use machinist_plan::escape_line;
 
 const OK_STYLE: Style = AnsiColor::Green.on_default();
 const ERROR_STYLE: Style = AnsiColor::Red.on_default().bold();
-pub(super) const WARNING_STYLE: Style = AnsiColor::Yellow.on_default();
 const HEADING_STYLE: Style = Style::new().bold();
-
-/// Column at which sentences are wrapped.
-const LINE_COLUMNS: usize = 80;
 
 /// Number of reasons shown for a rejected config, so that a long list does not hide the gates.
 const MAX_REFUSALS: usize = 8;
@@ -113,39 +112,6 @@ fn failed(failure: &FailureStatus) -> Vec<(&'static str, String)> {
     );
     let rest = told.map(|one| ("", one));
     std::iter::once(("failure", text)).chain(rest).collect()
-}
-
-/// One sentence after `head`, wrapped between words; further lines are indented to the first word.
-pub(super) fn folded(out: &mut String, head: &str, text: &str) -> fmt::Result {
-    let indent = width(head);
-    let mut column = indent;
-    out.push_str(head);
-    for (at, word) in text.split(' ').enumerate() {
-        let length = width(word);
-        if at > 0 && column + 1 + length > LINE_COLUMNS {
-            write!(out, "\n{:indent$}", "")?;
-            column = indent;
-        } else if at > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out.push('\n');
-    Ok(())
-}
-
-/// The number of columns of a text, without the escape sequences of colours.
-fn width(text: &str) -> usize {
-    let mut escaped = false;
-    let shown = text.chars().filter(|letter| {
-        let begins = *letter == '\u{1b}';
-        let shown = !escaped && !begins;
-        escaped = begins || (escaped && *letter != 'm');
-        shown
-    });
-    shown.count()
 }
 
 fn gates(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {

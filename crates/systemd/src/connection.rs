@@ -28,7 +28,7 @@ use super::{
 /// Timeout for a connection that worked before; a restart of the bus takes well below a second.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first delay between two attempts; it doubles with each further one.
-const MIN_BACKOFF: Duration = Duration::from_millis(50);
+const MIN_RECONNECT_BACKOFF: Duration = Duration::from_millis(50);
 /// How long the D-Bus handshake may take. A socket-activated bus answers once it is up; after this time the other
 /// socket is tried.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -143,7 +143,7 @@ impl Reconnecting {
         manned: bool,
     ) -> Result<LiveConnection, SystemdErrorKind> {
         let until = Instant::now() + RECONNECT_TIMEOUT;
-        let mut pause = MIN_BACKOFF;
+        let mut pause = MIN_RECONNECT_BACKOFF;
         loop {
             let mut fault = None;
             for way in ways {

@@ -21,6 +21,9 @@ pub(super) type UnitRow = (
 /// The columns what, who, why, mode, uid and pid.
 pub(super) type InhibitorRow = (String, String, String, String, u32, u32);
 
+/// Replaces a conflicting queued job, as `systemctl` does without `--job-mode`.
+pub(super) const REPLACE_MODE: &str = "replace";
+
 /// A property of a transient unit.
 pub(super) type Property<'a> = (&'a str, Variant<'a>);
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use zbus::DBusError;
 
-use super::Inhibitor;
+use super::inhibitor::Inhibitor;
 use machinist_base::reason::Reason;
 
 /// A failed request to the service manager or logind.

@@ -8,14 +8,11 @@ use zbus::{OwnedObjectPath, Variant};
 use super::{
     Systemd, SystemdError,
     connection::{while_taking, within},
-    dbus_proxies::{JobRemoved, JobRemovedStream, ManagerProxy},
+    dbus_proxies::{JobRemoved, JobRemovedStream, ManagerProxy, REPLACE_MODE},
     error::SystemdErrorKind,
     unit_state::ActiveState,
 };
 use machinist_base::reason::Reason;
-
-/// Replaces a conflicting queued job, as `systemctl` does without `--job-mode`.
-pub(super) const REPLACE_MODE: &str = "replace";
 
 /// The operation of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 mod connection;
 mod dbus_proxies;
 mod error;
+mod inhibitor;
 mod jobs;
 mod logind;
 mod manager;
@@ -23,10 +24,9 @@ mod update_port;
 
 pub use connection::{BusAddresses, SocketDialer};
 pub use error::{SystemdError, SystemdErrorKind};
+pub use inhibitor::{INHIBITOR_NAME, Inhibitor};
 pub use jobs::{JobResult, JobVerb};
-pub use logind::{
-    INHIBITOR_NAME, InhibitLock, InhibitMode, Inhibitor, Logind, RebootFlags, ShutdownSignals,
-};
+pub use logind::{InhibitLock, InhibitMode, Logind, RebootFlags, ShutdownSignals};
 pub use manager::{ListedUnit, SystemState, Systemd};
 pub use notifier::Notifier;
 pub use reboot::RebootProof;

@@ -15,9 +15,8 @@ use zbus::{Connection, OwnedObjectPath, fdo::PropertiesProxy, proxy::CacheProper
 use super::{
     BusAddresses, Logind, SystemdError, Timedated,
     connection::{LiveConnection, Reconnecting, within},
-    dbus_proxies::{ServiceProxy, UnitProxy},
+    dbus_proxies::{REPLACE_MODE, ServiceProxy, UnitProxy},
     error::SystemdErrorKind,
-    jobs::REPLACE_MODE,
     unit_state::{ActiveState, LoadState, ServiceState, UnitState},
 };
 use machinist_update::service_port::Userspace;

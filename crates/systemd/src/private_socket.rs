@@ -30,7 +30,7 @@ use zbus::{
 /// specification, "Message Format").
 const FIXED_HEADER_BYTES: usize = 16;
 /// The longest message that the specification allows: 128 MiB.
-const MAX_MESSAGE_BYTES: usize = 1 << 27;
+const MAX_DBUS_MESSAGE_BYTES: usize = 1 << 27;
 /// The header field that carries the sender.
 const SENDER_FIELD: u8 = 7;
 /// A D-Bus server answers `AUTH` with `OK` and 32 digits; a longer line is from something else.
@@ -164,9 +164,9 @@ impl MessageFrame {
             fields: length(12),
             body: length(4),
         };
-        if frame.fields > MAX_MESSAGE_BYTES
-            || frame.body > MAX_MESSAGE_BYTES
-            || frame.total() > MAX_MESSAGE_BYTES
+        if frame.fields > MAX_DBUS_MESSAGE_BYTES
+            || frame.body > MAX_DBUS_MESSAGE_BYTES
+            || frame.total() > MAX_DBUS_MESSAGE_BYTES
         {
             return Err(io::Error::other("a D-Bus message longer than 128 MiB"));
         }

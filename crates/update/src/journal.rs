@@ -3,17 +3,17 @@
 //!
 //! This module contains only the data and its text form; [`super::store`] reads and writes it.
 
+mod action;
 mod encoding;
 mod history;
 mod operation;
 mod transaction;
 
+pub use action::{ActionRecord, ActionState};
 pub use encoding::BadJournal;
 pub use history::{Outcome, PhaseRecord, UpdateRecord};
 pub use operation::{BackupPolicy, NestedObject, ObjectId, OperationRecord, OperationRecordKind};
-pub use transaction::{
-    ActionRecord, ActionState, Direction, RebootRecord, Transaction, TransactionState, kernel_of,
-};
+pub use transaction::{Direction, RebootRecord, Transaction, TransactionState, kernel_of};
 
 use std::collections::{BTreeMap, BTreeSet};
 

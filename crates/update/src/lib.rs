@@ -26,14 +26,14 @@ use machinist_ignition::Refusal;
 
 /// Maximum length of a failure's message in bytes. The journal reserves space for it in advance, and a message with
 /// thousands of paths is not readable.
-const MAX_MESSAGE_BYTES: usize = 4 << 10;
+const MAX_FAILURE_MESSAGE_BYTES: usize = 4 << 10;
 
 /// Maximum size of a failure's list of refusals in JSON, in bytes: a few dozen, which the journal's reserve includes.
 const MAX_REFUSALS_BYTES: usize = 8 << 10;
 
 fn bounded(mut message: String) -> String {
-    if message.len() > MAX_MESSAGE_BYTES {
-        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+    if message.len() > MAX_FAILURE_MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MAX_FAILURE_MESSAGE_BYTES));
         message.push('…');
     }
     message

@@ -15,7 +15,7 @@ use machinist_ignition::MachineConfig;
 use machinist_rootfs::{Root, RootError};
 
 /// Maximum size of a config in base64.
-const MAX_CONFIG_BYTES: u64 = 768 << 20;
+const MAX_PINNED_CONFIG_BYTES: u64 = 768 << 20;
 
 /// A held config, and the source's config that it overrides.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,7 +100,7 @@ impl PinnedConfig {
 
     /// Loads the hold; `None` if there is none.
     pub fn load(root: &Root) -> Result<Option<Self>, PinError> {
-        let text = match root.read_nofollow(&paths::pinned_config(), MAX_CONFIG_BYTES) {
+        let text = match root.read_nofollow(&paths::pinned_config(), MAX_PINNED_CONFIG_BYTES) {
             Err(error) if error.is_not_found() => return Ok(None),
             text => text?,
         };
@@ -203,7 +203,7 @@ mod tests {
         hold.save(&root).unwrap();
         assert_eq!(PinnedConfig::load(&root).unwrap(), Some(hold));
         let text = root
-            .read(&paths::pinned_config(), MAX_CONFIG_BYTES)
+            .read(&paths::pinned_config(), MAX_PINNED_CONFIG_BYTES)
             .unwrap();
         root.replace(&paths::pinned_config(), &text[..text.len() - 1], 0o600)
             .unwrap();

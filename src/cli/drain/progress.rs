@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::cli::output::write_error;
-use machinist_base::reason::Reason;
+use machinist_base::{reason::Reason, text::LINE_COLUMNS};
 use machinist_drain::{PodId, eviction::EvictionProgress};
 use machinist_plan::escape_line;
 
@@ -14,7 +14,7 @@ use machinist_plan::escape_line;
 const ERASE_LINE: &str = "\r\x1b[K";
 
 /// The maximum line width: a longer line would be wrapped, and its first part could not be erased.
-const MAX_LINE_COLUMNS: usize = 79;
+const MAX_PROGRESS_COLUMNS: usize = LINE_COLUMNS - 1;
 
 /// Prints on stderr: each new blocker on a line of its own, and on a terminal the progress below
 /// them.
@@ -76,7 +76,7 @@ impl DrainProgressPrinter {
             "{}: {} to evict, {} terminating, {} removed{away} …",
             self.node, progress.to_go, progress.leaving, progress.gone
         );
-        line.chars().take(MAX_LINE_COLUMNS).collect()
+        line.chars().take(MAX_PROGRESS_COLUMNS).collect()
     }
 
     fn clear(&mut self) {

@@ -9,12 +9,10 @@ use super::{
     pools::{NodePart, PoolReport, PoolsReport},
 };
 use crate::cli::output::wrapped;
+use machinist_base::text::LINE_COLUMNS;
 use machinist_kube_api::Progress;
 use machinist_plan::escape_line;
 use machinist_pool::{PoolRow, age, table};
-
-/// The line width in columns.
-const LINE_COLUMNS: usize = 80;
 
 /// The text for one node.
 pub(super) fn node(report: &NodeReport, now: Timestamp) -> String {

@@ -26,7 +26,7 @@ const BYTES_PER_EXTRA_SECOND: u64 = 8 << 20;
 
 /// Bytes of the longest answer that is read: ten thousand devices with their reasons are about 2
 /// MiB.
-const MAX_RESPONSE_BYTES: u64 = 32 << 20;
+const MAX_AGENT_RESPONSE_BYTES: u64 = 32 << 20;
 
 /// Why the agent gave no usable answer.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ pub fn fetch_status(root: &Root) -> Result<String, AgentClientError> {
         Err(AgentClientError::NoAgent(_)) if !has_control(root)? => connect(root, STATUS_SOCKET)?,
         connected => connected?,
     };
-    ask(stream, question, MAX_RESPONSE_BYTES).map(|answer| answer.body)
+    ask(stream, question, MAX_AGENT_RESPONSE_BYTES).map(|answer| answer.body)
 }
 
 /// The desired config of the agent below `root`, without any operator override. Blocks.
@@ -95,7 +95,7 @@ pub fn submit_config(
     .into_bytes();
     question.extend(config);
     let stream = connect(root, CONTROL_SOCKET)?;
-    let answer = ask(stream, &question, MAX_RESPONSE_BYTES)?;
+    let answer = ask(stream, &question, MAX_AGENT_RESPONSE_BYTES)?;
     serde_json::from_str(&answer.body)
         .map_err(|error| AgentClientError::Understand(error.to_string()))
 }

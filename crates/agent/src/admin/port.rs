@@ -13,7 +13,7 @@ const FALLBACK_PORT_COUNT: u16 = 100;
 
 /// Connections that may wait to be accepted; the kernel limits it to `net.core.somaxconn`. When a
 /// flood fills the queue, a further client retries after a second.
-const BACKLOG: u32 = 4096;
+const MAX_PENDING_CONNECTIONS: u32 = 4096;
 
 /// Retry interval for a configured address that another program uses.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -83,5 +83,5 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     };
     socket.set_reuseaddr(true)?;
     socket.bind(at)?;
-    socket.listen(BACKLOG)
+    socket.listen(MAX_PENDING_CONNECTIONS)
 }

@@ -15,7 +15,7 @@ use machinist_kube_api::EventReason;
 use machinist_update::{phase::Phase, reconciler::UpdateReport};
 
 /// Retry interval after a failed request.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+const CANCEL_REPLY_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The reply to the cancellation request on the Node.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>
             // a retry.
             changed = update.changed() => if changed.is_err() { return },
             Ok(()) = sights.changed() => {}
-            () = tokio::time::sleep(RETRY_INTERVAL), if failed => {}
+            () = tokio::time::sleep(CANCEL_REPLY_RETRY_INTERVAL), if failed => {}
         }
     }
 }

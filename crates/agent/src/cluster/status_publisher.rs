@@ -12,7 +12,8 @@ use machinist_cluster::{
     Cluster,
     events::Events,
     machine_config_node,
-    node::{self, DesiredNodeStatus, NodeSnapshot, OwnNode, WriteRate},
+    node::{DesiredNodeStatus, NodeSnapshot, OwnNode},
+    node_writer::{self, WriteRate},
     publisher::{self, ExternalWriters, Publishers},
 };
 use machinist_device::{Inventory, ResourceName, taint::NodeTaint};
@@ -69,7 +70,8 @@ pub(super) fn start_publishing(
     };
     tasks.spawn("node annotations", more.add(to, tasks.token()));
     let (pace, stop) = (WriteRate::default(), tasks.token());
-    let keeping = node::maintain_node(node.clone(), whole, events, clock.clone(), pace, stop);
+    let keeping =
+        node_writer::maintain_node(node.clone(), whole, events, clock.clone(), pace, stop);
     tasks.spawn("node notice", keeping);
     let (cluster, node, stop) = (cluster.clone(), node.clone(), tasks.token());
     let keeping =

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    MAX_FILE_BYTES, MAX_FILES,
+    MAX_FILES, MAX_MANIFEST_BYTES,
     symlink_chain::{self, ResolveError},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
@@ -168,7 +168,7 @@ impl LocalFileSource for LocalFiles {
         let place = self.place(text, path)?;
         self.expect(path, &place, FileKind::File)?;
         self.tree
-            .read_nofollow(&place, MAX_FILE_BYTES)
+            .read_nofollow(&place, MAX_MANIFEST_BYTES)
             .map_err(|error| failed(path.relative(), &error))
     }
 

@@ -61,7 +61,7 @@ const USER_HZ: u32 = 100;
 /// The discard port (RFC 863).
 const DISCARD_PORT: u16 = 9;
 /// A dump's answers arrive in parts of at most this size (NLMSG_GOODSIZE is a page, at most 32 KiB).
-const MAX_MESSAGE_BYTES: usize = 64 << 10;
+const MAX_NETLINK_MESSAGE_BYTES: usize = 64 << 10;
 /// Interval between two reads of the neighbour table.
 const NEIGHBOUR_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -297,7 +297,7 @@ fn list(request: u16, answer: u16, fixed: usize) -> io::Result<Vec<Vec<u8>>> {
 
 /// Reads one datagram of answers. Returns false after the last.
 fn take(socket: &OwnedFd, answer: u16, found: &mut Vec<Vec<u8>>) -> io::Result<bool> {
-    let mut buffer = vec![0; MAX_MESSAGE_BYTES];
+    let mut buffer = vec![0; MAX_NETLINK_MESSAGE_BYTES];
     let count = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
     let mut rest = buffer.get(..count).unwrap_or_default();
     while let Some(header) = rest.get(..MESSAGE_HEADER_BYTES) {

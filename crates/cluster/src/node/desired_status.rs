@@ -44,7 +44,7 @@ pub struct DesiredCondition {
 
 /// How observed conditions differ from the desired ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ConditionDiff {
+pub(crate) enum ConditionDiff {
     /// They do not differ.
     Not,
     /// Only in the message.
@@ -54,7 +54,7 @@ pub(super) enum ConditionDiff {
 }
 
 /// Compares the Node's conditions with the desired ones.
-pub(super) fn differs(view: &NodeView, wanted: &[DesiredCondition]) -> ConditionDiff {
+pub(crate) fn differs(view: &NodeView, wanted: &[DesiredCondition]) -> ConditionDiff {
     let far = wanted.iter().map(|one| match view.condition(one.kind) {
         Some(known) if known.status != one.status || known.reason != one.reason => {
             ConditionDiff::Fact
@@ -67,7 +67,7 @@ pub(super) fn differs(view: &NodeView, wanted: &[DesiredCondition]) -> Condition
 }
 
 /// A patch with all desired conditions; `lastTransitionTime` is kept while the status is unchanged.
-pub(super) fn conditions(
+pub(crate) fn conditions(
     view: &NodeView,
     wanted: &[DesiredCondition],
     now: jiff::Timestamp,
@@ -98,7 +98,7 @@ fn seconds(time: jiff::Timestamp) -> String {
 /// A patch of annotations and labels that differ. With `sweep` it also removes machinist's labels
 /// and its blocked-by annotation if they are no longer desired; annotations that operators set are
 /// kept.
-pub(super) fn metadata(
+pub(crate) fn metadata(
     view: &NodeView,
     notice: &DesiredNodeStatus,
     sweep: bool,
@@ -134,7 +134,7 @@ fn differing<N: AsRef<str>>(
 
 /// A patch that removes machinist's conditions that are no longer desired; no other component
 /// removes them.
-pub(super) fn leftover_conditions(
+pub(crate) fn leftover_conditions(
     view: &NodeView,
     notice: &DesiredNodeStatus,
 ) -> Option<NodePatch> {

@@ -34,7 +34,7 @@ pub(super) fn uncordon(view: &NodeView, lift: bool) -> NodePatch {
 
 /// Sets or removes the label that keeps remediators away, together with the annotation that marks
 /// it as ours; none if nothing changes or another writer owns the label.
-pub(super) fn remediation_exclusion(view: &NodeView, wanted: bool) -> Option<NodePatch> {
+pub(crate) fn remediation_exclusion(view: &NodeView, wanted: bool) -> Option<NodePatch> {
     let label = keys::label::NO_REMEDIATION;
     let stands = view.labels.contains_key(label);
     let marks = exclusion_marks(view);
@@ -96,7 +96,7 @@ pub(super) fn is_our_taint(taint: &Taint) -> bool {
 
 /// Adds or removes the start-up taint; none if nothing changes. Other taints in the list are kept:
 /// if another client changed the list meanwhile, the request fails.
-pub(super) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<NodePatch> {
+pub(crate) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<NodePatch> {
     let old = &view.spec.taints;
     if old.iter().any(is_our_taint) == wanted {
         return None;

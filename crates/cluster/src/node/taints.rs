@@ -29,7 +29,7 @@ pub(super) fn is_ours(view: &NodeView, taint: &Taint) -> bool {
 /// The next patch that brings the Node's taints closer to `wanted`, with the key and effect of the
 /// one taint that it changes; none if only taints differ that `waits` delays. Each taint has its
 /// own request, so that a policy that refuses one does not block the others.
-pub(super) fn change(
+pub(crate) fn change(
     view: &NodeView,
     wanted: &[Taint],
     waits: impl Fn(&str) -> bool,

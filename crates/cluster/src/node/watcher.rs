@@ -54,7 +54,7 @@ impl OwnNode {
 impl WatchHandler for OwnNode {
     type Object = NodeObject;
 
-    const RESUMES: bool = true;
+    const RESUMES_WATCH: bool = true;
 
     fn cluster(&self) -> &Cluster {
         &self.cluster

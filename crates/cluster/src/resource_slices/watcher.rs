@@ -63,7 +63,7 @@ impl SliceReconciler {
 impl WatchHandler for SliceReconciler {
     type Object = DynamicObject;
 
-    const RESUMES: bool = false;
+    const RESUMES_WATCH: bool = false;
 
     fn cluster(&self) -> &Cluster {
         &self.cluster

@@ -24,13 +24,13 @@ const RESEND_INTERVAL: Duration = Duration::from_secs(10);
 /// send a list late. The kubelet notices a dead agent by the end of the stream.
 const HEALTH_TIMEOUT_SECS: i64 = 30;
 /// Changes within this time are sent as one message.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+const DEVICE_HEALTH_DEBOUNCE: Duration = Duration::from_millis(50);
 /// Limits, in bytes, for a device's reason: the first is the kubelet's own, the smaller ones are
 /// for lists that are too large.
 const REASON_LIMITS_BYTES: [usize; 3] = [1024, 128, 0];
 /// Bytes of the largest message that the kubelet receives: gRPC's default. A larger one ends the
 /// stream and makes all health unknown.
-const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+const MAX_KUBELET_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The current health of all devices of the pool, and how many had to be left out.
 pub(super) fn list(
@@ -74,7 +74,7 @@ fn fitting(devices: Vec<api::DeviceHealth>) -> (api::NodeWatchResourcesResponse,
                 device.message.truncate(at);
             }
         }
-        if list.encoded_len() <= MAX_MESSAGE_BYTES {
+        if list.encoded_len() <= MAX_KUBELET_MESSAGE_BYTES {
             return (list, 0);
         }
     }
@@ -83,7 +83,7 @@ fn fitting(devices: Vec<api::DeviceHealth>) -> (api::NodeWatchResourcesResponse,
         let length = device.encoded_len();
         // In a repeated field, each entry costs one byte for the field number, and its length.
         size += 1 + prost::length_delimiter_len(length) + length;
-        size <= MAX_MESSAGE_BYTES
+        size <= MAX_KUBELET_MESSAGE_BYTES
     };
     let fitting = list.devices.iter().take_while(fits).count();
     let cut = list.devices.len() - fitting;
@@ -122,7 +122,7 @@ pub(super) async fn feed(
             () = to.closed() => return,
             // Safe to drop, both: a change stays marked as unseen, and the other is a timer.
             changed = inventory.changed() => match changed {
-                Ok(()) => sleep(DEBOUNCE).await,
+                Ok(()) => sleep(DEVICE_HEALTH_DEBOUNCE).await,
                 Err(_) => return,
             },
             () = sleep(RESEND_INTERVAL) => {}
@@ -183,7 +183,7 @@ mod tests {
         let (most, cut) = reported(100_000, 0);
         let size = most.encoded_len();
         assert!(
-            size <= MAX_MESSAGE_BYTES && size > MAX_MESSAGE_BYTES - 300,
+            size <= MAX_KUBELET_MESSAGE_BYTES && size > MAX_KUBELET_MESSAGE_BYTES - 300,
             "{size}"
         );
         assert_eq!(most.devices.len() + cut, 100_000);

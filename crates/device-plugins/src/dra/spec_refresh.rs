@@ -31,7 +31,7 @@ use machinist_rootfs::Root;
 /// For all path checks of one claim; a file system that takes longer hangs.
 const PATH_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Retry of a failed write, and poll interval where changes of links cannot be watched.
-const RETRY_INTERVAL: Duration = Duration::from_secs(60);
+const SPEC_REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Minimum time between two passes over all claims: devices change in bursts, and an ended
 /// container is not restarted sooner.
 const MIN_PASS_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,8 +71,8 @@ impl SpecRefresh {
                 // queue.
                 changed = self.inventory.changed() => if changed.is_err() { return },
                 () = self.claim_store.wait_for_claim() => {}
-                _ = changed_or_timeout(&mut links, RETRY_INTERVAL) => {}
-                () = sleep(RETRY_INTERVAL), if failed => {}
+                _ = changed_or_timeout(&mut links, SPEC_REFRESH_RETRY_INTERVAL) => {}
+                () = sleep(SPEC_REFRESH_RETRY_INTERVAL), if failed => {}
             }
         }
     }

@@ -16,7 +16,7 @@ use machinist_device::{Device, Health, Inventory, Resource, ResourceName};
 
 /// Bytes of the largest message that the kubelet receives: gRPC's default. A larger one ends the
 /// stream, and with it every device of the resource.
-const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+const MAX_KUBELET_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Minimum time between two messages; changes in between are combined. After each message the
 /// kubelet rewrites and syncs its whole checkpoint, so bursts should cause few. The first change is
@@ -47,7 +47,7 @@ pub(super) fn list(inventory: &Inventory, name: &ResourceName) -> DeviceList {
             let length = device.encoded_len();
             // In a repeated field, each entry costs one byte for the field number, and its length.
             size += 1 + prost::length_delimiter_len(length) + length;
-            if size > MAX_MESSAGE_BYTES {
+            if size > MAX_KUBELET_MESSAGE_BYTES {
                 list.cut += 1;
             } else {
                 list.message.devices.push(device);
@@ -216,7 +216,7 @@ mod tests {
         let large = list(&inventory(100, 1024), &name);
         let size = large.message.encoded_len();
         assert!(
-            size <= MAX_MESSAGE_BYTES && size > MAX_MESSAGE_BYTES - 200,
+            size <= MAX_KUBELET_MESSAGE_BYTES && size > MAX_KUBELET_MESSAGE_BYTES - 200,
             "{size}"
         );
         assert_eq!(large.message.devices.len() + large.cut, 100 * 1024);

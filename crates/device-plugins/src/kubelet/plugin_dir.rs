@@ -42,7 +42,7 @@ const REPAIR_DELAY: Duration = Duration::from_secs(1);
 
 /// When the lock file is removed, its directory is likely to be removed next. Creating a new lock
 /// at once would disturb that cleanup. This is the first delay; it doubles up to [`FAULT_RETRY_INTERVAL`].
-const MIN_BACKOFF: Duration = Duration::from_millis(50);
+const MIN_FAULT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// The task that watches the directory and owns the resources' tasks.
 pub(super) struct PluginDirTask {
@@ -90,16 +90,16 @@ impl PluginDirTask {
     }
 
     pub(super) async fn run(mut self) {
-        let mut pause = MIN_BACKOFF;
+        let mut pause = MIN_FAULT_BACKOFF;
         loop {
             let attached = match self.attach().await {
                 Ok(DirectoryState::Ours(watch, lock)) => {
-                    pause = MIN_BACKOFF;
+                    pause = MIN_FAULT_BACKOFF;
                     let result = self.serve_directory(watch).await;
                     self.kubelet.send_replace(None);
                     self.last_socket = None;
                     drop(lock);
-                    result.map(|()| DirectoryState::Later(MIN_BACKOFF))
+                    result.map(|()| DirectoryState::Later(MIN_FAULT_BACKOFF))
                 }
                 other => other,
             };

@@ -38,7 +38,7 @@ pub const POD_RESOURCES_SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.s
 
 /// Bytes of an answer. A node usually has up to 250 pods and some hundred devices; the kubelet's
 /// own tests accept this much.
-const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
+const MAX_POD_RESOURCES_BYTES: usize = 16 * 1024 * 1024;
 /// Timeout of a call, connecting included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum time between our calls. The kubelet answers a hundred calls a second for all clients
@@ -182,7 +182,7 @@ impl PodResources {
         let address = format!("unix:{}", socket.path().display());
         let endpoint = Endpoint::from_shared(address).map_err(|_| PodResourcesError::Absent)?;
         let channel = endpoint.connect().await.map_err(unreached)?;
-        Ok(Client::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES))
+        Ok(Client::new(channel).max_decoding_message_size(MAX_POD_RESOURCES_BYTES))
     }
 }
 

@@ -22,7 +22,7 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
 /// most.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The first wait after a failure; doubled up to the longest.
-const MIN_BACKOFF: Duration = Duration::from_millis(50);
+const MIN_REGISTER_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// How long the kubelet has to read the emptied list before the stream ends.
 const WITHDRAWAL_GRACE: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ impl ResourceTask {
 
     /// Registers repeatedly, until the resource is removed.
     async fn run_registrations(&mut self) {
-        let mut delay = MIN_BACKOFF;
+        let mut delay = MIN_REGISTER_BACKOFF;
         self.deps.status_writer.record_start(&self.name);
         loop {
             let Some(kubelet) = self.kubelet().await.filter(|_| !self.is_withdrawn()) else {
@@ -113,7 +113,7 @@ impl ResourceTask {
                 Ok(ended) => {
                     // A session that lasted was no failure, whatever ended it.
                     if began.elapsed() > MAX_BACKOFF {
-                        delay = MIN_BACKOFF;
+                        delay = MIN_REGISTER_BACKOFF;
                     }
                     ended
                 }
@@ -124,7 +124,7 @@ impl ResourceTask {
             };
             match ended {
                 ServerExit::Withdrawn | ServerExit::Stopped => return,
-                ServerExit::NewKubelet | ServerExit::OptionsChanged => delay = MIN_BACKOFF,
+                ServerExit::NewKubelet | ServerExit::OptionsChanged => delay = MIN_REGISTER_BACKOFF,
                 ServerExit::StreamEnded => {
                     self.deps.probe_request.notify_one();
                     delay = self.wait_before_retry(&kubelet, delay).await;
@@ -155,7 +155,7 @@ impl ResourceTask {
         let withdrawn = |inventory: &Arc<Inventory>| !inventory.resources.contains_key(name);
         tokio::select! {
             // Safe to drop, all of them: they only read the latest values, and the other is a timer.
-            _ = newer => MIN_BACKOFF,
+            _ = newer => MIN_REGISTER_BACKOFF,
             _ = self.deps.inventory.wait_for(withdrawn) => delay,
             () = sleep(delay) => (delay * 2).min(MAX_BACKOFF),
         }

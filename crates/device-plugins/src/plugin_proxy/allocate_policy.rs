@@ -26,7 +26,7 @@ use machinist_device::{
 const CDI_ANNOTATION_PREFIX: &str = "cdi.k8s.io/";
 
 /// Parts of one answer; each takes up to 250 bytes when decoded.
-const MAX_PARTS: usize = 4096;
+const MAX_RESPONSE_PARTS: usize = 4096;
 /// The protobuf shape of `ContainerAllocateResponse`: variables, mounts, nodes, annotations, CDI
 /// devices.
 const CONTAINER_SHAPE: [CountedField; 5] = [
@@ -43,7 +43,7 @@ const RESPONSE_SHAPE: [CountedField; 1] = [CountedField(1, FieldCost::One, Some(
 pub(super) enum AllocateRejection {
     #[error("the plugin's answer cannot be read: {0}")]
     Unreadable(String),
-    #[error("the plugin's answer has {0} parts; at most {MAX_PARTS} are read")]
+    #[error("the plugin's answer has {0} parts; at most {MAX_RESPONSE_PARTS} are read")]
     TooMuch(usize),
     #[error("the plugin's answer is empty for the container")]
     Empty,
@@ -87,7 +87,7 @@ pub(super) fn check(
     look: impl Fn(&AbsPath) -> ResolvedPath,
 ) -> Result<Links, AllocateRejection> {
     match parts(answer, &RESPONSE_SHAPE) {
-        Ok(found) if found > MAX_PARTS => return Err(AllocateRejection::TooMuch(found)),
+        Ok(found) if found > MAX_RESPONSE_PARTS => return Err(AllocateRejection::TooMuch(found)),
         Ok(_) => {}
         Err(error) => return Err(AllocateRejection::Unreadable(error.to_string())),
     }
@@ -232,14 +232,17 @@ fn check_cdi_devices(
 
 /// The field numbers that lead to the host path of a mount and of a node: container response, mount
 /// or node, host path.
-const MOUNTS: [u32; 3] = [1, 2, 2];
-const NODES: [u32; 3] = [1, 3, 2];
+const MOUNT_HOST_PATH_FIELDS: [u32; 3] = [1, 2, 2];
+const NODE_HOST_PATH_FIELDS: [u32; 3] = [1, 3, 2];
 
 /// The answer with the paths that were checked, since a link may be replaced before the runtime
 /// follows it. Everything else stays byte for byte.
 pub(super) fn resolved(answer: &[u8], links: &Links) -> Vec<u8> {
     let mut answer = answer.to_vec();
-    for (place, links) in [(MOUNTS, &links.mounts), (NODES, &links.nodes)] {
+    for (place, links) in [
+        (MOUNT_HOST_PATH_FIELDS, &links.mounts),
+        (NODE_HOST_PATH_FIELDS, &links.nodes),
+    ] {
         if links.is_empty() {
             continue;
         }

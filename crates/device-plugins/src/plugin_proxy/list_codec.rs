@@ -28,7 +28,7 @@ use super::{
 
 /// Bytes that a plugin may send in one message: four times what the kubelet accepts, to which it is
 /// cut.
-const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+const MAX_PLUGIN_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum time for one list once it has begun; a trickle of bytes would block the vendor's other
 /// lists.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -212,9 +212,9 @@ fn length(head: &[u8]) -> Result<usize, Status> {
     let bytes = length.iter();
     let length = bytes.fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
     match length {
-        ..=MAX_MESSAGE_BYTES => Ok(length),
+        ..=MAX_PLUGIN_MESSAGE_BYTES => Ok(length),
         _ => Err(Status::resource_exhausted(format!(
-            "its list has {length} bytes; at most {MAX_MESSAGE_BYTES} are read"
+            "its list has {length} bytes; at most {MAX_PLUGIN_MESSAGE_BYTES} are read"
         ))),
     }
 }

@@ -20,7 +20,7 @@ use machinist_rootfs::{FileKind, Root, RootError, UnixAddress};
 pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// First retry delay. A plugin may register before its socket listens; the kubelet, too, retries
 /// until its time is over.
-const MIN_BACKOFF: Duration = Duration::from_millis(10);
+const MIN_DIAL_BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_millis(250);
 /// Bytes that a socket address has left after `/var/lib/kubelet/device-plugins/`, where plugins
 /// bind.
@@ -32,7 +32,7 @@ const MAX_QUOTED_CHARS: usize = 512;
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 /// Bytes of an answer to `Allocate` or `GetPreferredAllocation`: the kubelet keeps the former in
 /// its checkpoint, and accepts neither above 4 MiB.
-const MAX_RESPONSE_BYTES: usize = 256 * 1024;
+const MAX_PLUGIN_RESPONSE_BYTES: usize = 256 * 1024;
 /// Bytes of headers and trailers of one answer, which include an error text.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
@@ -75,7 +75,8 @@ pub(super) struct PluginConnection {
 impl PluginConnection {
     /// A client for calls. Answers that can be large stay encoded.
     pub(super) fn client(&self) -> DevicePluginClient<Channel> {
-        DevicePluginClient::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES)
+        DevicePluginClient::new(self.channel.clone())
+            .max_decoding_message_size(MAX_PLUGIN_RESPONSE_BYTES)
     }
 
     /// The raw channel.
@@ -107,7 +108,7 @@ pub(super) async fn dial(
 ) -> Result<PluginConnection, DialError> {
     let until = Instant::now() + DIAL_TIMEOUT;
     let path = socket_path(directory, endpoint)?;
-    let mut pause = MIN_BACKOFF;
+    let mut pause = MIN_DIAL_BACKOFF;
     let (channel, address) = loop {
         let why = match look(root, &path, vendor)? {
             None => "socket not found".to_owned(),

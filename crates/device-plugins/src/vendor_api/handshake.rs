@@ -7,8 +7,8 @@ use tonic::Status;
 use super::{
     api::v1::{self as api, FromAgent, Kept, VERSION, from_agent},
     limits::{
-        MAX_MESSAGE_BYTES, MAX_MESSAGE_PARTS, MAX_SNAPSHOT_TOTAL_BYTES, MAX_SNAPSHOT_TOTAL_PARTS,
-        MESSAGES_PER_SECOND,
+        MAX_MESSAGE_PARTS, MAX_SNAPSHOT_TOTAL_BYTES, MAX_SNAPSHOT_TOTAL_PARTS,
+        MAX_VENDOR_MESSAGE_BYTES, MESSAGES_PER_SECOND,
     },
     task_messages::{message, millis},
 };
@@ -71,7 +71,7 @@ pub(super) fn welcome(
         limits: Some(api::Limits {
             devices: small(vendor.limits.devices),
             resources: small(vendor.limits.resources),
-            message_bytes: small(MAX_MESSAGE_BYTES),
+            message_bytes: small(MAX_VENDOR_MESSAGE_BYTES),
             kept_bytes: small(MAX_SNAPSHOT_TOTAL_BYTES),
             kept_parts: small(MAX_SNAPSHOT_TOTAL_PARTS),
             message_parts: small(MAX_MESSAGE_PARTS),

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 /// Bytes of one encoded message.
-pub(super) const MAX_MESSAGE_BYTES: usize = 512 * 1024;
+pub(super) const MAX_VENDOR_MESSAGE_BYTES: usize = 512 * 1024;
 /// Bytes of the first message.
 pub(super) const MAX_HELLO_BYTES: usize = 64 * 1024;
 /// Parts of one message; see `codec`.
@@ -42,7 +42,7 @@ pub(super) const REFUSED_CONNECTIONS: usize = 1;
 /// How long a connection may be without a session, and a session without a Hello.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval at which a vendor has to send something.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// The session ends after this long without a message.
 pub(super) const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time to read messages that had already arrived when [`SESSION_IDLE_TIMEOUT`] passed.

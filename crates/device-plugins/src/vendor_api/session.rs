@@ -15,7 +15,7 @@ use super::{
     connection::{SessionTracker, VendorPeer},
     lazy_messages::{self, LazyFromVendor},
     limits::{
-        CONGESTION_TIMEOUT, HELLO_TIMEOUT, LATE_MESSAGE_GRACE, MAX_MESSAGE_BYTES,
+        CONGESTION_TIMEOUT, HELLO_TIMEOUT, LATE_MESSAGE_GRACE, MAX_VENDOR_MESSAGE_BYTES,
         MESSAGES_PER_SECOND, READ_AHEAD_MESSAGES, SESSION_IDLE_TIMEOUT, SMALL_MESSAGE_BYTES,
         SMALL_SNAPSHOT_DEVICES,
     },
@@ -179,7 +179,7 @@ impl VendorSession {
             Ok(Some(said)) => Ok(said),
             Ok(None) => Err(Status::ok("it closed its session")),
             Err(status) if status.code() == Code::OutOfRange => Err(Status::resource_exhausted(
-                format!("a message is larger than {MAX_MESSAGE_BYTES} bytes"),
+                format!("a message is larger than {MAX_VENDOR_MESSAGE_BYTES} bytes"),
             )),
             // The transport has several codes for this; only that the vendor disconnected matters.
             Err(status) if matches!(status.code(), Code::Cancelled | Code::Unknown) => {

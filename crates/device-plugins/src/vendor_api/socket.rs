@@ -15,7 +15,7 @@ use super::{
     connection::{VendorConnection, VendorPeer},
     lazy_messages::LazyFromVendor,
     limits::{
-        CONNECTIONS_PER_SECOND, MAX_CONNECTIONS, MAX_MESSAGE_BYTES, REFUSED_CONNECTIONS,
+        CONNECTIONS_PER_SECOND, MAX_CONNECTIONS, MAX_VENDOR_MESSAGE_BYTES, REFUSED_CONNECTIONS,
         SEND_QUEUE_MESSAGES,
     },
     session::VendorSession,
@@ -141,8 +141,8 @@ impl VendorSocket {
         };
         let listener = UnixListener::from_std(listener)?;
         let incoming = incoming(vendor.clone(), listener, socket.stop.clone(), tasks);
-        let service =
-            vendor_server::VendorServer::new(door).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let service = vendor_server::VendorServer::new(door)
+            .max_decoding_message_size(MAX_VENDOR_MESSAGE_BYTES);
         let server = Server::builder()
             .initial_stream_window_size(CONNECTION_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

@@ -15,7 +15,7 @@ use machinist_device::{
 use machinist_rootfs::{Root, RootError};
 
 /// One save of a file causes several events within a few milliseconds.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+const VENDOR_FILES_DEBOUNCE: Duration = Duration::from_millis(50);
 /// Stores the last valid content of each file, so that a file that breaks while the agent is not
 /// running does not remove its vendor.
 const STATE_PATH: &str = "/var/lib/machinist/vendors.json";
@@ -143,7 +143,7 @@ impl VendorFileReader {
                     .await
                     .unwrap_or(()),
             }
-            sleep(DEBOUNCE).await;
+            sleep(VENDOR_FILES_DEBOUNCE).await;
             // Watch directories that were created meanwhile, before they are read.
             self.set_watches();
             let root = self.root.clone();

@@ -21,8 +21,8 @@ pub const MAX_SLICE_DEVICES: usize = 128;
 /// The maximum number of devices in a slice that has a tainted device.
 pub const MAX_TAINTED_SLICE_DEVICES: usize = 64;
 const MAX_ATTRIBUTES: usize = 32;
-const MAX_DOMAIN_LEN: usize = 63;
-const MAX_NAME_LEN: usize = 32;
+const MAX_ATTRIBUTE_DOMAIN_BYTES: usize = 63;
+const MAX_ATTRIBUTE_NAME_BYTES: usize = 32;
 const MAX_VALUE_LEN: usize = 64;
 
 /// The taint of a device that cannot be used: it is not allocated again, and containers that have it
@@ -221,7 +221,7 @@ fn qualified(key: &str) -> Option<String> {
     if name.starts_with(|c: char| c.is_ascii_digit()) {
         name.insert(0, '_');
     }
-    if name.is_empty() || name.len() > MAX_NAME_LEN {
+    if name.is_empty() || name.len() > MAX_ATTRIBUTE_NAME_BYTES {
         return None;
     }
     match domain {
@@ -239,7 +239,7 @@ fn is_domain(domain: &str) -> bool {
             && label.ends_with(inner)
             && label.chars().all(|c| inner(c) || c == '-')
     };
-    domain.len() <= MAX_DOMAIN_LEN && domain.split('.').all(label)
+    domain.len() <= MAX_ATTRIBUTE_DOMAIN_BYTES && domain.split('.').all(label)
 }
 
 #[cfg(test)]

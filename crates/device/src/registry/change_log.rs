@@ -9,7 +9,7 @@ use crate::{
 use machinist_base::{rate_limit::RateLimiter, text};
 
 /// The average interval between log lines of one source.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const SOURCE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of log lines that a source may cause at once.
 const BURST_LINES: u32 = 100;
 
@@ -50,7 +50,7 @@ impl ChangeLogger {
 
     fn rate(&mut self, source: &ResourceSource) -> &mut RateLimiter {
         let rate = self.rates.entry(source.to_string());
-        rate.or_insert_with(|| RateLimiter::per_interval(LOG_INTERVAL, BURST_LINES))
+        rate.or_insert_with(|| RateLimiter::per_interval(SOURCE_LOG_INTERVAL, BURST_LINES))
     }
 }
 

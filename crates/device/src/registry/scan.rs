@@ -7,7 +7,7 @@ mod sysfs;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::{cdi_specs::CdiSpecs, match_devices::DeviceFinder, sysfs::Sysfs};
-use super::watch_target::WatchDepth;
+use super::{follow_links::follow, watch_target::WatchDepth};
 use crate::{
     Refusal,
     declaration::{Declaration, DeviceSelector},
@@ -16,7 +16,7 @@ use crate::{
     resource_name::ResourceName,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
-use machinist_rootfs::{FileKind, Root, RootError, Stat};
+use machinist_rootfs::{FileKind, Root};
 
 /// The maximum size of a sysfs attribute, one page.
 const MAX_ATTRIBUTE_BYTES: u64 = 4096;
@@ -119,40 +119,6 @@ impl Scanner {
 pub(super) fn is_device(root: &Root, path: &AbsPath) -> bool {
     let found = follow(root, path).ok().flatten();
     found.is_some_and(|(_, stat)| matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice))
-}
-
-/// The object to which `path` leads, and its path, with links followed.
-pub fn follow(root: &Root, path: &AbsPath) -> Result<Option<(AbsPath, Stat)>, RootError> {
-    let mut at = root.canonical(path)?;
-    for _ in 0..machinist_rootfs::MAX_SYMLINKS {
-        let Some(stat) = root.stat(&at)? else {
-            return Ok(None);
-        };
-        if stat.kind != FileKind::Link {
-            return Ok(Some((at, stat)));
-        }
-        let target = root.read_link(&at)?;
-        let Some(next) = joined(&at, &target) else {
-            return Ok(None);
-        };
-        at = root.canonical(&next)?;
-    }
-    Ok(None)
-}
-
-/// The path to which a link at `link` with the target `target` leads. The link's directory contains
-/// no links, so a leading `..` can be resolved by name.
-fn joined(link: &AbsPath, target: &str) -> Option<AbsPath> {
-    let mut base = link.parent()?;
-    if target.starts_with('/') {
-        base = AbsPath::root();
-    }
-    let mut rest = target.trim_start_matches('/').trim_end_matches('/');
-    while let Some(up) = rest.strip_prefix("../") {
-        base = base.parent().unwrap_or_else(AbsPath::root);
-        rest = up;
-    }
-    base.join(rest.trim_start_matches("./")).ok()
 }
 
 fn sysfs_location(root: &Root, kind: FileKind, (major, minor): (u32, u32)) -> SysfsLocation {

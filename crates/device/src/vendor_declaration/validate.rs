@@ -21,7 +21,7 @@ const MAX_RESOURCES: usize = 64;
 /// The name of the lock file in the parent directory of the plugins' directories.
 const RESERVED_NAME: &str = "lock";
 /// The maximum length of a vendor's name, which is a DNS label and the name of a directory.
-const MAX_NAME_LEN: usize = 63;
+const MAX_VENDOR_NAME_BYTES: usize = 63;
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ impl VendorValidator {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let ends = [name.bytes().next(), name.bytes().last()];
         let whole = name.bytes().all(|byte| plain(byte) || byte == b'-');
-        if name.len() > MAX_NAME_LEN
+        if name.len() > MAX_VENDOR_NAME_BYTES
             || !whole
             || !ends.into_iter().all(|end| end.is_some_and(plain))
         {

@@ -10,7 +10,7 @@ use super::super::{
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 
 /// The maximum length of a name for useradd(8).
-const MAX_NAME_LEN: usize = 32;
+const MAX_ACCOUNT_NAME_BYTES: usize = 32;
 
 /// Every field of a user except its name and keys. In Ignition 2.0 most of them were below
 /// `create`.
@@ -71,7 +71,7 @@ impl<'n> AccountFields<'_, '_, 'n, '_> {
     fn name(&mut self, field: &FieldValue<'n>) -> Option<String> {
         let text = field.text(&mut self.reading.problems)?;
         let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        let fits = text.len() <= MAX_NAME_LEN && !text.starts_with('-');
+        let fits = text.len() <= MAX_ACCOUNT_NAME_BYTES && !text.starts_with('-');
         if fits && text.chars().all(good) {
             return Some(text.to_owned());
         }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::started_by;
 use crate::{
     MachineFacts,
     desired_tree::{
@@ -77,7 +76,7 @@ pub(super) fn keep(
             .starts
             .entry(name.to_string())
             .or_default()
-            .extend(started_by(&wanted.asked));
+            .extend(unit_tree::started_by(&wanted.asked));
         layout.objects.insert(canonical, wanted);
     }
 }

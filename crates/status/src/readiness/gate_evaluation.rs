@@ -6,42 +6,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     ConfigFacts, DeviceManager, DevicesReturn, FailedUnits, FreeSpace, GateInputs, GateName,
-    GatePolicy, KubeletReadiness, MinFree, Pressure, RebootFacts, facts::SOCKET_GRACE, host_gates,
+    GatePolicy, KubeletReadiness, MinFree, Pressure, RebootFacts,
+    facts::SOCKET_GRACE,
+    gate_result::{GateResult, few},
+    host_gates,
 };
-use machinist_base::{reason::Reason, text};
-
-pub(super) struct GateResult {
-    pub(super) open: bool,
-    pub(super) reason: Reason,
-    pub(super) message: String,
-}
-
-impl GateResult {
-    pub(super) fn fine(message: impl Into<String>) -> Self {
-        Self::note(Reason::Ok, message)
-    }
-
-    /// Open, but with a message.
-    pub(super) fn note(reason: Reason, message: impl Into<String>) -> Self {
-        Self {
-            open: true,
-            reason,
-            message: message.into(),
-        }
-    }
-
-    pub(super) fn closed(reason: Reason, message: impl Into<String>) -> Self {
-        Self {
-            open: false,
-            reason,
-            message: message.into(),
-        }
-    }
-
-    pub(super) fn no_signal(message: &str) -> Self {
-        Self::note(Reason::SignalMissing, message)
-    }
-}
+use machinist_base::reason::Reason;
 
 pub(super) fn of(
     name: GateName,
@@ -260,9 +230,4 @@ fn time_sync(synchronised: Option<bool>) -> GateResult {
 fn lasted(since: Timestamp, now: Timestamp, limit: Duration) -> bool {
     let limit = SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX);
     now.duration_since(since) >= limit
-}
-
-/// Lists as many items as fit on a status line.
-pub(super) fn few<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>) -> String {
-    text::join_limited(all, 3)
 }

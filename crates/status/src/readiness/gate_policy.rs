@@ -2,21 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
-
-use super::{CustomGate, GateName};
-
-/// The effect of a closed gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum GateEffect {
-    /// `/readyz` fails.
-    Hold,
-    /// It is listed, without further effect.
-    Warn,
-    /// It is evaluated and shown, but never counts as closed.
-    Off,
-}
+use super::{CustomGate, GateEffect, GateName};
 
 impl GateName {
     /// The effect of the closed gate, unless configured otherwise.

@@ -1,6 +1,9 @@
 //! Evaluates the gates for inodes, the root file system and the kernel's memory settings.
 
-use super::{DeviceManager, FreeSpace, GateInputs, KubeletReadiness, gate_evaluation::GateResult};
+use super::{
+    DeviceManager, FreeSpace, GateInputs, KubeletReadiness,
+    gate_result::{GateResult, few},
+};
 use machinist_base::reason::Reason;
 
 pub(super) fn inodes(disks: &[FreeSpace], least: u8) -> GateResult {
@@ -22,9 +25,7 @@ pub(super) fn inodes(disks: &[FreeSpace], least: u8) -> GateResult {
     match (counted, short.is_empty()) {
         (false, _) => GateResult::no_signal("no monitored file system has an inode limit"),
         (true, true) => GateResult::fine("enough free inodes"),
-        (true, false) => {
-            GateResult::closed(Reason::InodesLow, super::gate_evaluation::few(short.iter()))
-        }
+        (true, false) => GateResult::closed(Reason::InodesLow, few(short.iter())),
     }
 }
 

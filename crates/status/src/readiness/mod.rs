@@ -4,10 +4,12 @@
 //! anywhere else. The evaluation is pure, without files, clock or tokio: observations are passed as
 //! [`GateInputs`], the time as an argument.
 
+mod custom_gate_evaluation;
 mod custom_gates;
 mod facts;
 mod gate_evaluation;
 mod gate_policy;
+mod gate_result;
 mod host_gates;
 
 pub use custom_gates::{CustomGate, CustomProbe, Endpoint, GateId, ProbeResult, ProbeResults};
@@ -15,7 +17,7 @@ pub use facts::{
     ConfigFacts, DeviceManager, DevicesReturn, FailedUnits, Failure, FreeInodes, FreeSpace,
     GateInputs, KubeletReadiness, MemorySettings, Pressure, RebootFacts,
 };
-pub use gate_policy::{GateEffect, GatePolicy, MinFree};
+pub use gate_policy::{GatePolicy, MinFree};
 
 use std::fmt;
 
@@ -99,6 +101,18 @@ impl fmt::Display for GateName {
     }
 }
 
+/// The effect of a closed gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum GateEffect {
+    /// `/readyz` fails.
+    Hold,
+    /// It is listed, without further effect.
+    Warn,
+    /// It is evaluated and shown, but never counts as closed.
+    Off,
+}
+
 /// One gate with its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -127,7 +141,7 @@ impl Gates {
     /// Evaluates all gates. A gate whose state does not change keeps its `since`.
     #[must_use]
     pub fn evaluate(&self, inputs: &GateInputs, policy: &GatePolicy, now: Timestamp) -> Self {
-        let judged = |name: GateId, effect, verdict: gate_evaluation::GateResult| {
+        let judged = |name: GateId, effect, verdict: gate_result::GateResult| {
             let mut before = self.0.iter().filter(|gate| gate.name == name);
             let before = before.find(|gate| gate.open == verdict.open);
             Gate {
@@ -144,7 +158,7 @@ impl Gates {
             judged(name.into(), policy.effect(name), verdict)
         });
         let custom = policy.custom_gates.iter().map(|gate| {
-            let verdict = custom_gates::verdict(&gate.probe, inputs);
+            let verdict = custom_gate_evaluation::verdict(&gate.probe, inputs);
             judged(GateId::Custom(gate.name.clone()), gate.effect, verdict)
         });
         Self(known.chain(custom).collect())

@@ -387,7 +387,8 @@ fn custom_gates_come_last_and_stay_closed_until_probed() {
 fn a_taint_gate_matches_any_effect_unless_one_is_given() {
     let open = |taint: &str| {
         let inputs = with(|i| i.taints = Some(["a.b/c:NoExecute".to_owned()].into()));
-        super::custom_gates::verdict(&CustomProbe::TaintAbsent(taint.to_owned()), &inputs).open
+        super::custom_gate_evaluation::verdict(&CustomProbe::TaintAbsent(taint.to_owned()), &inputs)
+            .open
     };
     assert!(!open("a.b/c") && !open("a.b/c:NoExecute"));
     assert!(open("a.b/c:NoSchedule") && open("c") && open("a.b/cc"));

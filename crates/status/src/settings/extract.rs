@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     error::{SettingOrigin, SettingsProblem},
-    fragment::{Fragment, Leaf, ValueNode, ValueShape, env_name},
+    fragment::{Fragment, Leaf, ValueNode, ValueShape, describe, env_name},
     unknown_key::unknown,
 };
 use machinist_base::reason::Reason;
@@ -75,22 +75,6 @@ impl ValueMismatch {
     }
 }
 
-/// The maximum number of characters of an invalid value to quote: enough to recognise it, on one line.
-const MAX_QUOTED_CHARS: usize = 60;
-
-pub(super) fn describe(shape: &ValueShape) -> String {
-    match shape {
-        ValueShape::Nothing => "nothing".to_owned(),
-        ValueShape::Text(text) if text.chars().count() > MAX_QUOTED_CHARS => {
-            let start: String = text.chars().take(MAX_QUOTED_CHARS).collect();
-            format!("{start:?}…")
-        }
-        ValueShape::Text(text) => format!("{text:?}"),
-        ValueShape::List(_) => "a list".to_owned(),
-        ValueShape::Map(_) => "a mapping".to_owned(),
-    }
-}
-
 impl<T: Scalar> Setting for T {
     fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
         let ValueShape::Text(text) = &node.shape else {
@@ -127,6 +111,13 @@ impl<T: Setting> Setting for Vec<T> {
     fn show(&self) -> serde_json::Value {
         self.iter().map(Setting::show).collect()
     }
+}
+
+/// Whether a list contains a value twice.
+pub(super) fn has_twins<T: PartialEq>(all: &[T]) -> bool {
+    all.iter()
+        .enumerate()
+        .any(|(i, one)| all[..i].contains(one))
 }
 
 /// Reads keys from fragments; later fragments win.

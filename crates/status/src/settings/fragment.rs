@@ -26,6 +26,22 @@ pub(super) enum ValueShape {
     Map(Vec<(String, ValueNode)>),
 }
 
+/// The maximum number of characters of an invalid value to quote: enough to recognise it, on one line.
+const MAX_QUOTED_CHARS: usize = 60;
+
+pub(super) fn describe(shape: &ValueShape) -> String {
+    match shape {
+        ValueShape::Nothing => "nothing".to_owned(),
+        ValueShape::Text(text) if text.chars().count() > MAX_QUOTED_CHARS => {
+            let start: String = text.chars().take(MAX_QUOTED_CHARS).collect();
+            format!("{start:?}…")
+        }
+        ValueShape::Text(text) => format!("{text:?}"),
+        ValueShape::List(_) => "a list".to_owned(),
+        ValueShape::Map(_) => "a mapping".to_owned(),
+    }
+}
+
 /// One key of a fragment.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {

@@ -64,7 +64,7 @@ impl SettingsFile {
         if root_alone {
             root.check_trusted(path)?;
         }
-        let (content, stat) = match root.read_with_stat(path, MAX_FILE_BYTES) {
+        let (content, stat) = match root.read_with_stat(path, MAX_SETTINGS_FILE_BYTES) {
             Err(error) if error.is_not_found() => return Ok(None),
             read => read?,
         };
@@ -155,7 +155,7 @@ pub struct SettingsInputs {
 
 /// The maximum size of a settings file in bytes. Typical files have a few KiB; a megabyte is a
 /// mistake.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+const MAX_SETTINGS_FILE_BYTES: u64 = 1 << 20;
 
 /// Merges all inputs, or returns all problems.
 pub fn load(inputs: SettingsInputs) -> Result<Settings, SettingsError> {

@@ -11,7 +11,7 @@ use super::{
         Registration, SoftReboot,
     },
     error::SettingsError,
-    extract::{FragmentReader, Setting, ValueMismatch},
+    extract::{FragmentReader, Setting, ValueMismatch, has_twins},
     fragment::{Fragment, ValueNode, ValueShape},
     model::{
         ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
@@ -242,12 +242,6 @@ fn distinct<T: PartialEq>(all: &[T], expected: &'static str) -> Result<(), &'sta
         true => Err(expected),
         false => Ok(()),
     }
-}
-
-pub(super) fn has_twins<T: PartialEq>(all: &[T]) -> bool {
-    all.iter()
-        .enumerate()
-        .any(|(i, one)| all[..i].contains(one))
 }
 
 impl Setting for DriftRule {

@@ -2,8 +2,7 @@
 
 use super::{
     error::{SettingOrigin, SettingsProblem},
-    extract::describe,
-    fragment::{Leaf, env_name},
+    fragment::{Leaf, describe, env_name},
 };
 use machinist_base::{reason::Reason, text::edit_distance};
 

@@ -10,7 +10,7 @@ use machinist_ignition::{ConfigRules, MachineConfig, MergeOrder, Refusal, TextSo
 use machinist_rootfs::{FileKind, Root, Stat};
 
 /// The API server limits a MachineConfig to 1.5 MiB; its JSON may be escaped.
-const MAX_CONFIG_BYTES: u64 = 32 << 20;
+const MAX_MACHINE_CONFIG_BYTES: u64 = 32 << 20;
 
 /// machine-config-daemon's directory. All paths in this file are that daemon's.
 const MCD_DIR: &str = "/etc/machine-config-daemon";
@@ -104,7 +104,7 @@ pub(super) fn read(
     rules: &ConfigRules,
 ) -> Result<Option<McdConfigState>, HandoverError> {
     let path = current_config()?;
-    match root.read(&path, MAX_CONFIG_BYTES) {
+    match root.read(&path, MAX_MACHINE_CONFIG_BYTES) {
         Ok(text) => parse(&text, path.as_str(), rules).map(Some),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error.into()),

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConfigName, GivenLabels, OperationRecord, Outcome, PhaseRecord, UpdateFailure, UpdateRecord,
+    ActionRecord, ConfigName, GivenLabels, OperationRecord, Outcome, PhaseRecord, UpdateFailure,
+    UpdateRecord,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{ActionKind, EditTarget};
@@ -102,40 +103,6 @@ pub enum Direction {
     Forward,
     /// Back to `from`.
     Undo,
-}
-
-/// One action and its progress.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ActionRecord {
-    /// The kind of action.
-    pub kind: ActionKind,
-    /// The unit it acts on, if any.
-    pub unit: Option<String>,
-    /// Its progress.
-    pub state: ActionState,
-}
-
-/// Progress of an action.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    tag = "state",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase"
-)]
-pub enum ActionState {
-    /// Not started.
-    Pending,
-    /// Recorded just before the action is carried out. After a crash it counts as done if the unit's invocation ID
-    /// has changed or the machine has rebooted.
-    Started {
-        /// The boot in which it was started.
-        boot: String,
-        /// The unit's invocation ID before the action.
-        invocation: Option<String>,
-    },
-    /// Succeeded.
-    Done,
 }
 
 /// A requested reboot.

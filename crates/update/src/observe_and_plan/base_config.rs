@@ -12,7 +12,7 @@ const MCD_CURRENT_CONFIG_PATH: &str = "/etc/machine-config-daemon/currentconfig"
 const ENCAPSULATED_CONFIG_PATH: &str = "/etc/ignition-machine-config-encapsulated.json";
 
 /// The API server limits a MachineConfig to 1.5 MiB; its JSON may be escaped.
-const MAX_CONFIG_BYTES: u64 = 32 << 20;
+const MAX_MACHINE_CONFIG_BYTES: u64 = 32 << 20;
 
 /// Returns the base against which changes are judged: machinist's current config; else the config that another
 /// daemon reports, on the disk or on the Node; else the config of the first boot. The second part names a file that
@@ -28,7 +28,7 @@ pub(super) fn of(
     let mut odd = None;
     let mut read = |path: &str| {
         let path = AbsPath::new(path).ok()?;
-        let text = root.read(&path, MAX_CONFIG_BYTES);
+        let text = root.read(&path, MAX_MACHINE_CONFIG_BYTES);
         let declared = machinist_ignition::declared(text.as_deref().ok()?).map(Box::new);
         if declared.is_none() {
             odd.get_or_insert(path);

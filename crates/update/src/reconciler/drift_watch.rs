@@ -10,7 +10,7 @@ use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::{Root, RootError, Watch, WatchEvent, WatchKind};
 
 /// How long events are collected: an editor's save causes several events within a few milliseconds.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+const DRIFT_DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// inotify watches on the directories of all paths that the base config owns.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl DriftWatch {
             }
         }
         if self.all_modified || !self.modified.is_empty() {
-            let end = tokio::time::Instant::now() + DEBOUNCE;
+            let end = tokio::time::Instant::now() + DRIFT_DEBOUNCE;
             self.collected_at.get_or_insert(end);
         }
     }

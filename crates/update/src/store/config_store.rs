@@ -12,7 +12,7 @@ use machinist_ignition::{Content, MachineConfig};
 use machinist_rootfs::{Root, RootError};
 
 /// Maximum size of a stored config: more than a plan accepts, because file contents are stored elsewhere.
-const MAX_CONFIG_BYTES: u64 = 256 << 20;
+const MAX_STORED_CONFIG_BYTES: u64 = 256 << 20;
 
 impl StateStore {
     /// Stores a config under its digest, if it is not stored yet.
@@ -131,7 +131,7 @@ pub fn whole_config(root: &Root, name: &ConfigName) -> Result<MachineConfig, Sto
 
 /// Reads the text of a stored config and checks its digest.
 fn config_text(root: &Root, name: &ConfigName) -> Result<Vec<u8>, StoreError> {
-    let text = match root.read_nofollow(&config_path(&name.digest), MAX_CONFIG_BYTES) {
+    let text = match root.read_nofollow(&config_path(&name.digest), MAX_STORED_CONFIG_BYTES) {
         Ok(text) => text,
         Err(error @ (RootError::WrongKind { .. } | RootError::TooLarge { .. })) => {
             return Err(lost(name, error));

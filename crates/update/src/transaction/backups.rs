@@ -14,7 +14,7 @@ use machinist_plan::MAX_TOTAL_FILE_BYTES;
 use machinist_rootfs::{FileKind, Root, RootError};
 
 /// Maximum length of a name below `drifted/` in bytes: a component has at most 255, and a number is appended.
-const MAX_NAME_LEN: usize = 200;
+const MAX_BACKUP_NAME_BYTES: usize = 200;
 
 /// Maximum number of names that are read from a directory: more than an update creates. A larger directory differs
 /// from every recorded one.
@@ -153,7 +153,7 @@ pub(super) fn set_aside(
     root.make_dirs(&dir, 0o700)?;
     sync_names(root, &dir, &holder(slot))?;
     let whole = target.relative().replace('/', "-");
-    let mut from = whole.len().saturating_sub(MAX_NAME_LEN);
+    let mut from = whole.len().saturating_sub(MAX_BACKUP_NAME_BYTES);
     while !whole.is_char_boundary(from) {
         from += 1;
     }

@@ -238,7 +238,7 @@ fn an_empty_answer_and_an_undecodable_one_are_rejected() {
 fn an_answer_of_many_small_parts_is_rejected_before_decoding() {
     let vendor = vendor(&[], &[], &[]);
     let message = checked(&vendor, |one| {
-        one.mounts = vec![api::Mount::default(); MAX_PARTS];
+        one.mounts = vec![api::Mount::default(); MAX_RESPONSE_PARTS];
     });
     assert_eq!(
         message,

@@ -6,7 +6,7 @@ use machinist_base::rate_limit::{LogOnce, RateLimiter};
 use machinist_device::{ResourceName, source::ResourceSource};
 
 /// Average interval of log lines about plugins that keep connecting and disconnecting.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const CONNECTION_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Devices of a list that are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Default for PluginLog {
             owners: BTreeMap::new(),
             ignored_devices: BTreeMap::new(),
             refusals: LogOnce::default(),
-            connections: RateLimiter::per_interval(LOG_INTERVAL, 50),
+            connections: RateLimiter::per_interval(CONNECTION_LOG_INTERVAL, 50),
         }
     }
 }

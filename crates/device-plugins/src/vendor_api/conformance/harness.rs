@@ -22,7 +22,7 @@ use crate::vendor_api::{
 use machinist_device::{Resource, ResourceName, vendor_declaration::Vendor};
 
 /// The heartbeat interval sent to the program; short, so that the check need not wait long.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
+pub(super) const CHECK_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After the program has ended, its last message may take this long to arrive.
 const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -175,7 +175,7 @@ impl ConformanceHarness {
         let welcome = handshake::welcome(
             &self.vendor,
             number,
-            HEARTBEAT,
+            CHECK_HEARTBEAT_INTERVAL,
             self.offers.confirmed_offers(),
         );
         let end = Some(end);

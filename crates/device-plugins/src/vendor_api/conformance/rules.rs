@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     RuleResult, RuleVerdict, StepTimeouts,
-    harness::{ConformanceHarness, HEARTBEAT},
+    harness::{CHECK_HEARTBEAT_INTERVAL, ConformanceHarness},
 };
 use crate::vendor_api::{
     api::v1::{self as api, Reason, answer, question},
@@ -142,10 +142,10 @@ async fn heartbeats(
     let silent = harness.longest_silence.as_secs_f64();
     results.record(
         rule,
-        harness.longest_silence <= 3 * HEARTBEAT,
+        harness.longest_silence <= 3 * CHECK_HEARTBEAT_INTERVAL,
         format!(
             "no message for {silent:.1} s; the heartbeat is {} ms",
-            HEARTBEAT.as_millis()
+            CHECK_HEARTBEAT_INTERVAL.as_millis()
         ),
     );
 }
@@ -330,7 +330,9 @@ async fn reconnect(
     results.record(same, kept, format!("{instances:?}"));
     // The program sends again at once whatever snapshots it has to repeat.
     harness
-        .until(2 * HEARTBEAT, |harness| !harness.rejected.is_empty())
+        .until(2 * CHECK_HEARTBEAT_INTERVAL, |harness| {
+            !harness.rejected.is_empty()
+        })
         .await;
     let old = |why: &&SnapshotRejection| why.reason == Reason::GenerationOld;
     match harness.rejected.iter().find(old) {

@@ -7,7 +7,7 @@ use super::{VendorTask, live_session::LiveSession};
 use crate::vendor_api::{
     api::v1::{self as api, FromAgent, answer, from_agent, question},
     handshake,
-    limits::HEARTBEAT,
+    limits::HEARTBEAT_INTERVAL,
     task_messages::{
         AcceptedSession, PendingHello, RequestDropped, SessionMessage, VendorRequest, message,
         millis,
@@ -108,7 +108,7 @@ impl VendorTask {
         handshake::welcome(
             &vendor,
             self.session.accepted(),
-            HEARTBEAT,
+            HEARTBEAT_INTERVAL,
             self.resources.confirmed_offers(),
         )
     }

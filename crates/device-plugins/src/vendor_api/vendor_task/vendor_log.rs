@@ -5,7 +5,7 @@ use std::time::Duration;
 use machinist_base::rate_limit::{LogOnce, RateLimiter};
 
 /// Average interval of log lines about a vendor that keeps connecting and disconnecting.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const SESSION_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) struct VendorLog {
     faults: LogOnce,
@@ -19,7 +19,7 @@ impl Default for VendorLog {
     fn default() -> Self {
         Self {
             faults: LogOnce::default(),
-            sessions: RateLimiter::per_interval(LOG_INTERVAL, 20),
+            sessions: RateLimiter::per_interval(SESSION_LOG_INTERVAL, 20),
             refused: 0,
             last_reason: None,
         }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{follow, names};
+use super::names;
 use crate::{
     Refusal,
     cdi::{self, CdiFile, SPEC_DIRS},
     dra::cdi_edits::uid_of,
     registry::{
         config_files::owner_fault,
+        follow_links::follow,
         watch_target::{WatchDepth, nearest_dir},
     },
 };

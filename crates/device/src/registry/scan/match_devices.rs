@@ -5,14 +5,17 @@ mod match_hardware;
 
 use std::collections::BTreeMap;
 
-use super::{CdiSpecs, Scanner, Sysfs, UnitStates, attribute, follow, is_device, names};
+use super::{CdiSpecs, Scanner, Sysfs, UnitStates, attribute, is_device, names};
 use crate::{
     Refusal,
     declaration::{Declaration, DeviceSelector, GroupBy, HealthProbe},
     discovery::{DiscoveredDevice, Discovery, MAX_DEVICES, is_companion},
     glob::Glob,
     inventory::{DeviceNode, Resource},
-    registry::watch_target::{WatchDepth, nearest_dir},
+    registry::{
+        follow_links::follow,
+        watch_target::{WatchDepth, nearest_dir},
+    },
     resource_name::device_id,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason, text::is_misleading};

@@ -5,9 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{attribute, follow, joined, names, numa_of};
+use super::{attribute, names, numa_of};
 use crate::{
-    registry::watch_target::WatchDepth,
+    registry::{
+        follow_links::{follow, joined},
+        watch_target::WatchDepth,
+    },
     sysfs_facts::{NodeFacts, PciFacts, UsbFacts},
 };
 use machinist_base::abs_path::AbsPath;

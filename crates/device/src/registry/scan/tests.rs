@@ -2,22 +2,6 @@ use super::*;
 use crate::discovery::DiscoveredDevice;
 
 #[test]
-fn relative_link_targets_are_resolved_by_name() {
-    let link: AbsPath = "/dev/serial/by-id/usb".parse().unwrap();
-    for (target, expected) in [
-        ("../../ttyUSB0", Some("/dev/ttyUSB0")),
-        ("/dev/null", Some("/dev/null")),
-        ("./x", Some("/dev/serial/by-id/x")),
-        ("../../../../../etc/shadow", Some("/etc/shadow")),
-        ("a/../b", None),
-        ("", None),
-    ] {
-        let got = joined(&link, target);
-        assert_eq!(got.as_ref().map(AbsPath::as_str), expected, "{target}");
-    }
-}
-
-#[test]
 fn nodes_removed_during_a_scan_are_not_found() {
     let path = |text: &str| AbsPath::new(text).unwrap();
     let sighted = |node: &str| DiscoveredDevice {

@@ -8,7 +8,8 @@ use crate::{
     inventory::DeviceSpec,
     mount_allowlist::MAX_ENTRIES,
     registry::{
-        scan::{CdiSpecs, follow},
+        follow_links::follow,
+        scan::CdiSpecs,
         watch_target::{WatchDepth, nearest_dir},
     },
     resource_name::device_id,

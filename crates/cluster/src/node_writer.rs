@@ -4,6 +4,8 @@
 //! recreated or another client removed them, are restored: the desired and the observed state are compared whenever
 //! either changes. Only conditions have a periodic heartbeat.
 
+mod rejected_taints;
+
 use std::time::Duration;
 
 use serde_json::Value;
@@ -13,23 +15,25 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    NodePatch, NodeSnapshot, OwnNode,
-    desired_status::{
-        ConditionDiff, DesiredCondition, DesiredNodeStatus, conditions, differs,
-        leftover_conditions, metadata,
+use crate::{
+    ClusterError,
+    events::Events,
+    node::{
+        NodePatch, NodeSnapshot, OwnNode,
+        desired_status::{
+            ConditionDiff, DesiredCondition, DesiredNodeStatus, conditions, differs,
+            leftover_conditions, metadata,
+        },
+        patches, taints,
     },
-    patches,
-    rejected_taints::RefusedTaints,
-    taints,
 };
-use crate::{ClusterError, events::Events};
 use machinist_base::{
     backoff::{Backoff, jitter},
     clock::Clock,
     error_chain::chain,
 };
 use machinist_kube_api::NodeView;
+use rejected_taints::RefusedTaints;
 
 /// Intervals between writes.
 #[derive(Clone, Copy, Debug)]

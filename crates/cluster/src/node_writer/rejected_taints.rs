@@ -12,7 +12,7 @@ use machinist_base::error_chain::chain;
 use machinist_kube_api::EventReason;
 
 /// An administrator who allows the taint waits at most this long for it.
-const RETRY_INTERVAL: Duration = Duration::from_secs(300);
+const REFUSED_TAINT_RETRY_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The refused taints by key and effect, each with the time of its next try.
 pub(super) struct RefusedTaints {
@@ -43,7 +43,7 @@ impl RefusedTaints {
     /// Records a write that the API server forbids, and emits an event for the first refusal of a
     /// taint.
     pub(super) fn record_refusal(&mut self, taint: &str, error: &ClusterError) {
-        let when = Instant::now() + RETRY_INTERVAL;
+        let when = Instant::now() + REFUSED_TAINT_RETRY_INTERVAL;
         if self.next_try.insert(taint.to_owned(), when).is_some() {
             tracing::debug!(taint, "{}", chain(error));
             return;
