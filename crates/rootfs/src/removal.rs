@@ -105,15 +105,15 @@ impl Root {
         }
         if stat.kind != FileKind::Directory {
             let unlink = || Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?);
-            return self.tapped(p, || FsOpKind::Unlink, unlink).map_err(failed);
+            let removed = self.tapped(p, || FsOpKind::Unlink, unlink);
+            return unless_gone(removed).map_err(failed);
         }
         if let Some(top) = within.top.filter(|_| within.depth >= MAX_OPEN_DEPTH) {
-            return lift(dir, name, top).map_err(failed);
+            return unless_gone(lift(dir, name, top)).map_err(failed);
         }
         self.empty(dir, name, p, within)?;
         let remove = || Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?);
-        self.tapped(p, || FsOpKind::RemoveDir, remove)
-            .map_err(failed)
+        unless_gone(self.tapped(p, || FsOpKind::RemoveDir, remove)).map_err(failed)
     }
 
     fn empty(
@@ -125,8 +125,11 @@ impl Root {
     ) -> Result<(), RootError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let failed = |error: io::Error| self.failed("list", p, error);
-        let inner =
-            rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        let inner = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            inner => inner.map_err(|error| failed(error.into()))?,
+        };
+        take_from_users(&inner);
         let below = RemovalCursor {
             depth: within.depth + 1,
             top: Some(within.top.unwrap_or(&inner)),
@@ -175,6 +178,25 @@ impl Root {
             )?)
         };
         self.tapped(p, || FsOpKind::RemoveDir, remove)
+    }
+}
+
+/// Ignores that another process, which has the directory open, has removed the object first.
+fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Takes a directory that is about to be removed from its user, who could otherwise keep adding objects to it while it
+/// is emptied. Without the permission to do that, all users are this one.
+fn take_from_users(dir: &OwnedFd) {
+    let own = rustix::process::geteuid();
+    let shared = rustix::fs::fstat(dir)
+        .is_ok_and(|stat| stat.st_uid != own.as_raw() || stat.st_mode & 0o022 != 0);
+    if shared && rustix::fs::fchown(dir, Some(own), None).is_ok() {
+        let _ = rustix::fs::fchmod(dir, Mode::RWXU);
     }
 }
 

@@ -183,6 +183,37 @@ fn removing_a_tree_does_not_follow_links() {
     place.root.remove_file(&at("/etc/none")).unwrap();
 }
 
+/// The user has the directory open from before it was moved to a place that only root may enter.
+#[test]
+fn removing_a_tree_ends_although_its_user_changes_it_meanwhile() {
+    use std::os::unix::{fs::PermissionsExt as _, process::CommandExt as _};
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: this needs root, to act as another user");
+        return;
+    }
+    const BOB: u32 = 61_234;
+    let place = Place::new();
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.real("/"), everybody).unwrap();
+    for act in [": > \"f$i\"", "mkdir -p e/\"$i\"", ": > f0; rm -f f*"] {
+        let directory = place.real("/etc/tree/deep/of-bob");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::os::unix::fs::chown(&directory, Some(BOB), Some(BOB)).unwrap();
+        let script = format!("i=0; while :; do i=$((i+1)); {act}; done 2>/dev/null");
+        let mut bob = std::process::Command::new("sh");
+        bob.args(["-c", &script]).current_dir(&directory).uid(BOB);
+        let mut bob = bob.spawn().unwrap();
+        while std::fs::read_dir(&directory).unwrap().next().is_none() {
+            std::thread::yield_now();
+        }
+        let removed = place.root.remove_tree(&at("/etc/tree"));
+        bob.kill().unwrap();
+        bob.wait().unwrap();
+        removed.unwrap();
+        assert!(!place.real("/etc/tree").exists(), "{act}");
+    }
+}
+
 #[test]
 fn removing_a_tree_stops_at_a_mount() {
     let place = Place::new();
