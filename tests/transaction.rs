@@ -13,6 +13,7 @@
 mod accounts;
 mod attributes;
 mod bind_mounts;
+mod closed_mounts;
 mod foreign_changes;
 mod hard_links;
 mod holders;
@@ -22,5 +23,6 @@ mod originals;
 mod random;
 mod sparse;
 mod ssh_keys;
+mod tmpfs;
 mod unit_links;
 mod users;

@@ -166,6 +166,17 @@ fn agents_own_changes(token: &Token<'_>) {
     let startup = json!({"key": "machinist.dev/not-ready", "effect": "NoSchedule"});
     let add = json!([{"op": "add", "path": "/spec/taints/-", "value": startup}]);
     token.patch("--type=json", &add).unwrap();
+    wait::until("its taint to be removed", wait::seconds(60), || {
+        let text = token.cluster.kubectl(&["get", "node", OWN, "-o", "json"]);
+        let node: Value = serde_json::from_str(&text).unwrap();
+        let mut taints = node["spec"]["taints"].as_array().unwrap().iter();
+        let index = taints.position(|taint| taint["key"] == "machinist.dev/not-ready");
+        let path = format!("/spec/taints/{}/key", index.unwrap());
+        // Others may change the list between the two requests.
+        let is_own = json!({"op": "test", "path": path, "value": "machinist.dev/not-ready"});
+        let remove = json!({"op": "remove", "path": path.trim_end_matches("/key")});
+        token.patch("--type=json", &json!([is_own, remove])).is_ok()
+    });
     let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "Ok"});
     let kinds = ["machinist.dev/Ready", "machinist.dev/Drained"];
     token
@@ -190,22 +201,22 @@ fn of_the_object(token: &Token<'_>) -> Vec<Refused> {
         (
             "a label",
             token.merge(&label),
-            "labels not listed in the ConfigMap machinist-node-names: node-role",
+            "labels not listed in the annotation machinist.dev/names of this policy: node-role",
         ),
         (
             "a label by the status",
             token.status(&label),
-            "labels not listed in the ConfigMap machinist-node-names: node-role",
+            "labels not listed in the annotation machinist.dev/names of this policy: node-role",
         ),
         (
             "a label that others set",
             token.merge(&metadata(json!({"labels": {"example.com/theirs": null}}))),
-            "labels not listed in the ConfigMap machinist-node-names: example.com/theirs",
+            "labels not listed in the annotation machinist.dev/names of this policy: example.com/theirs",
         ),
         (
             "an annotation",
             token.merge(&metadata(json!({"annotations": {"example.com/x": "y"}}))),
-            "annotations not listed in the ConfigMap machinist-node-names: example.com/x",
+            "annotations not listed in the annotation machinist.dev/names of this policy: example.com/x",
         ),
         (
             "the config that it is to have",
@@ -215,17 +226,17 @@ fn of_the_object(token: &Token<'_>) -> Vec<Refused> {
         (
             "an annotation by the status",
             token.status(&metadata(json!({"annotations": {"example.com/x": "y"}}))),
-            "annotations not listed in the ConfigMap machinist-node-names: example.com/x",
+            "annotations not listed in the annotation machinist.dev/names of this policy: example.com/x",
         ),
         (
             "a taint",
             taints(json!({"op": "add", "path": "/spec/taints/-", "value": theirs})),
-            "taints not listed in the ConfigMap machinist-node-names: example.com/more",
+            "taints not listed in the annotation machinist.dev/names of this policy: example.com/more",
         ),
         (
             "a taint of a declaration that is not listed",
             taints(json!({"op": "add", "path": "/spec/taints/-", "value": unlisted})),
-            "taints not listed in the ConfigMap machinist-node-names: acme.dev/serial",
+            "taints not listed in the annotation machinist.dev/names of this policy: acme.dev/serial",
         ),
         (
             "taking the taints of others",
@@ -361,41 +372,54 @@ fn configs(token: &Token<'_>) {
     ]);
 }
 
-/// The administrator's ConfigMap takes effect, and cannot be deleted while the policies exist.
+/// Names that the administrator lists in the policy take effect; without a list no others are
+/// allowed, whereas the agent's own requests pass.
 fn names(token: &Token<'_>) {
-    let map = ["configmap", "machinist-node-names"];
-    let patch = json!({"data": {"names": format!("example.com/a\n  {LISTED}\n")}}).to_string();
-    let flags = ["-n", NAMESPACE, "--type=merge", "-p", &patch];
-    token
-        .cluster
-        .kubectl(&[&["patch"][..], &map, &flags].concat());
+    let policy = [
+        "annotate",
+        "validatingadmissionpolicy",
+        "machinist-node-names",
+    ];
+    let annotate = |names: &str| token.cluster.kubectl(&[&policy[..], &[names]].concat());
+    annotate(&format!(
+        "machinist.dev/names=example.com/a, {LISTED}\nexample.com/c"
+    ));
     let taint = json!({"key": LISTED, "effect": "NoSchedule"});
     let add = json!([{"op": "add", "path": "/spec/taints/-", "value": taint}]);
-    wait::until("a listed taint to be taken", wait::seconds(60), || {
+    wait::until("a listed taint to be accepted", wait::seconds(60), || {
         token.patch("--type=json", &add).is_ok()
     });
-    let label = json!({"metadata": {"labels": {"example.com/b": "x"}}});
-    let delete = [&["delete", "-n", NAMESPACE][..], &map].concat();
-    let output = token.cluster.try_kubectl(&delete);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    let deleted = output.status.success().then_some(()).ok_or(error);
+    let label = |name: &str| token.merge(&json!({"metadata": {"labels": {name: "x"}}}));
+    for name in ["example.com/a", "example.com/c"] {
+        label(name).unwrap();
+    }
+    let told =
+        "labels not listed in the annotation machinist.dev/names of this policy: example.com/b";
+    is_refused(vec![(
+        "a label that is not listed",
+        label("example.com/b"),
+        told,
+    )]);
+
+    annotate("machinist.dev/names-");
+    let removed = json!({"metadata": {"labels": {"example.com/a": null}}});
+    let mut tries = 0;
+    wait::until("the list to have no effect", wait::seconds(60), || {
+        tries += 1;
+        let changed = json!({"labels": {"example.com/c": tries.to_string()}});
+        token.merge(&json!({"metadata": changed})).is_err()
+    });
     is_refused(vec![
         (
-            "a label that is not listed",
-            token.merge(&label),
-            "labels not listed in the ConfigMap machinist-node-names: example.com/b",
+            "a label when the list is missing",
+            token.merge(&removed),
+            "labels not listed in the annotation machinist.dev/names of this policy: example.com/a",
         ),
         (
-            "taking the list away",
-            deleted,
-            "this ConfigMap restricts the names that agents may use",
+            "a taint when the list is missing",
+            token.merge(&json!({"spec": {"taints": []}})),
+            "taints not listed in the annotation machinist.dev/names of this policy: ",
         ),
     ]);
-    // It is deleted with its namespace.
-    let namespace = ["delete", "namespace", NAMESPACE, "--wait=false"];
-    token.cluster.kubectl(&namespace);
-    wait::until("the list to go", wait::seconds(60), || {
-        let get = [&["get", "-n", NAMESPACE][..], &map].concat();
-        !token.cluster.try_kubectl(&get).status.success()
-    });
+    agents_own_changes(token);
 }

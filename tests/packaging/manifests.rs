@@ -273,8 +273,6 @@ fn every_write_allowed_by_rbac_is_restricted_to_the_agents_own_node() {
     let policies: Vec<_> = all("policies")
         .into_iter()
         .filter(|one| one["kind"] == "ValidatingAdmissionPolicy")
-        // This policy is for administrators: it protects a parameter of another one.
-        .filter(|one| one["metadata"]["name"] != "machinist-node-names-required")
         .collect();
     let mut judged = BTreeSet::new();
     for policy in &policies {
@@ -311,24 +309,24 @@ fn every_write_allowed_by_rbac_is_restricted_to_the_agents_own_node() {
     }
 }
 
-/// The API server evaluates no policy whose parameters are missing.
+/// The API server does not evaluate a policy whose parameter is missing: this one is its own.
 #[test]
-fn the_allowed_names_config_map_ships_empty_with_its_admission_policy() {
-    let names = only("policies", "ConfigMap");
-    assert!(names["data"].is_null());
+fn the_policy_of_node_names_cannot_be_without_its_parameter_and_lists_no_names() {
     let of = |kind: &str| {
         let mut all = all("policies").into_iter();
-        let found = all.find(|one| {
-            one["kind"] == kind && one["metadata"]["name"] == names["metadata"]["name"]
-        });
-        found.unwrap()["spec"].clone()
+        let found = all
+            .find(|one| one["kind"] == kind && one["metadata"]["name"] == "machinist-node-names");
+        found.unwrap()
     };
     let binding = of("ValidatingAdmissionPolicyBinding");
-    for field in ["name", "namespace"] {
-        assert_eq!(binding["paramRef"][field], names["metadata"][field]);
-    }
     let policy = of("ValidatingAdmissionPolicy");
-    assert_eq!(policy["paramKind"]["kind"], names["kind"]);
+    assert!(policy["metadata"]["annotations"].is_null());
+    let parameter = &binding["spec"]["paramRef"];
+    assert_eq!(parameter["name"], policy["metadata"]["name"]);
+    let kind = &policy["spec"]["paramKind"];
+    for field in ["apiVersion", "kind"] {
+        assert_eq!(kind[field], policy[field]);
+    }
     let texts = policy.to_string();
     assert!(texts.contains(machinist_kube_api::keys::label::NO_REMEDIATION));
     assert!(texts.contains(machinist_kube_api::keys::GROUP));

@@ -27,6 +27,7 @@ mod race;
 mod set_id;
 mod staged_races;
 mod third_users;
+mod user_mounts;
 
 const BOB: u32 = 1001;
 const ALICE: u32 = 1002;

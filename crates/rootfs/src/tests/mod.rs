@@ -3,6 +3,7 @@
 
 mod change;
 mod look;
+mod private;
 mod socket;
 mod watch;
 
