@@ -31,10 +31,10 @@ async fn fifty_resources_register_again_after_a_kubelet_restart() {
     let mut kubelet = KubeletDouble::start(machine.root()).await;
     let agent = machine.agent();
     kubelet.until("all", all).await;
-    for round in 0..5 {
+    for round in 0..3 {
         drop(kubelet);
         let knobs = Knobs {
-            listen_late: Duration::from_millis(round * 2),
+            listen_late: Duration::from_millis(round * 4),
             ..Knobs::default()
         };
         kubelet = KubeletDouble::start_with(machine.root(), knobs).await;

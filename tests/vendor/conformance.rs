@@ -23,8 +23,16 @@ metadata: {name: acme}
 spec: {connects: program, resources: [acme.dev/*], devices: ['/dev/acme*']}
 ";
 
+/// For programs that break rules: the check waits for all of this.
+const SHORT: StepTimeouts = StepTimeouts {
+    step: Duration::from_secs(3),
+    answer: Duration::from_secs(1),
+    heartbeats: Duration::from_secs(4),
+};
+
 /// Checks the program that `program` starts on the socket's path.
 async fn check<F: Future<Output = ()> + Send + 'static>(
+    timeouts: StepTimeouts,
     program: impl FnOnce(String) -> F,
 ) -> Vec<RuleResult> {
     let dir = tempfile::tempdir().unwrap();
@@ -35,13 +43,7 @@ async fn check<F: Future<Output = ()> + Send + 'static>(
     let check = ConformanceCheck::listen(&root, path, vendor, &tasks).unwrap();
     let socket = dir.path().join("agent.sock").display().to_string();
     let program = tokio::spawn(program(socket));
-    let found = check
-        .run(StepTimeouts {
-            step: Duration::from_secs(3),
-            answer: Duration::from_secs(1),
-            heartbeats: Duration::from_secs(4),
-        })
-        .await;
+    let found = check.run(timeouts).await;
     program.abort();
     tasks.finish(WAIT_TIMEOUT).await.unwrap();
     found
@@ -58,7 +60,12 @@ fn broken(found: &[RuleResult]) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_example_vendor_passes_every_conformance_rule() {
-    let found = check(example::serve).await;
+    let timeouts = StepTimeouts {
+        step: WAIT_TIMEOUT,
+        answer: WAIT_TIMEOUT,
+        ..SHORT
+    };
+    let found = check(timeouts, example::serve).await;
     assert_eq!(broken(&found), Vec::<String>::new());
     let kept = found
         .iter()
@@ -69,7 +76,7 @@ async fn the_example_vendor_passes_every_conformance_rule() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vendor_program_that_never_connects_is_reported() {
-    let found = check(|_| std::future::pending()).await;
+    let found = check(SHORT, |_| std::future::pending()).await;
     assert_eq!(found.len(), 15, "all rules are named, whatever happens");
     let broken = broken(&found);
     assert_eq!(broken.len(), 1, "{broken:?}");
@@ -90,7 +97,7 @@ async fn sloppy(socket: String) {
     says(socket, vec![snapshot(1, "sda")]).await;
 }
 
-/// Sends Hello and these snapshots, and nothing more.
+/// Sends Hello and these snapshots, and nothing more; returns when the session ends.
 async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
     let endpoint = tonic::transport::Endpoint::new(format!("unix:{socket}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
@@ -114,12 +121,11 @@ async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
         .into_inner();
     while from.message().await.is_ok_and(|message| message.is_some()) {}
     drop(to);
-    std::future::pending::<()>().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_violated_rule_is_reported_with_the_observation() {
-    let broken = broken(&check(sloppy).await);
+    let broken = broken(&check(SHORT, sloppy).await);
     let expected = [
         "/dev/sda is not among the nodes that vendor acme may hand out",
         "it sends a message within three heartbeats",
@@ -170,10 +176,12 @@ async fn a_daemonising_vendor_program_is_checked_over_the_socket() {
     // Later than the last message of a program that has ended can arrive.
     let program = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        says(socket, vec![snapshot(1, "acme0")]).await;
+        loop {
+            says(socket.clone(), vec![snapshot(1, "acme0")]).await;
+        }
     });
     let patience = StepTimeouts {
-        step: Duration::from_secs(10),
+        step: WAIT_TIMEOUT,
         answer: Duration::from_secs(1),
         heartbeats: Duration::from_secs(1),
     };
@@ -191,7 +199,7 @@ async fn messages_after_the_first_snapshot_are_checked_too() {
     let check = |generations: &[u64]| {
         let healthy = |generation: &u64| snapshot(*generation, "acme0");
         let said = generations.iter().map(healthy).collect();
-        check(|socket| says(socket, said))
+        check(SHORT, |socket| says(socket, said))
     };
     // Most of a check is waiting, so they run at the same time.
     let (older, newer, single) = tokio::join!(check(&[7, 3]), check(&[7, 8]), check(&[7]));
