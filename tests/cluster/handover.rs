@@ -75,6 +75,11 @@ async fn a_released_node_publishes_that_no_update_is_pending() {
     let annotations = &mut before["metadata"]["annotations"];
     annotations["machineconfiguration.openshift.io/state"] = json!("Working");
     annotations["machineconfiguration.openshift.io/reason"] = json!("Cancelled: x");
+    // The name of a repeated request, which the controller has served.
+    for name in ["desiredDrain", "lastAppliedDrain"] {
+        let name = format!("machineconfiguration.openshift.io/{name}");
+        annotations[name] = json!("uncordon-rendered-worker-1-1");
+    }
     annotations["machinist.dev/cancel"] = json!("x");
     server.put(NODE, before);
     handover_annotations(&server.cluster().await, "a", "rendered-worker-1")
@@ -87,7 +92,8 @@ async fn a_released_node_publishes_that_no_update_is_pending() {
         ("state", "Done"),
         ("reason", ""),
         ("post-config-action", ""),
-        ("lastAppliedDrain", "uncordon-rendered-worker-0"),
+        ("desiredDrain", "uncordon-rendered-worker-1"),
+        ("lastAppliedDrain", "uncordon-rendered-worker-1-1"),
     ] {
         let name = format!("machineconfiguration.openshift.io/{name}");
         assert_eq!(annotations[&name], text, "{name}");

@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::support::agent::{file, manifest};
+use crate::support::installed::{other_user_agent, user_agent};
 use crate::support::{Cluster, Machine, lab, wait};
 
 const GROUP: &str = "machineconfiguration.openshift.io";
@@ -226,6 +227,21 @@ fn an_operators_cordon_survives_and_a_drain_resumes_after_power_loss() {
     assert_eq!(machine.read("/etc/example.conf"), b"b\n");
     assert_eq!(moves(&cluster, "kept")[before..], ["cordon"]);
 
+    // The program is replaced by another build, as a package's upgrade does it.
+    let agent = machine.property("machinist", "MainPID");
+    let old = user_agent().replace('.', "\\.");
+    machine.sh(&format!(
+        "cd /usr/bin && sed 's|{old}|{}|g' machinist >.new && chmod 0755 .new && ! cmp -s machinist .new \
+         && mv .new machinist && systemctl restart machinist",
+        other_user_agent()
+    ));
+    assert_ne!(machine.property("machinist", "MainPID"), agent);
+    machine.wait_status("the drain by the new build", wait::seconds(60), |status| {
+        status["phase"] == "Draining" && status["blockers"] != json!([])
+    });
+    assert_eq!(machine.read("/etc/example.conf"), b"b\n");
+    assert_eq!(moves(&cluster, "kept")[before..], ["cordon"]);
+
     // An operator's request to keep the cordon is respected.
     cluster.kubectl(&[
         "annotate",
@@ -237,5 +253,12 @@ fn an_operators_cordon_survives_and_a_drain_resumes_after_power_loss() {
     let object = wait_done(&cluster, "kept", "rendered-worker-c");
     assert!(is_cordoned(&object), "{object:#}");
     assert_eq!(machine.read("/etc/example.conf"), b"c\n");
+    assert_eq!(moves(&cluster, "kept")[before..], ["cordon", "evict"]);
+    let log = cluster.audit();
+    let mut evictions = log
+        .iter()
+        .filter(|event| event["objectRef"]["subresource"] == "eviction");
+    let done = evictions.find(|event| event["responseStatus"]["code"].as_u64() < Some(300));
+    assert_eq!(done.expect("the eviction")["userAgent"], other_user_agent());
     assert!(object["metadata"]["annotations"]["machinist.dev/cordoned"].is_null());
 }

@@ -27,6 +27,8 @@ const ROLLED_OUT: &str = "180s";
 #[derive(Debug)]
 pub struct Shipped {
     archive: PathBuf,
+    /// The program that it contains.
+    pub program: PathBuf,
     /// `sha256:…`, as the kustomization names it.
     pub digest: String,
 }
@@ -34,6 +36,8 @@ pub struct Shipped {
 /// The content of an administrator's own kustomization besides the image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mine<'a> {
+    /// The digest of another image than the shipped one.
+    pub image: Option<&'a str>,
     /// Settings of the fleet, merged below those that are shipped.
     pub settings: &'a str,
     /// A pool's settings: the file's name, and its text.
@@ -59,17 +63,59 @@ pub fn binary() -> &'static Path {
 /// The release image, built once per run.
 pub fn shipped() -> &'static Shipped {
     static SHIPPED: OnceLock<Shipped> = OnceLock::new();
-    SHIPPED.get_or_init(|| {
-        let archive = Path::new(WORK).join("machinist.tar");
+    SHIPPED.get_or_init(|| Shipped::pack("machinist.tar", binary()))
+}
+
+/// The image of another build, whose program tells the API server another version.
+pub fn another_build() -> Shipped {
+    let program = Path::new(WORK).join("another-build");
+    let (old, new) = (user_agent(), other_user_agent());
+    let mut edit = Command::new("sed");
+    edit.env("LC_ALL", "C")
+        .arg(format!("s|{}|{new}|g", old.replace('.', "\\.")))
+        .arg(binary())
+        .stdout(fs::File::create(&program).unwrap());
+    assert!(edit.status().unwrap().success(), "{edit:?}");
+    let (was, is) = (fs::read(binary()).unwrap(), fs::read(&program).unwrap());
+    assert!(was.len() == is.len() && was != is, "it contains no {old}");
+    Shipped::pack("another-build.tar", &program)
+}
+
+/// The user agent of the program in the API server's audit log.
+pub fn user_agent() -> String {
+    concat!("machinist/", env!("CARGO_PKG_VERSION")).to_owned()
+}
+
+/// The user agent of [`another_build`], which has the same length.
+pub fn other_user_agent() -> String {
+    let mut agent = user_agent();
+    let last = if agent.pop() == Some('9') { '8' } else { '9' };
+    agent.push(last);
+    agent
+}
+
+impl Shipped {
+    fn pack(archive: &str, program: &Path) -> Self {
+        let archive = Path::new(WORK).join(archive);
         let mut build = Command::new(Path::new(HOME).join("packaging/image/build"));
         build.arg("--output").arg(&archive);
-        let image = said(build.arg("--binary").arg(binary()));
+        let image = said(build.arg("--binary").arg(program));
         let digest = image.rsplit_once('@').expect("a digest").1;
-        Shipped {
-            archive,
+        Self {
             digest: digest.to_owned(),
+            program: program.to_owned(),
+            archive,
         }
-    })
+    }
+
+    /// Gives the image to the container runtime of a node.
+    pub fn import(&self, machine: &Machine) {
+        machine.write("/var/lib/machinist.tar", fs::read(&self.archive).unwrap());
+        machine.sh(
+            "ctr -n k8s.io images import --snapshotter native --base-name localhost/machinist --digests \
+             /var/lib/machinist.tar >/dev/null && rm /var/lib/machinist.tar",
+        );
+    }
 }
 
 /// The standard output of a program that must succeed.
@@ -88,14 +134,9 @@ impl Cluster {
     /// in docs/install.md, and waits until an agent is ready on each of the nodes. `settings` are
     /// added to the fleet's ConfigMap, below those that are shipped.
     pub fn install_machinist(&self, machines: &[&Machine], settings: &str) {
-        let image = shipped();
-        for machine in machines {
-            machine.write("/var/lib/machinist.tar", fs::read(&image.archive).unwrap());
-            machine.sh(
-                "ctr -n k8s.io images import --snapshotter native --base-name localhost/machinist --digests \
-                 /var/lib/machinist.tar >/dev/null && rm /var/lib/machinist.tar",
-            );
-        }
+        machines
+            .iter()
+            .for_each(|machine| shipped().import(machine));
         // kubectl resolves every kind before it applies the first object, so the CRDs must exist.
         let kinds = Path::new(HOME).join("packaging/kubernetes/crds");
         self.kubectl(&["apply", "-k", kinds.to_str().unwrap()]);
@@ -124,7 +165,7 @@ impl Cluster {
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n\
              resources: [../machinist/overlays/{name}]\n\
              images: [{{name: localhost/machinist, digest: '{}'}}]\n",
-            shipped().digest
+            mine.image.unwrap_or(&shipped().digest)
         );
         let components = mine.components.iter();
         let components: Vec<_> = components.map(|it| format!("../machinist/{it}")).collect();
