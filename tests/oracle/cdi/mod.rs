@@ -10,6 +10,7 @@ use std::{
     fmt::{self, Debug},
     fs,
     os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
 };
 
 use machinist_base::abs_path::AbsPath;
@@ -154,6 +155,75 @@ fn generated_cdi_specs_are_accepted_or_rejected_as_by_the_go_library() {
 fn cdi_specs_of_fixed_differences_no_longer_differ() {
     let texts = known_differences::MENDED.iter().map(|text| Case::of(*text));
     compare(&texts.collect::<Vec<_>>(), 0);
+}
+
+/// Specs of other tests: the seeds of the parsers' fuzzing, and constants in sources.
+#[test]
+fn collected_cdi_specs_are_accepted_or_rejected_as_by_the_go_library() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cases = Vec::new();
+    for path in files_below(&top.join("tests/fuzz/seeds/cdi_spec")) {
+        cases.push(Case::of(fs::read(path).unwrap()));
+    }
+    let seeds = cases.len();
+    for directory in ["crates", "tests"] {
+        for path in files_below(&top.join(directory)) {
+            if path.extension().is_some_and(|ending| ending == "rs") {
+                let source = fs::read_to_string(path).unwrap();
+                if source.contains("cdiVersion") {
+                    cases.extend(specs_in(&source).map(Case::of));
+                }
+            }
+        }
+    }
+    assert!(seeds >= 2 && cases.len() >= seeds + 10, "{}", cases.len());
+    compare(&cases, 0);
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files.extend(files_below(&path)),
+            false => files.push(path),
+        }
+    }
+    files
+}
+
+/// The string literals of a source with a CDI spec. Those that are formatted are completed with
+/// `{}`, which not all of them allow.
+fn specs_in(source: &str) -> impl Iterator<Item = String> {
+    let raw = source.split("r#\"").skip(1);
+    let raw = raw.filter_map(|rest| Some(rest.split_once("\"#")?.0.to_owned()));
+    let plain = regex::Regex::new(r#""((?:[^"\\]|\\(?s:.))*)""#).unwrap();
+    let plain: Vec<String> = plain
+        .captures_iter(source)
+        .map(|found| unescaped(&found[1]))
+        .collect();
+    let specs = raw.chain(plain);
+    specs.filter(|text| text.contains("cdiVersion") && text.contains("kind"))
+}
+
+/// The value of a string literal.
+fn unescaped(written: &str) -> String {
+    let (mut value, mut rest) = (String::new(), written);
+    while let Some((before, after)) = rest.split_once('\\') {
+        value += before;
+        let mut letters = after.chars();
+        match letters.next() {
+            Some('n') => value.push('\n'),
+            Some('t') => value.push('\t'),
+            Some('\n') => {
+                rest = letters.as_str().trim_start();
+                continue;
+            }
+            other => value.extend(other),
+        }
+        rest = letters.as_str();
+    }
+    value + rest
 }
 
 /// The devices that an agent offers from this spec, and the problems that it reports.

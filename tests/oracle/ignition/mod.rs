@@ -1,5 +1,6 @@
 //! Ignition: the same verdict, and the same resulting machine, as `github.com/coreos/ignition/v2`.
 
+mod collected;
 mod compare;
 mod generate;
 mod go_program;
@@ -127,6 +128,34 @@ fn generated_configs_are_equal_in_ignition() {
         accepted > rounds / 10,
         "only {accepted} of {rounds} are accepted"
     );
+}
+
+/// The inputs of other tests: each directory below `tests/golden/input` is one config, as are the
+/// files of `tests/golden/plan` and `tests/golden/update`, and `examples/machine`.
+#[test]
+fn collected_configs_are_equal_in_ignition() {
+    let cases = collected::cases();
+    let asked: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
+    let verdicts: Vec<Verdict> = ask("ignition", &asked);
+    let (mut found, mut compared) = (Vec::new(), 0);
+    for ((name, case), verdict) in cases.iter().zip(&verdicts) {
+        if verdict.foreign {
+            continue;
+        }
+        compared += 1;
+        let mut differs = differences(case, verdict);
+        differs.retain(|one| !known_differences::is_known(one));
+        let listed = collected::DIFFERENT.iter().any(|(case, _)| case == name);
+        if differs.is_empty() == listed {
+            found.push(format!("{name}: listed: {listed}, {differs:#?}"));
+        }
+    }
+    println!(
+        "oracle: {compared} of {} collected configs are compared",
+        cases.len()
+    );
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(compared > 300, "only {compared} are compared");
 }
 
 /// The list is complete by the tests above, and exact by this one.
