@@ -13,7 +13,7 @@ use std::{fs, path::Path};
 
 use go_program::{Case, Verdict};
 
-use crate::support::{Dice, ask, assert_rows_have_entries, rounds, seed};
+use crate::support::{Dice, answer, ask, assert_rows_have_entries, rounds, seed};
 
 /// The texts of a directory by name, without those of formats that Ignition does not read.
 fn texts(directory: &Path) -> Vec<(String, String)> {
@@ -173,4 +173,19 @@ fn every_listed_ignition_difference_exists_and_is_explained() {
     }
     assert!(missing.is_empty(), "{}", missing.join("\n"));
     assert_rows_have_entries("## Ignition", listed.iter().map(|one| one.name));
+}
+
+/// `keys.txt` names the versions of Ignition that know a key.
+#[test]
+fn the_table_of_keys_is_the_schema_of_the_ignition_library() {
+    let schema = answer("ignition", &["schema"]);
+    let table = "crates/ignition/src/ignition/keys.txt";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(table);
+    if std::env::var_os("UPDATE_KEYS").is_some() {
+        fs::write(&path, &schema).unwrap();
+    }
+    assert!(
+        fs::read_to_string(path).unwrap() == schema,
+        "{table} differs; to write it: UPDATE_KEYS=1 tests/oracle/run ignition"
+    );
 }
