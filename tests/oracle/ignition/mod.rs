@@ -189,3 +189,30 @@ fn the_table_of_keys_is_the_schema_of_the_ignition_library() {
         "{table} differs; to write it: UPDATE_KEYS=1 tests/oracle/run ignition"
     );
 }
+
+/// Each sentence of Ignition's documentation about an absent field is a row of `omitted.md`, with
+/// cases that exist.
+#[test]
+fn every_sentence_about_an_absent_field_has_a_case() {
+    let page = include_str!("omitted.md");
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .map(|row| {
+            let (field, rest) = row.split_once("` | ").unwrap();
+            let (sentence, cases) = rest.rsplit_once(" | ").unwrap();
+            (format!("{field}: {sentence}"), cases)
+        });
+    let (sentences, cases): (Vec<String>, Vec<&str>) = rows.unzip();
+    let told = answer("ignition", &["omitted"]);
+    assert_eq!(sentences, told.lines().collect::<Vec<_>>());
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for row in cases {
+        let names: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "{row}");
+        for name in names {
+            let places = ["input", "plan", "update"].map(|kind| golden.join(kind).join(name));
+            assert!(places.iter().any(|place| place.is_dir()), "no case {name}");
+        }
+    }
+}
