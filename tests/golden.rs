@@ -4,7 +4,8 @@
 //! * `before.txt`: the machine, one object a line (`/etc/motd file 644 "text"`, `/srv/d dir 755`,
 //!   `/etc/l link to`, `/srv/other hard /etc/motd` for another name of a file above it); empty if
 //!   there is nothing;
-//! * `from.yaml`: the current config, if there is one; `to.yaml`: the desired config;
+//! * `from.yaml`: the current config, if there is one; `to.yaml`, or `to.bu` with the files beside
+//!   it: the desired config;
 //! * `plan.txt`, `after.txt`: the expected plan and machine.
 //!
 //! The rollback has no file: it must restore exactly the machine before the update, and so must an
@@ -25,10 +26,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use machinist_base::reason::Reason;
-use machinist_ignition::{ConfigRules, MachineConfig, Overwrite};
+use machinist_agent::config_dir::LocalFiles;
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{ConfigRules, MachineConfig, Overwrite, documents_from_files};
 use machinist_plan::{Capabilities, HostKind, OsCapabilities, Plan, Policies};
-use machinist_rootfs::{SnapshotObject, TreeSnapshot};
+use machinist_rootfs::{Root, SnapshotObject, TreeSnapshot};
 use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
 use sandbox::{
@@ -114,10 +116,7 @@ fn a_config_stored_by_the_previous_version_plans_no_change() {
         let dir = case.unwrap().path();
         let case = Case { dir: &dir };
         if fs::read_to_string(dir.join("after.txt")).unwrap() != "refused\n" {
-            configs.extend(
-                case.config("to.yaml")
-                    .map(|to| (dir.display().to_string(), to)),
-            );
+            configs.extend(case.config("to").map(|to| (dir.display().to_string(), to)));
         }
     }
     for (file, directory) in object_kinds::FILES
@@ -223,7 +222,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn check(&self) {
-        let (mut from, to) = (self.config("from.yaml"), self.config("to.yaml"));
+        let (mut from, to) = (self.config("from"), self.config("to"));
         // The machine is on it; another version may have applied it.
         if let Some(Written(from)) = &mut from {
             from.overwrite = Overwrite::Any;
@@ -252,14 +251,22 @@ impl Case<'_> {
         self.same(&before, &seen(&sandbox), "the way back");
     }
 
+    /// The config in `name.yaml`, or in `name.bu` with the files beside it.
     fn config(&self, name: &str) -> Option<Written> {
-        let text = fs::read_to_string(self.dir.join(name)).ok()?;
-        let documents = machinist_ignition::parse(&text, name, &ConfigRules::default())
-            .unwrap_or_else(|refusals| panic!("{}: {refusals:?}", self.dir.display()));
+        let files = ["yaml", "bu"].map(|ending| format!("{name}.{ending}"));
+        let texts = files
+            .into_iter()
+            .filter_map(|file| Some((file.clone(), fs::read(self.dir.join(file)).ok()?)));
+        let texts: Vec<_> = texts.take(1).collect();
+        let (file, _) = texts.first()?;
+        let mut local = LocalFiles::new(Root::open(self.dir).unwrap());
+        local.text(file, AbsPath::root());
+        let read = documents_from_files(texts, &ConfigRules::default(), &local);
         let order = machinist_ignition::MergeOrder::AsGiven;
-        let (config, _) = machinist_ignition::merge(documents, "worker", order)
+        let (config, _) = read
+            .and_then(|(documents, _)| machinist_ignition::merge(documents, "worker", order))
             .unwrap_or_else(|refusals| panic!("{}: {refusals:?}", self.dir.display()));
-        let name = name.trim_end_matches(".yaml").to_owned();
+        let name = name.to_owned();
         Some(Written(MachineConfig { name, ..config }))
     }
 

@@ -11,3 +11,5 @@ mod local;
 mod properties;
 #[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod verdicts;

@@ -16,11 +16,11 @@ use machinist_ignition::{
 };
 use machinist_rootfs::Root;
 
-fn directory(below: &str) -> std::path::PathBuf {
+pub(super) fn directory(below: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(below)
 }
 
-fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
+pub(super) fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap())
@@ -65,7 +65,7 @@ fn roles(case: &Path) -> Vec<String> {
     roles.map(str::to_owned).collect()
 }
 
-fn result(
+pub(super) fn result(
     directory: &Path,
     files: Vec<(String, Vec<u8>)>,
 ) -> Result<(MachineConfig, Vec<String>), Vec<Refusal>> {

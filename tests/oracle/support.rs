@@ -2,6 +2,7 @@
 //! a program.
 
 use std::{
+    collections::BTreeSet,
     env,
     io::Write as _,
     process::{Command, Stdio},
@@ -71,9 +72,7 @@ impl Dice {
 /// `name` is the directory of its sources; `tests/oracle/run` builds it and passes its path in
 /// `MACHINIST_ORACLE_<NAME>`.
 pub(crate) fn ask<C: Serialize, V: DeserializeOwned>(name: &str, cases: &[C]) -> Vec<V> {
-    let variable = format!("MACHINIST_ORACLE_{}", name.to_uppercase());
-    let path = env::var(&variable).unwrap_or_else(|_| panic!("start this by tests/oracle/run"));
-    let mut child = Command::new(path)
+    let mut child = program(name)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -96,4 +95,35 @@ pub(crate) fn ask<C: Serialize, V: DeserializeOwned>(name: &str, cases: &[C]) ->
         "{name}: one verdict for each case"
     );
     verdicts
+}
+
+/// The output of an oracle's program that is started with arguments.
+pub(crate) fn answer(name: &str, arguments: &[&str]) -> String {
+    let output = program(name).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{name}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn program(name: &str) -> Command {
+    let variable = format!("MACHINIST_ORACLE_{}", name.to_uppercase());
+    Command::new(env::var(&variable).unwrap_or_else(|_| panic!("start this by tests/oracle/run")))
+}
+
+/// The first cells of the table below a heading of `differences.md`.
+pub(crate) fn rows(heading: &str) -> BTreeSet<&'static str> {
+    let page = include_str!("differences.md");
+    let (_, below) = page.split_once(&format!("{heading}\n")).unwrap();
+    let lines = below.lines().take_while(|line| !line.starts_with("## "));
+    let cells = lines.filter_map(|line| Some(line.strip_prefix("| ")?.split_once(" | ")?.0));
+    cells.filter(|cell| *cell != "input").collect()
+}
+
+/// Every entry of an oracle's list is explained by a row of `differences.md`, and every row is
+/// shown by an entry.
+pub(crate) fn assert_rows_have_entries(heading: &str, entries: impl Iterator<Item = &'static str>) {
+    assert_eq!(
+        entries.collect::<BTreeSet<_>>(),
+        rows(heading),
+        "entries and rows of {heading}"
+    );
 }

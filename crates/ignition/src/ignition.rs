@@ -23,7 +23,7 @@ use super::{
     ignition_dialect::{IgnitionDialect, IgnitionSchema},
     parse_context::ParseContext,
     partial::PartialConfig,
-    versioned_field::{VersionedField, refuse_known},
+    versioned_field::{VersionedField, is_there, refuse_known},
 };
 pub(super) use key_versions::versions;
 use machinist_base::reason::Reason;
@@ -35,6 +35,13 @@ const MAX_V2_MINOR: u8 = 2;
 
 const ACCEPTED_VERSIONS: &str =
     "2.0.0, 2.1.0, 2.2.0, 3.0.0, 3.1.0, 3.2.0, 3.3.0, 3.4.0, 3.5.0 or 3.6.0";
+
+/// Options of the fetches of remote content, which leave the machine as it is.
+const FETCH_OPTIONS: [VersionedField; 3] = [
+    VersionedField::new("proxy").two(None).three(Some(1)),
+    VersionedField::new("security").two(Some(2)),
+    VersionedField::new("timeouts").two(Some(1)),
+];
 
 /// Parses an Ignition config after checking its version.
 pub(super) fn read(field: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> PartialConfig {
@@ -79,13 +86,16 @@ fn read_head(
         None => DEFAULT_DIALECT,
     };
     let why = "machinist does not fetch remote content";
-    let known = [
-        VersionedField::new("config"),
-        VersionedField::new("proxy").two(None).three(Some(1)),
-        VersionedField::new("security").two(Some(2)),
-        VersionedField::new("timeouts").two(Some(1)),
-    ];
+    let known = [VersionedField::new("config")];
     refuse_known(&mut ignition, &known, dialect, why, reading);
+    for known in FETCH_OPTIONS {
+        if let Some(field) = is_there(&mut ignition, known, dialect)
+            && !field.is_hollow()
+        {
+            let message = format!("{} has no effect: {why}", known.name);
+            field.warn(&mut reading.problems, message);
+        }
+    }
     reading.problems.enter_schema(Some(IgnitionSchema {
         dialect,
         root: object.field.path.to_string(),

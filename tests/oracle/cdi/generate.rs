@@ -1,6 +1,6 @@
 //! Random spec files: mostly valid ones, some with one defect, as JSON and as YAML.
 
-use super::{Case, tree::Tree};
+use super::{Case, Text, tree::Tree};
 use crate::support::Dice;
 
 const VERSIONS: [&str; 17] = [
@@ -113,7 +113,7 @@ pub(super) fn case(dice: &mut Dice) -> Case {
         let ending = dice.pick(&["json", "yaml"]);
         let name = format!("{}.{ending}", dice.pick(&["a", "b", ".c"]));
         let dir = dice.below(2);
-        case.dirs[dir].insert(name, text(dice));
+        case.dirs[dir].insert(name, Text(text(dice).into_bytes()));
     }
     case
 }

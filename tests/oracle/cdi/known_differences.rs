@@ -4,31 +4,101 @@
 pub(super) struct Difference {
     /// Its row in `differences.md`.
     pub(super) name: &'static str,
-    pub(super) text: &'static str,
-    /// A part of the refusal, by which all differences of this kind are recognised.
+    /// The content of a spec file.
+    pub(super) spec: fn() -> Vec<u8>,
+    /// The mode of that file.
+    pub(super) mode: u32,
+    /// A part of the refusal, by which all differences of this kind are recognised; empty where
+    /// nothing is refused.
     pub(super) told: &'static str,
-    /// Whether machinist accepts it and the library does not, or the reverse.
-    pub(super) ours: bool,
+    /// The names of the devices that machinist offers.
+    pub(super) ours: &'static [&'static str],
+    /// The names of the devices that the library offers.
+    pub(super) theirs: &'static [&'static str],
 }
+
+/// A valid spec with one device, followed by `after`.
+fn spec(name: &str, after: &str) -> Vec<u8> {
+    let device = format!("{{name: {name}, containerEdits: {{env: [A=1]}}}}");
+    format!("{{cdiVersion: 1.1.0, kind: acme.dev/gpu, devices: [{device}]}}{after}").into_bytes()
+}
+
+/// A spec that only machinist refuses.
+const REFUSED: Difference = Difference {
+    name: "",
+    spec: Vec::new,
+    mode: 0o644,
+    told: "",
+    ours: &[],
+    theirs: &["a"],
+};
 
 pub(super) const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "a closing bracket after the end of the document",
-        text: "{cdiVersion: 1.1.0, kind: acme.dev/gpu, devices: [{name: a, containerEdits: {env: [A=1]}}]}}",
+        spec: || spec("a", "}"),
         told: "misplaced bracket",
-        ours: false,
+        ..REFUSED
     },
     Difference {
         name: "a comment right behind a quoted text or a bracket",
-        text: "{cdiVersion: 1.1.0, kind: acme.dev/gpu, devices: [{name: a, containerEdits: {env: [A=1]}}]}#x",
+        spec: || spec("a", "#x"),
         told: "comments must be separated",
-        ours: false,
+        ..REFUSED
     },
     Difference {
         name: "the tag `!!binary`",
-        text: "{cdiVersion: 1.1.0, kind: acme.dev/gpu, devices: [{name: !!binary Zw==, containerEdits: {env: [A=1]}}]}",
+        spec: || spec("!!binary Zw==", ""),
         told: "!!binary is not supported",
-        ours: false,
+        theirs: &["g"],
+        ..REFUSED
+    },
+    Difference {
+        name: "a device called `all`",
+        spec: || {
+            let other = "name: all, containerEdits: {env: [A=1]}}, {name: a";
+            let text = String::from_utf8(spec("a", "")).unwrap();
+            text.replace("name: a", other).into_bytes()
+        },
+        ours: &["a"],
+        theirs: &["a", "all"],
+        ..REFUSED
+    },
+    Difference {
+        name: "a file of more than 4 MiB",
+        spec: || spec("a", &"\n".repeat(4 << 20)),
+        told: "is longer than 4194304 bytes",
+        ..REFUSED
+    },
+    Difference {
+        name: "a file that is not UTF-8",
+        // The library reads UTF-16 as well.
+        spec: || {
+            let text = String::from_utf8(spec("a", "")).unwrap();
+            let units = std::iter::once(0xfeff).chain(text.encode_utf16());
+            units.flat_map(u16::to_le_bytes).collect()
+        },
+        told: "not UTF-8",
+        ..REFUSED
+    },
+    Difference {
+        name: "aliases that repeat more than 8 MiB",
+        spec: || {
+            let long = "x".repeat(1 << 20);
+            let aliases = ", *a".repeat(9);
+            let edits = format!("env: [&a \"A={long}\"{aliases}]");
+            let text = String::from_utf8(spec("a", "")).unwrap();
+            text.replace("env: [A=1]", &edits).into_bytes()
+        },
+        told: "alias",
+        ..REFUSED
+    },
+    Difference {
+        name: "a file that others than root may write",
+        spec: || spec("a", ""),
+        mode: 0o666,
+        told: "lets others write",
+        ..REFUSED
     },
 ];
 
@@ -86,4 +156,20 @@ pub(super) const MENDED: &[&str] = &[
         ""
     ),
     "{cdiVersion: 1.1.0, kind: acme.dev/gpu, devices: [{name: a, containerEdits: {env: [A=1]}}], annotations: {\"a\nb\": c}}",
+    spec!(
+        "%YAM 1.1\n---\n",
+        "{\"name\": \"0\", \"containerEdits\": {\"env\": [\"A=1\"]}}",
+        ""
+    ),
+    spec!(
+        "",
+        "{\"name\": \"0\", \"containerEdits\": {\"env\": [\"A=1\",!]}}",
+        ""
+    ),
+    spec!(
+        "",
+        "{\"name\": \"0\", \"containerEdits\": {\"env\": [\"A=1\"]}, : x}",
+        ""
+    ),
+    "cdiVersion: 1.1.0\nkind: acme.dev/gpu\ndevices:\n- name: a\n  containerEdits:\n    env: [A=1]\n  : x\n",
 ];

@@ -14,7 +14,7 @@ import (
 
 // Case holds the spec files of both directories by name, those of lower priority first.
 type Case struct {
-	Dirs [2]map[string]string `json:"dirs"`
+	Dirs [2]map[string][]byte `json:"dirs"`
 }
 
 // Verdict is what the library makes of them.
@@ -68,7 +68,7 @@ func judge(one Case) Verdict {
 		verdict.Refused[priority] = map[string]string{}
 		for name, text := range files {
 			path := filepath.Join(dirs[priority], name)
-			check("a spec cannot be written", os.WriteFile(path, []byte(text), 0o644))
+			check("a spec cannot be written", os.WriteFile(path, text, 0o644))
 			if err := read(path, priority); err != nil {
 				verdict.Refused[priority][name] = err.Error()
 				// One that ends the reader would end it for the others, too.

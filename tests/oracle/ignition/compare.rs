@@ -1,11 +1,17 @@
 //! Accepted configs that the library interprets differently from machinist.
 
-use std::{collections::BTreeMap, fmt::Debug};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+};
 
 use machinist_ignition::{MachineConfig, Owner};
 use serde_json::{Value, json};
 
 use super::go_program::{Unit, Verdict};
+
+/// The sections that are compared by presence: machinist keeps their entries verbatim.
+const DISK_SECTIONS: [&str; 4] = ["disks", "filesystems", "luks", "raid"];
 
 /// Both results in one form, entry by entry: lines that only one of them has are differences.
 pub(super) fn differences(theirs: &Verdict, ours: &MachineConfig) -> Vec<String> {
@@ -80,7 +86,7 @@ fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
         put("unit", name, &unit_parts(unit));
     }
     for (name, user) in &verdict.users {
-        put("user", name, &user.keys);
+        put("user", name, &keys(&user.keys));
         for (field, value) in said(&user.account) {
             // Ignition writes `*` for an empty hash.
             let locks = field == "passwordHash" && value == "";
@@ -91,7 +97,19 @@ fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
     for (name, group) in &verdict.groups {
         put("group", name, &said(group));
     }
+    for section in DISK_SECTIONS
+        .iter()
+        .filter(|name| verdict.others.iter().any(|other| other == *name))
+    {
+        put("section", section, &"");
+    }
     lines
+}
+
+/// The lines that sshd reads; their order has no meaning.
+fn keys(entries: &[String]) -> BTreeSet<&str> {
+    let lines = entries.iter().flat_map(|entry| entry.lines());
+    lines.filter(|line| !line.is_empty()).collect()
 }
 
 type UnitParts = (Option<String>, Option<bool>, bool, BTreeMap<String, String>);
@@ -138,7 +156,7 @@ fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
         put("unit", name.as_str(), &parts);
     }
     for (name, user) in &config.users {
-        put("user", name, &user.ssh_authorized_keys);
+        put("user", name, &keys(&user.ssh_authorized_keys));
         let account: Option<BTreeMap<String, Value>> =
             serde_json::from_value(serde_json::to_value(&user.account).unwrap()).unwrap();
         for (field, value) in said(&account.unwrap_or_default()) {
@@ -149,6 +167,9 @@ fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
         let group = serde_json::to_value(group).unwrap();
         let group: BTreeMap<String, Value> = serde_json::from_value(group).unwrap();
         put("group", name, &said(&group));
+    }
+    for section in config.disk_layout.keys() {
+        put("section", section, &"");
     }
     lines
 }

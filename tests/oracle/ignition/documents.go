@@ -6,22 +6,32 @@ import (
 	"fmt"
 	"strings"
 
+	butane "github.com/coreos/butane/config"
+	"github.com/coreos/butane/config/common"
 	"sigs.k8s.io/yaml"
 )
 
-// errForeign says that a text holds something that is neither Ignition nor a MachineConfig.
-var errForeign = errors.New("the document is neither Ignition nor a MachineConfig")
+// errForeign says that a text holds something that is neither Ignition, Butane nor a MachineConfig.
+var errForeign = errors.New("the document is neither Ignition, Butane nor a MachineConfig")
 
 // documents gives the Ignition configs in a text, as the API server and its clients take texts apart.
 func documents(text string) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	for _, part := range split(text) {
-		raw, err := yaml.YAMLToJSON([]byte(part))
+		raw, err := toJSON([]byte(part))
 		if err != nil {
 			return nil, err
 		}
 		if string(raw) == "null" {
 			continue
+		}
+		var object struct {
+			Variant *string `json:"variant"`
+		}
+		if json.Unmarshal(raw, &object) == nil && object.Variant != nil {
+			if raw, err = fromButane([]byte(part)); err != nil {
+				return nil, err
+			}
 		}
 		found, err := configs(raw)
 		if err != nil {
@@ -30,6 +40,23 @@ func documents(text string) ([]json.RawMessage, error) {
 		all = append(all, found...)
 	}
 	return all, nil
+}
+
+// toJSON keeps JSON as it is: it has escapes that YAML does not know.
+func toJSON(text []byte) (json.RawMessage, error) {
+	if json.Valid(text) {
+		return text, nil
+	}
+	return yaml.YAMLToJSON(text)
+}
+
+// fromButane translates a Butane config to Ignition or to a MachineConfig, without files beside it.
+func fromButane(text []byte) (json.RawMessage, error) {
+	config, report, err := butane.TranslateBytes(text, common.TranslateBytesOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, report.String())
+	}
+	return yaml.YAMLToJSON(config)
 }
 
 // split divides a text where a line begins with three dashes. JSON has no such line.
@@ -49,7 +76,6 @@ func configs(raw json.RawMessage) ([]json.RawMessage, error) {
 		Kind     string            `json:"kind"`
 		Items    []json.RawMessage `json:"items"`
 		Ignition json.RawMessage   `json:"ignition"`
-		Variant  *string           `json:"variant"`
 		Spec     struct {
 			Config json.RawMessage `json:"config"`
 		} `json:"spec"`
@@ -58,8 +84,6 @@ func configs(raw json.RawMessage) ([]json.RawMessage, error) {
 		return nil, err
 	}
 	switch {
-	case object.Variant != nil:
-		return nil, errForeign
 	case object.Ignition != nil:
 		return []json.RawMessage{raw}, nil
 	case object.Kind == "List" || object.Kind == "MachineConfigList":

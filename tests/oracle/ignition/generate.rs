@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{go_program::Case, machinist_result::NAMES};
+use super::{go_program::Case, machinist_result::NAMES, rare};
 use crate::support::Dice;
 
 const VERSIONS: [&str; 10] = [
@@ -59,9 +59,7 @@ pub(super) fn case(dice: &mut Dice) -> Case {
         };
         (format!("{number}.ign"), generator.config().to_string())
     });
-    Case {
-        texts: texts.collect(),
-    }
+    Case::new(texts)
 }
 
 struct Generator<'d> {
@@ -116,6 +114,9 @@ impl Generator<'_> {
                 .dice
                 .pick(&["networkd", "kernelArguments", "passwd", "storage"]);
             fields.insert(key.into(), json!({}));
+        }
+        if self.dice.one_in(10) {
+            rare::add(&mut root, self.version, self.dice);
         }
         root
     }
@@ -306,7 +307,7 @@ impl Generator<'_> {
     fn user(&mut self) -> Value {
         let mut fields = Map::new();
         let hash = *self.dice.pick(&["$6$a$b", "$6$a$b", ""]);
-        fields.insert("name".into(), json!(self.dice.pick(&NAMES[1..])));
+        fields.insert("name".into(), json!(self.dice.pick(&NAMES[1..5])));
         let keys = json!(["ssh-ed25519 AAAA a", "ssh-ed25519 BBBB b"]);
         self.may(&mut fields, "sshAuthorizedKeys", keys);
         for (key, value) in [
@@ -331,7 +332,7 @@ impl Generator<'_> {
 
     fn group(&mut self) -> Value {
         let mut fields = Map::new();
-        fields.insert("name".into(), json!(self.dice.pick(&NAMES[1..])));
+        fields.insert("name".into(), json!(self.dice.pick(&NAMES[1..5])));
         for (key, value) in [
             ("gid", json!(1234)),
             ("passwordHash", json!("$6$a$b")),

@@ -2,12 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use machinist_ignition::TextSource;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct as _};
 
 /// The texts for one machine, by the names of their files, in the order of merging.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Case {
     pub(super) texts: Vec<(String, String)>,
+    /// Where they come from. Ignition does not distinguish it.
+    pub(super) source: TextSource,
+}
+
+impl Case {
+    pub(super) fn new(texts: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self {
+            texts: texts.into_iter().collect(),
+            source: TextSource::File,
+        }
+    }
 }
 
 impl Serialize for Case {
@@ -24,6 +36,8 @@ impl Serialize for Case {
 #[serde(default)]
 pub(super) struct Verdict {
     pub(super) accepted: bool,
+    pub(super) foreign: bool,
+    pub(super) others: Vec<String>,
     pub(super) error: String,
     pub(super) files: BTreeMap<String, Node>,
     pub(super) directories: BTreeMap<String, Node>,

@@ -1,5 +1,7 @@
 //! Permanent differences from the Ignition library. Each has a row in `differences.md`.
 
+use super::{go_program::Case, known_refusals::REFUSALS};
+
 /// A difference, recognised by the comparison's message.
 pub(super) struct Difference {
     /// Its row in `differences.md`.
@@ -14,19 +16,41 @@ impl Difference {
     pub(super) fn is(&self, found: &str) -> bool {
         found.contains(self.told)
     }
+
+    pub(super) fn case(&self) -> Case {
+        let texts = (0..).zip(self.texts);
+        let text = |text: &str| match text.strip_suffix(PADDING) {
+            Some(text) => format!("{text}{}", " ".repeat(8 << 20)),
+            None => text.to_owned(),
+        };
+        Case::new(texts.map(|(number, one)| (format!("{number}.ign"), text(one))))
+    }
+}
+
+/// At the end of a text it stands for 8 MiB of spaces.
+pub(super) const PADDING: &str = "PADDING";
+
+pub(super) fn all() -> Vec<&'static Difference> {
+    DIFFERENCES.iter().chain(REFUSALS).collect()
+}
+
+/// Whether a difference that was found is listed.
+pub(super) fn is_known(found: &str) -> bool {
+    all().iter().any(|known| known.is(found))
 }
 
 macro_rules! difference {
     ($name:literal, $told:literal, $version:literal, $($rest:literal),+) => {
-        Difference {
+        $crate::ignition::known_differences::Difference {
             name: $name,
             texts: &[$(concat!("{\"ignition\":{\"version\":\"", $version, "\"},", $rest, "}")),+],
             told: $told,
         }
     };
 }
+pub(super) use difference;
 
-pub(super) const DIFFERENCES: &[Difference] = &[
+const DIFFERENCES: &[Difference] = &[
     difference!(
         "an Ignition 2.0 or 2.1 file without a mode",
         "file /etc/without-mode: Ignition (Some(0)",
@@ -45,6 +69,19 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         "2.2.0",
         r#""passwd":{"users":[{"name":"ann","gecos":"Twice"},{"name":"ann"}]}"#
     ),
+    difference!(
+        "the fields of `create` of a user in Ignition 2.0",
+        "user ann uid: Ignition , machinist Number(1500)",
+        "2.0.0",
+        r#""passwd":{"users":[{"name":"ann","create":{"uid":1500}}]}"#
+    ),
+    Difference {
+        name: "a MachineConfig with `config: {}`",
+        texts: &[
+            "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: {name: a, labels: {machineconfiguration.openshift.io/role: worker}}\nspec: {config: {}}\n",
+        ],
+        told: "Ignition refuses it: invalid config version (couldn't parse)",
+    },
     difference!(
         "an owner by name over an owner by id of an earlier config",
         "directory /etc/named: Ignition (None, (Number(7), Null)), machinist (None, (String(\"bob\"), Null))",
@@ -214,7 +251,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     difference!(
         "an SSH key twice in one user of Ignition 3",
-        "sshAuthorizedKeys.1, line 1",
+        "sshAuthorizedKeys.1, line",
         "3.4.0",
         r#""passwd":{"users":[{"name":"ann","sshAuthorizedKeys":["ssh-ed25519 AAAA","ssh-ed25519 AAAA"]}]}"#
     ),

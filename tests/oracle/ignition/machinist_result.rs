@@ -8,14 +8,14 @@ use super::go_program::Case;
 
 /// Every user and group of the cases may be managed: the permitted names are a setting of machinist
 /// and not part of Ignition.
-pub(super) const NAMES: [&str; 5] = ["core", "ann", "bob", "web", "ops"];
+pub(super) const NAMES: [&str; 6] = ["core", "ann", "bob", "web", "ops", "zoe"];
 
 pub(super) fn read(case: &Case) -> Result<MachineConfig, Vec<Refusal>> {
     let names = || NAMES.map(str::to_owned).into();
     let rules = ConfigRules {
         users: names(),
         groups: names(),
-        ..ConfigRules::default()
+        source: case.source,
     };
     let gathering = ConfigLoader {
         shown: "the case",

@@ -1,6 +1,6 @@
 // Program ignition prints what the Ignition library makes of configs: one JSON verdict for each case on
 // standard input, in the same order. A case is one JSON object, see the type Case. With the argument "schema" it
-// prints the keys that each version of the format knows.
+// prints the keys that each version of the format knows, with "omitted" what the documentation says of absent fields.
 package main
 
 import (
@@ -17,8 +17,15 @@ type Case struct {
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "schema" {
-		schema(os.Stdout)
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "schema":
+			schema(os.Stdout)
+		case "omitted":
+			if err := omitted(os.Stdout); err != nil {
+				fail("the documentation cannot be read", err)
+			}
+		}
 		return
 	}
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)

@@ -1,16 +1,19 @@
 //! Ignition: the same verdict, and the same resulting machine, as `github.com/coreos/ignition/v2`.
 
+mod collected;
 mod compare;
 mod generate;
 mod go_program;
 mod known_differences;
+mod known_refusals;
 mod machinist_result;
+mod rare;
 
 use std::{fs, path::Path};
 
 use go_program::{Case, Verdict};
 
-use crate::support::{Dice, ask, rounds, seed};
+use crate::support::{Dice, answer, ask, assert_rows_have_entries, rounds, seed};
 
 /// The texts of a directory by name, without those of formats that Ignition does not read.
 fn texts(directory: &Path) -> Vec<(String, String)> {
@@ -34,9 +37,7 @@ fn texts(directory: &Path) -> Vec<(String, String)> {
 #[test]
 fn the_example_machine_is_equal_in_ignition() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/machine");
-    let case = Case {
-        texts: texts(&examples),
-    };
+    let case = Case::new(texts(&examples));
     let verdicts: Vec<Verdict> = ask("ignition", std::slice::from_ref(&case));
     assert!(verdicts[0].accepted, "{}", verdicts[0].error);
     let config = machinist_result::read(&case).unwrap();
@@ -72,11 +73,9 @@ fn a_later_file_entry_without_contents_keeps_earlier_contents() {
         vec![&mode],
         vec![&empty],
     ];
-    let cases = orders.map(|order| Case {
-        texts: (0..)
-            .zip(order)
-            .map(|(number, text)| (format!("{number}.ign"), text.clone()))
-            .collect(),
+    let cases = orders.map(|order| {
+        let texts = (0..).zip(order);
+        Case::new(texts.map(|(number, text)| (format!("{number}.ign"), text.clone())))
     });
     let verdicts: Vec<Verdict> = ask("ignition", &cases);
     for (case, verdict) in cases.iter().zip(&verdicts) {
@@ -112,11 +111,7 @@ fn generated_configs_are_equal_in_ignition() {
     for (round, (case, verdict)) in cases.iter().zip(&verdicts).enumerate() {
         let mut differs = differences(case, verdict);
         accepted += u64::from(verdict.accepted && differs.is_empty());
-        differs.retain(|one| {
-            !known_differences::DIFFERENCES
-                .iter()
-                .any(|known| known.is(one))
-        });
+        differs.retain(|one| !known_differences::is_known(one));
         if !differs.is_empty() {
             found.push(format!("round {round}: {:#?}: {differs:#?}", case.texts));
         }
@@ -135,35 +130,89 @@ fn generated_configs_are_equal_in_ignition() {
     );
 }
 
-/// The list is complete by the test above, and exact by this one.
+/// The inputs of other tests: each directory below `tests/golden/input` is one config, as are the
+/// files of `tests/golden/plan` and `tests/golden/update`, and `examples/machine`.
+#[test]
+fn collected_configs_are_equal_in_ignition() {
+    let cases = collected::cases();
+    let asked: Vec<Case> = cases.iter().map(|(_, case)| case.clone()).collect();
+    let verdicts: Vec<Verdict> = ask("ignition", &asked);
+    let (mut found, mut compared) = (Vec::new(), 0);
+    for ((name, case), verdict) in cases.iter().zip(&verdicts) {
+        if verdict.foreign {
+            continue;
+        }
+        compared += 1;
+        let mut differs = differences(case, verdict);
+        differs.retain(|one| !known_differences::is_known(one));
+        let listed = collected::DIFFERENT.iter().any(|(case, _)| case == name);
+        if differs.is_empty() == listed {
+            found.push(format!("{name}: listed: {listed}, {differs:#?}"));
+        }
+    }
+    println!(
+        "oracle: {compared} of {} collected configs are compared",
+        cases.len()
+    );
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(compared > 300, "only {compared} are compared");
+}
+
+/// The list is complete by the tests above, and exact by this one.
 #[test]
 fn every_listed_ignition_difference_exists_and_is_explained() {
-    let cases: Vec<Case> = known_differences::DIFFERENCES
-        .iter()
-        .map(|one| Case {
-            texts: (0..)
-                .zip(one.texts)
-                .map(|(number, text)| (format!("{number}.ign"), (*text).to_owned()))
-                .collect(),
-        })
-        .collect();
+    let listed = known_differences::all();
+    let cases: Vec<Case> = listed.iter().map(|one| one.case()).collect();
     let verdicts: Vec<Verdict> = ask("ignition", &cases);
-    let explained = include_str!("../differences.md");
-    for ((one, case), verdict) in known_differences::DIFFERENCES
-        .iter()
-        .zip(&cases)
-        .zip(&verdicts)
-    {
+    let mut missing = Vec::new();
+    for ((one, case), verdict) in listed.iter().zip(&cases).zip(&verdicts) {
         let found = differences(case, verdict);
-        assert!(
-            found.iter().any(|found| one.is(found)),
-            "{}: {found:?}",
-            one.name
-        );
-        assert!(
-            explained.contains(&format!("| {} |", one.name)),
-            "{} is missing in differences.md",
-            one.name
-        );
+        if verdict.foreign || !found.iter().any(|found| one.is(found)) {
+            missing.push(format!("{}: {found:?}", one.name));
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert_rows_have_entries("## Ignition", listed.iter().map(|one| one.name));
+}
+
+/// `keys.txt` names the versions of Ignition that know a key.
+#[test]
+fn the_table_of_keys_is_the_schema_of_the_ignition_library() {
+    let schema = answer("ignition", &["schema"]);
+    let table = "crates/ignition/src/ignition/keys.txt";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(table);
+    if std::env::var_os("UPDATE_KEYS").is_some() {
+        fs::write(&path, &schema).unwrap();
+    }
+    assert!(
+        fs::read_to_string(path).unwrap() == schema,
+        "{table} differs; to write it: UPDATE_KEYS=1 tests/oracle/run ignition"
+    );
+}
+
+/// Each sentence of Ignition's documentation about an absent field is a row of `omitted.md`, with
+/// cases that exist.
+#[test]
+fn every_sentence_about_an_absent_field_has_a_case() {
+    let page = include_str!("omitted.md");
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .map(|row| {
+            let (field, rest) = row.split_once("` | ").unwrap();
+            let (sentence, cases) = rest.rsplit_once(" | ").unwrap();
+            (format!("{field}: {sentence}"), cases)
+        });
+    let (sentences, cases): (Vec<String>, Vec<&str>) = rows.unzip();
+    let told = answer("ignition", &["omitted"]);
+    assert_eq!(sentences, told.lines().collect::<Vec<_>>());
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for row in cases {
+        let names: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "{row}");
+        for name in names {
+            let places = ["input", "plan", "update"].map(|kind| golden.join(kind).join(name));
+            assert!(places.iter().any(|place| place.is_dir()), "no case {name}");
+        }
     }
 }

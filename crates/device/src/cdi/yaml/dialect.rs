@@ -42,6 +42,7 @@ impl<'t> DialectChecker<'t> {
             }
             Event::DocumentStart(is_written, _) => {
                 if *is_written {
+                    check_directives(self.text.get(..start).unwrap_or_default())?;
                     self.end = end;
                 }
                 false
@@ -50,6 +51,9 @@ impl<'t> DialectChecker<'t> {
                 if is_key {
                     let properties = usize::from(*anchor != 0) + usize::from(tag.is_some());
                     self.check_key_line((start, end), properties)?;
+                }
+                if tag.is_some() && start == end {
+                    check_tag_end(self.text, start)?;
                 }
                 self.end = end;
                 if *style == ScalarStyle::DoubleQuoted
@@ -95,6 +99,9 @@ impl<'t> DialectChecker<'t> {
             return Err("a key and its tag or anchor are on different lines".to_owned());
         }
         let explicit = before.trim_end().ends_with('?');
+        if key.0 == key.1 && properties == 0 && !explicit {
+            return Err("a key is missing before the colon".to_owned());
+        }
         let after = self.text.get(key.1..).unwrap_or_default();
         let colon = after.trim_start();
         let blank = &after[..after.len() - colon.len()];
@@ -106,6 +113,27 @@ impl<'t> DialectChecker<'t> {
 
     fn in_flow(&self) -> bool {
         self.open.last() == Some(&true)
+    }
+}
+
+/// Refuses directives before the first document that YAML 1.1 does not define.
+fn check_directives(before: &str) -> Result<(), String> {
+    let mut names = before
+        .lines()
+        .filter_map(|line| line.strip_prefix('%')?.split_whitespace().next());
+    match names.find(|name| !["YAML", "TAG"].contains(name)) {
+        Some(name) => Err(format!("%{name} is not a directive of YAML")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a tag without a value that is followed directly by a comma or bracket.
+fn check_tag_end(text: &str, at: usize) -> Result<(), String> {
+    let (before, after) = text.split_at_checked(at).unwrap_or_default();
+    let spaced = before.ends_with(char::is_whitespace);
+    match !spaced && after.starts_with([',', ']', '}']) {
+        true => Err("a space is missing after a tag".to_owned()),
+        false => Ok(()),
     }
 }
 

@@ -102,6 +102,31 @@ fn yaml_implicit_keys_must_be_on_one_line() {
 }
 
 #[test]
+fn yaml_that_libyaml_refuses_is_refused() {
+    for text in [
+        "%YAML 1.1\n# %x\n---\ntext: a",
+        "%TAG ! tag:a,2000:\n---\ntext: a",
+        "list: [1, ! ]",
+        "list: [!\n1]",
+        "? \n: a\ntext: a",
+        "!!null : a\ntext: a",
+        "~: a\ntext: a",
+    ] {
+        read::<Shape>(text).unwrap_or_else(|why| panic!("{text:?}: {why}"));
+    }
+    for (text, why) in [
+        ("%YAM 1.1\n---\ntext: a", "%YAM is not a directive"),
+        ("list: [1,!]", "a space is missing after a tag"),
+        ("{text: a,!}", "a space is missing after a tag"),
+        ("text: a\n: b", "a key is missing before the colon"),
+        ("{text: a, : b}", "a key is missing before the colon"),
+    ] {
+        let refused = read::<Shape>(text).unwrap_err();
+        assert!(refused.contains(why), "{text:?}: {refused}");
+    }
+}
+
+#[test]
 fn excessive_yaml_alias_expansion_is_rejected() {
     let mut text = "list: &l0 [1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
     for level in 1..12 {
