@@ -397,3 +397,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_manifest_of_a_password_of_core_is_read_again() {
+    let config = json!({
+        "ignition": {"version": "3.5.0"},
+        "passwd": {"users": [{"name": "core", "passwordHash": "$6$salt$hash"}]},
+    });
+    let read = |name: &str, text: String| {
+        let files = vec![(name.to_owned(), text.into_bytes())];
+        let documents = documents_from_files(files, &ConfigRules::default(), &NoLocalFiles);
+        merge(documents.unwrap().0, "a", MergeOrder::AsGiven)
+            .unwrap()
+            .0
+    };
+    let config = read("a.ign", config.to_string());
+    let manifest = to_machine_config_yaml(&config).unwrap();
+    assert_eq!(digest(&read("b.yaml", manifest)), digest(&config));
+}

@@ -7,8 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::EntryOrigin;
 use machinist_base::abs_path::AbsPath;
 
+/// The one user of OpenShift's nodes: only its keys and password are managed, and it is never
+/// created. OpenShift refuses configs with other settings as well.
+pub(super) const CORE_USER: &str = "core";
+
 /// OpenShift's user, and the one that every machine has.
-const NEVER_CREATED: [&str; 2] = ["core", "root"];
+const NEVER_CREATED: [&str; 2] = [CORE_USER, "root"];
 
 /// The settings of a user in a config.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    MachineConfig, Owner, Unit, User, content_source,
+    MachineConfig, Owner, Unit, User,
+    account::CORE_USER,
+    content_source,
     parser::{ALLOW_DOWNGRADE_ANNOTATION, RELEASE_ANNOTATION},
 };
 use machinist_base::abs_path::AbsPath;
@@ -161,6 +163,10 @@ fn owner(owner: Option<&Owner>) -> Value {
 fn write_user(name: &str, user: &User) -> Value {
     let mut value = named(name, json!(user.account));
     if let Value::Object(fields) = &mut value {
+        // OpenShift's daemon and this reader refuse everything but keys and password for this user.
+        if name == CORE_USER {
+            fields.remove("shouldExist");
+        }
         fields.insert("sshAuthorizedKeys".into(), json!(user.ssh_authorized_keys));
     }
     value

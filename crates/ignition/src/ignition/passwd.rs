@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     super::{
         Group, User, UserAccount,
-        account::overlay_user,
+        account::{CORE_USER, overlay_user},
         field_reader::{FieldValue, ObjectReader},
         ignition_dialect::IgnitionDialect,
         parse_context::{ParseContext, insert},
@@ -16,10 +16,6 @@ use super::{
     butane_local,
 };
 use machinist_base::reason::Reason;
-
-/// The one user of OpenShift's nodes: only its keys and password are managed, and it is never
-/// created. OpenShift refuses configs with other settings as well.
-const CORE_USER: &str = "core";
 
 pub(super) fn read(
     mut passwd: ObjectReader<'_>,
