@@ -43,7 +43,7 @@ pub(crate) const IMPORT_RULES: &[ImportRule] = &[
     rule(
         "device",
         "base ignition yaml",
-        "refusals of configs; CDI specs",
+        "refusals of configs; declarations and CDI specs",
     ),
     rule("device::registry", "base device rootfs", ""),
     rule(
@@ -86,8 +86,8 @@ pub(crate) const IMPORT_RULES: &[ImportRule] = &[
     rule("status::metrics", "status", ""),
     rule(
         "status::settings",
-        "base ignition rootfs status::readiness",
-        "unit names",
+        "base ignition rootfs status::readiness yaml",
+        "unit names; settings files",
     ),
     rule("cluster::pods", "cluster drain drain::eviction", ""),
     rule("agent::host", "base", ""),
@@ -279,19 +279,10 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside(
         "granit_parser",
-        &["device::cdi", "ignition::yaml_tree", "yaml"],
-        "the tree, and what its dialects accept",
+        &["yaml"],
+        "dialects get its events through the tree",
     ),
-    outside(
-        "serde_saphyr",
-        &[
-            "agent::disruption_policies",
-            "cli",
-            "device::yaml",
-            "status::settings",
-        ],
-        "YAML of our own documents",
-    ),
+    outside("serde_saphyr", &["cli"], "output in YAML; `yaml` reads it"),
     // Concurrency.
     outside("tokio", DRIVERS, "the other modules are pure"),
     outside("tokio_util", DRIVERS, "the other modules are pure"),

@@ -5,6 +5,7 @@ use machinist_ignition::Refusal;
 use machinist_plan::Policies;
 use machinist_rootfs::{Root, RootError};
 use machinist_status::settings::{Settings, SoftReboot};
+use machinist_yaml::{CoreSchema, YamlError};
 
 /// Maximum size in bytes. A hand-written file has a few KiB; more is a mistake.
 const MAX_POLICIES_BYTES: u64 = 1 << 20;
@@ -49,8 +50,10 @@ pub(super) fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
     let wrong = |reason, message: String| vec![Refusal::new(reason, message)];
     let text = str::from_utf8(text)
         .map_err(|error| wrong(Reason::SyntaxInvalid, format!("not UTF-8 text: {error}")))?;
-    let object: serde_json::Value = serde_saphyr::from_str(text)
-        .map_err(|error| wrong(Reason::SyntaxInvalid, error.to_string()))?;
+    let read = machinist_yaml::read_only(text, CoreSchema);
+    let object: serde_json::Value = read
+        .and_then(|document| machinist_yaml::decode(&document))
+        .map_err(unreadable)?;
     if object["kind"] != "MachineConfiguration" {
         let message = "not a MachineConfiguration (operator.openshift.io/v1)".to_owned();
         return Err(wrong(Reason::ValueInvalid, message));
@@ -62,9 +65,46 @@ pub(super) fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
     Policies::from_machine_configuration(&object)
 }
 
+fn unreadable(error: YamlError) -> Vec<Refusal> {
+    let mut refusal = Refusal::new(Reason::SyntaxInvalid, error.to_string());
+    (refusal.line, refusal.column) = (Some(error.place.line), Some(error.place.column));
+    vec![refusal]
+}
+
 fn refused(file: &AbsPath, mut refusals: Vec<Refusal>) -> PoliciesError {
     for refusal in &mut refusals {
         refusal.file = Some(file.to_string());
     }
     PoliciesError::Refused(refusals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_policies_are_refused_with_line_and_column() {
+        for (text, expected) in [
+            (
+                "kind: a\nkind: b\n",
+                "2:1: the key \"kind\" is defined twice",
+            ),
+            ("kind: [\n", "1:7: "),
+            (
+                "kind: a\nspec: {x: .inf}\n",
+                "2:11: spec.x: \".inf\" is not a finite number",
+            ),
+            ("kind: a\n---\n", "2:1: a second YAML document starts here"),
+        ] {
+            let refused = parse(text.as_bytes()).unwrap_err();
+            let [one] = refused.as_slice() else {
+                panic!("{refused:?}");
+            };
+            let (line, column) = one.line.zip(one.column).unwrap();
+            let message = format!("{line}:{column}: {}", one.message);
+            assert!(message.starts_with(expected), "{text:?}: {message}");
+        }
+        let other = parse(b"kind: a\n").unwrap_err();
+        assert_eq!(other[0].reason, Reason::ValueInvalid);
+    }
 }

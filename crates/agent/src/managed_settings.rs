@@ -46,7 +46,10 @@ pub(super) fn refusals(config: &MachineConfig, policies: &AbsPath) -> Vec<Refusa
             let field = field.unwrap_or_default();
             let expected = wrong.expected.map(|what| format!("; expected {what}"));
             let expected = expected.unwrap_or_default();
-            let message = format!("{path}: {field}{}{expected}", wrong.message);
+            let place = wrong.line.zip(wrong.column);
+            let place = place.map(|(line, column)| format!(":{line}:{column}"));
+            let place = place.unwrap_or_default();
+            let message = format!("{path}{place}: {field}{}{expected}", wrong.message);
             refusal(wrong.reason, message, Some(file))
         }));
     }

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tokio::{sync::watch, time::sleep};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use machinist_base::{
@@ -15,9 +15,10 @@ use machinist_base::{
 };
 use machinist_cluster::{
     Cluster, ClusterError, fleet_queries,
-    node::{NodeSnapshot, OwnNode},
+    node::OwnNode,
+    node_poll::{self, NodePoll},
 };
-use machinist_kube_api::PoolView;
+use machinist_kube_api::{NodeView, PoolView};
 use machinist_pool::Membership;
 use machinist_rootfs::{Root, RootError};
 use machinist_update::store::paths;
@@ -86,37 +87,9 @@ impl PoolMembershipTask {
     }
 
     /// Updates the pool until `stop`.
-    pub(super) async fn follow(mut self, stop: CancellationToken) {
-        let mut sights = self.node.snapshots();
-        let mut failures = 0;
-        loop {
-            let claim = claim(&sights.borrow_and_update());
-            let wait = match &claim {
-                None => None,
-                Some((labels, _)) => tokio::select! {
-                    () = stop.cancelled() => return,
-                    // Cancel-safe: it only reads.
-                    listed = fleet_queries::pools(&self.cluster) => match listed {
-                        Ok(pools) => {
-                            failures = 0;
-                            self.learn(labels, &pools).await;
-                            Some(MAX_RELIST_INTERVAL.mul_f64(0.25f64.mul_add(-jitter(), 1.0)))
-                        }
-                        Err(error) => {
-                            let wait = self.unheard(&error, failures);
-                            failures = failures.saturating_add(1);
-                            Some(wait)
-                        }
-                    },
-                },
-            };
-            tokio::select! {
-                () = stop.cancelled() => return,
-                // Both are cancel-safe: the Node is compared again, and the timer restarts.
-                () = other(&mut sights, claim.as_ref()) => failures = 0,
-                () = passed(wait) => {}
-            }
-        }
+    pub(super) async fn follow(self, stop: CancellationToken) {
+        let node = self.node.clone();
+        node_poll::poll(self, &node, stop).await;
     }
 
     /// Stores the pool: on disk first, so that a later start knows it.
@@ -171,31 +144,38 @@ impl PoolMembershipTask {
     }
 }
 
-fn claim(sight: &NodeSnapshot) -> Option<MembershipInputs> {
-    let node = sight.node.as_ref()?;
-    Some((
-        node.labels.clone(),
-        node.desired_config().map(str::to_owned),
-    ))
-}
+impl NodePoll for PoolMembershipTask {
+    type Input = MembershipInputs;
+    type Answer = Result<Vec<PoolView>, ClusterError>;
 
-/// Waits until the Node's labels or desired config change.
-async fn other(sights: &mut watch::Receiver<NodeSnapshot>, known: Option<&MembershipInputs>) {
-    let differs = |sight: &NodeSnapshot| {
-        sight.node.as_ref().is_some_and(|node| {
-            known.is_none_or(|(labels, desired)| {
-                node.labels != *labels || node.desired_config() != desired.as_deref()
-            })
-        })
-    };
-    if sights.wait_for(differs).await.is_err() {
-        std::future::pending().await
+    fn input(node: &NodeView) -> MembershipInputs {
+        (
+            node.labels.clone(),
+            node.desired_config().map(str::to_owned),
+        )
     }
-}
 
-async fn passed(wait: Option<Duration>) {
-    match wait {
-        Some(wait) => sleep(wait).await,
-        None => std::future::pending().await,
+    async fn read(&self, _: &MembershipInputs) -> Self::Answer {
+        fleet_queries::pools(&self.cluster).await
+    }
+
+    async fn handle(
+        &mut self,
+        (labels, _): &MembershipInputs,
+        listed: Self::Answer,
+        failures: &mut u32,
+    ) -> Option<Duration> {
+        match listed {
+            Ok(pools) => {
+                *failures = 0;
+                self.learn(labels, &pools).await;
+                Some(MAX_RELIST_INTERVAL.mul_f64(0.25f64.mul_add(-jitter(), 1.0)))
+            }
+            Err(error) => {
+                let wait = self.unheard(&error, *failures);
+                *failures = failures.saturating_add(1);
+                Some(wait)
+            }
+        }
     }
 }

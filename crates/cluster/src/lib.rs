@@ -14,6 +14,7 @@ pub mod machine_config_source;
 mod mcd_pod;
 pub mod node;
 pub mod node_commands;
+pub mod node_poll;
 pub mod node_writer;
 pub mod pods;
 pub mod publisher;
@@ -24,6 +25,7 @@ mod token_file;
 pub mod update_cancel;
 mod upgrade_config;
 mod watch_loop;
+mod watch_stream;
 
 pub use client::{Cluster, ClusterAccess, ClusterEnv};
 pub use error::{ClusterError, ClusterErrorKind, ConnectError};

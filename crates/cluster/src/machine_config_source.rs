@@ -9,10 +9,14 @@ use std::{sync::Arc, time::Duration};
 
 use kube::{api::GetParams, core::Request};
 use serde_json::Value;
-use tokio::{sync::watch, time::sleep};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cluster, ClusterError, ClusterErrorKind, node::OwnNode};
+use super::{
+    Cluster, ClusterError, ClusterErrorKind,
+    node::OwnNode,
+    node_poll::{self, NodePoll},
+};
 use machinist_base::{
     backoff::{Backoff, jitter},
     error_chain::chain,
@@ -89,36 +93,8 @@ impl ConfigSource {
     /// Reads the config whenever the Node names another one, and retries failed reads, until
     /// `stop`. The watch on the Node itself runs in another task.
     pub async fn watch_config(self, told: ConfigSubscribers, stop: CancellationToken) {
-        let mut sights = self.node.snapshots();
-        let mut failures = 0;
-        let mut name: Option<String> = None;
-        loop {
-            if let Some(wanted) = wanted(&mut sights)
-                && wanted != name
-            {
-                (name, failures) = (wanted, 0);
-                if name.is_none() {
-                    told.not_asked_any_more();
-                }
-            }
-            let wait = match &name {
-                None => None,
-                Some(name) => tokio::select! {
-                    () = stop.cancelled() => return,
-                    // Cancel-safe: it only reads.
-                    () = renamed(&mut sights, Some(name)) => continue,
-                    reading = self.read(name) => told.of(reading, failures),
-                },
-            };
-            failures = failures.saturating_add(1);
-            tokio::select! {
-                () = stop.cancelled() => return,
-                // Cancel-safe: the name is compared again in the next round.
-                () = renamed(&mut sights, name.as_deref()) => {}
-                // Cancel-safe: it only waits.
-                () = passed(wait) => {}
-            }
-        }
+        let node = self.node.clone();
+        node_poll::poll(DesiredConfigPoll { source: self, told }, &node, stop).await;
     }
 
     async fn read(&self, name: &str) -> ConfigRead {
@@ -196,6 +172,41 @@ impl ConfigSource {
             Err(error) if error.is_not_found() => Ok(Ok(None)),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Reads the config again and again.
+struct DesiredConfigPoll {
+    source: ConfigSource,
+    told: ConfigSubscribers,
+}
+
+impl NodePoll for DesiredConfigPoll {
+    /// The name of the desired config; none if the Node names none.
+    type Input = Option<String>;
+    type Answer = Option<ConfigRead>;
+
+    fn input(node: &NodeView) -> Self::Input {
+        node.desired_config().map(str::to_owned)
+    }
+
+    async fn read(&self, name: &Self::Input) -> Self::Answer {
+        Some(self.source.read(name.as_deref()?).await)
+    }
+
+    async fn handle(
+        &mut self,
+        _: &Self::Input,
+        reading: Self::Answer,
+        failures: &mut u32,
+    ) -> Option<Duration> {
+        let Some(reading) = reading else {
+            self.told.not_asked_any_more();
+            return None;
+        };
+        let wait = self.told.of(reading, *failures);
+        *failures = failures.saturating_add(1);
+        wait
     }
 }
 
@@ -297,31 +308,6 @@ impl ConfigSubscribers {
         }
         let wait = READ_BACKOFF.wait(failures, jitter());
         wait.max(error.retry_after().unwrap_or_default())
-    }
-}
-
-/// The name of the desired config, if the Node has one; the outer option is none while the Node is
-/// not known.
-fn wanted(sights: &mut watch::Receiver<super::node::NodeSnapshot>) -> Option<Option<String>> {
-    named(&sights.borrow_and_update()).map(|name| name.map(str::to_owned))
-}
-
-fn named(sight: &super::node::NodeSnapshot) -> Option<Option<&str>> {
-    Some(sight.node.as_ref()?.desired_config())
-}
-
-/// Waits until the Node names a config other than `name`, or none.
-async fn renamed(sights: &mut watch::Receiver<super::node::NodeSnapshot>, name: Option<&str>) {
-    let other = sights.wait_for(|sight| named(sight).is_some_and(|wanted| wanted != name));
-    if other.await.is_err() {
-        std::future::pending().await
-    }
-}
-
-async fn passed(wait: Option<Duration>) {
-    match wait {
-        Some(wait) => sleep(wait).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -5,13 +5,16 @@ use std::time::Duration;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod as PodObject, policy::v1 as policy};
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, PostParams, Preconditions, WatchEvent, WatchParams},
+    api::{DeleteParams, ListParams, PostParams, Preconditions, WatchParams},
     core::Status,
 };
 use serde_json::{Value, json};
 use tokio_stream::StreamExt as _;
 
-use super::{Cluster, ClusterError, ClusterErrorKind};
+use super::{
+    Cluster, ClusterError, ClusterErrorKind,
+    watch_stream::{WatchChange, open_watch},
+};
 use machinist_drain::{
     DisruptionBudget, EvictionCallError, EvictionError, Pod, PodId, StatusCause,
     eviction::{EvictionMethod, PodApi, PodChange, PodList, PodWatchStream},
@@ -20,13 +23,6 @@ use machinist_drain::{
 /// Page size of pod lists. A kubelet has at most 250 pods by default, so one page is usually
 /// enough.
 const LIST_PAGE_ITEMS: u32 = 250;
-
-/// Server-side watch timeout in seconds; the watch is then resumed.
-const WATCH_MAX_SECS: u32 = 290;
-
-/// The server sends a bookmark about once a minute; a watch that is silent for longer than this is
-/// considered broken.
-const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Reads and evicts pods through the API server.
 #[derive(Clone, Debug)]
@@ -96,22 +92,11 @@ impl PodApi for NodePods {
     }
 
     async fn watch(&self, node: &str, version: &str) -> Result<PodWatchStream, EvictionCallError> {
-        let watch = |client| async move {
-            let mut params = WatchParams::default()
-                .fields(&format!("spec.nodeName={node}"))
-                .timeout(WATCH_MAX_SECS);
-            params.label_selector.clone_from(&self.selector);
-            Api::<PodObject>::all(client).watch(&params, version).await
-        };
+        let mut params = WatchParams::default().fields(&format!("spec.nodeName={node}"));
+        params.label_selector.clone_from(&self.selector);
         let object = format!("the pods of Node {node}");
-        let events = self.cluster.request("watch", object, watch).await?;
-        // Not through `request`: a watch has a timeout of its own.
-        let events = Box::pin(events).timeout(WATCH_IDLE_TIMEOUT);
-        Ok(Box::pin(events.map(|event| match event {
-            Ok(Ok(event)) => change(event),
-            Ok(Err(error)) => Err(EvictionCallError::NoAnswer(Box::new(error))),
-            Err(silence) => Err(EvictionCallError::NoAnswer(Box::new(silence))),
-        })))
+        let changes = open_watch(&self.cluster, &(), object, params, version).await?;
+        Ok(Box::pin(changes.map(|change| Ok(pod_change(change?)))))
     }
 
     async fn evict(&self, pod: &PodId, how: EvictionMethod) -> Result<(), EvictionCallError> {
@@ -192,16 +177,12 @@ fn eviction(pod: &PodId, how: EvictionMethod) -> Value {
     })
 }
 
-fn change(event: WatchEvent<PodObject>) -> Result<PodChange, EvictionCallError> {
-    let version = |pod: &PodObject| pod.metadata.resource_version.clone().unwrap_or_default();
-    Ok(match event {
-        WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-            PodChange::Is(Box::new(Pod::from(&pod)), version(&pod))
-        }
-        WatchEvent::Deleted(pod) => PodChange::Gone(Pod::from(&pod).id, version(&pod)),
-        WatchEvent::Bookmark(mark) => PodChange::Upto(mark.metadata.resource_version),
-        WatchEvent::Error(status) => return Err(refused(&status).into()),
-    })
+fn pod_change((change, version): (WatchChange<PodObject>, String)) -> PodChange {
+    match change {
+        WatchChange::Applied(pod) => PodChange::Is(Box::new(Pod::from(&pod)), version),
+        WatchChange::Deleted(pod) => PodChange::Gone(Pod::from(&pod).id, version),
+        WatchChange::Bookmark => PodChange::Upto(version),
+    }
 }
 
 impl From<ClusterError> for EvictionCallError {

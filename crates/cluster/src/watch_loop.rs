@@ -7,39 +7,24 @@ use std::{fmt::Debug, pin::pin, time::Duration};
 
 use futures_util::StreamExt;
 use kube::{
-    Api, Resource, ResourceExt,
-    api::{ListParams, WatchEvent, WatchParams},
+    Api, Resource,
+    api::{ListParams, WatchParams},
 };
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Cluster, ClusterError, ClusterErrorKind};
+use crate::{
+    Cluster, ClusterError,
+    watch_stream::{WatchChange, open_watch},
+};
 use machinist_base::backoff::{Backoff, jitter};
 
 /// Backoff while the server is unreachable.
 const WATCH_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Server-side watch timeout in seconds. The last quarter is random, so that agents that started
-/// together do not reconnect together.
-const WATCH_MAX_SECS: u32 = 280;
-
-/// A healthy server sends a bookmark about once a minute even without changes; a watch that is
-/// silent for longer than this is considered broken.
-const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(100);
-
 /// Minimum time per watch attempt, for a server that closes every watch immediately.
 const MIN_WATCH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What a watch reports about one object.
-pub(crate) enum WatchChange<K> {
-    /// It was created or changed.
-    Applied(K),
-    /// It was deleted.
-    Deleted(K),
-    /// Nothing changed; the server is alive.
-    Bookmark,
-}
 
 /// The kind, with the group and version at which it is served.
 type Kind<W> = <<W as WatchHandler>::Object as Resource>::DynamicType;
@@ -47,7 +32,12 @@ type Kind<W> = <<W as WatchHandler>::Object as Resource>::DynamicType;
 /// The objects that are watched, and what their changes cause.
 pub(crate) trait WatchHandler: Send + Sync {
     /// The type of the objects.
-    type Object: Resource<DynamicType: Send + Sync> + Clone + Debug + DeserializeOwned + Send;
+    type Object: Resource<DynamicType: Send + Sync>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + 'static;
 
     /// Whether a watch continues where the last one ended; otherwise each one begins with a list.
     const RESUMES_WATCH: bool;
@@ -166,69 +156,23 @@ async fn watch<W: WatchHandler>(
     from: &str,
     version: &mut Option<String>,
 ) -> Result<(), ClusterError> {
-    let seconds = WATCH_MAX_SECS - WATCH_MAX_SECS / 4;
-    // At most a quarter of a small number.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let drawn = (f64::from(WATCH_MAX_SECS / 4) * jitter()) as u32;
-    let params = &WatchParams::default()
-        .fields(&handler.selector())
-        .timeout(seconds + drawn);
-    let watch = |client| async move {
-        let objects = Api::<W::Object>::all_with(client, kind);
-        objects.watch(params, from).await
-    };
-    let request = handler.cluster().request("watch", handler.object(), watch);
-    let mut events = pin!(request.await?);
+    let params = WatchParams::default().fields(&handler.selector());
+    let opened = open_watch::<W::Object>(handler.cluster(), kind, handler.object(), params, from);
+    let mut changes = pin!(opened.await?);
     handler.opened();
-    let mut observed_at = Instant::now();
     loop {
         tokio::select! {
             // Cancel-safe: an event that has not arrived whole stays in the stream.
-            event = timeout_at(observed_at + WATCH_IDLE_TIMEOUT, events.next()) => {
-                let Ok(Some(event)) = event else {
+            change = changes.next() => {
+                let Some(change) = change else {
                     return Ok(());
                 };
-                observed_at = Instant::now();
-                let event = event.map_err(|error| broken(handler, ClusterErrorKind::of(error)))?;
-                *version = observe(handler, event)?;
+                let (change, after) = change?;
+                handler.changed(change);
+                *version = Some(after).filter(|after| !after.is_empty());
             }
             // Cancel-safe by its contract.
             () = handler.work_due() => handler.work().await?,
         }
-    }
-}
-
-/// Hands over a watch event and returns the resource version to resume from.
-fn observe<W: WatchHandler>(
-    handler: &mut W,
-    event: WatchEvent<W::Object>,
-) -> Result<Option<String>, ClusterError> {
-    let version = match event {
-        WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-            let version = object.resource_version();
-            handler.changed(WatchChange::Applied(object));
-            version
-        }
-        WatchEvent::Deleted(object) => {
-            let version = object.resource_version();
-            handler.changed(WatchChange::Deleted(object));
-            version
-        }
-        WatchEvent::Bookmark(bookmark) => {
-            handler.changed(WatchChange::Bookmark);
-            Some(bookmark.metadata.resource_version)
-        }
-        WatchEvent::Error(status) => {
-            return Err(broken(handler, ClusterErrorKind::Answered(status)));
-        }
-    };
-    Ok(version.filter(|version| !version.is_empty()))
-}
-
-fn broken<W: WatchHandler>(handler: &W, why: ClusterErrorKind) -> ClusterError {
-    ClusterError {
-        act: "watch",
-        object: handler.object(),
-        why,
     }
 }

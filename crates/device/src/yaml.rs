@@ -1,11 +1,11 @@
 //! Parses machinist's YAML documents about devices strictly, and reports all errors with their
 //! positions.
 
-mod error;
 mod location;
 
 use std::collections::BTreeSet;
 
+use machinist_yaml::{CoreScalar, CoreSchema, Location, Node, YamlError, YamlFault};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::Refusal;
@@ -23,6 +23,8 @@ const DOCUMENT_KINDS: [(&str, &str); 2] = [
     ("DeviceVendor", "vendors.d"),
 ];
 
+type YamlNode = Node<CoreScalar>;
+
 /// The fields that identify a document's type.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -33,9 +35,8 @@ struct DocumentHeader {
 
 /// The error for a document of another version, or of a kind that belongs in another directory:
 /// errors about its fields would not help the author.
-fn stray(text: &str, kind: &str) -> Option<Refusal> {
-    let head: DocumentHeader =
-        serde_saphyr::from_str_with_options(text, location::options()).ok()?;
+fn stray(document: &YamlNode, kind: &str) -> Option<Refusal> {
+    let head: DocumentHeader = machinist_yaml::decode(document).ok()?;
     if let Some(given) = head.api_version.filter(|given| given != API_VERSION) {
         return Some(unsupported(&given));
     }
@@ -60,22 +61,8 @@ pub(super) fn parse<W: DeserializeOwned, T>(
     text: &str,
     check: impl FnOnce(W) -> Result<T, Vec<Refusal>>,
 ) -> Result<T, Vec<Refusal>> {
-    let parsed = if text.len() > MAX_DOCUMENT_BYTES {
-        let message = format!("the file has {} bytes", text.len());
-        let refusal = Refusal::new(Reason::ValueInvalid, message);
-        Err(vec![
-            refusal.expected(format!("at most {MAX_DOCUMENT_BYTES} bytes")),
-        ])
-    } else if let Some(stray) = stray(text, kind) {
-        Err(vec![stray])
-    } else {
-        match serde_saphyr::from_str_with_options(text, location::options()) {
-            Ok(written) => check(written),
-            Err(error) => Err(vec![location::refusal(text, &error)]),
-        }
-    };
+    let parsed = read(kind, text, check);
     parsed.map_err(|mut refusals| {
-        location::locate(text, &mut refusals);
         let mut seen = BTreeSet::new();
         refusals.retain(|refusal| seen.insert((refusal.field.clone(), refusal.message.clone())));
         for refusal in &mut refusals {
@@ -83,6 +70,56 @@ pub(super) fn parse<W: DeserializeOwned, T>(
         }
         refusals
     })
+}
+
+fn read<W: DeserializeOwned, T>(
+    kind: &str,
+    text: &str,
+    check: impl FnOnce(W) -> Result<T, Vec<Refusal>>,
+) -> Result<T, Vec<Refusal>> {
+    if text.len() > MAX_DOCUMENT_BYTES {
+        let message = format!("the file has {} bytes", text.len());
+        let refusal = Refusal::new(Reason::ValueInvalid, message);
+        return Err(vec![
+            refusal.expected(format!("at most {MAX_DOCUMENT_BYTES} bytes")),
+        ]);
+    }
+    let told = |error: YamlError| vec![refusal(error)];
+    let document = machinist_yaml::read_only(text, CoreSchema).map_err(told)?;
+    let checked = match stray(&document, kind) {
+        Some(stray) => Err(vec![stray]),
+        None => (machinist_yaml::decode(&document).map_err(told)).and_then(check),
+    };
+    checked.map_err(|mut refusals| {
+        location::locate(&document, &mut refusals);
+        refusals
+    })
+}
+
+/// An absent field gets the place of the nearest enclosing one later, like errors of validation.
+fn refusal(error: YamlError) -> Refusal {
+    let mut refusal = Refusal::new(reason(error.fault), error.message);
+    if !error.expected.is_empty() {
+        refusal = refusal.expected(error.expected);
+    }
+    refusal.field = Some(error.field).filter(|field| !field.is_empty());
+    if error.fault != YamlFault::FieldMissing {
+        set_place(&mut refusal, error.place);
+    }
+    refusal
+}
+
+fn reason(fault: YamlFault) -> Reason {
+    match fault {
+        YamlFault::Syntax => Reason::SyntaxInvalid,
+        YamlFault::KeyDuplicate => Reason::EntryDuplicate,
+        YamlFault::FieldUnknown => Reason::FieldUnknown,
+        YamlFault::FieldMissing | YamlFault::ValueInvalid => Reason::ValueInvalid,
+    }
+}
+
+fn set_place(refusal: &mut Refusal, place: Location) {
+    (refusal.line, refusal.column) = (Some(place.line), Some(place.column));
 }
 
 /// Collects refusals, so that the author of a document sees all of them at once.

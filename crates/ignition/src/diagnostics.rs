@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{EntryOrigin, Refusal, TextSource, ignition_dialect::IgnitionSchema, warning::Warning};
 use machinist_base::reason::Reason;
-use machinist_yaml::{Location, SyntaxError};
+use machinist_yaml::{Location, YamlError};
 
 /// The maximum number of refusals of one text. Users fix a handful at a time, and a hostile text
 /// must not produce one refusal per byte.
@@ -101,7 +101,7 @@ impl Diagnostics {
         }
     }
 
-    pub(super) fn syntax(&mut self, fault: SyntaxError) {
+    pub(super) fn syntax(&mut self, fault: YamlError) {
         let origin = self.origin(fault.place, None);
         self.push(Refusal::new(Reason::SyntaxInvalid, fault.message).at(&origin));
     }

@@ -3,6 +3,8 @@
 //! That reader follows YAML 1.1: `yes` and `on` are true, `0644` is octal. A manifest must mean the
 //! same here as in a cluster, so these rules apply and not those of YAML 1.2.
 
+use machinist_yaml::{is_null, parse_flag, parse_flag_word, parse_float, parse_integer};
+
 /// The value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ScalarValue<'t> {
@@ -20,21 +22,17 @@ impl<'t> ScalarValue<'t> {
         if !plain {
             return Self::Text(text);
         }
-        match text {
-            "" | "~" | "null" | "Null" | "NULL" => return Self::Null,
-            "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
-                return Self::Flag(true);
-            }
-            "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off"
-            | "OFF" => return Self::Flag(false),
-            _ => {}
+        if is_null(text) {
+            return Self::Null;
         }
-        if let Some(number) = integer(text) {
-            Self::Integer(number)
-        } else if is_float(text) {
-            Self::Number
-        } else {
-            Self::Text(text)
+        if let Some(flag) = parse_flag(text).or_else(|| parse_flag_word(text)) {
+            return Self::Flag(flag);
+        }
+        let number = parse_integer(&text.replace('_', ""), true);
+        match number.and_then(|number| i64::try_from(number).ok()) {
+            Some(number) => Self::Integer(number),
+            None if parse_float(text).is_some() => Self::Number,
+            None => Self::Text(text),
         }
     }
 
@@ -47,37 +45,6 @@ impl<'t> ScalarValue<'t> {
             Self::Text(_) => "text",
         }
     }
-}
-
-fn integer(text: &str) -> Option<i64> {
-    let text = text.replace('_', "");
-    let (sign, digits) = match text.as_bytes().first()? {
-        b'-' => (-1, &text[1..]),
-        b'+' => (1, &text[1..]),
-        _ => (1, &*text),
-    };
-    let (base, digits) = match digits.as_bytes() {
-        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
-        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
-        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
-        [b'0', _, ..] => (8, &digits[1..]),
-        _ => (10, digits),
-    };
-    // from_str_radix would accept a second sign.
-    if !digits.bytes().next()?.is_ascii_alphanumeric() {
-        return None;
-    }
-    i64::from_str_radix(digits, base).ok()?.checked_mul(sign)
-}
-
-/// Whether Kubernetes would read a floating-point number. Rust's own parser also accepts `inf`,
-/// `nan` and `1.`, which are strings there; only the precision of the refusal message depends on
-/// it.
-fn is_float(text: &str) -> bool {
-    let bare = text.trim_start_matches(['-', '+']);
-    matches!(bare, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN")
-        || (bare.starts_with(|c: char| c.is_ascii_digit() || c == '.')
-            && text.parse::<f64>().is_ok())
 }
 
 #[cfg(test)]

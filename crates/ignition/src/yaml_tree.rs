@@ -3,8 +3,9 @@
 
 use std::rc::Rc;
 
-use granit_parser::{Event, ScalarStyle, Span, Tag};
-use machinist_yaml::{Dialect, Entry, Location, Node, SyntaxError, Value};
+use machinist_yaml::{
+    Dialect, Entry, Event, Location, Node, ScalarStyle, Span, Tag, Value, YamlError,
+};
 
 /// The maximum text length in bytes. A MachineConfig in a cluster is limited to 1.5 MiB (etcd's
 /// limit for one object); a directory on a single machine may have a few more in one file.
@@ -30,14 +31,14 @@ impl AsRef<str> for SpelledScalar {
 }
 
 /// Parses every document of `text`; see [`machinist_yaml::read_all`].
-pub(super) fn read(text: &str) -> (Vec<Rc<TreeNode>>, Vec<SyntaxError>) {
+pub(super) fn read(text: &str) -> (Vec<Rc<TreeNode>>, Vec<YamlError>) {
     if text.len() > MAX_TEXT_BYTES {
         let message = format!(
             "the text has {} bytes, the limit is {MAX_TEXT_BYTES}",
             text.len()
         );
         let place = Location { line: 1, column: 1 };
-        return (Vec::new(), vec![SyntaxError { place, message }]);
+        return (Vec::new(), vec![YamlError::syntax(place, message)]);
     }
     machinist_yaml::read_all(text, ConfigDialect)
 }

@@ -8,8 +8,8 @@ use std::{
 use granit_parser::{Event, Span};
 
 use crate::{
-    Dialect, Documents, Entry, Key, Location, MAX_ALIASED_BYTES, MAX_DEPTH, NODE_OVERHEAD_BYTES,
-    Node, SyntaxError, Value,
+    Dialect, Documents, Entry, Key, Location, MAX_DEPTH, NODE_OVERHEAD_BYTES, Node, Value,
+    YamlError, YamlFault,
 };
 
 /// Up to this number, keys are searched one by one; most maps have fewer.
@@ -22,7 +22,7 @@ pub(crate) struct Stop;
 pub(crate) struct TreeBuilder<D: Dialect> {
     dialect: D,
     documents: Vec<Rc<Node<D::Scalar>>>,
-    faults: Vec<SyntaxError>,
+    faults: Vec<YamlError>,
     open: Vec<CollectionFrame<D::Scalar>>,
     root: Option<Rc<Node<D::Scalar>>>,
     anchors: HashMap<usize, AnchoredNode<D::Scalar>>,
@@ -95,8 +95,12 @@ impl<D: Dialect> TreeBuilder<D> {
         (self.documents, self.faults)
     }
 
-    pub(crate) const fn has_document_or_fault(&self) -> bool {
-        !self.documents.is_empty() || !self.faults.is_empty()
+    pub(crate) const fn has_document(&self) -> bool {
+        !self.documents.is_empty()
+    }
+
+    pub(crate) const fn has_fault(&self) -> bool {
+        !self.faults.is_empty()
     }
 
     /// Adds one event. Faults are collected.
@@ -167,12 +171,13 @@ impl<D: Dialect> TreeBuilder<D> {
             return Err(Stop);
         };
         self.repeated = self.repeated.saturating_add(size.weight);
-        if self.repeated > MAX_ALIASED_BYTES {
-            let message = format!("aliases expand to more than {MAX_ALIASED_BYTES} bytes");
-            self.fault(place, message);
+        if self.repeated > D::MAX_ALIASED_BYTES {
+            let most = D::MAX_ALIASED_BYTES;
+            self.fault(place, format!("aliases expand to more than {most} bytes"));
             return Err(Stop);
         }
-        self.attach(node, size);
+        let value = node.value.clone();
+        self.attach(Rc::new(Node { place, value }), size);
         self.check_depth(place)
     }
 
@@ -225,26 +230,30 @@ impl<D: Dialect> TreeBuilder<D> {
             Value::Scalar(scalar) => match D::key_fault(scalar) {
                 Some(fault) => {
                     self.incomplete = true;
-                    Err(fault.to_owned())
+                    Err(YamlError::syntax(place, fault))
                 }
                 None if map.has(scalar.as_ref()) => {
-                    Err(format!("the key {:?} is defined twice", scalar.as_ref()))
+                    let message = format!("the key {:?} is defined twice", scalar.as_ref());
+                    Err(YamlError::new(YamlFault::KeyDuplicate, message).at(place))
                 }
                 None => Ok(scalar.clone()),
             },
-            _ => Err("a key must be a scalar, not a list or a map".to_owned()),
+            _ => {
+                let message = "a key must be a scalar, not a list or a map";
+                Err(YamlError::syntax(place, message))
+            }
         };
         match key {
             Ok(scalar) => map.key = PendingKey::Key(Key { scalar, place }),
-            Err(message) => {
+            Err(fault) => {
                 map.key = PendingKey::Fault;
-                self.fault(place, message);
+                self.faults.push(fault);
             }
         }
     }
 
     fn fault(&mut self, place: Location, message: String) {
-        self.faults.push(SyntaxError { place, message });
+        self.faults.push(YamlError::syntax(place, message));
     }
 
     fn end_document(&mut self) {
@@ -254,7 +263,7 @@ impl<D: Dialect> TreeBuilder<D> {
     }
 
     /// Drops unfinished values because of a fault.
-    pub(crate) fn abandon_with(&mut self, fault: SyntaxError) {
+    pub(crate) fn abandon_with(&mut self, fault: YamlError) {
         self.faults.push(fault);
         self.abandon();
     }

@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::{NodeObject, OwnNode};
 use crate::{
     Cluster, ClusterError, ClusterErrorKind,
-    watch_loop::{self, WatchChange, WatchHandler},
+    watch_loop::{self, WatchHandler},
+    watch_stream::WatchChange,
 };
 use machinist_base::error_chain::chain;
 

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::{CHANGE_DEBOUNCE, SliceReconciler, named, resource, selector};
 use crate::{
     Cluster, ClusterError, ClusterErrorKind, resource_claims,
-    watch_loop::{self, WatchChange, WatchHandler},
+    watch_loop::{self, WatchHandler},
+    watch_stream::WatchChange,
 };
 use machinist_base::{error_chain::chain, rate_limit::sleep_until_opt};
 

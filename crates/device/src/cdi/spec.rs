@@ -190,7 +190,7 @@ containerEdits:
             (
                 "permissions: rw",
                 "permission: rw",
-                "unknown field `permission`",
+                "devices[0].containerEdits.deviceNodes[0].permission: unknown field",
             ),
             ("\"0.6.0\"", "\"0.5.0\"", "fields of cdiVersion 0.6.0"),
             ("\"0.6.0\"", "\"0.9.9\"", "\"0.9.9\" is not supported"),

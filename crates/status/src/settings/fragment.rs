@@ -4,8 +4,10 @@
 //! Only the form is checked here (valid YAML, a mapping at the top). Only `settings.rs` knows the
 //! keys and their values, so that every problem of a file is reported and not only the first.
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Options, Spanned};
+use machinist_yaml::{
+    CoreScalar, CoreSchema, Location, Node, ScalarValue, TypedScalar as _, Value, YamlError,
+    YamlFault,
+};
 
 use super::error::{SettingOrigin, SettingsProblem};
 use machinist_base::reason::Reason;
@@ -59,9 +61,11 @@ pub struct Fragment {
 impl Fragment {
     /// Parses one settings file; problems refer to it as `name`.
     pub fn parse(name: &str, text: &str) -> Result<Self, SettingsProblem> {
-        let top: Spanned<RawYaml> = serde_saphyr::from_str_with_options(text, dialect())
-            .map_err(|error| syntax(name, &error))?;
-        let top = node(name, top);
+        let top = read(text, &|place| SettingOrigin::File {
+            name: name.to_owned(),
+            line: place.line.into(),
+            column: place.column.into(),
+        })?;
         let mut fragment = Self::default();
         match top.shape {
             ValueShape::Nothing => {}
@@ -160,137 +164,56 @@ pub(super) fn env_name(key: &str) -> String {
 /// The value of a variable is parsed as YAML, so that it may be a list; if that fails, it is a
 /// string.
 fn inline(at: &SettingOrigin, text: &str) -> ValueNode {
-    let parsed = serde_saphyr::from_str_with_options::<Spanned<RawYaml>>(text, dialect());
-    let mut node = match parsed {
-        Ok(raw) => node("", raw),
-        Err(_) => ValueNode {
-            shape: ValueShape::Text(text.to_owned()),
-            at: at.clone(),
-        },
-    };
-    relocate(&mut node, at);
-    node
+    read(text, &|_| at.clone()).unwrap_or_else(|_| ValueNode {
+        shape: ValueShape::Text(text.to_owned()),
+        at: at.clone(),
+    })
 }
 
-fn relocate(node: &mut ValueNode, at: &SettingOrigin) {
-    node.at = at.clone();
-    match &mut node.shape {
-        ValueShape::List(items) => items.iter_mut().for_each(|item| relocate(item, at)),
-        ValueShape::Map(entries) => entries.iter_mut().for_each(|(_, item)| relocate(item, at)),
-        ValueShape::Nothing | ValueShape::Text(_) => {}
-    }
-}
+/// The origin of the value at a place.
+type OriginOf<'o> = &'o dyn Fn(Location) -> SettingOrigin;
 
-/// YAML 1.2 booleans only: `off` is a gate's effect and must stay a string.
-fn dialect() -> Options {
-    serde_saphyr::options! { strict_booleans: true, with_snippet: false }
-}
-
-fn syntax(name: &str, error: &serde_saphyr::Error) -> SettingsProblem {
-    let (line, column) = error
-        .location()
-        .map_or((1, 1), |place| (place.line(), place.column()));
-    let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
-    let place = format!(" at line {line}, column {column}");
-    SettingsProblem {
-        at: SettingOrigin::File {
-            name: name.to_owned(),
-            line,
-            column,
-        },
+/// Reads the only document of `text`. Booleans are those of YAML 1.2: `off` is a gate's effect and
+/// must stay a string.
+fn read(text: &str, origin: OriginOf<'_>) -> Result<ValueNode, SettingsProblem> {
+    let document = machinist_yaml::read_only(text, CoreSchema);
+    let read = document.and_then(|document| value(&document, origin));
+    read.map_err(|error| SettingsProblem {
+        at: origin(error.place),
         field: String::new(),
         reason: Reason::SyntaxInvalid,
-        message: text.strip_suffix(&place).unwrap_or(&text).to_owned(),
-        expected: "YAML".to_owned(),
-    }
+        message: error.message,
+        expected: match error.fault {
+            YamlFault::KeyDuplicate => "each key once".to_owned(),
+            _ if error.expected.is_empty() => "YAML".to_owned(),
+            _ => error.expected,
+        },
+    })
 }
 
-fn node(file: &str, raw: Spanned<RawYaml>) -> ValueNode {
-    let shape = match raw.value {
-        RawYaml::Nothing => ValueShape::Nothing,
-        RawYaml::Text(text) => ValueShape::Text(text),
-        RawYaml::List(items) => {
-            ValueShape::List(items.into_iter().map(|item| node(file, item)).collect())
+fn value(node: &Node<CoreScalar>, origin: OriginOf<'_>) -> Result<ValueNode, YamlError> {
+    let shape = match &node.value {
+        Value::List(items) => {
+            let items = items.iter().map(|item| value(item, origin));
+            ValueShape::List(items.collect::<Result<_, _>>()?)
         }
-        RawYaml::Map(entries) => ValueShape::Map(
-            entries
-                .into_iter()
-                .map(|(key, value)| (key, node(file, value)))
-                .collect(),
-        ),
+        Value::Map(_) => {
+            let fields = node.fields()?.into_iter();
+            let entries = fields
+                .map(|(key, below)| Ok((key.scalar.as_ref().to_owned(), value(below, origin)?)));
+            ValueShape::Map(entries.collect::<Result<_, _>>()?)
+        }
+        Value::Scalar(scalar) => {
+            let read = scalar.value();
+            match read.map_err(|message| YamlError::syntax(node.place, message))? {
+                ScalarValue::Null => ValueShape::Nothing,
+                ScalarValue::Flag(flag) => ValueShape::Text(flag.to_string()),
+                ScalarValue::Integer(number) => ValueShape::Text(number.to_string()),
+                ScalarValue::Float(number) => ValueShape::Text(number.to_string()),
+                ScalarValue::Text(text) => ValueShape::Text(text.to_owned()),
+            }
+        }
     };
-    let at = SettingOrigin::File {
-        name: file.to_owned(),
-        line: raw.referenced.line(),
-        column: raw.referenced.column(),
-    };
-    ValueNode { shape, at }
-}
-
-/// A YAML value of any shape, with the positions that `serde_saphyr` records.
-enum RawYaml {
-    Nothing,
-    Text(String),
-    List(Vec<Spanned<RawYaml>>),
-    Map(Vec<(String, Spanned<RawYaml>)>),
-}
-
-impl<'de> Deserialize<'de> for RawYaml {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        input.deserialize_any(RawYamlVisitor)
-    }
-}
-
-struct RawYamlVisitor;
-
-impl<'de> Visitor<'de> for RawYamlVisitor {
-    type Value = RawYaml;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a YAML value")
-    }
-
-    fn visit_unit<E>(self) -> Result<RawYaml, E> {
-        Ok(RawYaml::Nothing)
-    }
-
-    fn visit_none<E>(self) -> Result<RawYaml, E> {
-        Ok(RawYaml::Nothing)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<RawYaml, E> {
-        Ok(RawYaml::Text(value.to_string()))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<RawYaml, E> {
-        Ok(RawYaml::Text(value.to_string()))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<RawYaml, E> {
-        Ok(RawYaml::Text(value.to_string()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<RawYaml, E> {
-        Ok(RawYaml::Text(value.to_string()))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<RawYaml, E> {
-        Ok(RawYaml::Text(value.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<RawYaml, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
-            list.push(item);
-        }
-        Ok(RawYaml::List(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<RawYaml, A::Error> {
-        let mut map = Vec::new();
-        while let Some(entry) = entries.next_entry()? {
-            map.push(entry);
-        }
-        Ok(RawYaml::Map(map))
-    }
+    let at = origin(node.place);
+    Ok(ValueNode { shape, at })
 }

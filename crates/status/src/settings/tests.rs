@@ -190,7 +190,7 @@ fn an_invalid_setting_is_reported_with_location_and_expectation() {
         ("readiness: {diskSpace: {minFree: 101%}}", r#"m.yaml:1:34: readiness.diskSpace.minFree: found "101%"; expected a share such as 5% or a size such as 1GiB"#),
         ("- a", "m.yaml:1:1: the settings are not a mapping; expected keys"),
         ("a: [1\nb: 2", "m.yaml:2:2: illegal placement of ':' indicator; expected YAML"),
-        ("owners: set\nowners: auto", "m.yaml:2:1: duplicate mapping key `owners` is not allowed here; expected YAML"),
+        ("owners: set\nowners: auto", "m.yaml:2:1: the key \"owners\" is defined twice; expected each key once"),
     ];
     for (text, expected) in table {
         let found = problems(text);

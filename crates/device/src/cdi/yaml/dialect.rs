@@ -1,6 +1,6 @@
 //! Refuses YAML 1.2 that the CDI library's YAML 1.1 parser would refuse.
 
-use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
+use machinist_yaml::{Event, Marker, ScalarStyle, Span, StructureStyle};
 
 /// Checks the events of one document against its text.
 pub(super) struct DialectChecker<'t> {
@@ -30,7 +30,7 @@ impl<'t> DialectChecker<'t> {
         if is_key && span.start.line() != span.end.line() {
             return Err("a key spans several lines".to_owned());
         }
-        let offset = |mark: granit_parser::Marker| mark.byte_offset().unwrap_or_default();
+        let offset = |mark: Marker| mark.byte_offset().unwrap_or_default();
         let (start, end) = (offset(span.start), offset(span.end));
         let (in_flow, before) = (self.in_flow(), self.end);
         let is_value = match event {

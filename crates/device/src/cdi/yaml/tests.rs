@@ -2,6 +2,7 @@ use super::{
     read,
     scalar::{ScalarType, YamlScalar},
 };
+use machinist_yaml::ScalarTag;
 use serde::Deserialize;
 
 #[derive(Debug, Default, Deserialize, PartialEq)]
@@ -33,12 +34,12 @@ fn yaml_scalars_are_read_as_by_the_go_library() {
         ("1a", ScalarType::Text),
         ("--1", ScalarType::Text),
     ] {
-        let scalar = YamlScalar::new(text.to_owned(), true, None).unwrap();
+        let scalar = YamlScalar::new(text.to_owned(), true, ScalarTag::None).unwrap();
         assert_eq!(scalar.meaning, meaning, "{text}");
     }
-    let quoted = YamlScalar::new("5".to_owned(), false, None).unwrap();
+    let quoted = YamlScalar::new("5".to_owned(), false, ScalarTag::None).unwrap();
     assert_eq!(quoted.meaning, ScalarType::Text);
-    let tagged = YamlScalar::new("5".to_owned(), false, Some("!!int".to_owned())).unwrap();
+    let tagged = YamlScalar::new("5".to_owned(), false, ScalarTag::Integer).unwrap();
     assert_eq!(tagged.meaning, ScalarType::Integer(5));
 }
 
@@ -63,10 +64,22 @@ fn yaml_errors_name_their_line() {
             "text: a\ntext: b",
             "line 2: the key \"text\" is defined twice",
         ),
-        ("text: a\nother: ~", "line 2: unknown field `other`"),
-        ("number: '5'", "line 1: \"5\" found where an integer"),
-        ("list: [-1]", "line 1: \"-1\" found where an integer"),
-        ("list: a", "line 1: \"a\" found where a list"),
+        (
+            "text: a\nother: ~",
+            "line 2: other: unknown field; expected one of text, number",
+        ),
+        (
+            "number: '5'",
+            "line 1: number: \"5\" has the wrong type or size; expected a whole number from -9223",
+        ),
+        (
+            "list: [-1]",
+            "line 1: list[0]: \"-1\" has the wrong type or size",
+        ),
+        (
+            "list: a",
+            "line 1: list: this is a text; expected a list of entries",
+        ),
         ("text: [", "line 1: "),
         ("", "it is empty"),
     ] {
