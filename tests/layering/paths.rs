@@ -158,7 +158,9 @@ impl Reader {
                 }
                 Name(word) if word == "mod" && self.peek(2) == Some(&Mark(";")) => {
                     let name = self.name(1).unwrap_or_default();
-                    self.own_modules.as_mut().map(|own| own.insert(name));
+                    if let Some(own) = &mut self.own_modules {
+                        own.insert(name);
+                    }
                     self.at += 3;
                 }
                 Name(_) if !self.in_path() => self.path(),

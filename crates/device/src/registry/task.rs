@@ -94,16 +94,16 @@ enum RegistryEvent {
 impl RegistryTask {
     /// Restores the state that an earlier agent saved. No scan has been made yet.
     pub(super) fn new(root: Root, settings: RegistrySettings) -> Self {
-        let mut state = RegistryState::new(settings.allowances.clone());
+        let mut state = RegistryState::new(settings.allowances);
         let mut checkpoint_writer = CheckpointWriter::new(root.clone());
         if let Some(saved) = checkpoint_writer.load() {
             state.restore(saved, checkpoint_writer.boot_id(), |node| {
                 scan::is_device(&root, node)
             });
         }
-        state.set_allocation_disabled(settings.withheld.clone());
+        state.set_allocation_disabled(settings.withheld);
         Self {
-            sources: EventSources::new(&root, &settings),
+            sources: EventSources::new(&root, settings.uevents, settings.units, settings.rescan),
             scans: ScanProgress::new(root.clone(), checkpoint_writer.is_new_boot()),
             saves: CheckpointSaves::new(checkpoint_writer),
             publisher: InventoryPublisher::new(state.inventory()),

@@ -8,7 +8,6 @@ use super::RegistryEvent;
 use crate::{
     declaration::{Declaration, HealthProbe},
     registry::{
-        RegistrySettings,
         dir_watch::{DirChange, DirWatch},
         scan::UnitStates,
         watch_target::watch_for,
@@ -36,13 +35,19 @@ pub(super) struct EventSources {
 }
 
 impl EventSources {
-    pub(super) fn new(root: &Root, settings: &RegistrySettings) -> Self {
+    /// `kernel`: whether to receive uevents.
+    pub(super) fn new(
+        root: &Root,
+        kernel: bool,
+        units: watch::Receiver<UnitStates>,
+        rescan_interval: Duration,
+    ) -> Self {
         Self {
             file_watch: watcher(root),
             node_watch: watcher(root),
-            uevents: settings.uevents.then(listen).flatten(),
-            units: settings.units.clone(),
-            rescan_interval: settings.rescan,
+            uevents: kernel.then(listen).flatten(),
+            units,
+            rescan_interval,
         }
     }
 
