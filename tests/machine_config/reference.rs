@@ -80,8 +80,8 @@ fn unknown_to_them(config: &Value) -> BTreeSet<String> {
         .collect()
 }
 
-/// The fields that are accepted with the warning that this version does not know them.
-fn without_effect(config: &Value) -> BTreeSet<String> {
+/// The fields that are accepted with a warning that contains this text.
+fn noted(config: &Value, why: &str) -> BTreeSet<String> {
     let gathering = ConfigLoader {
         shown: "a.ign",
         rules: &ConfigRules::default(),
@@ -95,10 +95,7 @@ fn without_effect(config: &Value) -> BTreeSet<String> {
         Ok((config, _)) => config.notes,
         Err(refused) => refused.rest.unwrap().notes,
     };
-    let fields = notes
-        .0
-        .iter()
-        .filter(|note| note.contains("has no effect in 3."));
+    let fields = notes.0.iter().filter(|note| note.contains(why));
     fields
         .map(|note| note.split(": ").nth(1).unwrap().to_owned())
         .collect()
@@ -119,17 +116,18 @@ fn every_ignition_version_accepts_exactly_its_fields() {
         let config = everything(&format!("3.{minor}.0"));
         let refusals = refusals(&config);
         let theirs = unknown_to_them(&config);
-        let ignored = without_effect(&config);
+        let ignored = noted(&config, "has no effect in 3.");
+        let skipped = noted(&config, "does not fetch");
         assert_eq!(unknown_to_us(&refusals), BTreeSet::new(), "3.{minor}");
         for ours in &ignored {
             assert!(theirs.contains(ours), "3.{minor}: {ours} is known");
         }
         for field in theirs {
-            // A section that is refused as a whole has no further refusals inside.
+            // A section that is refused or skipped as a whole has no further refusals inside.
             let refused = refusals
                 .iter()
                 .filter_map(|refusal| refusal.field.as_deref());
-            let ignored = ignored.iter().map(String::as_str);
+            let ignored = ignored.iter().chain(&skipped).map(String::as_str);
             let told = refused.chain(ignored).any(|at| field.starts_with(at));
             assert!(told, "3.{minor}: {field} is not known");
         }
@@ -173,12 +171,14 @@ fn an_unknown_field_is_reported_at_every_position() {
             seen += 1;
             continue;
         }
-        // It is in a section that is refused as a whole.
+        // It is in a section that is refused or skipped as a whole.
         let field = theirs.first().unwrap();
         assert!(ours.is_empty() && refusals.len() == before, "{place}");
-        let mut fields = refusals
+        let refused = refusals
             .iter()
             .filter_map(|refusal| refusal.field.as_deref());
+        let skipped = noted(&plain, "does not fetch");
+        let mut fields = refused.chain(skipped.iter().map(String::as_str));
         assert!(fields.any(|at| field.starts_with(at)), "{place}");
     }
     // Every map that is read at all: the config, its four sections, and the entries of their lists.
