@@ -86,62 +86,116 @@ fn plan(
     }
     steps.make_homes(&after, observed);
     unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &unchanged);
-    let mut refusals = steps.refusals(to);
-    refusals.extend(after.refusals.iter().cloned());
-    refusals.extend(unit_aliases::taken(&before, &after, observed));
+    let layouts = [&before, &after];
+    let mut refusals = of_steps(to, layouts, &steps, observed);
     if only.is_none() {
-        let (configs, layouts) = ([from, to], [&before, &after]);
-        let os = os::refusals(&os_changes, configs, layouts, observed, capabilities.os);
-        refusals.extend(os);
+        let configs = [from, to];
+        let os = capabilities.os;
+        refusals.extend(os::refusals(&os_changes, configs, layouts, observed, os));
         refusals.extend(same_object::refusals(&steps, &after, observed));
     }
     // Trees of thousands of files are large, so free the memory early.
     drop(before);
     let (mut operations, in_the_way) = operations_fold::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
-    unsafe_paths::leave_obstructed(
+    let kept = (to, &unchanged);
+    unsafe_paths::leave_obstructed(&mut operations, &mut steps, &mut after, observed, kept);
+    refusals.extend(complete(
         &mut operations,
-        &mut steps,
-        &mut after,
+        to,
+        &steps,
+        &after,
         observed,
-        (to, &unchanged),
-    );
-    let completed = complete(&mut operations, to, &steps, &after, observed, capabilities);
-    refusals.extend(completed);
+        capabilities,
+    ));
     if !refusals.is_empty() {
         return Err(in_order(refusals));
     }
-    let machine = MachineUnits::new(observed, [from, to], capabilities.live);
-    let builder = ChangeBuilder {
-        steps: &steps,
-        after: &after,
+    let input = PlanInput {
+        configs: [from, to],
         observed,
-        judge: DisruptionResolver { policies, machine },
+        policies,
+        capabilities,
+        is_repair: only.is_some(),
     };
-    let changes = builder.all_changes(&os_changes);
-    let mut plan = Plan {
-        from: ConfigRef::of(from),
-        to: ConfigRef::of(to),
-        operations,
-        adopted: std::mem::take(&mut steps.adopted),
-        written: std::mem::take(&mut steps.written),
-        named,
-        let_go: after.accounts.let_go.clone(),
-        left_behind: after.left_behind.clone(),
-        // The notes of the config are reported with the whole config, not with each repair of one
-        // path.
-        warnings: only.map_or_else(|| to.notes.0.clone(), |_| Vec::new()),
-        ..Plan::default()
-    };
-    let of_this_host = warnings([from, to], &steps, &after, &changes, capabilities, observed);
-    plan.warnings.extend(of_this_host);
-    if capabilities.chown {
-        let dropped = xattr_warnings::dropped(&plan.operations, observed);
-        plan.warnings.extend(dropped);
+    Ok(input.plan(operations, named, (steps, after), &os_changes))
+}
+
+/// What a plan is made from, apart from the objects.
+#[derive(Clone, Copy)]
+struct PlanInput<'a> {
+    configs: [&'a MachineConfig; 2],
+    observed: &'a MachineFacts,
+    policies: &'a Policies,
+    capabilities: Capabilities,
+    /// The plan is for one path only.
+    is_repair: bool,
+}
+
+impl PlanInput<'_> {
+    /// The plan of operations that nothing refuses.
+    fn plan(
+        &self,
+        operations: Vec<Operation>,
+        named: BTreeSet<AbsPath>,
+        (mut steps, after): (PathSteps, DesiredTree),
+        os_changes: &[os::OsChange],
+    ) -> Plan {
+        let Self {
+            configs,
+            observed,
+            policies,
+            capabilities,
+            is_repair,
+        } = *self;
+        let [from, to] = configs;
+        let machine = MachineUnits::new(observed, configs, capabilities.live);
+        let judge = DisruptionResolver { policies, machine };
+        let builder = ChangeBuilder {
+            steps: &steps,
+            after: &after,
+            observed,
+            judge,
+        };
+        let changes = builder.all_changes(os_changes);
+        let mut warnings = warnings(configs, &steps, &after, &changes, capabilities, observed);
+        if !is_repair {
+            // The notes of the config are reported with the whole config, not with each repair of one
+            // path.
+            warnings.splice(0..0, to.notes.0.clone());
+        }
+        if capabilities.chown {
+            warnings.extend(xattr_warnings::dropped(&operations, observed));
+        }
+        let mut plan = Plan {
+            from: ConfigRef::of(from),
+            to: ConfigRef::of(to),
+            operations,
+            adopted: std::mem::take(&mut steps.adopted),
+            written: std::mem::take(&mut steps.written),
+            named,
+            let_go: after.accounts.let_go.clone(),
+            left_behind: after.left_behind.clone(),
+            warnings,
+            ..Plan::default()
+        };
+        drop((after, steps));
+        plan.add_changes(changes, capabilities);
+        plan
     }
-    drop((after, steps));
-    plan.add_changes(changes, capabilities);
-    Ok(plan)
+}
+
+/// The refusals of the desired config and of its steps.
+fn of_steps(
+    to: &MachineConfig,
+    [before, after]: [&DesiredTree; 2],
+    steps: &PathSteps,
+    observed: &MachineFacts,
+) -> Vec<Refusal> {
+    let mut refusals = steps.refusals(to);
+    refusals.extend(after.refusals.iter().cloned());
+    refusals.extend(unit_aliases::taken(before, after, observed));
+    refusals
 }
 
 /// Adds homes, labels and the entries of new users to the operations. Returns the refusals.

@@ -49,7 +49,7 @@ impl ScalarTag {
         let known = KNOWN.iter().find(|(name, _)| is(name));
         Ok(match known {
             Some((_, known)) => *known,
-            None if tag.original().to_string() == "!" => Self::NonSpecific,
+            None if tag.original() == "!" => Self::NonSpecific,
             None => Self::Unknown,
         })
     }

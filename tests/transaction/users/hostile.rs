@@ -196,7 +196,7 @@ fn hostile_changes_at_unchanged_paths_block_no_other_entry() {
             .unwrap_or_else(|why| panic!("{story}: {why:?}"));
         assert_eq!(sandbox.read("/etc/plain").as_deref(), Some("next\n"));
         match dice.one_in(2) {
-            true => drop(hand.undo().unwrap()),
+            true => hand.undo().unwrap(),
             false => hand.close(),
         }
         drop(hand);

@@ -36,9 +36,8 @@ impl<'t> DialectChecker<'t> {
         let is_value = match event {
             Event::DocumentStart(_, Some(version)) if (version.major, version.minor) != (1, 1) => {
                 let (major, minor) = (version.major, version.minor);
-                return Err(format!(
-                    "%YAML {major}.{minor} is not supported; expected 1.1"
-                ));
+                let version = format!("%YAML {major}.{minor}");
+                return Err(version + " is not supported; expected 1.1");
             }
             Event::DocumentStart(is_written, _) => {
                 if *is_written {
