@@ -18,6 +18,7 @@ mod crash;
 mod drift;
 pub(crate) mod harness;
 mod json_shape;
+mod large_requests;
 mod outputs;
 mod port_interference;
 mod refusals;

@@ -7,6 +7,7 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
+mod lock;
 mod restarts;
 
 use machinist_testkit::{device_host, fake_kubelet};
@@ -267,38 +268,6 @@ async fn a_second_agent_does_not_register_while_the_first_one_serves() {
     assert_eq!(kubelet.books()["machinist.dev/fuse"].registrations, 1);
     second.stop().await;
     first.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_object_at_the_lock_path_does_not_block_registration() {
-    use nix::sys::stat::Mode;
-    for kind in ["fifo", "link", "directory", "full directory", "socket"] {
-        let machine = Machine::new();
-        machine.plug("fuse");
-        machine.declare("fuse.yaml", "acme.dev/fuse", "/dev/fuse", 1);
-        let kubelet = KubeletDouble::start(machine.root()).await;
-        let lock = machine.path("var/lib/kubelet/device-plugins/m.lock");
-        match kind {
-            "fifo" => nix::unistd::mkfifo(&lock, Mode::S_IRUSR).unwrap(),
-            "link" => std::os::unix::fs::symlink("nowhere", &lock).unwrap(),
-            "socket" => drop(std::os::unix::net::UnixListener::bind(&lock).unwrap()),
-            directory => {
-                std::fs::create_dir(&lock).unwrap();
-                if directory.starts_with("full") {
-                    std::fs::write(lock.join("file"), "theirs").unwrap();
-                }
-            }
-        }
-        let agent = machine.agent();
-        kubelet
-            .until(kind, |books| has(books, "acme.dev/fuse", &["fuse=Healthy"]))
-            .await;
-        assert!(
-            std::fs::symlink_metadata(&lock).unwrap().is_file(),
-            "{kind}"
-        );
-        agent.stop().await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,7 @@
 
 mod conformance;
 mod examples;
+mod frame_floods;
 mod idle_connections;
 mod kubelet;
 mod lifecycle;

@@ -1,7 +1,8 @@
 //! Credentials, time limits and the messages of failed requests.
 
+use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
+use kube::{Api, api::WatchParams};
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_cluster::{Cluster, ClusterAccess, ClusterEnv, ClusterError};
 use serde_json::json;
@@ -37,6 +38,26 @@ async fn a_rejected_token_is_reloaded_and_the_request_retried() {
     assert_eq!(tokens, ["first", "first", "second"]);
     get(&cluster).await.unwrap();
     assert_eq!(server.heard().len(), 4, "the new one is kept");
+}
+
+#[tokio::test]
+async fn a_response_and_a_line_of_a_watch_of_unlimited_size_are_errors() {
+    let (server, cluster) = with_node().await;
+    server.trouble(&format!("GET {NODE}"), Trouble::Long(70));
+    let error = chain(&get(&cluster).await.unwrap_err());
+    assert!(error.contains("length limit exceeded"), "{error}");
+    server.trouble("GET /api/v1/nodes", Trouble::Long(20));
+    let first_event = |client| async move {
+        let nodes = Api::<Node>::all(client);
+        let events = nodes.watch(&WatchParams::default(), "0").await?;
+        std::pin::pin!(events).next().await.transpose()
+    };
+    let event = cluster.request("watch", "Nodes", first_event).await;
+    let error = chain(&event.unwrap_err());
+    assert!(
+        error.contains("a line of more than 16777216 bytes"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

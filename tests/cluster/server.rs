@@ -43,6 +43,8 @@ pub(crate) enum Trouble {
     Proxy(u16),
     /// The connection is closed in the middle of the response.
     Cut,
+    /// A response of one line of this many MiB.
+    Long(usize),
     /// No response at all.
     Hang,
     /// Another client changes the object just before.
@@ -328,6 +330,7 @@ async fn answer(State(server): State<Server>, request: Request) -> Result<Respon
         Some(Trouble::Code(code, reason)) => status(code, reason, "scripted error"),
         Some(Trouble::Proxy(code)) => reply(code, "bad day"),
         Some(Trouble::Cut) => cut(),
+        Some(Trouble::Long(mebibytes)) => long(mebibytes),
         Some(Trouble::Hang | Trouble::Meanwhile(_)) => std::future::pending().await,
         None if !known => status(401, "Unauthorized", "Unauthorized"),
         None if heard.query.contains("watch=true") => server.watch(&path),
@@ -400,6 +403,12 @@ fn list(inside: &Inside, path: &str, query: &str) -> Response {
         "items": found,
     });
     reply(200, &list.to_string())
+}
+
+fn long(mebibytes: usize) -> Response {
+    let mebibyte = Bytes::from(vec![b' '; 1 << 20]);
+    let line = std::iter::repeat_n(Ok::<_, Infallible>(mebibyte), mebibytes);
+    Response::new(Body::from_stream(tokio_stream::iter(line)))
 }
 
 fn status(code: u16, reason: &str, message: &str) -> Response {

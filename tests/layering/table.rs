@@ -83,7 +83,11 @@ pub(crate) const IMPORT_RULES: &[ImportRule] = &[
         "base",
         "paths and units of custom gates",
     ),
-    rule("status::metrics", "status", ""),
+    rule(
+        "status::metrics",
+        "base::text status",
+        "escapes what it shows",
+    ),
     rule(
         "status::settings",
         "base ignition rootfs status::readiness yaml",

@@ -310,55 +310,6 @@ fn resident() -> u64 {
     number.unwrap().parse().unwrap()
 }
 
-/// Sends pings for some seconds at the highest possible rate; returns the number of answers.
-fn pings(socket: &std::path::Path) -> (usize, Duration) {
-    use std::io::{Read as _, Write as _};
-    let mut stream = UnixStream::connect(socket).unwrap();
-    let mut answers = stream.try_clone().unwrap();
-    let reader = std::thread::spawn(move || {
-        let (mut bytes, mut buffer) = (0, [0; 4096]);
-        while let Ok(count @ 1..) = answers.read(&mut buffer) {
-            bytes += count;
-        }
-        bytes
-    });
-    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-    let start = [
-        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
-        &[0, 0, 0, 4, 0, 0, 0, 0, 0],
-    ]
-    .concat();
-    stream.write_all(&start).unwrap();
-    stream
-        .set_write_timeout(Some(Duration::from_millis(50)))
-        .unwrap();
-    let (flood, mut at) = (ping.repeat(100), 0);
-    let began = std::time::Instant::now();
-    while began.elapsed() < Duration::from_secs(2) {
-        // A partial write continues at its end.
-        if let Ok(count) = stream.write(&flood[at..]) {
-            at = (at + count) % flood.len();
-        }
-    }
-    stream.shutdown(std::net::Shutdown::Both).unwrap();
-    let took = began.elapsed();
-    (reader.join().unwrap() / ping.len(), took)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_http2_pings_is_answered_at_a_limited_rate() {
-    let (machine, agent, good) = with_a_neighbour().await;
-    drop(machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap());
-    let socket = machine.vendor_socket("acme");
-    let flood = tokio::task::spawn_blocking(move || pings(&socket));
-    let (answers, took) = flood.await.unwrap();
-    let most = 1300 + 500 * usize::try_from(took.as_secs() + 1).unwrap();
-    // Load makes the answers fewer and the time longer.
-    assert!((1..most).contains(&answers), "{answers} in {took:?}");
-    unharmed(&machine, &agent, good).await;
-    agent.stop().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn abandoned_connections_block_no_other_connection() {
     let (machine, agent, good) = with_a_neighbour().await;

@@ -1,6 +1,10 @@
 //! Rate limits, waiting for an optional deadline, and suppression of repeated log messages.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep_until};
 
@@ -48,6 +52,13 @@ impl RateLimiter {
         }
         self.empty = next;
         true
+    }
+
+    /// Whether nothing was taken lately, so that it is like a new one.
+    pub fn is_full(&self) -> bool {
+        let now = Instant::now();
+        now.checked_sub(self.each * self.burst)
+            .is_none_or(|full| self.empty <= full)
     }
 
     /// Takes one as soon as possible. Safe to drop while waiting.
@@ -113,6 +124,85 @@ impl LogOnce {
     }
 }
 
+/// Limits log lines that other programs can cause at will, whatever they say: each cause may add some
+/// at once, and then one from time to time. Clones share the limits.
+#[derive(Clone, Debug)]
+pub struct LogRates {
+    each: Duration,
+    burst: u32,
+    causes: Arc<Mutex<LogCauses>>,
+}
+
+#[derive(Debug, Default)]
+struct LogCauses {
+    by_name: BTreeMap<String, LogRate>,
+    /// When causes were last forgotten.
+    tidied: Option<Instant>,
+}
+
+/// The limit of one cause.
+#[derive(Debug)]
+struct LogRate {
+    rate: RateLimiter,
+    unsaid: u64,
+}
+
+/// The number of causes that are limited one by one. A program that invents names cannot cause more.
+const MAX_LOG_CAUSES: usize = 1024;
+
+impl Default for LogRates {
+    /// A session that begins and ends all the time is worth a line now and then.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(10), 50)
+    }
+}
+
+impl LogRates {
+    /// Allows one line per `each` and cause, and up to `burst` at once.
+    pub fn new(each: Duration, burst: u32) -> Self {
+        Self {
+            each,
+            burst,
+            causes: Arc::default(),
+        }
+    }
+
+    /// Whether to log a line now; if so, the number of lines of this cause that were suppressed since
+    /// the last one.
+    pub fn take(&self, cause: &str) -> Option<u64> {
+        // No code panics while it has the lock.
+        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !causes.by_name.contains_key(cause) && !causes.has_room(self.each) {
+            return None;
+        }
+        let known = causes
+            .by_name
+            .entry(cause.to_owned())
+            .or_insert_with(|| LogRate {
+                rate: RateLimiter::per_interval(self.each, self.burst),
+                unsaid: 0,
+            });
+        if known.rate.take() {
+            return Some(std::mem::take(&mut known.unsaid));
+        }
+        known.unsaid += 1;
+        None
+    }
+}
+
+impl LogCauses {
+    /// Makes room for one more cause, at most once per `every`, since it looks at all of them. A limit
+    /// is forgotten only when it is like a new one, so that no cause gets more lines by it.
+    fn has_room(&mut self, every: Duration) -> bool {
+        let is_due = self.tidied.is_none_or(|then| then.elapsed() >= every);
+        if self.by_name.len() >= MAX_LOG_CAUSES && is_due {
+            self.by_name.retain(|_, known| !known.rate.is_full());
+            self.tidied = Some(Instant::now());
+        }
+        self.by_name.len() < MAX_LOG_CAUSES
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +218,29 @@ mod tests {
         rate.wait().await;
         assert_eq!(before.elapsed(), Duration::from_millis(100));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn log_lines_are_limited_for_each_cause_and_the_suppressed_are_counted() {
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let rates = LogRates::new(Duration::from_secs(10), 5);
+        let logged = |cause: &str| (0..100).filter(|_| rates.take(cause).is_some()).count();
+        assert_eq!((logged("a"), logged("b")), (5, 5));
+        assert_eq!(rates.clone().take("a"), None, "clones share the limit");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(rates.take("a"), Some(96));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_invents_causes_gets_no_more_lines_by_it() {
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let rates = LogRates::new(Duration::from_secs(10), 5);
+        let invented = (0..10_000).map(|number| rates.take(&number.to_string()));
+        assert_eq!(invented.filter(Option::is_some).count(), MAX_LOG_CAUSES);
+        assert!(rates.take("0").is_some(), "a known cause keeps its lines");
+        tokio::time::advance(Duration::from_secs(50)).await;
+        assert!(rates.take("new").is_some(), "old causes are forgotten");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn log_once_logs_repeats_once_and_rate_limits_new_messages() {
         tokio::time::advance(Duration::from_secs(3600)).await;

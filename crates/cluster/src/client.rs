@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     error::{ClusterError, ClusterErrorKind, ConnectError},
-    response_limit::{MAX_API_RESPONSE_BYTES, ResponseLimit},
+    response_limit::ResponseLimit,
     token_file,
 };
 use machinist_kube_api::keys;
@@ -121,9 +121,7 @@ impl ClusterAccess {
             server,
             source: Box::new(e),
         })?;
-        let client = builder
-            .with_layer(&ResponseLimit(MAX_API_RESPONSE_BYTES))
-            .build();
+        let client = builder.with_layer(&ResponseLimit::DEFAULT).build();
         Ok((client, trimmed))
     }
 }

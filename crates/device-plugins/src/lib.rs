@@ -8,6 +8,8 @@ pub mod authority_rewrite;
 pub mod device_service;
 pub mod dra;
 pub mod kubelet;
+#[cfg(test)]
+mod log_counter;
 pub mod places;
 pub mod plugin_proxy;
 pub mod protobuf_scan;

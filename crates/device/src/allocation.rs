@@ -1,10 +1,12 @@
 //! Device allocation: checks the requested devices and computes what the container gets.
 
 mod container_edits;
+mod joined_value;
 mod preferred_devices;
 
 use std::collections::BTreeMap;
 
+pub(crate) use self::container_edits::AllocationBuilder;
 pub use self::preferred_devices::{PreferredRequest, is_valid_preference, preferred};
 use super::{
     inventory::{Device, Inventory, Resource},
@@ -153,30 +155,12 @@ pub fn allocate_any<'a>(
     resource: &Resource,
     devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
 ) -> Result<ContainerAllocation, AllocationError> {
-    let mut grant = ContainerAllocation::default();
+    let mut builder = AllocationBuilder::default();
     for (id, device) in devices {
-        container_edits::add(&mut grant, resource, id, device)?;
+        builder.add(resource, id, device)?;
     }
-    Ok(grant)
-}
-
-impl ContainerAllocation {
-    /// Merges the allocation of another resource into this one. `id` is the device named in the
-    /// error.
-    pub fn join(
-        &mut self,
-        resource: &Resource,
-        id: Option<&String>,
-        other: Self,
-    ) -> Result<(), AllocationError> {
-        container_edits::join(self, other).map_err(|(inside, other)| AllocationError::SamePlace {
-            resource: resource.name.clone(),
-            id: id.cloned().unwrap_or_default(),
-            inside,
-            other,
-        })
-    }
+    Ok(builder.build())
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

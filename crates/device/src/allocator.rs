@@ -89,15 +89,16 @@ pub trait Allocator: Debug + Send + Sync + 'static {
         wanted: AllocationRequest<'a>,
     ) -> AllocationFuture<'a, AllocationResponse>;
 
-    /// Checks an allocation that was built from device specs, since its paths may lead elsewhere than
-    /// when the specs were read. In the result, links in the host paths of mounts are resolved.
-    /// Sources without device specs return it unchanged.
+    /// Checks allocations that were built from device specs, since their paths may lead elsewhere
+    /// than when the specs were read. In the result, links in the host paths of mounts are resolved.
+    /// Sources without device specs return them unchanged. All containers of a request are checked
+    /// in one call, so that what is the same for all of them is looked up once.
     fn recheck_paths<'a>(
         &'a self,
         _resource: &'a Resource,
-        grant: ContainerAllocation,
-    ) -> AllocationFuture<'a, ContainerAllocation> {
-        Box::pin(std::future::ready(Ok(grant)))
+        grants: Vec<ContainerAllocation>,
+    ) -> AllocationFuture<'a, Vec<ContainerAllocation>> {
+        Box::pin(std::future::ready(Ok(grants)))
     }
 
     /// The preferred devices. The caller validates the answer.

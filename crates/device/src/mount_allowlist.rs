@@ -75,55 +75,59 @@ pub fn is_variable(key: &str) -> bool {
     has_length(key) && !key.starts_with(|c: char| c.is_ascii_digit()) && key.chars().all(plain)
 }
 
-/// Whether a declaration may set `key` as an annotation of a container. Runtimes read CDI devices
-/// from `cdi.k8s.io/` annotations, which would bypass the allow-list.
+/// Whether a declaration or a vendor may set `key` as an annotation of a container: only one that no
+/// runtime interprets.
 pub fn is_annotation(key: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
-    has_length(key) && key.chars().all(plain) && !key.starts_with("cdi.k8s.io/")
+    has_length(key) && key.chars().all(plain) && !is_interpreted(key)
 }
 
 /// Domains whose annotations the kubelet, runtimes and their plugins interpret: devices, mounts, user
 /// namespaces, CPU sets, limits. These would bypass the allow-lists. Subdomains count as well.
-const INTERPRETED_DOMAINS: [&str; 7] = [
+const INTERPRETED_DOMAINS: [&str; 9] = [
     "kubernetes.io",
     "k8s.io",
     "openshift.io",
     "crio.io",
+    // Older names of CRI-O, such as `seccomp-profile.kubernetes.cri-o.io`.
+    "cri-o.io",
     "nri.io",
     "noderesource.dev",
     "containerd.io",
+    "cri-resource-manager.intel.com",
 ];
 /// The same for annotations with reversed domain names.
-const INTERPRETED_PREFIXES: [&str; 10] = [
+const INTERPRETED_PREFIXES: [&str; 15] = [
     "io.kubernetes.",
+    "io.k8s.",
+    "io.openshift.",
     "io.containerd.",
+    // Hooks, such as `io.containers.trace-syscall`.
+    "io.containers.",
     "io.cri-containerd",
+    "io.cri-o.",
     "io.katacontainers.",
     "io.podman.",
     "org.systemd.",
     "org.criu.",
+    // Reserved by the image and runtime specifications.
+    "org.opencontainers.",
     "run.oci.",
     "module.wasm.",
     "dev.gvisor.",
 ];
 
-/// Whether a vendor may set `key` as an annotation of a container: only one that no runtime
-/// interprets.
-pub fn is_vendor_annotation(key: &str) -> bool {
-    is_annotation(key) && !is_obeyed(key)
-}
-
-fn is_obeyed(key: &str) -> bool {
+fn is_interpreted(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     let domain = key.split('/').next().unwrap_or_default();
-    let is_below = |obeyed: &str| {
-        let above = domain.strip_suffix(obeyed);
+    let is_below = |known: &str| {
+        let above = domain.strip_suffix(known);
         above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
     };
-    INTERPRETED_DOMAINS.iter().any(|obeyed| is_below(obeyed))
+    INTERPRETED_DOMAINS.iter().any(|known| is_below(known))
         || INTERPRETED_PREFIXES
             .iter()
-            .any(|obeyed| key.starts_with(obeyed))
+            .any(|known| key.starts_with(known))
 }
 
 fn has_length(key: &str) -> bool {
@@ -176,20 +180,32 @@ mod tests {
     }
 
     #[test]
-    fn vendors_cannot_set_annotations_interpreted_by_runtimes() {
+    fn annotations_interpreted_by_runtimes_cannot_be_set() {
         for good in [
             "acme.dev/made-by",
             "plain",
             "my-kubernetes.io/x",
             "io.acme.x",
         ] {
-            assert!(is_vendor_annotation(good), "{good}");
+            assert!(is_annotation(good), "{good}");
         }
         for bad in [
             "cdi.k8s.io/acme",
             "CDI.k8s.io/acme",
             "io.kubernetes.cri-o.Devices",
             "io.kubernetes.cri.untrusted-workload",
+            "io.kubernetes.cri-o.userns-mode",
+            "io.kubernetes.cri-o.UnifiedCgroup.main",
+            "seccomp-profile.kubernetes.cri-o.io",
+            "seccomp-profile.kubernetes.cri-o.io/main",
+            "Seccomp-Profile.Kubernetes.CRI-O.io/POD",
+            "devices.crio.io",
+            "userns-mode.crio.io/main",
+            "platform-runtime-path.crio.io",
+            "io.containers.trace-syscall",
+            "io.cri-o.anything",
+            "org.opencontainers.image.stopSignal",
+            "resource-policy.cri-resource-manager.intel.com/pod",
             "io.containerd.runc.v2.group",
             "devices.nri.io/container.main",
             "cpu-load-balancing.crio.io",
@@ -202,7 +218,7 @@ mod tests {
             "a b",
             "",
         ] {
-            assert!(!is_vendor_annotation(bad), "{bad}");
+            assert!(!is_annotation(bad), "{bad}");
         }
     }
 

@@ -20,6 +20,7 @@ use prometheus_client::{
 use tokio::sync::watch;
 
 use crate::{DriftKind, Status, UpdateOutcomeStatus};
+use machinist_base::text::escape_line;
 
 /// The media type of [`Metrics::text`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -116,11 +117,13 @@ impl Metrics {
         self.source_reads.get_or_create(&source_read(how)).inc();
     }
 
-    /// All metrics in the OpenMetrics text format.
+    /// All metrics in the OpenMetrics text format. Labels with names from elsewhere cannot control a
+    /// terminal or look like other lines.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
-        Ok(page)
+        let lines: Vec<_> = page.split('\n').map(escape_line).collect();
+        Ok(lines.join("\n"))
     }
 }
 

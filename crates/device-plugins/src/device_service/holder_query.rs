@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::kubelet::{Allocations, MIN_CALL_INTERVAL, PodResources, PodResourcesError};
-use machinist_base::error_chain::chain;
+use machinist_base::{error_chain::chain, rate_limit::LogRates};
 use machinist_device::{
     Inventory, Resource, ResourceName,
     dra::{
@@ -111,6 +111,7 @@ impl HolderQuery {
     /// still has, since no other event would reveal them.
     pub(super) async fn log_removed_held_devices(self) {
         let mut inventory = self.inventory.clone();
+        let log_rates = LogRates::default();
         let mut before = inventory.borrow_and_update().clone();
         while inventory.changed().await.is_ok() {
             let now = inventory.borrow_and_update().clone();
@@ -129,7 +130,9 @@ impl HolderQuery {
                 for (id, holder) in
                     held.filter(|(id, _)| left.is_none_or(|it| it.find_with_missing(id).is_none()))
                 {
-                    tracing::warn!(resource = %name, "{id} of {name} is no longer offered, but still in use by {holder}");
+                    if let Some(unsaid) = log_rates.take(name.as_str()) {
+                        tracing::warn!(resource = %name, unsaid, "{id} of {name} is no longer offered, but still in use by {holder}");
+                    }
                 }
             }
         }

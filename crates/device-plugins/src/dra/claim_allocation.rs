@@ -90,8 +90,9 @@ impl ClaimAllocator {
             })?;
             // The paths may lead elsewhere than when the device spec was first checked.
             if let Ok(by) = by {
-                let vouched = timeout_at(until, by.recheck_paths(resource, grant)).await;
-                grant = vouched.map_err(late)?.map_err(unanswered)?;
+                let checked = timeout_at(until, by.recheck_paths(resource, vec![grant])).await;
+                let checked = checked.map_err(late)?.map_err(unanswered)?;
+                grant = checked.into_iter().next().unwrap_or_default();
             }
             return Ok(grant);
         }

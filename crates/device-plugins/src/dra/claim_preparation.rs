@@ -12,7 +12,7 @@ use super::{
     claim_allocation::ClaimAllocator, claim_gc::ClaimGc, claim_store::ClaimStore,
     prepare_error::PrepareError,
 };
-use machinist_base::error_chain::chain;
+use machinist_base::{error_chain::chain, rate_limit::LogRates};
 use machinist_device::{
     Inventory,
     dra::{
@@ -33,6 +33,7 @@ pub(super) struct ClaimPreparer {
     pub(super) inventory: watch::Receiver<Arc<Inventory>>,
     pub(super) allocator: ClaimAllocator,
     pub(super) gc: ClaimGc,
+    pub(super) log_rates: LogRates,
 }
 
 /// A claim and the inputs of its preparation.

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::api::health as api;
+use machinist_base::rate_limit::LogRates;
 use machinist_device::{
     Health, Inventory, ServeMode,
     dra::device_names::{device_name, shares},
@@ -99,7 +100,7 @@ pub(super) async fn feed(
     node: Arc<str>,
     mut inventory: watch::Receiver<Arc<Inventory>>,
     to: mpsc::Sender<Result<api::NodeWatchResourcesResponse, Status>>,
-    stop: CancellationToken,
+    (stop, log_rates): (CancellationToken, LogRates),
 ) {
     let mut cut = 0;
     loop {
@@ -107,9 +108,12 @@ pub(super) async fn feed(
             let inventory = inventory.borrow_and_update();
             list(&inventory, &node, super::status::now())
         };
-        if std::mem::replace(&mut cut, left_out) != left_out {
+        if std::mem::replace(&mut cut, left_out) != left_out
+            && let Some(unsaid) = log_rates.take("health")
+        {
             tracing::warn!(
                 cut,
+                unsaid,
                 "health of {cut} devices not reported: the message exceeds the kubelet's limit of 4 MiB"
             );
         }

@@ -16,7 +16,7 @@ use super::{
     kubelet_call::{ClaimCommand, ClaimResult, KubeletCall},
 };
 use crate::kubelet::InFlightAllocations;
-use machinist_base::shutdown::Tasks;
+use machinist_base::{rate_limit::LogRates, shutdown::Tasks};
 use machinist_device::{
     Inventory,
     dra::claim::{ClaimName, is_uid},
@@ -31,6 +31,7 @@ pub(super) struct DraService {
     /// Claims being prepared: an owner that withdraws devices waits for them.
     preparing: InFlightAllocations,
     tasks: Tasks,
+    log_rates: LogRates,
 }
 
 impl DraService {
@@ -46,6 +47,7 @@ impl DraService {
             node: node.into(),
             preparing,
             tasks: tasks.clone(),
+            log_rates: LogRates::default(),
         }
     }
 
@@ -171,7 +173,7 @@ impl health_api::dra_resource_health_server::DraResourceHealth for DraService {
             Arc::clone(&self.node),
             self.inventory.clone(),
             to,
-            self.tasks.token(),
+            (self.tasks.token(), self.log_rates.clone()),
         );
         self.tasks.spawn("health of claimed devices", feed);
         Ok(Response::new(Box::pin(ReceiverStream::new(from))))

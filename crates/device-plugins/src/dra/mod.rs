@@ -38,7 +38,7 @@ use self::{
     status::DriverStatusWriter,
 };
 use crate::kubelet::{Allocations, InFlightAllocations};
-use machinist_base::shutdown::Tasks;
+use machinist_base::{rate_limit::LogRates, shutdown::Tasks};
 use machinist_device::{
     Inventory,
     allocator::Allocators,
@@ -178,6 +178,7 @@ impl DraDriver {
             inventory: with.inventory.clone(),
             allocator,
             gc,
+            log_rates: LogRates::default(),
         };
         let inputs = ClaimTaskInputs {
             inventory: with.inventory,

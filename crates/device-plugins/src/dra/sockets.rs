@@ -274,8 +274,9 @@ fn registrar_socket() -> Result<AbsPath, BadPath> {
 fn record_registration_result(status: &DriverStatusWriter, result: Result<(), &str>) {
     match result {
         Ok(()) => {
-            status.registration(None);
-            tracing::info!("DRA driver {DRIVER_NAME} is registered");
+            if status.registration(None) {
+                tracing::info!("DRA driver {DRIVER_NAME} is registered");
+            }
         }
         Err(error) => {
             let why = format!("the kubelet rejected the DRA driver {DRIVER_NAME}: {error}");

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
+use machinist_base::rate_limit::LogRates;
 use machinist_device::{
     ResourceName,
     dra::{claim_checkpoint::ClaimCheckpoint, traits::PublishedPool},
@@ -29,7 +30,7 @@ pub struct DriverState {
 
 /// The writing side of the state for the driver's tasks. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct DriverStatusWriter(Arc<watch::Sender<DriverState>>);
+pub(super) struct DriverStatusWriter(Arc<watch::Sender<DriverState>>, LogRates);
 
 impl DriverStatusWriter {
     pub(super) fn new(checkpoint: &ClaimCheckpoint) -> Self {
@@ -44,7 +45,7 @@ impl DriverStatusWriter {
             },
             holding: checkpoint.claimed_resources(),
         };
-        Self(Arc::new(watch::Sender::new(state)))
+        Self(Arc::new(watch::Sender::new(state)), LogRates::default())
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<DriverState> {
@@ -52,9 +53,9 @@ impl DriverStatusWriter {
     }
 
     /// Records that the kubelet registered the driver, or why not; returns whether this is worth a
-    /// log line.
+    /// log line. Any pod of root that mounts the kubelet's directories can act as the kubelet.
     pub(super) fn registration(&self, reason: Option<&str>) -> bool {
-        self.0.send_if_modified(|state| {
+        let is_new = self.0.send_if_modified(|state| {
             let registered = reason.is_none();
             state.registrations += u64::from(registered);
             let is_changed = state.reason.as_deref() != reason;
@@ -64,7 +65,8 @@ impl DriverStatusWriter {
             state.reason = reason.map(str::to_owned);
             // A repeated registration counts, too: the kubelet has restarted.
             is_changed || registered
-        })
+        });
+        is_new && self.1.take("registration").is_some()
     }
 
     pub(super) fn published(&self, published: &PublishedPool) {

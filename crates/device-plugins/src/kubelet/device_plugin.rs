@@ -90,7 +90,7 @@ impl DevicePlugin for DevicePluginService {
             self.resource.clone(),
             self.inventory.clone(),
             to,
-            self.stop.clone(),
+            (self.stop.clone(), self.status_writer.log_rates.clone()),
         );
         let streams = Arc::clone(&self.streams);
         streams.send_modify(|count| {
@@ -131,23 +131,18 @@ impl DevicePlugin for DevicePluginService {
         let (inventory, resource) = self.now()?;
         let RawMessage(wire) = request.into_inner();
         let asked = api::AllocateRequest::decode(wire.clone()).map_err(unread)?;
-        // Kubelets request one container at a time; only then can the request be forwarded.
-        let wire = (asked.container_requests.len() == 1).then_some(&wire[..]);
-        let mut answers = Vec::with_capacity(asked.container_requests.len());
-        for asked in asked.container_requests {
-            let wanted = AllocationRequest {
-                ids: &asked.devices_ids,
-                wire,
-            };
-            let answer = self.answer(&inventory, &resource, wanted).await;
-            let answer = answer.inspect_err(|status| {
-                // The kubelet shows the message in the pod's status and nowhere else.
-                let (name, why) = (&self.resource, status.message());
-                tracing::warn!(resource = %name, "allocation of {name} rejected: {why}");
+        let answers = match resource.asks.allocate {
+            true => self.ask_source(&inventory, &resource, &asked, &wire).await,
+            false => self.answer_from_specs(&inventory, &resource, &asked).await,
+        };
+        let answers = answers.inspect_err(|status| {
+            // The kubelet shows the message in the pod's status and nowhere else.
+            let (name, why) = (&self.resource, status.message());
+            self.warn(|unsaid| {
+                tracing::warn!(resource = %name, unsaid, "allocation of {name} rejected: {why}");
             });
-            answers.push(answer?);
-        }
-        Ok(Response::new(RawMessage::joined(answers)))
+        });
+        Ok(Response::new(RawMessage::joined(answers?)))
     }
 
     async fn pre_start_container(
@@ -172,7 +167,9 @@ impl DevicePlugin for DevicePluginService {
             let by = self.allocators.of(&resource.source).map_err(unanswered)?;
             by.pre_start(&resource, wanted).await.map_err(|error| {
                 let name = &self.resource;
-                tracing::warn!(resource = %name, "a container with {name} cannot start: {error}");
+                self.warn(|unsaid| {
+                    tracing::warn!(resource = %name, unsaid, "a container with {name} cannot start: {error}");
+                });
                 unanswered(error)
             })?;
         }
@@ -181,6 +178,14 @@ impl DevicePlugin for DevicePluginService {
 }
 
 impl DevicePluginService {
+    /// Logs a line about a call, with the number of lines suppressed before: whoever can call this
+    /// service can cause it at will.
+    fn warn(&self, log: impl FnOnce(u64)) {
+        if let Some(unsaid) = self.status_writer.log_rates.take(self.resource.as_str()) {
+            log(unsaid);
+        }
+    }
+
     /// Our own choice if the source does not choose, cannot be reached, or chooses devices that
     /// were not available: it is only advice, and no pod should wait for it.
     async fn prefer(&self, resource: &Resource, preference: PreferredRequest<'_>) -> Vec<String> {
@@ -193,44 +198,67 @@ impl DevicePluginService {
                 }
                 Ok(_) => {
                     let (name, by) = (&self.resource, &resource.source);
-                    tracing::warn!(resource = %name, "{by} returned an invalid preferred allocation for {name}");
+                    self.warn(|unsaid| {
+                        tracing::warn!(resource = %name, unsaid, "{by} returned an invalid preferred allocation for {name}");
+                    });
                 }
                 Err(error) => {
                     let name = &self.resource;
-                    tracing::warn!(resource = %name, "failed to get the preferred allocation of {name}: {error}");
+                    self.warn(|unsaid| {
+                        tracing::warn!(resource = %name, unsaid, "failed to get the preferred allocation of {name}: {error}");
+                    });
                 }
             }
         }
         allocation::preferred(resource, preference)
     }
 
-    /// The answer for one container, as an `AllocateResponse` of its own.
-    async fn answer(
+    /// The answer for each container, as an `AllocateResponse` of its own, from device specs.
+    async fn answer_from_specs(
         &self,
         inventory: &Inventory,
         resource: &Resource,
-        wanted: AllocationRequest<'_>,
-    ) -> Result<RawMessage, Status> {
-        let ids = wanted.ids;
-        if !resource.asks.allocate {
-            let grant = allocation::allocate(inventory, resource, ids);
-            let mut grant = grant.map_err(|error| refusal(&error))?;
-            // The paths may lead elsewhere than when the device spec was first checked.
-            if let Ok(by) = self.allocators.of(&resource.source) {
-                grant = by
-                    .recheck_paths(resource, grant)
-                    .await
-                    .map_err(unanswered)?;
-            }
-            return Ok(to_wire(grant));
+        asked: &api::AllocateRequest,
+    ) -> Result<Vec<RawMessage>, Status> {
+        let mut grants = Vec::with_capacity(asked.container_requests.len());
+        for container in &asked.container_requests {
+            let grant = allocation::allocate(inventory, resource, &container.devices_ids);
+            grants.push(grant.map_err(|error| refusal(&error))?);
+            // A request may name many containers, and others are served on the same thread.
+            tokio::task::consume_budget().await;
         }
-        allocation::allocatable_devices(inventory, resource, ids)
-            .map_err(|error| refusal(&error))?;
-        let by = self.allocators.of(&resource.source).map_err(unanswered)?;
-        match by.allocate(resource, wanted).await.map_err(unanswered)? {
-            AllocationResponse::Grant(grant) => Ok(to_wire(grant)),
-            AllocationResponse::Wire(bytes) => Ok(RawMessage(bytes.into())),
+        // The paths may lead elsewhere than when the device spec was first checked.
+        if let Ok(by) = self.allocators.of(&resource.source) {
+            let checked = by.recheck_paths(resource, grants).await;
+            grants = checked.map_err(unanswered)?;
         }
+        Ok(grants.into_iter().map(to_wire).collect())
+    }
+
+    /// The answer for each container, as an `AllocateResponse` of its own, from the source.
+    async fn ask_source(
+        &self,
+        inventory: &Inventory,
+        resource: &Resource,
+        asked: &api::AllocateRequest,
+        wire: &[u8],
+    ) -> Result<Vec<RawMessage>, Status> {
+        // Kubelets request one container at a time; only then can the request be forwarded.
+        let wire = (asked.container_requests.len() == 1).then_some(wire);
+        let mut answers = Vec::with_capacity(asked.container_requests.len());
+        for container in &asked.container_requests {
+            let ids = &container.devices_ids;
+            allocation::allocatable_devices(inventory, resource, ids)
+                .map_err(|error| refusal(&error))?;
+            let by = self.allocators.of(&resource.source).map_err(unanswered)?;
+            let wanted = AllocationRequest { ids, wire };
+            let answer = by.allocate(resource, wanted).await.map_err(unanswered)?;
+            answers.push(match answer {
+                AllocationResponse::Grant(grant) => to_wire(grant),
+                AllocationResponse::Wire(bytes) => RawMessage(bytes.into()),
+            });
+        }
+        Ok(answers)
     }
 }
 
@@ -282,3 +310,6 @@ fn to_wire(grant: ContainerAllocation) -> RawMessage {
     };
     RawMessage(answer.encode_to_vec().into())
 }
+
+#[cfg(test)]
+mod tests;

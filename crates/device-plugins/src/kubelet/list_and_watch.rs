@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::api::v1beta1 as api;
+use machinist_base::rate_limit::LogRates;
 use machinist_device::{Device, Health, Inventory, Resource, ResourceName};
 
 /// Bytes of the largest message that the kubelet receives: gRPC's default. A larger one ends the
@@ -113,7 +114,7 @@ pub(super) async fn feed(
     name: ResourceName,
     mut inventory: watch::Receiver<Arc<Inventory>>,
     to: mpsc::Sender<Result<api::ListAndWatchResponse, Status>>,
-    stop: CancellationToken,
+    (stop, log_rates): (CancellationToken, LogRates),
 ) {
     let mut sent: Option<SentListInputs> = None;
     let mut cut = 0;
@@ -123,14 +124,15 @@ pub(super) async fn feed(
         let next = SentListInputs::of(&now, &name);
         if sent.as_ref().is_none_or(|sent| !sent.same(&next)) {
             let list = list(&now, &name);
-            if list.cut != cut {
-                cut = list.cut;
+            if std::mem::replace(&mut cut, list.cut) != list.cut
+                && let Some(unsaid) = log_rates.take(name.as_str())
+            {
                 match cut {
                     0 => {
-                        tracing::info!(resource = %name, "device list is within the kubelet's limit of 4 MiB again")
+                        tracing::info!(resource = %name, unsaid, "device list is within the kubelet's limit of 4 MiB again")
                     }
                     _ => {
-                        tracing::warn!(resource = %name, cut, "device list exceeds the kubelet's limit of 4 MiB; omitting the last ids")
+                        tracing::warn!(resource = %name, cut, unsaid, "device list exceeds the kubelet's limit of 4 MiB; omitting the last ids")
                     }
                 }
             }
@@ -227,7 +229,7 @@ mod tests {
         let name = ResourceName::new("acme.dev/x").unwrap();
         let (publish, inventories) = watch::channel(Arc::new(inventory(1, 1)));
         let (to, mut lists) = mpsc::channel(8);
-        let fed = feed(name, inventories, to, CancellationToken::new());
+        let fed = feed(name, inventories, to, Default::default());
         let fed = tokio::spawn(fed);
         let length = |list: Option<Result<api::ListAndWatchResponse, Status>>| {
             list.unwrap().unwrap().devices.len()

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     kubelet_probe::{RedialSchedule, SocketIdentity},
-    lock::DirectoryState,
+    lock::{DirectoryState, EarlierLock},
 };
 use super::{
     RegistrationMode,
@@ -31,17 +31,17 @@ use machinist_base::{
 use machinist_device::{Inventory, ResourceName, allocator::Allocators};
 use machinist_rootfs::{FileKind, Root, RootError, Watch, WatchEvent, WatchKind};
 
-/// In the same directory as the sockets, so that every agent that could serve there shares it. As
-/// it is no socket, a starting kubelet leaves it alone.
-const LOCK_FILE_NAME: &str = "m.lock";
+/// The lock of earlier versions, in the kubelet's directory. As it is no socket, a starting kubelet
+/// leaves it alone.
+const EARLIER_LOCK_NAME: &str = "m.lock";
 /// How often a directory that cannot be used is tried again.
 const FAULT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// A starting kubelet removes our sockets a moment before it creates its own. If its socket does
 /// not appear within this time, another process removed ours.
 const REPAIR_DELAY: Duration = Duration::from_secs(1);
 
-/// When the lock file is removed, its directory is likely to be removed next. Creating a new lock
-/// at once would disturb that cleanup. This is the first delay; it doubles up to [`FAULT_RETRY_INTERVAL`].
+/// When the directory was removed, its parents are likely to be removed next. This is the first
+/// delay after an error; it doubles up to [`FAULT_RETRY_INTERVAL`].
 const MIN_FAULT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// The task that watches the directory and owns the resources' tasks.
@@ -59,6 +59,7 @@ pub(super) struct PluginDirTask {
     last_socket: Option<SocketIdentity>,
     repair_at: Option<Instant>,
     redial: RedialSchedule,
+    earlier_lock: EarlierLock,
 }
 
 impl PluginDirTask {
@@ -86,6 +87,7 @@ impl PluginDirTask {
             last_socket: None,
             repair_at: None,
             redial: RedialSchedule::default(),
+            earlier_lock: EarlierLock::default(),
         }
     }
 
@@ -98,6 +100,7 @@ impl PluginDirTask {
                     let result = self.serve_directory(watch).await;
                     self.kubelet.send_replace(None);
                     self.last_socket = None;
+                    self.earlier_lock.release();
                     drop(lock);
                     result.map(|()| DirectoryState::Later(MIN_FAULT_BACKOFF))
                 }
@@ -128,8 +131,10 @@ impl PluginDirTask {
 
     fn record_fault(&self, error: &RootError) {
         let why = chain(error);
-        if self.status_writer.presence(Some(&why)) {
-            tracing::warn!("failed to serve device plugins: {why}");
+        if self.status_writer.presence(Some(&why))
+            && let Some(unsaid) = self.status_writer.log_rates.take("directory")
+        {
+            tracing::warn!(unsaid, "failed to serve device plugins: {why}");
         }
     }
 
@@ -266,9 +271,9 @@ impl PluginDirTask {
                     changed = true;
                     socket_created |= appeared;
                 }
-                // The lock file is gone, so the lock no longer keeps other agents out. Besides, an
-                // open file delays the event that reports a removed directory.
-                WatchKind::Deleted | WatchKind::MovedFrom if name == LOCK_FILE_NAME => return true,
+                WatchKind::Deleted | WatchKind::MovedFrom if name == EARLIER_LOCK_NAME => {
+                    self.earlier_lock.release();
+                }
                 _ if is_ours(name) && !appeared => self.schedule_repair(),
                 _ => {}
             }

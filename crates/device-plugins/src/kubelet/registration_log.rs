@@ -8,7 +8,7 @@ use tokio::{
     time::sleep,
 };
 
-use machinist_base::{shutdown::Tasks, text};
+use machinist_base::{rate_limit::LogRates, shutdown::Tasks, text};
 use machinist_device::ResourceName;
 
 /// How long events are collected.
@@ -31,30 +31,34 @@ type LoggedRegistration = (ResourceName, RegistrationOutcome);
 
 /// The sender of events. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct RegistrationLog(mpsc::Sender<LoggedRegistration>);
+pub(super) struct RegistrationLog(mpsc::Sender<LoggedRegistration>, LogRates);
 
 impl RegistrationLog {
     /// Starts the task that logs them.
     pub(super) fn start(tasks: &Tasks) -> Self {
         let (to, mut from) = mpsc::channel(MAX_QUEUED_EVENTS);
+        let log_rates = LogRates::default();
+        let rates = log_rates.clone();
         let stop = tasks.token();
         tasks.spawn("registration news", async move {
             let mut gathered = Vec::new();
             tokio::select! {
                 () = stop.cancelled() => {}
                 // Safe to drop: received events are in `gathered`.
-                () = record(&mut from, &mut gathered) => {}
+                () = record(&mut from, &mut gathered, &rates) => {}
             }
             gathered.extend(waiting(&mut from));
-            log_events(&gathered);
+            log_events(&gathered, &rates);
         });
-        Self(to)
+        Self(to, log_rates)
     }
 
     pub(super) fn send(&self, name: &ResourceName, outcome: RegistrationOutcome) {
         match self.0.try_send((name.clone(), outcome)) {
             Ok(()) => {}
-            Err(TrySendError::Full(item) | TrySendError::Closed(item)) => log_events(&[item]),
+            Err(TrySendError::Full(item) | TrySendError::Closed(item)) => {
+                log_events(&[item], &self.1)
+            }
         }
     }
 }
@@ -63,12 +67,13 @@ impl RegistrationLog {
 async fn record(
     from: &mut mpsc::Receiver<LoggedRegistration>,
     gathered: &mut Vec<LoggedRegistration>,
+    rates: &LogRates,
 ) {
     while let Some(first) = from.recv().await {
         gathered.push(first);
         sleep(BATCH_WINDOW).await;
         gathered.extend(waiting(from));
-        log_events(gathered);
+        log_events(gathered, rates);
         gathered.clear();
     }
 }
@@ -79,9 +84,11 @@ fn waiting(
     std::iter::from_fn(|| from.try_recv().ok())
 }
 
-fn log_events(events: &[LoggedRegistration]) {
+fn log_events(events: &[LoggedRegistration], rates: &LogRates) {
     for text in log_lines(events) {
-        tracing::info!("{text}");
+        if let Some(unsaid) = rates.take("registrations") {
+            tracing::info!(unsaid, "{text}");
+        }
     }
 }
 
@@ -170,6 +177,18 @@ mod tests {
             "acme.dev/r20 and 10 more are registered, 45 ms after the kubelet's socket appeared";
         assert!(expected[1].ends_with(end), "{}", expected[1]);
         assert_eq!(expected.len(), 2);
+    }
+
+    #[test]
+    fn a_pod_that_plays_the_kubelet_again_and_again_causes_few_log_lines() {
+        let (counter, _guard) = crate::log_counter::LogCounter::start();
+        let rates = LogRates::default();
+        for _ in 0..1000 {
+            let registered = RegistrationOutcome::Registered(Duration::from_millis(1));
+            log_events(&[(name(1), registered)], &rates);
+            log_events(&[(name(1), RegistrationOutcome::Lost("it went"))], &rates);
+        }
+        assert!((1..=60).contains(&counter.lines()), "{}", counter.lines());
     }
 
     #[tokio::test]

@@ -168,9 +168,11 @@ impl ResourceTask {
 
     pub(super) fn failed(&self, error: &RegisterError) {
         let reason = chain(error);
-        if self.deps.status_writer.failed(&self.name, &reason) {
-            let name = &self.name;
-            tracing::warn!(resource = %name, "{name} is not registered: {reason}");
+        let (name, writer) = (&self.name, &self.deps.status_writer);
+        if writer.failed(name, &reason)
+            && let Some(unsaid) = writer.log_rates.take(name.as_str())
+        {
+            tracing::warn!(resource = %name, unsaid, "{name} is not registered: {reason}");
         }
     }
 

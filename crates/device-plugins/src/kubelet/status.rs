@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 
 use super::registration_log::{RegistrationLog, RegistrationOutcome};
-use machinist_base::shutdown::Tasks;
+use machinist_base::{rate_limit::LogRates, shutdown::Tasks};
 use machinist_device::{
     ResourceName,
     status::{Attempts, KubeletPresence, Registration},
@@ -85,6 +85,9 @@ pub(super) struct KubeletStatusWriter {
     /// Separate, so that an allocation does not cause the whole state to be evaluated again.
     allocations: InFlightAllocations,
     log: RegistrationLog,
+    /// By resource, or "directory". A pod of root that mounts the kubelet's directory can replace
+    /// sockets, play the kubelet, and call our services.
+    pub(super) log_rates: LogRates,
 }
 
 impl KubeletStatusWriter {
@@ -103,6 +106,7 @@ impl KubeletStatusWriter {
             state: Arc::new(watch::Sender::new(state)),
             allocations: InFlightAllocations::default(),
             log: RegistrationLog::start(tasks),
+            log_rates: LogRates::default(),
         }
     }
 

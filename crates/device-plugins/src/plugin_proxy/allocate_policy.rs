@@ -18,7 +18,7 @@ use crate::{
 use machinist_base::abs_path::AbsPath;
 use machinist_device::{
     ResourceName,
-    mount_allowlist::{is_vendor_annotation, may_mount, may_write, mountable},
+    mount_allowlist::{is_annotation, may_mount, may_write, mountable},
     vendor_declaration::Vendor,
 };
 
@@ -127,7 +127,7 @@ pub(super) fn check(
 /// against the file's kinds.
 fn check_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> Result<(), AllocateRejection> {
     let mut keys = keys.filter(|key| !key.starts_with(CDI_ANNOTATION_PREFIX));
-    match keys.find(|key| !is_vendor_annotation(key)) {
+    match keys.find(|key| !is_annotation(key)) {
         Some(key) => Err(AllocateRejection::Annotation(plain(key))),
         None => Ok(()),
     }

@@ -80,11 +80,7 @@ pub(super) fn check(
         }
     }
     checked.env = check_texts(given.env, mount_allowlist::is_variable, fill)?;
-    checked.annotations = check_texts(
-        given.annotations,
-        mount_allowlist::is_vendor_annotation,
-        fill,
-    )?;
+    checked.annotations = check_texts(given.annotations, mount_allowlist::is_annotation, fill)?;
     for device in given.cdi {
         let device = fill(&device)?;
         bounds.cdi(&device).map_err(forbidden)?;

@@ -29,6 +29,9 @@ const MAX_ERROR_TEXT_CHARS: usize = 1024;
 /// How long to wait for a vendor's manager to exist; after the agent starts this takes
 /// milliseconds.
 const VENDOR_HANDLE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many containers' paths are checked in one go: few enough that a timeout means a file system
+/// that hangs.
+const MAX_CONTAINERS_PER_LOOKUP: usize = 1000;
 const BUSY_MESSAGE: &str = "too many requests are pending";
 
 /// The outcome of an order to one vendor.
@@ -235,25 +238,39 @@ impl VendorCall<'_> {
         ids: &[String],
     ) -> Option<Result<AllocationResponse, AllocateError>> {
         let grant = merged_specs(resource, ids)?;
-        let rechecked = self.recheck(handle, resource, grant).await;
-        Some(rechecked.map(AllocationResponse::Grant))
+        let rechecked = self.recheck(handle, resource, vec![grant]).await;
+        let only = |grants: Vec<_>| grants.into_iter().next().unwrap_or_default();
+        Some(rechecked.map(|grants| AllocationResponse::Grant(only(grants))))
     }
 
-    /// Checks the paths of a device spec again, against the machine's current state.
+    /// Checks the paths of device specs again, against the machine's current state.
     async fn recheck(
         &self,
         handle: &VendorsHandle,
         resource: &Resource,
-        grant: ContainerAllocation,
-    ) -> Result<ContainerAllocation, AllocateError> {
-        let (root, vendor) = (
-            handle.root.clone(),
-            self.vendor_handle.vendor.borrow().clone(),
-        );
-        let name = resource.name.clone();
-        let look = move || PathPolicy::new(Some(&root), &vendor, name.domain()).granted(grant);
-        let seen = self.check_on_machine(look).await?;
-        seen.map_err(|why| self.refused(format!("its recipe was rejected: {why}")))
+        grants: Vec<ContainerAllocation>,
+    ) -> Result<Vec<ContainerAllocation>, AllocateError> {
+        let mut checked = Vec::with_capacity(grants.len());
+        let mut left = grants.into_iter();
+        loop {
+            let some: Vec<_> = left.by_ref().take(MAX_CONTAINERS_PER_LOOKUP).collect();
+            if some.is_empty() {
+                return Ok(checked);
+            }
+            let (root, vendor) = (
+                handle.root.clone(),
+                self.vendor_handle.vendor.borrow().clone(),
+            );
+            let name = resource.name.clone();
+            let look = move || {
+                let mut policy = PathPolicy::new(Some(&root), &vendor, name.domain());
+                let all = some.into_iter().map(|grant| policy.granted(grant));
+                all.collect::<Result<Vec<_>, _>>()
+            };
+            let seen = self.check_on_machine(look).await?;
+            let seen = seen.map_err(|why| self.refused(format!("its recipe was rejected: {why}")));
+            checked.extend(seen?);
+        }
     }
 
     /// Asks the vendor for the allocation and checks its answer by the same rules as its device
@@ -323,11 +340,11 @@ impl Allocator for VendorsHandle {
     fn recheck_paths<'a>(
         &'a self,
         resource: &'a Resource,
-        grant: ContainerAllocation,
-    ) -> AllocationFuture<'a, ContainerAllocation> {
+        grants: Vec<ContainerAllocation>,
+    ) -> AllocationFuture<'a, Vec<ContainerAllocation>> {
         Box::pin(async move {
             let call = self.vendor_call(&resource.source).await?;
-            call.recheck(self, resource, grant).await
+            call.recheck(self, resource, grants).await
         })
     }
 

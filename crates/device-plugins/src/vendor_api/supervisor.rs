@@ -19,7 +19,7 @@ use super::{
 use machinist_base::{
     backoff::{Backoff, jitter},
     error_chain::chain,
-    rate_limit::sleep_until_opt,
+    rate_limit::{LogRates, sleep_until_opt},
     shutdown::Tasks,
 };
 use machinist_device::{
@@ -78,6 +78,8 @@ pub(super) struct VendorSupervisor {
     socket_broken: Arc<Notify>,
     /// Reports changes of the sockets' names; `None` where the kernel does not support it.
     socket_watch: Option<DirWatch>,
+    /// By vendor: its program can remove or replace the socket in its directory at will.
+    log_rates: LogRates,
 }
 
 impl VendorSupervisor {
@@ -104,6 +106,7 @@ impl VendorSupervisor {
             quiesced,
             status_changes,
             vendors: BTreeMap::new(),
+            log_rates: LogRates::default(),
         }
     }
 
@@ -138,7 +141,9 @@ impl VendorSupervisor {
                 .as_ref()
                 .is_some_and(|socket| !socket.is_open())
             {
-                tracing::warn!(vendor = %name, "the socket of vendor {name} was removed; creating it again");
+                if let Some(unsaid) = self.log_rates.take(name) {
+                    tracing::warn!(vendor = %name, unsaid, "the socket of vendor {name} was removed; creating it again");
+                }
                 entry.socket = None;
                 entry.socket_retry = Some((Instant::now() + SOCKET_BACKOFF.wait(0, jitter()), 0));
             }
@@ -314,8 +319,10 @@ impl VendorSupervisor {
                 Err(error) => {
                     let failures = entry.socket_retry.map_or(0, |(_, failures)| failures + 1);
                     let why = chain(&error);
-                    if entry.problem.borrow().as_ref() != Some(&why) {
-                        tracing::warn!(vendor = %name, "failed to serve the socket of vendor {name}: {why}");
+                    if entry.problem.borrow().as_ref() != Some(&why)
+                        && let Some(unsaid) = self.log_rates.take(name)
+                    {
+                        tracing::warn!(vendor = %name, unsaid, "failed to serve the socket of vendor {name}: {why}");
                     }
                     entry.problem.send_replace(Some(why));
                     entry.socket_retry =
@@ -339,3 +346,6 @@ async fn changed(watch: &mut Option<DirWatch>) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

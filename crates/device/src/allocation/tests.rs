@@ -138,6 +138,55 @@ fn two_devices_never_share_a_container_path() {
     );
 }
 
+/// How many times longer `work` takes with four times the `size`, in time that this thread runs:
+/// other programs do not count.
+pub(crate) fn growth_of_time<T>(size: usize, work: impl Fn(usize) -> T) -> f64 {
+    let shortest = |size| {
+        let runs = (0..7).map(|_| {
+            let began = running_time();
+            let result = work(size);
+            let took = running_time() - began;
+            drop(result);
+            took
+        });
+        runs.fold(f64::MAX, f64::min)
+    };
+    shortest(4 * size) / shortest(size)
+}
+
+/// The time that this thread has run, in nanoseconds.
+#[allow(clippy::disallowed_methods, reason = "asks the kernel")]
+fn running_time() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_time_to_allocate_grows_with_the_number_of_devices_only() {
+    let names: Vec<String> = (0..10_000).map(|n| format!("d{n}")).collect();
+    let devices: Vec<(&str, &[u32])> = names.iter().map(|name| (&**name, &[][..])).collect();
+    let mut many = resource(1, &devices);
+    many.recipe
+        .cdi
+        .push(Template::new("acme.dev/x={id}").unwrap());
+    for (key, value) in [("IDS", "{id}"), ("PAIRS", "acme,{id}"), ("SAME", "x,y")] {
+        let value = Template::new(value).unwrap();
+        many.recipe.env.insert(key.into(), value);
+    }
+    let inventory = Inventory::default();
+    let growth = growth_of_time(2500, |count| {
+        allocate(&inventory, &many, &names[..count]).unwrap()
+    });
+    assert!(
+        growth < 8.0,
+        "four times the devices take {growth} times as long"
+    );
+    let all = allocate(&inventory, &many, &names).unwrap();
+    assert_eq!((all.nodes.len(), all.cdi.len()), (10_000, 10_000));
+    assert!(all.env["PAIRS"].starts_with("acme,d0,acme,d1,"));
+    assert_eq!(all.env["SAME"], "x,y");
+}
+
 /// A machine, and a request that can be met: (resource, available, must, size).
 fn possible() -> impl Strategy<Value = (Resource, Vec<String>, Vec<String>, usize)> {
     let device = prop::collection::vec(0..3u32, 0..2);

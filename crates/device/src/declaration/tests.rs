@@ -1,3 +1,5 @@
+mod annotations;
+
 use super::{super::inventory::SharePolicy, *};
 
 const WHOLE: &str = "\

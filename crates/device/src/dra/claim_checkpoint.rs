@@ -15,7 +15,7 @@ use super::{
     pool::{ALLOCATION_DISABLED_TAINT, UNHEALTHY_TAINT},
 };
 use crate::{
-    allocation::{AllocationError, ContainerAllocation, allocate_any},
+    allocation::{AllocationBuilder, AllocationError, ContainerAllocation, allocate_any},
     holders::DeviceHolders,
     inventory::{Device, Health, Inventory, Resource},
     resource_name::ResourceName,
@@ -358,15 +358,12 @@ impl ShareId {
     ///
     /// Two devices need the same path in the container.
     pub fn grant(&self) -> Result<ContainerAllocation, AllocationError> {
-        let mut devices: Vec<(&str, &Device)> = Vec::new();
-        for share in &self.shares {
+        let mut known = BTreeSet::new();
+        let devices = self.shares.iter().filter_map(|share| {
             // Two shares of a device add no more to a container than one.
-            if let Some((id, device)) = self.resource.find(share)
-                && devices.iter().all(|(known, _)| *known != id)
-            {
-                devices.push((id, device));
-            }
-        }
+            let found = self.resource.find(share);
+            found.filter(|(id, _)| known.insert(*id))
+        });
         allocate_any(&self.resource, devices)
     }
 }
@@ -380,7 +377,7 @@ pub fn join(
     claim: &ClaimName,
     parts: impl IntoIterator<Item = (ShareId, ContainerAllocation)>,
 ) -> Result<BTreeMap<String, ContainerAllocation>, ClaimError> {
-    let mut all: BTreeMap<String, ContainerAllocation> = BTreeMap::new();
+    let mut all: BTreeMap<String, AllocationBuilder> = BTreeMap::new();
     for (batch, grant) in parts {
         let whole = all.entry(batch.request.clone()).or_default();
         whole
@@ -391,7 +388,8 @@ pub fn join(
                 source: Box::new(source),
             })?;
     }
-    Ok(all)
+    let built = all.into_iter();
+    Ok(built.map(|(request, one)| (request, one.build())).collect())
 }
 
 #[cfg(test)]

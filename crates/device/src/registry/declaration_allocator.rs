@@ -2,7 +2,7 @@
 //! container.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{Mutex, PoisonError},
 };
 
@@ -48,10 +48,10 @@ impl DeclarationAllocator {
     }
 }
 
-/// The node and mount paths of an allocation that come from the declaration itself. Paths from a CDI
-/// spec are trusted like the spec and not checked against the allow-list.
-fn own_paths(resource: &Resource, grant: &ContainerAllocation) -> (Vec<String>, Vec<String>) {
-    let mut of_specs = BTreeSet::new();
+/// The node and mount paths of allocations that come from the declaration itself, each once. Paths
+/// from a CDI spec are trusted like the spec and not checked against the allow-list.
+fn own_paths(resource: &Resource, grants: &[ContainerAllocation]) -> OwnPaths {
+    let mut of_specs = HashSet::new();
     let specs = resource.devices.values();
     for recipe in specs.filter_map(|device| device.recipe.as_ref()) {
         of_specs.extend(hosts(recipe));
@@ -59,10 +59,13 @@ fn own_paths(resource: &Resource, grant: &ContainerAllocation) -> (Vec<String>, 
     for own in hosts(&resource.recipe) {
         of_specs.remove(&own);
     }
-    let own = |host: &String| !of_specs.contains(host);
-    let nodes = grant.nodes.iter().map(|node| node.host.clone());
-    let mounts = grant.mounts.iter().map(|mount| mount.host.clone());
-    (nodes.filter(own).collect(), mounts.filter(own).collect())
+    let own = |host: &&String| !of_specs.contains(*host);
+    let nodes = grants.iter().flat_map(|grant| &grant.nodes);
+    let mounts = grants.iter().flat_map(|grant| &grant.mounts);
+    let nodes: BTreeSet<_> = nodes.map(|node| &node.host).filter(own).collect();
+    let mounts: BTreeSet<_> = mounts.map(|mount| &mount.host).filter(own).collect();
+    let copy = |paths: BTreeSet<&String>| paths.into_iter().cloned().collect();
+    [copy(nodes), copy(mounts)]
 }
 
 /// The host paths in a device spec.
@@ -71,15 +74,32 @@ fn hosts(recipe: &DeviceSpec) -> impl Iterator<Item = String> {
     nodes.chain(recipe.mounts.iter().map(|mount| mount.from.to_string()))
 }
 
+/// The paths that a declaration names for nodes, and for mounts.
+type OwnPaths = [Vec<String>; 2];
+
 /// The paths to hand out for nodes and for mounts, by the paths that the declaration names.
 type HandedOut = [BTreeMap<String, String>; 2];
+
+/// How many paths are looked up in one go: few enough that its timeout means a file system that
+/// hangs.
+const MAX_PATHS_PER_LOOKUP: usize = 1000;
+
+/// The paths in portions of at most [`MAX_PATHS_PER_LOOKUP`].
+fn portions([nodes, mounts]: OwnPaths) -> Vec<OwnPaths> {
+    let of_nodes = nodes.chunks(MAX_PATHS_PER_LOOKUP);
+    let of_mounts = mounts.chunks(MAX_PATHS_PER_LOOKUP);
+    of_nodes
+        .map(|some| [some.to_vec(), Vec::new()])
+        .chain(of_mounts.map(|some| [Vec::new(), some.to_vec()]))
+        .collect()
+}
 
 /// The paths to hand out for the nodes and mounts; an error, as text, if a path must not be passed
 /// to a container.
 fn look(
     root: &Root,
     prefixes: impl FnOnce() -> MountPrefixes,
-    (nodes, mounts): (Vec<String>, Vec<String>),
+    [nodes, mounts]: OwnPaths,
 ) -> Result<HandedOut, String> {
     let path = |given: &str| AbsPath::new(given).map_err(|error| error.to_string());
     let nodes = nodes.into_iter().map(|given| {
@@ -125,32 +145,38 @@ impl Allocator for DeclarationAllocator {
     fn recheck_paths<'a>(
         &'a self,
         resource: &'a Resource,
-        mut grant: ContainerAllocation,
-    ) -> AllocationFuture<'a, ContainerAllocation> {
+        mut grants: Vec<ContainerAllocation>,
+    ) -> AllocationFuture<'a, Vec<ContainerAllocation>> {
         Box::pin(async move {
-            let (root, further) = (self.root.clone(), self.further.clone());
-            let (name, paths) = (resource.name.clone(), own_paths(resource, &grant));
-            let looking = move || {
-                let prefixes = || MountPrefixes::of(&root, name.domain(), &further);
-                look(&root, prefixes, paths)
-            };
-            let seen = self.path_checker(&resource.name).check_path(looking).await;
-            let seen = seen.unwrap_or_else(|no_look| Err(no_look.to_string()));
-            let [nodes, mounts] = seen.map_err(|why| AllocateError::Refused {
-                by: resource.source.clone(),
-                why,
-            })?;
-            for node in &mut grant.nodes {
+            let [mut nodes, mut mounts] = HandedOut::default();
+            let checker = self.path_checker(&resource.name);
+            for paths in portions(own_paths(resource, &grants)) {
+                let (root, further) = (self.root.clone(), self.further.clone());
+                let name = resource.name.clone();
+                let looking = move || {
+                    let prefixes = || MountPrefixes::of(&root, name.domain(), &further);
+                    look(&root, prefixes, paths)
+                };
+                let seen = checker.check_path(looking).await;
+                let seen = seen.unwrap_or_else(|no_look| Err(no_look.to_string()));
+                let [some_nodes, some_mounts] = seen.map_err(|why| AllocateError::Refused {
+                    by: resource.source.clone(),
+                    why,
+                })?;
+                nodes.extend(some_nodes);
+                mounts.extend(some_mounts);
+            }
+            for node in grants.iter_mut().flat_map(|grant| &mut grant.nodes) {
                 if let Some(handed) = nodes.get(&node.host) {
                     node.host.clone_from(handed);
                 }
             }
-            for mount in &mut grant.mounts {
+            for mount in grants.iter_mut().flat_map(|grant| &mut grant.mounts) {
                 if let Some(real) = mounts.get(&mount.host) {
                     mount.host.clone_from(real);
                 }
             }
-            Ok(grant)
+            Ok(grants)
         })
     }
 
@@ -174,7 +200,23 @@ impl Allocator for DeclarationAllocator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{allocation::AllocatedNode, source::ResourceSource, testing::resource};
+    use crate::{
+        allocation::{AllocatedNode, tests::growth_of_time},
+        inventory::DeviceNodeSpec,
+        source::ResourceSource,
+        template::Template,
+        testing::resource,
+    };
+
+    fn with_node(host: &str) -> ContainerAllocation {
+        let mut grant = ContainerAllocation::default();
+        grant.nodes.push(AllocatedNode {
+            host: host.to_owned(),
+            inside: host.to_owned(),
+            permissions: "rw".to_owned(),
+        });
+        grant
+    }
 
     #[tokio::test]
     #[allow(
@@ -204,15 +246,49 @@ mod tests {
             ),
             ("/dev/gone", "/dev/gone does not exist"),
         ] {
-            let mut grant = ContainerAllocation::default();
-            grant.nodes.push(AllocatedNode {
-                host: host.to_owned(),
-                inside: host.to_owned(),
-                permissions: "rw".to_owned(),
-            });
-            let refused = declared.recheck_paths(&resource, grant).await.unwrap_err();
+            let grants = vec![with_node(host)];
+            let refused = declared.recheck_paths(&resource, grants).await;
+            let refused = refused.unwrap_err();
             let whole = format!("allocation from /etc/machinist/devices.d/x.yaml rejected: {why}");
             assert_eq!(refused.to_string(), whole);
         }
+    }
+
+    #[test]
+    fn the_time_to_recheck_grows_with_containers_and_devices_only() {
+        let names: Vec<String> = (0..4000).map(|n| format!("d{n}")).collect();
+        let devices: Vec<(&str, &[u32])> = names.iter().map(|name| (&**name, &[][..])).collect();
+        let mut whole = resource(1, &devices);
+        for (id, device) in &mut whole.devices {
+            // As from a CDI spec, so that no path has to exist.
+            device.recipe = Some(Box::default());
+            let recipe = device.recipe.as_mut().unwrap();
+            recipe.nodes.push(DeviceNodeSpec {
+                path: Template::new(&format!("/dev/{id}")).unwrap(),
+                inside: None,
+                permissions: "rw".into(),
+            });
+        }
+        whole.source = ResourceSource::File(AbsPath::new("/x.yaml").unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let allocator = DeclarationAllocator::new(Root::open(dir.path()).unwrap(), Vec::new());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let growth = growth_of_time(1000, |count| {
+            let mut part = whole.clone();
+            part.devices
+                .retain(|id, _| id[1..].parse::<usize>().unwrap() < count);
+            let some = names[..count].iter();
+            let grants = some.map(|id| with_node(&format!("/dev/{id}"))).collect();
+            runtime
+                .block_on(allocator.recheck_paths(&part, grants))
+                .unwrap()
+        });
+        assert!(
+            growth < 8.0,
+            "four times as many take {growth} times as long"
+        );
     }
 }

@@ -111,6 +111,50 @@ fn metrics_match_the_status() {
 }
 
 #[test]
+fn hostile_names_and_texts_cannot_control_a_page_of_metrics() {
+    const HOSTILE: &str =
+        "x\"} 1\n# EOF\nmachinist_ready 1\r\x1b[2J\x07\x7f\u{9b}\u{2028}\u{202e}\u{2066}y";
+    let (metrics, sender) = page();
+    let lines = metrics.text().unwrap().lines().count();
+    sender.send_modify(|status| {
+        let status = Arc::make_mut(status);
+        let text = || HOSTILE.to_owned();
+        status.version = text();
+        status.failure.as_mut().unwrap().message = text();
+        let blocker = &mut status.blockers[0];
+        (blocker.kind, blocker.namespace, blocker.name) = (text(), text(), text());
+        blocker.message = text();
+        status.config.drift[0].path = text();
+        let gate = |gate: &Gate| Gate {
+            message: text(),
+            ..gate.clone()
+        };
+        status.gates = status.gates.iter().map(gate).collect();
+        let mut resources = status.devices.to_vec();
+        let resource = &mut resources[0];
+        (resource.resource, resource.source, resource.reason) = (text(), text(), text());
+        for device in &mut resource.devices {
+            (device.id, device.reason) = (text(), text());
+            device.holder = device.holder.as_ref().map(|_| text());
+        }
+        status.devices = resources.into();
+        status.vendors[0].vendor = text();
+    });
+    let text = metrics.text().unwrap();
+    let misleading = |c: char| machinist_base::text::is_misleading(c) && c != '\n';
+    assert!(!text.contains(misleading), "{text:?}");
+    assert_eq!(text.lines().count(), lines, "{text}");
+    assert!(
+        text.contains("machinist_vendor_connected{vendor=\"x\\\"} 1\\n# EOF\\n"),
+        "{text}"
+    );
+    assert!(
+        text.lines().all(|line| line != "machinist_ready 1"),
+        "{text}"
+    );
+}
+
+#[test]
 fn documented_metrics_match_the_code() {
     let (metrics, _sender) = page();
     let text = metrics.text().unwrap();

@@ -61,6 +61,7 @@ async fn a_preparation_that_times_out_is_retried() {
             in_use: slow.clone(),
             calls,
         },
+        log_rates: LogRates::default(),
     };
     let over = CancellationToken::new();
     let claim = ClaimName {

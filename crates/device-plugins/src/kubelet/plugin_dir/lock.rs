@@ -1,16 +1,41 @@
-//! Waits for the directory and locks it, so that only one agent serves in it.
+//! Waits for the directory, and makes sure that only one agent serves in it.
 
 use std::time::Duration;
 
-use super::{DEVICE_PLUGIN_DIR, FAULT_RETRY_INTERVAL, LOCK_FILE_NAME, PluginDirTask};
-use machinist_base::abs_path::AbsPath;
+use tokio::time::Instant;
+
+use super::{DEVICE_PLUGIN_DIR, EARLIER_LOCK_NAME, FAULT_RETRY_INTERVAL, PluginDirTask};
+use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_rootfs::{FileKind, FileLock, RootError, Watch, WatchEvent, WatchKind};
 
+/// Locked by the agent that serves in the directory. The lock is in the state directory, which only
+/// root can open: pods of device plugins mount the kubelet's directory, and could hold a lock there
+/// for ever.
+const LOCK_PATH: &str = "/var/lib/machinist/kubelet.lock";
 /// How often to retry a lock that another agent holds. Its release causes no event, and two agents
 /// are a mistake that an operator has to correct.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// A directory that occupies the lock's path is moved to this name.
-const FOREIGN_LOCK_NAME: &str = "m.lock.foreign";
+/// How long to wait for an agent of an earlier version to end. An agent ends within a second, and an
+/// update of the program ends the old one first; any other process may hold its lock for ever.
+const EARLIER_AGENT_PATIENCE: Duration = Duration::from_secs(3);
+/// How often to retry the earlier lock within that time.
+const EARLIER_LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The lock of agents of earlier versions. They know only this one, in the kubelet's own directory.
+#[derive(Debug, Default)]
+pub(super) struct EarlierLock {
+    held: Option<FileLock>,
+    /// Until when to wait for it. It is set once, so that no other process causes a second wait.
+    deadline: Option<Instant>,
+    is_logged: bool,
+}
+
+impl EarlierLock {
+    /// An open file delays the event that reports a removed directory.
+    pub(super) fn release(&mut self) {
+        self.held = None;
+    }
+}
 
 /// The result of attaching to the directory.
 pub(super) enum DirectoryState {
@@ -38,48 +63,78 @@ impl PluginDirTask {
             Err(error) if error.is_not_found() => return Ok(DirectoryState::Again),
             added => added?,
         };
-        let Some(lock) = Self::path(LOCK_FILE_NAME) else {
-            return Ok(DirectoryState::Later(FAULT_RETRY_INTERVAL));
+        let Some(lock) = self.lock_exclusively()? else {
+            let why = format!("another agent serves devices on this node: it holds {LOCK_PATH}");
+            self.record_blocked(&why);
+            return Ok(DirectoryState::Later(LOCK_RETRY_INTERVAL));
         };
-        self.clear(&lock)?;
-        match self.root.lock(&lock)? {
-            Some(held) => Ok(DirectoryState::Ours(watch, held)),
-            None => {
-                let why = format!("another agent serves devices on this node: it holds {lock}");
-                if self.status_writer.presence(Some(&why)) {
-                    tracing::warn!("{why}");
-                }
-                Ok(DirectoryState::Later(LOCK_RETRY_INTERVAL))
-            }
+        if self.must_wait_for_earlier_agent() {
+            return Ok(DirectoryState::Later(EARLIER_LOCK_RETRY_INTERVAL));
+        }
+        Ok(DirectoryState::Ours(watch, lock))
+    }
+
+    fn record_blocked(&self, why: &str) {
+        if self.status_writer.presence(Some(why))
+            && let Some(unsaid) = self.status_writer.log_rates.take("directory")
+        {
+            tracing::warn!(unsaid, "{why}");
         }
     }
 
-    /// Removes an object at the lock's path that is not our file: otherwise other users with write
-    /// access to the directory could block all device registration. An object that cannot be
-    /// removed, such as a directory that is not empty, is moved aside.
-    fn clear(&self, lock: &AbsPath) -> Result<(), RootError> {
-        let Some(stat) = self.root.stat(lock)? else {
-            return Ok(());
+    /// `None` if another agent has the lock.
+    fn lock_exclusively(&self) -> Result<Option<FileLock>, RootError> {
+        let Ok(lock) = AbsPath::new(LOCK_PATH) else {
+            return Ok(None);
         };
-        let owner = lock.parent().and_then(|dir| self.root.stat(&dir).ok()?);
-        let owner = owner.map_or(0, |dir| dir.uid);
-        if stat.kind == FileKind::File && [0, owner].contains(&stat.uid) {
-            return Ok(());
+        if let Some(state_dir) = lock.parent() {
+            self.root.make_dirs(&state_dir, 0o700)?;
         }
-        let (kind, user) = (stat.kind.as_str(), stat.uid);
-        tracing::warn!(
-            "{lock} is a {kind} owned by user {user}, not machinist's lock: removing it"
-        );
-        if stat.kind != FileKind::Directory {
-            return self.root.remove_file(lock);
+        self.root.lock(&lock)
+    }
+
+    /// Takes the lock of earlier versions if it is free, and returns whether to wait for it. Other
+    /// users can write to the directory. So neither an object at the lock's path nor its holder, who
+    /// cannot be identified from within a pod, blocks registration for longer than
+    /// [`EARLIER_AGENT_PATIENCE`].
+    fn must_wait_for_earlier_agent(&mut self) -> bool {
+        let Some(path) = Self::path(EARLIER_LOCK_NAME) else {
+            return false;
+        };
+        match self.root.stat(&path) {
+            Ok(Some(stat)) if stat.kind != FileKind::File => return false,
+            _ => {}
         }
-        match (
-            self.root.remove_empty_dir(lock)?,
-            Self::path(FOREIGN_LOCK_NAME),
-        ) {
-            (false, Some(aside)) => self.root.move_new(lock, &aside),
-            _ => Ok(()),
+        match self.root.lock(&path) {
+            Ok(Some(lock)) => {
+                self.earlier_lock.held = Some(lock);
+                return false;
+            }
+            Ok(None) => {}
+            // Whatever is there, no agent holds it.
+            Err(error) => {
+                tracing::debug!("{}", chain(&error));
+                return false;
+            }
         }
+        let now = Instant::now();
+        let deadline = *self
+            .earlier_lock
+            .deadline
+            .get_or_insert(now + EARLIER_AGENT_PATIENCE);
+        if now < deadline {
+            self.record_blocked(&format!(
+                "another process holds {path}: waiting {} s for an agent of an earlier version to end",
+                EARLIER_AGENT_PATIENCE.as_secs()
+            ));
+            return true;
+        }
+        if !std::mem::replace(&mut self.earlier_lock.is_logged, true) {
+            tracing::warn!(
+                "serving devices although another process holds {path}: if it is an agent of an earlier version, stop it"
+            );
+        }
+        false
     }
 
     /// Waits until the next missing component of `wanted` may exist.

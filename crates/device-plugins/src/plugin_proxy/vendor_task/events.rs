@@ -43,7 +43,9 @@ impl ProxyVendorTask {
             } => self.remove_unreachable(&resource, &endpoint, dialled_socket, &reason),
             PluginTaskEvent::ServerEnded { reason } => {
                 let vendor = &self.vendor.name;
-                tracing::warn!(vendor = %vendor, "the registration server of {vendor} failed: {reason}");
+                if self.log.take_connection_line() {
+                    tracing::warn!(vendor = %vendor, "the registration server of {vendor} failed: {reason}");
+                }
                 self.server.schedule_restart();
             }
             PluginTaskEvent::RegistrationRefused { name, reason } => {
@@ -154,7 +156,9 @@ impl ProxyVendorTask {
             return;
         }
         let (name, endpoint) = (&self.vendor.name, &connection.endpoint);
-        tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} is still running on {endpoint}");
+        if self.log.take_connection_line() {
+            tracing::info!(vendor = %name, resource = %resource, "the plugin of {resource} is still running on {endpoint}");
+        }
         self.add_instance(resource, connection);
     }
 
@@ -174,12 +178,16 @@ impl ProxyVendorTask {
         {
             return;
         }
-        tracing::info!(vendor = %self.vendor.name, resource = %resource, "the known plugin of {resource} is unreachable: {reason}");
+        if self.log.take_connection_line() {
+            tracing::info!(vendor = %self.vendor.name, resource = %resource, "the known plugin of {resource} is unreachable: {reason}");
+        }
         self.registrations.remove(resource, endpoint);
         let Some((_open, stat)) = dialled_socket else {
             return;
         };
-        if let Err(error) = self.directory.remove(endpoint, &stat) {
+        if let Err(error) = self.directory.remove(endpoint, &stat)
+            && self.log.take_connection_line()
+        {
             tracing::warn!(vendor = %self.vendor.name, "{}", machinist_base::error_chain::chain(&error));
         }
     }

@@ -77,3 +77,17 @@ impl PluginLog {
         self.ignored_devices.remove(name);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_that_reconnects_again_and_again_causes_few_log_lines() {
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let mut log = PluginLog::default();
+        assert_eq!((0..1000).filter(|_| log.take_connection_line()).count(), 50);
+        tokio::time::advance(CONNECTION_LOG_INTERVAL).await;
+        assert_eq!((0..1000).filter(|_| log.take_connection_line()).count(), 1);
+    }
+}

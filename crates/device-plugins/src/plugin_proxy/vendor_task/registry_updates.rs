@@ -57,7 +57,7 @@ impl ProxyVendorTask {
         match outcome {
             OfferOutcome::InForce => self.log.clear_owner(name),
             OfferOutcome::Taken { by } => {
-                if self.log.record_owner(name, &by) {
+                if self.log.record_owner(name, &by) && self.log.take_connection_line() {
                     let vendor = &self.vendor.name;
                     tracing::warn!(vendor = %vendor, resource = %name, "{name} is already offered by {by}; the plugin of {vendor} takes over when that offer is withdrawn");
                 }
@@ -69,7 +69,9 @@ impl ProxyVendorTask {
     async fn withdraw(&mut self, name: &ResourceName) -> Result<(), RegistryError> {
         let registry = &self.deps.registry;
         registry.withdraw(self.source(), Some(name.clone())).await?;
-        tracing::info!(vendor = %self.vendor.name, resource = %name, "{name} is withdrawn: no plugin is registered for it");
+        if self.log.take_connection_line() {
+            tracing::info!(vendor = %self.vendor.name, resource = %name, "{name} is withdrawn: no plugin is registered for it");
+        }
         self.offers.record_withdrawn(name);
         self.log.clear_ignored(name);
         self.deps.problems.set(&self.vendor.name, Some(name), None);

@@ -202,7 +202,9 @@ impl VendorTask {
             false => format!("vendor {vendor} is disconnected: {grace_reason}"),
         };
         if !unconfirmed.is_empty() {
-            tracing::warn!(vendor = %vendor, "{reason}; its devices are unhealthy");
+            if self.log.take_session_line() {
+                tracing::warn!(vendor = %vendor, "{reason}; its devices are unhealthy");
+            }
             self.grace.record_lapsed(reason.clone());
         }
         for resource in unconfirmed {

@@ -55,3 +55,17 @@ impl VendorLog {
         self.last_reason.as_deref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vendor_that_reconnects_again_and_again_causes_few_log_lines() {
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let mut log = VendorLog::default();
+        assert_eq!((0..1000).filter(|_| log.take_session_line()).count(), 20);
+        tokio::time::advance(SESSION_LOG_INTERVAL).await;
+        assert_eq!((0..1000).filter(|_| log.take_session_line()).count(), 1);
+    }
+}
