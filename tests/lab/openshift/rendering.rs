@@ -25,16 +25,16 @@ pub fn images_of_sources(story: &Story<'_>, content: &Content) {
         let plan = ["/usr/bin/machinist", "plan", &paths[0], &paths[1]];
         said(&story.machine.try_exec(&plan).unwrap())
     };
-    let told = plan(&source);
-    assert!(told.contains(NOTHING), "{told}");
+    let text = plan(&source);
+    assert!(text.contains(NOTHING), "{text}");
     // An administrator's source counts.
     source["metadata"]["annotations"] = json!({});
-    let told = plan(&source);
-    assert!(told.contains("OS image"), "{told}");
+    let text = plan(&source);
+    assert!(text.contains("OS image"), "{text}");
 }
 
 /// Units with drop-ins only and without `enabled` follow the presets, as in OpenShift's daemon. One
-/// without a preset stays as it is.
+/// without a preset stays unchanged.
 pub fn drop_ins_only(story: &Story<'_>, content: &mut Content) {
     let units = ["enabled", "disabled", "silent"].map(|name| format!("lab-{name}.service"));
     let boot = story.machine.boot_id();

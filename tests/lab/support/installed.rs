@@ -66,7 +66,7 @@ pub fn shipped() -> &'static Shipped {
     SHIPPED.get_or_init(|| Shipped::pack("machinist.tar", binary()))
 }
 
-/// The image of another build, whose program tells the API server another version.
+/// The image of another build, whose program has another version in its user agent.
 pub fn another_build() -> Shipped {
     let program = Path::new(WORK).join("another-build");
     let (old, new) = (user_agent(), other_user_agent());
