@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{AT_ONCE, Content, SSHD, SSHD_WITH_HELPER, Story, node_recorder::ProgressSight, said};
 use crate::support::wait;
 
-pub const NOTHING: &str = "No changes: the machine matches the config.";
+const NOTHING: &str = "No changes: the machine matches the config.";
 
 /// Adopts the daemon's node, with both ways in which sshd can be configured to read its keys.
 pub fn adoption(story: &Story<'_>, content: &Content) {
