@@ -26,28 +26,40 @@ use machinist_base::abs_path::AbsPath;
 use machinist_ignition::MachineConfig;
 
 /// The directories of unit files, highest precedence first (systemd.unit(5)).
-pub const UNIT_DIRECTORIES: [&str; 11] = [
+pub const UNIT_DIRECTORIES: [&str; 13] = [
     OVERRIDING_DIRECTORIES[0],
     OVERRIDING_DIRECTORIES[1],
+    OVERRIDING_DIRECTORIES[2],
+    OVERRIDING_DIRECTORIES[3],
     UNIT_DIR,
     // Units of portable services.
     "/etc/systemd/system.attached",
     "/run/systemd/system",
     "/run/systemd/system.attached",
-    GENERATOR_DIRS[0],
+    RUN_TIME_DIRS[2],
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
     // For systems where /lib is not a link to /usr/lib.
     "/lib/systemd/system",
-    GENERATOR_DIRS[1],
+    RUN_TIME_DIRS[3],
 ];
 
-/// The directories that take precedence over the administrator's; systemd's own interfaces write there.
-pub(super) const OVERRIDING_DIRECTORIES: [&str; 2] =
-    ["/etc/systemd/system.control", "/run/systemd/system.control"];
+/// The directories that take precedence over the administrator's; systemd's own interfaces and generators write there.
+pub(super) const OVERRIDING_DIRECTORIES: [&str; 4] = [
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    RUN_TIME_DIRS[0],
+    RUN_TIME_DIRS[1],
+];
 
-/// The directories where generators create units. These are started by the links beside them and cannot be enabled.
-const GENERATOR_DIRS: [&str; 2] = ["/run/systemd/generator", "/run/systemd/generator.late"];
+/// The directories of transient units and of those that generators create. These units cannot be enabled; the links
+/// beside generated ones start them.
+const RUN_TIME_DIRS: [&str; 4] = [
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/run/systemd/generator",
+    "/run/systemd/generator.late",
+];
 
 const DEPENDENCY_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
 
@@ -133,7 +145,7 @@ impl UnitEntry {
 pub(super) enum UnitResolution<'t> {
     /// A unit file at this path, with its text as far as known.
     File(AbsPath, &'t str),
-    /// A unit that a generator created.
+    /// A transient unit, or one that a generator created.
     Generated,
     /// A link to the null device, or an empty file.
     Masked,
@@ -254,7 +266,7 @@ impl<'a> UnitTree<'a> {
                         return self.behind(unit, &path, text);
                     }
                 }
-                Some(_) if GENERATOR_DIRS.contains(&directory) => return UnitResolution::Generated,
+                Some(_) if RUN_TIME_DIRS.contains(&directory) => return UnitResolution::Generated,
                 Some(UnitTreeEntry::File(text)) => return file(path, text.as_ref()),
                 Some(UnitTreeEntry::Link(text)) => return self.behind(unit, &path, text),
             }

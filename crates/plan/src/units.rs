@@ -260,7 +260,7 @@ impl EnablementPlanner<'_, '_> {
             let why_not = match self.catalogue.find(name) {
                 UnitLookup::Found(_) => None,
                 UnitLookup::Masked => Some("it is masked on this machine"),
-                UnitLookup::Generated => Some("it is created by a generator"),
+                UnitLookup::Generated => Some("it is transient or created by a generator"),
                 // An alias that does not resolve.
                 UnitLookup::Missing | UnitLookup::Alias(_) => {
                     Some("it does not exist on this machine")

@@ -47,7 +47,7 @@ pub(crate) enum UnitLookup {
     Alias(String),
     /// The unit is masked.
     Masked,
-    /// A generator created the unit; links cannot enable it.
+    /// The unit is transient or a generator created it; links cannot enable it.
     Generated,
     /// The unit does not exist on this machine.
     Missing,
