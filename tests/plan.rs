@@ -17,6 +17,7 @@ mod kinds;
 mod machine;
 mod names;
 mod oracle;
+mod oracle_cases;
 mod os;
 mod paths;
 mod properties;

@@ -28,7 +28,7 @@ pub(crate) fn install(lines: &str) -> String {
 }
 
 /// The same in a JSON string.
-fn quoted(lines: &str) -> String {
+pub(crate) fn quoted(lines: &str) -> String {
     install(lines).replace('\n', "\\n")
 }
 
@@ -96,7 +96,7 @@ impl Machine {
     }
 
     /// Runs systemctl on the other tree, and compares the links where it is installed.
-    fn is_as_after(&self, commands: &[&[&str]]) {
+    pub(crate) fn is_as_after(&self, commands: &[&[&str]]) {
         for words in commands {
             if systemctl(&self.theirs, words).is_none() {
                 return;
@@ -107,7 +107,7 @@ impl Machine {
     }
 }
 
-fn names(links: &BTreeMap<String, String>) -> Vec<&str> {
+pub(crate) fn names(links: &BTreeMap<String, String>) -> Vec<&str> {
     let names = links.keys();
     names
         .map(|path| path.strip_prefix("etc/systemd/system/").unwrap())

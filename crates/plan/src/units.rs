@@ -41,6 +41,13 @@ pub(super) fn add(
     unit_conflicts::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
     let links = catalogue.tree.links();
+    let base = match side {
+        ConfigSide::After(from) if has_same_disabled(config, from) => {
+            Some(UnitCatalog::new(from, place.observed, ConfigSide::Before))
+        }
+        _ => None,
+    };
+    let base = base.as_ref();
     // Explicit settings come first; units without a setting keep the remaining links.
     for (name, unit) in &config.units {
         let wish = wish(name, unit, &catalogue, &presets);
@@ -49,6 +56,7 @@ pub(super) fn add(
                 layout,
                 place,
                 catalogue: &catalogue,
+                base,
                 links: &links,
             }
             .apply(name, unit, wish);
@@ -60,10 +68,17 @@ pub(super) fn add(
             layout,
             place,
             catalogue: &catalogue,
+            base,
             links: &links,
         }
         .keep_unset(name, unit, &wish, &presets);
     }
+}
+
+/// Whether the config disables a unit by the same entry as the base config.
+fn has_same_disabled(config: &MachineConfig, from: &MachineConfig) -> bool {
+    let mut units = config.units.iter();
+    units.any(|(name, unit)| unit.enabled == Some(false) && from.units.get(name) == Some(unit))
 }
 
 /// The units that the presets and the config enable, by the names in the config.
@@ -175,6 +190,8 @@ struct EnablementPlanner<'a, 'b> {
     layout: &'a mut DesiredTree,
     place: &'a PathResolver<'b>,
     catalogue: &'a UnitCatalog<'a>,
+    /// The units of the base config, if both configs disable a unit by the same entry.
+    base: Option<&'a UnitCatalog<'a>>,
     links: &'a LinkTargets,
 }
 
@@ -192,7 +209,7 @@ impl EnablementPlanner<'_, '_> {
                 self.enable(&entry, &names, (false, has_file));
             }
             DesiredEnablement::Disabled => {
-                let newly = self.newly_said(name, unit);
+                let newly = self.newly_said(name, unit, &real);
                 self.disable(&entry, &real, newly);
                 if !newly {
                     self.keep_companions_away(&entry, &real);
@@ -307,13 +324,17 @@ impl EnablementPlanner<'_, '_> {
         }
     }
 
-    /// `Also=` of a disabled unit disables its companions once, when the unit is disabled. Later
-    /// another unit or a user may have enabled them again.
-    fn newly_said(&self, name: &UnitName, unit: &Unit) -> bool {
-        match self.catalogue.side {
-            ConfigSide::Before => true,
-            ConfigSide::After(from) => from.units.get(name) != Some(unit),
-        }
+    /// `Also=` of a disabled unit disables its companions once, when the unit is disabled or gets a companion, also
+    /// from a drop-in of its template. Later another unit or a user may have enabled them again.
+    fn newly_said(&self, name: &UnitName, unit: &Unit, real: &str) -> bool {
+        let ConfigSide::After(from) = self.catalogue.side else {
+            return true;
+        };
+        let companions = |catalogue: &UnitCatalog<'_>| {
+            enablement::family(real, &|other| catalogue.find(other), &|_| false)
+        };
+        let gains = |base| !companions(self.catalogue).is_subset(&companions(base));
+        from.units.get(name) != Some(unit) || self.base.is_some_and(gains)
     }
 
     fn disable(&mut self, entry: &DesiredEntry, name: &str, companions: bool) {
