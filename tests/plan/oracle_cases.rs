@@ -26,3 +26,51 @@ fn a_companion_that_a_disabled_instance_gets_from_its_template_is_disabled() {
     machine.leave();
     assert_eq!(names(&machine.links()), [""; 0]);
 }
+
+#[test]
+fn an_alias_link_from_before_a_drop_in_comes_back_after_its_unit_was_enabled_by_it() {
+    let drop_in =
+        r#"{"name": "ssh.service", "dropins": [{"name": "x.conf", "contents": "[Service]\n"}]}"#;
+    let on = r#"{"name": "sshd.service", "enabled": true}"#;
+    let wants = format!("{UNITS}/multi-user.target.wants/ssh.service");
+    let (alias, target) = (
+        format!("{UNITS}/sshd.service"),
+        format!("{VENDOR}/ssh.service"),
+    );
+    let mut failed = Vec::new();
+    for lines in [
+        "WantedBy=multi-user.target\nAlias=sshd.service\n",
+        "WantedBy=multi-user.target\n",
+    ] {
+        for presets in [
+            "",
+            "enable ssh.service\n",
+            "disable *\n",
+            "enable sshd.service\ndisable *\n",
+        ] {
+            for wanted in [true, false] {
+                for second in [on.to_owned(), format!("{drop_in}, {on}")] {
+                    let vendor = format!("{VENDOR}/ssh.service");
+                    let files = [(PRESETS, presets), (vendor.as_str(), lines)];
+                    let mut links = vec![(alias.as_str(), target.as_str())];
+                    if wanted {
+                        links.push((&wants, &target));
+                    }
+                    let machine = Machine::new(&files, &links);
+                    let before = machine.links();
+                    machine.apply(&entries("", drop_in));
+                    let first = machine.links();
+                    machine.apply(&entries("", &second));
+                    let then = machine.links();
+                    machine.leave();
+                    if machine.links() != before
+                        || !then.contains_key("etc/systemd/system/sshd.service")
+                    {
+                        failed.push(format!("{lines:?} {presets:?} {wanted} {second}:\n  {before:?}\n  {first:?}\n  {then:?}\n  {:?}\n", machine.links()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}

@@ -399,6 +399,11 @@ impl EnablementPlanner<'_, '_> {
     /// that the presets created are managed, and those that they removed can be restored later.
     fn keep_preset(&mut self, name: &UnitName, unit: &Unit, presets: &Presets) {
         let real = self.catalogue.real_name(name, unit);
+        // An entry under another name of the unit sets its enablement: links that the presets removed, such as that
+        // name, come back when it is enabled.
+        if self.catalogue.sets_enablement(&real) {
+            return;
+        }
         let entry = DesiredEntry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
         self.keep_made(&entry, name, presets);
         let gone = self.kept_away(&BTreeSet::from([real]));
