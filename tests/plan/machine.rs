@@ -16,12 +16,36 @@ pub(crate) struct Base {
     files: BTreeMap<String, String>,
     links: BTreeMap<String, String>,
     units: Vec<&'static str>,
+    /// Masked units, units of generators, and one without any of this.
+    further: Vec<&'static str>,
 }
+
+const VENDOR: &str = "/usr/lib/systemd/system";
+const PLAIN: &str = "dv.service";
+
+const MASKED_BY_RUN: &str = "mr.socket";
+
+/// Masked units: the name, the directory of the mask, and whether it is an empty file.
+const MASKED: [(&str, &str, bool); 4] = [
+    ("mv.service", UNITS, false),
+    ("me.timer", UNITS, true),
+    ("mm.mount", UNITS, false),
+    (MASKED_BY_RUN, "/run/systemd/system", false),
+];
+
+/// Units that something made at run time, with the directory.
+const MADE: [(&str, &str); 5] = [
+    ("gen.service", "generator"),
+    ("data.mount", "generator"),
+    ("early.service", "generator.early"),
+    ("late.timer", "generator.late"),
+    ("run.service", "transient"),
+];
 
 impl Base {
     pub(crate) fn throw(dice: &mut Dice, upheld: bool) -> Self {
         let mut base = Self::default();
-        let vendor = "/usr/lib/systemd/system";
+        let vendor = VENDOR;
         base.link("/srv/cur".to_owned(), "v1");
         for (unit, directory, target, file) in [
             ("k.service", UNITS, "/opt/k.service", "/opt/k.service"),
@@ -117,6 +141,77 @@ impl Base {
         }
         for (path, target) in &self.links {
             tree.link(path, target);
+        }
+    }
+
+    /// Adds masked units, units that generators made, and a transient one; some of them exist elsewhere as well.
+    pub(crate) fn add_masks_and_generated(&mut self, dice: &mut Dice) {
+        let text =
+            |name: &str| format!("[Unit]\nDescription=test\n[Install]\nWantedBy={name}.target\n");
+        for (name, place, empty) in MASKED {
+            if dice.one_in(3) {
+                self.further.push(name);
+                self.files
+                    .insert(format!("{VENDOR}/{name}"), text("masked"));
+                let path = format!("{place}/{name}");
+                match empty {
+                    true => drop(self.files.insert(path, String::new())),
+                    false => self.link(path, "/dev/null"),
+                }
+                if dice.one_in(3) {
+                    let wants = format!("{UNITS}/own.target.wants/{name}");
+                    self.link(wants, &format!("{VENDOR}/{name}"));
+                }
+            }
+        }
+        for (name, directory) in MADE {
+            if dice.one_in(4) {
+                self.further.push(name);
+                let place = format!("/run/systemd/{directory}/{name}");
+                self.files.insert(place, text("made"));
+                if dice.one_in(2) {
+                    self.files
+                        .insert(format!("{VENDOR}/{name}"), text("vendor"));
+                }
+            }
+        }
+        if dice.one_in(3) {
+            self.further.push(PLAIN);
+            self.files
+                .insert(format!("{VENDOR}/{PLAIN}"), text("plain"));
+        }
+    }
+
+    /// Entries for these units: enabled, disabled, unmasked, with drop-ins, or with a file of the config's own.
+    pub(crate) fn ask_further(&self, config: &mut MachineConfig, dice: &mut Dice, presets: &str) {
+        for name in &self.further {
+            if dice.one_in(3) {
+                continue;
+            }
+            let masked = MASKED.iter().any(|(masked, ..)| masked == name);
+            let unmask = dice.one_in(2);
+            let stays_masked = masked && (!unmask || *name == MASKED_BY_RUN);
+            let enabled = match dice.pick(&[None, Some(true), Some(true), Some(false)]) {
+                // `systemctl disable` leaves links of masked units; see docs/config.md.
+                Some(false) if stays_masked => Some(true),
+                enabled => *enabled,
+            };
+            // Without a rule for the unit, its drop-in has no effect on it, unlike `systemctl preset`.
+            let by_presets = presets.contains("disable *\n") && !stays_masked;
+            let drop_in = (enabled.is_some() || by_presets) && dice.one_in(3);
+            let drop_in = drop_in.then(|| {
+                let text = "[Install]\nWantedBy=more.target\n".to_owned();
+                ("30-more.conf".to_owned(), text)
+            });
+            let own = !masked && dice.one_in(4);
+            let entry = Unit {
+                enabled,
+                contents: own.then(|| "[Install]\nWantedBy=own.target\n".to_owned()),
+                dropins: drop_in.into_iter().collect(),
+                unmask,
+                ..Unit::default()
+            };
+            unit(config, name, entry);
         }
     }
 
