@@ -21,6 +21,7 @@ mod kills;
 mod labels;
 mod originals;
 mod random;
+mod random_entries;
 mod sparse;
 mod ssh_keys;
 mod tmpfs;

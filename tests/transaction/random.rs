@@ -9,6 +9,7 @@ use machinist_rootfs::{SnapshotNode, SnapshotObject, TreeSnapshot};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, difference, from_environment, long, without_staging},
+    settled::assert_settled,
     stepwise_update::ByHand,
 };
 
@@ -299,6 +300,7 @@ fn random_configs_are_applied_and_removed_without_a_trace() {
             story += &format!("{}: {:?}\n", told(&wanted), report.failure.is_some());
             match &report.failure {
                 None => {
+                    assert_settled(&sandbox, &written, &|| story.clone());
                     expected = laid_over(&before, &wanted);
                     named = wanted.clone();
                     applied += 1;

@@ -38,6 +38,7 @@ pub mod object_kinds;
 pub mod pod_resources;
 pub mod sandbox;
 pub mod scripted_services;
+pub mod settled;
 pub mod stepwise_update;
 pub mod update_case;
 pub mod vendor_program;
