@@ -128,6 +128,30 @@ fn features_unsupported_by_the_host_are_rejected_by_name() {
 }
 
 #[test]
+fn an_empty_unit_directory_of_an_overlay_stays_when_its_drop_in_leaves() {
+    let tree = Tree::new();
+    let drop_in = "/etc/systemd/system/a.service.d/10-x.conf";
+    tree.write(drop_in, "new");
+    let (from, to) = (one_file(drop_in), MachineConfig::default());
+    let mut observed = tree.observed(&from, &to, CallerFacts::default());
+    let removed = |observed: &MachineFacts| {
+        let plan =
+            machinist_plan::between(&from, &to, observed, &Policies::default(), OFFLINE).unwrap();
+        let targets = plan.operations.iter();
+        targets
+            .map(|one| one.target.to_string())
+            .collect::<Vec<_>>()
+    };
+    let directory = "/etc/systemd/system/a.service.d";
+    assert_eq!(removed(&observed), [directory]);
+    observed
+        .mounts
+        .values_mut()
+        .for_each(|mount| mount.overlay = true);
+    assert_eq!(removed(&observed), [drop_in]);
+}
+
+#[test]
 fn a_live_root_needs_permission_to_change_owners() {
     let tree = Tree::new();
     let (nothing, to) = (MachineConfig::default(), one_file("/etc/f"));

@@ -237,12 +237,7 @@ impl HostChecks<'_> {
                 format!("{target} is a directory with files that are not in this config"),
             ));
         }
-        let overlay = self
-            .observed
-            .mounts
-            .get(&facts.mount)
-            .is_some_and(|mount| mount.overlay);
-        (overlay && !self.ours()).then(|| {
+        (self.observed.is_on_overlay(target) && !self.ours()).then(|| {
             self.refuse(Reason::ForeignContent, format!("{target} is a directory of an overlay's lower layer and can be neither replaced nor removed"))
         })
     }

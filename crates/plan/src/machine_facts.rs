@@ -143,6 +143,15 @@ impl MachineFacts {
             .find_map(|above| self.objects.get(&above).map(|facts| (above, facts)))
     }
 
+    /// Whether an object exists at `path` on an overlay.
+    pub(super) fn is_on_overlay(&self, path: &AbsPath) -> bool {
+        let mount = self
+            .objects
+            .get(path)
+            .and_then(|facts| self.mounts.get(&facts.mount));
+        mount.is_some_and(|mount| mount.overlay)
+    }
+
     /// The canonical paths of all paths of both configs that differ from their canonical path.
     pub fn moved(self) -> BTreeMap<AbsPath, AbsPath> {
         let mut moved = self.canonical_before;

@@ -203,7 +203,8 @@ impl PathSteps {
     }
 
     /// Removes empty `x.wants` and `x.service.d` directories, which have no effect; systemctl
-    /// removes them too.
+    /// removes them too. Those that an overlay's lower layer may hold stay, because they cannot be
+    /// renamed.
     pub(super) fn tidy_unit_directories(&mut self, observed: &MachineFacts) {
         let removed = self
             .at
@@ -223,7 +224,8 @@ impl PathSteps {
             .collect();
         let busy = self.busy();
         for (path, entry) in parents {
-            if !self.at.contains_key(&path) && self.empties(&path, observed, &busy) {
+            let fixed = !self.ours.contains(&path) && observed.is_on_overlay(&path);
+            if !fixed && !self.at.contains_key(&path) && self.empties(&path, observed, &busy) {
                 self.put(
                     &path,
                     &entry,
