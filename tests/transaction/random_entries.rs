@@ -106,7 +106,7 @@ fn add_entry(dice: &mut Dice, config: &mut MachineConfig, path: &str, ann: bool)
     let origin = EntryOrigin::default();
     let (user, group) = (owner(dice, ann), owner(dice, ann));
     let partly = dice.one_in(3);
-    let mut given = |dice: &mut Dice| !partly || dice.one_in(2);
+    let given = |dice: &mut Dice| !partly || dice.one_in(2);
     let mode = given(dice).then(|| pick(dice, &[0o600, 0o644, 0o755, 0o2750]));
     let (some_user, some_group) = (
         given(dice).then(|| user.clone()),
@@ -237,7 +237,7 @@ fn random_entries_with_owners_and_accounts_leave_nothing_to_do() {
     let rounds = from_environment("MACHINIST_ROUNDS").unwrap_or(if long() { 2_000 } else { 40 });
     let (mut applied, mut refused) = (0, 0);
     for seed in first..first.saturating_add(rounds) {
-        let mut dice = Dice(seed ^ 0xE477_1E5);
+        let mut dice = Dice(seed ^ 0x0E47_71E5);
         let sandbox = Sandbox::new().with_accounts();
         add_objects(&mut dice, &sandbox);
         let before = without_accounts(&sandbox);

@@ -8,8 +8,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::http::{Request, Response};
 use futures_util::{StreamExt as _, TryFutureExt as _};
+use http::{Request, Response};
 use http_body_util::{BodyExt, BodyStream, Limited, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
 use tokio_util::bytes::Bytes;
