@@ -17,8 +17,8 @@ use machinist_device_plugins::kubelet::{PodResources, PodResourcesError};
 use machinist_rootfs::Root;
 use support::{
     device_host::{Agent, Machine},
-    fake_kubelet::KubeletDouble,
-    pod_resources::PodResourcesDouble,
+    fake_kubelet::FakeKubelet,
+    pod_resources::FakePodResources,
 };
 use tonic::Code;
 
@@ -57,9 +57,9 @@ fn client(machine: &Machine) -> PodResources {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_names_device_holders_on_query_and_after_an_allocation() {
     let machine = with_ttys();
-    let told = PodResourcesDouble::default();
+    let told = FakePodResources::default();
     let _serving = told.serve(machine.root());
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = with_devices(&machine).await;
     told.give("reads", TTY, &["ttyB"]);
     told.give("other", "nvidia.com/gpu", &["ttyA"]);
@@ -114,7 +114,7 @@ async fn an_absent_pod_resources_api_is_reported_and_queried_again_later() {
     agent.handle.ask_holders().await;
     let unknown = |known: &HolderSnapshot| matches!(known, HolderSnapshot::Unknown(why) if why.contains("no kubelet on"));
     assert!(unknown(&agent.handle.holders().borrow()));
-    let told = PodResourcesDouble::default();
+    let told = FakePodResources::default();
     told.give("reads", TTY, &["ttyA"]);
     for _ in 0..3 {
         let serving = told.serve(machine.root());
@@ -141,7 +141,7 @@ async fn an_absent_pod_resources_api_is_reported_and_queried_again_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pod_resources_queries_back_off_after_rate_limiting() {
     let machine = with_ttys();
-    let told = PodResourcesDouble::default();
+    let told = FakePodResources::default();
     let _serving = told.serve(machine.root());
     let client = client(&machine);
     let begun = std::time::Instant::now();
@@ -172,13 +172,13 @@ async fn pod_resources_queries_back_off_after_rate_limiting() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_pod_resources_responses_are_read_and_allocatable_counted() {
     let machine = with_ttys();
-    let told = PodResourcesDouble::default();
+    let told = FakePodResources::default();
     let _serving = told.serve(machine.root());
     let many: Vec<String> = (0..100_000).map(|n| format!("GPU-{n:036}::0")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     // Some 4.6 MB: above gRPC's own limit.
     told.give("all", "acme.dev/many", &many);
-    told.could_give(TTY, &["ttyA", "ttyB"]);
+    told.set_allocatable(TTY, &["ttyA", "ttyB"]);
     let client = client(&machine);
     let all = client.list().await.unwrap();
     assert_eq!(all.iter().count(), many.len());
@@ -189,7 +189,7 @@ async fn large_pod_resources_responses_are_read_and_allocatable_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_resources_query_times_out_after_ten_seconds() {
     let machine = with_ttys();
-    let told = PodResourcesDouble::default();
+    let told = FakePodResources::default();
     let _serving = told.serve(machine.root());
     told.is_silent();
     let begun = tokio::time::Instant::now();
@@ -203,7 +203,7 @@ async fn an_agent_restarted_during_an_update_lists_devices_unhealthy_at_once() {
     let machine = with_ttys();
     let before = with_devices(&machine).await;
     before.stop().await;
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.withholding_agent("an update of this node");
     let books = kubelet
         .until("listed", |books| {

@@ -200,21 +200,21 @@ fn declarations_writable_by_others_are_reported_and_not_read() {
     names.retain(|name| given_away || name != "acme.dev/theirs");
     assert_eq!(names, ["acme.dev/good"]);
     let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
-    let told = |file: &str, why: &str| {
+    let problem = |file: &str, why: &str| {
         problems
             .iter()
             .any(|one| one.contains(file) && one.contains(why))
     };
-    assert!(told("half.yaml:", ""), "{problems:?}");
+    assert!(problem("half.yaml:", ""), "{problems:?}");
     assert!(
-        told(
+        problem(
             "link.yaml: ",
             "it is a symbolic link; declarations are regular"
         ),
         "{problems:?}"
     );
     let why = "it belongs to user 1234, not to root or the agent's user";
-    assert!(!given_away || told("theirs.yaml: ", why), "{problems:?}");
+    assert!(!given_away || problem("theirs.yaml: ", why), "{problems:?}");
 }
 
 #[tokio::test]
@@ -247,17 +247,17 @@ async fn declarations_from_a_config_map_are_replaced_atomically() {
         .until("read", |status| names(status) == ["acme.dev/one"])
         .await;
     let problems: Vec<_> = status.problems.iter().map(ToString::to_string).collect();
-    let told = |file: &str, why: &str| {
+    let problem = |file: &str, why: &str| {
         problems
             .iter()
             .any(|one| one.contains(file) && one.contains(why))
     };
     assert!(
-        told("stray.yaml: ", "0777 lets others write"),
+        problem("stray.yaml: ", "0777 lets others write"),
         "{problems:?}"
     );
     assert!(
-        told("away.yaml: ", "dangling symbolic link"),
+        problem("away.yaml: ", "dangling symbolic link"),
         "{problems:?}"
     );
     fill("..2026_2", "acme.dev/two");

@@ -52,7 +52,7 @@ fn json_of(output: &Output) -> Value {
 }
 
 #[track_caller]
-fn says(page: &str, parts: &[&str]) {
+fn assert_contains(page: &str, parts: &[&str]) {
     for part in parts {
         assert!(page.contains(part), "{part}:\n{page}");
     }
@@ -74,7 +74,7 @@ async fn pool_status_is_shown_like_oc_get_mcp_from_node_annotations() {
     let api = cluster().await;
     let output = machinist(&api, &["status", "--pool", "worker"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    says(
+    assert_contains(
         &out(&output),
         &[
             "
@@ -143,7 +143,7 @@ async fn node_status_is_shown_from_published_data_without_the_agent() {
     let output = machinist(&api, &["status", "--node", "worker-2"]).await;
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let page = out(&output);
-    says(
+    assert_contains(
         &page,
         &[
             "worker-2  not ready  pool worker

@@ -420,7 +420,7 @@ fn adopt_json_output_is_a_plan_without_changes() {
 }
 
 /// A root on which every operation fails from the `number`-th on, as if the process was killed.
-fn dying(machine: &Machine, number: usize) -> Root {
+fn failing_from(machine: &Machine, number: usize) -> Root {
     let count = AtomicUsize::new(0);
     let root = Root::open(machine.0.path()).unwrap();
     root.with_fault(Arc::new(move |_| {
@@ -429,13 +429,13 @@ fn dying(machine: &Machine, number: usize) -> Root {
     }))
 }
 
-fn gives_back(store: &StateStore) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
+fn release_files(store: &StateStore) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
     handover::hand_over(store, &ConfigRules::default(), None)?.forget(store)
 }
 
 fn adopts(root: &Root) -> Result<(), HandoverError> {
     let found = handover::find(root, &ConfigRules::default())?;
-    let capabilities = machinist_agent::look_capabilities(root, Owners::Auto);
+    let capabilities = machinist_agent::read_only_capabilities(root, Owners::Auto);
     let policies = Policies::default();
     let looked = machinist_agent::adoption(root, found, capabilities, &policies);
     let adoption = tokio::runtime::Runtime::new().unwrap().block_on(looked)?;
@@ -448,7 +448,7 @@ fn a_handover_killed_at_any_operation_is_all_or_nothing_and_repeatable() {
     loop {
         let machine = Machine::managed();
         let before = machine.tree("");
-        let done = adopts(&dying(&machine, number)).is_ok();
+        let done = adopts(&failing_from(&machine, number)).is_ok();
         assert_eq!(machine.tree(""), before, "{number}");
         let journal = machine.journal();
         match journal.base.is_some() {
@@ -469,13 +469,13 @@ fn a_handover_killed_at_any_operation_is_all_or_nothing_and_repeatable() {
         let whole = Root::open(machine.0.path()).unwrap();
         adopts(&whole).unwrap();
         let before = machine.tree("");
-        let root = dying(&machine, number);
+        let root = failing_from(&machine, number);
         let released = StateStore::open(&root).map_err(HandoverError::from);
-        let done = released.and_then(|store| gives_back(&store));
+        let done = released.and_then(|store| release_files(&store));
         assert_eq!(machine.tree(""), before, "{number}");
         if machine.journal().base.is_some() {
             let store = StateStore::open(&whole).unwrap();
-            gives_back(&store).unwrap();
+            release_files(&store).unwrap();
         }
         assert!(machine.journal().base.is_none());
         adopts(&whole).unwrap();

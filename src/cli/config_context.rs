@@ -193,12 +193,14 @@ impl ConfigContext {
     pub(super) fn all_refusals(&self, refused: RejectedConfig) -> Vec<Refusal> {
         let RejectedConfig { mut refusals, rest } = refused;
         let of_the_host = rest.and_then(|rest| {
-            let capabilities = machinist_agent::look_capabilities(&self.root, self.settings.owners);
+            let capabilities =
+                machinist_agent::read_only_capabilities(&self.root, self.settings.owners);
             let policies = self.policies().ok()?;
             let looked = machinist_agent::plan(&self.root, &rest, capabilities, &policies);
             super::short().ok()?.block_on(looked).ok()?.err()
         });
-        let stands = |refusal: &Refusal| self.stands_alone(refusal) && !refusals.contains(refusal);
+        let stands =
+            |refusal: &Refusal| self.is_independent(refusal) && !refusals.contains(refusal);
         let more: Vec<_> = of_the_host.into_iter().flatten().filter(stands).collect();
         refusals.extend(more);
         refusals
@@ -206,7 +208,7 @@ impl ConfigContext {
 
     /// Whether the host would refuse this independent of the part of the config that could not be
     /// parsed.
-    fn stands_alone(&self, refusal: &Refusal) -> bool {
+    fn is_independent(&self, refusal: &Refusal) -> bool {
         // An entry that seems to leave the config may be in the part that could not be parsed.
         let asked = refusal.file.is_some();
         let others = self

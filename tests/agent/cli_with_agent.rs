@@ -115,7 +115,7 @@ fn rollback_without_an_agent_is_honoured_by_the_next_agent() {
     drop(agent);
     assert_eq!(code(&place.machinist(&["rollback", "--yes"])), 0);
     let agent = place.start();
-    agent.says("machine pinned to rendered-machine-");
+    agent.wait_for_log("machine pinned to rendered-machine-");
     agent.rests();
     assert_eq!(place.read("/etc/one").as_deref(), Some("first"));
     file(&place, "third");

@@ -242,11 +242,11 @@ fn rollback_restores_the_previous_config_and_appears_in_history() {
     assert_eq!(place.tree(), first);
     assert_eq!(place.read("/etc/two").as_deref(), Some("mine"));
 
-    told_by_history(&place);
+    history_lists_rollbacks(&place);
 }
 
 /// Two updates and the rollback of the second.
-fn told_by_history(place: &Place) {
+fn history_lists_rollbacks(place: &Place) {
     let history = out(&place.machinist(&["history"]));
     assert_eq!(
         history.matches("AppliedOffline, in ").count(),
@@ -487,7 +487,7 @@ fn user_policies_override_built_in_ones_and_invalid_ones_are_rejected() {
     assert_eq!(policy(), "user:/etc/chrony.conf");
     let agent = place.settled();
     fs::write(&policies, text.replace("files:", "file:")).unwrap();
-    agent.says("keeping the last valid disruption policies");
+    agent.wait_for_log("keeping the last valid disruption policies");
     drop(agent);
     for command in ["plan", "apply"] {
         let yes = if command == "apply" { "--yes" } else { "-v" };

@@ -9,7 +9,7 @@ use crate::agent::{
     harness::{Place, code, err, out, until},
     json_shape,
 };
-use machinist_testkit::pod_resources::PodResourcesDouble;
+use machinist_testkit::pod_resources::FakePodResources;
 
 #[test]
 fn first_run_creates_the_root_shows_the_plan_and_applies_the_examples() {
@@ -68,7 +68,7 @@ fn first_run_creates_the_root_shows_the_plan_and_applies_the_examples() {
     let ours = objects.iter().filter(|path| path.starts_with("etc"));
     assert_eq!(ours.count(), 17, "{objects:#?}");
 
-    agent.says("kubelet not found");
+    agent.wait_for_log("kubelet not found");
     assert_eq!(agent.lines("kubelet").len(), 1);
     assert_eq!(agent.lines("UserMissing").len(), 1);
 }
@@ -129,7 +129,7 @@ fn device_holders_are_shown_by_status_and_devices_list() {
     let agent = place.settled();
     until("the devices", || agent.status()["devices"] != json!([]));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let kubelet = PodResourcesDouble::default();
+    let kubelet = FakePodResources::default();
     kubelet.give("mounts", "machinist.dev/fuse", &["fuse::1"]);
     let _serving = runtime.block_on(async { kubelet.serve(&place.at("/")) });
     until("the holder", || {

@@ -29,7 +29,7 @@ fn foreign_names_are_escaped_in_terminal_and_log_output() {
         }
     }
     let agent = place.start();
-    agent.says("all is well");
+    agent.wait_for_log("all is well");
     for line in agent.lines("all is well") {
         assert!(!line.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{line:?}");
         assert!(!line.starts_with("machinist: all"), "{line:?}");

@@ -50,7 +50,7 @@ pub(crate) struct Running<'a> {
 impl<'a> Running<'a> {
     pub(crate) fn on(machinist: &'a Machinist) -> Self {
         let capabilities: Capabilities =
-            machinist_agent::look_capabilities(&machinist.root, machinist.settings.owners);
+            machinist_agent::read_only_capabilities(&machinist.root, machinist.settings.owners);
         let policies = Arc::new(Policies::default());
         let conduct =
             machinist_agent::reconciler_options(&machinist.settings, capabilities, policies);

@@ -6,9 +6,7 @@ use machinist_device_plugins::vendor_api::api::v1 as api;
 use tokio::runtime::Runtime;
 
 use crate::{agent::Agent, figure};
-use machinist_testkit::{
-    device_host::Machine, fake_kubelet::KubeletDouble, vendor_program::device,
-};
+use machinist_testkit::{device_host::Machine, fake_kubelet::FakeKubelet, vendor_program::device};
 
 /// Per resource. Each one reports another device as unhealthy.
 const SNAPSHOTS: u64 = 21;
@@ -54,7 +52,7 @@ async fn grown(offer: Offer) -> (f64, f64) {
     }
     let most = offer.resources * offer.devices;
     machine.vendor("acme", &format!("  limits: {{devices: {most}}}\n"));
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = Agent::start(machine.root(), &source, None);
     let names: Vec<_> = (0..offer.resources)
         .map(|n| format!("acme.dev/r{n}"))

@@ -34,10 +34,10 @@ async fn a_rejected_token_is_reloaded_and_the_request_retried() {
     server.write_token("second");
     server.accept_only("second");
     get(&cluster).await.unwrap();
-    let tokens: Vec<_> = server.heard().into_iter().map(|it| it.bearer).collect();
+    let tokens: Vec<_> = server.requests().into_iter().map(|it| it.bearer).collect();
     assert_eq!(tokens, ["first", "first", "second"]);
     get(&cluster).await.unwrap();
-    assert_eq!(server.heard().len(), 4, "the new one is kept");
+    assert_eq!(server.requests().len(), 4, "the new one is kept");
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn white_space_around_a_token_is_trimmed_on_load_and_reload() {
     server.write_token(" second\n");
     server.accept_only("second");
     get(&cluster).await.unwrap();
-    let tokens: Vec<_> = server.heard().into_iter().map(|it| it.bearer).collect();
+    let tokens: Vec<_> = server.requests().into_iter().map(|it| it.bearer).collect();
     assert_eq!(tokens, ["first", "first", "second"]);
 }
 
@@ -100,7 +100,7 @@ async fn unauthorized_is_reported_until_a_valid_token_appears() {
     assert_eq!(error.reason(), Reason::ApiServerUnauthorized);
     assert!(error.is_retryable() && error.is_unauthorised());
     assert_eq!(
-        server.heard().len(),
+        server.requests().len(),
         2,
         "no third attempt without a new token"
     );
@@ -113,7 +113,7 @@ async fn every_request_has_a_user_agent() {
     let (server, cluster) = with_node().await;
     get(&cluster).await.unwrap();
     let expected = format!("machinist/{}", env!("CARGO_PKG_VERSION"));
-    assert_eq!(server.heard()[0].agent, expected);
+    assert_eq!(server.requests()[0].agent, expected);
     assert_eq!(cluster.namespace().await, "machinist-system");
 }
 
@@ -161,14 +161,14 @@ async fn api_errors_have_a_reason_code_and_a_one_line_message() {
     ];
     let (server, cluster) = with_node().await;
     for (trouble, reason, again, said) in cases {
-        let before = server.heard().len();
+        let before = server.requests().len();
         server.trouble("GET", trouble.clone());
         let error = get(&cluster).await.unwrap_err();
         assert_eq!(error.reason(), reason, "{trouble:?}");
         assert_eq!(error.is_retryable(), again, "{trouble:?}");
         let text = chain(&error);
         assert!(text.starts_with(said), "{trouble:?}: {text}");
-        assert_eq!(server.heard().len(), before + 1, "{trouble:?}");
+        assert_eq!(server.requests().len(), before + 1, "{trouble:?}");
     }
 }
 

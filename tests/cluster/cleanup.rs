@@ -109,7 +109,7 @@ async fn cleanup_keeps_concurrent_changes_by_other_writers() {
     server.trouble(status, Trouble::Code(409, "Conflict"));
     own.clean_up_node(false).await.unwrap().unwrap();
     assert_eq!(without_version(server.object(NODE)), node());
-    assert_eq!(server.heard_of(status).len(), 2);
+    assert_eq!(server.requests_starting(status).len(), 2);
 
     let mut without_condition = marked();
     without_condition["status"] = node()["status"].clone();
@@ -165,7 +165,7 @@ async fn cleanup_deletes_only_a_machine_config_node_that_machinist_created() {
         assert_eq!(remove(false).await, ours);
         assert_eq!(server.object(OBJECT).is_null(), ours);
         if ours {
-            let sent = server.heard_of("DELETE ").remove(0).body;
+            let sent = server.requests_starting("DELETE ").remove(0).body;
             assert_eq!(sent["preconditions"]["uid"], "it");
             assert!(!remove(false).await, "the same again");
         }

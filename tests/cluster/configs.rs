@@ -100,7 +100,7 @@ impl Reading {
         let waiting = self.desired.wait_for(holds);
         let waited = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
         let Ok(said) = waited else {
-            panic!("not published; requests: {:#?}", self.server.heard())
+            panic!("not published; requests: {:#?}", self.server.requests())
         };
         said.unwrap().clone()
     }
@@ -130,7 +130,7 @@ async fn the_desired_config_is_read_once_by_name() {
     server.edit(NODE, |node| node["metadata"]["labels"]["x"] = json!("y"));
     desire(&server, "rendered-worker-2");
     reading.until_config("rendered-worker-2").await;
-    let asked: Vec<_> = server.heard_of(&format!("GET {CONFIGS}"));
+    let asked: Vec<_> = server.requests_starting(&format!("GET {CONFIGS}"));
     let asked: Vec<_> = asked
         .iter()
         .map(|it| it.what.rsplit('/').next().unwrap())
@@ -179,7 +179,7 @@ async fn a_first_config_is_published_with_the_nodes_current_config() {
 
     // Where the machine is on a config already, that one is used, and the other is not read.
     let asked = server
-        .heard_of(&format!("GET {CONFIGS}/rendered-worker-0"))
+        .requests_starting(&format!("GET {CONFIGS}/rendered-worker-0"))
         .len();
     let mut reading = Reading::of(server.clone(), own).await;
     let config = published(&mut reading, "rendered-worker-1").await;
@@ -189,7 +189,7 @@ async fn a_first_config_is_published_with_the_nodes_current_config() {
         config.before
     );
     let after = server
-        .heard_of(&format!("GET {CONFIGS}/rendered-worker-0"))
+        .requests_starting(&format!("GET {CONFIGS}/rendered-worker-0"))
         .len();
     assert_eq!(after, asked);
 }
@@ -270,7 +270,7 @@ async fn an_invalid_config_name_is_rejected_without_a_request() {
     add(&server, "rendered-worker-1", &json!(420));
     let mut reading = Reading::of(server.clone(), own).await;
     reading.until_config("rendered-worker-1").await;
-    let asked = server.heard_of(&format!("GET {CONFIGS}")).len();
+    let asked = server.requests_starting(&format!("GET {CONFIGS}")).len();
     for name in ["Bad Name/../x", "../../secrets", "rendered-worker-1?x=1"] {
         desire(&server, name);
         let named = |it: &DesiredConfig| matches!(it, DesiredConfig::Refused(all) if all[0].to_string().contains(name));
@@ -281,8 +281,11 @@ async fn an_invalid_config_name_is_rejected_without_a_request() {
         assert_eq!(*reading.trouble.borrow(), None);
     }
     let elsewhere = |it: &&super::server::Heard| it.what.contains("secrets");
-    assert_eq!(server.heard().iter().filter(elsewhere).count(), 0);
-    assert_eq!(server.heard_of(&format!("GET {CONFIGS}")).len(), asked);
+    assert_eq!(server.requests().iter().filter(elsewhere).count(), 0);
+    assert_eq!(
+        server.requests_starting(&format!("GET {CONFIGS}")).len(),
+        asked
+    );
     desire(&server, "rendered-worker-1");
     reading.until_config("rendered-worker-1").await;
 }

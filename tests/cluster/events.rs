@@ -14,7 +14,7 @@ use super::{
 const ON_NODE: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 const ON_POD: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 
-async fn telling() -> (Server, Events, DropGuard) {
+async fn start_events() -> (Server, Events, DropGuard) {
     let (server, own) = with_node().await;
     own.read().await.unwrap();
     let (events, told) = Events::new();
@@ -35,7 +35,7 @@ fn web() -> EventSubject {
 
 #[tokio::test]
 async fn a_drain_blocker_gets_an_event_on_node_and_pod() {
-    let (server, events, _stop) = telling().await;
+    let (server, events, _stop) = start_events().await;
     let note = "shop/web-0 is kept by budget web: 0 of 1 may go";
     events.emit(EventSubject::Node, EventReason::DrainBlocked, note);
     events.emit(web(), EventReason::DrainBlocked, note);
@@ -59,7 +59,7 @@ async fn a_drain_blocker_gets_an_event_on_node_and_pod() {
 
 #[tokio::test]
 async fn a_repeated_event_increments_the_first_and_is_rate_limited() {
-    let (server, events, _stop) = telling().await;
+    let (server, events, _stop) = start_events().await;
     for _ in 0..20 {
         events.emit(EventSubject::Node, EventReason::DrainBlocked, "the same");
     }
@@ -82,7 +82,7 @@ async fn a_repeated_event_increments_the_first_and_is_rate_limited() {
 
 #[tokio::test]
 async fn a_flood_of_different_events_is_rate_limited() {
-    let (server, events, _stop) = telling().await;
+    let (server, events, _stop) = start_events().await;
     for number in 0..40 {
         events.emit(web(), EventReason::DrainBlocked, format!("number {number}"));
     }
@@ -93,15 +93,18 @@ async fn a_flood_of_different_events_is_rate_limited() {
     );
     server
         .until("the node's", |it| {
-            it.heard_of(&format!("POST {ON_NODE}")).len() == 1
+            it.requests_starting(&format!("POST {ON_NODE}")).len() == 1
         })
         .await;
-    assert_eq!(server.heard_of(&format!("POST {ON_POD}")).len(), 25);
+    assert_eq!(
+        server.requests_starting(&format!("POST {ON_POD}")).len(),
+        25
+    );
 }
 
 #[tokio::test]
 async fn an_event_is_retried_after_an_outage_and_dropped_on_rejection() {
-    let (server, events, _stop) = telling().await;
+    let (server, events, _stop) = start_events().await;
     server.trouble("POST", Trouble::Code(503, "ServiceUnavailable"));
     events.emit(EventSubject::Node, EventReason::Reboot, "boot-1 ends");
     server

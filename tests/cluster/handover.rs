@@ -29,7 +29,7 @@ async fn the_machine_config_daemon_pod_is_listed_by_label_on_this_node_only() {
     let seen = cluster.machine_config_daemon_on("a").await.unwrap();
     let named = "openshift-machine-config-operator/machine-config-daemon-x7k2p";
     assert_eq!(seen.as_deref(), Some(named));
-    let heard = server.heard_of(&format!("GET {PODS}"));
+    let heard = server.requests_starting(&format!("GET {PODS}"));
     let query = &heard[0].query;
     for part in [
         "limit=1",

@@ -74,7 +74,7 @@ async fn machine_config_node_is_created_and_written_only_on_change() {
         .until("the first conditions", |it| is(it, "False"))
         .await;
     let object = server.object(OURS);
-    let made = server.heard_of(SPEC)[0].body.clone();
+    let made = server.requests_starting(SPEC)[0].body.clone();
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "first");
     assert_eq!(made["spec"]["pool"]["name"], "worker");
     assert_eq!(
@@ -100,7 +100,7 @@ async fn machine_config_node_is_created_and_written_only_on_change() {
     let conditions = server.object(OURS)["status"]["conditions"].clone();
     assert_eq!(conditions[0]["lastTransitionTime"], EARLY);
     assert_eq!(conditions[1]["lastTransitionTime"], LATE);
-    assert_eq!(server.heard_of(STATUS).len(), 2);
+    assert_eq!(server.requests_starting(STATUS).len(), 2);
     assert_eq!(server.writes().len(), 3);
 
     // A Node that was registered again has another UID for the owner reference.
@@ -262,7 +262,7 @@ async fn an_agent_start_does_not_rewrite_an_unchanged_machine_config_node() {
     let (told, _tasks) = keeping(&server, &own).await;
     told.send_replace(Some(status(Progress::True, LATE)));
     let again = |it: &Server| {
-        it.heard_of(SPEC)
+        it.requests_starting(SPEC)
             .iter()
             .filter(|it| it.body["spec"].is_object())
             .count()
@@ -272,7 +272,7 @@ async fn an_agent_start_does_not_rewrite_an_unchanged_machine_config_node() {
     told.send_replace(Some(status(Progress::False, LATE)));
     server.until("the next change", |it| is(it, "False")).await;
     assert_eq!(
-        server.heard_of(STATUS).len(),
+        server.requests_starting(STATUS).len(),
         2,
         "the first one and the change"
     );
@@ -285,7 +285,7 @@ async fn without_the_machine_config_node_crd_only_one_request_is_made() {
     let (told, _tasks) = keeping(&server, &own).await;
     told.send_replace(Some(status(Progress::False, EARLY)));
     server
-        .until("one try", |it| it.heard_of(SPEC).len() == 1)
+        .until("one try", |it| it.requests_starting(SPEC).len() == 1)
         .await;
     for updated in [Progress::True, Progress::False, Progress::True] {
         told.send_replace(Some(status(updated, EARLY)));

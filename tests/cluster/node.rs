@@ -82,7 +82,7 @@ async fn the_node_is_listed_once_and_then_watched() {
     assert_eq!(seen.state(), Some(NodeUpdateState::Done));
     let undone = DrainRequest::Uncordon("rendered-worker-0".to_owned());
     assert_eq!(seen.last_applied_drain(), Some(undone));
-    assert!(!seen.is_cordoned() && !seen.has_our_mark());
+    assert!(!seen.is_cordoned() && !seen.has_cordon_mark());
     assert!(seen.is_ready_in("boot-1") && !seen.is_ready_in("boot-2"));
     assert_eq!(
         seen.annotations.len(),
@@ -93,7 +93,7 @@ async fn the_node_is_listed_once_and_then_watched() {
     server.until_watched().await;
     desire(&server, "rendered-worker-2");
     until_desired(&own, "rendered-worker-2").await;
-    let heard = server.heard_of(WATCH);
+    let heard = server.requests_starting(WATCH);
     assert_eq!(heard.len(), 2);
     assert!(
         heard
@@ -116,13 +116,13 @@ async fn an_ended_or_broken_watch_resumes_at_its_resource_version() {
         let config = format!("rendered-worker-{round}");
         desire(&server, &config);
         server.until_watched().await;
-        let resumed = server.heard_of(WATCH).pop().unwrap();
+        let resumed = server.requests_starting(WATCH).pop().unwrap();
         assert!(resumed.query.contains("watch=true"), "no list: {resumed:?}");
         // This server keeps no history, so the change is delivered with the next one.
         desire(&server, &config);
         until_desired(&own, &config).await;
     }
-    let lists = server.heard_of(WATCH);
+    let lists = server.requests_starting(WATCH);
     let lists = lists.iter().filter(|it| !it.query.contains("watch=true"));
     assert_eq!(lists.count(), 1);
 }
@@ -132,11 +132,11 @@ async fn an_expired_resource_version_causes_a_relist() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     server.until_watched().await;
-    server.say_to_watches(&json!({"type": "ERROR", "object": {
+    server.send_to_watches(&json!({"type": "ERROR", "object": {
         "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old",
     }}));
     let listed_again = |server: &Server| {
-        let lists = server.heard_of(WATCH);
+        let lists = server.requests_starting(WATCH);
         let lists = lists.iter().filter(|it| !it.query.contains("watch=true"));
         lists.count() > 1
     };
@@ -252,7 +252,7 @@ async fn a_conflicting_cordon_patch_is_retried_without_losing_other_changes() {
     server.trouble("PATCH", Trouble::Meanwhile(other));
     assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
     assert_eq!(server.object(NODE)["spec"]["taints"][1]["value"], "y");
-    assert_eq!(server.heard_of("PATCH").len(), 2);
+    assert_eq!(server.requests_starting("PATCH").len(), 2);
 }
 
 #[tokio::test]

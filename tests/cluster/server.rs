@@ -169,7 +169,7 @@ impl Server {
     }
 
     /// Removes all queued failures.
-    pub(crate) fn heals(&self) {
+    pub(crate) fn stop_failing(&self) {
         self.inside(|inside| inside.troubles.clear());
     }
 
@@ -204,7 +204,7 @@ impl Server {
     }
 
     /// Sends a line to every open watch.
-    pub(crate) fn say_to_watches(&self, line: &Value) {
+    pub(crate) fn send_to_watches(&self, line: &Value) {
         self.inside(|inside| {
             for (_, lines) in &inside.watches {
                 let _ = lines.send(Ok(format!("{line}\n").into()));
@@ -212,20 +212,20 @@ impl Server {
         });
     }
 
-    pub(crate) fn heard(&self) -> Vec<Heard> {
+    pub(crate) fn requests(&self) -> Vec<Heard> {
         self.inside(|inside| inside.heard.clone())
     }
 
     /// The requests that begin with this text.
-    pub(crate) fn heard_of(&self, begins: &str) -> Vec<Heard> {
-        let mut heard = self.heard();
+    pub(crate) fn requests_starting(&self, begins: &str) -> Vec<Heard> {
+        let mut heard = self.requests();
         heard.retain(|heard| heard.what.starts_with(begins));
         heard
     }
 
     /// The requests that change something, as `PATCH /path`.
     pub(crate) fn writes(&self) -> Vec<Heard> {
-        let mut heard = self.heard();
+        let mut heard = self.requests();
         heard.retain(|heard| !heard.what.starts_with("GET "));
         heard
     }
@@ -241,7 +241,7 @@ impl Server {
             }
         };
         if tokio::time::timeout(WAIT_TIMEOUT, waiting).await.is_err() {
-            panic!("timed out: {what}; requests: {:#?}", self.heard());
+            panic!("timed out: {what}; requests: {:#?}", self.requests());
         }
     }
 

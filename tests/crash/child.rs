@@ -17,7 +17,7 @@ use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
 use crate::crash::harness::{Driver, UNIT};
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{at, conduct, restarting},
     scripted_services::Script,
 };
@@ -191,7 +191,7 @@ async fn drive(order: &Order, to: machinist_testkit::sandbox::Written) {
         .collect();
     let root = machinist_rootfs::Root::open(Path::new(&order.root)).unwrap();
     let root = root
-        .with_pretended_mounts(mounts)
+        .with_simulated_mounts(mounts)
         .with_fault(Arc::new(hook));
     if let Some(place) = place {
         let at_phase = AtPhase {
@@ -207,7 +207,7 @@ async fn drive(order: &Order, to: machinist_testkit::sandbox::Written) {
     };
     let mut driver = match course {
         Course::Reboot => {
-            let node = NodeDouble::below(&order.root);
+            let node = FakeNode::below(&order.root);
             node.stops(&["monitor.service"]);
             Driver::on_node(&root, &script, &node, to.desired(), conduct)
         }

@@ -14,7 +14,7 @@ use crate::crash::{
     harness::{Driver, UNIT, boot},
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, conduct, difference, restarting},
     scripted_services::Script,
     update_case::{Case, plain},
@@ -119,7 +119,7 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
             let (root, desired) = (sandbox.root(), case.to.desired());
             let mut driver = match course {
                 Course::Reboot => {
-                    let node = NodeDouble::of(sandbox);
+                    let node = FakeNode::of(sandbox);
                     node.stops(&["monitor.service"]);
                     Driver::on_node(&root, script, &node, desired, conduct)
                 }
@@ -219,7 +219,7 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
 /// Asserts one cordon, one drain and one uncordon, in this order: a restarted process repeats no
 /// completed request.
 pub(crate) fn must_have_drained_once(sandbox: &Sandbox, what: &str) {
-    let log = NodeDouble::of(sandbox).log();
+    let log = FakeNode::of(sandbox).log();
     let order: Vec<&str> = log
         .iter()
         .filter_map(|line| line.split(' ').next())

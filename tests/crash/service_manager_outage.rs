@@ -53,7 +53,7 @@ fn a_systemd_outage_in_any_phase_only_delays_the_update() {
         let (goes, at) = (script.clone(), Arc::clone(&went));
         let _listening = listen(move |passage| {
             if passage.phase == phase.name() && !at.swap(true, Ordering::Relaxed) {
-                goes.goes_for(Duration::from_secs(60));
+                goes.be_unreachable_for(Duration::from_secs(60));
             }
         });
         let mut runtime = tokio::runtime::Builder::new_current_thread();

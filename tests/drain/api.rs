@@ -101,7 +101,7 @@ impl Api {
         self.inside().answers.push_back(answer);
     }
 
-    pub(crate) fn heard(&self, what: &str) -> Vec<Heard> {
+    pub(crate) fn requests(&self, what: &str) -> Vec<Heard> {
         let all = self.inside().heard.clone();
         all.into_iter()
             .filter(|one| one.what.starts_with(what))
@@ -110,7 +110,7 @@ impl Api {
 
     /// Requests that write.
     pub(crate) fn writes(&self) -> Vec<String> {
-        let all = self.heard("").into_iter().map(|one| one.what);
+        let all = self.requests("").into_iter().map(|one| one.what);
         all.filter(|what| !what.starts_with("GET")).collect()
     }
 

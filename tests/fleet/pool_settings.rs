@@ -85,9 +85,9 @@ async fn pool_settings_apply_also_while_the_api_server_is_unreachable() {
             status(503, "ServiceUnavailable", "away", json!({})),
         );
     }
-    let before = api.heard(&pools).len();
+    let before = api.requests(&pools).len();
     let agent = Agent::start(&api, root);
-    while api.heard(&pools).len() == before {
+    while api.requests(&pools).len() == before {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     agent.ends();

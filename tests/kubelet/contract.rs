@@ -26,7 +26,7 @@ pub(crate) trait Kubelet {
     /// The root of its paths, as this process sees it.
     fn root(&self) -> &Path;
     /// Whether its plugin watcher retries a plugin that could not be registered: 1.33's does not.
-    fn tries_again(&self) -> bool {
+    fn retries_registration(&self) -> bool {
         true
     }
     /// Whether its start keeps files that are no sockets: 1.26's removes every file but its

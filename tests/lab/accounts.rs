@@ -51,7 +51,7 @@ fn a_config_user_can_log_in_by_key_and_is_removed_with_the_config() {
 
     machine.give_config("50-ann.ign", &ann(&key, hash));
     let second = machine.wait_updated(&digest(&first), wait::seconds(30));
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
     assert_eq!(second["updates"][0]["outcome"], "Done", "{second:#}");
     let to = format!("ann@{}", machine.address());
     let login = |command: &str| {

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use checks::{Deed, Known, deeds, uncordoned_too_early};
+use checks::{Deed, Known, agent_actions, uncordoned_too_early};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -81,7 +81,7 @@ struct Outages<'a> {
 }
 
 impl Outages<'_> {
-    fn strike(&self) {
+    fn inject(&self) {
         let _one = self.one.lock().unwrap();
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.cluster.stop_api();
@@ -120,7 +120,7 @@ impl Struck<'_> {
     }
 
     /// Runs kubectl, and retries until the API server answers.
-    fn insist(&self, arguments: &[&str]) {
+    fn kubectl_until_accepted(&self, arguments: &[&str]) {
         wait::until(&format!("{arguments:?}"), wait::seconds(120), || {
             self.cluster.try_kubectl(arguments).status.success()
         });
@@ -128,7 +128,7 @@ impl Struck<'_> {
 
     fn ask(&self) {
         let desired = format!("{GROUP}/desiredConfig=rendered-rounds-{}", self.other());
-        self.insist(&["annotate", "--overwrite", "node", self.name(), &desired]);
+        self.kubectl_until_accepted(&["annotate", "--overwrite", "node", self.name(), &desired]);
     }
 
     /// The agent's journal on the machine's disk, whether the machine is on or off.
@@ -170,7 +170,7 @@ impl Struck<'_> {
         journal.contains(&base) && !journal.contains("\"cordon\":{")
     }
 
-    fn strike(&mut self, blow: Blow) {
+    fn inject(&mut self, blow: Blow) {
         match blow {
             Blow::PowerLoss => {
                 self.machine.kill();
@@ -191,7 +191,7 @@ impl Struck<'_> {
                     .machine
                     .try_exec(&["systemctl", "start", "--no-block", "kubelet"]);
             }
-            Blow::ApiStopped => self.outages.strike(),
+            Blow::ApiStopped => self.outages.inject(),
         }
     }
 
@@ -217,12 +217,12 @@ impl Struck<'_> {
         let reboots = self.machine.reboots().len();
         let outages = self.outages.begun.load(Ordering::SeqCst);
         if person {
-            self.insist(&["cordon", self.name()]);
+            self.kubectl_until_accepted(&["cordon", self.name()]);
         }
         self.ask();
         for (blow, moment) in blows {
             self.wait_for(moment);
-            self.strike(*blow);
+            self.inject(*blow);
         }
         let node = self.wait_done();
         self.cluster
@@ -236,7 +236,7 @@ impl Struck<'_> {
             person,
             schedulable: node["spec"]["unschedulable"] != true,
         };
-        let deeds = deeds(
+        let deeds = agent_actions(
             &self.cluster.audit(),
             from,
             self.name(),
@@ -256,7 +256,7 @@ impl Struck<'_> {
         }
         self.looks_as_it_must(what);
         if person {
-            self.insist(&["uncordon", self.name()]);
+            self.kubectl_until_accepted(&["uncordon", self.name()]);
         } else {
             let evicted = deeds.iter().any(|(_, deed)| matches!(deed, Deed::Evict(_)));
             assert!(
@@ -311,7 +311,7 @@ impl Struck<'_> {
         }
     }
 
-    fn blows(&self, dice: &mut Dice) -> Vec<(Blow, Moment)> {
+    fn disturbances(&self, dice: &mut Dice) -> Vec<(Blow, Moment)> {
         let count = 1 + dice.pick(2);
         (0..count)
             .map(|_| (BLOWS[dice.pick(BLOWS.len())], self.moment(dice)))
@@ -330,7 +330,7 @@ fn run(struck: &mut Struck<'_>, count: usize, seed: u64, mut dice: Dice) -> BTre
     let mut met = BTreeMap::new();
     for round in 0..count {
         let person = dice.pick(8) == 0;
-        let blows = struck.blows(&mut dice);
+        let blows = struck.disturbances(&mut dice);
         let what = format!(
             "seed {seed}, {}, round {round}, a person's cordon: {person}, {blows:?}",
             struck.name()
@@ -345,7 +345,7 @@ fn run(struck: &mut Struck<'_>, count: usize, seed: u64, mut dice: Dice) -> BTre
 }
 
 /// The message of a thread's panic.
-fn said(payload: Box<dyn Any + Send>) -> String {
+fn panic_message(payload: Box<dyn Any + Send>) -> String {
     match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(other) => other

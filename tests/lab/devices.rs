@@ -30,7 +30,7 @@ pub fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
 
 /// How often the agent has registered a resource so far.
 pub fn registrations(machine: &Machine, resource: &str) -> usize {
-    let story = machine.story();
+    let story = machine.agent_log();
     let told = |said: &&String| said.contains(" registered, ") && said.contains(resource);
     story.iter().filter(told).count()
 }
@@ -47,7 +47,7 @@ fn registered_again(machine: &Machine, what: &str, act: impl FnOnce()) {
         "lab: figure: registered again {} ms after {what}",
         start.elapsed().as_millis()
     );
-    let said = machine.story();
+    let said = machine.agent_log();
     let last = said.iter().rfind(|said| said.contains(" registered, "));
     println!("lab: figure: of which the agent saw: {}", last.unwrap());
     machine.wait_status(

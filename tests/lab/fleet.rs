@@ -64,7 +64,7 @@ impl Fleet {
         })
     }
 
-    fn wait_lent(&self, name: &str, count: &str) {
+    fn wait_advertised(&self, name: &str, count: &str) {
         self.wait_node(name, &format!("{FUSE} {count} allocatable"), |node| {
             node["status"]["allocatable"][FUSE] == count
         });
@@ -79,8 +79,8 @@ impl Fleet {
     }
 
     /// The agents' actions on a node since the log had `from` lines.
-    fn deeds(&self, node: &str, from: usize) -> Vec<Deed> {
-        let deeds = checks::deeds(&self.cluster.audit(), from, node, USER);
+    fn agent_actions(&self, node: &str, from: usize) -> Vec<Deed> {
+        let deeds = checks::agent_actions(&self.cluster.audit(), from, node, USER);
         let agents = deeds.into_iter().map(|(_, deed)| deed);
         agents
             .filter(|deed| !matches!(deed, Deed::Reports { .. }))
@@ -126,7 +126,7 @@ fn protocol<'a>(node: &'a Value, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8_lossy(&both).into_owned()
 }
@@ -151,7 +151,7 @@ fn fleet_commands_cancel_roll_back_and_explain_updates_remotely() {
     }
     for node in ["first", "second"] {
         fleet.wait_done(node, &format!("rendered-{node}-a"));
-        fleet.wait_lent(node, "2");
+        fleet.wait_advertised(node, "2");
         fleet.wait_node(node, "a label and a taint of the device", |node| {
             node["metadata"]["labels"]["machinist.dev/resource.machinist.dev-fuse"] == "present"
                 && node["spec"]["taints"][0]["key"] == "machinist.dev/fuse-first"

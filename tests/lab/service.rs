@@ -161,7 +161,7 @@ fn invalid_input_is_rejected_by_file_line_and_field_and_the_config_kept() {
     let busy = [SOURCE, &["/var/lib/machinist"]].concat();
     let before = machine.tree(TREES, &busy);
     for (what, text, marker, says) in BAD {
-        let told = machine.story().len();
+        let told = machine.agent_log().len();
         let ignition = "ignition: {version: 3.5.0}\n";
         let text = if text.starts_with("kind") {
             (*text).to_owned()
@@ -189,7 +189,7 @@ fn invalid_input_is_rejected_by_file_line_and_field_and_the_config_kept() {
         );
 
         let place = format!("/etc/machinist/machine.d/90-bad.yaml:{line}:");
-        let told = machine.story().split_off(told);
+        let told = machine.agent_log().split_off(told);
         let complete =
             |line: &&String| line.starts_with(&place) && says.iter().all(|s| line.contains(s));
         assert!(

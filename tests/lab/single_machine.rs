@@ -207,7 +207,7 @@ fn the_first_update_applies_all_and_restarts_only_planned_units() {
     machine.start_agent();
     let status = machine.wait_updated("", wait::seconds(60));
     let after = machine.invocations();
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
     assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
 
     in_place(&machine);
@@ -360,7 +360,7 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
     machine.start_agent();
     let first = machine.wait_updated("", wait::seconds(30));
     assert_eq!(state("ActiveState"), "inactive");
-    let (old, told) = (machine.boot_id(), machine.story().len());
+    let (old, told) = (machine.boot_id(), machine.agent_log().len());
     machine.sh("systemd-run --quiet --unit=ear sh -c \
          'exec busctl monitor --json=short org.freedesktop.login1 >/var/log/ear 2>&1'");
     machine.wait("the monitor to listen", wait::seconds(10), || {
@@ -372,7 +372,7 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
     let new = machine.wait_new_boot(&old, wait::seconds(60));
     let status = machine.wait_updated(&digest(&first), wait::seconds(60));
 
-    let story = &machine.story()[told..];
+    let story = &machine.agent_log()[told..];
     println!("{}", story.join("\n"));
     assert!(story.len() <= 14, "a dozen log lines");
     let heard = String::from_utf8(machine.read("/var/log/ear")).unwrap();
@@ -468,7 +468,7 @@ fn a_cancelled_systemd_job_is_retried_and_the_update_continues() {
     });
     machine.exec(&["systemctl", "stop", "slow"]);
     let status = machine.wait_updated(&digest(&first), wait::seconds(30));
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
     assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
     assert_eq!(
         status["updates"][1]["id"], first["updates"][0]["id"],

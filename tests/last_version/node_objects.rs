@@ -238,7 +238,7 @@ async fn write_requests() {
 async fn a_cordon_of_the_last_version_is_recognised_and_removed() {
     let (server, own) = node("node-draining.yaml").await;
     let view = own.read().await.unwrap().unwrap();
-    assert!(view.is_cordoned() && view.has_our_mark());
+    assert!(view.is_cordoned() && view.has_cordon_mark());
     assert_eq!(view.state(), Some(NodeUpdateState::Working));
     assert_eq!(
         (view.current_config(), view.desired_config()),
@@ -373,7 +373,7 @@ async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStat
     server.until("it is written", is_there).await;
     let spec = format!("PATCH {PROGRESS}");
     server
-        .until("the spec", |it| !it.heard_of(&spec).is_empty())
+        .until("the spec", |it| !it.requests_starting(&spec).is_empty())
         .await;
 }
 

@@ -7,7 +7,7 @@ use machinist_plan::{BaseConfig, Plan, Policies};
 use machinist_update::observe::CallerFacts;
 use serde_json::{Value, json};
 
-use super::support::{LIVE, Tree, config, looked};
+use super::support::{LIVE, Tree, config, observed_machine};
 
 fn object(image: &str, device: &str) -> Value {
     json!({
@@ -37,7 +37,7 @@ fn planned(to: &Value, base: BaseConfig) -> Plan {
         base,
         ..CallerFacts::default()
     };
-    let observed = looked(&tree.root, (&from, &to), &policies, known);
+    let observed = observed_machine(&tree.root, (&from, &to), &policies, known);
     machinist_plan::between(&from, &to, &observed, &policies, LIVE)
         .unwrap_or_else(|refusals| Plan::refused(&from, &to, refusals))
 }

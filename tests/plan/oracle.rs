@@ -159,7 +159,7 @@ fn by_hand(tree: &Tree, base: &Base, before: &MachineConfig, after: &MachineConf
             }
         }
     }
-    let said = |wanted: bool| -> Vec<String> {
+    let units_set_to = |wanted: bool| -> Vec<String> {
         after
             .units
             .iter()
@@ -167,14 +167,14 @@ fn by_hand(tree: &Tree, base: &Base, before: &MachineConfig, after: &MachineConf
             .map(|(name, _)| name.to_string())
             .collect()
     };
-    run(root, "disable", &said(false));
+    run(root, "disable", &units_set_to(false));
     let mut taken = run(root, "preset", &preset);
-    for name in said(true) {
+    for name in units_set_to(true) {
         taken |= run(root, "enable", &[name]);
     }
     // The config of an instance takes precedence over that of the template, whose links are created
     // after it. Another `disable` would affect the links of `Also=` a second time.
-    let off = said(false);
+    let off = units_set_to(false);
     for link in tree.links(UNITS).into_keys() {
         let link = tree.dir.path().join(link);
         let name = link.file_name().unwrap().to_str().unwrap();

@@ -32,7 +32,7 @@ pub(crate) fn plan(
     machinist_plan::between(from, to, &observed, &Policies::default(), OFFLINE)
 }
 
-pub(crate) fn said(name: &str, enabled: bool) -> MachineConfig {
+pub(crate) fn config_with_unit(name: &str, enabled: bool) -> MachineConfig {
     let mut config = MachineConfig::default();
     let said = Unit {
         enabled: Some(enabled),

@@ -341,7 +341,7 @@ impl State<'_> {
         let journal = recover(&store).map_err(|error| format!("recovery fails: {error:?}"))?;
         drop(store);
         let after = TreeSnapshot::capture(&sandbox.root()).unwrap();
-        let told = || {
+        let context = || {
             let (old, new) = (
                 difference(&without_staging(&case.old), &without_staging(&after)),
                 difference(&without_staging(&case.new), &without_staging(&after)),
@@ -352,7 +352,7 @@ impl State<'_> {
             )
         };
         if !case.is_old_or_new(&after) {
-            return Err(told());
+            return Err(context());
         }
         match without_staging(&after) == without_staging(&case.old) {
             true => found.went_back += 1,

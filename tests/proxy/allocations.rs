@@ -13,12 +13,12 @@ use super::{
     harness::{self, Agent, Stage, answer, has},
     plugin::{Does, Plugin, Script},
 };
-use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::KubeletDouble};
+use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::FakeKubelet};
 
 /// A registered plugin with two devices that follows a script.
-async fn played(more: &str, script: Script) -> (Stage, KubeletDouble, Agent, Plugin) {
+async fn played(more: &str, script: Script) -> (Stage, FakeKubelet, Agent, Plugin) {
     let stage = Stage::new(more);
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let plugin = Plugin::start_with(&directory, GPU, "a.sock", &["a", "b"], None, script).await;

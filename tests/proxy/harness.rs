@@ -56,7 +56,7 @@ impl Stage {
     }
 
     /// The vendors of the broken file are unknown.
-    pub(crate) fn declare_beside_a_broken_file(&self, all: &[(&str, &str)]) {
+    pub(crate) fn declare_with_broken_file(&self, all: &[(&str, &str)]) {
         let known = vendors(all);
         self.vendors.send_replace(Arc::new(Vendors {
             blind: true,

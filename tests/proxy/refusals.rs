@@ -13,7 +13,7 @@ use super::{
     harness::{Stage, has, until},
     plugin::{Does, Plugin, Script, device, register},
 };
-use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::KubeletDouble};
+use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::FakeKubelet};
 
 fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
     api::RegisterRequest {
@@ -140,7 +140,7 @@ async fn a_hanging_plugin_times_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_registers_while_another_one_hangs() {
     let stage = Stage::new("  deadline: 60s\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let slow = Plugin::start_with(
@@ -171,7 +171,7 @@ async fn a_plugin_registers_while_another_one_hangs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_above_the_limit_return_when_another_resource_shrinks() {
     let stage = Stage::new("  limits: {devices: 3}\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let gpu = Plugin::start(&directory, GPU, "1.sock", &["a", "b"], None).await;
@@ -205,7 +205,7 @@ async fn devices_above_the_limit_return_when_another_resource_shrinks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resource_above_the_limit_is_rejected_until_another_is_removed() {
     let stage = Stage::new("  limits: {resources: 1}\n  grace: 1s\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let first = Plugin::start(&directory, GPU, "1.sock", &["a"], None).await;
@@ -236,7 +236,7 @@ async fn a_resource_above_the_limit_is_rejected_until_another_is_removed() {
 async fn idle_connections_are_limited_and_block_nothing() {
     let stage = Stage::new("");
     stage.declare(&[("acme", ""), ("other", "")]);
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     stage.until_open("other").await;
     let socket = stage.directory("acme").join("kubelet.sock");
@@ -340,7 +340,7 @@ async fn a_client_that_sends_the_socket_path_as_authority_is_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replaced_registration_socket_is_recreated() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let other = directory.join("other");
@@ -363,7 +363,7 @@ async fn a_replaced_registration_socket_is_recreated() {
 async fn a_flood_of_registrations_is_rate_limited_and_other_vendors_register() {
     let stage = Stage::new("");
     stage.declare(&[("acme", ""), ("other", "")]);
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     stage.until_open("other").await;
     let began = std::time::Instant::now();

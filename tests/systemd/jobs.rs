@@ -17,7 +17,7 @@ async fn each_systemd_job_result_is_distinguished() {
         let ended = systemd.run_job(JobVerb::Restart, "a.service", LIMIT).await;
         assert_eq!(ended.unwrap(), result, "{said}");
     }
-    let heard = machine.heard();
+    let heard = machine.requests();
     assert_eq!(heard[0], "Subscribe", "nothing is signalled before");
     assert!(
         heard[1..]

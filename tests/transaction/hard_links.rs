@@ -18,7 +18,7 @@ fn wanted() -> Written {
         .hard("/etc/second", "/etc/first")
 }
 
-fn told(drift: Vec<DriftEntry>) -> Vec<(String, DriftKind)> {
+fn drift_texts(drift: Vec<DriftEntry>) -> Vec<(String, DriftKind)> {
     let told = drift.into_iter();
     told.map(|drift| (drift.path.to_string(), drift.kind))
         .collect()
@@ -43,7 +43,7 @@ fn separated_hard_links_are_drift_and_are_linked_again() {
     let (base, capabilities) = (sandbox.journal().base, conduct(false).capabilities);
     let fresh = ObservationCache::default();
     let all = observe_and_plan::drift(&sandbox.root(), base.as_ref(), None, capabilities, &fresh);
-    assert_eq!(told(all.unwrap()), parted);
+    assert_eq!(drift_texts(all.unwrap()), parted);
     // The event concerns only the file.
     let touched = BTreeSet::from([at("/etc/file")]);
     let around = observe_and_plan::drift_around(
@@ -56,7 +56,7 @@ fn separated_hard_links_are_drift_and_are_linked_again() {
     let (looked, found) = around.unwrap();
     let names = ["/etc/file", "/etc/first", "/etc/second"].map(at);
     assert_eq!(looked, BTreeSet::from(names));
-    assert_eq!(told(found), parted);
+    assert_eq!(drift_texts(found), parted);
     sandbox.applied(&wanted());
     let file = inode(&sandbox, "/etc/file");
     assert_eq!(inode(&sandbox, "/etc/first"), file);

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use machinist_testkit::{
     WAIT_TIMEOUT,
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Quiet, Sandbox, Written, restarting},
     scripted_services::Script,
 };
@@ -134,7 +134,7 @@ impl Driver {
     pub(crate) fn on_node(
         root: &Root,
         script: &Script,
-        node: &NodeDouble,
+        node: &FakeNode,
         desired: DesiredConfig,
         conduct: ReconcilerOptions,
     ) -> Self {
@@ -149,10 +149,10 @@ impl Driver {
     }
 
     /// On a node whose agent installs the recovery unit on the host.
-    pub(crate) fn bringing(
+    pub(crate) fn installing_recovery(
         root: &Root,
         script: &Script,
-        node: &NodeDouble,
+        node: &FakeNode,
         host: impl RecoveryInstaller,
         (desired, conduct): (DesiredConfig, ReconcilerOptions),
     ) -> Self {
@@ -204,7 +204,7 @@ impl Driver {
     }
 
     /// An operator confirms the desired config.
-    pub(crate) fn word(&self) {
+    pub(crate) fn confirm(&self) {
         self.desired
             .send_modify(|_| self.words.send_modify(|word| *word += 1));
     }

@@ -20,7 +20,7 @@ use crate::update::{
     reboots::one,
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, at, conduct},
     scripted_services::Script,
 };
@@ -276,11 +276,11 @@ fn a_full_disk_fails_the_recovery_install_without_partial_files() {
 async fn the_reconciler_installs_recovery_before_the_first_cordon() {
     let (host, pod, script) = (bare(), Pod::with("one"), Script::new());
     pod.becomes(&program("one", true));
-    let node = NodeDouble::of(&host);
+    let node = FakeNode::of(&host);
     let before = tree(&host);
     let wanted = (one().desired(), conduct(true));
     let part = pod.part(&host.root());
-    let mut driver = Driver::bringing(&host.root(), &script, &node, part, wanted);
+    let mut driver = Driver::installing_recovery(&host.root(), &script, &node, part, wanted);
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
     assert_eq!(failure.code, Reason::RecoveryMissing);

@@ -64,7 +64,7 @@ async fn a_reallowed_resource_can_be_published_again_by_the_vendor() {
     }
     lists(&agent, &[]).await;
     machine.vendor("acme", "");
-    let last = program.last_word().await;
+    let last = program.wait_for_end().await;
     let told = "vendor acme may offer acme.dev/x again";
     assert_eq!((last.code(), last.message()), (Code::Aborted, told));
     let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_snapshot_unsupported_by_dra_is_accepted_again_without_serve_dra() {
     lists(&agent, &[]).await;
     vendor_is(&agent, "acme", |one| one.vain["acme.dev/x"] == why).await;
     machine.vendor("acme", "");
-    let last = program.last_word().await;
+    let last = program.wait_for_end().await;
     let told = "vendor acme may offer acme.dev/x again";
     assert_eq!((last.code(), last.message()), (Code::Aborted, told));
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_vendor_file_with_fewer_resources_ends_a_session_that_named_more() {
     }
     machine.vendor("acme", "  limits: {resources: 1}\n");
     let told = "2 resources are named; vendor acme may offer 1 to 1";
-    assert_eq!(program.last_word().await.message(), told);
+    assert_eq!(program.wait_for_end().await.message(), told);
     let refused = machine.hello("acme", "one", &both).await.err().unwrap();
     assert_eq!(refused.message(), told);
     agent
@@ -136,10 +136,10 @@ async fn a_stream_without_a_leading_hello_is_counted_and_reported() {
     let agent = machine.agent();
     let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
     program
-        .say(Said::Heartbeat(api::Heartbeat { number: 1 }))
+        .send_message(Said::Heartbeat(api::Heartbeat { number: 1 }))
         .await;
     let told = "the first message is not Hello";
-    assert_eq!(program.last_word().await.message(), told);
+    assert_eq!(program.wait_for_end().await.message(), told);
     vendor_is(&agent, "acme", |one| {
         let last = one.last_reason.as_deref().unwrap_or_default();
         one.refused == 1 && last == format!("session rejected: {told}")

@@ -118,7 +118,7 @@ impl ClusterHandle {
     }
 
     /// Starts the tasks that publish the machine's state; returns the Node interface of the reconciler.
-    fn take_part(self, beside: AgentHandles, tasks: &Tasks) -> Arc<dyn NodePort> {
+    fn start_tasks(self, beside: AgentHandles, tasks: &Tasks) -> Arc<dyn NodePort> {
         let lookout = McdDetector {
             root: beside.root.clone(),
             cluster: Some(self.named()),
@@ -190,7 +190,7 @@ pub(super) fn on_node<S: Services, A: ReconcilerHooks>(
         dra::start(devices, joined.as_ref().map(|joined| &joined.node), tasks);
     }
     match joined {
-        Some(joined) => driver.on_node(joined.take_part(beside, tasks)),
+        Some(joined) => driver.on_node(joined.start_tasks(beside, tasks)),
         None => driver,
     }
 }

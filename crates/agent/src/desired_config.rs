@@ -124,11 +124,11 @@ impl DesiredConfigTask {
     ) {
         // Cancel-safe: a hold is on the disk before it takes effect, and a requester notices the
         // closed channel.
-        stop.run_until_cancelled(self.stand_between(bars, asks))
+        stop.run_until_cancelled(self.forward_configs(bars, asks))
             .await;
     }
 
-    async fn stand_between(
+    async fn forward_configs(
         mut self,
         bars: UpdateBlockers,
         mut asks: mpsc::Receiver<ControlRequest>,
@@ -137,7 +137,7 @@ impl DesiredConfigTask {
         let mut sights = bars.node.as_ref().map(OwnNode::snapshots);
         let mut cancelled = None;
         self.bars = Some(bars);
-        self.look().await;
+        self.check_other_daemon().await;
         self.tell(false);
         loop {
             let beside = self.other_daemon().is_some();
@@ -145,11 +145,11 @@ impl DesiredConfigTask {
                 // All of these are cancel-safe: a permit is kept, the timer restarts, and a change
                 // stays marked as unseen.
                 () = suspect.notified() => {
-                    self.look().await;
+                    self.check_other_daemon().await;
                     self.tell(false);
                 }
                 () = tokio::time::sleep(MCD_RECHECK_INTERVAL), if beside => {
-                    self.look().await;
+                    self.check_other_daemon().await;
                     self.tell(false);
                 }
                 asked = cancels(&mut sights, &cancelled) => {
@@ -164,7 +164,7 @@ impl DesiredConfigTask {
                     if changed.is_err() {
                         return;
                     }
-                    self.look().await;
+                    self.check_other_daemon().await;
                     self.follow().await;
                 }
                 // Cancel-safe: a request that was not received stays in the queue.
@@ -224,7 +224,7 @@ impl DesiredConfigTask {
         config: Vec<u8>,
     ) -> Result<Accepted, String> {
         // If this times out, the check is repeated before the first change.
-        let _ = timeout(OPERATOR_API_TIMEOUT, self.look()).await;
+        let _ = timeout(OPERATOR_API_TIMEOUT, self.check_other_daemon()).await;
         if let Some(seen) = self.other_daemon() {
             return Err(format!(
                 "{seen}: only one agent may manage this machine; remove it from this node first"
@@ -298,7 +298,7 @@ impl DesiredConfigTask {
         Ok(())
     }
 
-    async fn look(&self) {
+    async fn check_other_daemon(&self) {
         let Some(bars) = &self.bars else {
             return;
         };

@@ -151,7 +151,7 @@ async fn follow(
         let now = status.borrow_and_update().clone();
         news.mark_unchanged();
         count(&metrics, &mut counted, now.attempts);
-        say(&now, &mut said);
+        log_kubelet_state(&now, &mut said);
         let before = publish.borrow().resources.clone();
         let mut view = view(&now, |resources| since(&before, resources, clock.now()));
         let vendors = handle.vendors().status();
@@ -179,7 +179,7 @@ fn count(metrics: &Metrics, counted: &mut Attempts, now: Attempts) {
 }
 
 /// Logs one line when the kubelet becomes unreachable, and none while it stays so.
-fn say(status: &DevicesStatus, said: &mut String) {
+fn log_kubelet_state(status: &DevicesStatus, said: &mut String) {
     let now = match &status.kubelet.reason {
         Some(reason) if !status.devices.is_empty() => reason.clone(),
         _ => String::new(),

@@ -41,7 +41,7 @@ pub use mcd_detect::on_host as other_daemon;
 pub use mcd_handover::{HandoverNode, adoption, failed_units, release_plan, rules};
 pub use one_shot::{apply_once, plan};
 pub use settings_mapping::{
-    capabilities, config_validator, look_capabilities, plain, reconciler_options, source,
+    capabilities, config_validator, plain, read_only_capabilities, reconciler_options, source,
 };
 
 use crate::{
@@ -286,7 +286,7 @@ async fn build(
     let metrics = Metrics::new(statuses.clone());
     let (say, said) = watch::channel(DesiredConfig::default());
     let (holding, ends) = desired_config::DesiredConfigTask::new(&root, said.clone());
-    let (pulse, liveness) = admin::pulse(HEARTBEAT_MAX_AGE);
+    let (pulse, liveness) = admin::heartbeat(HEARTBEAT_MAX_AGE);
     let (lend, lent) = watch::channel(Arc::new(DevicesView::default()));
     let listener = AgentHooks::new(pulse, notifier, &lent, show);
     let policies = Arc::new(policies(&root, &settings, place.own_uid)?);

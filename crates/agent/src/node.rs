@@ -134,7 +134,7 @@ impl NodeContext {
         }
     }
 
-    pub(super) async fn lend(&self, lending: DeviceUsers) -> Result<(), NodeError> {
+    pub(super) async fn set_device_users(&self, lending: DeviceUsers) -> Result<(), NodeError> {
         let Some(devices) = &self.devices else {
             return Ok(());
         };
@@ -248,8 +248,8 @@ impl NodeContext {
 /// because the kubelet reported ready, not because its state is unknown.
 pub(super) fn is_fit(gates: &Gates) -> bool {
     let kubelet = gates.get(GateName::Kubelet);
-    let told = |gate: &Gate| gate.effect != GateEffect::Hold || gate.reason == Reason::Ok;
-    gates.ready() && kubelet.is_some_and(told)
+    let passes = |gate: &Gate| gate.effect != GateEffect::Hold || gate.reason == Reason::Ok;
+    gates.ready() && kubelet.is_some_and(passes)
 }
 
 #[cfg(test)]

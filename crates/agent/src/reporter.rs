@@ -201,7 +201,7 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
         node: cluster.node,
         blockers: blockers(&update).chain(cluster.trouble).collect(),
         gates,
-        orphaned_resources: unlent(&cluster.zeros, &devices),
+        orphaned_resources: unadvertised(&cluster.zeros, &devices),
         devices: Arc::clone(&devices.resources),
         device_problems: devices.problems.clone(),
         holders_unknown: devices.holders_unknown.clone(),
@@ -214,7 +214,7 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
 
 /// Resources with a count of zero that are not advertised. Advertised ones report by themselves why
 /// they have no devices.
-fn unlent(zeros: &[String], devices: &DevicesView) -> Vec<String> {
+fn unadvertised(zeros: &[String], devices: &DevicesView) -> Vec<String> {
     let lent = |name: &String| devices.resources.iter().any(|one| one.resource == *name);
     zeros.iter().filter(|name| !lent(name)).cloned().collect()
 }

@@ -33,7 +33,7 @@ pub fn capabilities(root: &Root, owners: Owners) -> Result<Capabilities, AgentEr
 }
 
 /// Like [`capabilities`] for read-only commands: nothing is rejected.
-pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
+pub fn read_only_capabilities(root: &Root, owners: Owners) -> Capabilities {
     let fallback = Capabilities {
         live: root.is_live(),
         chown: root.can_chown(),

@@ -245,13 +245,13 @@ mod tests {
     async fn log_once_logs_repeats_once_and_rate_limits_new_messages() {
         tokio::time::advance(Duration::from_secs(3600)).await;
         let mut complaints = LogOnce::default();
-        let said = |complaints: &mut LogOnce, all: &mut dyn Iterator<Item = String>| {
+        let logged = |complaints: &mut LogOnce, all: &mut dyn Iterator<Item = String>| {
             all.filter(|one| complaints.take(one).is_some()).count()
         };
         let mut two = (0..100).map(|n| format!("{}", n % 2));
-        assert_eq!(said(&mut complaints, &mut two), 2);
+        assert_eq!(logged(&mut complaints, &mut two), 2);
         let mut new = (2..1000).map(|n| n.to_string());
-        assert_eq!(said(&mut complaints, &mut new), 14);
+        assert_eq!(logged(&mut complaints, &mut new), 14);
         tokio::time::advance(NEW_MESSAGE_LOG_INTERVAL).await;
         assert_eq!(complaints.take("again"), Some(998 - 14));
         complaints.forget();

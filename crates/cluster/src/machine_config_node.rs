@@ -70,7 +70,7 @@ pub async fn maintain_status(
                 let said = tokio::select! {
                     () = stop.cancelled() => return,
                     // Cancel-safe: a server-side apply can be repeated.
-                    said = written.say(&cluster, &view, member.as_deref(), status) => said,
+                    said = written.apply_object(&cluster, &view, member.as_deref(), status) => said,
                 };
                 match said {
                     Ok(()) => {
@@ -121,7 +121,7 @@ async fn another(sights: &mut watch::Receiver<NodeSnapshot>, uid: &str, desired:
 
 impl WrittenStatus {
     /// Applies the object and its status. 404 if the kind does not exist.
-    async fn say(
+    async fn apply_object(
         &mut self,
         cluster: &Cluster,
         view: &NodeView,
@@ -147,7 +147,7 @@ impl WrittenStatus {
             // Spec and status are two writes: a spec that names a new config must not appear
             // together with `Updated` of the previous one.
             if self.status.as_ref().is_some_and(is_updated) && !is_updated(&status) {
-                match self.say_status(cluster, &view.name, status.clone()).await {
+                match self.apply_status(cluster, &view.name, status.clone()).await {
                     // The object was deleted in the meantime and is created again with its spec.
                     Err(error) if error.is_not_found() => self.status = None,
                     written => written?,
@@ -166,13 +166,13 @@ impl WrittenStatus {
         }
         let known = self.status.as_ref();
         if let Some(completed) = known.and_then(|known| completed(known, &status)) {
-            self.say_status(cluster, &view.name, completed).await?;
+            self.apply_status(cluster, &view.name, completed).await?;
         }
-        self.say_status(cluster, &view.name, status).await
+        self.apply_status(cluster, &view.name, status).await
     }
 
     /// Writes the status if it differs from the last one.
-    async fn say_status(
+    async fn apply_status(
         &mut self,
         cluster: &Cluster,
         name: &str,

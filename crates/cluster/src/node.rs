@@ -51,7 +51,7 @@ impl From<NodeObject> for NodeView {
 pub(super) fn view(metadata: ObjectMeta, spec: NodeSpec, status: NodeStatus) -> NodeView {
     let has_annotations = metadata.annotations.is_some();
     let mut annotations = metadata.annotations.unwrap_or_default();
-    annotations.retain(|name, _| NodeView::concerns_us(name));
+    annotations.retain(|name, _| NodeView::is_kept_annotation(name));
     NodeView {
         name: metadata.name.unwrap_or_default(),
         uid: metadata.uid.unwrap_or_default(),
@@ -124,7 +124,7 @@ impl OwnNode {
     pub async fn read(&self) -> Result<Option<Arc<NodeView>>, ClusterError> {
         let get = |client| async move { nodes(client).get_opt(&self.name).await };
         match self.cluster.request("get", self.object(), get).await? {
-            Some(node) => Ok(Some(self.saw(node))),
+            Some(node) => Ok(Some(self.record_object(node))),
             None => {
                 self.is_gone();
                 Ok(None)
@@ -169,7 +169,7 @@ impl OwnNode {
             NodePatch::Operations(_) | NodePatch::Fields(_) => "change",
         };
         let node = self.cluster.request(act, self.object(), patch).await?;
-        Ok(self.saw(node))
+        Ok(self.record_object(node))
     }
 
     /// The Node's name in messages.
@@ -179,7 +179,7 @@ impl OwnNode {
 
     /// Records the Node from a response. Responses and watch events may arrive out of order, so an
     /// older resource version changes nothing. Returns the given Node.
-    fn saw(&self, object: NodeObject) -> Arc<NodeView> {
+    fn record_object(&self, object: NodeObject) -> Arc<NodeView> {
         let seen = Arc::new(NodeView::from(object));
         self.sight.send_if_modified(|sight| {
             let recovered = sight.away.take().is_some() || !sight.asked;

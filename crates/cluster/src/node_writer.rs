@@ -97,8 +97,8 @@ pub async fn maintain_node(
         tokio::select! {
             () = stop.cancelled() => return,
             // All of these are cancel-safe: an unprocessed change stays marked as unseen.
-            () = seen(&mut sights, until.wakes()) => {}
-            () = changed(&mut notices), if until.wakes() => {}
+            () = seen(&mut sights, until.ends_wait()) => {}
+            () = changed(&mut notices), if until.ends_wait() => {}
             () = until.passed() => {}
         }
     }
@@ -134,7 +134,7 @@ enum WriterWait {
 
 impl WriterWait {
     /// Whether a change ends the wait. After a failure only the timer or the server's recovery does.
-    const fn wakes(&self) -> bool {
+    const fn ends_wait(&self) -> bool {
         !matches!(self, Self::After(_))
     }
 

@@ -118,7 +118,7 @@ impl SliceReconciler {
             let kept = self.write(&owner, &wanted, generation).await?;
             self.last = Some((wanted, generation));
             if kept {
-                self.told(&pool, generation);
+                self.publish(&pool, generation);
                 return Ok(());
             }
             tracing::info!(
@@ -128,7 +128,7 @@ impl SliceReconciler {
         }
     }
 
-    fn told(&self, pool: &Arc<Pool>, generation: u64) {
+    fn publish(&self, pool: &Arc<Pool>, generation: u64) {
         let published = PublishedPool {
             generation,
             resources: Some(pool.resources()),

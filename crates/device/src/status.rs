@@ -159,7 +159,7 @@ impl DevicesStatus {
     }
 
     /// Adds a problem: a source is unreachable, and its devices may become unhealthy.
-    pub fn away(&mut self, why: &str) {
+    pub fn add_unreachable_source(&mut self, why: &str) {
         let problem = Refusal::new(Reason::DevicesMissing, why);
         self.problems.push(problem);
     }

@@ -33,14 +33,14 @@ fn with_roles(roles: &[&str]) -> BTreeMap<String, String> {
 
 /// A healthy node; `with` adds conditions.
 fn node(name: &str, current: &str, desired: &str, state: &str) -> NodeView {
-    let said = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let annotation = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     NodeView {
         name: name.to_owned(),
         labels: with_roles(&["worker"]),
         annotations: BTreeMap::from([
-            said(protocol::CURRENT_CONFIG, current),
-            said(protocol::DESIRED_CONFIG, desired),
-            said(protocol::STATE, state),
+            annotation(protocol::CURRENT_CONFIG, current),
+            annotation(protocol::DESIRED_CONFIG, desired),
+            annotation(protocol::STATE, state),
         ]),
         ..NodeView::default()
     }

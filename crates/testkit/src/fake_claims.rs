@@ -106,7 +106,7 @@ pub fn claim(name: &str) -> v1::Claim {
 
 /// The cluster's claims, and how often they were requested.
 #[derive(Debug, Default)]
-pub struct ClaimsDouble(Mutex<Inside>);
+pub struct FakeClaims(Mutex<Inside>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -118,7 +118,7 @@ struct Inside {
     hangs: Option<(String, watch::Receiver<()>)>,
 }
 
-impl ClaimsDouble {
+impl FakeClaims {
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
@@ -164,7 +164,7 @@ impl ClaimsDouble {
     }
 }
 
-impl ClaimReader for ClaimsDouble {
+impl ClaimReader for FakeClaims {
     fn get<'a>(
         &'a self,
         namespace: &'a str,

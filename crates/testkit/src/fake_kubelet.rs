@@ -61,14 +61,14 @@ pub struct Knobs {
 }
 
 /// A running kubelet. Dropping it kills it: all its tasks end, and the socket file stays.
-pub struct KubeletDouble {
+pub struct FakeKubelet {
     directory: PathBuf,
     service: Service,
     /// A runtime of its own, so that no connection outlives it.
     process: Option<Runtime>,
 }
 
-impl Drop for KubeletDouble {
+impl Drop for FakeKubelet {
     fn drop(&mut self) {
         self.service.channels.lock().unwrap().clear();
         let process = self.process.take().unwrap();
@@ -78,7 +78,7 @@ impl Drop for KubeletDouble {
     }
 }
 
-impl KubeletDouble {
+impl FakeKubelet {
     /// Starts like the real one: creates the directory, removes old sockets, creates its own.
     pub async fn start(root: &Path) -> Self {
         Self::start_with(root, Knobs::default()).await
@@ -148,7 +148,7 @@ impl KubeletDouble {
     }
 
     /// Waits for this many registrations.
-    pub async fn until_asked(&self, times: usize) {
+    pub async fn wait_for_requests(&self, times: usize) {
         let mut asked = self.service.asked.subscribe();
         let waiting = asked.wait_for(|asked| *asked >= times);
         let waited = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
@@ -156,7 +156,7 @@ impl KubeletDouble {
     }
 
     /// Closes the connection to the plugin of a resource, though the plugin still runs.
-    pub fn let_go(&self, resource: &str) {
+    pub fn disconnect_plugin(&self, resource: &str) {
         self.service.disconnect(resource);
     }
 

@@ -97,7 +97,7 @@ impl Program {
         resources: &[&str],
     ) -> Result<api::Welcome, Status> {
         let resources = resources.iter().map(|one| (*one).to_owned()).collect();
-        self.say(Said::Hello(api::Hello {
+        self.send_message(Said::Hello(api::Hello {
             api_versions: vec!["v1".into()],
             vendor: name.into(),
             instance: instance.into(),
@@ -110,7 +110,7 @@ impl Program {
         }
     }
 
-    pub async fn say(&self, said: Said) {
+    pub async fn send_message(&self, said: Said) {
         // The end of a session is reported by the next receive.
         let _ = self.to.send(FromVendor { said: Some(said) }).await;
     }
@@ -140,7 +140,7 @@ impl Program {
     }
 
     pub async fn snapshot(&mut self, snapshot: api::Snapshot) -> Result<(), api::Rejected> {
-        self.say(Said::Snapshot(snapshot)).await;
+        self.send_message(Said::Snapshot(snapshot)).await;
         match self.next().await.unwrap() {
             from_agent::Said::Accepted(_) => Ok(()),
             from_agent::Said::Rejected(rejected) => Err(rejected),
@@ -157,11 +157,12 @@ impl Program {
 
     pub async fn answer(&self, id: u64, answer: api::answer::Answer) {
         let answer = Some(answer);
-        self.say(Said::Answer(api::Answer { id, answer })).await;
+        self.send_message(Said::Answer(api::Answer { id, answer }))
+            .await;
     }
 
     /// Waits for the end of the session.
-    pub async fn last_word(&mut self) -> Status {
+    pub async fn wait_for_end(&mut self) -> Status {
         loop {
             if let Err(status) = self.next().await {
                 return status;

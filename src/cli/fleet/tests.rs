@@ -61,7 +61,7 @@ const ON_THE_WAY: [(&str, &str); 3] = [
     (protocol::STATE, "Working"),
 ];
 
-fn told(facts: NodeObjects) -> String {
+fn findings_text(facts: NodeObjects) -> String {
     let found = super::explain::findings(&NodeReport::of(facts, now()), now());
     assert!(!found.is_empty());
     let each = found
@@ -73,7 +73,7 @@ fn told(facts: NodeObjects) -> String {
 #[test]
 fn explain_reports_an_updated_node_as_up_to_date() {
     assert_eq!(
-        told(facts(&ON_NEW)),
+        findings_text(facts(&ON_NEW)),
         "None worker-1 is up to date: new → \n"
     );
 }
@@ -84,7 +84,7 @@ fn changed(mut facts: NodeObjects, change: impl FnOnce(&mut NodeObjects)) -> Nod
 }
 
 fn all_in(facts: NodeObjects, parts: &[&str]) {
-    let told = told(facts);
+    let told = findings_text(facts);
     for part in parts {
         assert!(told.contains(part), "{part}:\n{told}");
     }
@@ -159,7 +159,7 @@ fn explain_reports_a_running_stalled_or_failed_update() {
         ),
     ] {
         let told = [&ON_THE_WAY[..], &[(protocol::REASON, why)]].concat();
-        let held_up = self::told(facts(&told));
+        let held_up = self::findings_text(facts(&told));
         assert!(
             held_up.contains(why) && held_up.contains(advice),
             "{held_up}"

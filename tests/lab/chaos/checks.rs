@@ -63,7 +63,7 @@ pub struct Known {
 
 /// The actions in the log from line `from` on that concern a node whose pods' names begin with
 /// `pods`, with their time spans.
-pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Span, Deed)> {
+pub fn agent_actions(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Span, Deed)> {
     log[from..]
         .iter()
         .filter(|event| {
@@ -76,12 +76,12 @@ pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Span, D
                 begun: time("requestReceivedTimestamp")?,
                 ended: time("stageTimestamp")?,
             };
-            Some((span, deed(event, node, pods)?))
+            Some((span, agent_action(event, node, pods)?))
         })
         .collect()
 }
 
-fn deed(event: &Value, node: &str, pods: &str) -> Option<Deed> {
+fn agent_action(event: &Value, node: &str, pods: &str) -> Option<Deed> {
     let object = &event["objectRef"];
     let name = object["name"].as_str()?;
     let user = event["user"]["username"].as_str()?;

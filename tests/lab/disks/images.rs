@@ -221,7 +221,7 @@ impl Film {
     }
 
     /// Copies the blocks that have changed on the disks.
-    pub(super) fn picture(&mut self, what: &str) {
+    pub(super) fn capture(&mut self, what: &str) {
         self.pictures += 1;
         let mut blocks = Vec::new();
         for (disk, of) in self.disks.iter().enumerate() {

@@ -37,7 +37,7 @@ pub fn of_ten_minutes_only_delays_the_update(fleet: &Fleet) {
     assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
     assert_ne!(fleet.first.boot_id(), boot);
     assert_eq!(fleet.first.reboots().len(), reboots + 1);
-    let deeds = fleet.deeds("first", from);
+    let deeds = fleet.agent_actions("first", from);
     let count = |deed: &Deed| deeds.iter().filter(|known| *known == deed).count();
     assert_eq!(
         (count(&Deed::Cordon), count(&Deed::Uncordon)),

@@ -60,7 +60,7 @@ pub fn config_is_rolled_back_and_its_drain_forced(fleet: &Fleet) {
         "{object:#}"
     );
     is_forced_in_time(fleet, from);
-    let deeds = fleet.deeds("first", from);
+    let deeds = fleet.agent_actions("first", from);
     let count = |deed: &Deed| deeds.iter().filter(|known| *known == deed).count();
     assert_eq!(
         (count(&Deed::Cordon), count(&Deed::Uncordon)),
@@ -74,7 +74,7 @@ pub fn config_is_rolled_back_and_its_drain_forced(fleet: &Fleet) {
 
 /// Asserts the time from the cordon to the deletion, in the API server's audit log.
 fn is_forced_in_time(fleet: &Fleet, from: usize) {
-    let deeds = checks::deeds(&fleet.cluster.audit(), from, "first", USER);
+    let deeds = checks::agent_actions(&fleet.cluster.audit(), from, "first", USER);
     let span = |of: fn(&Deed) -> bool| deeds.iter().find(|(_, deed)| of(deed)).unwrap().0;
     let cordon = span(|deed| *deed == Deed::Cordon);
     let forced = span(|deed| matches!(deed, Deed::Evict(_)));

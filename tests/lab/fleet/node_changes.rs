@@ -34,7 +34,7 @@ pub fn drain_is_done_by_a_controller(fleet: &Fleet) {
     fleet.ask("second", "rendered-second-b", "b\n", Value::Null);
     let node = asks("drain-rendered-second-b");
     assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
-    fleet.wait_lent("second", "0");
+    fleet.wait_advertised("second", "0");
     let flags = ["--ignore-daemonsets", "--force", "--timeout=60s"];
     kubectl(&[&["drain", "second"][..], &flags].concat());
     assert_eq!(fleet.second.boot_id(), boot);
@@ -49,9 +49,9 @@ pub fn drain_is_done_by_a_controller(fleet: &Fleet) {
     kubectl(&["uncordon", "second"]);
     acknowledge("uncordon-rendered-second-b");
     fleet.wait_done("second", "rendered-second-b");
-    fleet.wait_lent("second", "2");
+    fleet.wait_advertised("second", "2");
     assert_eq!(
-        fleet.deeds("second", from),
+        fleet.agent_actions("second", from),
         [],
         "all of it was the controller's"
     );
@@ -126,7 +126,7 @@ pub fn node_is_registered_again(fleet: &Fleet) {
     fleet.cluster.kubectl(&["delete", "node", "second"]);
     fleet.cluster.node(&fleet.second).restart_kubelet();
     fleet.wait_done("second", "rendered-second-b");
-    fleet.wait_lent("second", "2");
+    fleet.wait_advertised("second", "2");
     let node = fleet.wait_node("second", "no taint of ours", |node| {
         !node["spec"]["taints"].to_string().contains(TAINT)
     });
@@ -135,6 +135,6 @@ pub fn node_is_registered_again(fleet: &Fleet) {
     // The device's taint is changed by a request of its own, which repeats the value.
     taints.dedup();
     assert_eq!(taints, [true, false]);
-    assert_eq!(fleet.deeds("second", from), []);
+    assert_eq!(fleet.agent_actions("second", from), []);
     assert_eq!(fleet.second.boot_id(), boot);
 }

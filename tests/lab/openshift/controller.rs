@@ -153,7 +153,7 @@ const LONG: Duration = wait::seconds(120);
 impl Drop for Controller<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- what the controller saw\n{}", self.seen().told());
+            eprintln!("--- what the controller saw\n{}", self.seen().describe());
         }
         self.shared.stop.store(true, Relaxed);
         for watch in &mut self.watches {

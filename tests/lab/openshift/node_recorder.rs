@@ -76,7 +76,7 @@ impl NodeSight {
     }
 
     /// All fields but the time, as text.
-    fn says(&self) -> String {
+    fn as_text(&self) -> String {
         format!(
             "{}: {} ({}), {} of {}, asks {} of {}, cordoned {}, {:?}",
             self.name,
@@ -126,7 +126,7 @@ impl ProgressSight {
         self.conditions.get(kind).map_or("", |(status, _)| status)
     }
 
-    fn says(&self) -> String {
+    fn as_text(&self) -> String {
         let said = self.conditions.iter();
         let said = said.map(|(kind, (status, _))| format!("{kind}={status}"));
         format!("{:?}: {}", self.desired, said.collect::<Vec<_>>().join(" "))
@@ -143,7 +143,7 @@ pub struct Seen {
 impl Seen {
     pub fn node(&mut self, sight: NodeSight) {
         let last = self.nodes.last();
-        if last.is_none_or(|last| last.says() != sight.says()) {
+        if last.is_none_or(|last| last.as_text() != sight.as_text()) {
             self.nodes.push(sight);
         }
     }
@@ -170,9 +170,9 @@ impl Seen {
     }
 
     /// The recorded versions as text, for failure messages.
-    pub fn told(&self) -> String {
-        let nodes = self.nodes.iter().map(|it| (it.at, it.says()));
-        let progress = self.progress.iter().map(|it| (it.at, it.says()));
+    pub fn describe(&self) -> String {
+        let nodes = self.nodes.iter().map(|it| (it.at, it.as_text()));
+        let progress = self.progress.iter().map(|it| (it.at, it.as_text()));
         let mut all: Vec<_> = nodes.chain(progress).collect();
         all.sort();
         let begun = all.first().map(|(at, _)| *at);

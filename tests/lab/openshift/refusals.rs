@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{AT_ONCE, Content, SSHD, SSHD_WITH_HELPER, Story, node_recorder::ProgressSight, said};
+use super::{
+    AT_ONCE, Content, SSHD, SSHD_WITH_HELPER, Story, node_recorder::ProgressSight, output_text,
+};
 use crate::support::wait;
 
 const NOTHING: &str = "No changes: the machine matches the config.";
@@ -22,13 +24,13 @@ pub fn adoption(story: &Story<'_>, content: &Content) {
         "lab: openshift: kernel arguments {:?}",
         super::kernel_arguments()
     );
-    let looked = said(&story.adopt(&[]));
+    let looked = output_text(&story.adopt(&[]));
     assert!(looked.contains(NOTHING), "{looked}");
     story.machine.write(SSHD, SSHD_WITH_HELPER);
     let boot = story.machine.boot_id();
     let before = story.machine.tree_digest(&["/etc", "/home"], &[]);
     let taken = story.adopt(&["--yes"]);
-    let told = said(&taken);
+    let told = output_text(&taken);
     println!("{told}");
     assert!(taken.status.success() && told.contains(NOTHING), "{told}");
     assert_eq!(story.machine.tree_digest(&["/etc", "/home"], &[]), before);
@@ -150,7 +152,7 @@ pub fn unit_that_cannot_start(story: &Story<'_>, content: &Content) {
     let manifest = content.rendered(name).to_string();
     story.machine.write("/root/unit.json", manifest);
     let plan = ["/usr/bin/machinist", "plan", "/root/unit.json"];
-    let plan = said(&story.machine.try_exec(&plan).unwrap());
+    let plan = output_text(&story.machine.try_exec(&plan).unwrap());
     assert!(folded(&plan).contains(TOLD), "{plan}");
 }
 

@@ -53,7 +53,7 @@ pub fn binary() -> &'static Path {
         if let Ok(binary) = std::env::var("MACHINIST_LAB_BINARY") {
             return binary.into();
         }
-        said(&mut Command::new(
+        stdout_of(&mut Command::new(
             Path::new(HOME).join("packaging/image/binary"),
         ))
         .into()
@@ -99,7 +99,7 @@ impl Shipped {
         let archive = Path::new(WORK).join(archive);
         let mut build = Command::new(Path::new(HOME).join("packaging/image/build"));
         build.arg("--output").arg(&archive);
-        let image = said(build.arg("--binary").arg(program));
+        let image = stdout_of(build.arg("--binary").arg(program));
         let digest = image.rsplit_once('@').expect("a digest").1;
         Self {
             digest: digest.to_owned(),
@@ -119,7 +119,7 @@ impl Shipped {
 }
 
 /// The standard output of a program that must succeed.
-fn said(program: &mut Command) -> String {
+fn stdout_of(program: &mut Command) -> String {
     let output = program.output().expect("it can be run");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program:?}: {error}");

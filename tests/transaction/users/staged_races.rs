@@ -28,7 +28,7 @@ fn with_act_while_staging(sandbox: &Sandbox, act: impl Fn() + Send + Sync + 'sta
 fn is_refused(root: &Root, wanted: &Written) {
     let mut hand = ByHand::open(root);
     let failed = hand.try_stage(wanted).unwrap_err();
-    let others = matches!(&failed, StageFailure::Transaction(error) if error.is_others_doing());
+    let others = matches!(&failed, StageFailure::Transaction(error) if error.is_foreign_change());
     assert!(others, "{failed:?}");
     hand.undo().unwrap();
 }

@@ -74,7 +74,7 @@ impl<P: PodApi> AgentDrain<P> {
         let view = self.ours.live(what).await?;
         let known = locked(&self.cordoned).clone();
         if known.required_action(&view) == cordon_state::NodeRequests::Patience {
-            return Err(self.lifted_again(&view).await);
+            return Err(self.accept_second_uncordon(&view).await);
         }
         let cordoned = self.ours.node.cordon().await;
         let cordoned = cordoned.map_err(|e| self.ours.refused(what, e))?;
@@ -94,13 +94,13 @@ impl<P: PodApi> AgentDrain<P> {
     }
 
     /// A second uncordon by another client is respected.
-    async fn lifted_again(&self, view: &NodeView) -> NodeError {
-        self.disown_cordon(view).await;
+    async fn accept_second_uncordon(&self, view: &NodeView) -> NodeError {
+        self.release_cordon(view).await;
         let what = "override the second uncordon of node";
         self.ours.other(what, Reason::NodeUncordoned, true)
     }
 
-    async fn look_afresh(
+    async fn recheck_preconditions(
         &self,
         step: IrreversibleStep,
         to: Option<String>,
@@ -115,7 +115,9 @@ impl<P: PodApi> AgentDrain<P> {
         match asks {
             cordon_state::NodeRequests::Nothing => {}
             cordon_state::NodeRequests::Cordon => return Ok(StepDecision::Refilled),
-            cordon_state::NodeRequests::Patience => return Err(self.lifted_again(&view).await),
+            cordon_state::NodeRequests::Patience => {
+                return Err(self.accept_second_uncordon(&view).await);
+            }
         }
         let drain = self.as_configured(None);
         let rehearsal = drain
@@ -132,8 +134,8 @@ impl<P: PodApi> AgentDrain<P> {
 
     /// Removes our ownership annotation, so that another client's later cordon is not taken for
     /// ours.
-    async fn disown_cordon(&self, view: &NodeView) {
-        if !view.has_our_mark() {
+    async fn release_cordon(&self, view: &NodeView) {
+        if !view.has_cordon_mark() {
             return;
         }
         if let Err(error) = self.ours.node.remove_annotation(annotation::CORDONED).await {
@@ -203,7 +205,7 @@ impl<P: PodApi> NodePort for AgentDrain<P> {
     }
 
     fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
-        Box::pin(self.ours.lend(lending))
+        Box::pin(self.ours.set_device_users(lending))
     }
 
     fn holders(&self) -> NodeFuture<'_, Option<DeviceHolderCounts>> {
@@ -227,7 +229,7 @@ impl<P: PodApi> NodePort for AgentDrain<P> {
         step: IrreversibleStep,
         to: Option<String>,
     ) -> NodeFuture<'_, StepDecision> {
-        Box::pin(self.look_afresh(step, to))
+        Box::pin(self.recheck_preconditions(step, to))
     }
 
     fn uncordon(&self, _: String) -> NodeFuture<'_, ()> {

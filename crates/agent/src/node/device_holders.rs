@@ -61,7 +61,7 @@ impl NodeContext {
         let Some(devices) = &self.devices else {
             return Some(DeviceHolderCounts::new());
         };
-        let lends = lends(&devices.status().borrow());
+        let lends = advertised_resources(&devices.status().borrow());
         if lends.is_empty() {
             return Some(DeviceHolderCounts::new());
         }
@@ -84,7 +84,7 @@ impl NodeContext {
         let Some(devices) = &self.devices else {
             return Ok(Vec::new());
         };
-        let lends = lends(&devices.status().borrow());
+        let lends = advertised_resources(&devices.status().borrow());
         if lends.is_empty() {
             return Ok(Vec::new());
         }
@@ -181,7 +181,7 @@ pub(super) fn dispositions(
 }
 
 /// Resources of which a device was ever advertised to the kubelet.
-fn lends(status: &DevicesStatus) -> BTreeSet<String> {
+fn advertised_resources(status: &DevicesStatus) -> BTreeSet<String> {
     let heard = status.devices.iter().filter(|resource| {
         let mut devices = resource.devices.iter();
         devices.any(|device| device.health != "Missing")

@@ -41,7 +41,7 @@ impl OwnNode {
     /// Decides on a live read, never on the watch, and reads again after a conflict. Idempotent, so
     /// it may be repeated after any crash.
     pub async fn cordon(&self) -> Result<Cordon, ClusterError> {
-        self.settle(|view| match (view.is_cordoned(), view.has_our_mark()) {
+        self.settle(|view| match (view.is_cordoned(), view.has_cordon_mark()) {
             (true, true) => Err(Cordon::Ours),
             (true, false) => Err(Cordon::Theirs),
             (false, _) => Ok((patches::cordon(view), Cordon::Ours)),
@@ -52,7 +52,7 @@ impl OwnNode {
 
     /// Uncordons the node if machinist cordoned it and no operator asked to keep the cordon.
     pub async fn uncordon(&self) -> Result<Uncordon, ClusterError> {
-        self.settle(|view| match (view.has_our_mark(), view.keeps_cordon()) {
+        self.settle(|view| match (view.has_cordon_mark(), view.keeps_cordon()) {
             (false, _) => Err(Uncordon::NotOurs),
             (true, true) => Ok((patches::uncordon(view, false), Uncordon::Kept)),
             (true, false) => Ok((patches::uncordon(view, true), Uncordon::Lifted)),

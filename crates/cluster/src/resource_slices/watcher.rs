@@ -142,7 +142,7 @@ impl WatchHandler for SliceReconciler {
         }
     }
 
-    async fn work(&mut self) -> Result<(), ClusterError> {
+    async fn run_due_work(&mut self) -> Result<(), ClusterError> {
         self.settle().await
     }
 

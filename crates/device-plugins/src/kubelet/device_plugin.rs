@@ -130,7 +130,7 @@ impl DevicePlugin for DevicePluginService {
         let _in_progress = self.status_writer.allocating();
         let (inventory, resource) = self.now()?;
         let RawMessage(wire) = request.into_inner();
-        let asked = api::AllocateRequest::decode(wire.clone()).map_err(unread)?;
+        let asked = api::AllocateRequest::decode(wire.clone()).map_err(decode_error)?;
         let answers = match resource.asks.allocate {
             true => self.ask_source(&inventory, &resource, &asked, &wire).await,
             false => self.answer_from_specs(&inventory, &resource, &asked).await,
@@ -159,7 +159,8 @@ impl DevicePlugin for DevicePluginService {
                 )));
             }
             let RawMessage(wire) = request.into_inner();
-            let asked = api::PreStartContainerRequest::decode(wire.clone()).map_err(unread)?;
+            let asked =
+                api::PreStartContainerRequest::decode(wire.clone()).map_err(decode_error)?;
             let wanted = AllocationRequest {
                 ids: &asked.devices_ids,
                 wire: Some(&wire),
@@ -262,7 +263,7 @@ impl DevicePluginService {
     }
 }
 
-fn unread(error: prost::DecodeError) -> Status {
+fn decode_error(error: prost::DecodeError) -> Status {
     Status::invalid_argument(format!("failed to decode the request: {error}"))
 }
 

@@ -18,7 +18,7 @@ use machinist_device::{
     allocator::{
         AllocateError, AllocationFuture, AllocationRequest, AllocationResponse, Allocator,
     },
-    registry::{handed_out, is_stable_name},
+    registry::{is_stable_name, path_for_container},
     source::ResourceSource,
 };
 use machinist_rootfs::Root;
@@ -172,7 +172,7 @@ impl PluginProxy {
             let leads_to = canonical_path(&root, path);
             allocate_policy::ResolvedPath {
                 is_stable: is_stable_name(&root, path),
-                handed_out: handed_out(&root, path, &leads_to).clone(),
+                handed_out: path_for_container(&root, path, &leads_to).clone(),
                 leads_to,
             }
         };

@@ -361,7 +361,7 @@ fn custom_gates_come_last_and_stay_closed_until_probed() {
         };
         (of("Storage"), of("Network"), gates.ready())
     };
-    let told = |open| {
+    let inputs_with_probe = |open| {
         with(|i| {
             let message = "what was found".to_owned();
             i.custom_probes = ProbeResults::from([(unit.clone(), ProbeResult { open, message })]);
@@ -370,9 +370,12 @@ fn custom_gates_come_last_and_stay_closed_until_probed() {
     let missing = (true, Reason::SignalMissing);
     let closed = (false, Reason::CustomGateClosed);
     assert_eq!(judged(&healthy()), (closed, missing, false));
-    assert_eq!(judged(&told(Some(false))), (closed, missing, false));
-    assert_eq!(judged(&told(None)), (missing, missing, true));
-    let mut seen = told(Some(true));
+    assert_eq!(
+        judged(&inputs_with_probe(Some(false))),
+        (closed, missing, false)
+    );
+    assert_eq!(judged(&inputs_with_probe(None)), (missing, missing, true));
+    let mut seen = inputs_with_probe(Some(true));
     seen.taints = Some(["cni.example.com:NoExecute".to_owned()].into());
     assert_eq!(
         judged(&seen),

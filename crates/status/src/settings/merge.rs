@@ -11,7 +11,7 @@ use super::{
         Registration, SoftReboot,
     },
     error::SettingsError,
-    extract::{FragmentReader, Setting, ValueMismatch, has_twins},
+    extract::{FragmentReader, Setting, ValueMismatch, has_duplicates},
     fragment::{Fragment, ValueNode, ValueShape},
     model::{
         ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
@@ -138,7 +138,7 @@ impl DriftSettings {
     fn read(read: &mut FragmentReader) -> Self {
         let once = |rules: &Vec<DriftRule>| {
             let paths: Vec<_> = rules.iter().map(|rule| &rule.path).collect();
-            match has_twins(&paths) {
+            match has_duplicates(&paths) {
                 true => Err("each path once"),
                 false => Ok(()),
             }
@@ -238,7 +238,7 @@ fn positive(limit: &Duration) -> Result<(), &'static str> {
 }
 
 fn distinct<T: PartialEq>(all: &[T], expected: &'static str) -> Result<(), &'static str> {
-    match all.is_empty() || has_twins(all) {
+    match all.is_empty() || has_duplicates(all) {
         true => Err(expected),
         false => Ok(()),
     }

@@ -123,7 +123,7 @@ impl Service {
         match options {
             Ok(options) => Ok((channel, (dialled, options.into_inner()))),
             Err(status) => {
-                let error = as_go(&status);
+                let error = grpc_go_text(&status);
                 Err(format!("failed to get device plugin options: {error}"))
             }
         }
@@ -192,7 +192,7 @@ impl Registration for Service {
         self.asked.send_modify(|asked| *asked += 1);
         tokio::time::sleep(self.knobs.answer_late).await;
         let name = &asked.resource_name;
-        let checked = speaks(&[&asked.version], || {
+        let checked = check_versions(&[&asked.version], || {
             format!(
                 "requested API version {:?} is not supported by kubelet. Supported version is [\"v1beta1\"]",
                 asked.version
@@ -209,7 +209,10 @@ impl Registration for Service {
 }
 
 /// Whether the API version of the double is in the plugin's list.
-pub(super) fn speaks(versions: &[&str], refusal: impl Fn() -> String) -> Result<(), String> {
+pub(super) fn check_versions(
+    versions: &[&str],
+    refusal: impl Fn() -> String,
+) -> Result<(), String> {
     let known = versions.contains(&"v1beta1");
     known.then_some(()).ok_or_else(refusal)
 }
@@ -241,7 +244,7 @@ pub(super) fn is_extended(name: &str) -> Result<(), String> {
 }
 
 /// A call's error in the kubelet's wording.
-pub(super) fn as_go(status: &Status) -> String {
+pub(super) fn grpc_go_text(status: &Status) -> String {
     let (code, message) = match status.code() {
         Code::OutOfRange => (
             Code::ResourceExhausted,

@@ -52,7 +52,7 @@ fn texts(
     let mut files = Vec::new();
     for (path, link) in &config.links {
         let own = names.get(path).unwrap_or(path);
-        match (brought(own), link.hard) {
+        match (entry_kind(own), link.hard) {
             (Some(Brought::DropInDirectory), false) => {
                 let listed = known(texts.files(path.as_str(), ".conf"))?;
                 let listed = listed.into_iter().flatten();
@@ -82,7 +82,7 @@ fn known<T>(read: Result<T, RootError>) -> Result<Option<T>, RootError> {
     }
 }
 
-fn brought(own: &AbsPath) -> Option<Brought> {
+fn entry_kind(own: &AbsPath) -> Option<Brought> {
     let (directory, name) = (own.directory(), own.file_name());
     let (above, nested) = directory.rsplit_once('/').unwrap_or_default();
     if PRESET_DIRECTORIES.contains(&directory) {

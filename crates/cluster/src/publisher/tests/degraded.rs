@@ -15,13 +15,16 @@ fn a_budget_blocking_for_an_hour_is_reported_but_not_degraded() {
         let at = start + Duration::from_secs(60 * minute);
         let shown = damper.record_state(degraded_input(&waits), at);
         let notice = desired_node_status(&waits, &open(), shown, ALL).unwrap();
-        assert_eq!(said(&notice, keys::protocol::STATE).unwrap(), "Working");
-        let blocked = said(&notice, keys::annotation::BLOCKED_BY).unwrap();
+        assert_eq!(
+            message_of(&notice, keys::protocol::STATE).unwrap(),
+            "Working"
+        );
+        let blocked = message_of(&notice, keys::annotation::BLOCKED_BY).unwrap();
         assert!(blocked.starts_with("shop/web-0"), "{blocked}");
     }
     waits.blockers.clear();
     let notice = desired_node_status(&waits, &open(), None, ALL).unwrap();
-    assert_eq!(said(&notice, keys::annotation::BLOCKED_BY), None);
+    assert_eq!(message_of(&notice, keys::annotation::BLOCKED_BY), None);
 }
 
 fn failed(phase: Phase, code: Reason, desired: &str) -> UpdateReport {
@@ -44,7 +47,7 @@ fn written(
             damper.record_state(degraded_input(&report), start + Duration::from_secs(second));
         let notice = desired_node_status(&report, &open(), shown, ALL).unwrap();
         let state = state(&report, shown).unwrap();
-        let reason = said(&notice, keys::protocol::REASON).unwrap();
+        let reason = message_of(&notice, keys::protocol::REASON).unwrap();
         let is_fault = matches!(
             state,
             NodeUpdateState::Degraded | NodeUpdateState::Unreconcilable

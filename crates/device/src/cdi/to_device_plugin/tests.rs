@@ -196,20 +196,20 @@ fn a_node_is_allocated_unchanged_or_rejected() {
         mode: 0o660,
         owner: (0, 44),
     };
-    let said = |more: Value| {
+    let edits = |more: Value| {
         let device = device(&node(&more), &json!({}));
         device.plain().unwrap().nodes[0].differs(found)
     };
     let same =
         json!({"type": "c", "major": 195, "minor": 0, "fileMode": 0o660, "uid": 0, "gid": 44});
-    assert_eq!(said(same), None);
+    assert_eq!(edits(same), None);
     // Without a major number runtimes use the numbers on the host.
     for as_it_is in [
         json!({}),
         json!({"major": 0, "minor": 7}),
         json!({"minor": 1}),
     ] {
-        assert_eq!(said(as_it_is), None);
+        assert_eq!(edits(as_it_is), None);
     }
     for (more, told) in [
         (json!({"type": "b"}), "/dev/gpu0 is not a block device"),
@@ -225,7 +225,7 @@ fn a_node_is_allocated_unchanged_or_rejected() {
         (json!({"uid": 1000}), "has owner 0"),
         (json!({"gid": 39}), "has group 44, the spec requires 39"),
     ] {
-        let why = said(more).unwrap();
+        let why = edits(more).unwrap();
         assert!(why.contains(told), "{why}");
     }
 }
