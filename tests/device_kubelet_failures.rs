@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use support::{
     device_host::Machine,
-    fake_kubelet::{Books, FakeKubelet, Knobs},
+    fake_kubelet::{FakeKubelet, Knobs, ResourceAccounts},
 };
 
 const TTY: &str = "acme.dev/tty";
@@ -28,7 +28,7 @@ fn with(devices: &[&str]) -> Machine {
     machine
 }
 
-fn healthy(books: &Books) -> usize {
+fn healthy(books: &ResourceAccounts) -> usize {
     let list = books.get(TTY).map_or(&[][..], |known| known.list());
     list.iter().filter(|one| one.ends_with("=Healthy")).count()
 }

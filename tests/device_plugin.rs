@@ -13,10 +13,10 @@ mod restarts;
 use machinist_testkit::{device_host, fake_kubelet};
 
 use device_host::Machine;
-use fake_kubelet::{Books, FakeKubelet};
+use fake_kubelet::{FakeKubelet, ResourceAccounts};
 use machinist_device_plugins::kubelet::api::v1beta1 as api;
 
-fn has(books: &Books, resource: &str, list: &[&str]) -> bool {
+fn has(books: &ResourceAccounts, resource: &str, list: &[&str]) -> bool {
     books
         .get(resource)
         .is_some_and(|known| known.streaming && known.list() == list)

@@ -15,12 +15,12 @@ use std::time::Duration;
 use support::{
     WAIT_TIMEOUT,
     device_host::Machine,
-    fake_kubelet::{Books, FakeKubelet},
+    fake_kubelet::{FakeKubelet, ResourceAccounts},
 };
 
 const TTY: &str = "acme.dev/tty";
 
-fn healthy(books: &Books) -> usize {
+fn healthy(books: &ResourceAccounts) -> usize {
     let list = books.get(TTY).map_or(&[][..], |known| known.list());
     list.iter().filter(|one| one.ends_with("=Healthy")).count()
 }
@@ -43,7 +43,7 @@ async fn ten_kubelet_restarts_leak_no_task_descriptor_or_socket() {
     }
     machine.declare("tty.yaml", TTY, "/dev/tty?", 1);
     let agent = machine.agent();
-    let both = |books: &Books| healthy(books) == 2;
+    let both = |books: &ResourceAccounts| healthy(books) == 2;
     let mut before: Option<(usize, usize, usize)> = None;
     for life in 0..=10 {
         let kubelet = FakeKubelet::start(machine.root()).await;

@@ -13,7 +13,7 @@ use std::os::unix::{fs::MetadataExt as _, net::UnixListener};
 
 use support::{
     device_host::Machine,
-    fake_kubelet::{Books, FakeKubelet, Knobs},
+    fake_kubelet::{FakeKubelet, Knobs, ResourceAccounts},
 };
 
 const TTY: &str = "acme.dev/tty";
@@ -37,7 +37,7 @@ fn machine() -> Machine {
     machine
 }
 
-fn both(books: &Books) -> bool {
+fn both(books: &ResourceAccounts) -> bool {
     let known = books.get(TTY);
     known.is_some_and(|known| known.streaming && known.list() == ["ttyA=Healthy", "ttyB=Healthy"])
 }

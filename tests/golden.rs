@@ -34,10 +34,10 @@ use machinist_rootfs::{Root, SnapshotObject, TreeSnapshot};
 use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
 use sandbox::{
-    Nobody, Sandbox, Written, at, conduct, difference, from_environment, long, once,
+    NoServices, Sandbox, Written, at, conduct, difference, from_environment, long, once,
     without_staging,
 };
-use stepwise_update::ByHand;
+use stepwise_update::StepwiseUpdate;
 
 const OFFLINE: Capabilities = Capabilities {
     live: false,
@@ -144,7 +144,7 @@ fn a_config_stored_by_the_previous_version_plans_no_change() {
         }
         absent += usize::from(stored.0 != config.0);
         apply(&sandbox, &stored);
-        let mut update = ByHand::open(&sandbox.root());
+        let mut update = StepwiseUpdate::open(&sandbox.root());
         if let Some(base) = &mut update.journal.base {
             base.tells_absent = false;
         }
@@ -238,7 +238,7 @@ impl Case<'_> {
         }
 
         // Committed, and rolled back.
-        let mut update = ByHand::open(&sandbox.root());
+        let mut update = StepwiseUpdate::open(&sandbox.root());
         update.stage(&to).unwrap();
         update.commit().unwrap();
         update.undo().unwrap();
@@ -348,7 +348,7 @@ fn apply(sandbox: &Sandbox, to: &Written) {
         capabilities: OFFLINE,
         ..conduct(false)
     };
-    let report = once(&sandbox.root(), None::<Nobody>, conduct, to).unwrap();
+    let report = once(&sandbox.root(), None::<NoServices>, conduct, to).unwrap();
     assert_eq!(report.failure, None);
 }
 

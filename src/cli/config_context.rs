@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 
 use super::{ConfigArgs, Global};
 use machinist_agent::{
-    Origin,
+    ConfigOrigin,
     admin::{self, DesiredConfigReply},
     config_dir::{DirectorySource, LocalFiles, STANDALONE_POOL},
 };
@@ -58,17 +58,17 @@ impl ConfigContext {
     }
 
     /// The source of the agent's configs.
-    pub(super) fn origin(&self, pod_uid: Option<String>) -> anyhow::Result<Origin> {
+    pub(super) fn origin(&self, pod_uid: Option<String>) -> anyhow::Result<ConfigOrigin> {
         let access = machinist_agent::access(&self.root, &self.settings, &cluster_env(true));
         match (
             self.settings.source.clone().resolve_auto(access.is_some()),
             access,
         ) {
-            (SourceSetting::Cluster, Some(access)) => Ok(Origin::Cluster { access, pod_uid }),
+            (SourceSetting::Cluster, Some(access)) => Ok(ConfigOrigin::Cluster { access, pod_uid }),
             (SourceSetting::Cluster, None) => bail!(
                 "`source: cluster` outside a pod requires a kubeconfig: set --kubeconfig or `cluster.kubeconfig`"
             ),
-            (chosen, _) => Ok(Origin::Directory(machinist_agent::source(
+            (chosen, _) => Ok(ConfigOrigin::Directory(machinist_agent::source(
                 &self.root,
                 &self.settings,
                 &chosen,
@@ -101,7 +101,7 @@ impl ConfigContext {
             return Ok(false);
         }
         let agent = super::status::running_agent(&self.root)?;
-        Ok(agent.is_some_and(|agent| agent.source == Origin::CLUSTER_SOURCE_NAME))
+        Ok(agent.is_some_and(|agent| agent.source == ConfigOrigin::CLUSTER_SOURCE_NAME))
     }
 
     /// The desired config of the Node, from the agent that has read it.

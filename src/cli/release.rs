@@ -135,7 +135,7 @@ fn served_config(told: &NodeStanding, config: &str) -> Option<Vec<u8>> {
 fn tell(told: &NodeStanding, config: &str) -> anyhow::Result<String> {
     let name = told.node.name().to_owned();
     match told.wait(told.node.return_node(config)) {
-        Ok(Uncordon::Kept) => {
+        Ok(Uncordon::KeptByOperator) => {
             warn(&format!("Node {name} stays cordoned: annotation machinist.dev/keep-cordoned is set"));
             Ok(name)
         }

@@ -27,7 +27,7 @@ use tonic::{
 use crate::{agent::Agent, figure, median, milliseconds, ratio, rounds};
 use machinist_testkit::{
     device_host::Machine,
-    fake_kubelet::{Books, FakeKubelet},
+    fake_kubelet::{FakeKubelet, ResourceAccounts},
 };
 
 /// Set in the echo process, which is the reference; its value is the socket.
@@ -48,7 +48,7 @@ fn machine(devices: usize) -> (Machine, PathBuf) {
     (machine, source)
 }
 
-fn listed(books: &Books, count: usize) -> bool {
+fn listed(books: &ResourceAccounts, count: usize) -> bool {
     books
         .get(RESOURCE)
         .is_some_and(|known| known.list().len() == count)
@@ -354,7 +354,7 @@ pub(crate) fn restart() {
         let (name, path) = (format!("acme.dev/r{resource}"), format!("/dev/r{resource}"));
         machine.declare(&format!("{resource}.yaml"), &name, &path, 2);
     }
-    let all = |books: &Books| {
+    let all = |books: &ResourceAccounts| {
         let listed = books.values().filter(|one| one.list().len() == 2);
         listed.count() == RESOURCES
     };

@@ -18,9 +18,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::tree::Machinist;
 
 /// An observer that ignores reports and approves everything.
-struct Nobody;
+struct NoServices;
 
-impl ReconcilerHooks for Nobody {
+impl ReconcilerHooks for NoServices {
     fn approve(&self, _: &Plan) -> bool {
         true
     }
@@ -55,7 +55,13 @@ impl<'a> Running<'a> {
         let conduct =
             machinist_agent::reconciler_options(&machinist.settings, capabilities, policies);
         let (desired, source) = watch::channel(DesiredConfig::Unknown);
-        let made = Reconciler::new(&machinist.root, None::<Systemd>, Nobody, conduct, source);
+        let made = Reconciler::new(
+            &machinist.root,
+            None::<Systemd>,
+            NoServices,
+            conduct,
+            source,
+        );
         let (updater, reports) = made.unwrap();
         let stop = CancellationToken::new();
         machinist.runtime.spawn(updater.run(stop.clone()));

@@ -70,7 +70,7 @@ async fn grown(offer: Offer) -> (f64, f64) {
             tokio::time::sleep(Duration::from_millis(80)).await;
         }
     }
-    let listed = |books: &machinist_testkit::fake_kubelet::Books| {
+    let listed = |books: &machinist_testkit::fake_kubelet::ResourceAccounts| {
         let all = |name| {
             books
                 .get(name)

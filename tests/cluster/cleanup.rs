@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     node::{NODE, node, with_node},
-    server::Trouble,
+    server::InjectedFailure,
 };
 
 const OBJECT: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";
@@ -106,7 +106,7 @@ async fn cleanup_keeps_concurrent_changes_by_other_writers() {
     let (server, own) = with_node().await;
     let status = "PATCH /api/v1/nodes/a/status";
     server.put(NODE, marked());
-    server.trouble(status, Trouble::Code(409, "Conflict"));
+    server.trouble(status, InjectedFailure::Code(409, "Conflict"));
     own.clean_up_node(false).await.unwrap().unwrap();
     assert_eq!(without_version(server.object(NODE)), node());
     assert_eq!(server.requests_starting(status).len(), 2);
@@ -115,7 +115,7 @@ async fn cleanup_keeps_concurrent_changes_by_other_writers() {
     without_condition["status"] = node()["status"].clone();
     server.put(NODE, without_condition);
     let add: fn(&mut Value) = |node| node["metadata"]["labels"]["example.com/new"] = json!("1");
-    server.trouble("PATCH /api/v1/nodes/a", Trouble::Meanwhile(add));
+    server.trouble("PATCH /api/v1/nodes/a", InjectedFailure::Meanwhile(add));
     own.clean_up_node(false).await.unwrap().unwrap();
     let mut expected = node();
     add(&mut expected);
@@ -171,7 +171,10 @@ async fn cleanup_deletes_only_a_machine_config_node_that_machinist_created() {
         }
     }
     let (server, _) = with_node().await;
-    server.trouble(&format!("GET {OBJECT}"), Trouble::Code(403, "Forbidden"));
+    server.trouble(
+        &format!("GET {OBJECT}"),
+        InjectedFailure::Code(403, "Forbidden"),
+    );
     let cluster = server.cluster().await;
     assert!(
         !machine_config_node::remove(&cluster, "a", false)

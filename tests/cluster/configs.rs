@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::{NODE, following, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const CONFIGS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigs";
@@ -280,7 +280,7 @@ async fn an_invalid_config_name_is_rejected_without_a_request() {
         assert_eq!(refusals[0].reason, Reason::ConfigNotFound);
         assert_eq!(*reading.trouble.borrow(), None);
     }
-    let elsewhere = |it: &&super::server::Heard| it.what.contains("secrets");
+    let elsewhere = |it: &&super::server::RecordedRequest| it.what.contains("secrets");
     assert_eq!(server.requests().iter().filter(elsewhere).count(), 0);
     assert_eq!(
         server.requests_starting(&format!("GET {CONFIGS}")).len(),
@@ -310,10 +310,13 @@ async fn an_outage_keeps_the_last_config_and_is_reported_until_it_ends() {
     reading.until_config("rendered-worker-1").await;
     server.trouble(
         &format!("GET {CONFIGS}"),
-        Trouble::Code(500, "InternalError"),
+        InjectedFailure::Code(500, "InternalError"),
     );
     // The policies cannot be read: the built-in ones must not replace them.
-    server.trouble(&format!("GET {POLICIES}"), Trouble::Code(403, "Forbidden"));
+    server.trouble(
+        &format!("GET {POLICIES}"),
+        InjectedFailure::Code(403, "Forbidden"),
+    );
     desire(&server, "rendered-worker-2");
     let mut trouble = reading.trouble.clone();
     for expected in [Reason::ApiServerUnreachable, Reason::ApiServerForbidden] {

@@ -8,7 +8,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::with_node,
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const ON_NODE: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
@@ -105,7 +105,7 @@ async fn a_flood_of_different_events_is_rate_limited() {
 #[tokio::test]
 async fn an_event_is_retried_after_an_outage_and_dropped_on_rejection() {
     let (server, events, _stop) = start_events().await;
-    server.trouble("POST", Trouble::Code(503, "ServiceUnavailable"));
+    server.trouble("POST", InjectedFailure::Code(503, "ServiceUnavailable"));
     events.emit(EventSubject::Node, EventReason::Reboot, "boot-1 ends");
     server
         .until("the second attempt", |it| it.writes().len() == 2)
@@ -116,7 +116,7 @@ async fn an_event_is_retried_after_an_outage_and_dropped_on_rejection() {
         "same event name, so no duplicate"
     );
 
-    server.trouble("POST", Trouble::Code(403, "Forbidden"));
+    server.trouble("POST", InjectedFailure::Code(403, "Forbidden"));
     events.emit(web(), EventReason::DrainForced, "not allowed there");
     events.emit(EventSubject::Node, EventReason::Rebooted, "and on");
     server

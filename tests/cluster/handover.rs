@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     node::{NODE, node, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const PODS: &str = "/api/v1/namespaces/openshift-machine-config-operator/pods";
@@ -39,7 +39,10 @@ async fn the_machine_config_daemon_pod_is_listed_by_label_on_this_node_only() {
     ] {
         assert!(query.contains(part), "{part}: {query}");
     }
-    server.trouble(&format!("GET {PODS}"), Trouble::Code(403, "Forbidden"));
+    server.trouble(
+        &format!("GET {PODS}"),
+        InjectedFailure::Code(403, "Forbidden"),
+    );
     assert!(cluster.machine_config_daemon_on("a").await.is_err());
 }
 
@@ -199,7 +202,7 @@ async fn handover_compares_node_annotations_before_and_updates_them_after() {
     let state = &node["metadata"]["annotations"]["machineconfiguration.openshift.io/state"];
     assert_eq!(state, "Done");
     // An unreachable API server does not prevent it.
-    server.trouble(&format!("GET {NODE}"), Trouble::Proxy(503));
+    server.trouble(&format!("GET {NODE}"), InjectedFailure::Proxy(503));
     let (code, said) = machinist(&server, &root, "adopt").await;
     assert!(
         code == Some(0) && said.contains("neither compared nor changed"),

@@ -10,7 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::{NODE, following, node, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const OURS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";
@@ -135,7 +135,7 @@ async fn machine_config_node_starts_with_the_nodes_desired_config() {
     });
     let second = |server: &Server| desired(server, "rendered-worker-2");
     server.until("another desired config", second).await;
-    let old = |it: &super::server::Heard| {
+    let old = |it: &super::server::RecordedRequest| {
         it.body
             .to_string()
             .contains(r#""desired":"rendered-worker-0""#)
@@ -281,7 +281,7 @@ async fn an_agent_start_does_not_rewrite_an_unchanged_machine_config_node() {
 #[tokio::test]
 async fn without_the_machine_config_node_crd_only_one_request_is_made() {
     let (server, own) = with_node().await;
-    server.trouble(SPEC, Trouble::Code(404, "NotFound"));
+    server.trouble(SPEC, InjectedFailure::Code(404, "NotFound"));
     let (told, _tasks) = keeping(&server, &own).await;
     told.send_replace(Some(status(Progress::False, EARLY)));
     server

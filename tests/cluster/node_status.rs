@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::{NODE, following, node, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const STATE: &str = "machineconfiguration.openshift.io/state";
@@ -206,8 +206,8 @@ async fn removed_node_status_is_restored_also_on_a_reregistered_node() {
 async fn after_an_outage_the_latest_desired_status_is_written() {
     let (server, own) = with_node().await;
     for _ in 0..3 {
-        server.trouble("PATCH", Trouble::Code(503, "ServiceUnavailable"));
-        server.trouble("PATCH", Trouble::Cut);
+        server.trouble("PATCH", InjectedFailure::Code(503, "ServiceUnavailable"));
+        server.trouble("PATCH", InjectedFailure::Cut);
     }
     let kept = keeping(server, own, notice("Working", false), QUICK);
     kept.server
@@ -232,10 +232,10 @@ async fn after_an_outage_the_latest_desired_status_is_written() {
 async fn a_conflicting_taint_patch_is_retried_after_a_read() {
     let (server, own) = with_node().await;
     // The second write is the taint's.
-    server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
+    server.trouble("PATCH", InjectedFailure::Meanwhile(|_| {}));
     server.trouble(
         "PATCH",
-        Trouble::Meanwhile(|node| {
+        InjectedFailure::Meanwhile(|node| {
             let more = json!({"key": "example.com/more", "effect": "NoSchedule"});
             node["spec"]["taints"].as_array_mut().unwrap().push(more);
         }),
@@ -428,8 +428,8 @@ async fn repeatedly_overwritten_annotations_are_restored_with_backoff() {
 async fn a_taint_rejected_by_policy_does_not_block_other_writes() {
     let (server, own) = with_node().await;
     // The first write is the annotations', the second the first taint's.
-    server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
-    server.trouble("PATCH", Trouble::Code(403, "Forbidden"));
+    server.trouble("PATCH", InjectedFailure::Meanwhile(|_| {}));
+    server.trouble("PATCH", InjectedFailure::Code(403, "Forbidden"));
     let taint = |key: &str| Taint {
         key: key.to_owned(),
         effect: "NoSchedule".to_owned(),

@@ -3,14 +3,14 @@
 
 use serde_json::{Value, json};
 
-use super::server::Heard;
+use super::server::RecordedRequest;
 
 type Refused = (u16, &'static str);
 
 const INVALID: Refused = (422, "Invalid");
 const CONFLICT: Refused = (409, "Conflict");
 
-pub(crate) fn patched(object: Value, heard: &Heard) -> Result<Value, Refused> {
+pub(crate) fn patched(object: Value, heard: &RecordedRequest) -> Result<Value, Refused> {
     let version = heard.body.pointer("/metadata/resourceVersion");
     if version.is_some_and(|version| *version != object["metadata"]["resourceVersion"]) {
         return Err(CONFLICT);

@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::{NODE, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const GROUP: &str = "/apis/resource.k8s.io";
@@ -253,7 +253,7 @@ async fn slices_are_published_after_an_outage_or_to_an_older_api_version() {
     let stage = Stage::new(&["v1beta1"], 0).await;
     stage.server.trouble(
         "GET /apis/resource.k8s.io",
-        Trouble::Code(500, "InternalError"),
+        InjectedFailure::Code(500, "InternalError"),
     );
     stage.wish.send_replace(pool(1));
     stage.until_published(|it| it.problem.is_some()).await;
@@ -293,9 +293,10 @@ async fn a_cluster_without_a_supported_slice_version_counts_as_without_slices() 
 #[tokio::test]
 async fn a_removed_slice_api_version_does_not_count_as_without_slices() {
     let stage = Stage::new(&["v1"], 0).await;
-    stage
-        .server
-        .trouble(&format!("GET {SLICES}"), Trouble::Code(404, "NotFound"));
+    stage.server.trouble(
+        &format!("GET {SLICES}"),
+        InjectedFailure::Code(404, "NotFound"),
+    );
     stage.wish.send_replace(pool(1));
     stage.until_published(|it| it.problem.is_some()).await;
     let told = stage.published.borrow().clone();
@@ -343,7 +344,10 @@ async fn cleanup_deletes_the_nodes_resource_slices() {
         resource_slices::remove(&cluster, "a", false).await.unwrap(),
         0
     );
-    server.trouble(&format!("GET {SLICES}"), Trouble::Code(403, "Forbidden"));
+    server.trouble(
+        &format!("GET {SLICES}"),
+        InjectedFailure::Code(403, "Forbidden"),
+    );
     assert_eq!(
         resource_slices::remove(&cluster, "a", false).await.unwrap(),
         0

@@ -4,9 +4,9 @@ use std::{cell::RefCell, sync::Once};
 
 use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
-use crate::crash::child::Passage;
+use crate::crash::child::PhaseTransition;
 
-type Callback = Box<dyn Fn(&Passage)>;
+type Callback = Box<dyn Fn(&PhaseTransition)>;
 
 thread_local! {
     static LISTENER: RefCell<Option<Callback>> = const { RefCell::new(None) };
@@ -19,7 +19,7 @@ struct ByThread;
 impl<S: tracing::Subscriber> Layer<S> for ByThread {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
         LISTENER.with_borrow(|listener| {
-            let passage = Passage::of(event);
+            let passage = PhaseTransition::of(event);
             if let Some(callback) = listener.as_ref().filter(|_| !passage.from.is_empty()) {
                 callback(&passage);
             }
@@ -37,7 +37,7 @@ impl Drop for Listening {
 }
 
 /// Observes the phase changes of a reconciler whose loop runs on this thread.
-pub(crate) fn listen(callback: impl Fn(&Passage) + 'static) -> Listening {
+pub(crate) fn listen(callback: impl Fn(&PhaseTransition) + 'static) -> Listening {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let subscriber = tracing_subscriber::registry().with(ByThread);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::has;
 use machinist_testkit::{
     device_host::Machine,
-    fake_kubelet::{Books, FakeKubelet, Knobs},
+    fake_kubelet::{FakeKubelet, Knobs, ResourceAccounts},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,7 +22,7 @@ async fn fifty_resources_register_again_after_a_kubelet_restart() {
             2,
         );
     }
-    let all = |books: &Books| {
+    let all = |books: &ResourceAccounts| {
         books.len() == RESOURCES
             && books
                 .values()

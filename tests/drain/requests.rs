@@ -99,7 +99,7 @@ async fn eviction_rejections_carry_cause_and_retry_after_without_client_retries(
         };
         assert_eq!(
             EvictionResponse::of(&refused),
-            EvictionResponse::Gone,
+            EvictionResponse::NotFound,
             "{code}"
         );
     }

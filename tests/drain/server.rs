@@ -94,13 +94,13 @@ impl Server {
         let mut state = self.state();
         let seen = pod.pod();
         state.pods.insert(seen.id.uid.clone(), pod);
-        state.tell(|version| PodChange::Is(Box::new(seen), version));
+        state.tell(|version| PodChange::Applied(Box::new(seen), version));
     }
 
     pub(crate) fn remove(&self, uid: &str) {
         let mut state = self.state();
         if let Some(pod) = state.pods.remove(uid) {
-            state.tell(|version| PodChange::Gone(pod.pod().id, version));
+            state.tell(|version| PodChange::Deleted(pod.pod().id, version));
         }
     }
 

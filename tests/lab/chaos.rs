@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use checks::{Deed, Known, agent_actions, uncordoned_too_early};
+use checks::{AgentAction, Known, agent_actions, uncordoned_too_early};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -49,18 +49,18 @@ const PHASES: &[&str] = &[
 
 /// A failure of a node or of its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Blow {
+enum Disturbance {
     PowerLoss,
     AgentDeleted,
     KubeletStopped,
     ApiStopped,
 }
 
-const BLOWS: [Blow; 4] = [
-    Blow::PowerLoss,
-    Blow::AgentDeleted,
-    Blow::KubeletStopped,
-    Blow::ApiStopped,
+const BLOWS: [Disturbance; 4] = [
+    Disturbance::PowerLoss,
+    Disturbance::AgentDeleted,
+    Disturbance::KubeletStopped,
+    Disturbance::ApiStopped,
 ];
 
 /// When the failure is injected.
@@ -91,7 +91,7 @@ impl Outages<'_> {
 }
 
 /// One node, updated from one config to the other and back.
-struct Struck<'a> {
+struct DisturbedStage<'a> {
     cluster: &'a Cluster,
     outages: &'a Outages<'a>,
     machine: Machine,
@@ -110,7 +110,7 @@ fn storage(letter: &str) -> Value {
     json!({"files": files})
 }
 
-impl Struck<'_> {
+impl DisturbedStage<'_> {
     fn name(&self) -> &str {
         self.machine.name()
     }
@@ -170,20 +170,20 @@ impl Struck<'_> {
         journal.contains(&base) && !journal.contains("\"cordon\":{")
     }
 
-    fn inject(&mut self, blow: Blow) {
+    fn inject(&mut self, blow: Disturbance) {
         match blow {
-            Blow::PowerLoss => {
+            Disturbance::PowerLoss => {
                 self.machine.kill();
                 self.machine.power_on();
             }
-            Blow::AgentDeleted => {
+            Disturbance::AgentDeleted => {
                 let on = format!("spec.nodeName={}", self.name());
                 let flags = ["--field-selector", &on, "--wait=false"];
                 let arguments = [&["-n", NAMESPACE, "delete", "pods"][..], &flags].concat();
                 // The request cannot succeed while the API server is down.
                 self.cluster.try_kubectl(&arguments);
             }
-            Blow::KubeletStopped => {
+            Disturbance::KubeletStopped => {
                 // The machine may be rebooting: then its shutdown stops the kubelet.
                 let _ = self.machine.try_exec(&["systemctl", "stop", "kubelet"]);
                 thread::sleep(wait::seconds(8));
@@ -191,7 +191,7 @@ impl Struck<'_> {
                     .machine
                     .try_exec(&["systemctl", "start", "--no-block", "kubelet"]);
             }
-            Blow::ApiStopped => self.outages.inject(),
+            Disturbance::ApiStopped => self.outages.inject(),
         }
     }
 
@@ -211,7 +211,7 @@ impl Struck<'_> {
         node
     }
 
-    fn round(&mut self, what: &str, person: bool, blows: &[(Blow, Moment)]) {
+    fn round(&mut self, what: &str, person: bool, blows: &[(Disturbance, Moment)]) {
         let from = self.cluster.audit().len();
         let boot = self.machine.boot_id();
         let reboots = self.machine.reboots().len();
@@ -231,7 +231,9 @@ impl Struck<'_> {
         let known = Known {
             boots: (boot, self.machine.boot_id()),
             reboots: self.machine.reboots().split_off(reboots),
-            lost_power: blows.iter().any(|(blow, _)| *blow == Blow::PowerLoss),
+            lost_power: blows
+                .iter()
+                .any(|(blow, _)| *blow == Disturbance::PowerLoss),
             lost_api: self.outages.begun.load(Ordering::SeqCst) != outages,
             person,
             schedulable: node["spec"]["unschedulable"] != true,
@@ -258,7 +260,9 @@ impl Struck<'_> {
         if person {
             self.kubectl_until_accepted(&["uncordon", self.name()]);
         } else {
-            let evicted = deeds.iter().any(|(_, deed)| matches!(deed, Deed::Evict(_)));
+            let evicted = deeds
+                .iter()
+                .any(|(_, deed)| matches!(deed, AgentAction::Evict(_)));
             assert!(
                 evicted || known.lost_api || known.lost_power,
                 "{what}: no pod was moved: {deeds:#?}"
@@ -311,7 +315,7 @@ impl Struck<'_> {
         }
     }
 
-    fn disturbances(&self, dice: &mut Dice) -> Vec<(Blow, Moment)> {
+    fn disturbances(&self, dice: &mut Dice) -> Vec<(Disturbance, Moment)> {
         let count = 1 + dice.pick(2);
         (0..count)
             .map(|_| (BLOWS[dice.pick(BLOWS.len())], self.moment(dice)))
@@ -320,7 +324,12 @@ impl Struck<'_> {
 }
 
 /// Runs `count` rounds on one machine; returns the injected failures and how often each was.
-fn run(struck: &mut Struck<'_>, count: usize, seed: u64, mut dice: Dice) -> BTreeMap<Blow, usize> {
+fn run(
+    struck: &mut DisturbedStage<'_>,
+    count: usize,
+    seed: u64,
+    mut dice: Dice,
+) -> BTreeMap<Disturbance, usize> {
     // Without failures, so that file trees and the duration are known.
     for _ in 0..2 {
         let begun = Instant::now();
@@ -393,7 +402,7 @@ fn an_update_under_random_faults_ends_done_with_its_pods_back() {
             .into_iter()
             .enumerate()
             .map(|(number, machine)| {
-                let mut struck = Struck {
+                let mut struck = DisturbedStage {
                     cluster,
                     outages,
                     machine,
@@ -413,7 +422,7 @@ fn an_update_under_random_faults_ends_done_with_its_pods_back() {
         assert_eq!(failed.collect::<Vec<_>>(), [""; 0], "seed {seed}");
         met.into_iter().flatten()
     });
-    let mut total: BTreeMap<Blow, usize> = BTreeMap::new();
+    let mut total: BTreeMap<Disturbance, usize> = BTreeMap::new();
     for (blow, count) in met.flatten() {
         *total.entry(blow).or_default() += count;
     }

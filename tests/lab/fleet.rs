@@ -13,9 +13,9 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::chaos::checks::{self, Deed};
+use crate::chaos::checks::{self, AgentAction};
 use crate::support::agent::{file, manifest};
-use crate::support::{Cluster, Machine, installed::Mine, lab, wait};
+use crate::support::{Cluster, Machine, installed::InstalledMachine, lab, wait};
 
 const GROUP: &str = "machineconfiguration.openshift.io";
 const FUSE: &str = "machinist.dev/fuse";
@@ -79,11 +79,11 @@ impl Fleet {
     }
 
     /// The agents' actions on a node since the log had `from` lines.
-    fn agent_actions(&self, node: &str, from: usize) -> Vec<Deed> {
+    fn agent_actions(&self, node: &str, from: usize) -> Vec<AgentAction> {
         let deeds = checks::agent_actions(&self.cluster.audit(), from, node, USER);
         let agents = deeds.into_iter().map(|(_, deed)| deed);
         agents
-            .filter(|deed| !matches!(deed, Deed::Reports { .. }))
+            .filter(|deed| !matches!(deed, AgentAction::Reports { .. }))
             .collect()
     }
 
@@ -105,7 +105,7 @@ impl Fleet {
     }
 
     /// Applies other settings of the fleet and restarts the agents.
-    fn with_settings(&self, mine: &Mine<'_>) {
+    fn with_settings(&self, mine: &InstalledMachine<'_>) {
         self.cluster.apply_overlay("vanilla", mine);
         self.restart_agents();
     }

@@ -249,9 +249,9 @@ async fn a_cordon_of_the_last_version_is_recognised_and_removed() {
         Some(DrainRequest::Drain(NEW.to_owned()))
     );
     assert_eq!(view.cancelled(), Some(NEW));
-    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    assert_eq!(own.cordon().await.unwrap(), Cordon::ByMachinist);
     assert_eq!(server.writes().len(), 0);
-    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Lifted);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Done);
     assert!(server.object(NODE)["spec"]["unschedulable"].is_null());
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::NotOurs);
 }
@@ -328,7 +328,7 @@ async fn operator_requests_and_replies_of_the_last_version_are_understood() {
         .await
         .unwrap();
     assert_eq!(standing.refusal(NEW), Some("also too late"));
-    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Kept);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::KeptByOperator);
     assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
     let before =
         node_commands::apply_cordon(&cluster, "a", CordonRequest::Uncordon, DryRun::None).await;

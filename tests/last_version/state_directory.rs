@@ -23,7 +23,7 @@ use crate::last_version::{
 use machinist_testkit::{
     device_host::Machine,
     fake_claims::FakeClaims,
-    fake_kubelet::Books,
+    fake_kubelet::ResourceAccounts,
     vendor_program::{device, listed, wait},
 };
 
@@ -172,7 +172,7 @@ async fn an_upgraded_agent_restores_devices_claims_and_plugins_at_once() {
     let stage = Stage::on(&machine, claims, at_once).await;
     plugin.until("dialled", |seen| seen.listed == 1).await;
     assert_eq!(plugin.seen().registered, 0);
-    let listed = |books: &Books| {
+    let listed = |books: &ResourceAccounts| {
         let one = |name: &str, list: &[&str]| books.get(name).is_some_and(|it| it.list() == list);
         one(PLUGIN, &["g0=Healthy"]) && one("acme.dev/program", &["acme0=Healthy"])
     };

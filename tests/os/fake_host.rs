@@ -360,7 +360,7 @@ impl Agent {
     }
 
     fn gone(step: ProviderStep, id: &DeploymentId) -> OsError {
-        OsError::Gone {
+        OsError::DeploymentMissing {
             step,
             id: id.clone(),
         }

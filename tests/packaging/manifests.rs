@@ -102,7 +102,7 @@ fn the_agent_stays_on_a_node_with_any_taint() {
             let taint: core::Taint = serde_json::from_value(taint).unwrap();
             let found = evaluate_taints(&[Taint::read(&taint).unwrap()], &tolerations);
             assert!(found.schedulable && !found.avoided, "{key} {effect}");
-            assert_eq!(found.stay, TolerationTime::ForEver, "{key} {effect}");
+            assert_eq!(found.stay, TolerationTime::Forever, "{key} {effect}");
         }
     }
 }

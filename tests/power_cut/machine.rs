@@ -20,7 +20,7 @@ use machinist_update::{
 
 use machinist_testkit::{
     sandbox::{Sandbox, at, difference, without_staging},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
     update_case::{Case, plain},
 };
 
@@ -403,7 +403,7 @@ impl State<'_> {
         {
             let other = self.boot();
             drop(recover(&StateStore::open(&other.root()).unwrap()).unwrap());
-            ByHand::open(&other.root())
+            StepwiseUpdate::open(&other.root())
                 .undo()
                 .map_err(|error| format!("the undo fails: {error:?}"))?;
             let tree = plain(&other.tree());

@@ -9,7 +9,7 @@ use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, conduct, config, difference},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 const DATABASES: [&str; 6] = ["passwd", "shadow", "group", "gshadow", "subuid", "subgid"];
@@ -89,7 +89,7 @@ fn a_user_is_added_with_a_home_and_removed_leaving_other_bytes_unchanged() {
 #[test]
 fn account_edits_by_others_between_staging_and_commit_are_merged() {
     let sandbox = machine();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
     edit(&sandbox, "/etc/passwd", ":Bob:", ":Robert:");
     edit(
@@ -118,7 +118,7 @@ fn account_edits_by_others_between_staging_and_commit_are_merged() {
 #[test]
 fn account_edits_by_others_between_commit_and_rollback_are_kept() {
     let sandbox = machine();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
     hand.commit().unwrap();
     edit(&sandbox, "/etc/passwd", ":Bob:", ":Robert:");
@@ -147,7 +147,7 @@ fn account_edits_by_others_between_commit_and_rollback_are_kept() {
 #[test]
 fn a_foreign_user_of_the_same_name_fails_the_commit_and_is_kept() {
     let sandbox = machine();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
     edit(
         &sandbox,
@@ -240,7 +240,7 @@ fn a_user_made_by_the_same_config_may_own_its_files() {
 #[test]
 fn no_password_hash_appears_in_output() {
     let sandbox = machine();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     let capabilities = conduct(false).capabilities;
     let policies = Policies::default();
     let looked = observe_and_plan::observe_and_plan(

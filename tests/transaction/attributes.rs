@@ -7,7 +7,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, conduct, config},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 const LIST: &str = "system.posix_acl_access";
@@ -155,7 +155,7 @@ fn a_directory_passed_to_root_loses_its_acls_until_rollback() {
         warning.starts_with("the owner of /srv/app changes from user 1000 to user 0")
     };
     assert!(warnings.iter().any(said), "{warnings:?}");
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&wanted).unwrap();
     hand.commit().unwrap();
     assert_eq!(lists(&sandbox), [None, None]);

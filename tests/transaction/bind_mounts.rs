@@ -7,7 +7,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, without_staging},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 /// A machine on which `/srv/a` is also mounted at `/srv/b`.
@@ -39,7 +39,7 @@ impl Drop for Bound {
 }
 
 fn refusals(bound: &Bound, wanted: &Written) -> Vec<Refusal> {
-    let mut hand = ByHand::open(&bound.0.root());
+    let mut hand = StepwiseUpdate::open(&bound.0.root());
     hand.stage(wanted).err().unwrap_or_default()
 }
 

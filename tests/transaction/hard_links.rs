@@ -8,7 +8,7 @@ use machinist_update::{cache::ObservationCache, observe_and_plan};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, conduct, config},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 fn wanted() -> Written {
@@ -71,7 +71,9 @@ fn a_hard_link_across_mounts_is_rejected() {
         let to = config("across")
             .file("/data/new", "new\n", 0o644)
             .hard("/etc/link", target);
-        let refusals = ByHand::open(&sandbox.root()).stage(&to).unwrap_err();
+        let refusals = StepwiseUpdate::open(&sandbox.root())
+            .stage(&to)
+            .unwrap_err();
         assert_eq!(refusals.len(), 1);
         assert_eq!(refusals[0].reason, Reason::HardLinkTarget);
         let message = format!(
@@ -134,7 +136,9 @@ fn a_foreign_hard_link_blocks_a_mode_change_of_its_file() {
         sandbox.applied(&with_mode_alone(0o600, linked));
         std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/srv-a")).unwrap();
         let to = with_mode_alone(0o640, linked);
-        let refusals = ByHand::open(&sandbox.root()).stage(&to).unwrap_err();
+        let refusals = StepwiseUpdate::open(&sandbox.root())
+            .stage(&to)
+            .unwrap_err();
         let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
         assert_eq!(reasons, [Reason::DuplicateTarget], "{linked}");
         assert_eq!(mode(&sandbox, "/srv-a"), 0o600);
@@ -143,7 +147,7 @@ fn a_foreign_hard_link_blocks_a_mode_change_of_its_file() {
     let sandbox = Sandbox::new();
     sandbox.write("/etc/t", "found\n");
     std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/etc/other")).unwrap();
-    let refusals = ByHand::open(&sandbox.root())
+    let refusals = StepwiseUpdate::open(&sandbox.root())
         .stage(&with_mode_alone(0o600, true))
         .unwrap_err();
     let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
@@ -157,7 +161,7 @@ fn a_pre_existing_hard_link_is_foreign_after_the_config_leaves() {
     std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/etc/h")).unwrap();
     let before = mode(&sandbox, "/etc/t");
     sandbox.applied(&with_mode_alone(0o600, true));
-    let refusals = ByHand::open(&sandbox.root())
+    let refusals = StepwiseUpdate::open(&sandbox.root())
         .stage(&with_mode_alone(0o640, false))
         .unwrap_err();
     let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();

@@ -9,7 +9,7 @@ use machinist_rootfs::{SnapshotNode, SnapshotObject, TreeSnapshot};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, difference, from_environment, long, without_staging},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 type Entries = BTreeMap<AbsPath, SnapshotNode>;
@@ -348,7 +348,7 @@ fn stacked_unverified_configs_end_as_the_last_one_or_the_original_state() {
         let mounts: &[&str] = [&[][..], &["/data"], &["/data", "/etc"]][dice.below(3)];
         let sandbox = Sandbox::holding(&before, mounts);
         let mut story = format!("seed {seed}, {mounts:?}: {}\n", one_line(&before.0));
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         let (mut verified, mut named) = (before.clone(), Entries::new());
         for _ in 0..2 {
             let mut expected = (verified.clone(), named.clone());

@@ -17,7 +17,7 @@ use crate::update::harness::{boot, machine, tree};
 use machinist_testkit::{
     sandbox::{Quiet, conduct, config, difference},
     scripted_services::Script,
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 use crate::update::reboots::{auto, once, one, reboots, start, two};
@@ -138,7 +138,7 @@ async fn a_second_config_committed_by_recovery_still_gets_its_own_reboot() {
         .until("pending", |report| report.phase == Phase::RebootPending)
         .await;
     driver.stop().await;
-    let mut hand = ByHand::live(&sandbox.root());
+    let mut hand = StepwiseUpdate::live(&sandbox.root());
     hand.stage(&two()).unwrap();
     drop(hand);
     boot(&sandbox, "boot-2");

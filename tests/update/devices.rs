@@ -47,7 +47,7 @@ async fn an_update_waits_for_device_holders_and_names_them() {
     assert_eq!(report.phase, Phase::Drained);
     assert_eq!(report.blockers[0].reason, Reason::DeviceHeld);
     assert_eq!(report.blockers[0].name, "reads");
-    assert_eq!(report.lending, DeviceUsers::Withheld);
+    assert_eq!(report.lending, DeviceUsers::Disabled);
     let lent = sandbox.journal().cordon.unwrap().lent.unwrap();
     assert_eq!(lent.holders.unwrap()["lab/reads/main"]["acme.dev/x"], 1);
     assert_eq!(script.asked(), [""; 0], "the unit runs on until then");
@@ -57,7 +57,7 @@ async fn an_update_waits_for_device_holders_and_names_them() {
     assert_eq!(script.asked()[0], "Stop monitor.service");
     assert_eq!(
         node.device_users_history(),
-        [DeviceUsers::Withheld, DeviceUsers::Quiesced]
+        [DeviceUsers::Disabled, DeviceUsers::Quiesced]
     );
     driver.stop().await;
 }
@@ -83,7 +83,7 @@ async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon(
         .until("uncordoning", |report| report.phase == Phase::Uncordoning)
         .await;
     let lendings = [
-        DeviceUsers::Withheld,
+        DeviceUsers::Disabled,
         DeviceUsers::Quiesced,
         DeviceUsers::Open,
     ];
@@ -133,7 +133,7 @@ async fn without_a_reboot_devices_are_reenabled_before_verification() {
         "{asked:?}"
     );
     let lendings = [
-        DeviceUsers::Withheld,
+        DeviceUsers::Disabled,
         DeviceUsers::Quiesced,
         DeviceUsers::Open,
     ];
@@ -184,7 +184,7 @@ async fn a_unit_that_does_not_stop_fails_the_update_before_any_change() {
     assert_eq!(script.asked().last().unwrap(), "Restart a.service");
     assert_eq!(
         node.device_users_history(),
-        [DeviceUsers::Withheld, DeviceUsers::Open]
+        [DeviceUsers::Disabled, DeviceUsers::Open]
     );
     driver.stop().await;
     // An unreachable manager is temporary: it is reported and retried.
@@ -222,7 +222,7 @@ async fn an_agent_restart_keeps_devices_disabled_and_starts_recorded_units() {
     script.stop_failing("Stop monitor.service");
     let mut driver = start(&sandbox, &script, &node);
     assert_eq!(driver.reports.borrow().lending, recorded.lending);
-    assert_eq!(recorded.lending, DeviceUsers::Withheld);
+    assert_eq!(recorded.lending, DeviceUsers::Disabled);
     driver
         .until("the holder", |report| {
             report
@@ -264,7 +264,7 @@ async fn an_already_stopping_unit_is_waited_for_and_restarted_only_if_it_ran() {
     script.until_asked_times("Stop monitor.service", 2).await;
     assert_eq!(
         node.device_users_history().last(),
-        Some(&DeviceUsers::Withheld)
+        Some(&DeviceUsers::Disabled)
     );
     let stopped = sandbox.journal().cordon.unwrap().stopped;
     assert_eq!(stopped, ["monitor.service"], "as observed first");

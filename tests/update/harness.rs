@@ -63,7 +63,7 @@ pub(crate) fn barred(config: &Written, reason: machinist_base::reason::Reason) -
         reason,
         message: "requested by the test".to_owned(),
     };
-    DesiredConfig::Barred(config, digest, Arc::new(bar))
+    DesiredConfig::Blocked(config, digest, Arc::new(bar))
 }
 
 /// The agent's reconciler, until it is stopped.

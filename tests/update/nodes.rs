@@ -72,7 +72,7 @@ async fn an_update_cordons_drains_writes_reboots_and_uncordons_in_this_order() {
     assert_eq!(
         node.device_users_history(),
         [
-            DeviceUsers::Withheld,
+            DeviceUsers::Disabled,
             DeviceUsers::Quiesced,
             DeviceUsers::Open
         ]

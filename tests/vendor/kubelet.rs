@@ -9,11 +9,11 @@ use machinist_device_plugins::{
 
 use machinist_testkit::{
     device_host::Machine,
-    fake_kubelet::{Books, FakeKubelet, Knobs},
+    fake_kubelet::{FakeKubelet, Knobs, ResourceAccounts},
     vendor_program::{device, node, vendor_is},
 };
 
-fn lists(books: &Books, expected: &[&str]) -> bool {
+fn lists(books: &ResourceAccounts, expected: &[&str]) -> bool {
     let known = books.get("acme.dev/x");
     known.is_some_and(|known| known.streaming && known.list() == expected)
 }
@@ -123,7 +123,7 @@ async fn pre_start_is_sent_only_to_vendors_that_request_it_and_retried() {
         };
         program.snapshot(snapshot).await.unwrap();
     }
-    let listed = |books: &Books| {
+    let listed = |books: &ResourceAccounts| {
         resources
             .iter()
             .all(|one| books.get(*one).is_some_and(|one| one.streaming))
@@ -349,7 +349,7 @@ async fn a_node_behind_a_user_writable_link_is_allocated_as_the_node() {
         ("acme.dev/x", &["/dev/acme-link", "/dev/acme0"][..]),
         ("lab.example/x", &["/dev/acme0"]),
     ] {
-        let is_listed = |books: &Books| {
+        let is_listed = |books: &ResourceAccounts| {
             let known = books.get(resource);
             known.is_some_and(|known| known.list().len() == expected.len())
         };

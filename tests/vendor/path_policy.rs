@@ -8,7 +8,7 @@ use tonic::Code;
 
 use machinist_testkit::{
     device_host::{Agent, Machine},
-    vendor_program::{Manner, Program, device, lists, node, vendor_is},
+    vendor_program::{ConnectOptions, Program, device, lists, node, vendor_is},
 };
 
 /// A machine on which a well-behaved vendor has one device.
@@ -116,14 +116,20 @@ async fn an_invalid_vendor_hello_is_rejected_with_a_message() {
             "9 resources are named; vendor acme may offer 1 to 8",
         ),
     ] {
-        let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+        let mut program = machine
+            .open("acme", ConnectOptions { window: None })
+            .await
+            .unwrap();
         let refused = program
             .hello(vendor, instance, resources)
             .await
             .unwrap_err();
         assert!(refused.message().contains(expected), "{refused}");
     }
-    let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+    let mut program = machine
+        .open("acme", ConnectOptions { window: None })
+        .await
+        .unwrap();
     program
         .send_message(Said::Heartbeat(api::Heartbeat { number: 1 }))
         .await;
@@ -329,7 +335,7 @@ async fn abandoned_connections_block_no_other_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vendor_that_never_reads_loses_its_session() {
     let (machine, agent, good) = with_a_neighbour().await;
-    let manner = Manner { window: Some(1) };
+    let manner = ConnectOptions { window: Some(1) };
     let program = machine.open("acme", manner).await;
     // Even the Welcome is blocked, so it is not waited for.
     let program = program.unwrap();

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use machinist_testkit::{
     device_host::Machine,
-    vendor_program::{Manner, device, listed, lists, vendor_is},
+    vendor_program::{ConnectOptions, device, listed, lists, vendor_is},
 };
 
 fn machine() -> Machine {
@@ -134,7 +134,10 @@ async fn a_vendor_file_with_fewer_resources_ends_a_session_that_named_more() {
 async fn a_stream_without_a_leading_hello_is_counted_and_reported() {
     let machine = machine();
     let agent = machine.agent();
-    let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+    let mut program = machine
+        .open("acme", ConnectOptions { window: None })
+        .await
+        .unwrap();
     program
         .send_message(Said::Heartbeat(api::Heartbeat { number: 1 }))
         .await;
@@ -146,7 +149,12 @@ async fn a_stream_without_a_leading_hello_is_counted_and_reported() {
     })
     .await;
     // A connection that only probes the socket is not reported as a mistake.
-    drop(machine.open("acme", Manner { window: None }).await.unwrap());
+    drop(
+        machine
+            .open("acme", ConnectOptions { window: None })
+            .await
+            .unwrap(),
+    );
     let (_program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     vendor_is(&agent, "acme", |one| one.sessions == 1 && one.refused == 1).await;
     agent.stop().await;

@@ -12,7 +12,7 @@ use node_view::NodeViewTask;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    AgentError, Origin,
+    AgentError, ConfigOrigin,
     desired_config::UpdateBlockers,
     dra,
     mcd_detect::McdDetector,
@@ -197,7 +197,7 @@ pub(super) fn on_node<S: Services, A: ReconcilerHooks>(
 
 /// Starts reading the source of the desired config.
 pub(super) async fn follow(
-    source: Origin,
+    source: ConfigOrigin,
     root: &Root,
     settings: &Settings,
     place: &SettingsLocation,
@@ -206,7 +206,7 @@ pub(super) async fn follow(
     tasks: &Tasks,
 ) -> Result<ClusterInputs, AgentError> {
     let source = match source {
-        Origin::Cluster { access, pod_uid } => {
+        ConfigOrigin::Cluster { access, pod_uid } => {
             let mut around = join(access, pod_uid, root, settings, desired, metrics, tasks).await?;
             if let Some(joined) = &mut around.joined {
                 let member = PoolMembershipTask::new(
@@ -220,7 +220,7 @@ pub(super) async fn follow(
             }
             return Ok(around);
         }
-        Origin::Directory(source) => source,
+        ConfigOrigin::Directory(source) => source,
     };
     if settings.has_role(AgentRole::Config) {
         tracing::info!("following dir:{}", source.shown);

@@ -238,7 +238,9 @@ impl DesiredConfigTask {
                 return Err(SOURCE_NOT_READ_MESSAGE.to_owned());
             }
             DesiredConfig::Refused(_) => None,
-            DesiredConfig::Config(_, digest) | DesiredConfig::Barred(_, digest, _) => Some(*digest),
+            DesiredConfig::Config(_, digest) | DesiredConfig::Blocked(_, digest, _) => {
+                Some(*digest)
+            }
         };
         let hold = (over != Some(digest)).then(|| PinnedConfig {
             config: Arc::new(config),
@@ -360,7 +362,7 @@ impl DesiredConfigTask {
             // The first check for another daemon has not finished.
             DesiredConfig::Config(..) if self.bars.is_none() => DesiredConfig::Unknown,
             DesiredConfig::Config(config, digest) => match self.bar(&config) {
-                Some(bar) => DesiredConfig::Barred(config, digest, Arc::new(bar)),
+                Some(bar) => DesiredConfig::Blocked(config, digest, Arc::new(bar)),
                 None => DesiredConfig::Config(config, digest),
             },
             other => other,
@@ -423,7 +425,7 @@ fn wanted(said: &DesiredConfig) -> Result<DesiredConfigReply, String> {
                 all.join("; ")
             ))
         }
-        DesiredConfig::Config(config, _) | DesiredConfig::Barred(config, ..) => {
+        DesiredConfig::Config(config, _) | DesiredConfig::Blocked(config, ..) => {
             Ok(DesiredConfigReply {
                 name: config.name.clone(),
                 config: machinist_ignition::to_portable_json(config)

@@ -115,7 +115,7 @@ pub(super) fn start(
             // Devices were disabled by an update that is still in progress.
             withheld: match update.borrow().lending {
                 DeviceUsers::Open => None,
-                DeviceUsers::Withheld => Some(device_service::allocation_disabled(
+                DeviceUsers::Disabled => Some(device_service::allocation_disabled(
                     UPDATE_DISABLE_REASON,
                     false,
                 )),
@@ -196,7 +196,7 @@ fn log_kubelet_state(status: &DevicesStatus, said: &mut String) {
 /// The published view, after `note` has amended the resources.
 fn view(status: &DevicesStatus, note: impl FnOnce(&mut [ResourceStatus])) -> DevicesView {
     let manager = match &status.kubelet {
-        _ if status.devices.is_empty() => DeviceManager::Unneeded,
+        _ if status.devices.is_empty() => DeviceManager::NotRequired,
         kubelet if kubelet.present => DeviceManager::Listening,
         kubelet => DeviceManager::Absent(kubelet.since),
     };

@@ -76,12 +76,12 @@ pub struct AgentSetup {
     /// The settings as read at startup.
     pub settings: Settings,
     /// Source of the desired config.
-    pub source: Origin,
+    pub source: ConfigOrigin,
 }
 
 /// Source of the desired config.
 #[derive(Debug)]
-pub enum Origin {
+pub enum ConfigOrigin {
     /// A directory on this machine.
     Directory(DirectorySource),
     /// The cluster.
@@ -93,7 +93,7 @@ pub enum Origin {
     },
 }
 
-impl Origin {
+impl ConfigOrigin {
     /// Value of [`Status::source`](machinist_status::Status::source) if configs come from the cluster.
     pub const CLUSTER_SOURCE_NAME: &'static str = "cluster";
 

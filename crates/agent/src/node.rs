@@ -140,12 +140,12 @@ impl NodeContext {
         };
         let asked = match lending {
             DeviceUsers::Open => devices.enable_allocation().await,
-            DeviceUsers::Withheld => devices.disable_allocation(UPDATE_DISABLE_REASON).await,
+            DeviceUsers::Disabled => devices.disable_allocation(UPDATE_DISABLE_REASON).await,
             DeviceUsers::Quiesced => devices.quiesce(UPDATE_DISABLE_REASON).await,
         };
         let what = match lending {
             DeviceUsers::Open => "enable the devices of",
-            DeviceUsers::Withheld | DeviceUsers::Quiesced => "disable the devices of",
+            DeviceUsers::Disabled | DeviceUsers::Quiesced => "disable the devices of",
         };
         asked.map_err(|error| NodeError {
             source: Some(Box::new(error)),

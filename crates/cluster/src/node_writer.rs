@@ -227,12 +227,12 @@ impl NodeWriter {
         let now = Instant::now();
         let names: Vec<_> = wanted.iter().flat_map(|one| one.names.clone()).collect();
         let differs = match differs(view, wanted) {
-            ConditionDiff::Words if self.named.as_ref() != Some(&names) => ConditionDiff::Fact,
+            ConditionDiff::Message if self.named.as_ref() != Some(&names) => ConditionDiff::Fact,
             differs => differs,
         };
         let when = match (differs, self.written, self.confirm) {
-            (ConditionDiff::Not, _, Some(confirm)) => confirm,
-            (ConditionDiff::Not | ConditionDiff::Words, Some(written), _) => {
+            (ConditionDiff::Equal, _, Some(confirm)) => confirm,
+            (ConditionDiff::Equal | ConditionDiff::Message, Some(written), _) => {
                 written + self.pace.words
             }
             (ConditionDiff::Fact, Some(written), _) => written + self.pace.gap,

@@ -330,9 +330,9 @@ impl ClaimsSide {
 pub fn log_noncompliant(what: &str, vendors: BTreeMap<String, OrderOutcome>) {
     for (name, obeyed) in vendors {
         let why = match obeyed {
-            OrderOutcome::Done | OrderOutcome::Away => continue,
+            OrderOutcome::Done | OrderOutcome::Disconnected => continue,
             OrderOutcome::Refused(why) => why,
-            OrderOutcome::TooLate => "no answer in time".to_owned(),
+            OrderOutcome::TimedOut => "no answer in time".to_owned(),
         };
         tracing::warn!(vendor = %name, "vendor {name} failed to {what}: {why}");
     }

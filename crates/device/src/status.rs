@@ -147,7 +147,7 @@ impl DevicesStatus {
             attempts,
             holders_unknown: match holders {
                 HolderSnapshot::Unknown(why) => Some(why.clone()),
-                HolderSnapshot::Unasked | HolderSnapshot::Told(_) => None,
+                HolderSnapshot::NotQueried | HolderSnapshot::Known(_) => None,
             },
         }
     }
@@ -227,7 +227,7 @@ mod tests {
         };
         holders.add("acme.dev/x", "fuse::1".into(), holder.clone());
         holders.add("acme.dev/x", "gone".into(), holder);
-        let holders = HolderSnapshot::Told(holders);
+        let holders = HolderSnapshot::Known(holders);
         let status = DevicesStatus::of(&inventory, &kubelet, Attempts::default(), &holders, |_| {
             None
         });

@@ -44,7 +44,7 @@ pub(super) fn add(
     // Explicit settings come first; units without a setting keep the remaining links.
     for (name, unit) in &config.units {
         let wish = desired_enablement(name, unit, &catalogue, &presets);
-        if !unit.mask && wish != DesiredEnablement::Unsaid {
+        if !unit.mask && wish != DesiredEnablement::Unset {
             EnablementPlanner {
                 layout,
                 place,
@@ -110,7 +110,7 @@ enum DesiredEnablement {
     /// The config does not set it and the unit is new: the preset decides.
     Preset(Preset),
     /// The config does not set it: the enablement stays unchanged.
-    Unsaid,
+    Unset,
 }
 
 fn desired_enablement(
@@ -131,15 +131,15 @@ fn desired_enablement(
                 same && (had_file || only_drop_ins(known)) && known.enabled.is_none()
             };
             match from.units.get(name).filter(silent) {
-                Some(_) => DesiredEnablement::Unsaid,
+                Some(_) => DesiredEnablement::Unset,
                 None if has_file => DesiredEnablement::Preset(presets.ask(name.as_str())),
                 // Without a preset rule, a drop-in does not enable a unit of the vendor.
                 None => presets
                     .rule_for(name.as_str())
-                    .map_or(DesiredEnablement::Unsaid, DesiredEnablement::Preset),
+                    .map_or(DesiredEnablement::Unset, DesiredEnablement::Preset),
             }
         }
-        (None, _) => DesiredEnablement::Unsaid,
+        (None, _) => DesiredEnablement::Unset,
     }
 }
 
@@ -202,7 +202,7 @@ impl EnablementPlanner<'_, '_> {
             }
             // A preset disables the unit only, not the units in its `Also=`.
             DesiredEnablement::Preset(Preset::Disable) => self.disable(&entry, &real, false),
-            DesiredEnablement::Unsaid => {}
+            DesiredEnablement::Unset => {}
         }
     }
 
@@ -238,7 +238,7 @@ impl EnablementPlanner<'_, '_> {
                 let found = existing(place, name, unit, &found);
                 self.layout.found_links.extend(found);
             }
-            DesiredEnablement::Unsaid if has_file => {
+            DesiredEnablement::Unset if has_file => {
                 let all = existing(place, name, unit, links).map(|(path, _)| path);
                 self.layout.links_of_units.extend(all);
                 keep(self.layout, place, name, unit, &kept());
@@ -247,7 +247,7 @@ impl EnablementPlanner<'_, '_> {
                 self.layout.instance_links.extend(own);
                 self.keep_preset(name, unit, presets);
             }
-            DesiredEnablement::Unsaid if only_drop_ins(unit) => {
+            DesiredEnablement::Unset if only_drop_ins(unit) => {
                 self.keep_preset(name, unit, presets);
             }
             _ => {}

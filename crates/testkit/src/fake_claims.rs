@@ -176,7 +176,7 @@ impl ClaimReader for FakeClaims {
             let hangs = it.hangs.clone().filter(|(slow, _)| slow == name);
             if it.fails > 0 {
                 it.fails -= 1;
-                let away = DraCallError::Away("API server unreachable".to_owned());
+                let away = DraCallError::Unreachable("API server unreachable".to_owned());
                 return (Err(away), hangs);
             }
             (Ok(it.claims.get(name).cloned()), hangs)

@@ -33,7 +33,7 @@ mod registration;
 mod watcher;
 
 use accounts::CHECKPOINT;
-pub use accounts::{Books, Known};
+pub use accounts::{Known, ResourceAccounts};
 use registration::Service;
 
 use crate::WAIT_TIMEOUT;
@@ -116,7 +116,7 @@ impl FakeKubelet {
     }
 
     /// The current state of its resources.
-    pub fn books(&self) -> Books {
+    pub fn books(&self) -> ResourceAccounts {
         self.service.books.borrow().clone()
     }
 
@@ -130,7 +130,11 @@ impl FakeKubelet {
     }
 
     /// Waits until the state satisfies `wanted`; panics with the state after [`WAIT_TIMEOUT`].
-    pub async fn until(&self, what: &str, wanted: impl Fn(&Books) -> bool) -> Books {
+    pub async fn until(
+        &self,
+        what: &str,
+        wanted: impl Fn(&ResourceAccounts) -> bool,
+    ) -> ResourceAccounts {
         let mut books = self.service.books.subscribe();
         let waiting = books.wait_for(|books| wanted(books));
         match tokio::time::timeout(WAIT_TIMEOUT, waiting).await {

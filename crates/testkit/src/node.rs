@@ -231,7 +231,7 @@ impl NodePort for FakeNode {
                 next.as_mut().enable();
                 if !self.knobs.lock().unwrap().blocked {
                     self.note("drain");
-                    return Ok(DrainResult::Wholly);
+                    return Ok(DrainResult::Complete);
                 }
                 let progress = || DrainProgress {
                     spent: order.spent + begun.elapsed(),
@@ -290,8 +290,8 @@ impl NodePort for FakeNode {
                 self.note("uncordon by another client");
             }
             match drained && !self.is_cordoned() {
-                true => Ok(StepDecision::Refilled),
-                false => Ok(StepDecision::Go),
+                true => Ok(StepDecision::DrainAgain),
+                false => Ok(StepDecision::Proceed),
             }
         })
     }

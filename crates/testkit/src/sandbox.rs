@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-pub use crate::null_services::{Nobody, Quiet};
+pub use crate::null_services::{NoServices, Quiet};
 
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{
@@ -404,7 +404,7 @@ pub fn conduct(live: bool) -> ReconcilerOptions {
 
 /// The same as `machinist apply` on an offline root.
 pub fn apply(root: &Root, config: &Written) -> Result<Arc<UpdateReport>, UpdateError> {
-    once(root, None::<Nobody>, conduct(false), config)
+    once(root, None::<NoServices>, conduct(false), config)
 }
 
 /// Runs one update to its end.

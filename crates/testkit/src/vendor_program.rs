@@ -26,7 +26,7 @@ pub struct Program {
 }
 
 /// How a program connects to its socket.
-pub struct Manner {
+pub struct ConnectOptions {
     /// The HTTP/2 flow-control window in bytes: how much it accepts before it has read it.
     pub window: Option<u32>,
 }
@@ -53,7 +53,7 @@ impl Machine {
     }
 
     /// Opens a stream and sends nothing.
-    pub async fn open(&self, name: &str, manner: Manner) -> Result<Program, Status> {
+    pub async fn open(&self, name: &str, manner: ConnectOptions) -> Result<Program, Status> {
         let socket = self.vendor_socket(name);
         wait("the socket", || socket.exists()).await;
         let mut endpoint = Endpoint::new(format!("unix:{}", socket.display())).unwrap();
@@ -83,7 +83,7 @@ impl Machine {
         instance: &str,
         resources: &[&str],
     ) -> Result<(Program, api::Welcome), Status> {
-        let mut program = self.open(name, Manner { window: None }).await?;
+        let mut program = self.open(name, ConnectOptions { window: None }).await?;
         let welcome = program.hello(name, instance, resources).await?;
         Ok((program, welcome))
     }

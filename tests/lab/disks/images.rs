@@ -181,7 +181,7 @@ pub(super) fn write_back(dice: &mut Dice, top: &Path) {
 
 /// The content of all disks at each moment, from the first copy on.
 #[derive(Debug)]
-pub(super) struct Film {
+pub(super) struct DiskImages {
     /// Image and loop device of each disk.
     disks: Vec<(PathBuf, String)>,
     start: Vec<Vec<u8>>,
@@ -200,7 +200,7 @@ struct Cut {
     blocks: Vec<(usize, usize, Vec<u8>)>,
 }
 
-impl Film {
+impl DiskImages {
     pub(super) fn begin(disks: &Disks) -> Self {
         let devices = disks.mounted.borrow();
         let devices = devices.iter().map(|(device, _)| device.clone());

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::{FUSE, Fleet, USER, output_text};
-use crate::chaos::checks::Deed;
+use crate::chaos::checks::AgentAction;
 use crate::support::{image, wait};
 
 /// The longest time until a kubelet reports its resources, on a busy machine.
@@ -99,7 +99,7 @@ pub fn survives_a_planned_reboot_with_a_cancelled_update(fleet: &Fleet) {
         });
     assert_eq!(fleet.user(), Some(("first".to_owned(), pod.clone())));
     assert_eq!(fleet.first.read("/etc/example.conf"), b"a\n");
-    assert_eq!(fleet.agent_actions("first", from), [Deed::Cordon]);
+    assert_eq!(fleet.agent_actions("first", from), [AgentAction::Cordon]);
 
     is_cancelled_and_started_again(fleet, &pod);
     let from = fleet.cluster.audit().len();
@@ -110,8 +110,8 @@ pub fn survives_a_planned_reboot_with_a_cancelled_update(fleet: &Fleet) {
     assert_eq!(fleet.first.read("/etc/example.conf"), b"b\n");
     let deeds = fleet.agent_actions("first", from);
     assert_eq!(deeds.len(), 2, "{deeds:?}");
-    assert!(matches!(&deeds[0], Deed::Evict(_)), "{deeds:?}");
-    assert_eq!(deeds[1], Deed::Uncordon);
+    assert!(matches!(&deeds[0], AgentAction::Evict(_)), "{deeds:?}");
+    assert_eq!(deeds[1], AgentAction::Uncordon);
     is_allocatable_again_after_the_uncordon(fleet, from);
 
     wait::until("the pod to be elsewhere", wait::seconds(60), || {
@@ -181,14 +181,14 @@ fn is_cancelled_and_started_again(fleet: &Fleet, pod: &str) {
         .wait_console("the cancelled update", wait::seconds(30), |status| {
             status["blockers"][0]["reason"] == "Cancelled"
         });
-    assert_eq!(fleet.agent_actions("first", from), [Deed::Uncordon]);
+    assert_eq!(fleet.agent_actions("first", from), [AgentAction::Uncordon]);
 
     let undone = fleet.laptop(&["cancel", "--undo", "first"]);
     assert!(undone.status.success(), "{}", output_text(&undone));
     wait_blocked(fleet);
     assert_eq!(
         fleet.agent_actions("first", from),
-        [Deed::Uncordon, Deed::Cordon]
+        [AgentAction::Uncordon, AgentAction::Cordon]
     );
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Fleet, GROUP, protocol};
 use crate::support::{
-    installed::{CONSOLE, Mine},
+    installed::{CONSOLE, InstalledMachine},
     wait,
 };
 
@@ -13,9 +13,9 @@ const TAINT: &str = "machinist.dev/not-ready";
 /// A controller that cordons, drains and uncordons, acted out with kubectl: the agent requests and
 /// waits.
 pub fn drain_is_done_by_a_controller(fleet: &Fleet) {
-    let by_controller = Mine {
+    let by_controller = InstalledMachine {
         settings: "drain: {by: controller}\n",
-        ..Mine::default()
+        ..InstalledMachine::default()
     };
     fleet.with_settings(&by_controller);
     let kubectl = |arguments: &[&str]| fleet.cluster.kubectl(arguments);
@@ -82,7 +82,7 @@ fn taints(fleet: &Fleet, node: &str, from: usize) -> Vec<bool> {
 /// An operator on the node's console rolls back to the previous config, and later lets the node
 /// follow the cluster again.
 pub fn operator_pins_the_previous_config(fleet: &Fleet) {
-    fleet.with_settings(&Mine::default());
+    fleet.with_settings(&InstalledMachine::default());
     let second = &fleet.second;
     for (command, config, content) in [
         ("rollback", "rendered-second-a", "a\n"),
@@ -105,9 +105,9 @@ pub fn operator_pins_the_previous_config(fleet: &Fleet) {
 /// The Node object is deleted and registered again by its kubelet: the agent restores its own
 /// fields, and pods are scheduled only after that.
 pub fn node_is_registered_again(fleet: &Fleet) {
-    let of_the_pool = Mine {
+    let of_the_pool = InstalledMachine {
         pool: Some(("pool.worker.yaml", "readiness: {startupTaint: true}\n")),
-        ..Mine::default()
+        ..InstalledMachine::default()
     };
     fleet.with_settings(&of_the_pool);
     let pod = fleet.cluster.agent_pod("second").expect("an agent's pod");

@@ -35,7 +35,7 @@ pub struct Shipped {
 
 /// The content of an administrator's own kustomization besides the image.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mine<'a> {
+pub struct InstalledMachine<'a> {
     /// The digest of another image than the shipped one.
     pub image: Option<&'a str>,
     /// Settings of the fleet, merged below those that are shipped.
@@ -142,16 +142,16 @@ impl Cluster {
         self.kubectl(&["apply", "-k", kinds.to_str().unwrap()]);
         let established = ["wait", "--for=condition=Established", "crd", "--all"];
         self.kubectl(&established);
-        let settings = Mine {
+        let settings = InstalledMachine {
             settings,
-            ..Mine::default()
+            ..InstalledMachine::default()
         };
         self.apply_overlay("vanilla", &settings);
         self.wait_rolled_out();
     }
 
     /// Runs `kubectl apply -k` for a kustomization over `packaging/kubernetes/overlays/NAME`.
-    pub fn apply_overlay(&self, name: &str, mine: &Mine<'_>) {
+    pub fn apply_overlay(&self, name: &str, mine: &InstalledMachine<'_>) {
         let dir = self.dir.join("kustomization");
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("mine")).unwrap();

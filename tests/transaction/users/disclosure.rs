@@ -128,7 +128,7 @@ fn a_rollback_gives_back_its_own_object_only() {
     }
     for swapped in [false, true] {
         let sandbox = machine(&[File(FILE, BOB)]);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&partial(FILE, Some(0), Some(0o600))).unwrap();
         hand.commit().unwrap();
         if swapped {
@@ -147,7 +147,7 @@ fn an_object_that_is_exchanged_during_an_update_is_not_given_to_the_user() {
         return;
     }
     let sandbox = machine(&[File(FILE, BOB)]);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&partial(FILE, Some(BOB), Some(0o640))).unwrap();
     swap_in_secret(&sandbox);
     hand.commit().unwrap_err();

@@ -158,7 +158,7 @@ fn mode_and_owner_of_a_leased_file_are_set_and_brought_back() {
         let sandbox = machine(&[File(path, BOB)]);
         let mode = || sandbox.root().stat(&at(path)).unwrap().unwrap().mode;
         let _held = lease(&sandbox, path);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&with_mode(path, 0o600)).unwrap();
         hand.commit().unwrap();
         assert_eq!(mode(), 0o600);

@@ -21,7 +21,7 @@ use machinist_drain::{
     eviction::{Drain, DrainError, Options, PodApi},
 };
 use machinist_kube_api::{EventReason, NodeView, keys::annotation};
-use machinist_status::settings::{self, Losing, Settings};
+use machinist_status::settings::{self, DataLossPolicy, Settings};
 use machinist_update::node_port::{
     Blocker, DeviceHolderCounts, DeviceUsers, DrainOrder, DrainResult, IrreversibleStep, NodeError,
     NodeFuture, NodePort, StepDecision,
@@ -82,7 +82,7 @@ impl<P: PodApi> AgentDrain<P> {
             return Err(self.ours.other(what, Reason::NodeMissing, true));
         }
         locked(&self.cordoned).cordoned(&view);
-        if cordoned == Cordon::Ours && !view.is_cordoned() {
+        if cordoned == Cordon::ByMachinist && !view.is_cordoned() {
             let reason = match known.is_recorded() {
                 true => EventReason::Recordoned,
                 false => EventReason::Cordon,
@@ -109,12 +109,12 @@ impl<P: PodApi> AgentDrain<P> {
         self.ours.final_check(step, &view).await?;
         let drained = super::drained(step);
         if !drained {
-            return Ok(StepDecision::Go);
+            return Ok(StepDecision::Proceed);
         }
         let asks = locked(&self.cordoned).required_action(&view);
         match asks {
             cordon_state::NodeRequests::Nothing => {}
-            cordon_state::NodeRequests::Cordon => return Ok(StepDecision::Refilled),
+            cordon_state::NodeRequests::Cordon => return Ok(StepDecision::DrainAgain),
             cordon_state::NodeRequests::Patience => {
                 return Err(self.accept_second_uncordon(&view).await);
             }
@@ -127,8 +127,8 @@ impl<P: PodApi> AgentDrain<P> {
         let left = locked(&self.left_behind);
         let stays = rehearsal.evict.iter().all(|pod| left.contains(&pod.pod));
         Ok(match stays && rehearsal.refuse.is_empty() {
-            true => StepDecision::Go,
-            false => StepDecision::Refilled,
+            true => StepDecision::Proceed,
+            false => StepDecision::DrainAgain,
         })
     }
 
@@ -246,13 +246,13 @@ impl<P: PodApi> NodePort for AgentDrain<P> {
                 .map_err(|e| self.ours.refused(what, e))?
             {
                 Uncordon::NoNode => {}
-                Uncordon::Lifted => {
+                Uncordon::Done => {
                     let but = |missing| format!("; the Node reports only {missing}");
                     let but = missing.map(but).unwrap_or_default();
                     let note = format!("uncordoned{but}");
                     self.ours.emit_node_event(EventReason::Uncordon, note);
                 }
-                Uncordon::Kept => self.ours.emit_node_event(
+                Uncordon::KeptByOperator => self.ours.emit_node_event(
                     EventReason::UncordonSkipped,
                     "not uncordoned: annotation machinist.dev/keep-cordoned is set",
                 ),
@@ -283,8 +283,8 @@ fn options(
     own: Option<String>,
 ) -> Options {
     let permit = |losing| match losing {
-        Losing::Evict => Leave::Evict,
-        Losing::Block => Leave::Refuse,
+        DataLossPolicy::Evict => Leave::Evict,
+        DataLossPolicy::Block => Leave::Refuse,
     };
     let mut options = Options::unattended(own, force_after);
     options.rules.unmanaged = permit(settings.unmanaged);

@@ -163,7 +163,7 @@ impl ControllerDrain {
         loop {
             order.progress.send_replace(progress());
             tokio::select! {
-                () = &mut fulfilled => return DrainResult::Wholly,
+                () = &mut fulfilled => return DrainResult::Complete,
                 () = order.stop.cancelled() => return DrainResult::Stopped,
                 // Cancel-safe: it only waits.
                 () = tokio::time::sleep(WAIT_REPORT_INTERVAL) => {}
@@ -183,8 +183,8 @@ impl ControllerDrain {
         let held = matches!(view.last_applied_drain(), Some(DrainRequest::Drain(_)));
         let away = view.is_cordoned() && held;
         Ok(match away || !super::drained(step) {
-            true => StepDecision::Go,
-            false => StepDecision::Refilled,
+            true => StepDecision::Proceed,
+            false => StepDecision::DrainAgain,
         })
     }
 }

@@ -55,7 +55,7 @@ impl StatusMerge {
         for problem in plugin_problems.values() {
             match problem {
                 plugin_proxy::PluginProblem::Refused(why) => status.refused(why),
-                plugin_proxy::PluginProblem::Away(why) => status.add_unreachable_source(why),
+                plugin_proxy::PluginProblem::Unreachable(why) => status.add_unreachable_source(why),
             }
         }
         status

@@ -270,8 +270,8 @@ fn decode_error(error: prost::DecodeError) -> Status {
 fn unanswered(error: AllocateError) -> Status {
     let message = error.to_string();
     match error {
-        AllocateError::Away { .. } => Status::unavailable(message),
-        AllocateError::TooLate { .. } => Status::deadline_exceeded(message),
+        AllocateError::Unreachable { .. } => Status::unavailable(message),
+        AllocateError::TimedOut { .. } => Status::deadline_exceeded(message),
         AllocateError::Refused { .. } => Status::failed_precondition(message),
     }
 }

@@ -126,7 +126,7 @@ fn resolve_node(
 
 /// The answer to all other calls, which device specs answer instead.
 fn is_not_asked<'a, T: Send + 'a>(resource: &Resource) -> AllocationFuture<'a, T> {
-    let away = AllocateError::Away {
+    let away = AllocateError::Unreachable {
         by: resource.source.clone(),
         why: "a declaration has no allocation backend".to_owned(),
     };

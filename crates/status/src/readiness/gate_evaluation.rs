@@ -87,7 +87,7 @@ fn boot(boot: &RebootFacts) -> GateResult {
 fn kubelet(state: &KubeletReadiness) -> GateResult {
     let closed = |message: &str| GateResult::closed(Reason::KubeletDown, message);
     match state {
-        KubeletReadiness::Unneeded => GateResult::ok("not a node of a cluster"),
+        KubeletReadiness::NotRequired => GateResult::ok("not a node of a cluster"),
         KubeletReadiness::Unknown => GateResult::no_signal("API server unreachable"),
         KubeletReadiness::NoNode => closed("Node not found: the kubelet has not registered it"),
         KubeletReadiness::OldBoot => closed("the kubelet has not reported since this boot"),
@@ -108,7 +108,7 @@ fn other_daemon(seen: Option<&str>) -> GateResult {
 
 fn device_manager(state: &DeviceManager, now: Timestamp) -> GateResult {
     match state {
-        DeviceManager::Unneeded => GateResult::ok("no devices to advertise"),
+        DeviceManager::NotRequired => GateResult::ok("no devices to advertise"),
         DeviceManager::Listening => GateResult::ok("the kubelet accepts device plugins"),
         DeviceManager::Absent(since) if lasted(*since, now, SOCKET_GRACE) => GateResult::closed(
             Reason::KubeletDown,

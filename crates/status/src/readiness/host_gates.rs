@@ -39,7 +39,7 @@ pub(super) fn root(read_only: Option<bool>) -> GateResult {
 
 /// Only relevant if there is a kubelet; the settings are never changed.
 pub(super) fn memory(inputs: &GateInputs) -> GateResult {
-    let kubelet = inputs.kubelet != KubeletReadiness::Unneeded
+    let kubelet = inputs.kubelet != KubeletReadiness::NotRequired
         || inputs.device_manager == DeviceManager::Listening;
     if !kubelet {
         return GateResult::ok("no kubelet: not checked");

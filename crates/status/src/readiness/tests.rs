@@ -129,13 +129,13 @@ fn device_rows() -> Vec<Row> {
         waiting(now).map(|wait| DevicesReturn { since: at(-299), ..wait })
     };
     vec![
-        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = KubeletReadiness::Unneeded)),
+        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = KubeletReadiness::NotRequired)),
         (G::Kubelet, true, R::Ok, with(|i| i.kubelet = KubeletReadiness::Ready)),
         (G::Kubelet, true, R::SignalMissing, with(|i| i.kubelet = KubeletReadiness::Unknown)),
         (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::NoNode)),
         (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::OldBoot)),
         (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::NotReady("CNI".into()))),
-        (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Unneeded)),
+        (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::NotRequired)),
         (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Absent(at(-29)))),
         (G::DeviceManagerAbsent, false, R::KubeletDown, with(|i| i.device_manager = DeviceManager::Absent(at(-30)))),
         (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Absent(at(60)))),
@@ -183,7 +183,7 @@ fn host_rows() -> Vec<Row> {
         (G::KernelMemorySettings, false, R::KernelMemorySettings, with(|i| i.memory = memory(2, 0))),
         (G::KernelMemorySettings, false, R::KernelMemorySettings, with(|i| i.memory = memory(1, 1))),
         (G::KernelMemorySettings, true, R::SignalMissing, with(|i| i.memory = None)),
-        (G::KernelMemorySettings, true, R::Ok, with(|i| { i.memory = memory(0, 1); i.device_manager = DeviceManager::Unneeded; })),
+        (G::KernelMemorySettings, true, R::Ok, with(|i| { i.memory = memory(0, 1); i.device_manager = DeviceManager::NotRequired; })),
     ]
 }
 

@@ -7,8 +7,8 @@ use jiff::tz::TimeZone;
 use super::{
     cluster::{Kubeconfig, NodeName, TimeLimit},
     enums::{
-        AgentRole, CdiAnswer, DrainBy, DriftPolicy, LogFormat, LogLevel, Losing, Owners, Reboot,
-        Registration, SoftReboot,
+        AgentRole, CdiAnswer, DataLossPolicy, DrainBy, DriftPolicy, LogFormat, LogLevel, Owners,
+        Reboot, Registration, SoftReboot,
     },
     error::SettingsError,
     extract::{FragmentReader, Setting, ValueMismatch, has_duplicates},
@@ -92,8 +92,8 @@ impl DrainSettings {
             by: read.take("drain.by", DrainBy::Auto),
             force_after: read.take("drain.forceAfter", TimeLimit(None)).0,
             force_chosen: read.is_set("drain.forceAfter"),
-            unmanaged: read.take("drain.unmanaged", Losing::Evict),
-            empty_dir: read.take("drain.emptyDir", Losing::Evict),
+            unmanaged: read.take("drain.unmanaged", DataLossPolicy::Evict),
+            empty_dir: read.take("drain.emptyDir", DataLossPolicy::Evict),
             parallel: read.take_if("drain.parallel", 20, some),
         }
     }

@@ -20,7 +20,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::{Books, Knobs, accounts};
+use super::{Knobs, ResourceAccounts, accounts};
 
 /// How long the real one retries to dial a plugin's socket.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const DIAL_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(super) struct Service {
     pub(super) directory: PathBuf,
-    pub(super) books: Arc<watch::Sender<Books>>,
+    pub(super) books: Arc<watch::Sender<ResourceAccounts>>,
     pub(super) channels: Arc<Mutex<BTreeMap<String, Channel>>>,
     pub(super) asked: Arc<watch::Sender<usize>>,
     /// Resources of the previous kubelet.
@@ -46,7 +46,7 @@ impl Service {
     pub(super) fn new(directory: &Path, knobs: Knobs) -> Self {
         Self {
             directory: directory.to_owned(),
-            books: Arc::new(watch::Sender::new(Books::new())),
+            books: Arc::new(watch::Sender::new(ResourceAccounts::new())),
             channels: Arc::default(),
             asked: Arc::default(),
             remembered: Arc::new(accounts::read(directory)),

@@ -187,7 +187,7 @@ impl<P: PodApi> AgentDrain<P> {
             Ok(_) => {
                 self.ours
                     .emit_node_event(EventReason::Drained, "node drained");
-                Ok(DrainResult::Wholly)
+                Ok(DrainResult::Complete)
             }
             Err(DrainError::Stopped) => Ok(DrainResult::Stopped),
             Err(error) => {

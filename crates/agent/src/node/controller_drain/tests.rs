@@ -147,7 +147,7 @@ async fn drain_and_uncordon_requests_name_the_desired_config() {
     double.turn(false);
     assert_eq!(
         timeout(LONG, drain).await.unwrap().unwrap(),
-        DrainResult::Wholly
+        DrainResult::Complete
     );
     assert!(double.view.is_cordoned());
     let uncordoned = double.uncordon("b");
