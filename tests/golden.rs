@@ -198,7 +198,7 @@ fn next_config() -> Written {
 }
 
 #[test]
-fn a_config_of_another_daemon_that_cannot_be_read_is_told() {
+fn a_config_of_another_daemon_that_cannot_be_read_is_reported() {
     use first_config::{CURRENT_CONFIG, ENCAPSULATED, rendered};
     let sandbox = Sandbox::without_package(&[]);
     let same = rendered("rendered-worker-1", "/dev/sda").to_string();

@@ -338,7 +338,7 @@ fn kernel_arguments_already_in_use_need_no_os_provider() {
 }
 
 #[test]
-fn an_argument_that_leaves_the_config_and_stays_is_told() {
+fn an_argument_that_leaves_the_config_but_stays_is_reported() {
     let tree = Tree::new();
     tree.write("/proc/cmdline", "psi=0 foo=1\n");
     let with = |arguments: &[&str]| MachineConfig {

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_of_a_command_stands_after_its_prefixes() {
+    fn the_program_of_a_command_follows_its_prefixes() {
         for (line, program, may_fail) in [
             ("/bin/a b", "/bin/a", false),
             ("-/bin/a", "/bin/a", true),

@@ -104,7 +104,7 @@ fn a_directory_that_a_user_cannot_read_is_not_given_to_the_user() {
 }
 
 #[test]
-fn a_leaving_entry_gives_back_its_own_object_only() {
+fn a_removed_entry_restores_its_own_object_only() {
     if !plays_users() {
         return;
     }
@@ -122,7 +122,7 @@ fn a_leaving_entry_gives_back_its_own_object_only() {
 }
 
 #[test]
-fn a_rollback_gives_back_its_own_object_only() {
+fn a_rollback_restores_its_own_object_only() {
     if !plays_users() {
         return;
     }

@@ -116,7 +116,7 @@ fn leased_keys_are_skipped_with_a_warning() {
 }
 
 #[test]
-fn a_leased_original_is_kept_and_comes_back() {
+fn a_leased_original_is_kept_and_restored() {
     if !plays_users() {
         return;
     }
@@ -150,7 +150,7 @@ fn a_leased_original_is_kept_and_comes_back() {
 }
 
 #[test]
-fn mode_and_owner_of_a_leased_file_are_set_and_brought_back() {
+fn mode_and_owner_of_a_leased_file_are_set_and_restored() {
     if !plays_users() {
         return;
     }
