@@ -8,7 +8,7 @@ use machinist_update::{
     reconciler::{
         BlockReason, DesiredConfig, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
     },
-    recovery_installer::RecoveryInstaller,
+    service_port::RecoveryInstaller,
 };
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -182,8 +182,8 @@ impl Driver {
         desired: watch::Sender<DesiredConfig>,
         stop: CancellationToken,
     ) -> Self {
-        let (words, heard) = watch::channel(0);
-        let task = tokio::spawn(updater.with_operator_requests(heard).run(stop.clone()));
+        let (words, received) = watch::channel(0);
+        let task = tokio::spawn(updater.with_operator_requests(received).run(stop.clone()));
         Self {
             desired,
             words,

@@ -1,10 +1,8 @@
 //! The agent's own Node: one watch, live reads, and patches.
 
-mod cancel_reply;
 mod cleanup;
 mod cordon;
 pub(crate) mod desired_status;
-mod json_patch;
 pub(crate) mod patches;
 pub(crate) mod taints;
 mod watcher;
@@ -136,6 +134,14 @@ impl OwnNode {
     pub async fn remove_annotation(&self, annotation: &str) -> Result<(), ClusterError> {
         let fields = serde_json::json!({"metadata": {"annotations": {annotation: null}}});
         self.change(&NodePatch::Fields(fields)).await.map(drop)
+    }
+
+    /// Removes the cancellation request for `config`, and records the refusal `why` if there is
+    /// one. If another request was made in the meantime, the patch fails and that request is kept.
+    pub async fn answer_cancel(&self, config: &str, why: Option<&str>) -> Result<(), ClusterError> {
+        self.change(&patches::cancel_reply(config, why))
+            .await
+            .map(drop)
     }
 
     /// Sends one patch; its response is the Node's new state.

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{
     NodePatch, OwnNode,
     cordon::MAX_ATTEMPTS,
-    json_patch::{pointer, unchanged},
-    patches, taints,
+    patches::{self, pointer, unchanged},
+    taints,
 };
 use crate::ClusterError;
 use machinist_kube_api::{

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{NodePatch, json_patch};
+use super::{NodePatch, patches};
 use machinist_kube_api::{NodeView, Taint, keys::annotation};
 
 /// Identifies a taint on a Node: key and effect.
@@ -63,7 +63,7 @@ fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Nod
         Some(_) => marks.insert(mark),
         None => marks.remove(mark),
     };
-    let mut operations = json_patch::unchanged(view);
+    let mut operations = patches::unchanged(view);
     if found.is_some() || wanted.is_some() {
         operations.push(match new.is_empty() {
             true => json!({"op": "remove", "path": "/spec/taints"}),
@@ -76,7 +76,7 @@ fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Nod
 
 /// The operations that set the annotation to `marks`.
 fn marks_operations(view: &NodeView, marks: &BTreeSet<&str>) -> Vec<Value> {
-    let path = json_patch::pointer("/metadata/annotations", annotation::TAINTS);
+    let path = patches::pointer("/metadata/annotations", annotation::TAINTS);
     let text = marks.iter().copied().collect::<Vec<_>>().join(",");
     match view.annotation(annotation::TAINTS) {
         None if marks.is_empty() => Vec::new(),
