@@ -348,8 +348,8 @@ fn two_paths_with_one_device_id_are_reported_and_the_first_kept() {
         "one device found twice is one"
     );
     let (_, problems) = hardware.found(spec);
-    let told = "/dev/a/b and /dev/a-b have the same id \"a-b\"; the first is ignored";
-    assert!(problems[0].contains(told), "{problems:?}");
+    let message = "/dev/a/b and /dev/a-b have the same id \"a-b\"; the first is ignored";
+    assert!(problems[0].contains(message), "{problems:?}");
 }
 
 #[tokio::test]

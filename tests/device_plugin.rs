@@ -99,13 +99,13 @@ async fn a_removed_device_is_unhealthy_on_the_same_stream_until_it_returns() {
         refused.message().contains("/dev/ttyB is gone"),
         "{refused:?}"
     );
-    let told = agent
+    let message = agent
         .until("the change to be reported", |status| {
             status.devices[0].devices[1].health == "Unhealthy"
         })
         .await;
     assert_eq!(
-        told.devices[0].devices[1].reason.as_deref(),
+        message.devices[0].devices[1].reason.as_deref(),
         Some("/dev/ttyB is gone")
     );
     machine.plug("ttyB");
@@ -297,14 +297,14 @@ async fn an_invalid_declaration_is_reported_and_does_not_affect_others() {
             status.problems.len() == 2
         })
         .await;
-    let told: Vec<_> = status.problems.iter().map(ToString::to_string).collect();
+    let message: Vec<_> = status.problems.iter().map(ToString::to_string).collect();
     assert!(
-        told[0].starts_with("/etc/machinist/devices.d/broken.yaml:3:1: spek: "),
-        "{told:?}"
+        message[0].starts_with("/etc/machinist/devices.d/broken.yaml:3:1: spek: "),
+        "{message:?}"
     );
     assert!(
-        told[1].contains("link.yaml: it is a symbolic link"),
-        "{told:?}"
+        message[1].contains("link.yaml: it is a symbolic link"),
+        "{message:?}"
     );
     machine.declare("broken.yaml", "acme.dev/tty", "/dev/ttyA", 1);
     kubelet

@@ -109,11 +109,11 @@ fn two_links_to_one_node_are_one_device_without_sysfs_information() {
     let found = list(&root, Allowances::default());
     let resource = found.resources.values().next().unwrap();
     assert_eq!(resource.devices.keys().collect::<Vec<_>>(), ["one", "two"]);
-    let told = found.problems.iter().map(ToString::to_string);
-    let told: Vec<_> = told
+    let message = found.problems.iter().map(ToString::to_string);
+    let message: Vec<_> = message
         .filter(|one| one.contains("is another name of one"))
         .collect();
-    assert_eq!(told.len(), 2, "{:?}", found.problems);
+    assert_eq!(message.len(), 2, "{:?}", found.problems);
 }
 
 #[test]
@@ -167,11 +167,11 @@ fn only_nodes_below_dev_are_advertised_and_untrusted_files_ignored() {
         problems[1].contains("loose.yaml: its mode 0666 lets others write"),
         "{problems:?}"
     );
-    let told = "/dev/by-id/shadow is a link to /etc/shadow, outside /dev, not a device node";
-    let told = problems.iter().filter(|one| one.contains(told));
-    let told: Vec<_> = told.collect();
+    let message = "/dev/by-id/shadow is a link to /etc/shadow, outside /dev, not a device node";
+    let message = problems.iter().filter(|one| one.contains(message));
+    let message: Vec<_> = message.collect();
     assert!(
-        told.len() == 1 && told[0].contains("x.yaml"),
+        message.len() == 1 && message[0].contains("x.yaml"),
         "{problems:?}"
     );
 }

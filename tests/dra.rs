@@ -200,7 +200,7 @@ async fn repeated_node_prepare_returns_the_same_result() {
         .claims
         .allocate("c", &[("one/better", &a), ("one/better", &b)]);
     let first = stage.prepare("c").await.unwrap();
-    let told: Vec<_> = first
+    let message: Vec<_> = first
         .iter()
         .map(|one| {
             (
@@ -211,7 +211,7 @@ async fn repeated_node_prepare_returns_the_same_result() {
         })
         .collect();
     let one = || vec!["one".to_owned()];
-    assert_eq!(told, [(one(), "node-1", a), (one(), "node-1", b)]);
+    assert_eq!(message, [(one(), "node-1", a), (one(), "node-1", b)]);
     assert_eq!(
         first[0].cdi_device_ids,
         ["dra.machinist.dev/claim=c-uid-one"]

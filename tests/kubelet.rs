@@ -1,4 +1,4 @@
-//! Checks the double of the kubelet against the facts that the lab checks on the real one
+//! Checks the fake kubelet against the facts that the lab checks on the real one
 //! (`tests/lab/kubelet.rs`).
 
 #![allow(
@@ -20,7 +20,7 @@ use std::{path::Path, time::Duration};
 use contract::{Kubelet, facts};
 use fake_kubelet::{FakeKubelet, Knobs};
 
-/// A double on a root of its own.
+/// A fake kubelet on a root of its own.
 struct ContractKubelet {
     dir: tempfile::TempDir,
     life: Option<FakeKubelet>,

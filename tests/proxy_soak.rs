@@ -40,7 +40,7 @@ fn of_process(process: &str, wanted: &str) -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The same devices each time: the kubelet's double keeps every list that it gets.
+/// The same devices each time: the fake kubelet keeps every list that it gets.
 async fn once(stage: &Stage, kubelet: &FakeKubelet, ids: &[&str], round: usize) {
     let endpoint = format!("{}.sock", round % 7);
     let plugin = Plugin::start(&stage.directory("acme"), GPU, &endpoint, ids, None).await;

@@ -132,17 +132,17 @@ async fn a_transient_unit_leaves_no_failed_unit_behind() {
         .run_transient("label.service", &argv, "Label", LIMIT)
         .await;
     assert_eq!(ended.unwrap(), JobResult::Failed);
-    let heard = machine.requests().join("\n");
-    assert!(heard.contains("inactive-or-failed"), "{heard}");
+    let received = machine.requests().join("\n");
+    assert!(received.contains("inactive-or-failed"), "{received}");
     assert!(
-        heard.contains("StartTransientUnit label.service fail"),
-        "{heard}"
+        received.contains("StartTransientUnit label.service fail"),
+        "{received}"
     );
-    assert!(heard.contains("/sbin/restorecon"), "{heard}");
+    assert!(received.contains("/sbin/restorecon"), "{received}");
     // Otherwise it would wait for a target that emergency mode has stopped.
     assert!(
-        heard.contains("DefaultDependencies=OwnedVariant(Bool(false))"),
-        "{heard}"
+        received.contains("DefaultDependencies=OwnedVariant(Bool(false))"),
+        "{received}"
     );
 }
 
@@ -150,9 +150,9 @@ async fn a_transient_unit_leaves_no_failed_unit_behind() {
 async fn clock_synchronisation_is_known_only_through_timedated() {
     let (machine, systemd) = machine();
     let timedate = systemd.timedate();
-    for told in [Some(true), Some(false), None] {
-        machine.set_ntp(told);
-        assert_eq!(timedate.ntp_synchronized().await.unwrap(), told);
+    for message in [Some(true), Some(false), None] {
+        machine.set_ntp(message);
+        assert_eq!(timedate.ntp_synchronized().await.unwrap(), message);
     }
 }
 
@@ -168,13 +168,13 @@ fn answer_of_pid_1(call: &[u8]) -> Vec<u8> {
 }
 
 fn pid_1(mut line: UnixStream) {
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let mut buffer = [0; 4096];
-    while !said.ends_with(b"BEGIN\r\n") {
+    while !output.ends_with(b"BEGIN\r\n") {
         let count = line.read(&mut buffer).unwrap();
-        said.extend_from_slice(&buffer[..count]);
+        output.extend_from_slice(&buffer[..count]);
     }
-    assert!(said.starts_with(b"\0AUTH EXTERNAL "));
+    assert!(output.starts_with(b"\0AUTH EXTERNAL "));
     line.write_all(b"OK 0123456789abcdef0123456789abcdef\r\n")
         .unwrap();
     for _ in 0..2 {

@@ -221,11 +221,11 @@ fn an_invalid_file_keeps_the_last_valid_config_and_is_reported_by_line() {
         "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: [\n",
     )
     .unwrap();
-    let said = agent.wait_for_log(&format!("{}:", file.display()));
+    let output = agent.wait_for_log(&format!("{}:", file.display()));
     assert!(
-        said.contains(&format!("{}:3:11", file.display())),
+        output.contains(&format!("{}:3:11", file.display())),
         "{}",
-        said
+        output
     );
     let gate = refused(&agent, "SyntaxInvalid");
     assert_eq!(

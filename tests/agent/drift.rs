@@ -60,12 +60,12 @@ fn every_kind_of_drift_is_reported_and_cleared_afterwards() {
     });
 
     // The log has each path once, and the end of its drift.
-    for said in [
+    for output in [
         "has a different content",
         "has a different mode",
         "is missing",
     ] {
-        let line = agent.wait_for_log(&format!("{SYSCTL} {said}"));
+        let line = agent.wait_for_log(&format!("{SYSCTL} {output}"));
         assert!(line.contains("WARN") && line.contains("Drifted"), "{line}");
     }
     assert_eq!(agent.lines(&format!("{SYSCTL} is missing")).len(), 1);

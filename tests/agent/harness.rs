@@ -218,10 +218,10 @@ impl Drop for Agent {
 
 fn listen(pipe: impl Read + Send + 'static) -> Lines {
     let lines = Lines::default();
-    let heard = Arc::clone(&lines);
+    let received = Arc::clone(&lines);
     thread::spawn(move || {
         for text in BufReader::new(pipe).lines().map_while(Result::ok) {
-            heard.lock().unwrap().push(text);
+            received.lock().unwrap().push(text);
         }
     });
     lines

@@ -21,12 +21,16 @@ fn invalid_settings_are_reported_by_line_and_the_agent_does_not_start() {
     .unwrap();
     let refused = place.with_source(&["run"]);
     assert_eq!(code(&refused), 64);
-    for said in [
+    for printed in [
         "machinist.yaml:3:",
         "update.rebot: unknown key; did you mean update.reboot?",
         "machinist.yaml:5:",
     ] {
-        assert!(err(&refused).contains(said), "{said} in {}", err(&refused));
+        assert!(
+            err(&refused).contains(printed),
+            "{printed} in {}",
+            err(&refused)
+        );
     }
     let left: Vec<_> = place.tree().into_keys().collect();
     assert_eq!(left.len(), 3, "nothing but the settings: {left:?}");

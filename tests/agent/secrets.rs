@@ -60,8 +60,8 @@ fn kubeconfig(place: &Place, server: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn assert_no_secret(what: &str, said: &str) {
-    let line = said.lines().find(|line| line.contains(SECRET));
+fn assert_no_secret(what: &str, printed: &str) {
+    let line = printed.lines().find(|line| line.contains(SECRET));
     assert_eq!(line, None, "{what}");
 }
 

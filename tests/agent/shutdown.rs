@@ -34,11 +34,11 @@ fn settings_are_reloaded_at_run_time_and_invalid_ones_ignored() {
     let file = place.at("/etc/machinist/machinist.yaml");
     fs::create_dir(place.at("/etc/machinist")).unwrap();
     fs::write(&file, "drift:\n  fullPass: 1h\n").unwrap();
-    let said = agent.wait_for_log("settings changed");
-    assert!(said.contains("drift.fullPass"), "{said}");
+    let output = agent.wait_for_log("settings changed");
+    assert!(output.contains("drift.fullPass"), "{output}");
     fs::write(&file, "drift:\n  fullPass: soon\n").unwrap();
-    let said = agent.wait_for_log("keeping the previous settings");
-    assert!(said.contains("machinist.yaml"), "{said}");
+    let output = agent.wait_for_log("keeping the previous settings");
+    assert!(output.contains("machinist.yaml"), "{output}");
     // SIGHUP also reloads the settings, and does not stop the agent.
     agent.signal(SIGHUP);
     agent.wait_for_nth_log("keeping the previous settings", 2);

@@ -32,9 +32,9 @@ pub(crate) fn measure() {
     for round in 0..=rounds(20) {
         let start = Instant::now();
         fs::write(&target, format!("edited {round}")).unwrap();
-        let told = agent.wait_for_log(&["Drifted", &edited]);
+        let message = agent.wait_for_log(&["Drifted", &edited]);
         if round > 0 {
-            times.push(told.duration_since(start));
+            times.push(message.duration_since(start));
         }
         if round < rounds(20) {
             fs::write(&target, content(0, FILES / 2, SIZE)).unwrap();

@@ -57,8 +57,8 @@ async fn grown(offer: Offer) -> (f64, f64) {
     let names: Vec<_> = (0..offer.resources)
         .map(|n| format!("acme.dev/r{n}"))
         .collect();
-    let said: Vec<&str> = names.iter().map(String::as_str).collect();
-    let (mut program, _) = machine.hello("acme", "one", &said).await.unwrap();
+    let output: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (mut program, _) = machine.hello("acme", "one", &output).await.unwrap();
     tokio::time::sleep(CALM).await;
     let resident = || [agent.mebibytes("VmRSS:"), agent.mebibytes("RssAnon:")];
     let before = resident();

@@ -160,14 +160,14 @@ async fn api_errors_have_a_reason_code_and_a_one_line_message() {
         ),
     ];
     let (server, cluster) = with_node().await;
-    for (trouble, reason, again, said) in cases {
+    for (trouble, reason, again, output) in cases {
         let before = server.requests().len();
         server.trouble("GET", trouble.clone());
         let error = get(&cluster).await.unwrap_err();
         assert_eq!(error.reason(), reason, "{trouble:?}");
         assert_eq!(error.is_retryable(), again, "{trouble:?}");
         let text = chain(&error);
-        assert!(text.starts_with(said), "{trouble:?}: {text}");
+        assert!(text.starts_with(output), "{trouble:?}: {text}");
         assert_eq!(server.requests().len(), before + 1, "{trouble:?}");
     }
 }

@@ -69,11 +69,11 @@ impl Reading {
     }
 
     async fn with_base(server: Server, own: machinist_cluster::node::OwnNode, first: bool) -> Self {
-        let (desired, heard) = watch::channel(DesiredConfig::default());
+        let (desired, received) = watch::channel(DesiredConfig::default());
         let (policies, known) = watch::channel(None);
-        let (trouble, said) = watch::channel(None);
+        let (trouble, output) = watch::channel(None);
         let status = Status::starting("/", Mode::Cluster, Timestamp::UNIX_EPOCH);
-        let told = ConfigSubscribers {
+        let message = ConfigSubscribers {
             desired,
             policies,
             trouble,
@@ -86,12 +86,12 @@ impl Reading {
             first,
         };
         let stop = CancellationToken::new();
-        tokio::spawn(source.watch_config(told, stop.clone()));
+        tokio::spawn(source.watch_config(message, stop.clone()));
         Self {
             server,
-            desired: heard,
+            desired: received,
             policies: known,
-            trouble: said,
+            trouble: output,
             _tasks: (following(&own), stop.drop_guard()),
         }
     }
@@ -99,10 +99,10 @@ impl Reading {
     async fn until(&mut self, holds: impl FnMut(&DesiredConfig) -> bool) -> DesiredConfig {
         let waiting = self.desired.wait_for(holds);
         let waited = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
-        let Ok(said) = waited else {
+        let Ok(output) = waited else {
             panic!("not published; requests: {:#?}", self.server.requests())
         };
-        said.unwrap().clone()
+        output.unwrap().clone()
     }
 
     async fn until_config(&mut self, wanted: &str) {
@@ -236,10 +236,10 @@ async fn a_first_config_is_read_even_if_the_nodes_current_config_is_deleted() {
 async fn a_missing_config_is_reported_and_read_once_it_exists() {
     let (server, own) = with_node().await;
     let mut reading = Reading::of(server.clone(), own).await;
-    let said = reading.until_refused(Reason::ConfigNotFound).await;
+    let output = reading.until_refused(Reason::ConfigNotFound).await;
     assert!(
-        said.contains("MachineConfig rendered-worker-1 not found"),
-        "{said}"
+        output.contains("MachineConfig rendered-worker-1 not found"),
+        "{output}"
     );
     add(&server, "rendered-worker-1", &json!(420));
     reading.until_config("rendered-worker-1").await;
@@ -295,10 +295,16 @@ async fn a_config_refusal_names_object_and_field_and_no_file_contents() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(99_999));
     let mut reading = Reading::of(server.clone(), own).await;
-    let said = reading.until_refused(Reason::ValueInvalid).await;
-    assert!(said.contains("MachineConfig rendered-worker-1"), "{said}");
-    assert!(said.contains("spec.config.storage.files[0].mode"), "{said}");
-    assert!(!said.contains("hunter2"), "{said}");
+    let output = reading.until_refused(Reason::ValueInvalid).await;
+    assert!(
+        output.contains("MachineConfig rendered-worker-1"),
+        "{output}"
+    );
+    assert!(
+        output.contains("spec.config.storage.files[0].mode"),
+        "{output}"
+    );
+    assert!(!output.contains("hunter2"), "{output}");
 }
 
 #[tokio::test]
@@ -320,10 +326,10 @@ async fn an_outage_keeps_the_last_config_and_is_reported_until_it_ends() {
     desire(&server, "rendered-worker-2");
     let mut trouble = reading.trouble.clone();
     for expected in [Reason::ApiServerUnreachable, Reason::ApiServerForbidden] {
-        let said = trouble
+        let output = trouble
             .wait_for(|it| it.as_ref().is_some_and(|it| it.reason == expected))
             .await;
-        drop(said.unwrap());
+        drop(output.unwrap());
         let now = reading.desired.borrow().clone();
         assert!(
             matches!(now, DesiredConfig::Config(config, _) if config.name == "rendered-worker-1")
@@ -353,6 +359,6 @@ async fn cluster_policies_are_published_before_their_config() {
         object["spec"]["nodeDisruptionPolicy"]["files"][0]["actions"] = json!([{"type": "Dance"}]);
     });
     desire(&server, "rendered-worker-2");
-    let said = reading.until_refused(Reason::ValueInvalid).await;
-    assert!(said.contains("MachineConfiguration cluster"), "{said}");
+    let output = reading.until_refused(Reason::ValueInvalid).await;
+    assert!(output.contains("MachineConfiguration cluster"), "{output}");
 }

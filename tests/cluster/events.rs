@@ -17,11 +17,11 @@ const ON_POD: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 async fn start_events() -> (Server, Events, DropGuard) {
     let (server, own) = with_node().await;
     own.read().await.unwrap();
-    let (events, told) = Events::new();
+    let (events, message) = Events::new();
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| "2026-11-21T22:00:00Z".parse::<Timestamp>().unwrap());
     let cluster = server.cluster().await;
-    tokio::spawn(report(cluster, own, told, clock, stop.clone()));
+    tokio::spawn(report(cluster, own, message, clock, stop.clone()));
     (server, events, stop.drop_guard())
 }
 

@@ -93,16 +93,16 @@ async fn the_node_is_listed_once_and_then_watched() {
     server.until_watched().await;
     desire(&server, "rendered-worker-2");
     until_desired(&own, "rendered-worker-2").await;
-    let heard = server.requests_starting(WATCH);
-    assert_eq!(heard.len(), 2);
+    let received = server.requests_starting(WATCH);
+    assert_eq!(received.len(), 2);
     assert!(
-        heard
+        received
             .iter()
             .all(|it| it.query.contains("metadata.name%3Da"))
     );
     // A server that lags must not return an earlier desired config.
-    let cached = heard[0].query.contains("resourceVersion");
-    assert!(!cached, "{}", heard[0].query);
+    let cached = received[0].query.contains("resourceVersion");
+    assert!(!cached, "{}", received[0].query);
 }
 
 #[tokio::test]

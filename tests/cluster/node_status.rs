@@ -75,13 +75,13 @@ async fn kept(first: DesiredNodeStatus, pace: WriteRate) -> Kept {
 }
 
 fn keeping(server: Server, own: OwnNode, first: DesiredNodeStatus, pace: WriteRate) -> Kept {
-    let (notices, heard) = watch::channel(Some(first));
+    let (notices, received) = watch::channel(Some(first));
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| "2026-11-21T22:00:00.5Z".parse::<Timestamp>().unwrap());
     let (tell, events) = Events::new();
     tokio::spawn(maintain_node(
         own.clone(),
-        heard,
+        received,
         tell,
         clock,
         pace,

@@ -140,9 +140,9 @@ async fn resource_slices_are_written_only_on_change_with_a_new_generation() {
     assert_eq!(slice["spec"]["driver"], "dra.machinist.dev");
     assert_eq!(slice["spec"]["nodeName"], "a");
     assert_eq!(slice["metadata"]["ownerReferences"][0]["kind"], "Node");
-    let told = BTreeSet::from([ResourceName::new("acme.dev/x").unwrap()]);
+    let message = BTreeSet::from([ResourceName::new("acme.dev/x").unwrap()]);
     stage
-        .until_published(|it| it.generation == 7 && it.resources.as_ref() == Some(&told))
+        .until_published(|it| it.generation == 7 && it.resources.as_ref() == Some(&message))
         .await;
     // Neither equal content nor the end of a watch causes a write.
     stage.server.until_watched().await;
@@ -283,10 +283,10 @@ async fn a_cluster_without_a_supported_slice_version_counts_as_without_slices() 
         let stage = Stage::new(versions, 0).await;
         stage.wish.send_replace(pool(1));
         stage.until_published(|it| it.problem.is_some()).await;
-        let told = stage.published.borrow().clone();
-        let why = told.problem.unwrap_or_default();
+        let message = stage.published.borrow().clone();
+        let why = message.problem.unwrap_or_default();
         assert!(why.contains("does not serve resource.k8s.io"), "{why}");
-        assert_eq!(told.resources, Some(BTreeSet::new()));
+        assert_eq!(message.resources, Some(BTreeSet::new()));
     }
 }
 
@@ -299,8 +299,8 @@ async fn a_removed_slice_api_version_does_not_count_as_without_slices() {
     );
     stage.wish.send_replace(pool(1));
     stage.until_published(|it| it.problem.is_some()).await;
-    let told = stage.published.borrow().clone();
-    assert_eq!(told.resources, None, "slices may exist: {told:?}");
+    let message = stage.published.borrow().clone();
+    assert_eq!(message.resources, None, "slices may exist: {message:?}");
     stage.wait_for_slices(1, 1, 1).await;
 }
 

@@ -75,13 +75,13 @@ impl Order {
             .stderr(Stdio::inherit())
             .output()
             .unwrap();
-        let said = String::from_utf8(child.stdout).unwrap();
+        let output = String::from_utf8(child.stdout).unwrap();
         let of = |key: &'static str| {
-            let lines = said.lines().map(str::trim_start);
+            let lines = output.lines().map(str::trim_start);
             lines.filter_map(move |line| line.strip_prefix(key))
         };
         let killed = std::os::unix::process::ExitStatusExt::signal(&child.status) == Some(9);
-        assert!(killed || child.status.success(), "{said}");
+        assert!(killed || child.status.success(), "{output}");
         Ended {
             killed,
             asked: of("ASKED ").map(str::to_owned).collect(),
@@ -177,11 +177,11 @@ async fn drive(order: &Order, to: machinist_testkit::sandbox::Written) {
         script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
     }
     let count = Arc::new(AtomicUsize::new(0));
-    let (counted, told) = (Arc::clone(&count), script.clone());
+    let (counted, message) = (Arc::clone(&count), script.clone());
     let hook = move |_: &FsOp| {
         let number = counted.fetch_add(1, Ordering::Relaxed);
         if place == Some(Place::Operation(number)) {
-            die(&told);
+            die(&message);
         }
         None
     };

@@ -57,8 +57,8 @@ async fn a_claim_for_a_vanished_node_fails_until_it_is_found_under_its_new_name(
     std::fs::remove_file(link(&stage.machine, "one")).unwrap();
     gives(&stage, None).await;
     let why = stage.prepare("c").await.unwrap_err();
-    let told = "/dev/by-id/usb-one no longer points to /dev/ttyA";
-    assert!(why.contains(told), "{why}");
+    let message = "/dev/by-id/usb-one no longer points to /dev/ttyA";
+    assert!(why.contains(message), "{why}");
     stage.machine.plug("ttyC");
     lead(&stage.machine, "one", "ttyC");
     gives(&stage, Some("/dev/ttyC")).await;

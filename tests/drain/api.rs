@@ -163,7 +163,7 @@ async fn answer(State(api): State<Api>, request: Request) -> Response {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let told = {
+    let report = {
         let mut inside = api.inside();
         inside.heard.push(RecordedRequest {
             what: what.clone(),
@@ -176,7 +176,7 @@ async fn answer(State(api): State<Api>, request: Request) -> Response {
             .position(|(start, ..)| what.starts_with(start));
         at.and_then(|at| inside.answers.remove(at))
     };
-    if let Some((_, code, body)) = told {
+    if let Some((_, code, body)) = report {
         return respond(code, &body);
     }
     if query.contains("watch=true") {

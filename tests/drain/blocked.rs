@@ -56,14 +56,14 @@ async fn a_drain_blocker_is_reported_within_a_second_with_its_budget() {
     assert!(server.elapsed() < seconds(1), "{:?}", server.elapsed());
     let wait = &progress.waits[0];
     assert_eq!(wait.what.reason(), Reason::DrainBlockedByBudget);
-    let told = wait.sentence();
+    let message = wait.sentence();
     for part in [
         "shop/web",
         "PodDisruptionBudget web",
         "maxUnavailable 1",
         "2 of 3",
     ] {
-        assert!(told.contains(part), "{told}");
+        assert!(message.contains(part), "{message}");
     }
     pass(seconds(120)).await;
     assert_eq!(running.wait_of("web").unwrap().since, wait.since);
@@ -94,9 +94,9 @@ async fn a_budget_that_never_allows_disruptions_is_reported_before_eviction() {
         server.always(pod, budget_refusal());
     }
     let mut running = start(&server, unattended());
-    let (mut told, asked) = (running.progress.clone(), server.clone());
+    let (mut message, asked) = (running.progress.clone(), server.clone());
     let asked = tokio::spawn(async move {
-        told.wait_for(|now| now.begun).await.unwrap();
+        message.wait_for(|now| now.begun).await.unwrap();
         asked.writes()
     });
     let progress = running.until(|now| now.begun).await;
@@ -366,12 +366,12 @@ async fn drain_progress_is_reported_at_least_every_minute() {
     server.pods_end_after(None);
     let mut running = start(&server, forcing(seconds(86_400)));
     for minute in 1..10 {
-        let told = running
+        let message = running
             .until(|now| now.spent >= seconds(minute * 60))
             .await
             .spent;
-        assert!(server.elapsed() - told < seconds(1));
-        assert!(told < seconds(minute * 60 + 61), "{told:?}");
+        assert!(server.elapsed() - message < seconds(1));
+        assert!(message < seconds(minute * 60 + 61), "{message:?}");
     }
 }
 

@@ -63,10 +63,10 @@ async fn drain_command_cordons_evicts_reports_and_accepts_kubectl_flags() {
     ];
     let output = machinist(&api, &flags).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let told: Value = serde_json::from_str(&out(&output)).unwrap();
-    assert_eq!(told["kind"], "Drain");
-    assert_eq!(told["nodes"][0]["outcome"], "Drained");
-    assert_eq!(told["nodes"][0]["gone"], 2);
+    let message: Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(message["kind"], "Drain");
+    assert_eq!(message["nodes"][0]["outcome"], "Drained");
+    assert_eq!(message["nodes"][0]["gone"], 2);
     assert_eq!(api.object(node())["spec"]["unschedulable"], true);
     // An operator's cordon carries no mark of the agent.
     assert_eq!(api.object(node())["metadata"]["annotations"], Value::Null);
@@ -103,14 +103,14 @@ async fn drain_refusals_are_reported_before_the_node_is_cordoned() {
     let api = with_daemon([made("web"), made("lone").bare().local_data()]).await;
     let output = machinist(&api, &["drain", "a"]).await;
     assert_eq!(output.status.code(), Some(1));
-    let told = err(&output);
+    let message = err(&output);
     for part in [
         "shop/lone",
         "scratch",
         "no controller",
         "shop/proxy is managed by a DaemonSet",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!(api.writes(), Vec::<String>::new());
 }
@@ -177,12 +177,12 @@ async fn a_drain_that_times_out_names_the_budget_and_keeps_the_cordon() {
     let flags = ["drain", "--ignore-daemonsets", "--timeout", "1s", "a"];
     let output = machinist(&api, &flags).await;
     assert_eq!(output.status.code(), Some(1));
-    let told = err(&output);
+    let message = err(&output);
     assert!(
-        told.contains("can never be evicted: PodDisruptionBudget web (maxUnavailable 0)"),
-        "{told}"
+        message.contains("can never be evicted: PodDisruptionBudget web (maxUnavailable 0)"),
+        "{message}"
     );
-    assert!(told.contains("did not finish within 1 s"), "{told}");
+    assert!(message.contains("did not finish within 1 s"), "{message}");
     assert_eq!(api.object(node())["spec"]["unschedulable"], true);
 }
 
@@ -261,18 +261,18 @@ async fn a_selector_without_matching_nodes_is_reported_and_succeeds() {
     for command in ["cordon", "drain"] {
         let output = machinist(&api, &[command, "-l", "zone=nowhere"]).await;
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-        let said = err(&output);
+        let printed = err(&output);
         assert!(
-            said.contains("no node has the labels zone=nowhere"),
-            "{said}"
+            printed.contains("no node has the labels zone=nowhere"),
+            "{printed}"
         );
     }
     let output = machinist(&api, &["drain", "a", "--pod-selector", "a b c"]).await;
     assert_eq!(output.status.code(), Some(64));
-    let said = err(&output);
+    let printed = err(&output);
     assert!(
-        said.contains("--pod-selector") && said.contains("\"a b c\""),
-        "{said}"
+        printed.contains("--pod-selector") && printed.contains("\"a b c\""),
+        "{printed}"
     );
     assert_eq!(api.writes(), [""; 0]);
 }

@@ -186,11 +186,11 @@ async fn a_pod_rescheduled_on_the_node_is_reported_and_not_evicted_in_a_loop() {
         let next = format!("web-{number}");
         server.put(made(&next).owned_by("ReplicaSet", "web"));
         pass(Duration::from_millis(300)).await;
-        let said = drain.wait_of(&next).map(|wait| wait.what);
+        let output = drain.wait_of(&next).map(|wait| wait.what);
         match number {
             0..=2 => {}
             _ => assert_eq!(
-                said,
+                output,
                 Some(WaitReason::ComesBack("ReplicaSet web".to_owned()))
             ),
         }
@@ -346,9 +346,9 @@ async fn a_missing_permission_ends_the_drain_and_is_named() {
     );
     let error = drained(&server, unattended()).await.unwrap_err();
     assert_eq!(error.reason(), Reason::ApiServerForbidden);
-    let told = machinist_base::error_chain::chain(&error);
+    let message = machinist_base::error_chain::chain(&error);
     for part in ["cannot evict shop/web", "pods/eviction"] {
-        assert!(told.contains(part), "{told}");
+        assert!(message.contains(part), "{message}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A double of the API server: pods that end when they are evicted, a watch, and a script for
+//! A fake of the API server: pods that end when they are evicted, a watch, and a script for
 //! everything else.
 
 use std::{

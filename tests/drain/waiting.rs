@@ -37,14 +37,14 @@ fn a_budget_that_never_allows_disruptions_is_reported_with_a_remedy() {
     let pod = made("web-1").unready();
     let what = WaitReason::from_prospect(&pod.pod(), &prospect(&pod.pod(), &budgets)).unwrap();
     assert_eq!(what.reason(), Reason::DrainBudgetNeverAllows);
-    let told = wait(&pod, what).sentence();
+    let message = wait(&pod, what).sentence();
     for part in [
         "web (minAvailable 3)",
         "3 of 3",
         "maxUnavailable 1",
         "AlwaysAllow",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!(
         WaitReason::from_prospect(&pod.pod(), &BudgetForecast::Free),

@@ -45,8 +45,8 @@ impl Agent {
 /// The origin of the value of `update.reboot`, as the agent's machine shows it.
 async fn origin(root: &Path) -> String {
     let asked = ["settings", "-o", "json", "--root", root.to_str().unwrap()];
-    let told = json_of(&called("machinist", &asked, &[]).await);
-    let all = told["settings"].as_array().unwrap().clone();
+    let message = json_of(&called("machinist", &asked, &[]).await);
+    let all = message["settings"].as_array().unwrap().clone();
     let found = all.into_iter().find(|one| one["key"] == "update.reboot");
     found.unwrap()["from"]["name"].to_string()
 }

@@ -63,9 +63,9 @@ pub(crate) async fn the_plugin_watcher_reports_why_it_rejects_a_plugin(kubelet: 
         std::fs::create_dir_all(kubelet.root().join(REGISTRY)).unwrap();
         let plugin = Plugin::show(kubelet.root(), socket, Script::default(), info);
         until("a word", async || !plugin.registration_results().is_empty()).await;
-        let told = plugin.registration_results().remove(0).unwrap_err();
-        assert!(told.starts_with("RegisterPlugin error -- "), "{told}");
-        assert!(told.contains(why), "{told}");
+        let message = plugin.registration_results().remove(0).unwrap_err();
+        assert!(message.starts_with("RegisterPlugin error -- "), "{message}");
+        assert!(message.contains(why), "{message}");
         assert_eq!(plugin.asked(), Asked::default());
         std::fs::remove_file(kubelet.root().join(REGISTRY).join(socket)).unwrap();
     }
@@ -89,9 +89,9 @@ pub(crate) async fn the_plugin_watcher_reports_why_it_rejects_a_plugin(kubelet: 
         settle(kubelet, "options").await;
         assert_eq!(plugin.registration_results().len(), 1);
     }
-    let told = plugin.registration_results().remove(0).unwrap_err();
+    let message = plugin.registration_results().remove(0).unwrap_err();
     let why = "failed to get device plugin options: rpc error: code = Internal desc = no idea";
-    assert!(told.contains(why), "{told}");
+    assert!(message.contains(why), "{message}");
     std::fs::remove_file(kubelet.root().join(REGISTRY).join("options.sock")).unwrap();
 }
 

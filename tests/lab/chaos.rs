@@ -278,8 +278,8 @@ impl DisturbedStage<'_> {
         let app = format!("app=work-{}", self.name());
         let query = ["get", "pods", "-l", &app, "-o", "json"];
         wait::until("the pods to run again", wait::seconds(240), || {
-            let told = self.cluster.try_kubectl(&query);
-            let pods: Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
+            let message = self.cluster.try_kubectl(&query);
+            let pods: Value = serde_json::from_slice(&message.stdout).unwrap_or_default();
             let is_ready = |pod: &&Value| {
                 let conditions = pod["status"]["conditions"].as_array().into_iter();
                 pod["metadata"]["deletionTimestamp"].is_null()
@@ -417,7 +417,7 @@ fn an_update_under_random_faults_ends_done_with_its_pods_back() {
             .collect();
         let ended = threads.into_iter().map(|thread| thread.join());
         let (met, failed): (Vec<_>, Vec<_>) = ended.partition(Result::is_ok);
-        let failed = failed.into_iter().filter_map(Result::err).map(said);
+        let failed = failed.into_iter().filter_map(Result::err).map(output);
         // Printed again at the end, because the output of machines on drop is long.
         assert_eq!(failed.collect::<Vec<_>>(), [""; 0], "seed {seed}");
         met.into_iter().flatten()

@@ -157,7 +157,10 @@ impl Stage {
     fn registrations(&self) -> usize {
         let line = format!("DRA driver {DRIVER} is registered");
         let story = self.machine.agent_log();
-        story.iter().filter(|said| said.starts_with(&line)).count()
+        story
+            .iter()
+            .filter(|output| output.starts_with(&line))
+            .count()
     }
 
     fn registered_again(&self, what: &str, act: impl FnOnce()) {
@@ -305,10 +308,10 @@ fn unhealthy_device_is_reported(stage: &Stage) {
     }
     stage.wait_devices("taints", 2, true);
     let sick = |pod: &Value| pod.to_string().contains("\"health\":\"Unhealthy\"");
-    let told = "an unhealthy device";
+    let message = "an unhealthy device";
     stage
         .cluster
-        .wait_object("pod", "one", told, wait::seconds(60), sick);
+        .wait_object("pod", "one", message, wait::seconds(60), sick);
     machine.exec(&["systemctl", "start", "acme"]);
     stage.wait_devices("no taints", 2, false);
     let well = |pod: &Value| pod.to_string().contains("\"health\":\"Healthy\"");

@@ -196,8 +196,8 @@ fn recover(root: &Path, what: &str) {
         .env_clear()
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{what}: recovery fails: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: recovery fails: {printed}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! An OpenShift node that machinist has taken over, with a double of its machine-config-controller:
+//! An OpenShift node that machinist has taken over, with a fake of its machine-config-controller:
 //! from the adoption through updates, cancelled updates and bad configs. Each step prints its name
 //! when it begins.
 

@@ -141,13 +141,13 @@ fn keeping(
     own: &OwnNode,
     notice: DesiredNodeStatus,
 ) -> (watch::Sender<Option<DesiredNodeStatus>>, [DropGuard; 2]) {
-    let (to, heard) = watch::channel(Some(notice));
+    let (to, received) = watch::channel(Some(notice));
     let (stop, follows) = (CancellationToken::new(), CancellationToken::new());
     let (tell, _) = Events::new();
     let clock = Clock::from_fn(at);
     tokio::spawn(maintain_node(
         own.clone(),
-        heard,
+        received,
         tell,
         clock,
         QUICK,
@@ -354,7 +354,7 @@ fn progress(phase: Phase) -> MachineConfigNodeStatus {
 
 /// Publishes `status` in the MachineConfigNode until it is written.
 async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStatus) {
-    let (_told, heard) = watch::channel(Some(status));
+    let (_told, received) = watch::channel(Some(status));
     let stop = CancellationToken::new();
     let _guards = [stop.clone().drop_guard()];
     let pool = watch::channel(Some("worker".to_owned())).1;
@@ -364,7 +364,7 @@ async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStat
         cluster,
         own.clone(),
         pool,
-        heard,
+        received,
         Clock::system(),
         stop,
     );

@@ -215,8 +215,8 @@ fn ignition(model: &Model, choices: &mut Choices) -> Value {
         }
         if two && unit.enabled && choices.flip() {
             let fields = entry.as_object_mut().unwrap();
-            let said = fields.remove("enabled").unwrap();
-            fields.insert("enable".into(), said);
+            let output = fields.remove("enabled").unwrap();
+            fields.insert("enable".into(), output);
         }
         units.push(entry);
     }

@@ -77,6 +77,6 @@ fn an_unknown_previous_config_gives_one_warning_about_disks() {
     to["spec"]["config"]["storage"]["luks"] = json!([{"name": "root", "device": "/dev/sda4"}]);
     let plan = planned(&to, BaseConfig::Unknown);
     assert!(plan.refusals.is_empty(), "{}", plan.to_text(false));
-    let told = plan.warnings.iter().filter(|it| it.contains("NotChecked"));
-    assert_eq!(told.count(), 1, "{:?}", plan.warnings);
+    let message = plan.warnings.iter().filter(|it| it.contains("NotChecked"));
+    assert_eq!(message.count(), 1, "{:?}", plan.warnings);
 }

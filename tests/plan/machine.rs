@@ -136,11 +136,11 @@ impl Base {
         for name in &self.units {
             let set_enabled = |config: &mut MachineConfig, name: &str, enabled| {
                 let enabled = Some(enabled);
-                let said = Unit {
+                let output = Unit {
                     enabled,
                     ..Unit::default()
                 };
-                unit(config, name, said);
+                unit(config, name, output);
             };
             let off = dice.one_in(3);
             if !dice.one_in(4) {

@@ -122,7 +122,7 @@ impl Conf {
     /// The text as a user, a controller or a program writes it.
     fn spelled(&self, dice: &mut Dice) -> String {
         let mut text = String::new();
-        let maybe = |dice: &mut Dice, said: bool| said || dice.one_in(2);
+        let maybe = |dice: &mut Dice, output: bool| output || dice.one_in(2);
         if dice.one_in(3) {
             text += "# written by a program\n";
         }

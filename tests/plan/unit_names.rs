@@ -6,7 +6,7 @@ use machinist_ignition::MachineConfig;
 use super::{
     oracle::UNITS,
     support::Tree,
-    unit_entries::{UNIT, config_with_unit, entries, plan, systemctl, warnings},
+    unit_entries::{UNIT, entries, plan, systemctl, unit_set, warnings},
 };
 
 #[test]
@@ -53,12 +53,7 @@ fn install_section_specifiers_are_expanded_as_by_systemctl() {
             tree.write(&format!("{UNITS}/foo-bar@ins.service"), &text);
         }
         let name = "foo-bar@ins.service";
-        let plan = plan(
-            &ours,
-            &MachineConfig::default(),
-            &config_with_unit(name, true),
-        )
-        .unwrap();
+        let plan = plan(&ours, &MachineConfig::default(), &unit_set(name, true)).unwrap();
         ours.apply(&plan);
         let warnings = warnings(&plan);
         let named = |warning: &&&String| warning.contains(word) && warning.contains(machine);
@@ -85,7 +80,7 @@ fn unresolvable_unit_specifiers_are_reported() {
     let plan = plan(
         &tree,
         &MachineConfig::default(),
-        &config_with_unit("x.service", true),
+        &unit_set("x.service", true),
     )
     .unwrap();
     let warnings = warnings(&plan);
@@ -116,7 +111,7 @@ fn units_outside_etc_systemd_system_are_found() {
             let plan = plan(
                 &ours,
                 &MachineConfig::default(),
-                &config_with_unit("x.service", true),
+                &unit_set("x.service", true),
             )
             .unwrap();
             assert_eq!(warnings(&plan), [""; 0], "{directory}");

@@ -126,15 +126,18 @@ async fn a_soft_reboot_is_never_replaced_by_a_full_one_on_older_logind() {
     );
     soft(RebootMethod::TransientUnit).await.unwrap();
     soft(RebootMethod::RebootTarget).await.unwrap();
-    let heard = machine.requests();
+    let received = machine.requests();
     for asked in [
         "StartTransientUnit machinist-soft-reboot.service fail",
         "StartUnit soft-reboot.target replace-irreversibly",
     ] {
-        assert!(heard.iter().any(|it| it == asked), "{asked}: {heard:?}");
+        assert!(
+            received.iter().any(|it| it == asked),
+            "{asked}: {received:?}"
+        );
     }
     let command = |it: &&String| it.starts_with("ExecStart=");
-    let command = heard.iter().find(command).unwrap();
+    let command = received.iter().find(command).unwrap();
     assert!(command.contains("\"soft-reboot\""), "{command}");
 
     machine.without_reboot_flags();
@@ -154,8 +157,11 @@ async fn pid_1_reports_userspace_start_time_and_soft_reboot_count() {
     let (machine, systemd) = machine();
     for soft_reboots in [None, Some(3)] {
         machine.set_userspace(4_000_000, soft_reboots);
-        let told = systemd.running_userspace().await.unwrap();
-        assert_eq!((told.started, told.soft_reboots), (4_000_000, soft_reboots));
+        let message = systemd.running_userspace().await.unwrap();
+        assert_eq!(
+            (message.started, message.soft_reboots),
+            (4_000_000, soft_reboots)
+        );
     }
 }
 

@@ -75,8 +75,8 @@ impl Beside {
     async fn until(&self, what: &str, enough: impl Fn(&FakeSystemd) -> bool) {
         let began = std::time::Instant::now();
         while !enough(&self.machine) {
-            let heard = self.machine.requests();
-            assert!(began.elapsed() < WAIT_TIMEOUT, "{what}: {heard:?}");
+            let received = self.machine.requests();
+            assert!(began.elapsed() < WAIT_TIMEOUT, "{what}: {received:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -121,10 +121,10 @@ async fn a_shutdown_is_delayed_until_units_are_stopped_and_no_longer() {
     beside
         .until("a lock anew", |machine| machine.locks_held() == 1)
         .await;
-    let heard = beside.machine.requests();
+    let received = beside.machine.requests();
     assert!(
-        !heard.iter().any(|one| one.contains("idle.service")),
-        "{heard:?}"
+        !received.iter().any(|one| one.contains("idle.service")),
+        "{received:?}"
     );
     stop.cancel();
 }

@@ -189,9 +189,9 @@ fn a_changed_account_entry_is_drift_and_is_repaired() {
     edit(&sandbox, "/etc/group", "sudo:x:27:bob,ann", "sudo:x:27:bob");
     let capabilities = conduct(false).capabilities;
     let drift = drifted(&sandbox, None);
-    let told: Vec<String> = drift.iter().map(ToString::to_string).collect();
+    let message: Vec<String> = drift.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        message,
         [
             "/etc/group has a different entry for ann",
             "/etc/passwd has a different entry for ann"
@@ -256,9 +256,9 @@ fn no_password_hash_appears_in_output() {
         },
     );
     let plan = looked.unwrap().plan.unwrap();
-    let mut told = String::new();
+    let mut message = String::new();
     let _ = write!(
-        told,
+        message,
         "{plan:?}{}{}",
         plan.to_text(false),
         serde_json::to_string(&PlanDocument::new("/", &plan)).unwrap()
@@ -267,11 +267,14 @@ fn no_password_hash_appears_in_output() {
     hand.commit().unwrap();
     let shown = hand.journal.clone().without_secrets();
     let shown = serde_json::to_string(&shown).unwrap();
-    let _ = write!(told, "{:?}{:?}{shown}", hand.journal, ann().0);
+    let _ = write!(message, "{:?}{:?}{shown}", hand.journal, ann().0);
     hand.close();
-    let _ = write!(told, "{:?}", hand.journal);
-    assert!(told.contains("ann") && told.contains("password"));
-    assert!(!told.contains("hidden") && !told.contains("bobs"), "{told}");
+    let _ = write!(message, "{:?}", hand.journal);
+    assert!(message.contains("ann") && message.contains("password"));
+    assert!(
+        !message.contains("hidden") && !message.contains("bobs"),
+        "{message}"
+    );
     // Only root may read the record itself.
     let journal = std::fs::metadata(sandbox.path("/var/lib/machinist/journal")).unwrap();
     let mode = std::os::unix::fs::MetadataExt::mode(&journal) & 0o777;

@@ -133,8 +133,11 @@ fn a_directory_passed_to_a_user_is_user_owned_at_every_bind_mount() {
         };
         assert_eq!(refusal.reason, Reason::UnsafePath, "{refusal}");
         let text = refusal.to_string();
-        let told = [file, &format!("the link {link}, which belongs to user 0")];
-        assert!(told.iter().all(|told| text.contains(told)), "{text}");
+        let message = [file, &format!("the link {link}, which belongs to user 0")];
+        assert!(
+            message.iter().all(|message| text.contains(message)),
+            "{text}"
+        );
         assert!(without_staging(&bound.0.tree()) == before, "{given}");
     }
 }

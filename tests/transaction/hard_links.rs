@@ -19,8 +19,9 @@ fn wanted() -> Written {
 }
 
 fn drift_texts(drift: Vec<DriftEntry>) -> Vec<(String, DriftKind)> {
-    let told = drift.into_iter();
-    told.map(|drift| (drift.path.to_string(), drift.kind))
+    let report = drift.into_iter();
+    report
+        .map(|drift| (drift.path.to_string(), drift.kind))
         .collect()
 }
 

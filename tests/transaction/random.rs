@@ -304,10 +304,10 @@ fn random_configs_are_applied_and_removed_without_a_trace() {
                     applied += 1;
                 }
                 Some(failure) => {
-                    let told = format!("seed {seed}: {}", failure.message);
+                    let message = format!("seed {seed}: {}", failure.message);
                     assert!(
                         failure.message.starts_with("the config is refused"),
-                        "{told}"
+                        "{message}"
                     );
                     refused += 1;
                 }

@@ -68,8 +68,9 @@ fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
     let capabilities = conduct(false).capabilities;
     let (root, remembered) = (sandbox.root(), ObservationCache::default());
     let drift = observe_and_plan::drift(&root, base.as_ref(), None, capabilities, &remembered);
-    let told = drift.unwrap().into_iter();
-    told.map(|drift| (drift.path.to_string(), drift.kind))
+    let message = drift.unwrap().into_iter();
+    message
+        .map(|drift| (drift.path.to_string(), drift.kind))
         .collect()
 }
 

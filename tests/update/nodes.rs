@@ -145,10 +145,10 @@ async fn a_missing_config_named_during_a_drain_is_reported_while_desired() {
     let refusal = Refusal::new(Reason::ConfigNotFound, "MachineConfig nosuch not found");
     let refused = DesiredConfig::Refused(Arc::new(vec![refusal]));
     driver.desired.send_replace(refused);
-    let told = |report: &UpdateReport| {
+    let message = |report: &UpdateReport| {
         report.blocking_failure().map(|it| it.code) == Some(Reason::ConfigNotFound)
     };
-    let report = driver.until("reported", told).await;
+    let report = driver.until("reported", message).await;
     assert_eq!(
         (report.phase, report.failure.clone()),
         (Phase::Draining, None)
@@ -248,14 +248,14 @@ async fn an_unreachable_api_server_is_waited_for_in_every_step() {
         node.fails(request, times, true);
         let mut driver = start(&sandbox, &script, &node, &one());
         driver.patience = Duration::from_secs(24 * 3600);
-        let told = |report: &machinist_update::reconciler::UpdateReport| {
+        let message = |report: &machinist_update::reconciler::UpdateReport| {
             report
                 .blockers
                 .iter()
                 .any(|blocker| blocker.reason == Reason::ManagerUnreachable)
         };
         if request != "uncordon" {
-            driver.until("the blocker", told).await;
+            driver.until("the blocker", message).await;
         }
         let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
         driver.patience = Duration::from_secs(24 * 3600);

@@ -108,14 +108,14 @@ fn cases() -> [Case; 12] {
 
 #[test]
 fn every_cause_that_prevents_recovery_is_reported() {
-    for (number, (break_it, said)) in cases().into_iter().enumerate() {
+    for (number, (break_it, output)) in cases().into_iter().enumerate() {
         let machine = Sandbox::new();
         break_it(&machine);
         let missing = recovery_missing(&machine.root()).unwrap();
-        match (said, &missing) {
+        match (output, &missing) {
             (None, None) => {}
-            (Some(said), Some(missing)) if missing.contains(said) => {}
-            _ => panic!("case {number}: {missing:?} instead of {said:?}"),
+            (Some(output), Some(missing)) if missing.contains(output) => {}
+            _ => panic!("case {number}: {missing:?} instead of {output:?}"),
         }
     }
 }

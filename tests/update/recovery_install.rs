@@ -189,7 +189,7 @@ fn an_unusable_or_obstructed_recovery_install_is_rejected_before_writing() {
             "cannot install",
         ),
     ];
-    for (prepare, said) in cases {
+    for (prepare, output) in cases {
         let (host, pod) = (bare(), Pod::with("one"));
         for dir in ["/etc/systemd/system", "/usr/local"] {
             std::fs::create_dir_all(host.path(dir)).unwrap();
@@ -198,10 +198,10 @@ fn an_unusable_or_obstructed_recovery_install_is_rejected_before_writing() {
         let before = tree(&host);
         let error = pod.part(&host.root()).install().unwrap_err();
         assert!(
-            machinist_base::error_chain::chain(&error).contains(said),
-            "{said}: {error:?}"
+            machinist_base::error_chain::chain(&error).contains(output),
+            "{output}: {error:?}"
         );
-        assert_eq!(tree(&host), before, "{said}");
+        assert_eq!(tree(&host), before, "{output}");
     }
 }
 

@@ -155,12 +155,12 @@ fn an_exited_vendor_program_is_not_waited_for() {
         .output()
         .unwrap();
     assert_eq!(command.status.code(), Some(1));
-    let told = String::from_utf8(command.stdout).unwrap();
+    let report = String::from_utf8(command.stdout).unwrap();
     assert!(
-        told.contains("the program exited: exit status: 7"),
-        "{told}"
+        report.contains("the program exited: exit status: 7"),
+        "{report}"
     );
-    assert!(!told.contains("no session within"), "{told}");
+    assert!(!report.contains("no session within"), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -234,8 +234,8 @@ fn a_rejected_vendor_file_is_reported_and_no_program_is_started() {
         .output()
         .unwrap();
     assert_eq!(command.status.code(), Some(1));
-    let told = String::from_utf8(command.stderr).unwrap();
-    assert!(told.contains("acme.yaml:4:18"), "{told}");
-    assert!(told.contains("program, plugin"), "{told}");
+    let report = String::from_utf8(command.stderr).unwrap();
+    assert!(report.contains("acme.yaml:4:18"), "{report}");
+    assert!(report.contains("program, plugin"), "{report}");
     assert!(!dir.path().join("started").exists());
 }

@@ -259,13 +259,13 @@ async fn join(
             rules: super::settings_mapping::rules(settings),
             first: store::peek(root).is_ok_and(|journal| journal.base.is_none()),
         };
-        let told = ConfigSubscribers {
+        let subscribers = ConfigSubscribers {
             desired: desired.clone(),
             policies,
             trouble,
             metrics: metrics.clone(),
         };
-        tasks.spawn("source", source.watch_config(told, tasks.token()));
+        tasks.spawn("source", source.watch_config(subscribers, tasks.token()));
     }
     let (to, views) = watch::channel(ClusterView {
         node: Some(name),
@@ -281,9 +281,9 @@ async fn join(
         boot: boot_id::current(root).ok().flatten().unwrap_or_default(),
     };
     tasks.spawn("node view", seen.publish_view(to, tasks.token()));
-    let (events, told) = Events::new();
+    let (events, queue) = Events::new();
     let (clock, stop) = (Clock::system(), tasks.token());
-    let report = events::report(cluster.clone(), node.clone(), told, clock, stop);
+    let report = events::report(cluster.clone(), node.clone(), queue, clock, stop);
     tasks.spawn("events", report);
     let joined = Some(ClusterHandle {
         node,

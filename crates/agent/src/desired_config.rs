@@ -49,7 +49,7 @@ pub(super) struct UpdateBlockers {
 pub(super) struct DesiredConfigTask {
     root: Root,
     /// The desired config of the source.
-    said: watch::Receiver<DesiredConfig>,
+    source_config: watch::Receiver<DesiredConfig>,
     /// The desired config for the reconciler.
     to: watch::Sender<DesiredConfig>,
     /// Incremented by each operator request, while `to` is locked for the change.
@@ -82,7 +82,7 @@ impl DesiredConfigTask {
     /// Loads the hold. Blocks.
     pub(super) fn new(
         root: &Root,
-        said: watch::Receiver<DesiredConfig>,
+        source_config: watch::Receiver<DesiredConfig>,
     ) -> (Self, DesiredConfigChannels) {
         let held = match PinnedConfig::load(root) {
             Ok(None) => Pin::Nothing,
@@ -98,7 +98,7 @@ impl DesiredConfigTask {
         let (shown, seen) = watch::channel(None);
         let holding = Self {
             root: root.clone(),
-            said,
+            source_config,
             to,
             words,
             shown,
@@ -160,7 +160,7 @@ impl DesiredConfigTask {
                     self.tell(false);
                 }
                 // Cancel-safe: a missed change stays marked as unseen.
-                changed = self.said.changed() => {
+                changed = self.source_config.changed() => {
                     if changed.is_err() {
                         return;
                     }
@@ -186,8 +186,8 @@ impl DesiredConfigTask {
                 let _ = reply.send(self.take(by, name, config).await);
             }
             ControlRequest::Wanted(reply) => {
-                let said = self.said.borrow().clone();
-                let wanted = tokio::task::spawn_blocking(move || wanted(&said)).await;
+                let source_config = self.source_config.borrow().clone();
+                let wanted = tokio::task::spawn_blocking(move || wanted(&source_config)).await;
                 let _ = reply.send(wanted.unwrap_or_else(|lost| Err(lost.to_string())));
             }
         }
@@ -196,11 +196,11 @@ impl DesiredConfigTask {
     /// Handles a change of the source: a hold against its previous config ends.
     async fn follow(&mut self) {
         let over = match &self.held {
-            Pin::Config(hold) => hold.desired(&self.said.borrow()).is_none(),
+            Pin::Config(hold) => hold.desired(&self.source_config.borrow()).is_none(),
             Pin::Nothing | Pin::Unreadable(_) => false,
         };
         if let (Pin::Config(hold), DesiredConfig::Refused(refusals)) =
-            (&self.held, &*self.said.borrow())
+            (&self.held, &*self.source_config.borrow())
         {
             for refusal in refusals.iter() {
                 tracing::error!(reason = %refusal.reason, "{refusal}");
@@ -233,7 +233,7 @@ impl DesiredConfigTask {
         let (config, digest) = tokio::task::spawn_blocking(move || read(&name, &config))
             .await
             .map_err(|error| error.to_string())??;
-        let over = match &*self.said.borrow() {
+        let over = match &*self.source_config.borrow() {
             DesiredConfig::Unknown | DesiredConfig::Nothing => {
                 return Err(SOURCE_NOT_READ_MESSAGE.to_owned());
             }
@@ -352,10 +352,10 @@ impl DesiredConfigTask {
     /// Publishes the desired config to the reconciler and the status; `asked` means that an
     /// operator wants it now.
     fn tell(&self, asked: bool) {
-        let said = self.said.borrow().clone();
+        let source_config = self.source_config.borrow().clone();
         let desired = match &self.held {
-            Pin::Nothing => said,
-            Pin::Config(hold) => hold.desired(&said).unwrap_or(said),
+            Pin::Nothing => source_config,
+            Pin::Config(hold) => hold.desired(&source_config).unwrap_or(source_config),
             Pin::Unreadable(refusals) => DesiredConfig::Refused(Arc::clone(refusals)),
         };
         let desired = match desired {
@@ -415,8 +415,8 @@ async fn cancels(
 }
 
 /// The desired config of the source, in its external representation.
-fn wanted(said: &DesiredConfig) -> Result<DesiredConfigReply, String> {
-    match said {
+fn wanted(source_config: &DesiredConfig) -> Result<DesiredConfigReply, String> {
+    match source_config {
         DesiredConfig::Unknown | DesiredConfig::Nothing => Err(SOURCE_NOT_READ_MESSAGE.to_owned()),
         DesiredConfig::Refused(refusals) => {
             let all: Vec<_> = refusals.iter().map(ToString::to_string).collect();

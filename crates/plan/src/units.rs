@@ -254,8 +254,13 @@ impl EnablementPlanner<'_, '_> {
         }
     }
 
-    /// Enables units for one entry. `said`: the config requests it; `has_file`: the config contains the unit.
-    fn enable(&mut self, entry: &DesiredEntry, names: &[String], (said, has_file): (bool, bool)) {
+    /// Enables units for one entry. `requested`: the config requests it; `has_file`: the config contains the unit.
+    fn enable(
+        &mut self,
+        entry: &DesiredEntry,
+        names: &[String],
+        (requested, has_file): (bool, bool),
+    ) {
         let mut own = BTreeSet::new();
         for name in names {
             let name = &self.catalogue.tree.real_name(name);
@@ -271,7 +276,7 @@ impl EnablementPlanner<'_, '_> {
             if let Some(why_not) = why_not {
                 // A preset is not an explicit request: there may be drop-ins for a unit that is not
                 // installed.
-                if said || has_file {
+                if requested || has_file {
                     let warning = format!("cannot enable {name}: {why_not}");
                     self.layout.warnings.push(warning);
                 }
@@ -282,7 +287,8 @@ impl EnablementPlanner<'_, '_> {
             // An instance that the config disables by name is not enabled through its template.
             set.links
                 .retain(|path, _| !self.catalogue.is_disabled(path.file_name()));
-            if said && set.links.is_empty() && set.also.is_empty() && set.complaints.is_empty() {
+            if requested && set.links.is_empty() && set.also.is_empty() && set.complaints.is_empty()
+            {
                 self.layout.warnings.push(format!(
                     "{name} has no [Install] section: enabling it has no effect"
                 ));

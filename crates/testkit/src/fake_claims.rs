@@ -1,4 +1,4 @@
-//! A double of the kubelet's DRA manager and of the cluster's claims; both are written from the
+//! A fake of the kubelet's DRA manager and of the cluster's claims; both are written from the
 //! Kubernetes contracts and not from our code.
 //!
 //! The plugin watcher dials each socket of its directory that it has not dialled before, reads its

@@ -1,4 +1,4 @@
-//! A double of the kubelet's device manager, written from the kubelet's behaviour and not from our
+//! A fake of the kubelet's device manager, written from the kubelet's behaviour and not from our
 //! code; `tests/kubelet.rs` and the lab check it and the real one against the same facts.
 //!
 //! It removes the sockets in its directory when it starts, serves `Registration`, dials the plugin
@@ -38,7 +38,7 @@ use registration::Service;
 
 use crate::WAIT_TIMEOUT;
 
-/// How a double misbehaves.
+/// How a fake kubelet misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Knobs {
     /// The first registrations, this many, are answered, but `ListAndWatch` is not called.

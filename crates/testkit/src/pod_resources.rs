@@ -1,4 +1,4 @@
-//! A double of the kubelet's PodResources API, with content set by the test. Counts the requests.
+//! A fake of the kubelet's PodResources API, with content set by the test. Counts the requests.
 
 use std::{
     path::Path,

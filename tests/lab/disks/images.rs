@@ -289,8 +289,11 @@ fn writes(device: &str) -> Option<String> {
 fn run(command: &str, arguments: &[&str]) -> String {
     let output = Command::new(command).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("cannot start {command}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command} {arguments:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command} {arguments:?}: {printed}"
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 

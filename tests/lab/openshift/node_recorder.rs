@@ -108,8 +108,8 @@ impl ProgressSight {
         let desired = ["spec", "status"].map(|part| &object[part]["configVersion"]["desired"]);
         let conditions = object["status"]["conditions"].as_array();
         let conditions = conditions.into_iter().flatten().map(|condition| {
-            let said = (text(&condition["status"]), text(&condition["message"]));
-            (text(&condition["type"]), said)
+            let output = (text(&condition["status"]), text(&condition["message"]));
+            (text(&condition["type"]), output)
         });
         Self {
             at: Instant::now(),
@@ -127,9 +127,13 @@ impl ProgressSight {
     }
 
     fn as_text(&self) -> String {
-        let said = self.conditions.iter();
-        let said = said.map(|(kind, (status, _))| format!("{kind}={status}"));
-        format!("{:?}: {}", self.desired, said.collect::<Vec<_>>().join(" "))
+        let output = self.conditions.iter();
+        let output = output.map(|(kind, (status, _))| format!("{kind}={status}"));
+        format!(
+            "{:?}: {}",
+            self.desired,
+            output.collect::<Vec<_>>().join(" ")
+        )
     }
 }
 
@@ -176,11 +180,11 @@ impl Seen {
         let mut all: Vec<_> = nodes.chain(progress).collect();
         all.sort();
         let begun = all.first().map(|(at, _)| *at);
-        let mut told = String::new();
-        for (at, said) in &all {
+        let mut message = String::new();
+        for (at, output) in &all {
             let after = begun.map(|begun| at.duration_since(begun));
-            writeln!(told, "{:>9.1?} {said}", after.unwrap_or_default()).unwrap();
+            writeln!(message, "{:>9.1?} {output}", after.unwrap_or_default()).unwrap();
         }
-        told
+        message
     }
 }

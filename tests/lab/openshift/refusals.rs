@@ -30,9 +30,12 @@ pub fn adoption(story: &Story<'_>, content: &Content) {
     let boot = story.machine.boot_id();
     let before = story.machine.tree_digest(&["/etc", "/home"], &[]);
     let taken = story.adopt(&["--yes"]);
-    let told = output_text(&taken);
-    println!("{told}");
-    assert!(taken.status.success() && told.contains(NOTHING), "{told}");
+    let message = output_text(&taken);
+    println!("{message}");
+    assert!(
+        taken.status.success() && message.contains(NOTHING),
+        "{message}"
+    );
     assert_eq!(story.machine.tree_digest(&["/etc", "/home"], &[]), before);
     let (from, _) = story.controller.seen().mark();
     story.machine.start_agent();
@@ -88,27 +91,27 @@ fn is_degraded_at_once(story: &Story<'_>, config: &Value, named: &str) {
     let granted = story
         .controller
         .wait_node("is given", from, |it| it.desired_config == name);
-    let told = story.controller.wait_node("degraded", from, |it| {
+    let message = story.controller.wait_node("degraded", from, |it| {
         it.desired_config == name && it.is_degraded()
     });
-    let after = told.at - granted.at;
+    let after = message.at - granted.at;
     println!(
         "lab: figure: {} after {after:.1?}: {}",
-        told.state, told.reason
+        message.state, message.reason
     );
     assert!(after < AT_ONCE, "{after:?}");
-    assert!(told.reason.contains(named), "{}", told.reason);
-    assert_ne!(told.current_config, name);
+    assert!(message.reason.contains(named), "{}", message.reason);
+    assert_ne!(message.current_config, name);
     let degraded = |sight: &&ProgressSight| sight.status("NodeDegraded") == "True";
     let degraded = || {
         let seen = story.controller.seen();
         seen.progress_from(progress).iter().find(degraded).cloned()
     };
-    let said = wait::value("NodeDegraded", wait::seconds(60), degraded);
-    assert!(said.at - granted.at < AT_ONCE, "{said:?}");
+    let output = wait::value("NodeDegraded", wait::seconds(60), degraded);
+    assert!(output.at - granted.at < AT_ONCE, "{output:?}");
     assert!(
-        said.conditions["NodeDegraded"].1.contains(named),
-        "{said:?}"
+        output.conditions["NodeDegraded"].1.contains(named),
+        "{output:?}"
     );
 }
 

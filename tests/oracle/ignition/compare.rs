@@ -45,8 +45,8 @@ fn without_defaults(account: &BTreeMap<String, Value>) -> BTreeMap<&str, &Value>
 
 fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
-    let mut put = |kind: &str, name: &str, said: &dyn Debug| {
-        lines.insert(format!("{kind} {name}"), format!("{said:?}"));
+    let mut put = |kind: &str, name: &str, output: &dyn Debug| {
+        lines.insert(format!("{kind} {name}"), format!("{output:?}"));
     };
     let owner = |given: &Value| match given {
         given if given == "root" => json!(0),
@@ -128,8 +128,8 @@ fn unit_parts(unit: &Unit) -> UnitParts {
 
 fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
-    let mut put = |kind: &str, name: &str, said: &dyn Debug| {
-        lines.insert(format!("{kind} {name}"), format!("{said:?}"));
+    let mut put = |kind: &str, name: &str, output: &dyn Debug| {
+        lines.insert(format!("{kind} {name}"), format!("{output:?}"));
     };
     let owner = |owner: &Owner| serde_json::to_value(owner).unwrap();
     let given = |given: &Option<Owner>| serde_json::to_value(given).unwrap();

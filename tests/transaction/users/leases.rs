@@ -62,9 +62,9 @@ fn a_leased_file_is_replaced_and_every_other_path_is_applied() {
         let sandbox = machine(&[]);
         apply(&sandbox, &with_file(path, BOB)).unwrap();
         let _first = lease(&sandbox, path);
-        let told: Vec<String> = drift(&sandbox).iter().map(ToString::to_string).collect();
+        let message: Vec<String> = drift(&sandbox).iter().map(ToString::to_string).collect();
         let expected = format!("{path} cannot be read: it is held by a lease of another process");
-        assert_eq!(told, [expected]);
+        assert_eq!(message, [expected]);
         assert!(drift(&sandbox).iter().all(|one| one.by_user));
         let next = with_file(path, BOB).file("/etc/next", "next\n", 0o644);
         let warnings = plan(&sandbox, &next).warnings;
@@ -133,9 +133,9 @@ fn a_leased_original_is_kept_and_restored() {
         if bring_content_back {
             let without = with_mode(path, 0o640);
             let warnings = plan(&sandbox, &without).warnings;
-            let told =
+            let message =
                 |warning: &String| warning.contains("the original of /srv/app cannot be read");
-            assert!(warnings.iter().any(told), "{warnings:?}");
+            assert!(warnings.iter().any(message), "{warnings:?}");
             apply(&sandbox, &without).unwrap();
             assert_eq!(sandbox.read(path).as_deref(), Some(""));
         }

@@ -26,14 +26,14 @@ fn published(
         settings: watch::channel(Arc::new(settings)).1,
     };
     let now = Timestamp::from_second(second).unwrap();
-    let (status, told) = watch::channel(Arc::new(Status::starting("/", Mode::Cluster, now)));
+    let (status, report) = watch::channel(Arc::new(Status::starting("/", Mode::Cluster, now)));
     let to = ReporterOutputs {
-        metrics: Metrics::new(told.clone()),
+        metrics: Metrics::new(report.clone()),
         status,
         clock: Clock::from_fn(move || now),
     };
     publish(&from, &to);
-    told.borrow().clone()
+    report.borrow().clone()
 }
 
 #[test]

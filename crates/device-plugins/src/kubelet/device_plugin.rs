@@ -179,7 +179,7 @@ impl DevicePlugin for DevicePluginService {
 }
 
 impl DevicePluginService {
-    /// Logs a line about a call, with the number of lines suppressed before: whoever can call this
+    /// Logs a line about a call, with the number of lines suppressed before: any process that can call this
     /// service can cause it at will.
     fn warn(&self, log: impl FnOnce(u64)) {
         if let Some(unsaid) = self.status_writer.log_rates.take(self.resource.as_str()) {

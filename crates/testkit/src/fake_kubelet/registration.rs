@@ -208,7 +208,7 @@ impl Registration for Service {
     }
 }
 
-/// Whether the API version of the double is in the plugin's list.
+/// Whether the API version of the fake kubelet is in the plugin's list.
 pub(super) fn check_versions(
     versions: &[&str],
     refusal: impl Fn() -> String,

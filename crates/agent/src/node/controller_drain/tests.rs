@@ -39,8 +39,8 @@ impl FakeController {
 
     async fn with(view: NodeView) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (statuses, told) = watch::channel(gates(true));
-        let (ours, _) = ours(dir.path(), told).await;
+        let (statuses, message) = watch::channel(gates(true));
+        let (ours, _) = ours(dir.path(), message).await;
         ours.node.set_snapshot(view.clone());
         let (asks, asked) = watch::channel(None);
         Self {

@@ -108,7 +108,7 @@ fn node(more: &Value) -> Value {
 }
 
 fn all_refused<const N: usize>(cases: [(Value, &str); N]) {
-    for (edits, told) in cases {
+    for (edits, message) in cases {
         let plain = json!({"env": ["OK=1"]});
         let refused = device(&edits, &json!({})).plain().unwrap_err();
         let whole = device(&plain, &edits).plain().unwrap_err();
@@ -117,7 +117,7 @@ fn all_refused<const N: usize>(cases: [(Value, &str); N]) {
                 text.starts_with("/etc/cdi/acme.json: acme.dev/gpu=0: "),
                 "{text}"
             );
-            assert!(text.contains(told), "{text}");
+            assert!(text.contains(message), "{text}");
         }
     }
 }
@@ -153,7 +153,7 @@ fn edits_without_a_device_plugin_form_are_rejected_with_file_and_device() {
 
 #[test]
 fn cdi_nodes_and_mounts_without_a_device_plugin_equivalent_are_rejected() {
-    let why = |told: &str| format!("a device plugin cannot {told}");
+    let why = |message: &str| format!("a device plugin cannot {message}");
     all_refused([
         (
             mount(&json!({"options": ["bind", "nosuid"]})),
@@ -211,7 +211,7 @@ fn a_node_is_allocated_unchanged_or_rejected() {
     ] {
         assert_eq!(edits(as_it_is), None);
     }
-    for (more, told) in [
+    for (more, message) in [
         (json!({"type": "b"}), "/dev/gpu0 is not a block device"),
         (
             json!({"major": 1}),
@@ -226,6 +226,6 @@ fn a_node_is_allocated_unchanged_or_rejected() {
         (json!({"gid": 39}), "has group 44, the spec requires 39"),
     ] {
         let why = edits(more).unwrap();
-        assert!(why.contains(told), "{why}");
+        assert!(why.contains(message), "{why}");
     }
 }
