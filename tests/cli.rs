@@ -152,7 +152,7 @@ async fn status_queries_the_agent_below_the_given_root() {
     root.make_dirs(&"/run/machinist".parse().unwrap(), 0o755)
         .unwrap();
     let (sender, receiver) = watch::channel(status(directory.path(), true));
-    let (_pulse, liveness) = admin::pulse(Duration::from_secs(60));
+    let (_pulse, liveness) = admin::heartbeat(Duration::from_secs(60));
     let metrics = Metrics::new(receiver.clone());
     let served = admin::AppState::new(receiver, liveness, metrics);
     let routes = admin::status_routes(served);

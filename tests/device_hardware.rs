@@ -140,7 +140,7 @@ impl Hardware {
     }
 
     /// Each device as `id: host nodes`, with the reason if it is unhealthy.
-    fn told(&self, spec: &str) -> Vec<String> {
+    fn device_lines(&self, spec: &str) -> Vec<String> {
         let (resource, _) = self.found(spec);
         let devices = resource.devices.iter();
         devices
@@ -161,11 +161,11 @@ fn a_usb_device_is_matched_by_serial_and_identified_by_port() {
     hardware.usb("1-3.1", "1d6b", "0104", None);
     hardware.usb("1-3.2", "1d6b", "0104", None);
     assert_eq!(
-        hardware.told("  match: [{usb: {vendor: \"0403\", serial: \"A5*\"}}]\n"),
+        hardware.device_lines("  match: [{usb: {vendor: \"0403\", serial: \"A5*\"}}]\n"),
         ["usb-1-1: /dev/bus/usb/001/11"]
     );
     assert_eq!(
-        hardware.told("  match: [{usb: {vendor: 1D6B}}]\n"),
+        hardware.device_lines("  match: [{usb: {vendor: 1D6B}}]\n"),
         [
             "usb-1-3.1: /dev/bus/usb/001/131",
             "usb-1-3.2: /dev/bus/usb/001/132"
@@ -173,7 +173,7 @@ fn a_usb_device_is_matched_by_serial_and_identified_by_port() {
     );
     hardware.usb("1-4", "0403", "6001", Some("A5XK3RJT"));
     assert_eq!(
-        hardware.told("  match: [{usb: {serial: \"A5*\"}}]\n"),
+        hardware.device_lines("  match: [{usb: {serial: \"A5*\"}}]\n"),
         [
             "usb-1-1: /dev/bus/usb/001/11",
             "usb-1-4: /dev/bus/usb/001/14"
@@ -198,7 +198,7 @@ fn usb_functions_are_allocated_by_stable_link_under_the_kernel_name() {
         "/dev/serial/by-path/pci-0-usb-1"
     );
     let by_link = "  match: [{usb: {vendor: \"0403\"}, path: \"/dev/serial/by-id/*\"}]\n";
-    assert_eq!(hardware.told(by_link).len(), 1, "any link names it");
+    assert_eq!(hardware.device_lines(by_link).len(), 1, "any link names it");
     assert_eq!(device.nodes[0].inside.as_str(), "/dev/ttyUSB0");
     assert_eq!(device.attributes[&"serial".to_owned()], "A5");
     assert_eq!(resource.devices.len(), 1, "tty9 hangs on nothing");
@@ -225,7 +225,7 @@ fn nodes_of_one_card_form_one_device_and_are_allocated_together() {
     let spec = "  match: [{subsystem: {name: acme}}]\n  group: {by: usbPath}\n  \
                 container: {env: {NODES: \"{node}\"}}\n";
     assert_eq!(
-        hardware.told(spec),
+        hardware.device_lines(spec),
         [
             "usb-1-1: /dev/acme-ctl1 /dev/acme-data1",
             "usb-1-2: /dev/acme-ctl2 /dev/acme-data2"
@@ -259,7 +259,7 @@ fn a_function_has_its_own_nodes_and_not_those_of_child_devices() {
     hardware.put("pci0000:00/0000:03:00.0/usb1/1-1", "idProduct", "6001");
     hardware.pci("0000:04:00.0", ("10de", "2236"), "030200", None, 13);
     assert_eq!(
-        hardware.told("  match: [{pci: {vendor: 10de, class: \"0302\"}}]\n"),
+        hardware.device_lines("  match: [{pci: {vendor: 10de, class: \"0302\"}}]\n"),
         [
             "pci-0000-03-00.0: /dev/dri/card0 /dev/dri/renderD128",
             "pci-0000-04-00.0:  (no kernel driver is bound to 0000:04:00.0)"
@@ -305,7 +305,7 @@ fn an_iommu_group_is_allocated_as_a_whole_or_rejected() {
     hardware.machine.plug("vfio/13");
     let spec = "  match: [{pci: {device: \"2236\", driver: vfio-pci, iommuGroup: whole}}]\n";
     assert_eq!(
-        hardware.told(spec),
+        hardware.device_lines(spec),
         [
             "iommu-group-12: /dev/vfio/12 /dev/vfio/vfio (0000:05:00.1 of its IOMMU group is bound to snd_hda_intel, not to vfio-pci)",
             "iommu-group-13: /dev/vfio/13 /dev/vfio/vfio"
@@ -324,7 +324,7 @@ fn a_sysfs_health_probe_reports_the_value_it_read() {
     let spec = "  match: [{subsystem: {name: acme}}]\n  \
                 health: [exists, {sysfs: {file: state, equals: ok}}]\n";
     assert_eq!(
-        hardware.told(spec),
+        hardware.device_lines(spec),
         [
             "a0: /dev/a0",
             "a1: /dev/a1 (state is \"burnt\", expected \"ok\")",
@@ -339,17 +339,17 @@ fn two_paths_with_one_device_id_are_reported_and_the_first_kept() {
     hardware.machine.plug("a-b");
     hardware.machine.plug("a/b");
     let spec = "  match: [{path: /dev/a-b}, {path: /dev/a/b}]\n";
-    assert_eq!(hardware.told(spec), ["a-b: /dev/a-b"]);
+    assert_eq!(hardware.device_lines(spec), ["a-b: /dev/a-b"]);
     let twice = "  match: [{path: /dev/a-b}, {path: \"/dev/a-?\"}]\n";
-    assert_eq!(hardware.told(twice), ["a-b: /dev/a-b"]);
+    assert_eq!(hardware.device_lines(twice), ["a-b: /dev/a-b"]);
     assert_eq!(
         hardware.found(twice).1.len(),
         0,
         "one device found twice is one"
     );
     let (_, problems) = hardware.found(spec);
-    let told = "/dev/a/b and /dev/a-b have the same id \"a-b\"; the first is ignored";
-    assert!(problems[0].contains(told), "{problems:?}");
+    let message = "/dev/a/b and /dev/a-b have the same id \"a-b\"; the first is ignored";
+    assert!(problems[0].contains(message), "{problems:?}");
 }
 
 #[tokio::test]
@@ -407,18 +407,18 @@ async fn device_health_follows_its_systemd_unit() {
             .probed_units
             .contains("acme-firmware.service")
     );
-    let say = |active: bool| {
+    let set_active = |active: bool| {
         let states = [("acme-firmware.service".to_owned(), active)];
         agent.units.send_replace(states.into());
     };
-    say(false);
+    set_active(false);
     let status = agent.until("ill", |status| is(status, "Unhealthy")).await;
     let reason = status.devices[0].devices[0].reason.clone();
     assert_eq!(
         reason.as_deref(),
         Some("acme-firmware.service is not active")
     );
-    say(true);
+    set_active(true);
     agent
         .until("well again", |status| is(status, "Healthy"))
         .await;

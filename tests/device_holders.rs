@@ -17,8 +17,8 @@ use machinist_device_plugins::kubelet::{PodResources, PodResourcesError};
 use machinist_rootfs::Root;
 use support::{
     device_host::{Agent, Machine},
-    fake_kubelet::KubeletDouble,
-    pod_resources::PodResourcesDouble,
+    fake_kubelet::FakeKubelet,
+    pod_resources::FakePodResources,
 };
 use tonic::Code;
 
@@ -57,12 +57,12 @@ fn client(machine: &Machine) -> PodResources {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_names_device_holders_on_query_and_after_an_allocation() {
     let machine = with_ttys();
-    let told = PodResourcesDouble::default();
-    let _serving = told.serve(machine.root());
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let message = FakePodResources::default();
+    let _serving = message.serve(machine.root());
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = with_devices(&machine).await;
-    told.give("reads", TTY, &["ttyB"]);
-    told.give("other", "nvidia.com/gpu", &["ttyA"]);
+    message.give("reads", TTY, &["ttyB"]);
+    message.give("other", "nvidia.com/gpu", &["ttyA"]);
     agent.handle.ask_holders().await;
     let main = Some("lab/reads/main".to_owned());
     let status = agent
@@ -71,8 +71,8 @@ async fn status_names_device_holders_on_query_and_after_an_allocation() {
     assert_eq!(holders(&status), [None, main.clone()]);
     // An answer is never older than the request, and many concurrent requests cause one or two
     // queries.
-    told.take("reads");
-    told.give("late", TTY, &["ttyB"]);
+    message.take("reads");
+    message.give("late", TTY, &["ttyB"]);
     let mut together = tokio::task::JoinSet::new();
     for _ in 0..50 {
         let handle = agent.handle.clone();
@@ -82,15 +82,15 @@ async fn status_names_device_holders_on_query_and_after_an_allocation() {
     let late = Some("lab/late/main".to_owned());
     let known = agent.handle.holders().borrow().clone();
     assert_eq!(known.of(TTY, "ttyB").map(ToString::to_string), late);
-    assert!((2..=3).contains(&told.asked()), "{}", told.asked());
-    let asked = told.asked();
+    assert!((2..=3).contains(&message.asked()), "{}", message.asked());
+    let asked = message.asked();
     kubelet
         .until("registered", |books| {
             books.get(TTY).is_some_and(|one| one.streaming)
         })
         .await;
-    told.take("late");
-    told.give("writes", TTY, &["ttyA"]);
+    message.take("late");
+    message.give("writes", TTY, &["ttyA"]);
     kubelet.allocate(TTY, &["ttyA"]).await.unwrap();
     kubelet.allocate(TTY, &["ttyA"]).await.unwrap();
     agent
@@ -100,7 +100,7 @@ async fn status_names_device_holders_on_query_and_after_an_allocation() {
         .await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(
-        told.asked(),
+        message.asked(),
         asked + 1,
         "not polled, and once for what comes together"
     );
@@ -114,10 +114,10 @@ async fn an_absent_pod_resources_api_is_reported_and_queried_again_later() {
     agent.handle.ask_holders().await;
     let unknown = |known: &HolderSnapshot| matches!(known, HolderSnapshot::Unknown(why) if why.contains("no kubelet on"));
     assert!(unknown(&agent.handle.holders().borrow()));
-    let told = PodResourcesDouble::default();
-    told.give("reads", TTY, &["ttyA"]);
+    let message = FakePodResources::default();
+    message.give("reads", TTY, &["ttyA"]);
     for _ in 0..3 {
-        let serving = told.serve(machine.root());
+        let serving = message.serve(machine.root());
         agent.handle.holders_now().await.unwrap();
         let status = agent
             .until("the holder", |status| holders(status)[0].is_some())
@@ -141,8 +141,8 @@ async fn an_absent_pod_resources_api_is_reported_and_queried_again_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pod_resources_queries_back_off_after_rate_limiting() {
     let machine = with_ttys();
-    let told = PodResourcesDouble::default();
-    let _serving = told.serve(machine.root());
+    let message = FakePodResources::default();
+    let _serving = message.serve(machine.root());
     let client = client(&machine);
     let begun = std::time::Instant::now();
     for _ in 0..10 {
@@ -152,16 +152,16 @@ async fn pod_resources_queries_back_off_after_rate_limiting() {
         begun.elapsed() >= Duration::from_millis(900),
         "a tenth of its limit"
     );
-    told.refuses(Some((Code::ResourceExhausted, "rejected by rate limit")));
+    message.refuses(Some((Code::ResourceExhausted, "rejected by rate limit")));
     for _ in 0..100 {
         let error = client.list().await.unwrap_err();
         assert!(matches!(error, PodResourcesError::Busy), "{error}");
     }
-    assert_eq!(told.asked(), 11, "asked once more and then not");
-    told.refuses(None);
+    assert_eq!(message.asked(), 11, "asked once more and then not");
+    message.refuses(None);
     tokio::time::sleep(Duration::from_millis(1100)).await;
     client.list().await.unwrap();
-    told.refuses(Some((
+    message.refuses(Some((
         Code::Unimplemented,
         "unknown service v1.PodResourcesLister",
     )));
@@ -172,13 +172,13 @@ async fn pod_resources_queries_back_off_after_rate_limiting() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_pod_resources_responses_are_read_and_allocatable_counted() {
     let machine = with_ttys();
-    let told = PodResourcesDouble::default();
-    let _serving = told.serve(machine.root());
+    let message = FakePodResources::default();
+    let _serving = message.serve(machine.root());
     let many: Vec<String> = (0..100_000).map(|n| format!("GPU-{n:036}::0")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     // Some 4.6 MB: above gRPC's own limit.
-    told.give("all", "acme.dev/many", &many);
-    told.could_give(TTY, &["ttyA", "ttyB"]);
+    message.give("all", "acme.dev/many", &many);
+    message.set_allocatable(TTY, &["ttyA", "ttyB"]);
     let client = client(&machine);
     let all = client.list().await.unwrap();
     assert_eq!(all.iter().count(), many.len());
@@ -189,9 +189,9 @@ async fn large_pod_resources_responses_are_read_and_allocatable_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_resources_query_times_out_after_ten_seconds() {
     let machine = with_ttys();
-    let told = PodResourcesDouble::default();
-    let _serving = told.serve(machine.root());
-    told.is_silent();
+    let message = FakePodResources::default();
+    let _serving = message.serve(machine.root());
+    message.is_silent();
     let begun = tokio::time::Instant::now();
     let error = client(&machine).list().await.unwrap_err();
     assert!(matches!(error, PodResourcesError::Silent), "{error}");
@@ -203,7 +203,7 @@ async fn an_agent_restarted_during_an_update_lists_devices_unhealthy_at_once() {
     let machine = with_ttys();
     let before = with_devices(&machine).await;
     before.stop().await;
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.withholding_agent("an update of this node");
     let books = kubelet
         .until("listed", |books| {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use support::{
     device_host::Machine,
-    fake_kubelet::{Books, Knobs, KubeletDouble},
+    fake_kubelet::{FakeKubelet, Knobs, ResourceAccounts},
 };
 
 const TTY: &str = "acme.dev/tty";
@@ -28,7 +28,7 @@ fn with(devices: &[&str]) -> Machine {
     machine
 }
 
-fn healthy(books: &Books) -> usize {
+fn healthy(books: &ResourceAccounts) -> usize {
     let list = books.get(TTY).map_or(&[][..], |known| known.list());
     list.iter().filter(|one| one.ends_with("=Healthy")).count()
 }
@@ -40,7 +40,7 @@ async fn a_permanent_registration_refusal_is_reported_and_retried_with_backoff()
         refuse: usize::MAX,
         ..Knobs::default()
     };
-    let kubelet = KubeletDouble::start_with(machine.root(), refuse).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), refuse).await;
     let agent = machine.agent();
     let refused = |status: &machinist_device::status::DevicesStatus| {
         let reason = status.devices.first().and_then(|one| one.reason.as_deref());
@@ -49,7 +49,7 @@ async fn a_permanent_registration_refusal_is_reported_and_retried_with_backoff()
     let status = agent.until("the kubelet's own words", refused).await;
     assert!(!status.devices[0].registered);
     let (asked, since) = (kubelet.asked(), Instant::now());
-    kubelet.until_asked(asked + 4).await;
+    kubelet.wait_for_requests(asked + 4).await;
     // 50 ms, then doubled each time: load can only add to that.
     let took = since.elapsed();
     assert!(took > Duration::from_millis(400), "four more in {took:?}");
@@ -63,11 +63,11 @@ async fn a_kubelet_killed_during_registration_is_followed_by_a_new_registration(
         answer_late: Duration::from_secs(60),
         ..Knobs::default()
     };
-    let first = KubeletDouble::start_with(machine.root(), silent).await;
+    let first = FakeKubelet::start_with(machine.root(), silent).await;
     let agent = machine.agent();
-    first.until_asked(1).await;
+    first.wait_for_requests(1).await;
     drop(first);
-    let second = KubeletDouble::start(machine.root()).await;
+    let second = FakeKubelet::start(machine.root()).await;
     let books = second
         .until("the next one knows it", |books| healthy(books) == 1)
         .await;
@@ -80,7 +80,7 @@ async fn a_kubelet_killed_during_registration_is_followed_by_a_new_registration(
 async fn device_counts_follow_alternating_removals_and_additions() {
     let all = ["ttyA", "ttyB", "ttyC", "ttyD"];
     let machine = with(&all);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let counted = async |what: &str, count: usize| {
         let books = kubelet.until(what, |books| healthy(books) == count).await;
@@ -110,7 +110,7 @@ async fn device_counts_follow_alternating_removals_and_additions() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn additions_are_debounced() {
     let machine = with(&["ttyA"]);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     kubelet.until("one", |books| healthy(books) == 1).await;
     for (number, name) in ["ttyB", "ttyC", "ttyD"].into_iter().enumerate() {
@@ -133,7 +133,7 @@ async fn a_device_without_a_uevent_is_found_by_the_periodic_scan() {
     }
     machine.plug("d000/x");
     machine.declare("tty.yaml", TTY, "/dev/d*/x", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent_that_looks_every(Duration::from_millis(500));
     kubelet.until("one", |books| healthy(books) == 1).await;
     machine.plug("d299/x");
@@ -149,7 +149,7 @@ async fn a_kubelet_that_listens_late_on_its_socket_is_registered_with() {
         listen_late: Duration::from_secs(4),
         ..Knobs::default()
     };
-    let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), knobs).await;
     kubelet.until("listed", |books| healthy(books) == 1).await;
     agent.stop().await;
 }
@@ -157,7 +157,7 @@ async fn a_kubelet_that_listens_late_on_its_socket_is_registered_with() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_device_plugin_call_is_answered_including_pre_start() {
     let machine = with(&["ttyA"]);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     kubelet.until("one", |books| healthy(books) == 1).await;
     let mut plugin = kubelet.plugin(TTY);

@@ -13,10 +13,10 @@ mod restarts;
 use machinist_testkit::{device_host, fake_kubelet};
 
 use device_host::Machine;
-use fake_kubelet::{Books, KubeletDouble};
+use fake_kubelet::{FakeKubelet, ResourceAccounts};
 use machinist_device_plugins::kubelet::api::v1beta1 as api;
 
-fn has(books: &Books, resource: &str, list: &[&str]) -> bool {
+fn has(books: &ResourceAccounts, resource: &str, list: &[&str]) -> bool {
     books
         .get(resource)
         .is_some_and(|known| known.streaming && known.list() == list)
@@ -31,7 +31,7 @@ async fn each_resource_registers_once_and_lists_its_devices() {
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 2);
     machine.declare("tty.yaml", "acme.dev/tty", "/dev/tty?", 1);
     machine.declare("none.yaml", "acme.dev/none", "/dev/none", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let books = kubelet
         .until("both are listed", |books| {
@@ -78,7 +78,7 @@ async fn a_removed_device_is_unhealthy_on_the_same_stream_until_it_returns() {
     machine.plug("ttyA");
     machine.plug("ttyB");
     machine.declare("tty.yaml", "acme.dev/tty", "/dev/tty?", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let both = ["ttyA=Healthy", "ttyB=Healthy"];
     kubelet
@@ -99,13 +99,13 @@ async fn a_removed_device_is_unhealthy_on_the_same_stream_until_it_returns() {
         refused.message().contains("/dev/ttyB is gone"),
         "{refused:?}"
     );
-    let told = agent
+    let message = agent
         .until("the change to be reported", |status| {
             status.devices[0].devices[1].health == "Unhealthy"
         })
         .await;
     assert_eq!(
-        told.devices[0].devices[1].reason.as_deref(),
+        message.devices[0].devices[1].reason.as_deref(),
         Some("/dev/ttyB is gone")
     );
     machine.plug("ttyB");
@@ -121,7 +121,7 @@ async fn allocate_returns_the_node_and_rejects_unknown_devices_by_name() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 2);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let resource = "machinist.dev/fuse";
     kubelet
@@ -177,7 +177,7 @@ async fn a_mount_that_now_resolves_elsewhere_is_not_allocated() {
     );
     let opt = machine.path("opt/acme");
     std::fs::create_dir_all(&opt).unwrap();
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     kubelet
         .until("listed", |books| {
@@ -204,7 +204,7 @@ async fn disabled_devices_are_unhealthy_and_not_allocated_until_reenabled() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let resource = "machinist.dev/fuse";
     kubelet
@@ -247,7 +247,7 @@ async fn a_second_agent_does_not_register_while_the_first_one_serves() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let first = machine.agent();
     kubelet
         .until("listed", |books| {
@@ -285,7 +285,7 @@ async fn an_invalid_declaration_is_reported_and_does_not_affect_others() {
         machine.path("etc/machinist/devices.d/link.yaml"),
     )
     .unwrap();
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     kubelet
         .until("listed", |books| {
@@ -297,14 +297,14 @@ async fn an_invalid_declaration_is_reported_and_does_not_affect_others() {
             status.problems.len() == 2
         })
         .await;
-    let told: Vec<_> = status.problems.iter().map(ToString::to_string).collect();
+    let message: Vec<_> = status.problems.iter().map(ToString::to_string).collect();
     assert!(
-        told[0].starts_with("/etc/machinist/devices.d/broken.yaml:3:1: spek: "),
-        "{told:?}"
+        message[0].starts_with("/etc/machinist/devices.d/broken.yaml:3:1: spek: "),
+        "{message:?}"
     );
     assert!(
-        told[1].contains("link.yaml: it is a symbolic link"),
-        "{told:?}"
+        message[1].contains("link.yaml: it is a symbolic link"),
+        "{message:?}"
     );
     machine.declare("broken.yaml", "acme.dev/tty", "/dev/ttyA", 1);
     kubelet
@@ -335,7 +335,7 @@ async fn a_stopping_agent_does_not_empty_its_device_list() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     kubelet
         .until("listed", |books| {

@@ -109,11 +109,11 @@ fn two_links_to_one_node_are_one_device_without_sysfs_information() {
     let found = list(&root, Allowances::default());
     let resource = found.resources.values().next().unwrap();
     assert_eq!(resource.devices.keys().collect::<Vec<_>>(), ["one", "two"]);
-    let told = found.problems.iter().map(ToString::to_string);
-    let told: Vec<_> = told
+    let message = found.problems.iter().map(ToString::to_string);
+    let message: Vec<_> = message
         .filter(|one| one.contains("is another name of one"))
         .collect();
-    assert_eq!(told.len(), 2, "{:?}", found.problems);
+    assert_eq!(message.len(), 2, "{:?}", found.problems);
 }
 
 #[test]
@@ -167,11 +167,11 @@ fn only_nodes_below_dev_are_advertised_and_untrusted_files_ignored() {
         problems[1].contains("loose.yaml: its mode 0666 lets others write"),
         "{problems:?}"
     );
-    let told = "/dev/by-id/shadow is a link to /etc/shadow, outside /dev, not a device node";
-    let told = problems.iter().filter(|one| one.contains(told));
-    let told: Vec<_> = told.collect();
+    let message = "/dev/by-id/shadow is a link to /etc/shadow, outside /dev, not a device node";
+    let message = problems.iter().filter(|one| one.contains(message));
+    let message: Vec<_> = message.collect();
     assert!(
-        told.len() == 1 && told[0].contains("x.yaml"),
+        message.len() == 1 && message[0].contains("x.yaml"),
         "{problems:?}"
     );
 }
@@ -200,21 +200,21 @@ fn declarations_writable_by_others_are_reported_and_not_read() {
     names.retain(|name| given_away || name != "acme.dev/theirs");
     assert_eq!(names, ["acme.dev/good"]);
     let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
-    let told = |file: &str, why: &str| {
+    let problem = |file: &str, why: &str| {
         problems
             .iter()
             .any(|one| one.contains(file) && one.contains(why))
     };
-    assert!(told("half.yaml:", ""), "{problems:?}");
+    assert!(problem("half.yaml:", ""), "{problems:?}");
     assert!(
-        told(
+        problem(
             "link.yaml: ",
             "it is a symbolic link; declarations are regular"
         ),
         "{problems:?}"
     );
     let why = "it belongs to user 1234, not to root or the agent's user";
-    assert!(!given_away || told("theirs.yaml: ", why), "{problems:?}");
+    assert!(!given_away || problem("theirs.yaml: ", why), "{problems:?}");
 }
 
 #[tokio::test]
@@ -247,17 +247,17 @@ async fn declarations_from_a_config_map_are_replaced_atomically() {
         .until("read", |status| names(status) == ["acme.dev/one"])
         .await;
     let problems: Vec<_> = status.problems.iter().map(ToString::to_string).collect();
-    let told = |file: &str, why: &str| {
+    let problem = |file: &str, why: &str| {
         problems
             .iter()
             .any(|one| one.contains(file) && one.contains(why))
     };
     assert!(
-        told("stray.yaml: ", "0777 lets others write"),
+        problem("stray.yaml: ", "0777 lets others write"),
         "{problems:?}"
     );
     assert!(
-        told("away.yaml: ", "dangling symbolic link"),
+        problem("away.yaml: ", "dangling symbolic link"),
         "{problems:?}"
     );
     fill("..2026_2", "acme.dev/two");

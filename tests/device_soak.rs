@@ -15,18 +15,18 @@ use std::time::Duration;
 use support::{
     WAIT_TIMEOUT,
     device_host::Machine,
-    fake_kubelet::{Books, KubeletDouble},
+    fake_kubelet::{FakeKubelet, ResourceAccounts},
 };
 
 const TTY: &str = "acme.dev/tty";
 
-fn healthy(books: &Books) -> usize {
+fn healthy(books: &ResourceAccounts) -> usize {
     let list = books.get(TTY).map_or(&[][..], |known| known.list());
     list.iter().filter(|one| one.ends_with("=Healthy")).count()
 }
 
 /// File descriptors of this process, sockets in the kubelet's directory, tasks of this runtime.
-fn held(kubelet: &KubeletDouble) -> (usize, usize, usize) {
+fn held(kubelet: &FakeKubelet) -> (usize, usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let tasks = tokio::runtime::Handle::current()
         .metrics()
@@ -43,10 +43,10 @@ async fn ten_kubelet_restarts_leak_no_task_descriptor_or_socket() {
     }
     machine.declare("tty.yaml", TTY, "/dev/tty?", 1);
     let agent = machine.agent();
-    let both = |books: &Books| healthy(books) == 2;
+    let both = |books: &ResourceAccounts| healthy(books) == 2;
     let mut before: Option<(usize, usize, usize)> = None;
     for life in 0..=10 {
-        let kubelet = KubeletDouble::start(machine.root()).await;
+        let kubelet = FakeKubelet::start(machine.root()).await;
         kubelet.until("both devices", both).await;
         let Some(known) = before else {
             // Resources that the first restart allocates once are no leak.

@@ -13,7 +13,7 @@ use std::os::unix::{fs::MetadataExt as _, net::UnixListener};
 
 use support::{
     device_host::Machine,
-    fake_kubelet::{Books, Knobs, KubeletDouble},
+    fake_kubelet::{FakeKubelet, Knobs, ResourceAccounts},
 };
 
 const TTY: &str = "acme.dev/tty";
@@ -37,7 +37,7 @@ fn machine() -> Machine {
     machine
 }
 
-fn both(books: &Books) -> bool {
+fn both(books: &ResourceAccounts) -> bool {
     let known = books.get(TTY);
     known.is_some_and(|known| known.streaming && known.list() == ["ttyA=Healthy", "ttyB=Healthy"])
 }
@@ -59,7 +59,7 @@ fn shown(machine: &Machine) -> Vec<(String, u64, i64, i64)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resource_is_registered_by_the_plugin_watcher_also_after_a_restart() {
     let machine = machine();
-    let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), WATCHES).await;
     let agent = machine.agent_that_is_found();
     kubelet.until("both are listed", both).await;
     agent
@@ -79,7 +79,7 @@ async fn a_resource_is_registered_by_the_plugin_watcher_also_after_a_restart() {
             status.devices.first().is_some_and(|it| !it.registered)
         })
         .await;
-    let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), WATCHES).await;
     let books = kubelet.until("both are listed again", both).await;
     assert_eq!(books[TTY].registrations, 1);
     agent
@@ -95,11 +95,11 @@ async fn a_resource_is_registered_by_the_plugin_watcher_also_after_a_restart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resource_dropped_by_the_kubelet_is_offered_with_a_new_socket() {
     let machine = machine();
-    let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), WATCHES).await;
     let agent = machine.agent_that_is_found();
     kubelet.until("both are listed", both).await;
     let before = shown(&machine);
-    kubelet.let_go(TTY);
+    kubelet.disconnect_plugin(TTY);
     kubelet
         .until("both are listed again", |books| {
             both(books) && books[TTY].registrations == 2
@@ -124,7 +124,7 @@ async fn a_plugin_watcher_refusal_is_reported_and_cleared_by_the_kubelets_retry(
         refuse: 3,
         ..WATCHES
     };
-    let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), knobs).await;
     let agent = machine.agent_that_is_found();
     let why = "the kubelet rejected acme.dev/tty: RegisterPlugin error -- plugin registration \
                failed with err: failed to get device plugin options: ";
@@ -143,7 +143,7 @@ async fn a_plugin_watcher_refusal_is_reported_and_cleared_by_the_kubelets_retry(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_withdrawn_resource_is_emptied_and_stale_sockets_are_removed() {
     let machine = machine();
-    let kubelet = KubeletDouble::start_with(machine.root(), WATCHES).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), WATCHES).await;
     // A socket of an agent that was killed, and one of another plugin.
     let left = machine.path(REGISTRY).join("m-0123456789abcdef.sock");
     let other = machine.path(REGISTRY).join("other.sock");

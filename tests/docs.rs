@@ -141,9 +141,9 @@ fn documented_differences_from_ignition_match_the_oracle() {
         ))
     };
     let found = section(&page("tests/oracle/differences.md"), "## Ignition");
-    let told = section(&page("docs/config.md"), "## Differences from Ignition");
+    let message = section(&page("docs/config.md"), "## Differences from Ignition");
     assert!(found.len() > 20, "{found:?}");
-    assert_eq!(told, found);
+    assert_eq!(message, found);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn every_reason_code_is_documented_in_order() {
         .into_iter()
         .filter(|cells| cells[0] != "code")
         .collect();
-    let told: Vec<_> = explained
+    let message: Vec<_> = explained
         .iter()
         .map(|cells| (cells[0].as_str(), cells[1].clone()))
         .collect();
@@ -165,7 +165,7 @@ fn every_reason_code_is_documented_in_order() {
             )
         })
         .collect();
-    assert_eq!(told, meant);
+    assert_eq!(message, meant);
     assert!(explained.iter().all(|cells| !cells[2].is_empty()));
 }
 
@@ -175,7 +175,7 @@ fn every_event_is_documented_in_order_with_its_type() {
         .into_iter()
         .filter(|cells| cells[0] != "reason")
         .collect();
-    let told: Vec<_> = explained
+    let message: Vec<_> = explained
         .iter()
         .map(|cells| cells[..3].iter().map(String::as_str).collect::<Vec<_>>())
         .collect();
@@ -183,7 +183,7 @@ fn every_event_is_documented_in_order_with_its_type() {
         .iter()
         .map(|it| vec![it.as_str(), it.weight().as_str(), it.meaning().trim()])
         .collect();
-    assert_eq!(told, meant);
+    assert_eq!(message, meant);
     assert!(explained.iter().all(|cells| !cells[3].is_empty()));
 }
 
@@ -320,8 +320,8 @@ fn each_command_has_a_manual_page_with_all_its_flags() {
         let name = command.get_name();
         let page = examples::machinist(&["man", name]);
         assert!(page.contains(&format!(".TH machinist-{name} 1")), "{page}");
-        let told = command.get_arguments().filter(|one| !one.is_hide_set());
-        for option in told.filter_map(clap::Arg::get_long) {
+        let message = command.get_arguments().filter(|one| !one.is_hide_set());
+        for option in message.filter_map(clap::Arg::get_long) {
             let written = option.replace('-', "\\-");
             assert!(page.contains(&written), "machinist-{name}: --{option}");
         }

@@ -17,7 +17,7 @@ use machinist_testkit::{WAIT_TIMEOUT, device_host, fake_claims, pod_resources};
 use std::{collections::BTreeMap, sync::Arc};
 
 use device_host::{Agent, Machine};
-use fake_claims::{ClaimsDouble, Watcher, claim, until};
+use fake_claims::{FakeClaims, Watcher, claim, until};
 use machinist_device::{
     dra::{
         device_names::device_name,
@@ -26,7 +26,7 @@ use machinist_device::{
     resource_name::ResourceName,
 };
 use machinist_device_plugins::dra::api::{health, v1, v1beta1};
-use pod_resources::PodResourcesDouble;
+use pod_resources::FakePodResources;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tonic::transport::Channel;
@@ -51,7 +51,7 @@ fn named(id: &str) -> String {
 struct Stage {
     machine: Machine,
     agent: Agent,
-    claims: Arc<ClaimsDouble>,
+    claims: Arc<FakeClaims>,
     published: watch::Sender<PublishedPool>,
     wish: watch::Receiver<DesiredPool>,
     watcher: Watcher,
@@ -64,10 +64,10 @@ impl Stage {
         machine.plug("ttyA");
         machine.plug("ttyB");
         declare(&machine, "dra");
-        Self::on(machine, ClaimsDouble::new()).await
+        Self::on(machine, FakeClaims::new()).await
     }
 
-    async fn on(machine: Machine, claims: Arc<ClaimsDouble>) -> Self {
+    async fn on(machine: Machine, claims: Arc<FakeClaims>) -> Self {
         let watcher = Watcher::start(machine.root());
         let agent = machine.agent();
         let published = watch::Sender::new(PublishedPool::default());
@@ -82,7 +82,7 @@ impl Stage {
             watcher,
             driver,
         };
-        stage.until_wished(2).await;
+        stage.wait_for_pool(2).await;
         stage
     }
 
@@ -92,7 +92,7 @@ impl Stage {
         Self::on(self.machine, self.claims).await
     }
 
-    async fn until_wished(&self, devices: usize) {
+    async fn wait_for_pool(&self, devices: usize) {
         let mut wish = self.wish.clone();
         let waiting = wish.wait_for(|wish| {
             wish.as_ref()
@@ -164,16 +164,16 @@ async fn a_dra_driver_is_registered_by_the_watcher_with_its_api_versions() {
             "v1alpha1.DRAResourceHealth"
         ]
     );
-    let told = |part: &'static str| {
+    let reported = |part: &'static str| {
         stage.agent.until(part, move |status| {
             let device = status.devices.first().filter(|one| !one.registered);
             let reason = device.and_then(|one| one.reason.as_deref());
             reason.is_some_and(|reason| reason.contains(part))
         })
     };
-    told("not today").await;
+    reported("not today").await;
     stage.watcher.register(None).await;
-    told("not published in a ResourceSlice").await;
+    reported("not published in a ResourceSlice").await;
     stage
         .published
         .send_modify(|it| it.resources = Some([ResourceName::new(TTY).unwrap()].into()));
@@ -200,7 +200,7 @@ async fn repeated_node_prepare_returns_the_same_result() {
         .claims
         .allocate("c", &[("one/better", &a), ("one/better", &b)]);
     let first = stage.prepare("c").await.unwrap();
-    let told: Vec<_> = first
+    let message: Vec<_> = first
         .iter()
         .map(|one| {
             (
@@ -211,7 +211,7 @@ async fn repeated_node_prepare_returns_the_same_result() {
         })
         .collect();
     let one = || vec!["one".to_owned()];
-    assert_eq!(told, [(one(), "node-1", a), (one(), "node-1", b)]);
+    assert_eq!(message, [(one(), "node-1", a), (one(), "node-1", b)]);
     assert_eq!(
         first[0].cdi_device_ids,
         ["dra.machinist.dev/claim=c-uid-one"]
@@ -256,7 +256,7 @@ async fn a_failed_claim_preparation_is_reported_by_name_and_can_be_retried() {
     stage.unprepare("c").await;
     stage.prepare("d").await.unwrap();
     // Or until the claim no longer exists in the cluster and no container uses the device.
-    let pods = PodResourcesDouble::default();
+    let pods = FakePodResources::default();
     let _serving = pods.serve(stage.machine.root());
     pods.claimed("runs-on", &[&named("ttyA")]);
     stage.claims.allocate("e", &[("one", &named("ttyA"))]);
@@ -376,13 +376,13 @@ async fn prepared_claims_survive_an_agent_restart_and_a_reboot() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stale_claims_are_unprepared_when_no_container_has_their_devices() {
-    let pods = PodResourcesDouble::default();
+    let pods = FakePodResources::default();
     let machine = Machine::new();
     machine.plug("ttyA");
     machine.plug("ttyB");
     declare(&machine, "dra");
     let _serving = pods.serve(machine.root());
-    let stage = Stage::on(machine, ClaimsDouble::new()).await;
+    let stage = Stage::on(machine, FakeClaims::new()).await;
     stage.claims.allocate("c", &[("one", &named("ttyA"))]);
     stage.claims.allocate("d", &[("one", &named("ttyB"))]);
     stage.prepare("c").await.unwrap();
@@ -419,18 +419,18 @@ async fn dra_device_health_is_published_at_once_and_completely() {
         .await
         .unwrap()
         .into_inner();
-    let said = |list: health::NodeWatchResourcesResponse| -> BTreeMap<String, (i32, String)> {
+    let health_of = |list: health::NodeWatchResourcesResponse| -> BTreeMap<String, (i32, String)> {
         let devices = list.devices.into_iter();
         let each = devices.map(|one| (one.device.unwrap().device_name, (one.health, one.message)));
         each.collect()
     };
-    let first = said(stream.message().await.unwrap().unwrap());
+    let first = health_of(stream.message().await.unwrap().unwrap());
     assert_eq!(first.len(), 2);
     assert!(first.values().all(|(health, _)| *health == 1));
     stage.machine.unplug("ttyB");
     let sick = async {
         loop {
-            let list = said(stream.message().await.unwrap().unwrap());
+            let list = health_of(stream.message().await.unwrap().unwrap());
             let (health, why) = list[&named("ttyB")].clone();
             if health == 2 {
                 return (list.len(), why);

@@ -52,7 +52,7 @@ fn json_of(output: &Output) -> Value {
 }
 
 #[track_caller]
-fn says(page: &str, parts: &[&str]) {
+fn assert_contains(page: &str, parts: &[&str]) {
     for part in parts {
         assert!(page.contains(part), "{part}:\n{page}");
     }
@@ -74,7 +74,7 @@ async fn pool_status_is_shown_like_oc_get_mcp_from_node_annotations() {
     let api = cluster().await;
     let output = machinist(&api, &["status", "--pool", "worker"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    says(
+    assert_contains(
         &out(&output),
         &[
             "
@@ -102,9 +102,9 @@ worker: 1 unavailable, maximum 1
         "worker", OLD, "False", "True", "False", "2", "1", "1", "0", "22h",
     ];
     assert_eq!(row, expected);
-    let told = json_of(&machinist(&api, &["status", "--pool", "worker", "-o", "json"]).await);
-    let pool = &told["pools"][0];
-    assert_eq!(told["pools"].as_array().unwrap().len(), 1);
+    let message = json_of(&machinist(&api, &["status", "--pool", "worker", "-o", "json"]).await);
+    let pool = &message["pools"][0];
+    assert_eq!(message["pools"].as_array().unwrap().len(), 1);
     assert_eq!(pool["observed"]["machineCount"], 2);
     assert_eq!(pool["reported"]["machineCount"], 3);
     assert_eq!(pool["maxUnavailable"], 1);
@@ -143,7 +143,7 @@ async fn node_status_is_shown_from_published_data_without_the_agent() {
     let output = machinist(&api, &["status", "--node", "worker-2"]).await;
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let page = out(&output);
-    says(
+    assert_contains(
         &page,
         &[
             "worker-2  not ready  pool worker
@@ -184,17 +184,17 @@ async fn node_status_is_shown_from_published_data_without_the_agent() {
     let output = machinist(&api, &["status", "--node", "worker-1"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let output = machinist(&api, &["status", "--node", "worker-2", "-o", "json"]).await;
-    let told = json_of(&output);
-    assert_eq!(told["kind"], "NodeStatus");
-    assert_eq!(told["pool"]["name"], "worker");
-    assert_eq!(told["step"]["name"], "Drained");
+    let message = json_of(&output);
+    assert_eq!(message["kind"], "NodeStatus");
+    assert_eq!(message["pool"]["name"], "worker");
+    assert_eq!(message["step"]["name"], "Drained");
     assert_eq!(
-        told["cordon"],
+        message["cordon"],
         json!({"cordoned": true, "by": "machinist", "kept": false})
     );
     let fpga = json!({"resource": "acme.dev/fpga", "capacity": "2", "allocatable": "1"});
-    assert_eq!(told["devices"], json!([fpga]));
-    assert_eq!(told["events"].as_array().unwrap().len(), 2);
+    assert_eq!(message["devices"], json!([fpga]));
+    assert_eq!(message["events"].as_array().unwrap().len(), 2);
     assert!(!out(&output).contains("hunter2"));
     let yaml = machinist(&api, &["status", "--node", "worker-2", "-o", "yaml"]).await;
     assert!(out(&yaml).contains("kind: NodeStatus"), "{}", out(&yaml));
@@ -209,9 +209,9 @@ async fn status_of_a_node_without_agent_heartbeat_is_stale_and_exits_with_1() {
     api.put(path, node);
     let output = machinist(&api, &["status", "--node", "worker-1", "-o", "json"]).await;
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    let told = json_of(&output);
+    let message = json_of(&output);
     assert_eq!(
-        (&told["ready"], &told["stale"]),
+        (&message["ready"], &message["stale"]),
         (&json!(true), &json!(true))
     );
     let output = machinist(&api, &["status", "--node", "worker-2", "-o", "json"]).await;
@@ -226,8 +226,8 @@ async fn explain_reports_from_the_cluster_why_a_node_is_not_updating() {
     let first = "- shop/db-0 blocks the update of worker-2 [DrainBlockedByBudget]
 ";
     assert!(out(&output).starts_with(first), "{}", out(&output));
-    let told = json_of(&machinist(&api, &["explain", "--node", "worker-2", "-o", "json"]).await);
-    assert_eq!(told[0]["reason"], "DrainBlockedByBudget");
+    let message = json_of(&machinist(&api, &["explain", "--node", "worker-2", "-o", "json"]).await);
+    assert_eq!(message[0]["reason"], "DrainBlockedByBudget");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,10 +34,10 @@ use machinist_rootfs::{Root, SnapshotObject, TreeSnapshot};
 use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
 use sandbox::{
-    Nobody, Sandbox, Written, at, conduct, difference, from_environment, long, once,
+    NoServices, Sandbox, Written, at, conduct, difference, from_environment, long, once,
     without_staging,
 };
-use stepwise_update::ByHand;
+use stepwise_update::StepwiseUpdate;
 
 const OFFLINE: Capabilities = Capabilities {
     live: false,
@@ -71,12 +71,12 @@ fn the_result_does_not_depend_on_the_update_path() {
         let configs = way
             .iter()
             .map(|(file, directory)| object_kinds::config(file, directory));
-        let told = format!("ROUNDS=1 SEED={round}: {found:?} {way:?}");
-        walk(found, configs.map(Written).collect(), &told);
+        let message = format!("ROUNDS=1 SEED={round}: {found:?} {way:?}");
+        walk(found, configs.map(Written).collect(), &message);
     }
 }
 
-fn walk(found: &str, way: Vec<Written>, told: &str) {
+fn walk(found: &str, way: Vec<Written>, message: &str) {
     let start = || {
         let sandbox = Sandbox::without_package(&[]);
         for line in found.lines() {
@@ -91,19 +91,19 @@ fn walk(found: &str, way: Vec<Written>, told: &str) {
         let again = plan(&walked, config);
         assert!(
             again.is_empty(),
-            "{told}, step {step}: {}",
+            "{message}, step {step}: {}",
             again.to_text(false)
         );
         let direct = start();
         apply(&direct, config);
         let other = difference(&seen(&direct), &seen(&walked));
-        assert_eq!(other, "", "{told}, step {step}");
+        assert_eq!(other, "", "{message}, step {step}");
     }
     apply(&walked, &Written::default());
     assert_eq!(
         difference(&as_found, &seen(&walked)),
         "",
-        "{told}, at the end"
+        "{message}, at the end"
     );
 }
 
@@ -127,8 +127,8 @@ fn a_config_stored_by_the_previous_version_plans_no_change() {
         configs.push((format!("{file} {directory}"), config));
     }
     let mut absent = 0;
-    for (told, config) in configs {
-        let name = Path::new(&told).join("before.txt");
+    for (message, config) in configs {
+        let name = Path::new(&message).join("before.txt");
         let found = fs::read_to_string(name).unwrap_or_else(|_| object_kinds::FOUND[7].to_owned());
         let sandbox = Sandbox::without_package(&[]);
         found.lines().for_each(|line| make(&sandbox, line).unwrap());
@@ -144,7 +144,7 @@ fn a_config_stored_by_the_previous_version_plans_no_change() {
         }
         absent += usize::from(stored.0 != config.0);
         apply(&sandbox, &stored);
-        let mut update = ByHand::open(&sandbox.root());
+        let mut update = StepwiseUpdate::open(&sandbox.root());
         if let Some(base) = &mut update.journal.base {
             base.tells_absent = false;
         }
@@ -152,9 +152,9 @@ fn a_config_stored_by_the_previous_version_plans_no_change() {
         drop(update);
         let as_stored = seen(&sandbox);
         let plan = plan(&sandbox, &config);
-        assert!(plan.is_empty(), "{told}: {}", plan.to_text(false));
+        assert!(plan.is_empty(), "{message}: {}", plan.to_text(false));
         apply(&sandbox, &config);
-        assert_eq!(difference(&as_stored, &seen(&sandbox)), "", "{told}");
+        assert_eq!(difference(&as_stored, &seen(&sandbox)), "", "{message}");
     }
     assert!(absent >= 5, "{absent}");
 }
@@ -183,8 +183,8 @@ fn a_first_config_is_compared_with_the_config_of_machine_config_daemon() {
             make(&sandbox, &format!("{path} file 600 {text}")).unwrap();
         }
         let plan = plan(&sandbox, &to);
-        let told = plan.to_text(false);
-        assert_eq!(plan.refusals.len(), refusals, "{files:?}: {told}");
+        let message = plan.to_text(false);
+        assert_eq!(plan.refusals.len(), refusals, "{files:?}: {message}");
     }
 }
 
@@ -198,7 +198,7 @@ fn next_config() -> Written {
 }
 
 #[test]
-fn a_config_of_another_daemon_that_cannot_be_read_is_told() {
+fn a_config_of_another_daemon_that_cannot_be_read_is_reported() {
     use first_config::{CURRENT_CONFIG, ENCAPSULATED, rendered};
     let sandbox = Sandbox::without_package(&[]);
     let same = rendered("rendered-worker-1", "/dev/sda").to_string();
@@ -208,8 +208,8 @@ fn a_config_of_another_daemon_that_cannot_be_read_is_told() {
         let plan = plan(sandbox, &next_config());
         assert!(plan.refusals.is_empty(), "{}", plan.to_text(false));
         let warnings = plan.warnings;
-        let told = format!("{CURRENT_CONFIG} is not a MachineConfig");
-        warnings.iter().any(|warning| warning.starts_with(&told))
+        let message = format!("{CURRENT_CONFIG} is not a MachineConfig");
+        warnings.iter().any(|warning| warning.starts_with(&message))
     };
     assert!(!warned(&sandbox));
     make(&sandbox, &format!("{CURRENT_CONFIG} file 600 \"{{\"")).unwrap();
@@ -238,7 +238,7 @@ impl Case<'_> {
         }
 
         // Committed, and rolled back.
-        let mut update = ByHand::open(&sandbox.root());
+        let mut update = StepwiseUpdate::open(&sandbox.root());
         update.stage(&to).unwrap();
         update.commit().unwrap();
         update.undo().unwrap();
@@ -293,10 +293,10 @@ impl Case<'_> {
     }
 
     fn same(&self, before: &TreeSnapshot, after: &TreeSnapshot, what: &str) {
-        let told = difference(before, after);
+        let message = difference(before, after);
         assert!(
             before == after,
-            "{}: {what} gives\n{told}",
+            "{}: {what} gives\n{message}",
             self.dir.display()
         );
     }
@@ -348,7 +348,7 @@ fn apply(sandbox: &Sandbox, to: &Written) {
         capabilities: OFFLINE,
         ..conduct(false)
     };
-    let report = once(&sandbox.root(), None::<Nobody>, conduct, to).unwrap();
+    let report = once(&sandbox.root(), None::<NoServices>, conduct, to).unwrap();
     assert_eq!(report.failure, None);
 }
 

@@ -150,18 +150,18 @@ impl Machine {
 
     fn does(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {printed}");
         String::from_utf8(output.stdout).unwrap()
     }
 
     fn refuses(&self, arguments: &[&str]) -> String {
         let before = self.tree("");
         let output = self.run(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {printed}");
         assert_eq!(self.tree(""), before, "{arguments:?}");
-        said
+        printed
     }
 
     /// Everything below a directory except our own state: kind, mode, inode and content.
@@ -242,10 +242,10 @@ fn releasing_and_adopting_again_keeps_every_byte() {
     let before = machine.tree("");
     machine.does(&["adopt", "--yes"]);
     let first = machine.journal();
-    let said = machine.does(&["release", "--yes", "-o", "json"]);
-    let said: Value = serde_json::from_str(&said).unwrap();
+    let printed = machine.does(&["release", "--yes", "-o", "json"]);
+    let printed: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(
-        (&said["kind"], &said["config"]),
+        (&printed["kind"], &printed["config"]),
         (&json!("Released"), &json!("rendered-worker-1"))
     );
     assert_eq!(machine.tree(""), before);
@@ -313,8 +313,8 @@ fn adopting_a_drifted_disk_needs_force_and_then_reports_drift() {
     let shown = page(&["adopt", "--yes"]);
     assert!(shown.contains("/etc/motd"), "{shown}");
     assert!(!shown.contains("taken over"), "{shown}");
-    let said = machine.refuses(&["adopt", "--yes"]);
-    assert!(said.contains("--force"), "{said}");
+    let printed = machine.refuses(&["adopt", "--yes"]);
+    assert!(printed.contains("--force"), "{printed}");
     let shown = page(&["adopt", "--yes", "--force"]);
     assert!(shown.contains("is taken over without changes"), "{shown}");
     assert_eq!(
@@ -323,16 +323,16 @@ fn adopting_a_drifted_disk_needs_force_and_then_reports_drift() {
         "nothing is written over"
     );
     assert_eq!(machine.run(&["verify"]).status.code(), Some(2));
-    let said = machine.refuses(&["release", "--yes"]);
+    let printed = machine.refuses(&["release", "--yes"]);
     assert!(
-        said.contains("/etc/motd") && said.contains("degraded"),
-        "{said}"
+        printed.contains("/etc/motd") && printed.contains("degraded"),
+        "{printed}"
     );
     // A file that cannot be removed is named, and repeating the command finishes the release.
     machine.write("var/lib/machinist/held/kept", "");
-    let said = machine.refuses(&["release", "--yes", "--force"]);
-    assert!(said.contains("cannot remove"), "{said}");
-    assert!(!said.contains("as a MachineConfig"), "{said}");
+    let printed = machine.refuses(&["release", "--yes", "--force"]);
+    assert!(printed.contains("cannot remove"), "{printed}");
+    assert!(!printed.contains("as a MachineConfig"), "{printed}");
     fs::remove_dir_all(machine.path("var/lib/machinist/held")).unwrap();
     machine.does(&["release", "--yes", "--force"]);
 }
@@ -349,10 +349,10 @@ fn texts_of(path: &str) -> &'static [&'static str] {
 #[test]
 fn adopt_is_refused_without_yes_or_while_machine_config_daemon_is_active() {
     let machine = Machine::managed();
-    let said = machine.refuses(&["adopt"]);
-    assert!(said.contains("--yes"), "{said}");
-    let said = machine.refuses(&["release", "--yes"]);
-    assert!(said.contains("nothing to return"), "{said}");
+    let text = machine.refuses(&["adopt"]);
+    assert!(text.contains("--yes"), "{text}");
+    let text = machine.refuses(&["release", "--yes"]);
+    assert!(text.contains("nothing to return"), "{text}");
     for (path, about) in [
         (
             "etc/machine-config-daemon/node-annotations.json",
@@ -370,18 +370,18 @@ fn adopt_is_refused_without_yes_or_while_machine_config_daemon_is_active() {
     ] {
         for text in texts_of(path) {
             machine.write(path, text);
-            let said = machine.refuses(&["adopt", "--yes"]);
+            let text = machine.refuses(&["adopt", "--yes"]);
             assert!(
-                said.contains(about) && said.contains(path),
-                "{path}: {said}"
+                text.contains(about) && text.contains(path),
+                "{path}: {text}"
             );
         }
         fs::remove_file(machine.path(path)).unwrap();
     }
     machine.write("proc/41/comm", "machine-config-\n");
     machine.write("proc/41/cmdline", "/run/bin/machine-config-daemon\0start\0");
-    let said = machine.refuses(&["adopt", "--yes"]);
-    assert!(said.contains("PID 41"), "{said}");
+    let text = machine.refuses(&["adopt", "--yes"]);
+    assert!(text.contains("PID 41"), "{text}");
     let config = machine.path("config.json");
     let mut other = rendered("other", &[]);
     (other["kind"], other["apiVersion"]) = (
@@ -393,34 +393,34 @@ fn adopt_is_refused_without_yes_or_while_machine_config_daemon_is_active() {
         .unwrap()
         .retain(|key, _| key == "config");
     fs::write(&config, other.to_string()).unwrap();
-    let said = machine.refuses(&["apply", "--yes", config.to_str().unwrap()]);
-    assert!(said.contains("PID 41"), "{said}");
+    let text = machine.refuses(&["apply", "--yes", config.to_str().unwrap()]);
+    assert!(text.contains("PID 41"), "{text}");
     fs::remove_dir_all(machine.path("proc/41")).unwrap();
     machine.current(&json!({"spec": {}}));
-    let said = machine.refuses(&["adopt", "--yes"]);
-    assert!(said.contains("metadata.name"), "{said}");
+    let text = machine.refuses(&["adopt", "--yes"]);
+    assert!(text.contains("metadata.name"), "{text}");
     fs::remove_file(machine.path(CURRENT)).unwrap();
-    let said = machine.refuses(&["adopt", "--yes"]);
-    assert!(said.contains("currentconfig"), "{said}");
+    let text = machine.refuses(&["adopt", "--yes"]);
+    assert!(text.contains("currentconfig"), "{text}");
     let machine = Machine::managed();
     machine.does(&["adopt", "--yes"]);
-    let said = machine.refuses(&["adopt", "--yes"]);
-    assert!(said.contains("already managed by machinist"), "{said}");
+    let text = machine.refuses(&["adopt", "--yes"]);
+    assert!(text.contains("already managed by machinist"), "{text}");
 }
 
 #[test]
 fn adopt_json_output_is_a_plan_without_changes() {
     let machine = Machine::managed();
-    let said: Value =
+    let plan: Value =
         serde_json::from_str(&machine.does(&["adopt", "--yes", "-o", "json"])).unwrap();
-    assert_eq!(said["kind"], "Plan");
-    assert_eq!(said["cost"], "None");
-    assert_eq!(said["changes"], json!([]));
-    assert_eq!(said["to"]["name"], "rendered-worker-1");
+    assert_eq!(plan["kind"], "Plan");
+    assert_eq!(plan["cost"], "None");
+    assert_eq!(plan["changes"], json!([]));
+    assert_eq!(plan["to"]["name"], "rendered-worker-1");
 }
 
 /// A root on which every operation fails from the `number`-th on, as if the process was killed.
-fn dying(machine: &Machine, number: usize) -> Root {
+fn failing_from(machine: &Machine, number: usize) -> Root {
     let count = AtomicUsize::new(0);
     let root = Root::open(machine.0.path()).unwrap();
     root.with_fault(Arc::new(move |_| {
@@ -429,13 +429,13 @@ fn dying(machine: &Machine, number: usize) -> Root {
     }))
 }
 
-fn gives_back(store: &StateStore) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
+fn release_files(store: &StateStore) -> Result<Vec<(AbsPath, AbsPath)>, HandoverError> {
     handover::hand_over(store, &ConfigRules::default(), None)?.forget(store)
 }
 
 fn adopts(root: &Root) -> Result<(), HandoverError> {
     let found = handover::find(root, &ConfigRules::default())?;
-    let capabilities = machinist_agent::look_capabilities(root, Owners::Auto);
+    let capabilities = machinist_agent::read_only_capabilities(root, Owners::Auto);
     let policies = Policies::default();
     let looked = machinist_agent::adoption(root, found, capabilities, &policies);
     let adoption = tokio::runtime::Runtime::new().unwrap().block_on(looked)?;
@@ -448,7 +448,7 @@ fn a_handover_killed_at_any_operation_is_all_or_nothing_and_repeatable() {
     loop {
         let machine = Machine::managed();
         let before = machine.tree("");
-        let done = adopts(&dying(&machine, number)).is_ok();
+        let done = adopts(&failing_from(&machine, number)).is_ok();
         assert_eq!(machine.tree(""), before, "{number}");
         let journal = machine.journal();
         match journal.base.is_some() {
@@ -469,13 +469,13 @@ fn a_handover_killed_at_any_operation_is_all_or_nothing_and_repeatable() {
         let whole = Root::open(machine.0.path()).unwrap();
         adopts(&whole).unwrap();
         let before = machine.tree("");
-        let root = dying(&machine, number);
+        let root = failing_from(&machine, number);
         let released = StateStore::open(&root).map_err(HandoverError::from);
-        let done = released.and_then(|store| gives_back(&store));
+        let done = released.and_then(|store| release_files(&store));
         assert_eq!(machine.tree(""), before, "{number}");
         if machine.journal().base.is_some() {
             let store = StateStore::open(&whole).unwrap();
-            gives_back(&store).unwrap();
+            release_files(&store).unwrap();
         }
         assert!(machine.journal().base.is_none());
         adopts(&whole).unwrap();

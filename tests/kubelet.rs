@@ -1,4 +1,4 @@
-//! Checks the double of the kubelet against the facts that the lab checks on the real one
+//! Checks the fake kubelet against the facts that the lab checks on the real one
 //! (`tests/lab/kubelet.rs`).
 
 #![allow(
@@ -18,15 +18,15 @@ use machinist_testkit::fake_kubelet;
 use std::{path::Path, time::Duration};
 
 use contract::{Kubelet, facts};
-use fake_kubelet::{Knobs, KubeletDouble};
+use fake_kubelet::{FakeKubelet, Knobs};
 
-/// A double on a root of its own.
-struct Double {
+/// A fake kubelet on a root of its own.
+struct ContractKubelet {
     dir: tempfile::TempDir,
-    life: Option<KubeletDouble>,
+    life: Option<FakeKubelet>,
 }
 
-impl Double {
+impl ContractKubelet {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut double = Self { dir, life: None };
@@ -34,12 +34,12 @@ impl Double {
         double
     }
 
-    fn life(&self) -> &KubeletDouble {
+    fn life(&self) -> &FakeKubelet {
         self.life.as_ref().unwrap()
     }
 }
 
-impl Kubelet for Double {
+impl Kubelet for ContractKubelet {
     fn root(&self) -> &Path {
         self.dir.path()
     }
@@ -58,7 +58,7 @@ impl Kubelet for Double {
             dial_timeout: Some(self.dial_timeout()),
             ..Knobs::default()
         };
-        self.life = Some(KubeletDouble::start_with(self.dir.path(), knobs).await);
+        self.life = Some(FakeKubelet::start_with(self.dir.path(), knobs).await);
     }
 
     async fn counts(&self, resource: &str) -> Option<(usize, usize)> {
@@ -75,7 +75,7 @@ macro_rules! tests {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $fact() {
-                contract::$fact(&mut Double::new().await).await;
+                contract::$fact(&mut ContractKubelet::new().await).await;
             }
         )*
     };

@@ -46,10 +46,10 @@ fn sd_notify_sends_each_state_once_and_only_changed_status() {
         .status();
     assert!(status.unwrap().success());
     ears.set_nonblocking(true).unwrap();
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut buffer = [0; 256];
     while let Ok(count) = ears.recv(&mut buffer) {
-        heard.push(String::from_utf8(buffer[..count].to_vec()).unwrap());
+        received.push(String::from_utf8(buffer[..count].to_vec()).unwrap());
     }
     let expected = [
         "STATUS=planning READY=1\n",
@@ -59,7 +59,7 @@ fn sd_notify_sends_each_state_once_and_only_changed_status() {
         "EXTEND_TIMEOUT_USEC=2000000\n",
         "STOPPING=1\n",
     ];
-    assert_eq!(heard, expected);
+    assert_eq!(received, expected);
 }
 
 #[test]

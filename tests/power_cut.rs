@@ -247,7 +247,7 @@ fn a_power_cut_after_a_kill_leaves_one_config_or_the_other() {
     let (mut kills, mut states) = (0, 0);
     for update in [
         |root: &Root, case: &Case| drop(apply(root, &case.to)),
-        takes_back,
+        rolls_back,
     ] {
         for number in (0..).step_by(if long() { 1 } else { 7 }) {
             let (recorded, killed) = Recorded::killed(Case::small(), number, update);
@@ -265,7 +265,7 @@ fn a_power_cut_after_a_kill_leaves_one_config_or_the_other() {
     assert!(kills > 10);
 }
 
-fn takes_back(root: &Root, case: &Case) {
+fn rolls_back(root: &Root, case: &Case) {
     let script = Script::new();
     script.fails("Restart x.service", Reason::JobFailed, false);
     drop(once(root, Some(script), restarting("x.service"), &case.to));

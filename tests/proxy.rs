@@ -19,7 +19,7 @@ use machinist_testkit::fake_kubelet;
 
 use std::time::Duration;
 
-use fake_kubelet::KubeletDouble;
+use fake_kubelet::FakeKubelet;
 use harness::{Stage, has};
 use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use plugin::{Does, Plugin, device};
@@ -29,7 +29,7 @@ const GPU: &str = "acme.dev/gpu";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugins_devices_reach_the_kubelet_under_their_own_ids() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let (directory, ids) = (stage.directory("acme"), ["u-1::0", "u-2"]);
     let plugin = Plugin::start(&directory, GPU, "a.sock", &ids, None).await;
@@ -57,7 +57,7 @@ async fn a_plugins_devices_reach_the_kubelet_under_their_own_ids() {
 async fn each_vendor_has_its_own_directory_and_is_isolated_from_others() {
     let stage = Stage::new("");
     stage.declare(&[("acme", "  grace: 1s\n"), ("other", "")]);
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     stage.until_open("other").await;
     let one = Plugin::start(&stage.directory("acme"), GPU, "x.sock", &["a"], None).await;
@@ -91,7 +91,7 @@ async fn each_vendor_has_its_own_directory_and_is_isolated_from_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_above_the_message_limit_is_truncated_and_the_stream_kept() {
     let stage = Stage::new("  limits: {devices: 2000}\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
     kubelet
@@ -130,7 +130,7 @@ async fn a_list_above_the_message_limit_is_truncated_and_the_stream_kept() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_device_lists_is_coalesced_to_the_latest() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
     kubelet
@@ -162,7 +162,7 @@ async fn a_flood_of_device_lists_is_coalesced_to_the_latest() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_vendor_loses_its_resources_and_a_changed_one_continues() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
     kubelet
@@ -198,7 +198,7 @@ async fn a_removed_vendor_loses_its_resources_and_a_changed_one_continues() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_registration_socket_is_recreated() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
@@ -231,7 +231,7 @@ async fn a_declared_resource_is_owned_by_its_file_until_that_is_removed() {
     let stage = Stage::new("");
     stage.machine.plug("acme0");
     stage.machine.declare("gpu.yaml", GPU, "/dev/acme0", 1);
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     kubelet
         .until("the file's", |books| has(books, GPU, &["acme0=Healthy"]))

@@ -15,7 +15,7 @@ mod plugin;
 
 use machinist_testkit::fake_kubelet;
 
-use fake_kubelet::KubeletDouble;
+use fake_kubelet::FakeKubelet;
 use harness::{Stage, has, until};
 use machinist_device_plugins::kubelet::api::v1beta1 as api;
 use plugin::{Plugin, device};
@@ -40,8 +40,8 @@ fn of_process(process: &str, wanted: &str) -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The same devices each time: the kubelet's double keeps every list that it gets.
-async fn once(stage: &Stage, kubelet: &KubeletDouble, ids: &[&str], round: usize) {
+/// The same devices each time: the fake kubelet keeps every list that it gets.
+async fn once(stage: &Stage, kubelet: &FakeKubelet, ids: &[&str], round: usize) {
     let endpoint = format!("{}.sock", round % 7);
     let plugin = Plugin::start(&stage.directory("acme"), GPU, &endpoint, ids, None).await;
     plugin.until("asked", |seen| seen.listed == 1).await;
@@ -58,7 +58,7 @@ async fn once(stage: &Stage, kubelet: &KubeletDouble, ids: &[&str], round: usize
 async fn hundreds_of_plugin_restarts_leak_nothing() {
     let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let ids: Vec<_> = (0..500).map(|n| format!("d{n:050}")).collect();
     let ids: Vec<_> = ids.iter().map(String::as_str).collect();
@@ -90,7 +90,7 @@ async fn hundreds_of_plugin_restarts_leak_nothing() {
 async fn a_flood_of_large_lists_uses_bounded_memory() {
     let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
     kubelet
@@ -158,7 +158,7 @@ fn fifty_thousand_devices() -> Vec<api::Device> {
 async fn any_vendor_list_uses_less_than_8_mib() {
     let _alone = crate::ALONE.lock().await;
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "proxy_soak::runs_an_agent_in_a_child_process",

@@ -100,7 +100,7 @@ fn settings_errors_are_all_reported_and_nothing_is_printed() {
     );
     assert_eq!(output.status.code(), Some(64));
     assert!(output.stdout.is_empty());
-    let told = String::from_utf8(output.stderr).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
     for part in [
         "machinist: invalid settings, 4 problems:",
         "/machinist.yaml:2:11: update.reboot: found \"perhaps\"; expected one of auto, ask, never",
@@ -108,7 +108,7 @@ fn settings_errors_are_all_reported_and_nothing_is_printed() {
         "/machinist.yaml.d/10.yaml:1:19: devices.rescan: found \"soon\"; expected a duration",
         "MACHINIST_UPDATE__OS: UPDATE.OS: unknown key",
     ] {
-        assert!(told.contains(part), "{part}\n{told}");
+        assert!(message.contains(part), "{part}\n{message}");
     }
 }
 
@@ -120,10 +120,10 @@ fn a_world_writable_settings_file_is_rejected() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let output = settings(root.path(), &[], &[]);
     assert_eq!(output.status.code(), Some(64));
-    let told = String::from_utf8(output.stderr).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
     assert!(
-        told.contains("the file is world-writable (mode 0666)"),
-        "{told}"
+        message.contains("the file is world-writable (mode 0666)"),
+        "{message}"
     );
 }
 

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use fake_systemd::{Job, PretendSystemd, Reboot, Unit};
+use fake_systemd::{FakeSystemd, Job, Reboot, Unit};
 use machinist_base::reason::Reason;
 use machinist_systemd::{
     ActiveState, BusAddresses, InhibitMode, JobResult, JobVerb, LoadState, RebootFlags,
@@ -26,8 +26,8 @@ use tokio::time::Instant;
 const LIMIT: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_secs(2);
 
-fn machine() -> (PretendSystemd, Systemd) {
-    let machine = PretendSystemd::new();
+fn machine() -> (FakeSystemd, Systemd) {
+    let machine = FakeSystemd::new();
     machine.set_unit("a.service", Unit::default());
     let systemd = Systemd::new(machine.lines());
     (machine, systemd)
@@ -46,7 +46,11 @@ async fn concurrent_daemon_reloads_share_a_later_one() {
     for done in [first, second, third, fourth] {
         done.unwrap();
     }
-    let reloads = machine.heard().iter().filter(|it| *it == "Reload").count();
+    let reloads = machine
+        .requests()
+        .iter()
+        .filter(|it| *it == "Reload")
+        .count();
     assert_eq!(
         reloads, 2,
         "one that was under way, one for all who came meanwhile"
@@ -66,7 +70,7 @@ async fn without_dbus_pid_1_is_reached_over_its_private_socket() {
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_systemd_is_a_retryable_error_at_once() {
-    let machine = PretendSystemd::new();
+    let machine = FakeSystemd::new();
     machine.set_up(false, false);
     let systemd = Systemd::new(machine.lines());
     let began = Instant::now();
@@ -109,14 +113,14 @@ async fn the_default_target_is_started_again_only_when_the_boot_leads_to_it() {
     let (machine, systemd) = machine();
     machine.set_unit("default.target", Unit::stopped());
     assert!(!systemd.default_target_again().await.unwrap());
-    assert_eq!(machine.heard(), [] as [&str; 0]);
+    assert_eq!(machine.requests(), [] as [&str; 0]);
     let queued = Unit {
         job: 5,
         ..Unit::stopped()
     };
     machine.set_unit("default.target", queued);
     assert!(systemd.default_target_again().await.unwrap());
-    assert_eq!(machine.heard(), ["StartUnit default.target replace"]);
+    assert_eq!(machine.requests(), ["StartUnit default.target replace"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,17 +132,17 @@ async fn a_transient_unit_leaves_no_failed_unit_behind() {
         .run_transient("label.service", &argv, "Label", LIMIT)
         .await;
     assert_eq!(ended.unwrap(), JobResult::Failed);
-    let heard = machine.heard().join("\n");
-    assert!(heard.contains("inactive-or-failed"), "{heard}");
+    let received = machine.requests().join("\n");
+    assert!(received.contains("inactive-or-failed"), "{received}");
     assert!(
-        heard.contains("StartTransientUnit label.service fail"),
-        "{heard}"
+        received.contains("StartTransientUnit label.service fail"),
+        "{received}"
     );
-    assert!(heard.contains("/sbin/restorecon"), "{heard}");
+    assert!(received.contains("/sbin/restorecon"), "{received}");
     // Otherwise it would wait for a target that emergency mode has stopped.
     assert!(
-        heard.contains("DefaultDependencies=OwnedVariant(Bool(false))"),
-        "{heard}"
+        received.contains("DefaultDependencies=OwnedVariant(Bool(false))"),
+        "{received}"
     );
 }
 
@@ -146,9 +150,9 @@ async fn a_transient_unit_leaves_no_failed_unit_behind() {
 async fn clock_synchronisation_is_known_only_through_timedated() {
     let (machine, systemd) = machine();
     let timedate = systemd.timedate();
-    for told in [Some(true), Some(false), None] {
-        machine.set_ntp(told);
-        assert_eq!(timedate.ntp_synchronized().await.unwrap(), told);
+    for message in [Some(true), Some(false), None] {
+        machine.set_ntp(message);
+        assert_eq!(timedate.ntp_synchronized().await.unwrap(), message);
     }
 }
 
@@ -164,13 +168,13 @@ fn answer_of_pid_1(call: &[u8]) -> Vec<u8> {
 }
 
 fn pid_1(mut line: UnixStream) {
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let mut buffer = [0; 4096];
-    while !said.ends_with(b"BEGIN\r\n") {
+    while !output.ends_with(b"BEGIN\r\n") {
         let count = line.read(&mut buffer).unwrap();
-        said.extend_from_slice(&buffer[..count]);
+        output.extend_from_slice(&buffer[..count]);
     }
-    assert!(said.starts_with(b"\0AUTH EXTERNAL "));
+    assert!(output.starts_with(b"\0AUTH EXTERNAL "));
     line.write_all(b"OK 0123456789abcdef0123456789abcdef\r\n")
         .unwrap();
     for _ in 0..2 {

@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )
         .compile_fds(files)?;
     relayed()?;
-    heard()
+    build_vendor_messages()
 }
 
 /// The agent's side of the vendor API, which reads devices one by one.
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     clippy::disallowed_methods,
     reason = "cargo's own directory is in no root"
 )]
-fn heard() -> Result<(), Box<dyn std::error::Error>> {
+fn build_vendor_messages() -> Result<(), Box<dyn std::error::Error>> {
     let dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?).join("heard");
     fs::create_dir_all(&dir)?;
     tonic_prost_build::configure()

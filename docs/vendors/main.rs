@@ -1,5 +1,5 @@
 //! Runs the example device driver.
-#![expect(clippy::print_stderr, reason = "an example talks to whoever runs it")]
+#![expect(clippy::print_stderr, reason = "an example prints to the terminal")]
 
 mod example;
 

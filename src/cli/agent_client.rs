@@ -73,7 +73,8 @@ pub(super) fn apply_through_agent(
 
 /// The plan; none if the config is refused, after printing the refusals.
 fn plan(context: &ConfigContext, config: &MachineConfig) -> anyhow::Result<Option<Plan>> {
-    let capabilities = machinist_agent::look_capabilities(&context.root, context.settings.owners);
+    let capabilities =
+        machinist_agent::read_only_capabilities(&context.root, context.settings.owners);
     let policies = context.policies()?;
     let planned = machinist_agent::plan(&context.root, config, capabilities, &policies);
     let planned = short()?.block_on(planned)?;

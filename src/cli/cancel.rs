@@ -133,7 +133,7 @@ async fn all(args: &CancelArgs) -> anyhow::Result<Vec<NodeCancelResult>> {
     let mut asked = Vec::new();
     for node in names {
         let seen = request_cancel(&cluster, &node, args.nodes.dry_run.into(), |seen| {
-            wish(seen, args.undo)
+            annotation_value(seen, args.undo)
         });
         asked.push((seen.await, node));
     }
@@ -149,7 +149,7 @@ async fn all(args: &CancelArgs) -> anyhow::Result<Vec<NodeCancelResult>> {
 }
 
 /// The annotation value to write; none if the Node has it already.
-fn wish(seen: &UpdateAnnotations, undo: bool) -> Option<Option<String>> {
+fn annotation_value(seen: &UpdateAnnotations, undo: bool) -> Option<Option<String>> {
     match (undo, &seen.asked, seen.pending()) {
         (true, Some(_), _) => Some(None),
         (false, asked, Some(pending)) if asked.as_deref() != Some(pending) => {
@@ -256,11 +256,17 @@ mod tests {
             standing
         };
         let new = || Some(Some("new".to_owned()));
-        assert_eq!(wish(&standing(None, "old"), false), new());
-        assert_eq!(wish(&standing(Some("older"), "old"), false), new());
-        assert_eq!(wish(&standing(Some("new"), "old"), false), None);
-        assert_eq!(wish(&standing(None, "new"), false), None);
-        assert_eq!(wish(&standing(Some("new"), "old"), true), Some(None));
-        assert_eq!(wish(&standing(None, "old"), true), None);
+        assert_eq!(annotation_value(&standing(None, "old"), false), new());
+        assert_eq!(
+            annotation_value(&standing(Some("older"), "old"), false),
+            new()
+        );
+        assert_eq!(annotation_value(&standing(Some("new"), "old"), false), None);
+        assert_eq!(annotation_value(&standing(None, "new"), false), None);
+        assert_eq!(
+            annotation_value(&standing(Some("new"), "old"), true),
+            Some(None)
+        );
+        assert_eq!(annotation_value(&standing(None, "old"), true), None);
     }
 }

@@ -95,7 +95,7 @@ mod help_tests {
         !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':')
     }
 
-    fn look_at(command: &clap::Command) {
+    fn check_texts(command: &clap::Command) {
         let help = command.get_after_help().map(ToString::to_string);
         let help = help.unwrap_or_default();
         let lines: Vec<_> = help.lines().collect();
@@ -106,12 +106,12 @@ mod help_tests {
                 command.get_name()
             );
         }
-        command.get_subcommands().for_each(look_at);
+        command.get_subcommands().for_each(check_texts);
     }
 
     /// Terminals have different widths, so line breaks in a paragraph would be wrapped twice.
     #[test]
     fn help_paragraphs_contain_no_line_breaks() {
-        look_at(&Cli::command());
+        check_texts(&Cli::command());
     }
 }

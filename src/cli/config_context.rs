@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 
 use super::{ConfigArgs, Global};
 use machinist_agent::{
-    Origin,
+    ConfigOrigin,
     admin::{self, DesiredConfigReply},
     config_dir::{DirectorySource, LocalFiles, STANDALONE_POOL},
 };
@@ -58,17 +58,17 @@ impl ConfigContext {
     }
 
     /// The source of the agent's configs.
-    pub(super) fn origin(&self, pod_uid: Option<String>) -> anyhow::Result<Origin> {
+    pub(super) fn origin(&self, pod_uid: Option<String>) -> anyhow::Result<ConfigOrigin> {
         let access = machinist_agent::access(&self.root, &self.settings, &cluster_env(true));
         match (
             self.settings.source.clone().resolve_auto(access.is_some()),
             access,
         ) {
-            (SourceSetting::Cluster, Some(access)) => Ok(Origin::Cluster { access, pod_uid }),
+            (SourceSetting::Cluster, Some(access)) => Ok(ConfigOrigin::Cluster { access, pod_uid }),
             (SourceSetting::Cluster, None) => bail!(
                 "`source: cluster` outside a pod requires a kubeconfig: set --kubeconfig or `cluster.kubeconfig`"
             ),
-            (chosen, _) => Ok(Origin::Directory(machinist_agent::source(
+            (chosen, _) => Ok(ConfigOrigin::Directory(machinist_agent::source(
                 &self.root,
                 &self.settings,
                 &chosen,
@@ -101,7 +101,7 @@ impl ConfigContext {
             return Ok(false);
         }
         let agent = super::status::running_agent(&self.root)?;
-        Ok(agent.is_some_and(|agent| agent.source == Origin::CLUSTER_SOURCE_NAME))
+        Ok(agent.is_some_and(|agent| agent.source == ConfigOrigin::CLUSTER_SOURCE_NAME))
     }
 
     /// The desired config of the Node, from the agent that has read it.
@@ -193,12 +193,14 @@ impl ConfigContext {
     pub(super) fn all_refusals(&self, refused: RejectedConfig) -> Vec<Refusal> {
         let RejectedConfig { mut refusals, rest } = refused;
         let of_the_host = rest.and_then(|rest| {
-            let capabilities = machinist_agent::look_capabilities(&self.root, self.settings.owners);
+            let capabilities =
+                machinist_agent::read_only_capabilities(&self.root, self.settings.owners);
             let policies = self.policies().ok()?;
             let looked = machinist_agent::plan(&self.root, &rest, capabilities, &policies);
             super::short().ok()?.block_on(looked).ok()?.err()
         });
-        let stands = |refusal: &Refusal| self.stands_alone(refusal) && !refusals.contains(refusal);
+        let stands =
+            |refusal: &Refusal| self.is_independent(refusal) && !refusals.contains(refusal);
         let more: Vec<_> = of_the_host.into_iter().flatten().filter(stands).collect();
         refusals.extend(more);
         refusals
@@ -206,7 +208,7 @@ impl ConfigContext {
 
     /// Whether the host would refuse this independent of the part of the config that could not be
     /// parsed.
-    fn stands_alone(&self, refusal: &Refusal) -> bool {
+    fn is_independent(&self, refusal: &Refusal) -> bool {
         // An entry that seems to leave the config may be in the part that could not be parsed.
         let asked = refusal.file.is_some();
         let others = self

@@ -89,8 +89,9 @@ fn check(global: &Global, args: &CheckArgs) -> anyhow::Result<Exit> {
         }
     };
     let names = found.resources.keys();
-    let rivals =
-        names.flat_map(|name| registry::rivals(root, (&of_root(root, &file), &shown), name));
+    let rivals = names.flat_map(|name| {
+        registry::conflicting_sources(root, (&of_root(root, &file), &shown), name)
+    });
     if !registry::is_declaration(&file) {
         super::output::write_error(&format!(
             "{shown}: ignored by the agent: names of declarations end in .yaml or .yml and do not start with a dot\n"
@@ -185,7 +186,7 @@ fn list(global: &Global, args: &ListArgs) -> anyhow::Result<Exit> {
         .iter()
         .filter(|one| !one.connected || one.problem.is_some());
     let vendors = vendors.flat_map(|one| {
-        let told = one.told();
+        let told = one.problem_texts();
         told.map(|line| format!("vendor {}: {line}", one.vendor))
     });
     let told = problems.chain(vendors).chain(status.leftovers());

@@ -65,7 +65,7 @@ impl Handover {
                 node,
                 standing,
             })),
-            Err(error) if is_away(&error) => {
+            Err(error) if is_unreachable(&error) => {
                 let name = node.name();
                 warn(&format!(
                     "{}; the annotations of Node {name} are neither compared nor changed",
@@ -144,6 +144,6 @@ pub(super) fn explain_lock_error<T>(done: Result<T, HandoverError>) -> anyhow::R
     }
 }
 
-fn is_away(error: &ClusterError) -> bool {
+fn is_unreachable(error: &ClusterError) -> bool {
     error.reason() == Reason::ApiServerUnreachable
 }

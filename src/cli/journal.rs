@@ -145,7 +145,7 @@ fn reset(root: &Root, args: &ResetArgs) -> anyhow::Result<Exit> {
         }
         store => store?,
     };
-    let (state, loss) = look(root)?;
+    let (state, loss) = describe(root)?;
     match loss {
         _ if args.force => {}
         JournalLoss::Nothing => {}
@@ -182,7 +182,7 @@ enum JournalLoss {
 }
 
 /// A short description of the journal.
-fn look(root: &Root) -> anyhow::Result<(String, JournalLoss)> {
+fn describe(root: &Root) -> anyhow::Result<(String, JournalLoss)> {
     match store::peek(root) {
         Ok(journal) => match journal.top() {
             Some(tx) => Ok((

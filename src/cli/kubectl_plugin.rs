@@ -48,7 +48,7 @@ fn renamed(command: Command) -> Command {
 mod tests {
     use super::*;
 
-    fn told(own_name: &str, arguments: &[&str]) -> String {
+    fn usage_error(own_name: &str, arguments: &[&str]) -> String {
         let all = std::iter::once(own_name).chain(arguments.iter().copied());
         let error = parse(all.map(OsString::from).collect()).unwrap_err();
         error.to_string()
@@ -57,22 +57,22 @@ mod tests {
     #[test]
     fn help_of_the_kubectl_plugin_uses_the_kubectl_command_name() {
         for name in ["kubectl-machinist", "/usr/local/bin/kubectl-machinist"] {
-            let help = told(name, &["--help"]);
+            let help = usage_error(name, &["--help"]);
             assert!(
                 help.contains("Usage: kubectl machinist [OPTIONS] <COMMAND>"),
                 "{help}"
             );
-            let help = told(name, &["status", "--help"]);
+            let help = usage_error(name, &["status", "--help"]);
             assert!(help.contains("Usage: kubectl machinist status"), "{help}");
             assert!(
                 help.contains("\n  kubectl machinist status --node worker-1"),
                 "{help}"
             );
-            let wrong = told(name, &["status", "--such"]);
+            let wrong = usage_error(name, &["status", "--such"]);
             assert!(wrong.contains("Usage: kubectl machinist status"), "{wrong}");
         }
         for name in ["machinist", "/usr/bin/machinist", "kubectl-machinist.old"] {
-            let help = told(name, &["status", "--help"]);
+            let help = usage_error(name, &["status", "--help"]);
             assert!(!help.contains("kubectl machinist"), "{help}");
         }
     }

@@ -30,7 +30,8 @@ pub struct PlanArgs {
 
 pub(super) fn run(global: &Global, args: &PlanArgs) -> anyhow::Result<Exit> {
     let context = ConfigContext::open(global, args.wanted.flags(), false)?;
-    let capabilities = machinist_agent::look_capabilities(&context.root, context.settings.owners);
+    let capabilities =
+        machinist_agent::read_only_capabilities(&context.root, context.settings.owners);
     let plan = match context.selected_config(&args.wanted)? {
         Err(wrong) => refused(context.all_refusals(wrong)),
         Ok(config) => {

@@ -46,14 +46,14 @@ pub(super) fn run(global: &Global, args: &RecoverArgs) -> anyhow::Result<Exit> {
     }
     tracing::info!(?done, "recovered from an interrupted update");
     if done.units_changed && root.is_live() {
-        short()?.block_on(tell_manager(&Systemd::of(&root)))?;
+        short()?.block_on(notify_manager(&Systemd::of(&root)))?;
     }
     Ok(Exit::Done)
 }
 
 /// Reloads the service manager; otherwise PID 1 would run the old units that it read before the
 /// files were recovered.
-async fn tell_manager(manager: &Systemd) -> anyhow::Result<()> {
+async fn notify_manager(manager: &Systemd) -> anyhow::Result<()> {
     manager.daemon_reload().await?;
     manager.default_target_again().await?;
     Ok(())

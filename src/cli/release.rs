@@ -87,7 +87,9 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
         warn("nothing was changed");
         return Ok(Exit::Failed);
     }
-    let said = told.as_ref().and_then(|told| said(told, &base.name));
+    let said = told
+        .as_ref()
+        .and_then(|told| served_config(told, &base.name));
     let rules = machinist_agent::rules(&context.settings);
     let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
     let handed = handover::hand_over(&store, &rules, said)?;
@@ -117,7 +119,7 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
 }
 
 /// The config as the API server returns it, which is the form that the daemon uses.
-fn said(told: &NodeStanding, config: &str) -> Option<Vec<u8>> {
+fn served_config(told: &NodeStanding, config: &str) -> Option<Vec<u8>> {
     let asked = told.wait(told.node.machine_config(config));
     asked.unwrap_or_else(|error| {
         warn(&format!(
@@ -133,7 +135,7 @@ fn said(told: &NodeStanding, config: &str) -> Option<Vec<u8>> {
 fn tell(told: &NodeStanding, config: &str) -> anyhow::Result<String> {
     let name = told.node.name().to_owned();
     match told.wait(told.node.return_node(config)) {
-        Ok(Uncordon::Kept) => {
+        Ok(Uncordon::KeptByOperator) => {
             warn(&format!("Node {name} stays cordoned: annotation machinist.dev/keep-cordoned is set"));
             Ok(name)
         }

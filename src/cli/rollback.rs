@@ -29,7 +29,7 @@ Examples:
   machinist rollback --root ./sandbox --yes")]
 pub struct RollbackArgs {
     /// How many configs to go back, or the name of one in the history
-    #[arg(long, value_name = "N|NAME", default_value = "1", value_parser = back)]
+    #[arg(long, value_name = "N|NAME", default_value = "1", value_parser = parse_revision)]
     pub to: String,
     /// Do not ask for confirmation
     #[arg(short, long)]
@@ -76,7 +76,7 @@ fn earlier(journal: &Journal) -> Vec<ConfigName> {
 }
 
 /// 0 is refused, because it is the current config.
-fn back(given: &str) -> Result<String, &'static str> {
+fn parse_revision(given: &str) -> Result<String, &'static str> {
     match given.parse::<usize>() {
         Ok(0) => Err("1 is the config before this one"),
         _ => Ok(given.to_owned()),

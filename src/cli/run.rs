@@ -10,7 +10,7 @@ use super::{
     config_context::ConfigContext,
     daemon, print, start_logging,
 };
-use machinist_agent::{AgentSetup, Origin};
+use machinist_agent::{AgentSetup, ConfigOrigin};
 use machinist_plan::Plan;
 use machinist_status::settings::{Fragment, Owners, SourceSetting};
 
@@ -85,7 +85,7 @@ pub(super) fn run(global: &Global, args: &RunArgs) -> anyhow::Result<Exit> {
         mut place,
         mut settings,
     } = context;
-    if matches!(source, Origin::Directory(_)) && place.pool.take().is_some() {
+    if matches!(source, ConfigOrigin::Directory(_)) && place.pool.take().is_some() {
         // A machine whose source is a directory is no longer in a pool.
         machinist_agent::pool_settings::remove_stored_pool(&root)?;
         settings = place.read()?;

@@ -91,11 +91,11 @@ fn flags_are_converted_to_settings() {
     assert_eq!(settings.owners, Owners::Record);
     assert_eq!(settings.admin.listen.to_string(), "127.0.0.1:1");
     assert!(settings.admin.chosen);
-    let said = settings
+    let printed = settings
         .effective
         .iter()
         .filter(|one| one.from != machinist_status::settings::SettingOrigin::Default);
-    let said: Vec<_> = said.map(|one| (one.key, one.from.to_string())).collect();
+    let printed: Vec<_> = printed.map(|one| (one.key, one.from.to_string())).collect();
     let expected = [
         ("admin.listen", "--admin"),
         ("log.format", "--log-format"),
@@ -103,7 +103,7 @@ fn flags_are_converted_to_settings() {
         ("owners", "--owners"),
         ("source", "--source"),
     ];
-    assert_eq!(said, expected.map(|(key, from)| (key, from.to_owned())));
+    assert_eq!(printed, expected.map(|(key, from)| (key, from.to_owned())));
 }
 
 #[test]

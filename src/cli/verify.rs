@@ -26,7 +26,8 @@ pub struct VerifyArgs {
 
 pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
     let context = ConfigContext::open(global, Fragment::default(), false)?;
-    let capabilities = machinist_agent::look_capabilities(&context.root, context.settings.owners);
+    let capabilities =
+        machinist_agent::read_only_capabilities(&context.root, context.settings.owners);
     let journal = store::peek(&context.root)?;
     // A config that is being rolled back is no longer the machine's config.
     let undoing = journal

@@ -51,11 +51,11 @@ impl Shared {
         let output = self.0.machinist(&[arguments, &[&shown]].concat());
         assert_eq!(code(&output), 1, "{shown}: {}", err(&output));
         // Messages are wrapped.
-        let told = err(&output)
+        let message = err(&output)
             .split_whitespace()
             .collect::<Vec<_>>()
             .join(" ");
-        assert!(told.contains(why), "{shown}: {told}");
+        assert!(message.contains(why), "{shown}: {message}");
     }
 }
 

@@ -115,7 +115,7 @@ fn rollback_without_an_agent_is_honoured_by_the_next_agent() {
     drop(agent);
     assert_eq!(code(&place.machinist(&["rollback", "--yes"])), 0);
     let agent = place.start();
-    agent.says("machine pinned to rendered-machine-");
+    agent.wait_for_log("machine pinned to rendered-machine-");
     agent.rests();
     assert_eq!(place.read("/etc/one").as_deref(), Some("first"));
     file(&place, "third");
@@ -132,14 +132,14 @@ fn rollback_goes_back_the_requested_number_of_configs() {
         place.read("/etc/one").as_deref() == Some("third")
     });
     agent.rests();
-    for (to, exit, said) in [
+    for (to, exit, output) in [
         ("0", 64, "1 is the config before"),
         ("3", 1, "only 2 earlier configs exist"),
         ("nonsense", 1, "no earlier config nonsense found"),
     ] {
         let refused = place.machinist(&["rollback", "--yes", "--to", to]);
         assert_eq!(code(&refused), exit);
-        assert!(err(&refused).contains(said), "{}", err(&refused));
+        assert!(err(&refused).contains(output), "{}", err(&refused));
     }
     let name = agent.status()["updates"][0]["from"]
         .as_str()
@@ -257,8 +257,8 @@ fn an_update_waits_for_its_maintenance_window_or_an_operators_apply() {
         blocker["message"].as_str().unwrap().ends_with(&opens),
         "{blocker}"
     );
-    let said = out(&place.machinist(&["explain"]));
-    assert!(said.contains("machinist apply"), "{said}");
+    let output = out(&place.machinist(&["explain"]));
+    assert!(output.contains("machinist apply"), "{output}");
     assert!(!place.at("/etc/one").exists());
 
     // A config that is withdrawn meanwhile is never applied.

@@ -242,11 +242,11 @@ fn rollback_restores_the_previous_config_and_appears_in_history() {
     assert_eq!(place.tree(), first);
     assert_eq!(place.read("/etc/two").as_deref(), Some("mine"));
 
-    told_by_history(&place);
+    history_lists_rollbacks(&place);
 }
 
 /// Two updates and the rollback of the second.
-fn told_by_history(place: &Place) {
+fn history_lists_rollbacks(place: &Place) {
     let history = out(&place.machinist(&["history"]));
     assert_eq!(
         history.matches("AppliedOffline, in ").count(),
@@ -257,25 +257,27 @@ fn told_by_history(place: &Place) {
         history.lines().all(|line| line.chars().count() <= 80),
         "{history}"
     );
-    for said in [
+    for printed in [
         "  from  nothing\n",
         "  took  Staging ",
         "  to    rendered-machine-",
     ] {
-        assert!(history.contains(said), "{said:?} in\n{history}");
+        assert!(history.contains(printed), "{printed:?} in\n{history}");
     }
     let last = out(&place.machinist(&["history", "-n", "1"]));
     assert_eq!(last.matches("AppliedOffline, in ").count(), 1);
-    let told = json(&place.machinist(&["history", "-o", "json"]));
-    let names: Vec<_> = (0..3).map(|at| told[at]["to"].as_str().unwrap()).collect();
+    let message = json(&place.machinist(&["history", "-o", "json"]));
+    let names: Vec<_> = (0..3)
+        .map(|at| message[at]["to"].as_str().unwrap())
+        .collect();
     assert_eq!(
         names[0], names[2],
-        "newest first, and the last entry is the rollback: {told:#}"
+        "newest first, and the last entry is the rollback: {message:#}"
     );
     assert_ne!(names[0], names[1]);
-    assert!(told[2]["from"].is_null(), "{told:#}");
-    assert_eq!(told[1]["from"], told[2]["to"]);
-    assert!(told[0]["phases"][0]["started"].is_string() && told[0]["actions"].is_array());
+    assert!(message[2]["from"].is_null(), "{message:#}");
+    assert_eq!(message[1]["from"], message[2]["to"]);
+    assert!(message[0]["phases"][0]["started"].is_string() && message[0]["actions"].is_array());
 
     let file = place.path().join("updates.svg");
     let drawn = place.machinist(&["history", "--timeline", file.to_str().unwrap()]);
@@ -289,12 +291,12 @@ fn journal_reset_sets_an_unreadable_journal_aside_and_adopts_the_machine() {
     let place = Place::with_file("/etc/one", "zero");
     assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
     let shown = out(&place.machinist(&["journal", "show"]));
-    for said in [
+    for printed in [
         "on          rendered-machine-",
         "owned       1",
         "open        no update",
     ] {
-        assert!(shown.contains(said), "{said:?} in\n{shown}");
+        assert!(shown.contains(printed), "{printed:?} in\n{shown}");
     }
     let journal = place.at("/var/lib/machinist/journal");
     let mut text = fs::read(&journal).unwrap();
@@ -356,8 +358,8 @@ fn journal_reset_of_a_readable_journal_needs_force_and_keeps_earlier_copies() {
     let mut kept = std::collections::BTreeSet::new();
     for _ in 0..3 {
         let reset = place.machinist(&["journal", "reset", "--yes", "--force"]);
-        let said = out(&reset);
-        let name = said
+        let printed = out(&reset);
+        let name = printed
             .split(' ')
             .find(|word| word.contains("/var/lib/machinist/"));
         kept.insert(name.unwrap().trim_end_matches('.').to_owned());
@@ -372,17 +374,17 @@ fn explain_reports_why_no_update_is_running() {
     let place = Place::with_file("/etc/one", "zero");
     fs::create_dir(place.root()).unwrap();
     let explain = || {
-        let said = place.machinist(&["explain"]);
-        assert_eq!(code(&said), 0, "{}", err(&said));
-        let said = out(&said);
-        said.split_whitespace().collect::<Vec<_>>().join(" ")
+        let printed = place.machinist(&["explain"]);
+        assert_eq!(code(&printed), 0, "{}", err(&printed));
+        let printed = out(&printed);
+        printed.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     assert!(explain().contains("no agent running for root"));
     let agent = place.settled();
-    let said = explain();
+    let printed = explain();
     assert!(
-        said.contains("machine is up to date: rendered-machine-"),
-        "{said}"
+        printed.contains("machine is up to date: rendered-machine-"),
+        "{printed}"
     );
 
     fs::write(place.at("/etc/one"), "edited").unwrap();
@@ -399,10 +401,11 @@ fn explain_reports_why_no_update_is_running() {
     });
     agent.rests();
     assert_eq!(code(&place.machinist(&["rollback", "--yes"])), 0);
-    let said = explain();
+    let printed = explain();
     assert!(
-        said.contains("machine pinned to rendered-machine-") && said.contains("machinist apply"),
-        "{said}"
+        printed.contains("machine pinned to rendered-machine-")
+            && printed.contains("machinist apply"),
+        "{printed}"
     );
 }
 
@@ -467,9 +470,9 @@ fn a_butane_config_argument_reads_local_files_next_to_it() {
     write("../text");
     let refused = apply();
     assert_eq!(code(&refused), 1);
-    let told = format!("{}{}", out(&refused), err(&refused));
+    let message = format!("{}{}", out(&refused), err(&refused));
     let at = "a.bu:3:54: storage.files[0].contents.local:\n    \"../text\" points outside";
-    assert!(told.contains(at), "{told}");
+    assert!(message.contains(at), "{message}");
 }
 
 #[test]
@@ -487,17 +490,17 @@ fn user_policies_override_built_in_ones_and_invalid_ones_are_rejected() {
     assert_eq!(policy(), "user:/etc/chrony.conf");
     let agent = place.settled();
     fs::write(&policies, text.replace("files:", "file:")).unwrap();
-    agent.says("keeping the last valid disruption policies");
+    agent.wait_for_log("keeping the last valid disruption policies");
     drop(agent);
     for command in ["plan", "apply"] {
         let yes = if command == "apply" { "--yes" } else { "-v" };
         let refused = place.with_source(&[command, yes]);
         assert_eq!(code(&refused), 64, "{command}");
-        let said = err(&refused);
+        let printed = err(&refused);
         assert!(
-            said.contains("/etc/machinist/policies.yaml")
-                && said.contains("nodeDisruptionPolicy.file"),
-            "{said}"
+            printed.contains("/etc/machinist/policies.yaml")
+                && printed.contains("nodeDisruptionPolicy.file"),
+            "{printed}"
         );
     }
     fs::remove_file(&policies).unwrap();

@@ -196,14 +196,14 @@ fn an_empty_config_dir_removes_nothing() {
         let entry = entry.unwrap();
         fs::rename(entry.path(), away.join(entry.file_name())).unwrap();
     }
-    agent.says("[SourceEmpty]");
+    agent.wait_for_log("[SourceEmpty]");
     refused(&agent, "SourceEmpty");
     assert_eq!(place.tree(), before);
 
     // The same when the directory itself is removed; the failure is cleared when it is created
     // again.
     fs::remove_dir(place.source()).unwrap();
-    agent.says("the source directory does not exist");
+    agent.wait_for_log("the source directory does not exist");
     assert_eq!(place.tree(), before);
     fs::rename(&away, place.source()).unwrap();
     until("the failure's end", || agent.status()["failure"].is_null());
@@ -221,11 +221,11 @@ fn an_invalid_file_keeps_the_last_valid_config_and_is_reported_by_line() {
         "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: [\n",
     )
     .unwrap();
-    let said = agent.says(&format!("{}:", file.display()));
+    let output = agent.wait_for_log(&format!("{}:", file.display()));
     assert!(
-        said.contains(&format!("{}:3:11", file.display())),
+        output.contains(&format!("{}:3:11", file.display())),
         "{}",
-        said
+        output
     );
     let gate = refused(&agent, "SyntaxInvalid");
     assert_eq!(
@@ -300,6 +300,6 @@ fn a_truncated_config_removes_nothing() {
     }
     let agent = place.settled();
     fs::write(place.source().join("two.yaml"), "").unwrap();
-    agent.says("two.yaml: the file is empty");
+    agent.wait_for_log("two.yaml: the file is empty");
     assert!(place.read("/etc/two").is_some());
 }

@@ -60,16 +60,16 @@ fn every_kind_of_drift_is_reported_and_cleared_afterwards() {
     });
 
     // The log has each path once, and the end of its drift.
-    for said in [
+    for output in [
         "has a different content",
         "has a different mode",
         "is missing",
     ] {
-        let line = agent.says(&format!("{SYSCTL} {said}"));
+        let line = agent.wait_for_log(&format!("{SYSCTL} {output}"));
         assert!(line.contains("WARN") && line.contains("Drifted"), "{line}");
     }
     assert_eq!(agent.lines(&format!("{SYSCTL} is missing")).len(), 1);
-    agent.says_again("matches the config again", 4);
+    agent.wait_for_nth_log("matches the config again", 4);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn drift_is_repaired_reported_or_ignored_by_path_policy() {
         drift(&agent) == reported && agent.status()["phase"] == "Idle"
     });
     fs::write(place.at(SYSCTL), "x = 3\n").unwrap();
-    agent.says("changes repeatedly, so its repair is suspended");
+    agent.wait_for_log("changes repeatedly, so its repair is suspended");
     assert_eq!(read(SYSCTL), "x = 3\n");
 }
 
@@ -256,7 +256,7 @@ fn drift_of_files_that_already_matched_is_reported() {
     fs::write(&found, "asked").unwrap();
     fs::set_permissions(&found, fs::Permissions::from_mode(0o644)).unwrap();
     let agent = place.start();
-    agent.says("the machine already matches");
+    agent.wait_for_log("the machine already matches");
     let drifted = json!([{"path": "/etc/found", "kind": "content"}]);
     report(&agent, &drifted, || fs::write(&found, "edited").unwrap());
     report(&agent, &json!([]), || fs::write(&found, "asked").unwrap());

@@ -142,7 +142,7 @@ impl Place {
     /// Starts `run`, and waits until the source is applied.
     pub(crate) fn settled(&self) -> Agent {
         let agent = self.start();
-        agent.says("is in place and verified");
+        agent.wait_for_log("is in place and verified");
         agent.rests();
         agent
     }
@@ -218,10 +218,10 @@ impl Drop for Agent {
 
 fn listen(pipe: impl Read + Send + 'static) -> Lines {
     let lines = Lines::default();
-    let heard = Arc::clone(&lines);
+    let received = Arc::clone(&lines);
     thread::spawn(move || {
         for text in BufReader::new(pipe).lines().map_while(Result::ok) {
-            heard.lock().unwrap().push(text);
+            received.lock().unwrap().push(text);
         }
     });
     lines
@@ -260,12 +260,12 @@ impl Agent {
     }
 
     /// Waits for a line of the log that contains `words`.
-    pub(crate) fn says(&self, words: &str) -> String {
-        self.says_again(words, 1)
+    pub(crate) fn wait_for_log(&self, words: &str) -> String {
+        self.wait_for_nth_log(words, 1)
     }
 
     /// Waits for the nth such line.
-    pub(crate) fn says_again(&self, words: &str, nth: usize) -> String {
+    pub(crate) fn wait_for_nth_log(&self, words: &str, nth: usize) -> String {
         let what = format!("line {nth} in the log with {words:?}");
         value(&what, || self.lines(words).get(nth - 1).cloned())
     }
@@ -278,7 +278,7 @@ impl Agent {
 
     /// The address of probes and metrics.
     pub(crate) fn address(&self) -> String {
-        let line = self.says("serving probes and metrics at http://");
+        let line = self.wait_for_log("serving probes and metrics at http://");
         line.rsplit("http://").next().unwrap().to_owned()
     }
 

@@ -9,7 +9,7 @@ use crate::agent::{
     harness::{Place, code, err, out, until},
     json_shape,
 };
-use machinist_testkit::pod_resources::PodResourcesDouble;
+use machinist_testkit::pod_resources::FakePodResources;
 
 #[test]
 fn first_run_creates_the_root_shows_the_plan_and_applies_the_examples() {
@@ -18,7 +18,7 @@ fn first_run_creates_the_root_shows_the_plan_and_applies_the_examples() {
     let agent = place.settled();
 
     let plan = agent.printed();
-    for said in [
+    for output in [
         // The change …
         "+ file /etc/chrony.conf (89 bytes)",
         "+ unit example-greeting.service",
@@ -29,7 +29,7 @@ fn first_run_creates_the_root_shows_the_plan_and_applies_the_examples() {
         "cost on a running machine: Restart",
         "8 changes to files; no actions, because no system runs in this root.",
     ] {
-        assert!(plan.contains(said), "{said:?} in\n{plan}");
+        assert!(plan.contains(output), "{output:?} in\n{plan}");
     }
 
     assert_eq!(
@@ -68,7 +68,7 @@ fn first_run_creates_the_root_shows_the_plan_and_applies_the_examples() {
     let ours = objects.iter().filter(|path| path.starts_with("etc"));
     assert_eq!(ours.count(), 17, "{objects:#?}");
 
-    agent.says("kubelet not found");
+    agent.wait_for_log("kubelet not found");
     assert_eq!(agent.lines("kubelet").len(), 1);
     assert_eq!(agent.lines("UserMissing").len(), 1);
 }
@@ -129,7 +129,7 @@ fn device_holders_are_shown_by_status_and_devices_list() {
     let agent = place.settled();
     until("the devices", || agent.status()["devices"] != json!([]));
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let kubelet = PodResourcesDouble::default();
+    let kubelet = FakePodResources::default();
     kubelet.give("mounts", "machinist.dev/fuse", &["fuse::1"]);
     let _serving = runtime.block_on(async { kubelet.serve(&place.at("/")) });
     until("the holder", || {
@@ -185,7 +185,7 @@ fn status_is_available_as_text_and_json() {
     let asked = place.machinist(&["status"]);
     assert_eq!((code(&asked), err(&asked).as_str()), (0, ""));
     let page = out(&asked);
-    for said in [
+    for output in [
         "phase    Idle",
         "gates\n",
         "machinist.dev/fuse  0 of 2 healthy",
@@ -195,7 +195,7 @@ fn status_is_available_as_text_and_json() {
         "ValueInvalid: the config is refused:",
         &agent.address(),
     ] {
-        assert!(page.contains(said), "{said:?} in\n{page}");
+        assert!(page.contains(output), "{output:?} in\n{page}");
     }
 }
 
@@ -222,19 +222,19 @@ fn devices_explain_fails_for_a_resource_that_is_not_offered() {
     until("the devices", || agent.status()["devices"] != json!([]));
     let asked = place.machinist(&["devices", "explain", "machinist.dev/fuse"]);
     assert_eq!((code(&asked), err(&asked).as_str()), (0, ""));
-    let told = out(&asked);
-    for said in [
+    let message = out(&asked);
+    for output in [
         "machinist.dev/fuse is provided by /etc/machinist/devices.d/",
         "not registered with the kubelet: ",
         "fuse::0 is ",
         "device holders unknown: ",
     ] {
-        assert!(told.contains(said), "{said} in {told}");
+        assert!(message.contains(output), "{output} in {message}");
     }
     let asked = place.machinist(&["devices", "explain", "machinist.dev/fuse", "-o", "json"]);
-    let told: Value = serde_json::from_slice(&asked.stdout).unwrap();
-    assert_eq!(told["devices"][0]["holder"], Value::Null);
-    assert!(told["devices"][0]["since"].is_string(), "{told}");
+    let message: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!(message["devices"][0]["holder"], Value::Null);
+    assert!(message["devices"][0]["since"].is_string(), "{message}");
     let asked = place.machinist(&["devices", "explain", "acme.dev/none"]);
     assert_eq!(code(&asked), 1);
     assert!(err(&asked).contains("acme.dev/none is not provided on this machine"));

@@ -150,7 +150,7 @@ fn a_configured_port_in_use_is_retried_until_free() {
     let address = taken.local_addr().unwrap().to_string();
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.start_with(&["--admin", &address]);
-    agent.says(&format!("another program is listening on {address}"));
+    agent.wait_for_log(&format!("another program is listening on {address}"));
     // The agent works all the same.
     until("the config", || {
         place.read("/etc/one").as_deref() == Some("zero")

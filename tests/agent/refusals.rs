@@ -21,12 +21,16 @@ fn invalid_settings_are_reported_by_line_and_the_agent_does_not_start() {
     .unwrap();
     let refused = place.with_source(&["run"]);
     assert_eq!(code(&refused), 64);
-    for said in [
+    for printed in [
         "machinist.yaml:3:",
         "update.rebot: unknown key; did you mean update.reboot?",
         "machinist.yaml:5:",
     ] {
-        assert!(err(&refused).contains(said), "{said} in {}", err(&refused));
+        assert!(
+            err(&refused).contains(printed),
+            "{printed} in {}",
+            err(&refused)
+        );
     }
     let left: Vec<_> = place.tree().into_keys().collect();
     assert_eq!(left.len(), 3, "nothing but the settings: {left:?}");
@@ -56,7 +60,7 @@ fn settings_from_the_environment_are_validated_too() {
 
 /// Runs a command as an ordinary user; prints the reason and returns `None` where that is
 /// impossible.
-fn as_nobody(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
+fn run_unprivileged(place: &Place, test: &str, arguments: &[&str]) -> Option<Output> {
     let output = |mut command: Command| Some(command.env_clear().output().unwrap());
     let root = place.root();
     let root = ["--root", root.to_str().unwrap()];
@@ -98,7 +102,7 @@ fn a_non_root_user_is_rejected_on_a_live_root_before_any_write() {
     let source = place.source_flag();
     for command in [&["run"][..], &["apply", "--yes"]] {
         let arguments = [command, &["--source", &source]].concat();
-        let Some(refused) = as_nobody(&place, test, &arguments) else {
+        let Some(refused) = run_unprivileged(&place, test, &arguments) else {
             return;
         };
         assert_eq!(code(&refused), 1, "{command:?}: {}", err(&refused));
@@ -113,7 +117,7 @@ fn a_non_root_user_is_rejected_on_a_live_root_before_any_write() {
     }
     // Read-only access is allowed.
     let arguments = ["plan", "--source", &source, "-o", "json"];
-    let looked = as_nobody(&place, test, &arguments).unwrap();
+    let looked = run_unprivileged(&place, test, &arguments).unwrap();
     assert_ne!(code(&looked), 64, "{}", err(&looked));
     assert_eq!(place.tree(), before);
 }
@@ -126,12 +130,12 @@ fn a_non_root_user_can_apply_to_a_directory_and_owners_are_recorded() {
     fs::set_permissions(place.root(), fs::Permissions::from_mode(0o777)).unwrap();
     let source = place.source_flag();
     let apply = ["apply", "--yes", "--source", &source];
-    let Some(applied) = as_nobody(&place, test, &apply) else {
+    let Some(applied) = run_unprivileged(&place, test, &apply) else {
         return;
     };
     assert_eq!(code(&applied), 0, "{}", err(&applied));
     assert!(place.at("/etc/chrony.conf").exists());
-    let verified = as_nobody(&place, test, &["verify"]).unwrap();
+    let verified = run_unprivileged(&place, test, &["verify"]).unwrap();
     assert_eq!(code(&verified), 0, "{}", err(&verified));
 }
 
@@ -141,7 +145,7 @@ fn a_config_blocked_by_an_existing_object_is_applied_after_its_removal() {
     fs::create_dir_all(place.at("/etc/app")).unwrap();
     fs::write(place.at("/etc/app/theirs"), "a file").unwrap();
     let agent = place.start();
-    agent.says("KindDiffers");
+    agent.wait_for_log("KindDiffers");
     until("the refusal in the status", || {
         let failure = &agent.status()["failure"];
         failure["code"] == "KindDiffers" && failure["retryable"] == true

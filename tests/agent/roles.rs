@@ -43,7 +43,7 @@ fn an_agent_whose_applied_directory_holds_several_roles_keeps_its_config() {
     add(&place, "50-master", "master");
     // As an agent of a version that did not distinguish roles has left it.
     let agent = place.start_with(&["--role", "worker,master"]);
-    agent.says("is in place and verified");
+    agent.wait_for_log("is in place and verified");
     agent.rests();
     drop(agent);
 

@@ -60,8 +60,8 @@ fn kubeconfig(place: &Place, server: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn keeps_silent(what: &str, said: &str) {
-    let line = said.lines().find(|line| line.contains(SECRET));
+fn assert_no_secret(what: &str, printed: &str) {
+    let line = printed.lines().find(|line| line.contains(SECRET));
     assert_eq!(line, None, "{what}");
 }
 
@@ -70,7 +70,7 @@ fn both(output: &Output) -> String {
     String::from_utf8(both).unwrap()
 }
 
-fn ask_for_everything(place: &Place, agent: &Agent) {
+fn request_all_documents(place: &Place, agent: &Agent) {
     for arguments in [
         &["status"][..],
         &["status", "-o", "json"],
@@ -81,7 +81,7 @@ fn ask_for_everything(place: &Place, agent: &Agent) {
         &["devices", "list", "-o", "json"],
     ] {
         let output = place.machinist(arguments);
-        keeps_silent(&format!("{arguments:?}"), &both(&output));
+        assert_no_secret(&format!("{arguments:?}"), &both(&output));
     }
     for arguments in [
         &["plan", "-vv"][..],
@@ -89,14 +89,14 @@ fn ask_for_everything(place: &Place, agent: &Agent) {
         &["verify", "-vv"],
     ] {
         let output = place.with_source(arguments);
-        keeps_silent(&format!("{arguments:?}"), &both(&output));
+        assert_no_secret(&format!("{arguments:?}"), &both(&output));
     }
     let (code, metrics) = agent.get("/metrics");
     assert_eq!(code, 200);
     for name in ["machinist_phase{", "machinist_phase_start_time_seconds"] {
         assert!(metrics.contains(name), "{name} in\n{metrics}");
     }
-    keeps_silent("metrics", &metrics);
+    assert_no_secret("metrics", &metrics);
 }
 
 #[test]
@@ -111,16 +111,16 @@ fn no_output_contains_file_contents() {
     };
     fs::write(&source, of("file")).unwrap();
     let agent = place.start_with(&["-vv"]);
-    agent.says("is in place and verified");
+    agent.wait_for_log("is in place and verified");
     assert!(place.read(path).unwrap().contains(SECRET));
-    ask_for_everything(&place, &agent);
+    request_all_documents(&place, &agent);
 
     // Another password is written into it.
     fs::write(place.at(path), format!("{SECRET}drift")).unwrap();
     until("the drift", || {
         agent.status()["config"]["drift"].to_string().contains(path)
     });
-    ask_for_everything(&place, &agent);
+    request_all_documents(&place, &agent);
 
     // The next config has a syntax error in the line with the secret.
     let broken = of("broken").replace("source: data", "source: [data");
@@ -128,7 +128,7 @@ fn no_output_contains_file_contents() {
     until("the refusal", || {
         agent.status()["failure"]["code"] == "SyntaxInvalid"
     });
-    ask_for_everything(&place, &agent);
+    request_all_documents(&place, &agent);
     is_silent(&agent);
 }
 
@@ -140,8 +140,8 @@ fn no_output_contains_a_rejected_api_token() {
     let mut command = place.command(&["run", "--source", "cluster", "-vv", "--node-name", "n"]);
     command.args(["--kubeconfig", &kubeconfig]);
     let agent = Agent::spawn(command, place.root());
-    agent.says("401");
-    ask_for_everything(&place, &agent);
+    agent.wait_for_log("401");
+    request_all_documents(&place, &agent);
     assert!(serving.join().unwrap(), "no request with the token");
     is_silent(&agent);
 }
@@ -149,8 +149,8 @@ fn no_output_contains_a_rejected_api_token() {
 fn is_silent(agent: &Agent) {
     let log = agent.lines("");
     assert!(log.len() > 5, "{log:#?}");
-    keeps_silent("the log", &log.join("\n"));
-    keeps_silent("stdout", &agent.printed());
+    assert_no_secret("the log", &log.join("\n"));
+    assert_no_secret("stdout", &agent.printed());
 }
 
 /// The memory contains what the files contain. In a container no unit sets `LimitCORE=0`.

@@ -20,10 +20,10 @@ fn refused(place: &Place, sayings: &[&str]) {
     for command in [&["plan"][..], &["apply", "--yes"]] {
         let refused = place.with_source(command);
         assert_eq!(code(&refused), 1, "{command:?}: {}", err(&refused));
-        let said = format!("{}{}", out(&refused), err(&refused));
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let output = format!("{}{}", out(&refused), err(&refused));
+        let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
         for saying in sayings {
-            assert!(said.contains(saying), "{saying:?} in {said}");
+            assert!(output.contains(saying), "{saying:?} in {output}");
         }
     }
     assert!(!place.at("/etc/machinist").exists(), "nothing was written");
@@ -116,8 +116,8 @@ fn a_plan_warns_of_a_file_overridden_by_a_later_one() {
     };
     let planned = write("second");
     let warning = planned.split("Warnings").nth(1).unwrap_or_default();
-    for said in ["/etc/one", "10-one.yaml:", "20-two.yaml:", "overrides"] {
-        assert!(warning.contains(said), "{said:?} in {planned}");
+    for output in ["/etc/one", "10-one.yaml:", "20-two.yaml:", "overrides"] {
+        assert!(warning.contains(output), "{output:?} in {planned}");
     }
     let planned = write("first");
     assert!(!planned.contains("overrides"), "equal content: {planned}");
@@ -155,8 +155,8 @@ fn an_unreadable_journal_error_names_the_remedy() {
     let place = with_file("/etc/one", "first");
     assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
     fs::write(place.at("/var/lib/machinist/journal"), "torn").unwrap();
-    let said = err(&place.with_source(&["apply", "--yes"]));
-    assert!(said.contains("machinist journal reset"), "{said}");
+    let output = err(&place.with_source(&["apply", "--yes"]));
+    assert!(output.contains("machinist journal reset"), "{output}");
 }
 
 #[test]
@@ -165,6 +165,9 @@ fn rollback_by_zero_configs_is_a_usage_error() {
     assert_eq!(code(&place.with_source(&["apply", "--yes"])), 0);
     let refused = place.machinist(&["rollback", "--to", "0", "--yes"]);
     assert_eq!(code(&refused), 64);
-    let said = err(&refused);
-    assert!(said.contains("1 is the config before this one"), "{said}");
+    let output = err(&refused);
+    assert!(
+        output.contains("1 is the config before this one"),
+        "{output}"
+    );
 }

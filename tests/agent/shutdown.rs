@@ -34,14 +34,14 @@ fn settings_are_reloaded_at_run_time_and_invalid_ones_ignored() {
     let file = place.at("/etc/machinist/machinist.yaml");
     fs::create_dir(place.at("/etc/machinist")).unwrap();
     fs::write(&file, "drift:\n  fullPass: 1h\n").unwrap();
-    let said = agent.says("settings changed");
-    assert!(said.contains("drift.fullPass"), "{said}");
+    let output = agent.wait_for_log("settings changed");
+    assert!(output.contains("drift.fullPass"), "{output}");
     fs::write(&file, "drift:\n  fullPass: soon\n").unwrap();
-    let said = agent.says("keeping the previous settings");
-    assert!(said.contains("machinist.yaml"), "{said}");
+    let output = agent.wait_for_log("keeping the previous settings");
+    assert!(output.contains("machinist.yaml"), "{output}");
     // SIGHUP also reloads the settings, and does not stop the agent.
     agent.signal(SIGHUP);
-    agent.says_again("keeping the previous settings", 2);
+    agent.wait_for_nth_log("keeping the previous settings", 2);
     assert_eq!(agent.get("/livez").0, 200);
 }
 
@@ -68,7 +68,7 @@ fn a_second_sigterm_ends_hanging_work() {
     let mut agent = stuck(&place);
     assert!(!place.at("/etc/chrony.conf").exists());
     agent.signal(SIGTERM);
-    agent.says("stopping");
+    agent.wait_for_log("stopping");
     agent.signal(SIGTERM);
     agent.ended();
 }

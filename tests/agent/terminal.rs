@@ -18,18 +18,20 @@ fn foreign_names_are_escaped_in_terminal_and_log_output() {
         place.with_source(&["plan", "-o", "yaml"]),
     ];
     for output in &asked {
-        for said in [&output.stdout, &output.stderr] {
-            let said = String::from_utf8(said.clone()).unwrap();
+        for printed in [&output.stdout, &output.stderr] {
+            let printed = String::from_utf8(printed.clone()).unwrap();
             let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
-            assert!(!said.chars().any(steers), "{said:?}");
+            assert!(!printed.chars().any(steers), "{printed:?}");
             assert!(
-                !said.lines().any(|line| line.starts_with("machinist: all")),
-                "{said:?}"
+                !printed
+                    .lines()
+                    .any(|line| line.starts_with("machinist: all")),
+                "{printed:?}"
             );
         }
     }
     let agent = place.start();
-    agent.says("all is well");
+    agent.wait_for_log("all is well");
     for line in agent.lines("all is well") {
         assert!(!line.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{line:?}");
         assert!(!line.starts_with("machinist: all"), "{line:?}");

@@ -34,13 +34,13 @@ pub(super) fn is_root() -> bool {
 }
 
 fn refused(output: &Output, path: &Path, why: &str) {
-    let said = err(output).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_ne!(code(output), 0, "{said}");
+    let printed = err(output).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_ne!(code(output), 0, "{printed}");
     assert!(
-        said.contains(&path.display().to_string()),
-        "{path:?} in {said}"
+        printed.contains(&path.display().to_string()),
+        "{path:?} in {printed}"
     );
-    assert!(said.contains(why), "{why} in {said}");
+    assert!(printed.contains(why), "{why} in {printed}");
 }
 
 #[test]

@@ -103,10 +103,10 @@ fn uninstall_removes_the_host_installation_and_nothing_else() {
 #[test]
 fn uninstall_is_refused_with_open_update_corrupt_journal_or_running_agent() {
     let place = installed();
-    let refused = |said: &str| {
+    let refused = |printed: &str| {
         let output = place.machinist(&["uninstall", "--yes"]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(text(&output).1.contains(said), "{output:?}");
+        assert!(text(&output).1.contains(printed), "{output:?}");
         assert!(is_there(&place.at(LINK)) && is_there(&place.at(PROGRAM)));
     };
     write(&place, "/var/lib/machinist/journal", "spoilt");
@@ -122,11 +122,11 @@ fn uninstall_is_refused_with_open_update_corrupt_journal_or_running_agent() {
 #[test]
 fn uninstall_is_refused_while_cordoned_or_with_units_to_restart() {
     let place = installed();
-    let refused = |said: &[&str]| {
+    let refused = |printed: &[&str]| {
         for arguments in [&["uninstall", "--yes"][..], &["uninstall", "--dry-run"]] {
             let output = place.machinist(arguments);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
-            for part in said {
+            for part in printed {
                 assert!(text(&output).1.contains(part), "{part}: {output:?}");
             }
         }
@@ -184,8 +184,8 @@ fn uninstall_with_purge_removes_originals_on_other_mounts() {
     assert_eq!(left.status.code(), Some(0), "{left:?}");
     assert!(is_there(&place.at(kept)), "without --purge it stays");
     let purged = place.machinist(&["uninstall", "--yes", "--purge"]);
-    let said = text(&purged).0;
-    assert!(said.contains("/boot/.machinist removed"), "{said}");
+    let printed = text(&purged).0;
+    assert!(printed.contains("/boot/.machinist removed"), "{printed}");
     assert!(!is_there(&place.at("/boot/.machinist")));
     assert!(is_there(&place.at("/boot/others")));
 }

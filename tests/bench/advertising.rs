@@ -27,7 +27,7 @@ use tonic::{
 use crate::{agent::Agent, figure, median, milliseconds, ratio, rounds};
 use machinist_testkit::{
     device_host::Machine,
-    fake_kubelet::{Books, KubeletDouble},
+    fake_kubelet::{FakeKubelet, ResourceAccounts},
 };
 
 /// Set in the echo process, which is the reference; its value is the socket.
@@ -48,7 +48,7 @@ fn machine(devices: usize) -> (Machine, PathBuf) {
     (machine, source)
 }
 
-fn listed(books: &Books, count: usize) -> bool {
+fn listed(books: &ResourceAccounts, count: usize) -> bool {
     books
         .get(RESOURCE)
         .is_some_and(|known| known.list().len() == count)
@@ -186,7 +186,7 @@ pub(crate) fn allocation() {
     let socket = machine.path("echo.sock");
     let _echo = echo(&socket);
     let (ours, theirs) = runtime.block_on(async {
-        let kubelet = KubeletDouble::start(machine.root()).await;
+        let kubelet = FakeKubelet::start(machine.root()).await;
         let _agent = Agent::start(machine.root(), &source, None);
         kubelet.until("all", |books| listed(books, DEVICES)).await;
         let mut agent = kubelet.plugin(RESOURCE);
@@ -228,7 +228,7 @@ pub(crate) fn list() {
     let runtime = Runtime::new().unwrap();
     let (machine, source) = machine(DEVICES);
     let (times, additions) = runtime.block_on(async {
-        let kubelet = KubeletDouble::start(machine.root()).await;
+        let kubelet = FakeKubelet::start(machine.root()).await;
         let _agent = Agent::start(machine.root(), &source, None);
         kubelet.until("all", |books| listed(books, DEVICES)).await;
         let (mut removals, mut additions) = (Vec::new(), Vec::new());
@@ -320,7 +320,7 @@ pub(crate) fn memory() {
             machine.declare(&format!("{resource}.yaml"), &name, &path, 1);
         }
         runtime.block_on(async {
-            let kubelet = KubeletDouble::start(machine.root()).await;
+            let kubelet = FakeKubelet::start(machine.root()).await;
             let agent = Agent::start(machine.root(), &source, None);
             kubelet
                 .until("all", |books| {
@@ -354,18 +354,18 @@ pub(crate) fn restart() {
         let (name, path) = (format!("acme.dev/r{resource}"), format!("/dev/r{resource}"));
         machine.declare(&format!("{resource}.yaml"), &name, &path, 2);
     }
-    let all = |books: &Books| {
+    let all = |books: &ResourceAccounts| {
         let listed = books.values().filter(|one| one.list().len() == 2);
         listed.count() == RESOURCES
     };
     let times: Vec<_> = runtime.block_on(async {
-        let mut kubelet = KubeletDouble::start(machine.root()).await;
+        let mut kubelet = FakeKubelet::start(machine.root()).await;
         let _agent = Agent::start(machine.root(), &source, None);
         kubelet.until("all", all).await;
         let mut times = Vec::new();
         for _ in 0..rounds(10) {
             drop(kubelet);
-            kubelet = KubeletDouble::start(machine.root()).await;
+            kubelet = FakeKubelet::start(machine.root()).await;
             let start = Instant::now();
             kubelet.until("all again", all).await;
             times.push(start.elapsed());
@@ -385,7 +385,7 @@ pub(crate) fn start() {
     let mut times = Vec::new();
     for _ in 0..=rounds(20) {
         let took = runtime.block_on(async {
-            let kubelet = KubeletDouble::start(machine.root()).await;
+            let kubelet = FakeKubelet::start(machine.root()).await;
             let start = Instant::now();
             let agent = Agent::start(machine.root(), &source, None);
             kubelet

@@ -85,7 +85,7 @@ impl Agent {
     }
 
     /// Waits until its log has a line with all of `words`; returns when that was.
-    pub(crate) fn says(&self, words: &[&str]) -> Instant {
+    pub(crate) fn wait_for_log(&self, words: &[&str]) -> Instant {
         let deadline = Instant::now() + MINUTE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());

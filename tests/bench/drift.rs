@@ -24,7 +24,7 @@ pub(crate) fn measure() {
     let manifest = machinist_ignition::to_machine_config_yaml(&config).unwrap();
     fs::write(source.join("50-large.yaml"), manifest).unwrap();
     let agent = Agent::start(&root, &source, None);
-    agent.says(&["is in place and verified"]);
+    agent.wait_for_log(&["is in place and verified"]);
     let edited = format!("/{}", path(FILES / 2));
     let target = root.join(path(FILES / 2));
     let mut times = Vec::new();
@@ -32,13 +32,13 @@ pub(crate) fn measure() {
     for round in 0..=rounds(20) {
         let start = Instant::now();
         fs::write(&target, format!("edited {round}")).unwrap();
-        let told = agent.says(&["Drifted", &edited]);
+        let message = agent.wait_for_log(&["Drifted", &edited]);
         if round > 0 {
-            times.push(told.duration_since(start));
+            times.push(message.duration_since(start));
         }
         if round < rounds(20) {
             fs::write(&target, content(0, FILES / 2, SIZE)).unwrap();
-            agent.says(&["matches the config again", &edited]);
+            agent.wait_for_log(&["matches the config again", &edited]);
         }
     }
     let deadline = Instant::now() + Duration::from_secs(10);

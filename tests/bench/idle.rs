@@ -19,7 +19,7 @@ const CALM: Duration = Duration::from_secs(15);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// How often each of its threads has been woken so far.
-fn wakes(agent: &Agent) -> BTreeMap<OsString, f64> {
+fn wakeups(agent: &Agent) -> BTreeMap<OsString, f64> {
     let tasks = fs::read_dir(agent.proc("task")).unwrap();
     let wakes = |task: DirEntry| {
         // A thread may end between the listing and the reading.
@@ -27,7 +27,7 @@ fn wakes(agent: &Agent) -> BTreeMap<OsString, f64> {
         let count = number(&status, "voluntary_ctxt_switches:");
         Some((task.file_name(), count))
     };
-    tasks.filter_map(|task| wakes(task.unwrap())).collect()
+    tasks.filter_map(|task| wakeups(task.unwrap())).collect()
 }
 
 pub(crate) fn measure() {
@@ -51,10 +51,10 @@ pub(crate) fn measure() {
 
     let (agent, _) = ready();
     thread::sleep(CALM);
-    let before = wakes(&agent);
+    let before = wakeups(&agent);
     thread::sleep(MINUTE);
     let since = |(thread, count): (&OsString, &f64)| count - before.get(thread).unwrap_or(&0.0);
-    let woken: f64 = wakes(&agent).iter().map(since).sum();
+    let woken: f64 = wakeups(&agent).iter().map(since).sum();
     figure(
         "wake-ups of all threads in a minute",
         woken,

@@ -40,7 +40,7 @@ pub(crate) fn follow() {
     fs::create_dir_all(&source).unwrap();
     save(&source, "start");
     let agent = Agent::start(&root, &source, None);
-    agent.says(&["is in place and verified"]);
+    agent.wait_for_log(&["is in place and verified"]);
     let mut times = Vec::new();
     for round in 0..rounds(20) {
         let content = format!("round{round}");
@@ -50,7 +50,7 @@ pub(crate) fn follow() {
             fs::read_to_string(root.join(FILE)).is_ok_and(|text| text == content)
         });
         times.push(start.elapsed());
-        agent.says(&["is in place and verified"]);
+        agent.wait_for_log(&["is in place and verified"]);
     }
     println!("\na config is saved, median of {}", times.len());
     let took = milliseconds(median(&times));
@@ -67,7 +67,7 @@ pub(crate) fn stop() {
         fs::create_dir_all(&source).unwrap();
         save(&source, "start");
         let mut agent = Agent::start(&root, &source, None);
-        agent.says(&["is in place and verified"]);
+        agent.wait_for_log(&["is in place and verified"]);
         // A client that never finishes its request does not delay the end.
         let mut client = UnixStream::connect(root.join("run/machinist/agent.sock")).unwrap();
         client.write_all(b"GET /sta").unwrap();

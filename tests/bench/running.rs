@@ -18,9 +18,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::tree::Machinist;
 
 /// An observer that ignores reports and approves everything.
-struct Nobody;
+struct NoServices;
 
-impl ReconcilerHooks for Nobody {
+impl ReconcilerHooks for NoServices {
     fn approve(&self, _: &Plan) -> bool {
         true
     }
@@ -50,12 +50,18 @@ pub(crate) struct Running<'a> {
 impl<'a> Running<'a> {
     pub(crate) fn on(machinist: &'a Machinist) -> Self {
         let capabilities: Capabilities =
-            machinist_agent::look_capabilities(&machinist.root, machinist.settings.owners);
+            machinist_agent::read_only_capabilities(&machinist.root, machinist.settings.owners);
         let policies = Arc::new(Policies::default());
         let conduct =
             machinist_agent::reconciler_options(&machinist.settings, capabilities, policies);
         let (desired, source) = watch::channel(DesiredConfig::Unknown);
-        let made = Reconciler::new(&machinist.root, None::<Systemd>, Nobody, conduct, source);
+        let made = Reconciler::new(
+            &machinist.root,
+            None::<Systemd>,
+            NoServices,
+            conduct,
+            source,
+        );
         let (updater, reports) = made.unwrap();
         let stop = CancellationToken::new();
         machinist.runtime.spawn(updater.run(stop.clone()));

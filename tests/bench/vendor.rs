@@ -6,9 +6,7 @@ use machinist_device_plugins::vendor_api::api::v1 as api;
 use tokio::runtime::Runtime;
 
 use crate::{agent::Agent, figure};
-use machinist_testkit::{
-    device_host::Machine, fake_kubelet::KubeletDouble, vendor_program::device,
-};
+use machinist_testkit::{device_host::Machine, fake_kubelet::FakeKubelet, vendor_program::device};
 
 /// Per resource. Each one reports another device as unhealthy.
 const SNAPSHOTS: u64 = 21;
@@ -54,13 +52,13 @@ async fn grown(offer: Offer) -> (f64, f64) {
     }
     let most = offer.resources * offer.devices;
     machine.vendor("acme", &format!("  limits: {{devices: {most}}}\n"));
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = Agent::start(machine.root(), &source, None);
     let names: Vec<_> = (0..offer.resources)
         .map(|n| format!("acme.dev/r{n}"))
         .collect();
-    let said: Vec<&str> = names.iter().map(String::as_str).collect();
-    let (mut program, _) = machine.hello("acme", "one", &said).await.unwrap();
+    let output: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (mut program, _) = machine.hello("acme", "one", &output).await.unwrap();
     tokio::time::sleep(CALM).await;
     let resident = || [agent.mebibytes("VmRSS:"), agent.mebibytes("RssAnon:")];
     let before = resident();
@@ -72,7 +70,7 @@ async fn grown(offer: Offer) -> (f64, f64) {
             tokio::time::sleep(Duration::from_millis(80)).await;
         }
     }
-    let listed = |books: &machinist_testkit::fake_kubelet::Books| {
+    let listed = |books: &machinist_testkit::fake_kubelet::ResourceAccounts| {
         let all = |name| {
             books
                 .get(name)

@@ -7,7 +7,7 @@ use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_cluster::{Cluster, ClusterAccess, ClusterEnv, ClusterError};
 use serde_json::json;
 
-use super::server::{Server, Trouble};
+use super::server::{InjectedFailure, Server};
 
 const NODE: &str = "/api/v1/nodes/a";
 
@@ -34,19 +34,19 @@ async fn a_rejected_token_is_reloaded_and_the_request_retried() {
     server.write_token("second");
     server.accept_only("second");
     get(&cluster).await.unwrap();
-    let tokens: Vec<_> = server.heard().into_iter().map(|it| it.bearer).collect();
+    let tokens: Vec<_> = server.requests().into_iter().map(|it| it.bearer).collect();
     assert_eq!(tokens, ["first", "first", "second"]);
     get(&cluster).await.unwrap();
-    assert_eq!(server.heard().len(), 4, "the new one is kept");
+    assert_eq!(server.requests().len(), 4, "the new one is kept");
 }
 
 #[tokio::test]
 async fn a_response_and_a_line_of_a_watch_of_unlimited_size_are_errors() {
     let (server, cluster) = with_node().await;
-    server.trouble(&format!("GET {NODE}"), Trouble::Long(70));
+    server.trouble(&format!("GET {NODE}"), InjectedFailure::Long(70));
     let error = chain(&get(&cluster).await.unwrap_err());
     assert!(error.contains("length limit exceeded"), "{error}");
-    server.trouble("GET /api/v1/nodes", Trouble::Long(20));
+    server.trouble("GET /api/v1/nodes", InjectedFailure::Long(20));
     let first_event = |client| async move {
         let nodes = Api::<Node>::all(client);
         let events = nodes.watch(&WatchParams::default(), "0").await?;
@@ -69,7 +69,7 @@ async fn white_space_around_a_token_is_trimmed_on_load_and_reload() {
     server.write_token(" second\n");
     server.accept_only("second");
     get(&cluster).await.unwrap();
-    let tokens: Vec<_> = server.heard().into_iter().map(|it| it.bearer).collect();
+    let tokens: Vec<_> = server.requests().into_iter().map(|it| it.bearer).collect();
     assert_eq!(tokens, ["first", "first", "second"]);
 }
 
@@ -100,7 +100,7 @@ async fn unauthorized_is_reported_until_a_valid_token_appears() {
     assert_eq!(error.reason(), Reason::ApiServerUnauthorized);
     assert!(error.is_retryable() && error.is_unauthorised());
     assert_eq!(
-        server.heard().len(),
+        server.requests().len(),
         2,
         "no third attempt without a new token"
     );
@@ -113,7 +113,7 @@ async fn every_request_has_a_user_agent() {
     let (server, cluster) = with_node().await;
     get(&cluster).await.unwrap();
     let expected = format!("machinist/{}", env!("CARGO_PKG_VERSION"));
-    assert_eq!(server.heard()[0].agent, expected);
+    assert_eq!(server.requests()[0].agent, expected);
     assert_eq!(cluster.namespace().await, "machinist-system");
 }
 
@@ -123,52 +123,52 @@ async fn every_request_has_a_user_agent() {
 async fn api_errors_have_a_reason_code_and_a_one_line_message() {
     let cases = [
         (
-            Trouble::Code(403, "Forbidden"),
+            InjectedFailure::Code(403, "Forbidden"),
             Reason::ApiServerForbidden,
             true,
             "cannot get Node a: scripted error (403 Forbidden)",
         ),
         (
-            Trouble::Code(404, "NotFound"),
+            InjectedFailure::Code(404, "NotFound"),
             Reason::ApiServerRefused,
             true,
             "cannot get Node a: scripted error (404 NotFound)",
         ),
         (
-            Trouble::Code(422, "Invalid"),
+            InjectedFailure::Code(422, "Invalid"),
             Reason::ApiServerRefused,
             false,
             "cannot get Node a: scripted error (422 Invalid)",
         ),
         (
-            Trouble::Code(429, "TooManyRequests"),
+            InjectedFailure::Code(429, "TooManyRequests"),
             Reason::ApiServerUnreachable,
             true,
             "cannot get Node a: scripted error (429 TooManyRequests)",
         ),
         (
-            Trouble::Proxy(503),
+            InjectedFailure::Proxy(503),
             Reason::ApiServerUnreachable,
             true,
             "cannot get Node a: ",
         ),
         (
-            Trouble::Cut,
+            InjectedFailure::Cut,
             Reason::ApiServerUnreachable,
             true,
             "cannot get Node a: API server unreachable: ",
         ),
     ];
     let (server, cluster) = with_node().await;
-    for (trouble, reason, again, said) in cases {
-        let before = server.heard().len();
+    for (trouble, reason, again, output) in cases {
+        let before = server.requests().len();
         server.trouble("GET", trouble.clone());
         let error = get(&cluster).await.unwrap_err();
         assert_eq!(error.reason(), reason, "{trouble:?}");
         assert_eq!(error.is_retryable(), again, "{trouble:?}");
         let text = chain(&error);
-        assert!(text.starts_with(said), "{trouble:?}: {text}");
-        assert_eq!(server.heard().len(), before + 1, "{trouble:?}");
+        assert!(text.starts_with(output), "{trouble:?}: {text}");
+        assert_eq!(server.requests().len(), before + 1, "{trouble:?}");
     }
 }
 
@@ -191,7 +191,7 @@ async fn an_unreachable_api_server_fails_requests_not_the_start() {
 async fn a_hanging_api_server_request_times_out() {
     let (server, cluster) = with_node().await;
     get(&cluster).await.unwrap();
-    server.trouble("GET", Trouble::Hang);
+    server.trouble("GET", InjectedFailure::Hang);
     tokio::time::pause();
     let error = get(&cluster).await.unwrap_err();
     assert_eq!(error.reason(), Reason::ApiServerUnreachable);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     node::{NODE, node, with_node},
-    server::Trouble,
+    server::InjectedFailure,
 };
 
 const OBJECT: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";
@@ -106,16 +106,16 @@ async fn cleanup_keeps_concurrent_changes_by_other_writers() {
     let (server, own) = with_node().await;
     let status = "PATCH /api/v1/nodes/a/status";
     server.put(NODE, marked());
-    server.trouble(status, Trouble::Code(409, "Conflict"));
+    server.trouble(status, InjectedFailure::Code(409, "Conflict"));
     own.clean_up_node(false).await.unwrap().unwrap();
     assert_eq!(without_version(server.object(NODE)), node());
-    assert_eq!(server.heard_of(status).len(), 2);
+    assert_eq!(server.requests_starting(status).len(), 2);
 
     let mut without_condition = marked();
     without_condition["status"] = node()["status"].clone();
     server.put(NODE, without_condition);
     let add: fn(&mut Value) = |node| node["metadata"]["labels"]["example.com/new"] = json!("1");
-    server.trouble("PATCH /api/v1/nodes/a", Trouble::Meanwhile(add));
+    server.trouble("PATCH /api/v1/nodes/a", InjectedFailure::Meanwhile(add));
     own.clean_up_node(false).await.unwrap().unwrap();
     let mut expected = node();
     add(&mut expected);
@@ -165,13 +165,16 @@ async fn cleanup_deletes_only_a_machine_config_node_that_machinist_created() {
         assert_eq!(remove(false).await, ours);
         assert_eq!(server.object(OBJECT).is_null(), ours);
         if ours {
-            let sent = server.heard_of("DELETE ").remove(0).body;
+            let sent = server.requests_starting("DELETE ").remove(0).body;
             assert_eq!(sent["preconditions"]["uid"], "it");
             assert!(!remove(false).await, "the same again");
         }
     }
     let (server, _) = with_node().await;
-    server.trouble(&format!("GET {OBJECT}"), Trouble::Code(403, "Forbidden"));
+    server.trouble(
+        &format!("GET {OBJECT}"),
+        InjectedFailure::Code(403, "Forbidden"),
+    );
     let cluster = server.cluster().await;
     assert!(
         !machine_config_node::remove(&cluster, "a", false)

@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::{NODE, following, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const CONFIGS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigs";
@@ -69,11 +69,11 @@ impl Reading {
     }
 
     async fn with_base(server: Server, own: machinist_cluster::node::OwnNode, first: bool) -> Self {
-        let (desired, heard) = watch::channel(DesiredConfig::default());
+        let (desired, received) = watch::channel(DesiredConfig::default());
         let (policies, known) = watch::channel(None);
-        let (trouble, said) = watch::channel(None);
+        let (trouble, output) = watch::channel(None);
         let status = Status::starting("/", Mode::Cluster, Timestamp::UNIX_EPOCH);
-        let told = ConfigSubscribers {
+        let message = ConfigSubscribers {
             desired,
             policies,
             trouble,
@@ -86,12 +86,12 @@ impl Reading {
             first,
         };
         let stop = CancellationToken::new();
-        tokio::spawn(source.watch_config(told, stop.clone()));
+        tokio::spawn(source.watch_config(message, stop.clone()));
         Self {
             server,
-            desired: heard,
+            desired: received,
             policies: known,
-            trouble: said,
+            trouble: output,
             _tasks: (following(&own), stop.drop_guard()),
         }
     }
@@ -99,10 +99,10 @@ impl Reading {
     async fn until(&mut self, holds: impl FnMut(&DesiredConfig) -> bool) -> DesiredConfig {
         let waiting = self.desired.wait_for(holds);
         let waited = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
-        let Ok(said) = waited else {
-            panic!("not published; requests: {:#?}", self.server.heard())
+        let Ok(output) = waited else {
+            panic!("not published; requests: {:#?}", self.server.requests())
         };
-        said.unwrap().clone()
+        output.unwrap().clone()
     }
 
     async fn until_config(&mut self, wanted: &str) {
@@ -130,7 +130,7 @@ async fn the_desired_config_is_read_once_by_name() {
     server.edit(NODE, |node| node["metadata"]["labels"]["x"] = json!("y"));
     desire(&server, "rendered-worker-2");
     reading.until_config("rendered-worker-2").await;
-    let asked: Vec<_> = server.heard_of(&format!("GET {CONFIGS}"));
+    let asked: Vec<_> = server.requests_starting(&format!("GET {CONFIGS}"));
     let asked: Vec<_> = asked
         .iter()
         .map(|it| it.what.rsplit('/').next().unwrap())
@@ -179,7 +179,7 @@ async fn a_first_config_is_published_with_the_nodes_current_config() {
 
     // Where the machine is on a config already, that one is used, and the other is not read.
     let asked = server
-        .heard_of(&format!("GET {CONFIGS}/rendered-worker-0"))
+        .requests_starting(&format!("GET {CONFIGS}/rendered-worker-0"))
         .len();
     let mut reading = Reading::of(server.clone(), own).await;
     let config = published(&mut reading, "rendered-worker-1").await;
@@ -189,7 +189,7 @@ async fn a_first_config_is_published_with_the_nodes_current_config() {
         config.before
     );
     let after = server
-        .heard_of(&format!("GET {CONFIGS}/rendered-worker-0"))
+        .requests_starting(&format!("GET {CONFIGS}/rendered-worker-0"))
         .len();
     assert_eq!(after, asked);
 }
@@ -236,10 +236,10 @@ async fn a_first_config_is_read_even_if_the_nodes_current_config_is_deleted() {
 async fn a_missing_config_is_reported_and_read_once_it_exists() {
     let (server, own) = with_node().await;
     let mut reading = Reading::of(server.clone(), own).await;
-    let said = reading.until_refused(Reason::ConfigNotFound).await;
+    let output = reading.until_refused(Reason::ConfigNotFound).await;
     assert!(
-        said.contains("MachineConfig rendered-worker-1 not found"),
-        "{said}"
+        output.contains("MachineConfig rendered-worker-1 not found"),
+        "{output}"
     );
     add(&server, "rendered-worker-1", &json!(420));
     reading.until_config("rendered-worker-1").await;
@@ -270,7 +270,7 @@ async fn an_invalid_config_name_is_rejected_without_a_request() {
     add(&server, "rendered-worker-1", &json!(420));
     let mut reading = Reading::of(server.clone(), own).await;
     reading.until_config("rendered-worker-1").await;
-    let asked = server.heard_of(&format!("GET {CONFIGS}")).len();
+    let asked = server.requests_starting(&format!("GET {CONFIGS}")).len();
     for name in ["Bad Name/../x", "../../secrets", "rendered-worker-1?x=1"] {
         desire(&server, name);
         let named = |it: &DesiredConfig| matches!(it, DesiredConfig::Refused(all) if all[0].to_string().contains(name));
@@ -280,9 +280,12 @@ async fn an_invalid_config_name_is_rejected_without_a_request() {
         assert_eq!(refusals[0].reason, Reason::ConfigNotFound);
         assert_eq!(*reading.trouble.borrow(), None);
     }
-    let elsewhere = |it: &&super::server::Heard| it.what.contains("secrets");
-    assert_eq!(server.heard().iter().filter(elsewhere).count(), 0);
-    assert_eq!(server.heard_of(&format!("GET {CONFIGS}")).len(), asked);
+    let elsewhere = |it: &&super::server::RecordedRequest| it.what.contains("secrets");
+    assert_eq!(server.requests().iter().filter(elsewhere).count(), 0);
+    assert_eq!(
+        server.requests_starting(&format!("GET {CONFIGS}")).len(),
+        asked
+    );
     desire(&server, "rendered-worker-1");
     reading.until_config("rendered-worker-1").await;
 }
@@ -292,10 +295,16 @@ async fn a_config_refusal_names_object_and_field_and_no_file_contents() {
     let (server, own) = with_node().await;
     add(&server, "rendered-worker-1", &json!(99_999));
     let mut reading = Reading::of(server.clone(), own).await;
-    let said = reading.until_refused(Reason::ValueInvalid).await;
-    assert!(said.contains("MachineConfig rendered-worker-1"), "{said}");
-    assert!(said.contains("spec.config.storage.files[0].mode"), "{said}");
-    assert!(!said.contains("hunter2"), "{said}");
+    let output = reading.until_refused(Reason::ValueInvalid).await;
+    assert!(
+        output.contains("MachineConfig rendered-worker-1"),
+        "{output}"
+    );
+    assert!(
+        output.contains("spec.config.storage.files[0].mode"),
+        "{output}"
+    );
+    assert!(!output.contains("hunter2"), "{output}");
 }
 
 #[tokio::test]
@@ -307,17 +316,20 @@ async fn an_outage_keeps_the_last_config_and_is_reported_until_it_ends() {
     reading.until_config("rendered-worker-1").await;
     server.trouble(
         &format!("GET {CONFIGS}"),
-        Trouble::Code(500, "InternalError"),
+        InjectedFailure::Code(500, "InternalError"),
     );
     // The policies cannot be read: the built-in ones must not replace them.
-    server.trouble(&format!("GET {POLICIES}"), Trouble::Code(403, "Forbidden"));
+    server.trouble(
+        &format!("GET {POLICIES}"),
+        InjectedFailure::Code(403, "Forbidden"),
+    );
     desire(&server, "rendered-worker-2");
     let mut trouble = reading.trouble.clone();
     for expected in [Reason::ApiServerUnreachable, Reason::ApiServerForbidden] {
-        let said = trouble
+        let output = trouble
             .wait_for(|it| it.as_ref().is_some_and(|it| it.reason == expected))
             .await;
-        drop(said.unwrap());
+        drop(output.unwrap());
         let now = reading.desired.borrow().clone();
         assert!(
             matches!(now, DesiredConfig::Config(config, _) if config.name == "rendered-worker-1")
@@ -347,6 +359,6 @@ async fn cluster_policies_are_published_before_their_config() {
         object["spec"]["nodeDisruptionPolicy"]["files"][0]["actions"] = json!([{"type": "Dance"}]);
     });
     desire(&server, "rendered-worker-2");
-    let said = reading.until_refused(Reason::ValueInvalid).await;
-    assert!(said.contains("MachineConfiguration cluster"), "{said}");
+    let output = reading.until_refused(Reason::ValueInvalid).await;
+    assert!(output.contains("MachineConfiguration cluster"), "{output}");
 }

@@ -8,20 +8,20 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::with_node,
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const ON_NODE: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 const ON_POD: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 
-async fn telling() -> (Server, Events, DropGuard) {
+async fn start_events() -> (Server, Events, DropGuard) {
     let (server, own) = with_node().await;
     own.read().await.unwrap();
-    let (events, told) = Events::new();
+    let (events, message) = Events::new();
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| "2026-11-21T22:00:00Z".parse::<Timestamp>().unwrap());
     let cluster = server.cluster().await;
-    tokio::spawn(report(cluster, own, told, clock, stop.clone()));
+    tokio::spawn(report(cluster, own, message, clock, stop.clone()));
     (server, events, stop.drop_guard())
 }
 
@@ -35,7 +35,7 @@ fn web() -> EventSubject {
 
 #[tokio::test]
 async fn a_drain_blocker_gets_an_event_on_node_and_pod() {
-    let (server, events, _stop) = telling().await;
+    let (server, events, _stop) = start_events().await;
     let note = "shop/web-0 is kept by budget web: 0 of 1 may go";
     events.emit(EventSubject::Node, EventReason::DrainBlocked, note);
     events.emit(web(), EventReason::DrainBlocked, note);
@@ -59,7 +59,7 @@ async fn a_drain_blocker_gets_an_event_on_node_and_pod() {
 
 #[tokio::test]
 async fn a_repeated_event_increments_the_first_and_is_rate_limited() {
-    let (server, events, _stop) = telling().await;
+    let (server, events, _stop) = start_events().await;
     for _ in 0..20 {
         events.emit(EventSubject::Node, EventReason::DrainBlocked, "the same");
     }
@@ -82,7 +82,7 @@ async fn a_repeated_event_increments_the_first_and_is_rate_limited() {
 
 #[tokio::test]
 async fn a_flood_of_different_events_is_rate_limited() {
-    let (server, events, _stop) = telling().await;
+    let (server, events, _stop) = start_events().await;
     for number in 0..40 {
         events.emit(web(), EventReason::DrainBlocked, format!("number {number}"));
     }
@@ -93,16 +93,19 @@ async fn a_flood_of_different_events_is_rate_limited() {
     );
     server
         .until("the node's", |it| {
-            it.heard_of(&format!("POST {ON_NODE}")).len() == 1
+            it.requests_starting(&format!("POST {ON_NODE}")).len() == 1
         })
         .await;
-    assert_eq!(server.heard_of(&format!("POST {ON_POD}")).len(), 25);
+    assert_eq!(
+        server.requests_starting(&format!("POST {ON_POD}")).len(),
+        25
+    );
 }
 
 #[tokio::test]
 async fn an_event_is_retried_after_an_outage_and_dropped_on_rejection() {
-    let (server, events, _stop) = telling().await;
-    server.trouble("POST", Trouble::Code(503, "ServiceUnavailable"));
+    let (server, events, _stop) = start_events().await;
+    server.trouble("POST", InjectedFailure::Code(503, "ServiceUnavailable"));
     events.emit(EventSubject::Node, EventReason::Reboot, "boot-1 ends");
     server
         .until("the second attempt", |it| it.writes().len() == 2)
@@ -113,7 +116,7 @@ async fn an_event_is_retried_after_an_outage_and_dropped_on_rejection() {
         "same event name, so no duplicate"
     );
 
-    server.trouble("POST", Trouble::Code(403, "Forbidden"));
+    server.trouble("POST", InjectedFailure::Code(403, "Forbidden"));
     events.emit(web(), EventReason::DrainForced, "not allowed there");
     events.emit(EventSubject::Node, EventReason::Rebooted, "and on");
     server

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     node::{NODE, node, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const PODS: &str = "/api/v1/namespaces/openshift-machine-config-operator/pods";
@@ -29,8 +29,8 @@ async fn the_machine_config_daemon_pod_is_listed_by_label_on_this_node_only() {
     let seen = cluster.machine_config_daemon_on("a").await.unwrap();
     let named = "openshift-machine-config-operator/machine-config-daemon-x7k2p";
     assert_eq!(seen.as_deref(), Some(named));
-    let heard = server.heard_of(&format!("GET {PODS}"));
-    let query = &heard[0].query;
+    let received = server.requests_starting(&format!("GET {PODS}"));
+    let query = &received[0].query;
     for part in [
         "limit=1",
         "labelSelector=k8s-app%3Dmachine-config-daemon",
@@ -39,7 +39,10 @@ async fn the_machine_config_daemon_pod_is_listed_by_label_on_this_node_only() {
     ] {
         assert!(query.contains(part), "{part}: {query}");
     }
-    server.trouble(&format!("GET {PODS}"), Trouble::Code(403, "Forbidden"));
+    server.trouble(
+        &format!("GET {PODS}"),
+        InjectedFailure::Code(403, "Forbidden"),
+    );
     assert!(cluster.machine_config_daemon_on("a").await.is_err());
 }
 
@@ -140,13 +143,13 @@ async fn machinist(
         .arg(server.kubeconfig());
     let ended = tokio::task::spawn_blocking(move || process.output().unwrap());
     let ended = ended.await.unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    (ended.status.code(), said)
+    let output = String::from_utf8_lossy(&ended.stderr).into_owned();
+    (ended.status.code(), output)
 }
 
 async fn refuses(server: &Server, root: &tempfile::TempDir, verb: &str, why: &str) {
-    let (code, said) = machinist(server, root, verb).await;
-    assert!(code == Some(1) && said.contains(why), "{said}");
+    let (code, output) = machinist(server, root, verb).await;
+    assert!(code == Some(1) && output.contains(why), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,8 +183,8 @@ async fn handover_compares_node_annotations_before_and_updates_them_after() {
     let why = "has current config rendered-worker-0";
     refuses(&server, &root, "adopt", why).await;
     annotate("currentConfig", "rendered-worker-1");
-    let (code, said) = machinist(&server, &root, "adopt").await;
-    assert_eq!(code, Some(0), "{said}");
+    let (code, output) = machinist(&server, &root, "adopt").await;
+    assert_eq!(code, Some(0), "{output}");
     // An update that is requested meanwhile is not handed back half way.
     annotate("desiredConfig", "rendered-worker-2");
     let why = "has desired config rendered-worker-2";
@@ -192,17 +195,17 @@ async fn handover_compares_node_annotations_before_and_updates_them_after() {
         node["spec"]["unschedulable"] = json!(true);
         node["metadata"]["annotations"]["machinist.dev/cordoned"] = json!("update");
     });
-    let (code, said) = machinist(&server, &root, "release").await;
-    assert_eq!(code, Some(0), "{said}");
+    let (code, output) = machinist(&server, &root, "release").await;
+    assert_eq!(code, Some(0), "{output}");
     let node = server.object(NODE);
     assert!(node["spec"]["unschedulable"].is_null(), "uncordoned");
     let state = &node["metadata"]["annotations"]["machineconfiguration.openshift.io/state"];
     assert_eq!(state, "Done");
     // An unreachable API server does not prevent it.
-    server.trouble(&format!("GET {NODE}"), Trouble::Proxy(503));
-    let (code, said) = machinist(&server, &root, "adopt").await;
+    server.trouble(&format!("GET {NODE}"), InjectedFailure::Proxy(503));
+    let (code, output) = machinist(&server, &root, "adopt").await;
     assert!(
-        code == Some(0) && said.contains("neither compared nor changed"),
-        "{said}"
+        code == Some(0) && output.contains("neither compared nor changed"),
+        "{output}"
     );
 }

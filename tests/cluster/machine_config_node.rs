@@ -10,7 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::{NODE, following, node, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const OURS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfignodes/a";
@@ -47,18 +47,18 @@ async fn keeping(
     server: &Server,
     own: &machinist_cluster::node::OwnNode,
 ) -> (Told, [DropGuard; 2]) {
-    let (told, heard) = watch::channel(None);
+    let (report, received) = watch::channel(None);
     let stop = CancellationToken::new();
     let cluster = server.cluster().await;
     tokio::spawn(machine_config_node::maintain_status(
         cluster,
         own.clone(),
         watch::channel(None).1,
-        heard,
+        received,
         Clock::system(),
         stop.clone(),
     ));
-    (told, [following(own), stop.drop_guard()])
+    (report, [following(own), stop.drop_guard()])
 }
 
 fn is(server: &Server, updated: &str) -> bool {
@@ -68,13 +68,13 @@ fn is(server: &Server, updated: &str) -> bool {
 #[tokio::test]
 async fn machine_config_node_is_created_and_written_only_on_change() {
     let (server, own) = with_node().await;
-    let (told, _tasks) = keeping(&server, &own).await;
-    told.send_replace(Some(status(Progress::False, EARLY)));
+    let (report, _tasks) = keeping(&server, &own).await;
+    report.send_replace(Some(status(Progress::False, EARLY)));
     server
         .until("the first conditions", |it| is(it, "False"))
         .await;
     let object = server.object(OURS);
-    let made = server.heard_of(SPEC)[0].body.clone();
+    let made = server.requests_starting(SPEC)[0].body.clone();
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "first");
     assert_eq!(made["spec"]["pool"]["name"], "worker");
     assert_eq!(
@@ -94,13 +94,13 @@ async fn machine_config_node_is_created_and_written_only_on_change() {
     );
 
     // The same status with another time causes no write, and an unchanged condition keeps its time.
-    told.send_replace(Some(status(Progress::False, LATE)));
-    told.send_replace(Some(status(Progress::True, LATE)));
+    report.send_replace(Some(status(Progress::False, LATE)));
+    report.send_replace(Some(status(Progress::True, LATE)));
     server.until("the change", |it| is(it, "True")).await;
     let conditions = server.object(OURS)["status"]["conditions"].clone();
     assert_eq!(conditions[0]["lastTransitionTime"], EARLY);
     assert_eq!(conditions[1]["lastTransitionTime"], LATE);
-    assert_eq!(server.heard_of(STATUS).len(), 2);
+    assert_eq!(server.requests_starting(STATUS).len(), 2);
     assert_eq!(server.writes().len(), 3);
 
     // A Node that was registered again has another UID for the owner reference.
@@ -118,10 +118,10 @@ async fn machine_config_node_is_created_and_written_only_on_change() {
 #[tokio::test]
 async fn machine_config_node_starts_with_the_nodes_desired_config() {
     let (server, own) = with_node().await;
-    let (told, _tasks) = keeping(&server, &own).await;
+    let (report, _tasks) = keeping(&server, &own).await;
     let mut early = status(Progress::False, EARLY);
     early.config_version.as_mut().unwrap().desired = "rendered-worker-0".to_owned();
-    told.send_replace(Some(early));
+    report.send_replace(Some(early));
     let desired = |server: &Server, name: &str| {
         let object = server.object(OURS);
         let at = |part: &str| object[part]["configVersion"]["desired"] == name;
@@ -135,7 +135,7 @@ async fn machine_config_node_starts_with_the_nodes_desired_config() {
     });
     let second = |server: &Server| desired(server, "rendered-worker-2");
     server.until("another desired config", second).await;
-    let old = |it: &super::server::Heard| {
+    let old = |it: &super::server::RecordedRequest| {
         it.body
             .to_string()
             .contains(r#""desired":"rendered-worker-0""#)
@@ -148,8 +148,8 @@ async fn machine_config_node_starts_with_the_nodes_desired_config() {
 async fn a_new_desired_config_is_never_published_as_updated() {
     for by_report in [false, true] {
         let (server, own) = with_node().await;
-        let (told, _tasks) = keeping(&server, &own).await;
-        told.send_replace(Some(status(Progress::True, EARLY)));
+        let (report, _tasks) = keeping(&server, &own).await;
+        report.send_replace(Some(status(Progress::True, EARLY)));
         server
             .until("it is on the first", |it| is(it, "True"))
             .await;
@@ -157,7 +157,7 @@ async fn a_new_desired_config_is_never_published_as_updated() {
         if by_report {
             let mut next = status(Progress::False, LATE);
             next.config_version.as_mut().unwrap().desired = "rendered-worker-2".to_owned();
-            told.send_replace(Some(next));
+            report.send_replace(Some(next));
         }
         server.edit(NODE, |node| {
             node["metadata"]["annotations"]["machineconfiguration.openshift.io/desiredConfig"] =
@@ -201,7 +201,7 @@ async fn every_update_step_is_written_before_it_ends() {
         "Updated",
     ];
     let (server, own) = with_node().await;
-    let (told, _tasks) = keeping(&server, &own).await;
+    let (report, _tasks) = keeping(&server, &own).await;
     let steps = |of: &dyn Fn(&str) -> Progress| {
         let mut steps = status(Progress::False, EARLY);
         let template = steps.conditions.remove(0);
@@ -222,7 +222,7 @@ async fn every_update_step_is_written_before_it_ends() {
         found.map_or_else(String::new, |it| it["status"].as_str().unwrap().to_owned())
     };
     for cordoned in [true, false] {
-        told.send_replace(steps(&|kind| match kind {
+        report.send_replace(steps(&|kind| match kind {
             "AppliedFilesAndOS" => Progress::True,
             "Cordoned" if cordoned => Progress::True,
             "RebootedNode" => Progress::Unknown,
@@ -235,7 +235,7 @@ async fn every_update_step_is_written_before_it_ends() {
             "Updated" => Progress::True,
             _ => Progress::False,
         };
-        told.send_replace(steps(&end));
+        report.send_replace(steps(&end));
         let updated = |it: &Server| read(&it.object(OURS), "Updated") == "True";
         server.until("the end", updated).await;
         let writes = server.writes().split_off(known);
@@ -255,24 +255,24 @@ async fn every_update_step_is_written_before_it_ends() {
 async fn an_agent_start_does_not_rewrite_an_unchanged_machine_config_node() {
     let (server, own) = with_node().await;
     {
-        let (told, _tasks) = keeping(&server, &own).await;
-        told.send_replace(Some(status(Progress::True, EARLY)));
+        let (report, _tasks) = keeping(&server, &own).await;
+        report.send_replace(Some(status(Progress::True, EARLY)));
         server.until("it is written", |it| is(it, "True")).await;
     }
-    let (told, _tasks) = keeping(&server, &own).await;
-    told.send_replace(Some(status(Progress::True, LATE)));
+    let (report, _tasks) = keeping(&server, &own).await;
+    report.send_replace(Some(status(Progress::True, LATE)));
     let again = |it: &Server| {
-        it.heard_of(SPEC)
+        it.requests_starting(SPEC)
             .iter()
             .filter(|it| it.body["spec"].is_object())
             .count()
             == 2
     };
     server.until("it is applied again", again).await;
-    told.send_replace(Some(status(Progress::False, LATE)));
+    report.send_replace(Some(status(Progress::False, LATE)));
     server.until("the next change", |it| is(it, "False")).await;
     assert_eq!(
-        server.heard_of(STATUS).len(),
+        server.requests_starting(STATUS).len(),
         2,
         "the first one and the change"
     );
@@ -281,14 +281,14 @@ async fn an_agent_start_does_not_rewrite_an_unchanged_machine_config_node() {
 #[tokio::test]
 async fn without_the_machine_config_node_crd_only_one_request_is_made() {
     let (server, own) = with_node().await;
-    server.trouble(SPEC, Trouble::Code(404, "NotFound"));
-    let (told, _tasks) = keeping(&server, &own).await;
-    told.send_replace(Some(status(Progress::False, EARLY)));
+    server.trouble(SPEC, InjectedFailure::Code(404, "NotFound"));
+    let (report, _tasks) = keeping(&server, &own).await;
+    report.send_replace(Some(status(Progress::False, EARLY)));
     server
-        .until("one try", |it| it.heard_of(SPEC).len() == 1)
+        .until("one try", |it| it.requests_starting(SPEC).len() == 1)
         .await;
     for updated in [Progress::True, Progress::False, Progress::True] {
-        told.send_replace(Some(status(updated, EARLY)));
+        report.send_replace(Some(status(updated, EARLY)));
         tokio::task::yield_now().await;
     }
     // A request of another task completes: time enough for an unwanted request.

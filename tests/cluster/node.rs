@@ -6,7 +6,7 @@ use machinist_testkit::WAIT_TIMEOUT;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::server::{Server, Trouble};
+use super::server::{InjectedFailure, Server};
 
 pub(crate) const NODE: &str = "/api/v1/nodes/a";
 const WATCH: &str = "GET /api/v1/nodes";
@@ -82,7 +82,7 @@ async fn the_node_is_listed_once_and_then_watched() {
     assert_eq!(seen.state(), Some(NodeUpdateState::Done));
     let undone = DrainRequest::Uncordon("rendered-worker-0".to_owned());
     assert_eq!(seen.last_applied_drain(), Some(undone));
-    assert!(!seen.is_cordoned() && !seen.has_our_mark());
+    assert!(!seen.is_cordoned() && !seen.has_cordon_mark());
     assert!(seen.is_ready_in("boot-1") && !seen.is_ready_in("boot-2"));
     assert_eq!(
         seen.annotations.len(),
@@ -93,16 +93,16 @@ async fn the_node_is_listed_once_and_then_watched() {
     server.until_watched().await;
     desire(&server, "rendered-worker-2");
     until_desired(&own, "rendered-worker-2").await;
-    let heard = server.heard_of(WATCH);
-    assert_eq!(heard.len(), 2);
+    let received = server.requests_starting(WATCH);
+    assert_eq!(received.len(), 2);
     assert!(
-        heard
+        received
             .iter()
             .all(|it| it.query.contains("metadata.name%3Da"))
     );
     // A server that lags must not return an earlier desired config.
-    let cached = heard[0].query.contains("resourceVersion");
-    assert!(!cached, "{}", heard[0].query);
+    let cached = received[0].query.contains("resourceVersion");
+    assert!(!cached, "{}", received[0].query);
 }
 
 #[tokio::test]
@@ -116,13 +116,13 @@ async fn an_ended_or_broken_watch_resumes_at_its_resource_version() {
         let config = format!("rendered-worker-{round}");
         desire(&server, &config);
         server.until_watched().await;
-        let resumed = server.heard_of(WATCH).pop().unwrap();
+        let resumed = server.requests_starting(WATCH).pop().unwrap();
         assert!(resumed.query.contains("watch=true"), "no list: {resumed:?}");
         // This server keeps no history, so the change is delivered with the next one.
         desire(&server, &config);
         until_desired(&own, &config).await;
     }
-    let lists = server.heard_of(WATCH);
+    let lists = server.requests_starting(WATCH);
     let lists = lists.iter().filter(|it| !it.query.contains("watch=true"));
     assert_eq!(lists.count(), 1);
 }
@@ -132,11 +132,11 @@ async fn an_expired_resource_version_causes_a_relist() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     server.until_watched().await;
-    server.say_to_watches(&json!({"type": "ERROR", "object": {
+    server.send_to_watches(&json!({"type": "ERROR", "object": {
         "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old",
     }}));
     let listed_again = |server: &Server| {
-        let lists = server.heard_of(WATCH);
+        let lists = server.requests_starting(WATCH);
         let lists = lists.iter().filter(|it| !it.query.contains("watch=true"));
         lists.count() > 1
     };
@@ -150,7 +150,7 @@ async fn an_outage_keeps_the_last_node_and_reports_its_start_and_end() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     server.until_watched().await;
-    server.trouble(WATCH, Trouble::Code(500, "InternalError"));
+    server.trouble(WATCH, InjectedFailure::Code(500, "InternalError"));
     server.end_watches(true);
     let mut sights = own.snapshots();
     let away = sights
@@ -177,7 +177,7 @@ async fn after_an_outage_a_node_with_a_lower_resource_version_is_accepted() {
     desire(&server, "rendered-worker-2");
     until_desired(&own, "rendered-worker-2").await;
     for _ in 0..2 {
-        server.trouble(WATCH, Trouble::Code(503, "ServiceUnavailable"));
+        server.trouble(WATCH, InjectedFailure::Code(503, "ServiceUnavailable"));
     }
     server.restore(NODE, node());
     server.end_watches(true);
@@ -203,7 +203,7 @@ async fn a_deleted_and_reregistered_node_has_a_new_identity() {
 #[tokio::test]
 async fn the_cordon_and_its_annotation_are_one_patch() {
     let (server, own) = with_node().await;
-    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    assert_eq!(own.cordon().await.unwrap(), Cordon::ByMachinist);
     let object = server.object(NODE);
     assert_eq!(object["spec"]["unschedulable"], true);
     assert!(object["metadata"]["annotations"]["machinist.dev/cordoned"].is_string());
@@ -211,10 +211,10 @@ async fn the_cordon_and_its_annotation_are_one_patch() {
     // Fields of other owners are unchanged.
     assert_eq!(object["spec"]["taints"], node()["spec"]["taints"]);
     // After a crash the request is repeated: nothing is left to do.
-    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    assert_eq!(own.cordon().await.unwrap(), Cordon::ByMachinist);
     assert_eq!(server.writes().len(), 1);
 
-    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Lifted);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Done);
     let object = server.object(NODE);
     assert!(object["spec"].get("unschedulable").is_none());
     assert_eq!(
@@ -229,7 +229,7 @@ async fn the_cordon_and_its_annotation_are_one_patch() {
 async fn an_operators_cordon_is_not_taken_over() {
     let (server, own) = with_node().await;
     server.edit(NODE, |node| node["spec"]["unschedulable"] = json!(true));
-    assert_eq!(own.cordon().await.unwrap(), Cordon::Theirs);
+    assert_eq!(own.cordon().await.unwrap(), Cordon::ByAnother);
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::NotOurs);
     assert_eq!(server.writes().len(), 0);
     assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
@@ -239,8 +239,8 @@ async fn an_operators_cordon_is_not_taken_over() {
 async fn a_concurrent_cordon_by_an_operator_is_kept() {
     let (server, own) = with_node().await;
     let person = |node: &mut Value| node["spec"]["unschedulable"] = json!(true);
-    server.trouble("PATCH", Trouble::Meanwhile(person));
-    assert_eq!(own.cordon().await.unwrap(), Cordon::Theirs);
+    server.trouble("PATCH", InjectedFailure::Meanwhile(person));
+    assert_eq!(own.cordon().await.unwrap(), Cordon::ByAnother);
     let annotations = &server.object(NODE)["metadata"]["annotations"];
     assert!(annotations.get("machinist.dev/cordoned").is_none());
 }
@@ -249,10 +249,10 @@ async fn a_concurrent_cordon_by_an_operator_is_kept() {
 async fn a_conflicting_cordon_patch_is_retried_without_losing_other_changes() {
     let (server, own) = with_node().await;
     let other = |node: &mut Value| node["spec"]["taints"][1]["value"] = json!("y");
-    server.trouble("PATCH", Trouble::Meanwhile(other));
-    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    server.trouble("PATCH", InjectedFailure::Meanwhile(other));
+    assert_eq!(own.cordon().await.unwrap(), Cordon::ByMachinist);
     assert_eq!(server.object(NODE)["spec"]["taints"][1]["value"], "y");
-    assert_eq!(server.heard_of("PATCH").len(), 2);
+    assert_eq!(server.requests_starting("PATCH").len(), 2);
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn keep_cordoned_hands_the_agents_cordon_to_the_operator() {
     server.edit(NODE, |node| {
         node["metadata"]["annotations"]["machinist.dev/keep-cordoned"] = json!("");
     });
-    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Kept);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::KeptByOperator);
     let object = server.object(NODE);
     assert_eq!(object["spec"]["unschedulable"], true);
     assert!(
@@ -282,8 +282,8 @@ async fn a_node_without_annotations_can_be_cordoned() {
             .unwrap()
             .remove("annotations");
     });
-    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
-    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Lifted);
+    assert_eq!(own.cordon().await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Done);
 }
 
 #[tokio::test]

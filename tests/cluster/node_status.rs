@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::{NODE, following, node, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const STATE: &str = "machineconfiguration.openshift.io/state";
@@ -75,13 +75,13 @@ async fn kept(first: DesiredNodeStatus, pace: WriteRate) -> Kept {
 }
 
 fn keeping(server: Server, own: OwnNode, first: DesiredNodeStatus, pace: WriteRate) -> Kept {
-    let (notices, heard) = watch::channel(Some(first));
+    let (notices, received) = watch::channel(Some(first));
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| "2026-11-21T22:00:00.5Z".parse::<Timestamp>().unwrap());
     let (tell, events) = Events::new();
     tokio::spawn(maintain_node(
         own.clone(),
-        heard,
+        received,
         tell,
         clock,
         pace,
@@ -102,7 +102,7 @@ fn condition(node: &Value, kind: &str) -> Value {
     found.cloned().unwrap_or_default()
 }
 
-fn says(server: &Server, state: &str, status: &str) -> bool {
+fn has_condition(server: &Server, state: &str, status: &str) -> bool {
     let node = server.object(NODE);
     node["metadata"]["annotations"][STATE] == state
         && condition(&node, "machinist.dev/Ready")["status"] == status
@@ -123,7 +123,7 @@ fn has_taint(server: &Server) -> bool {
 async fn changed_node_status_is_written_once_and_foreign_fields_kept() {
     let kept = kept(notice("Working", false), QUICK).await;
     let server = &kept.server;
-    let written = |server: &Server| says(server, "Working", "False") && has_taint(server);
+    let written = |server: &Server| has_condition(server, "Working", "False") && has_taint(server);
     server.until("everything is written", written).await;
     let now = server.object(NODE);
     let taints = now["spec"]["taints"].as_array().unwrap();
@@ -151,7 +151,7 @@ async fn changed_node_status_is_written_once_and_foreign_fields_kept() {
     );
 
     kept.notices.send_replace(Some(notice("Done", true)));
-    let done = |server: &Server| says(server, "Done", "True") && !has_taint(server);
+    let done = |server: &Server| has_condition(server, "Done", "True") && !has_taint(server);
     server.until("the change is written", done).await;
     let now = server.object(NODE);
     assert_eq!(now["spec"]["taints"], node()["spec"]["taints"]);
@@ -163,7 +163,9 @@ async fn changed_node_status_is_written_once_and_foreign_fields_kept() {
     });
     kept.notices.send_replace(Some(notice("Working", true)));
     server
-        .until("the next change", |server| says(server, "Working", "True"))
+        .until("the next change", |server| {
+            has_condition(server, "Working", "True")
+        })
         .await;
     assert_eq!(server.writes().len(), before + 4, "one annotation alone");
 }
@@ -179,7 +181,7 @@ async fn removed_node_status_is_restored_also_on_a_reregistered_node() {
     let server = &kept.server;
     let written = |server: &Server| {
         let node = server.object(NODE);
-        says(server, "Done", "True")
+        has_condition(server, "Done", "True")
             && condition(&node, "machinist.dev/DrainInProgress")["status"] == "False"
             && node["metadata"]["labels"][LABEL] == "true"
     };
@@ -204,16 +206,16 @@ async fn removed_node_status_is_restored_also_on_a_reregistered_node() {
 async fn after_an_outage_the_latest_desired_status_is_written() {
     let (server, own) = with_node().await;
     for _ in 0..3 {
-        server.trouble("PATCH", Trouble::Code(503, "ServiceUnavailable"));
-        server.trouble("PATCH", Trouble::Cut);
+        server.trouble("PATCH", InjectedFailure::Code(503, "ServiceUnavailable"));
+        server.trouble("PATCH", InjectedFailure::Cut);
     }
     let kept = keeping(server, own, notice("Working", false), QUICK);
     kept.server
         .until("two attempts failed", |it| it.writes().len() >= 2)
         .await;
     kept.notices.send_replace(Some(notice("Done", true)));
-    kept.server.heals();
-    let done = |server: &Server| says(server, "Done", "True");
+    kept.server.stop_failing();
+    let done = |server: &Server| has_condition(server, "Done", "True");
     kept.server.until("the last desired state", done).await;
     let tried = kept.server.writes();
     let first = tried[0].body.pointer("/metadata/annotations").unwrap();
@@ -230,10 +232,10 @@ async fn after_an_outage_the_latest_desired_status_is_written() {
 async fn a_conflicting_taint_patch_is_retried_after_a_read() {
     let (server, own) = with_node().await;
     // The second write is the taint's.
-    server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
+    server.trouble("PATCH", InjectedFailure::Meanwhile(|_| {}));
     server.trouble(
         "PATCH",
-        Trouble::Meanwhile(|node| {
+        InjectedFailure::Meanwhile(|node| {
             let more = json!({"key": "example.com/more", "effect": "NoSchedule"});
             node["spec"]["taints"].as_array_mut().unwrap().push(more);
         }),
@@ -264,7 +266,7 @@ async fn an_unchanged_condition_is_refreshed_by_heartbeat() {
     };
     let kept = kept(notice("Done", true), pace).await;
     let began = tokio::time::Instant::now();
-    let beats = |it: &Server| it.heard_of("PATCH /api/v1/nodes/a/status").len();
+    let beats = |it: &Server| it.requests_starting("PATCH /api/v1/nodes/a/status").len();
     kept.server
         .until("five conditions", |it| beats(it) >= 5)
         .await;
@@ -291,7 +293,7 @@ async fn keys_of_an_earlier_version_are_removed_and_operators_requests_kept() {
     });
     let kept = keeping(server, own, notice("Done", true), QUICK);
     let swept = |server: &Server| {
-        says(server, "Done", "True")
+        has_condition(server, "Done", "True")
             && condition(&server.object(NODE), "machinist.dev/Old").is_null()
     };
     kept.server.until("the old condition is gone", swept).await;
@@ -318,16 +320,16 @@ async fn changed_names_in_a_condition_are_written_at_once_and_counts_rate_limite
     };
     let kept = kept(named("a", "a waits, 1 of 3"), pace).await;
     let server = &kept.server;
-    let says = |server: &Server, message: &str| {
+    let has_message = |server: &Server, message: &str| {
         condition(&server.object(NODE), "machinist.dev/Ready")["message"] == message
     };
-    let first = |server: &Server| says(server, "a waits, 1 of 3");
+    let first = |server: &Server| has_message(server, "a waits, 1 of 3");
     server.until("which pod it names", first).await;
     kept.notices
         .send_replace(Some(named("a", "a waits, 2 of 3")));
     kept.notices.send_replace(Some(named("b", "b waits")));
     server
-        .until("another name", |server| says(server, "b waits"))
+        .until("another name", |server| has_message(server, "b waits"))
         .await;
     let before = server.writes().len();
     kept.notices
@@ -362,7 +364,7 @@ async fn remediation_exclusion_label_is_set_and_removed_only_if_ours() {
         node["metadata"]["labels"][LABEL] = json!("true")
     });
     kept.notices.send_replace(Some(standing("Working", true)));
-    let state = |it: &Server, state: &str| says(it, state, "True");
+    let state = |it: &Server, state: &str| has_condition(it, state, "True");
     server.until("working", |it| state(it, "Working")).await;
     kept.notices.send_replace(Some(standing("Done", false)));
     server.until("done", |it| state(it, "Done")).await;
@@ -410,7 +412,7 @@ async fn repeatedly_overwritten_annotations_are_restored_with_backoff() {
     let server = &kept.server;
     let began = tokio::time::Instant::now();
     for _ in 0..7 {
-        let written = |server: &Server| says(server, "Done", "True");
+        let written = |server: &Server| has_condition(server, "Done", "True");
         server.until("it is written", written).await;
         server.edit(NODE, |node| {
             node["metadata"]["annotations"][STATE] = json!("Nonsense");
@@ -426,8 +428,8 @@ async fn repeatedly_overwritten_annotations_are_restored_with_backoff() {
 async fn a_taint_rejected_by_policy_does_not_block_other_writes() {
     let (server, own) = with_node().await;
     // The first write is the annotations', the second the first taint's.
-    server.trouble("PATCH", Trouble::Meanwhile(|_| {}));
-    server.trouble("PATCH", Trouble::Code(403, "Forbidden"));
+    server.trouble("PATCH", InjectedFailure::Meanwhile(|_| {}));
+    server.trouble("PATCH", InjectedFailure::Code(403, "Forbidden"));
     let taint = |key: &str| Taint {
         key: key.to_owned(),
         effect: "NoSchedule".to_owned(),
@@ -438,7 +440,7 @@ async fn a_taint_rejected_by_policy_does_not_block_other_writes() {
         ..notice("Done", true)
     };
     let mut kept = keeping(server, own, notice, QUICK);
-    let done = |server: &Server| says(server, "Done", "True");
+    let done = |server: &Server| has_condition(server, "Done", "True");
     kept.server.until("the conditions", done).await;
     let node = kept.server.object(NODE);
     let taints = node["spec"]["taints"].as_array().unwrap();

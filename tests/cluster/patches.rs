@@ -3,27 +3,27 @@
 
 use serde_json::{Value, json};
 
-use super::server::Heard;
+use super::server::RecordedRequest;
 
 type Refused = (u16, &'static str);
 
 const INVALID: Refused = (422, "Invalid");
 const CONFLICT: Refused = (409, "Conflict");
 
-pub(crate) fn patched(object: Value, heard: &Heard) -> Result<Value, Refused> {
-    let version = heard.body.pointer("/metadata/resourceVersion");
+pub(crate) fn patched(object: Value, received: &RecordedRequest) -> Result<Value, Refused> {
+    let version = received.body.pointer("/metadata/resourceVersion");
     if version.is_some_and(|version| *version != object["metadata"]["resourceVersion"]) {
         return Err(CONFLICT);
     }
-    let uid = heard.body.pointer("/metadata/uid");
+    let uid = received.body.pointer("/metadata/uid");
     if uid.is_some_and(|uid| *uid != object["metadata"]["uid"]) {
         return Err(CONFLICT);
     }
-    match heard.content.as_str() {
-        "application/json-patch+json" => operations(object, heard.body.as_array().unwrap()),
-        "application/merge-patch+json" => Ok(merged(object, &heard.body, false)),
+    match received.content.as_str() {
+        "application/json-patch+json" => operations(object, received.body.as_array().unwrap()),
+        "application/merge-patch+json" => Ok(merged(object, &received.body, false)),
         "application/strategic-merge-patch+json" | "application/apply-patch+yaml" => {
-            Ok(merged(object, &heard.body, true))
+            Ok(merged(object, &received.body, true))
         }
         other => panic!("a patch of type {other}"),
     }

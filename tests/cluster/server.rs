@@ -24,7 +24,7 @@ use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 
 /// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct RecordedRequest {
     /// `PATCH /api/v1/nodes/a`, without the query.
     pub(crate) what: String,
     pub(crate) query: String,
@@ -36,7 +36,7 @@ pub(crate) struct Heard {
 
 /// A failure in place of the normal response.
 #[derive(Clone, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum InjectedFailure {
     /// This code, with a Status as the server words it.
     Code(u16, &'static str),
     /// This code and header, without a Status, as from a proxy in front of the server.
@@ -57,9 +57,9 @@ struct Inside {
     version: u64,
     /// Open watches: the collection's path, and the sender of its lines.
     watches: Vec<(String, mpsc::UnboundedSender<Line>)>,
-    heard: Vec<Heard>,
+    heard: Vec<RecordedRequest>,
     /// Failures of the next requests that begin with this text.
-    troubles: VecDeque<(String, Trouble)>,
+    troubles: VecDeque<(String, InjectedFailure)>,
     /// Slices are stored without device taints, as by a server that does not know the field.
     drops_taints: bool,
     /// The only token that is accepted; with `None` any is.
@@ -164,12 +164,12 @@ impl Server {
     }
 
     /// The next request that begins with this text has this failure; several are queued.
-    pub(crate) fn trouble(&self, begins: &str, trouble: Trouble) {
+    pub(crate) fn trouble(&self, begins: &str, trouble: InjectedFailure) {
         self.inside(|inside| inside.troubles.push_back((begins.to_owned(), trouble)));
     }
 
     /// Removes all queued failures.
-    pub(crate) fn heals(&self) {
+    pub(crate) fn stop_failing(&self) {
         self.inside(|inside| inside.troubles.clear());
     }
 
@@ -204,7 +204,7 @@ impl Server {
     }
 
     /// Sends a line to every open watch.
-    pub(crate) fn say_to_watches(&self, line: &Value) {
+    pub(crate) fn send_to_watches(&self, line: &Value) {
         self.inside(|inside| {
             for (_, lines) in &inside.watches {
                 let _ = lines.send(Ok(format!("{line}\n").into()));
@@ -212,20 +212,20 @@ impl Server {
         });
     }
 
-    pub(crate) fn heard(&self) -> Vec<Heard> {
+    pub(crate) fn requests(&self) -> Vec<RecordedRequest> {
         self.inside(|inside| inside.heard.clone())
     }
 
     /// The requests that begin with this text.
-    pub(crate) fn heard_of(&self, begins: &str) -> Vec<Heard> {
-        let mut heard = self.heard();
+    pub(crate) fn requests_starting(&self, begins: &str) -> Vec<RecordedRequest> {
+        let mut heard = self.requests();
         heard.retain(|heard| heard.what.starts_with(begins));
         heard
     }
 
     /// The requests that change something, as `PATCH /path`.
-    pub(crate) fn writes(&self) -> Vec<Heard> {
-        let mut heard = self.heard();
+    pub(crate) fn writes(&self) -> Vec<RecordedRequest> {
+        let mut heard = self.requests();
         heard.retain(|heard| !heard.what.starts_with("GET "));
         heard
     }
@@ -241,7 +241,7 @@ impl Server {
             }
         };
         if tokio::time::timeout(WAIT_TIMEOUT, waiting).await.is_err() {
-            panic!("timed out: {what}; requests: {:#?}", self.heard());
+            panic!("timed out: {what}; requests: {:#?}", self.requests());
         }
     }
 
@@ -289,7 +289,7 @@ impl Inside {
         });
     }
 
-    fn trouble(&mut self, what: &str) -> Option<Trouble> {
+    fn trouble(&mut self, what: &str) -> Option<InjectedFailure> {
         let at = self
             .troubles
             .iter()
@@ -306,7 +306,7 @@ async fn answer(State(server): State<Server>, request: Request) -> Result<Respon
     };
     let path = parts.uri.path().to_owned();
     let body = to_bytes(body, 1 << 20).await.unwrap();
-    let heard = Heard {
+    let heard = RecordedRequest {
         what: format!("{} {path}", parts.method),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         content: header("content-type"),
@@ -320,18 +320,18 @@ async fn answer(State(server): State<Server>, request: Request) -> Result<Respon
         (inside.trouble(&heard.what), known)
     });
     let trouble = match trouble {
-        Some(Trouble::Meanwhile(edit)) => {
+        Some(InjectedFailure::Meanwhile(edit)) => {
             server.edit(&path, edit);
             None
         }
         other => other,
     };
     Ok(match trouble {
-        Some(Trouble::Code(code, reason)) => status(code, reason, "scripted error"),
-        Some(Trouble::Proxy(code)) => reply(code, "bad day"),
-        Some(Trouble::Cut) => cut(),
-        Some(Trouble::Long(mebibytes)) => long(mebibytes),
-        Some(Trouble::Hang | Trouble::Meanwhile(_)) => std::future::pending().await,
+        Some(InjectedFailure::Code(code, reason)) => status(code, reason, "scripted error"),
+        Some(InjectedFailure::Proxy(code)) => reply(code, "bad day"),
+        Some(InjectedFailure::Cut) => cut(),
+        Some(InjectedFailure::Long(mebibytes)) => long(mebibytes),
+        Some(InjectedFailure::Hang | InjectedFailure::Meanwhile(_)) => std::future::pending().await,
         None if !known => status(401, "Unauthorized", "Unauthorized"),
         None if heard.query.contains("watch=true") => server.watch(&path),
         None => server.inside(|inside| carry_out(inside, &path, &heard)),
@@ -346,7 +346,7 @@ impl Server {
     }
 }
 
-fn carry_out(inside: &mut Inside, path: &str, heard: &Heard) -> Response {
+fn carry_out(inside: &mut Inside, path: &str, heard: &RecordedRequest) -> Response {
     let (object_path, _) = path.rsplit_once("/status").unwrap_or((path, ""));
     let found = inside.objects.get(object_path).cloned();
     match (heard.what.split(' ').next().unwrap(), found) {

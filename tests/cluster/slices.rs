@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     node::{NODE, with_node},
-    server::{Server, Trouble},
+    server::{InjectedFailure, Server},
 };
 
 const GROUP: &str = "/apis/resource.k8s.io";
@@ -43,7 +43,7 @@ fn pool(count: usize) -> DesiredPool {
     }))
 }
 
-fn sick() -> DesiredPool {
+fn unhealthy_pool() -> DesiredPool {
     let devices = vec![device("d0", &[UNHEALTHY_TAINT]), device("d1", &[])];
     Some(Arc::new(Pool { devices }))
 }
@@ -99,7 +99,7 @@ impl Stage {
     }
 
     /// Waits until the server has this many devices in this many slices, all of this generation.
-    async fn until_told(&self, devices: usize, slices: usize, generation: u64) {
+    async fn wait_for_slices(&self, devices: usize, slices: usize, generation: u64) {
         let what = format!("{devices} devices in {slices} slices of generation {generation}");
         self.until(&what, |all| {
             let count = |slice: &Value| slice["spec"]["devices"].as_array().map_or(0, Vec::len);
@@ -128,21 +128,21 @@ impl Stage {
 async fn resource_slices_are_written_only_on_change_with_a_new_generation() {
     let stage = Stage::new(&["v1beta1", "v1"], 6).await;
     assert_eq!(
-        stage.server.heard_of("GET /apis").len(),
+        stage.server.requests_starting("GET /apis").len(),
         0,
         "no slices desired, no request"
     );
     stage.wish.send_replace(pool(130));
-    stage.until_told(130, 2, 7).await;
+    stage.wait_for_slices(130, 2, 7).await;
     let slice = stage
         .server
         .object(&format!("{SLICES}/a-dra.machinist.dev-0"));
     assert_eq!(slice["spec"]["driver"], "dra.machinist.dev");
     assert_eq!(slice["spec"]["nodeName"], "a");
     assert_eq!(slice["metadata"]["ownerReferences"][0]["kind"], "Node");
-    let told = BTreeSet::from([ResourceName::new("acme.dev/x").unwrap()]);
+    let message = BTreeSet::from([ResourceName::new("acme.dev/x").unwrap()]);
     stage
-        .until_published(|it| it.generation == 7 && it.resources.as_ref() == Some(&told))
+        .until_published(|it| it.generation == 7 && it.resources.as_ref() == Some(&message))
         .await;
     // Neither equal content nor the end of a watch causes a write.
     stage.server.until_watched().await;
@@ -152,12 +152,12 @@ async fn resource_slices_are_written_only_on_change_with_a_new_generation() {
     stage
         .server
         .until("another watch", |it| {
-            it.heard_of(&format!("GET {SLICES}")).len() >= 4
+            it.requests_starting(&format!("GET {SLICES}")).len() >= 4
         })
         .await;
     assert_eq!(stage.writes(), writes);
     stage.wish.send_replace(pool(1));
-    stage.until_told(1, 1, 8).await;
+    stage.wait_for_slices(1, 1, 8).await;
     stage.wish.send_replace(pool(0));
     stage.until("none", <[Value]>::is_empty).await;
     stage
@@ -169,17 +169,17 @@ async fn resource_slices_are_written_only_on_change_with_a_new_generation() {
 async fn resource_slices_deleted_or_changed_by_others_are_restored() {
     let stage = Stage::new(&["v1"], 0).await;
     stage.wish.send_replace(pool(2));
-    stage.until_told(2, 1, 1).await;
+    stage.wait_for_slices(2, 1, 1).await;
     stage.server.until_watched().await;
     let path = format!("{SLICES}/a-dra.machinist.dev-0");
     // A kubelet that starts deletes all slices of its node: the content is unchanged, so the
     // generation stays the same.
     stage.server.remove(&path);
-    stage.until_told(2, 1, 1).await;
+    stage.wait_for_slices(2, 1, 1).await;
     stage
         .server
         .edit(&path, |slice| slice["spec"]["devices"] = json!([]));
-    stage.until_told(2, 1, 1).await;
+    stage.wait_for_slices(2, 1, 1).await;
     // The slices are owned by their Node and deleted with it; they belong to the new object of a
     // Node that is registered again.
     let owner = |slice: &Value| slice["metadata"]["ownerReferences"][0]["uid"].clone();
@@ -201,7 +201,7 @@ async fn resource_slices_deleted_or_changed_by_others_are_restored() {
     stage
         .server
         .put(&format!("{SLICES}/a-dra.machinist.dev-7"), old);
-    stage.until_told(2, 1, 42).await;
+    stage.wait_for_slices(2, 1, 42).await;
     // The next agent continues with the existing slices.
     let writes = stage.writes();
     let (server, node) = (stage.server.clone(), stage.node.clone());
@@ -217,18 +217,20 @@ async fn resource_slices_deleted_or_changed_by_others_are_restored() {
 #[tokio::test]
 async fn tainted_devices_are_omitted_from_slices_without_taint_support() {
     let stage = Stage::new(&["v1"], 0).await;
-    stage.wish.send_replace(sick());
-    stage.until_told(2, 1, 1).await;
+    stage.wish.send_replace(unhealthy_pool());
+    stage.wait_for_slices(2, 1, 1).await;
     stage.server.until_watched().await;
     let path = format!("{SLICES}/a-dra.machinist.dev-0");
     let taint = stage.server.object(&path)["spec"]["devices"][0]["taints"][0].clone();
     assert_eq!(taint["key"], "machinist.dev/unhealthy");
     // A taint that stays keeps its time.
-    let Some(more) = sick() else { panic!() };
+    let Some(more) = unhealthy_pool() else {
+        panic!()
+    };
     let mut more = Pool::clone(&more);
     more.devices.push(device("d2", &[]));
     stage.wish.send_replace(Some(Arc::new(more)));
-    stage.until_told(3, 1, 2).await;
+    stage.wait_for_slices(3, 1, 2).await;
     assert_eq!(
         stage.server.object(&path)["spec"]["devices"][0]["taints"][0],
         taint
@@ -236,7 +238,7 @@ async fn tainted_devices_are_omitted_from_slices_without_taint_support() {
 
     let stage = Stage::new(&["v1"], 0).await;
     stage.server.drop_taints();
-    stage.wish.send_replace(sick());
+    stage.wish.send_replace(unhealthy_pool());
     stage
         .until("one device", |all| {
             all.iter()
@@ -251,7 +253,7 @@ async fn slices_are_published_after_an_outage_or_to_an_older_api_version() {
     let stage = Stage::new(&["v1beta1"], 0).await;
     stage.server.trouble(
         "GET /apis/resource.k8s.io",
-        Trouble::Code(500, "InternalError"),
+        InjectedFailure::Code(500, "InternalError"),
     );
     stage.wish.send_replace(pool(1));
     stage.until_published(|it| it.problem.is_some()).await;
@@ -281,24 +283,25 @@ async fn a_cluster_without_a_supported_slice_version_counts_as_without_slices() 
         let stage = Stage::new(versions, 0).await;
         stage.wish.send_replace(pool(1));
         stage.until_published(|it| it.problem.is_some()).await;
-        let told = stage.published.borrow().clone();
-        let why = told.problem.unwrap_or_default();
+        let message = stage.published.borrow().clone();
+        let why = message.problem.unwrap_or_default();
         assert!(why.contains("does not serve resource.k8s.io"), "{why}");
-        assert_eq!(told.resources, Some(BTreeSet::new()));
+        assert_eq!(message.resources, Some(BTreeSet::new()));
     }
 }
 
 #[tokio::test]
 async fn a_removed_slice_api_version_does_not_count_as_without_slices() {
     let stage = Stage::new(&["v1"], 0).await;
-    stage
-        .server
-        .trouble(&format!("GET {SLICES}"), Trouble::Code(404, "NotFound"));
+    stage.server.trouble(
+        &format!("GET {SLICES}"),
+        InjectedFailure::Code(404, "NotFound"),
+    );
     stage.wish.send_replace(pool(1));
     stage.until_published(|it| it.problem.is_some()).await;
-    let told = stage.published.borrow().clone();
-    assert_eq!(told.resources, None, "slices may exist: {told:?}");
-    stage.until_told(1, 1, 1).await;
+    let message = stage.published.borrow().clone();
+    assert_eq!(message.resources, None, "slices may exist: {message:?}");
+    stage.wait_for_slices(1, 1, 1).await;
 }
 
 #[tokio::test]
@@ -324,7 +327,7 @@ async fn slice_writes_are_rate_limited_for_constantly_changing_devices() {
 async fn cleanup_deletes_the_nodes_resource_slices() {
     let stage = Stage::new(&["v1"], 0).await;
     stage.wish.send_replace(pool(1));
-    stage.until_told(1, 1, 1).await;
+    stage.wait_for_slices(1, 1, 1).await;
     let cluster = stage.node.cluster().clone();
     let server = stage.server.clone();
     drop(stage);
@@ -341,7 +344,10 @@ async fn cleanup_deletes_the_nodes_resource_slices() {
         resource_slices::remove(&cluster, "a", false).await.unwrap(),
         0
     );
-    server.trouble(&format!("GET {SLICES}"), Trouble::Code(403, "Forbidden"));
+    server.trouble(
+        &format!("GET {SLICES}"),
+        InjectedFailure::Code(403, "Forbidden"),
+    );
     assert_eq!(
         resource_slices::remove(&cluster, "a", false).await.unwrap(),
         0

@@ -5,7 +5,7 @@ use std::time::Duration;
 use machinist_cluster::{ClusterErrorKind, UpgradeConfig};
 use serde_json::json;
 
-use super::server::{Server, Trouble};
+use super::server::{InjectedFailure, Server};
 
 const OBJECT: &str = "/apis/upgrade.managed.openshift.io/v1alpha1/namespaces/\
                       openshift-managed-upgrade-operator/upgradeconfigs/managed-upgrade-config";
@@ -42,9 +42,9 @@ async fn upgrade_config_drain_timeout_and_start_time_are_read() {
 async fn a_forbidden_upgrade_config_is_ignored_and_an_outage_is_an_error() {
     let server = Server::start().await;
     let cluster = server.cluster().await;
-    server.trouble("GET", Trouble::Code(403, "Forbidden"));
+    server.trouble("GET", InjectedFailure::Code(403, "Forbidden"));
     assert_eq!(cluster.upgrade_config().await.unwrap(), None);
-    server.trouble("GET", Trouble::Code(503, "ServiceUnavailable"));
+    server.trouble("GET", InjectedFailure::Code(503, "ServiceUnavailable"));
     let error = cluster.upgrade_config().await.unwrap_err();
     assert_eq!(error.code(), 503);
     server.put(

@@ -17,7 +17,7 @@ use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
 use crate::crash::harness::{Driver, UNIT};
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{at, conduct, restarting},
     scripted_services::Script,
 };
@@ -27,7 +27,7 @@ const ORDER: &str = "MACHINIST_TEST_CRASH";
 
 /// The course of the update without a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Course {
+pub(crate) enum RunMode {
     /// A unit is restarted, and the update verified.
     Restart,
     /// The machine reboots before the verification.
@@ -50,7 +50,7 @@ pub(crate) enum Place {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) root: std::path::PathBuf,
-    pub(crate) course: Course,
+    pub(crate) course: RunMode,
     pub(crate) place: Option<Place>,
 }
 
@@ -75,13 +75,13 @@ impl Order {
             .stderr(Stdio::inherit())
             .output()
             .unwrap();
-        let said = String::from_utf8(child.stdout).unwrap();
+        let output = String::from_utf8(child.stdout).unwrap();
         let of = |key: &'static str| {
-            let lines = said.lines().map(str::trim_start);
+            let lines = output.lines().map(str::trim_start);
             lines.filter_map(move |line| line.strip_prefix(key))
         };
         let killed = std::os::unix::process::ExitStatusExt::signal(&child.status) == Some(9);
-        assert!(killed || child.status.success(), "{said}");
+        assert!(killed || child.status.success(), "{output}");
         Ended {
             killed,
             asked: of("ASKED ").map(str::to_owned).collect(),
@@ -116,12 +116,12 @@ struct AtPhase {
 
 /// A change of phase, as the log shows it.
 #[derive(Default)]
-pub(crate) struct Passage {
+pub(crate) struct PhaseTransition {
     pub(crate) phase: String,
     pub(crate) from: String,
 }
 
-impl Passage {
+impl PhaseTransition {
     pub(crate) fn of(event: &tracing::Event<'_>) -> Self {
         let mut passage = Self::default();
         event.record(&mut passage);
@@ -129,7 +129,7 @@ impl Passage {
     }
 }
 
-impl Visit for Passage {
+impl Visit for PhaseTransition {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "phase" => self.phase = value.to_owned(),
@@ -143,7 +143,7 @@ impl Visit for Passage {
 
 impl<S: tracing::Subscriber> Layer<S> for AtPhase {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
-        let passage = Passage::of(event);
+        let passage = PhaseTransition::of(event);
         let name = |index: usize| machinist_update::phase::Phase::ALL[index].name();
         let here = match self.place {
             Place::Entering(index) => passage.phase == name(index) && !passage.from.is_empty(),
@@ -173,15 +173,15 @@ fn runs_one_update_in_a_child_process() {
 async fn drive(order: &Order, to: machinist_testkit::sandbox::Written) {
     let script = Script::new();
     let (course, place) = (order.course, order.place);
-    if course == Course::Undo {
+    if course == RunMode::Undo {
         script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
     }
     let count = Arc::new(AtomicUsize::new(0));
-    let (counted, told) = (Arc::clone(&count), script.clone());
+    let (counted, message) = (Arc::clone(&count), script.clone());
     let hook = move |_: &FsOp| {
         let number = counted.fetch_add(1, Ordering::Relaxed);
         if place == Some(Place::Operation(number)) {
-            die(&told);
+            die(&message);
         }
         None
     };
@@ -191,7 +191,7 @@ async fn drive(order: &Order, to: machinist_testkit::sandbox::Written) {
         .collect();
     let root = machinist_rootfs::Root::open(Path::new(&order.root)).unwrap();
     let root = root
-        .with_pretended_mounts(mounts)
+        .with_simulated_mounts(mounts)
         .with_fault(Arc::new(hook));
     if let Some(place) = place {
         let at_phase = AtPhase {
@@ -202,12 +202,12 @@ async fn drive(order: &Order, to: machinist_testkit::sandbox::Written) {
         tracing::subscriber::set_global_default(layered).unwrap();
     }
     let conduct = match course {
-        Course::Reboot => conduct(true),
+        RunMode::Reboot => conduct(true),
         _ => restarting(UNIT),
     };
     let mut driver = match course {
-        Course::Reboot => {
-            let node = NodeDouble::below(&order.root);
+        RunMode::Reboot => {
+            let node = FakeNode::below(&order.root);
             node.stops(&["monitor.service"]);
             Driver::on_node(&root, &script, &node, to.desired(), conduct)
         }
@@ -216,13 +216,13 @@ async fn drive(order: &Order, to: machinist_testkit::sandbox::Written) {
     // A busy machine is slow, and the process has nothing to do but be killed.
     driver.patience = std::time::Duration::from_secs(300);
     match course {
-        Course::Restart => drop(driver.until_on(&to).await),
+        RunMode::Restart => drop(driver.until_on(&to).await),
         // In the boot after the reboot it ends with the uncordon.
-        Course::Reboot => tokio::select! {
+        RunMode::Reboot => tokio::select! {
             () = script.until_reboot() => {}
             _ = driver.until_on(&to) => {}
         },
-        Course::Undo => drop(driver.until_failed().await),
+        RunMode::Undo => drop(driver.until_failed().await),
     }
     driver.stop().await;
     tell(&script);

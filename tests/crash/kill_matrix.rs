@@ -10,11 +10,11 @@ use machinist_update::{
 };
 
 use crate::crash::{
-    child::{Course, Ended, Order, Place},
+    child::{Ended, Order, Place, RunMode},
     harness::{Driver, UNIT, boot},
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, conduct, difference, restarting},
     scripted_services::Script,
     update_case::{Case, plain},
@@ -25,9 +25,9 @@ macro_rules! cases {
     ($list:ident, $of:ident: $kind:ident { $($name:ident => [$($course:ident $phase:ident),*],)+ }) => {
         const $list: &[$kind] = &[$($kind::$name,)+];
 
-        fn $of(what: $kind) -> &'static [(Course, Phase)] {
+        fn $of(what: $kind) -> &'static [(RunMode, Phase)] {
             match what {
-                $($kind::$name => &[$((Course::$course, Phase::$phase)),*],)+
+                $($kind::$name => &[$((RunMode::$course, Phase::$phase)),*],)+
             }
         }
     };
@@ -106,20 +106,20 @@ pub(crate) fn rebooted(ended: &Ended) -> bool {
 }
 
 /// Starts again until the course has finished; returns all requests.
-pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str) -> Vec<String> {
+pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: RunMode, what: &str) -> Vec<String> {
     let script = Script::new();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let start = |script: &Script| {
             let conduct = match course {
-                Course::Reboot => conduct(true),
+                RunMode::Reboot => conduct(true),
                 _ => restarting(UNIT),
             };
             let (root, desired) = (sandbox.root(), case.to.desired());
             let mut driver = match course {
-                Course::Reboot => {
-                    let node = NodeDouble::of(sandbox);
+                RunMode::Reboot => {
+                    let node = FakeNode::of(sandbox);
                     node.stops(&["monitor.service"]);
                     Driver::on_node(&root, script, &node, desired, conduct)
                 }
@@ -128,7 +128,7 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
             driver.patience = Duration::from_secs(24 * 3600);
             driver
         };
-        if course == Course::Undo {
+        if course == RunMode::Undo {
             let failing = machinist_base::reason::Reason::JobFailed;
             script.fails(&format!("Restart {UNIT}"), failing, false);
             let mut driver = start(&script);
@@ -155,7 +155,7 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
         driver.stop().await;
     });
     let expected = match course {
-        Course::Undo => &case.old,
+        RunMode::Undo => &case.old,
         _ => &case.new,
     };
     let tree = plain(&tree(sandbox));
@@ -164,7 +164,7 @@ pub(crate) fn finish(case: &Case, sandbox: &Sandbox, course: Course, what: &str)
     script.asked()
 }
 
-fn order(sandbox: &Sandbox, course: Course, place: Option<Place>) -> Ended {
+fn order(sandbox: &Sandbox, course: RunMode, place: Option<Place>) -> Ended {
     let root = sandbox.path("");
     let order = Order {
         root,
@@ -175,13 +175,13 @@ fn order(sandbox: &Sandbox, course: Course, place: Option<Place>) -> Ended {
 }
 
 /// One case of the matrix; returns whether the process reached the place.
-fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
+fn killed_at(case: &Case, course: RunMode, phase: Phase, place: Place) -> bool {
     let what = format!("{course:?}, {} {place:?}", phase.name());
     let sandbox = machine(case);
     let mut asked = Vec::new();
     // Phases after a reboot belong to the start after it.
     let after = [Phase::Booted, Phase::Verifying, Phase::Uncordoning];
-    let second = course == Course::Reboot && after.contains(&phase);
+    let second = course == RunMode::Reboot && after.contains(&phase);
     if second {
         let first = order(&sandbox, course, None);
         assert!(rebooted(&first), "{what}");
@@ -200,8 +200,8 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
     asked.extend(finish(case, &sandbox, course, &what));
     match course {
         // Between two phases the state is known: the restart is done once.
-        Course::Restart => assert_eq!(restarts(&asked), 1, "{what}: {asked:?}"),
-        Course::Reboot => {
+        RunMode::Restart => assert_eq!(restarts(&asked), 1, "{what}: {asked:?}"),
+        RunMode::Reboot => {
             let reboots = asked.iter().filter(|asked| asked.starts_with("reboot"));
             assert_eq!(reboots.count(), 1, "{what}: {asked:?}");
             let at = |what: &str| asked.iter().position(|it| it.starts_with(what));
@@ -211,7 +211,7 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
             );
             must_have_drained_once(&sandbox, &what);
         }
-        Course::Undo => assert!((1..=3).contains(&restarts(&asked)), "{what}: {asked:?}"),
+        RunMode::Undo => assert!((1..=3).contains(&restarts(&asked)), "{what}: {asked:?}"),
     }
     true
 }
@@ -219,7 +219,7 @@ fn killed_at(case: &Case, course: Course, phase: Phase, place: Place) -> bool {
 /// Asserts one cordon, one drain and one uncordon, in this order: a restarted process repeats no
 /// completed request.
 pub(crate) fn must_have_drained_once(sandbox: &Sandbox, what: &str) {
-    let log = NodeDouble::of(sandbox).log();
+    let log = FakeNode::of(sandbox).log();
     let order: Vec<&str> = log
         .iter()
         .filter_map(|line| line.split(' ').next())

@@ -4,12 +4,12 @@ use std::{cell::RefCell, sync::Once};
 
 use tracing_subscriber::{Layer, layer::SubscriberExt as _};
 
-use crate::crash::child::Passage;
+use crate::crash::child::PhaseTransition;
 
-type Heard = Box<dyn Fn(&Passage)>;
+type Callback = Box<dyn Fn(&PhaseTransition)>;
 
 thread_local! {
-    static LISTENER: RefCell<Option<Heard>> = const { RefCell::new(None) };
+    static LISTENER: RefCell<Option<Callback>> = const { RefCell::new(None) };
 }
 
 /// The only subscriber of the process. Subscribers per test would not work: with only one
@@ -19,9 +19,9 @@ struct ByThread;
 impl<S: tracing::Subscriber> Layer<S> for ByThread {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
         LISTENER.with_borrow(|listener| {
-            let passage = Passage::of(event);
-            if let Some(heard) = listener.as_ref().filter(|_| !passage.from.is_empty()) {
-                heard(&passage);
+            let passage = PhaseTransition::of(event);
+            if let Some(callback) = listener.as_ref().filter(|_| !passage.from.is_empty()) {
+                callback(&passage);
             }
         });
     }
@@ -37,12 +37,12 @@ impl Drop for Listening {
 }
 
 /// Observes the phase changes of a reconciler whose loop runs on this thread.
-pub(crate) fn listen(heard: impl Fn(&Passage) + 'static) -> Listening {
+pub(crate) fn listen(callback: impl Fn(&PhaseTransition) + 'static) -> Listening {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let subscriber = tracing_subscriber::registry().with(ByThread);
         tracing::subscriber::set_global_default(subscriber).unwrap();
     });
-    LISTENER.set(Some(Box::new(heard)));
+    LISTENER.set(Some(Box::new(callback)));
     Listening(())
 }

@@ -1,7 +1,7 @@
 //! Kills at random moments, once or several times in a row.
 
 use crate::crash::{
-    child::{Course, Order, Place},
+    child::{Order, Place, RunMode},
     harness::boot,
     kill_matrix::{finish, machine, must_be_old_or_new, rebooted},
 };
@@ -23,7 +23,7 @@ impl Dice {
     }
 }
 
-const COURSES: [Course; 3] = [Course::Restart, Course::Reboot, Course::Undo];
+const COURSES: [RunMode; 3] = [RunMode::Restart, RunMode::Reboot, RunMode::Undo];
 
 #[test]
 fn kills_at_random_moments_end_as_without_the_kills() {

@@ -19,7 +19,7 @@ use machinist_update::{
 use tokio_util::sync::CancellationToken;
 
 use crate::crash::{
-    child::{Course, Order, Place},
+    child::{Order, Place, RunMode},
     harness::{Driver, UNIT, boot},
     kill_matrix::{finish, machine, must_be_old_or_new, rebooted, restarts, tree},
     phase_observer::listen,
@@ -30,16 +30,16 @@ use machinist_testkit::{
     update_case::{Case, plain},
 };
 
-const PHASES: [(Course, Phase); 9] = [
-    (Course::Restart, Phase::Planned),
-    (Course::Restart, Phase::Waiting),
-    (Course::Restart, Phase::Staging),
-    (Course::Restart, Phase::Committing),
-    (Course::Restart, Phase::RunningActions),
-    (Course::Restart, Phase::Verifying),
-    (Course::Reboot, Phase::RebootPending),
-    (Course::Reboot, Phase::Booted),
-    (Course::Undo, Phase::RollingBack),
+const PHASES: [(RunMode, Phase); 9] = [
+    (RunMode::Restart, Phase::Planned),
+    (RunMode::Restart, Phase::Waiting),
+    (RunMode::Restart, Phase::Staging),
+    (RunMode::Restart, Phase::Committing),
+    (RunMode::Restart, Phase::RunningActions),
+    (RunMode::Restart, Phase::Verifying),
+    (RunMode::Reboot, Phase::RebootPending),
+    (RunMode::Reboot, Phase::Booted),
+    (RunMode::Undo, Phase::RollingBack),
 ];
 
 #[test]
@@ -53,14 +53,14 @@ fn a_systemd_outage_in_any_phase_only_delays_the_update() {
         let (goes, at) = (script.clone(), Arc::clone(&went));
         let _listening = listen(move |passage| {
             if passage.phase == phase.name() && !at.swap(true, Ordering::Relaxed) {
-                goes.goes_for(Duration::from_secs(60));
+                goes.be_unreachable_for(Duration::from_secs(60));
             }
         });
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let conduct = || match course {
-                Course::Reboot => conduct(true),
+                RunMode::Reboot => conduct(true),
                 _ => restarting(UNIT),
             };
             let start = || {
@@ -70,15 +70,15 @@ fn a_systemd_outage_in_any_phase_only_delays_the_update() {
             };
             let mut driver = start();
             match course {
-                Course::Restart => drop(driver.until_on(&case.to).await),
-                Course::Reboot => {
+                RunMode::Restart => drop(driver.until_on(&case.to).await),
+                RunMode::Reboot => {
                     script.until_reboot().await;
                     driver.stop().await;
                     boot(&sandbox, "boot-2");
                     driver = start();
                     driver.until_on(&case.to).await;
                 }
-                Course::Undo => {
+                RunMode::Undo => {
                     script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
                     driver.until_failed().await;
                 }
@@ -87,12 +87,12 @@ fn a_systemd_outage_in_any_phase_only_delays_the_update() {
         });
         assert!(went.load(Ordering::Relaxed), "{what}: never");
         let expected = match course {
-            Course::Undo => &case.old,
+            RunMode::Undo => &case.old,
             _ => &case.new,
         };
         let tree = plain(&tree(&sandbox));
         assert!(tree == *expected, "{what}\n{}", difference(expected, &tree));
-        if course == Course::Undo {
+        if course == RunMode::Undo {
             // Once for the removed config, once for the restored one.
             assert_eq!(restarts(&script.asked()), 2, "{what}");
         }
@@ -199,7 +199,7 @@ fn an_agent_stop_in_any_phase_is_immediate_and_resumed_at_the_next_start() {
             }
         });
         let script = Script::new();
-        if course == Course::Undo {
+        if course == RunMode::Undo {
             script.fails(&format!("Restart {UNIT}"), Reason::JobFailed, false);
         }
         if phase == Phase::RunningActions {
@@ -210,7 +210,7 @@ fn an_agent_stop_in_any_phase_is_immediate_and_resumed_at_the_next_start() {
         let runtime = runtime.enable_all().build().unwrap();
         runtime.block_on(async {
             let conduct = match course {
-                Course::Reboot => conduct(true),
+                RunMode::Reboot => conduct(true),
                 _ => restarting(UNIT),
             };
             let (root, to) = (sandbox.root(), case.to.desired());

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::crash::{
-    child::{Course, Order, Place},
+    child::{Order, Place, RunMode},
     harness::boot,
     kill_matrix::{finish, machine, must_be_old_or_new, rebooted},
 };
@@ -53,7 +53,7 @@ struct Identity {
 
 #[derive(Serialize, Deserialize)]
 struct Fixture {
-    course: Course,
+    course: RunMode,
     what: String,
     journal: Value,
     objects: Vec<Entry>,
@@ -77,7 +77,7 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 impl Fixture {
-    fn of(sandbox: &Sandbox, course: Course, what: &str) -> Self {
+    fn of(sandbox: &Sandbox, course: RunMode, what: &str) -> Self {
         let root = sandbox.root();
         let tree = TreeSnapshot::capture(&root).unwrap();
         let text = tree.content(JOURNAL).unwrap();
@@ -177,7 +177,7 @@ const UNDOING: [usize; 2] = [150, 165];
 
 /// Where the last version was killed.
 struct Point {
-    course: Course,
+    course: RunMode,
     /// In the boot after the one in which the update began.
     after_the_reboot: bool,
     place: Place,
@@ -199,23 +199,23 @@ fn points() -> Vec<Point> {
     use Phase::*;
     let index = |phase| Phase::ALL.iter().position(|known| *known == phase).unwrap();
     let entering = [
-        (Course::Restart, Planned),
-        (Course::Restart, Waiting),
-        (Course::Restart, Staging),
-        (Course::Restart, Committing),
-        (Course::Restart, RunningActions),
-        (Course::Restart, Verifying),
-        (Course::Reboot, DisablingDevices),
-        (Course::Reboot, Draining),
-        (Course::Reboot, Drained),
-        (Course::Reboot, RebootPending),
-        (Course::Reboot, Verifying),
-        (Course::Reboot, Uncordoning),
-        (Course::Undo, RollingBack),
+        (RunMode::Restart, Planned),
+        (RunMode::Restart, Waiting),
+        (RunMode::Restart, Staging),
+        (RunMode::Restart, Committing),
+        (RunMode::Restart, RunningActions),
+        (RunMode::Restart, Verifying),
+        (RunMode::Reboot, DisablingDevices),
+        (RunMode::Reboot, Draining),
+        (RunMode::Reboot, Drained),
+        (RunMode::Reboot, RebootPending),
+        (RunMode::Reboot, Verifying),
+        (RunMode::Reboot, Uncordoning),
+        (RunMode::Undo, RollingBack),
     ];
     let entering = entering.map(|(course, phase)| Point {
         course,
-        after_the_reboot: course == Course::Reboot && matches!(phase, Verifying | Uncordoning),
+        after_the_reboot: course == RunMode::Reboot && matches!(phase, Verifying | Uncordoning),
         place: Place::Entering(index(phase)),
     });
     let before = |course, place| Point {
@@ -223,14 +223,14 @@ fn points() -> Vec<Point> {
         after_the_reboot: false,
         place,
     };
-    let undone = before(Course::Undo, Place::Leaving(index(RollingBack)));
+    let undone = before(RunMode::Undo, Place::Leaving(index(RollingBack)));
     let uncordoned = Point {
         after_the_reboot: true,
-        ..before(Course::Reboot, Place::Leaving(index(Uncordoning)))
+        ..before(RunMode::Reboot, Place::Leaving(index(Uncordoning)))
     };
     let operation = |course| move |number| before(course, Place::Operation(number));
-    let operations = [110, 118, 125, 140].map(operation(Course::Restart));
-    let undo = UNDOING.map(operation(Course::Undo));
+    let operations = [110, 118, 125, 140].map(operation(RunMode::Restart));
+    let undo = UNDOING.map(operation(RunMode::Undo));
     let all = entering.into_iter().chain([undone, uncordoned]);
     all.chain(operations).chain(undo).collect()
 }

@@ -26,7 +26,7 @@ fn with_links(names: &[&str]) -> Hardware {
 fn a_device_with_several_links_is_advertised_once() {
     let hardware = with_links(&["one", "two"]);
     let spec = "  match: [{path: /dev/acme/*}, {subsystem: {name: acme}}]\n";
-    assert_eq!(hardware.told(spec), ["acme-one: /dev/acme/one"]);
+    assert_eq!(hardware.device_lines(spec), ["acme-one: /dev/acme/one"]);
     let (_, problems) = hardware.found(spec);
     let told = |name: &str| {
         let told = format!("{name} is another name of acme-one; ignoring {name}");
@@ -76,7 +76,7 @@ fn device_indexes_follow_the_kernels_numeric_order() {
         );
     }
     assert_eq!(
-        hardware.told("  match: [{subsystem: {name: video4linux}}]\n"),
+        hardware.device_lines("  match: [{subsystem: {name: video4linux}}]\n"),
         [
             "usb-1-2-1.0-video4linux0: /dev/v9",
             "usb-1-2-1.0-video4linux1: /dev/v10"

@@ -24,7 +24,7 @@ fn cdi_devices_are_allocated_by_name() {
     let (resource, problems) = hardware.found(spec);
     assert!(problems[0].contains("broken.json"), "{problems:?}");
     assert_eq!(
-        hardware.told(spec),
+        hardware.device_lines(spec),
         ["0: ", "1:  (/dev/gpu1 of acme.dev/gpu=1 does not exist)"]
     );
     let inventory = machinist_device::Inventory::default();
@@ -55,10 +55,10 @@ fn too_many_cdi_specs_are_reported_and_the_others_still_used() {
         std::fs::write(dirs[1].join(file), text("k8s.gpu.nvidia.com/claim")).unwrap();
     }
     let spec = "  match: [{cdi: {kind: acme.dev/gpu}}]\n";
-    assert_eq!(hardware.told(spec), ["g0: "]);
+    assert_eq!(hardware.device_lines(spec), ["g0: "]);
     let (_, problems) = hardware.found(spec);
-    let told = "there are more than 1024 specs: not all are read";
-    assert!(problems[0].contains(told), "{problems:?}");
+    let message = "there are more than 1024 specs: not all are read";
+    assert!(problems[0].contains(message), "{problems:?}");
 }
 
 #[test]
@@ -73,10 +73,10 @@ fn cdi_devices_of_two_kinds_with_one_name_are_reported_and_the_first_kept() {
         std::fs::write(dir.join(format!("{kind}.yaml")), spec).unwrap();
     }
     let spec = "  match: [{cdi: {kind: acme.dev/a}}, {cdi: {kind: acme.dev/b}}]\n";
-    assert_eq!(hardware.told(spec), ["g0: "]);
-    let told = "acme.dev/b=g0 and acme.dev/a=g0 have the same id \"g0\"; the first is ignored";
+    assert_eq!(hardware.device_lines(spec), ["g0: "]);
+    let message = "acme.dev/b=g0 and acme.dev/a=g0 have the same id \"g0\"; the first is ignored";
     let (_, problems) = hardware.found(spec);
-    assert!(problems[0].contains(told), "{problems:?}");
+    assert!(problems[0].contains(message), "{problems:?}");
 }
 
 /// A machine whose spec has one device that machinist can pass on without CDI, and four that it
@@ -120,7 +120,7 @@ fn without_cdi_support_cdi_edits_are_passed_as_device_plugin_fields() {
     assert_eq!(problems, [""; 0]);
     let why = |id: &str| resource.devices[id].reason.clone().unwrap_or_default();
     assert_eq!(why("g0"), "");
-    for (id, told) in [
+    for (id, message) in [
         (
             "g1",
             "/etc/cdi/acme.yaml: acme.dev/gpu=g1: containerEdits.hooks[0] (poststop /opt/x)",
@@ -135,7 +135,7 @@ fn without_cdi_support_cdi_edits_are_passed_as_device_plugin_fields() {
             "/usr/lib/acme of acme.dev/gpu=g4 is a directory, not a device node",
         ),
     ] {
-        assert!(why(id).contains(told), "{}", why(id));
+        assert!(why(id).contains(message), "{}", why(id));
     }
     let inventory = machinist_device::Inventory::default();
     let granted = |ids: &[&str]| {

@@ -11,16 +11,16 @@ use nix::{
 };
 
 use super::has;
-use machinist_testkit::{device_host::Machine, fake_kubelet::KubeletDouble};
+use machinist_testkit::{device_host::Machine, fake_kubelet::FakeKubelet};
 
 const EARLIER_LOCK: &str = "var/lib/kubelet/device-plugins/m.lock";
 
 /// A machine that declares one device, and its kubelet.
-async fn with_a_device() -> (Machine, KubeletDouble) {
+async fn with_a_device() -> (Machine, FakeKubelet) {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "acme.dev/fuse", "/dev/fuse", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     (machine, kubelet)
 }
 

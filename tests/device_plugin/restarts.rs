@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::has;
 use machinist_testkit::{
     device_host::Machine,
-    fake_kubelet::{Books, Knobs, KubeletDouble},
+    fake_kubelet::{FakeKubelet, Knobs, ResourceAccounts},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,13 +22,13 @@ async fn fifty_resources_register_again_after_a_kubelet_restart() {
             2,
         );
     }
-    let all = |books: &Books| {
+    let all = |books: &ResourceAccounts| {
         books.len() == RESOURCES
             && books
                 .values()
                 .all(|one| one.streaming && one.list().len() == 2)
     };
-    let mut kubelet = KubeletDouble::start(machine.root()).await;
+    let mut kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     kubelet.until("all", all).await;
     for round in 0..3 {
@@ -37,7 +37,7 @@ async fn fifty_resources_register_again_after_a_kubelet_restart() {
             listen_late: Duration::from_millis(round * 4),
             ..Knobs::default()
         };
-        kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+        kubelet = FakeKubelet::start_with(machine.root(), knobs).await;
         let books = kubelet.until("all again", all).await;
         assert!(books.values().all(|one| one.lists.len() == 1));
     }
@@ -67,7 +67,7 @@ async fn a_missing_kubelet_is_reported_and_registration_follows_its_start() {
         })
         .await;
     assert!(!status.kubelet.present);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     kubelet
         .until("listed", |books| {
             has(books, "machinist.dev/fuse", &["fuse=Healthy"])
@@ -85,7 +85,7 @@ async fn a_missing_kubelet_is_reported_and_registration_follows_its_start() {
         })
         .await;
     std::fs::remove_dir_all(machine.path("var/lib/kubelet")).unwrap();
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     kubelet
         .until("listed again", |books| {
             has(books, "machinist.dev/fuse", &["fuse=Healthy"])
@@ -104,7 +104,7 @@ async fn registration_is_retried_after_a_refusal_or_loss() {
         forget_streams: 1,
         ..Knobs::default()
     };
-    let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), knobs).await;
     let agent = machine.agent();
     let books = kubelet
         .until("listed", |books| {
@@ -130,7 +130,7 @@ async fn a_kubelet_that_opens_list_and_watch_late_is_waited_for() {
         stream_late: Duration::from_millis(300),
         ..Knobs::default()
     };
-    let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), knobs).await;
     let agent = machine.agent();
     let books = kubelet
         .until("listed", |books| {
@@ -146,7 +146,7 @@ async fn a_removed_device_plugin_socket_is_recreated() {
     let machine = Machine::new();
     machine.plug("fuse");
     machine.declare("fuse.yaml", "machinist.dev/fuse", "/dev/fuse", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let books = kubelet
         .until("listed", |books| {
@@ -188,7 +188,7 @@ async fn registration_is_repeated_after_the_kubelet_removes_the_lock() {
         status.devices.first().is_some_and(|one| one.registered)
     };
     for life in 0..3 {
-        let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+        let kubelet = FakeKubelet::start_with(machine.root(), knobs).await;
         kubelet
             .until("listed", |books| {
                 has(books, "machinist.dev/fuse", &["fuse=Healthy"])

@@ -49,7 +49,7 @@ async fn gives(stage: &Stage, expected: Option<&str>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_for_a_vanished_node_fails_until_it_is_found_under_its_new_name() {
-    let stage = Stage::on(linked(), ClaimsDouble::new()).await;
+    let stage = Stage::on(linked(), FakeClaims::new()).await;
     let device = named("by-id-usb-one");
     stage.claims.allocate("c", &[("one", &device)]);
     let first = stage.prepare("c").await.unwrap();
@@ -57,8 +57,8 @@ async fn a_claim_for_a_vanished_node_fails_until_it_is_found_under_its_new_name(
     std::fs::remove_file(link(&stage.machine, "one")).unwrap();
     gives(&stage, None).await;
     let why = stage.prepare("c").await.unwrap_err();
-    let told = "/dev/by-id/usb-one no longer points to /dev/ttyA";
-    assert!(why.contains(told), "{why}");
+    let message = "/dev/by-id/usb-one no longer points to /dev/ttyA";
+    assert!(why.contains(message), "{why}");
     stage.machine.plug("ttyC");
     lead(&stage.machine, "one", "ttyC");
     gives(&stage, Some("/dev/ttyC")).await;
@@ -71,7 +71,7 @@ async fn a_claim_for_a_vanished_node_fails_until_it_is_found_under_its_new_name(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_reboot_a_claim_never_gets_another_device_of_the_same_name() {
-    let stage = Stage::on(linked(), ClaimsDouble::new()).await;
+    let stage = Stage::on(linked(), FakeClaims::new()).await;
     let device = named("by-id-usb-one");
     stage.claims.allocate("c", &[("one", &device)]);
     stage.prepare("c").await.unwrap();

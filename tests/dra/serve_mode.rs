@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use super::{Stage, TTY, declare, named};
 use machinist_testkit::{
     device_host::Machine,
-    fake_claims::{ClaimsDouble, Watcher, until},
-    fake_kubelet::KubeletDouble,
+    fake_claims::{FakeClaims, Watcher, until},
+    fake_kubelet::FakeKubelet,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -18,8 +18,8 @@ async fn a_resource_is_served_by_device_plugin_or_dra_never_both() {
     machine.plug("ttyA");
     machine.plug("ttyB");
     declare(&machine, "dra");
-    let kubelet = KubeletDouble::start(machine.root()).await;
-    let stage = Stage::on(machine, ClaimsDouble::new()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
+    let stage = Stage::on(machine, FakeClaims::new()).await;
     let tty = || ResourceName::new(TTY).unwrap();
     stage
         .published
@@ -30,7 +30,7 @@ async fn a_resource_is_served_by_device_plugin_or_dra_never_both() {
     // The device plugin does not start while the published slices still list the device, nor while
     // a claim is prepared.
     declare(&stage.machine, "devicePlugin");
-    stage.until_wished(0).await;
+    stage.wait_for_pool(0).await;
     let waits = |status: &machinist_device::status::DevicesStatus| {
         status.devices[0].reason.as_deref()
             == Some("its devices are allocated to claims, or may be")
@@ -54,7 +54,7 @@ async fn a_resource_is_served_by_device_plugin_or_dra_never_both() {
     .await;
     declare(&stage.machine, "dra");
     stage.watcher.register(None).await;
-    stage.until_wished(2).await;
+    stage.wait_for_pool(2).await;
     kubelet
         .until("the plugin's end", |books| {
             books.get(TTY).is_none_or(|one| !one.streaming)
@@ -71,7 +71,7 @@ async fn no_slices_are_published_before_the_dra_driver_is_registered() {
     let watcher = Watcher::start(machine.root());
     let agent = machine.agent();
     let published = watch::Sender::new(PublishedPool::default());
-    let wish = agent.claims(ClaimsDouble::new(), published.subscribe());
+    let wish = agent.claims(FakeClaims::new(), published.subscribe());
     let devices = || wish.borrow().as_ref().map(|pool| pool.devices.len());
     until("nothing to offer", async || {
         devices().filter(|all| *all == 0)
@@ -96,7 +96,7 @@ async fn devices_of_an_ended_device_plugin_become_available_to_claims() {
     machine.plug("ttyA");
     machine.plug("ttyB");
     declare(&machine, "devicePlugin");
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let watcher = Watcher::start(machine.root());
     let agent = machine.agent();
     kubelet
@@ -110,7 +110,7 @@ async fn devices_of_an_ended_device_plugin_become_available_to_claims() {
         .until("noticed", |status| !status.kubelet.present)
         .await;
     let published = watch::Sender::new(PublishedPool::default());
-    let wish = agent.claims(ClaimsDouble::new(), published.subscribe());
+    let wish = agent.claims(FakeClaims::new(), published.subscribe());
     declare(&machine, "dra");
     watcher.register(None).await;
     let devices = || wish.borrow().as_ref().map(|pool| pool.devices.len());

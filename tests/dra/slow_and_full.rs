@@ -55,7 +55,7 @@ async fn devices_are_not_offered_to_claims_until_the_checkpoint_is_writable() {
     let watcher = Watcher::start(machine.root());
     let agent = machine.agent();
     let published = watch::Sender::new(PublishedPool::default());
-    let mut wish = agent.claims(ClaimsDouble::new(), published.subscribe());
+    let mut wish = agent.claims(FakeClaims::new(), published.subscribe());
     watcher.driver().await;
     agent
         .until("registered", |status| {
@@ -87,7 +87,7 @@ async fn a_mount_that_now_resolves_elsewhere_fails_the_claim() {
          resource: acme.dev/tty\n  serve: dra\n  match: [{path: \"/dev/tty?\"}]\n  \
          container: {mounts: [{from: /opt/acme, to: /acme}]}\n",
     );
-    let stage = Stage::on(machine, ClaimsDouble::new()).await;
+    let stage = Stage::on(machine, FakeClaims::new()).await;
     for name in ["a", "b"] {
         stage.claims.allocate("c", &[("one", &named("ttyA"))]);
         stage.claims.allocate(name, &[("one", &named("ttyB"))]);

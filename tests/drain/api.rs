@@ -21,7 +21,7 @@ use crate::drain::support::{Made, merge};
 
 /// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct RecordedRequest {
     /// `POST /api/v1/…`, without the query.
     pub(crate) what: String,
     pub(crate) query: String,
@@ -32,7 +32,7 @@ pub(crate) struct Heard {
 struct Inside {
     pods: BTreeMap<String, Value>,
     objects: BTreeMap<String, Value>,
-    heard: Vec<Heard>,
+    heard: Vec<RecordedRequest>,
     /// The next responses to requests that begin with this text.
     answers: VecDeque<(String, u16, Value)>,
     watches: Vec<mpsc::UnboundedSender<Result<Bytes, std::io::Error>>>,
@@ -101,7 +101,7 @@ impl Api {
         self.inside().answers.push_back(answer);
     }
 
-    pub(crate) fn heard(&self, what: &str) -> Vec<Heard> {
+    pub(crate) fn requests(&self, what: &str) -> Vec<RecordedRequest> {
         let all = self.inside().heard.clone();
         all.into_iter()
             .filter(|one| one.what.starts_with(what))
@@ -110,7 +110,7 @@ impl Api {
 
     /// Requests that write.
     pub(crate) fn writes(&self) -> Vec<String> {
-        let all = self.heard("").into_iter().map(|one| one.what);
+        let all = self.requests("").into_iter().map(|one| one.what);
         all.filter(|what| !what.starts_with("GET")).collect()
     }
 
@@ -163,9 +163,9 @@ async fn answer(State(api): State<Api>, request: Request) -> Response {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let told = {
+    let report = {
         let mut inside = api.inside();
-        inside.heard.push(Heard {
+        inside.heard.push(RecordedRequest {
             what: what.clone(),
             query: query.clone(),
             body: body.clone(),
@@ -176,7 +176,7 @@ async fn answer(State(api): State<Api>, request: Request) -> Response {
             .position(|(start, ..)| what.starts_with(start));
         at.and_then(|at| inside.answers.remove(at))
     };
-    if let Some((_, code, body)) = told {
+    if let Some((_, code, body)) = report {
         return respond(code, &body);
     }
     if query.contains("watch=true") {

@@ -11,14 +11,14 @@ use serde_json::json;
 
 use crate::drain::{
     progress::{drained, names, pass, seconds, start, start_after, unattended},
-    server::{Server, because, budget_says_no, refusal},
+    server::{Server, because, budget_refusal, refusal},
     support::{at, budget, made},
 };
 
 fn held(pod: &str) -> Server {
     let server = Server::with([made(pod)]);
     server.budget(budget("web", json!({"maxUnavailable": 1}), [0, 2, 2, 3]));
-    server.always(pod, budget_says_no());
+    server.always(pod, budget_refusal());
     server
 }
 
@@ -42,7 +42,7 @@ async fn eviction_retries_with_backoff_and_never_bypasses_a_budget() {
         "{pauses:?}"
     );
     assert!(pauses[10] > pauses[0] * 2, "{pauses:?}");
-    server.lift("web");
+    server.clear_response("web");
     let lifted = server.elapsed();
     running.ended().await.unwrap();
     assert!(server.elapsed() - lifted <= seconds(23));
@@ -56,17 +56,17 @@ async fn a_drain_blocker_is_reported_within_a_second_with_its_budget() {
     assert!(server.elapsed() < seconds(1), "{:?}", server.elapsed());
     let wait = &progress.waits[0];
     assert_eq!(wait.what.reason(), Reason::DrainBlockedByBudget);
-    let told = wait.sentence();
+    let message = wait.sentence();
     for part in [
         "shop/web",
         "PodDisruptionBudget web",
         "maxUnavailable 1",
         "2 of 3",
     ] {
-        assert!(told.contains(part), "{told}");
+        assert!(message.contains(part), "{message}");
     }
     pass(seconds(120)).await;
-    assert_eq!(running.said_of("web").unwrap().since, wait.since);
+    assert_eq!(running.wait_of("web").unwrap().since, wait.since);
     // The budget's current numbers.
     server.budget(budget("web", json!({"maxUnavailable": 1}), [0, 1, 2, 3]));
     running
@@ -91,12 +91,12 @@ async fn a_budget_that_never_allows_disruptions_is_reported_before_eviction() {
     let server = Server::with([made("a"), made("b")]);
     server.budget(budget("web", json!({"maxUnavailable": 0}), [0, 2, 2, 2]));
     for pod in ["a", "b"] {
-        server.always(pod, budget_says_no());
+        server.always(pod, budget_refusal());
     }
     let mut running = start(&server, unattended());
-    let (mut told, asked) = (running.progress.clone(), server.clone());
+    let (mut message, asked) = (running.progress.clone(), server.clone());
     let asked = tokio::spawn(async move {
-        told.wait_for(|now| now.begun).await.unwrap();
+        message.wait_for(|now| now.begun).await.unwrap();
         asked.writes()
     });
     let progress = running.until(|now| now.begun).await;
@@ -112,7 +112,7 @@ async fn a_budget_that_never_allows_disruptions_is_reported_before_eviction() {
     assert!(server.writes() > 1);
     assert_eq!(server.deletions(), []);
     assert_eq!(
-        running.said_of("a").unwrap().what.reason(),
+        running.wait_of("a").unwrap().what.reason(),
         Reason::DrainBudgetNeverAllows
     );
 }
@@ -122,7 +122,7 @@ async fn pods_of_a_blocking_budget_are_retried_one_at_a_time() {
     let server = Server::with((0..20).map(|n| made(&format!("web-{n:02}"))));
     server.budget(budget("web", json!({"maxUnavailable": 1}), [0, 2, 2, 3]));
     for n in 0..20 {
-        server.always(&format!("web-{n:02}"), budget_says_no());
+        server.always(&format!("web-{n:02}"), budget_refusal());
     }
     let running = start(&server, unattended());
     pass(seconds(300)).await;
@@ -138,7 +138,7 @@ async fn pods_of_a_blocking_budget_are_retried_one_at_a_time() {
     assert!(tenth.min().unwrap() <= Duration::from_millis(5100));
     assert_eq!(running.now().blockers().count(), 20);
     for n in 0..20 {
-        server.lift(&format!("web-{n:02}"));
+        server.clear_response(&format!("web-{n:02}"));
     }
     let lifted = server.elapsed();
     assert_eq!(running.ended().await.unwrap().progress.gone, 20);
@@ -210,7 +210,7 @@ async fn pods_in_a_terminating_namespace_are_retried_or_waited_for() {
         "it is only waited for"
     );
     server.remove("uid-leaving");
-    server.lift("web");
+    server.clear_response("web");
     assert_eq!(running.ended().await.unwrap().progress.gone, 2);
 }
 
@@ -227,8 +227,8 @@ async fn a_pod_with_two_budgets_reports_both_and_keeps_draining() {
     let both = WaitReason::Several(vec!["one".to_owned(), "two".to_owned()]);
     assert_eq!(progress.waits[0].what, both, "before the first eviction");
     pass(seconds(60)).await;
-    assert_eq!(running.said_of("web").unwrap().what, both);
-    server.lift("web");
+    assert_eq!(running.wait_of("web").unwrap().what, both);
+    server.clear_response("web");
     running.ended().await.unwrap();
 }
 
@@ -253,7 +253,7 @@ async fn an_outage_pauses_the_force_limit_and_not_the_time_limit() {
     };
     let mut running = start(&server, options.clone());
     pass(seconds(40)).await;
-    server.goes_away();
+    server.become_unreachable();
     running.until(|now| now.away_since.is_some()).await;
     let asked = server.writes();
     pass(seconds(60)).await;
@@ -262,7 +262,7 @@ async fn an_outage_pauses_the_force_limit_and_not_the_time_limit() {
         asked,
         "no request to an unreachable server"
     );
-    server.comes_back();
+    server.become_reachable();
     running.until(|now| now.away_since.is_none()).await;
     let away = server.elapsed() - seconds(40);
     running.until(|now| !now.forced.is_empty()).await;
@@ -281,7 +281,7 @@ async fn an_outage_pauses_the_force_limit_and_not_the_time_limit() {
     };
     let running = start(&server, limited.clone());
     pass(seconds(100)).await;
-    server.goes_away();
+    server.become_unreachable();
     let error = running.ended().await.unwrap_err();
     assert!(matches!(error, DrainError::TimedOut { .. }), "{error}");
     assert_eq!(server.elapsed().as_secs(), 200);
@@ -289,9 +289,9 @@ async fn an_outage_pauses_the_force_limit_and_not_the_time_limit() {
     let server = held("web");
     let running = start(&server, limited);
     pass(seconds(100)).await;
-    server.goes_away();
+    server.become_unreachable();
     pass(seconds(20)).await;
-    server.comes_back();
+    server.become_reachable();
     let error = running.ended().await.unwrap_err();
     assert!(matches!(error, DrainError::TimedOut { .. }), "{error}");
     assert_eq!(server.elapsed().as_secs(), 200);
@@ -366,12 +366,12 @@ async fn drain_progress_is_reported_at_least_every_minute() {
     server.pods_end_after(None);
     let mut running = start(&server, forcing(seconds(86_400)));
     for minute in 1..10 {
-        let told = running
+        let message = running
             .until(|now| now.spent >= seconds(minute * 60))
             .await
             .spent;
-        assert!(server.elapsed() - told < seconds(1));
-        assert!(told < seconds(minute * 60 + 61), "{told:?}");
+        assert!(server.elapsed() - message < seconds(1));
+        assert!(message < seconds(minute * 60 + 61), "{message:?}");
     }
 }
 
@@ -458,7 +458,7 @@ async fn an_overdue_terminating_pod_is_reported_and_skipped_if_configured() {
     };
     let mut running = start(&server, options);
     running.until(|now| now.blockers().count() > 0).await;
-    assert_eq!(running.said_of("stuck").unwrap().what, WaitReason::Overdue);
+    assert_eq!(running.wait_of("stuck").unwrap().what, WaitReason::Overdue);
     assert_eq!(server.elapsed().as_secs(), 40);
     let drained = running.ended().await.unwrap();
     assert_eq!(server.elapsed().as_secs(), 100);

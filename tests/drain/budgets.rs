@@ -36,8 +36,8 @@ fn a_budget_that_never_allows_disruptions_is_detected_in_advance() {
         // Nothing was counted, so the answer is not known.
         (json!({"maxUnavailable": 0}), [0, 0, 0, 0], "later"),
     ] {
-        let told = word(&made("web"), &[budget("b", spec.clone(), counts)]);
-        assert_eq!(told, expected, "{spec} {counts:?}");
+        let message = word(&made("web"), &[budget("b", spec.clone(), counts)]);
+        assert_eq!(message, expected, "{spec} {counts:?}");
     }
 }
 

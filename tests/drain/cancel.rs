@@ -36,7 +36,7 @@ async fn cancel(api: &Api, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-fn said(output: &Output) -> (Option<i32>, String, String) {
+fn exit_and_output(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code();
     (code, text(&output.stdout), text(&output.stderr))
@@ -64,13 +64,13 @@ async fn cancel_waits_for_the_agents_answer_and_is_not_repeated() {
     let api = api(json!({"machinist.dev/cancel-refused": "new: it was too late"})).await;
     answering(&api, |it| it["machinist.dev/cancelled"] = json!("new"));
     let output = cancel(&api, &["a"]).await;
-    let (code, out, err) = said(&output);
+    let (code, out, err) = exit_and_output(&output);
     assert_eq!(
         (code, out.as_str()),
         (Some(0), "node/a update to new cancelled\n"),
         "{err}"
     );
-    let patch = &api.heard("PATCH")[0].body["metadata"];
+    let patch = &api.requests("PATCH")[0].body["metadata"];
     assert_eq!(patch["resourceVersion"], "7", "from the observed state");
     assert_eq!(
         patch["annotations"],
@@ -81,15 +81,15 @@ async fn cancel_waits_for_the_agents_answer_and_is_not_repeated() {
         })
     );
     let output = cancel(&api, &["a", "-o", "json"]).await;
-    let answer: Value = serde_json::from_str(&said(&output).1).unwrap();
+    let answer: Value = serde_json::from_str(&exit_and_output(&output).1).unwrap();
     assert_eq!(
         (&answer["kind"], &answer["nodes"][0]["outcome"]),
         (&json!("Cancel"), &json!("Cancelled"))
     );
-    assert_eq!(api.heard("PATCH").len(), 1);
+    assert_eq!(api.requests("PATCH").len(), 1);
     let output = cancel(&api, &["--undo", "a"]).await;
     assert_eq!(
-        said(&output).1,
+        exit_and_output(&output).1,
         "node/a cancellation of the update to new revoked\n"
     );
     assert_eq!(asked(&api), Value::Null);
@@ -107,7 +107,7 @@ async fn a_cancel_that_is_too_late_reports_why() {
             .remove("machinist.dev/cancel");
     });
     let output = cancel(&api, &["a"]).await;
-    let (code, out, err) = said(&output);
+    let (code, out, err) = exit_and_output(&output);
     assert_eq!((code, out.as_str()), (Some(1), ""));
     assert!(
         err.contains("cannot cancel the update to new: its changes are already being applied"),
@@ -119,13 +119,13 @@ async fn a_cancel_that_is_too_late_reports_why() {
 async fn cancel_times_out_when_the_agent_does_not_respond() {
     let api = api(json!({})).await;
     let output = cancel(&api, &["--timeout", "1s", "a"]).await;
-    let (code, _, err) = said(&output);
+    let (code, _, err) = exit_and_output(&output);
     assert_eq!(code, Some(1));
     assert!(err.contains("the request remains on the Node"), "{err}");
     assert_eq!(asked(&api), "new");
     let output = cancel(&api, &["--no-wait", "a"]).await;
     assert_eq!(
-        said(&output),
+        exit_and_output(&output),
         (
             Some(0),
             "node/a requested cancellation of the update to new\n".to_owned(),
@@ -139,7 +139,7 @@ async fn cancel_ignores_an_answer_to_an_earlier_request() {
     // The request was withdrawn, and the agent has not seen that yet.
     let api = api(json!({"machinist.dev/cancelled": "new"})).await;
     let output = cancel(&api, &["--timeout", "1s", "a"]).await;
-    let (code, _, err) = said(&output);
+    let (code, _, err) = exit_and_output(&output);
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("the request remains on the Node"), "{err}");
 }
@@ -158,7 +158,7 @@ async fn cancel_keeps_waiting_through_an_api_server_outage() {
     });
     let output = cancel(&watched, &["a"]).await;
     assert_eq!(
-        said(&output).1,
+        exit_and_output(&output).1,
         "node/a update to new cancelled\n",
         "{output:?}"
     );
@@ -167,7 +167,7 @@ async fn cancel_keeps_waiting_through_an_api_server_outage() {
     let other = lost.clone();
     answering(&lost, move |_| (0..100).for_each(|_| away(&other)));
     let output = cancel(&lost, &["--timeout", "2s", "a"]).await;
-    let (code, _, err) = said(&output);
+    let (code, _, err) = exit_and_output(&output);
     assert_eq!(code, Some(1));
     assert!(err.contains("the request remains on the Node"), "{err}");
     assert!(err.contains("not now"), "{err}");
@@ -178,12 +178,15 @@ async fn cancel_without_an_update_fails_and_a_dry_run_writes_nothing() {
     let settled = api(json!({CURRENT: "new"})).await;
     let output = cancel(&settled, &["a"]).await;
     assert_eq!(
-        (said(&output).0, said(&output).1.as_str()),
+        (
+            exit_and_output(&output).0,
+            exit_and_output(&output).1.as_str()
+        ),
         (Some(0), "node/a has no update to cancel\n")
     );
     assert_eq!(settled.writes(), [""; 0]);
     let api = api(json!({})).await;
     let output = cancel(&api, &["--dry-run", "a"]).await;
-    assert!(said(&output).1.ends_with("(dry run)\n"));
+    assert!(exit_and_output(&output).1.ends_with("(dry run)\n"));
     assert_eq!(api.writes(), [""; 0]);
 }

@@ -63,10 +63,10 @@ async fn drain_command_cordons_evicts_reports_and_accepts_kubectl_flags() {
     ];
     let output = machinist(&api, &flags).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let told: Value = serde_json::from_str(&out(&output)).unwrap();
-    assert_eq!(told["kind"], "Drain");
-    assert_eq!(told["nodes"][0]["outcome"], "Drained");
-    assert_eq!(told["nodes"][0]["gone"], 2);
+    let message: Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(message["kind"], "Drain");
+    assert_eq!(message["nodes"][0]["outcome"], "Drained");
+    assert_eq!(message["nodes"][0]["gone"], 2);
     assert_eq!(api.object(node())["spec"]["unschedulable"], true);
     // An operator's cordon carries no mark of the agent.
     assert_eq!(api.object(node())["metadata"]["annotations"], Value::Null);
@@ -75,7 +75,7 @@ async fn drain_command_cordons_evicts_reports_and_accepts_kubectl_flags() {
         format!("PATCH {}", node()),
         "the cordon comes first"
     );
-    assert_eq!(api.heard("POST").len(), 2);
+    assert_eq!(api.requests("POST").len(), 2);
     let text = machinist(&api, &["drain", "a", "--ignore-daemonsets"]).await;
     assert_eq!(out(&text), "node/a drained: 0 pods removed\n");
     assert!(
@@ -91,7 +91,7 @@ async fn a_pod_selector_is_passed_on_to_the_server() {
     let flags = ["drain", "a", "--ignore-daemonsets", "--pod-selector"];
     let output = machinist(&api, &[&flags[..], &["app=shop"]].concat()).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let asked = api.heard("GET /api/v1/pods");
+    let asked = api.requests("GET /api/v1/pods");
     assert!(asked.len() > 1, "{asked:?}");
     for one in asked {
         assert!(one.query.contains("labelSelector=app%3Dshop"), "{one:?}");
@@ -103,14 +103,14 @@ async fn drain_refusals_are_reported_before_the_node_is_cordoned() {
     let api = with_daemon([made("web"), made("lone").bare().local_data()]).await;
     let output = machinist(&api, &["drain", "a"]).await;
     assert_eq!(output.status.code(), Some(1));
-    let told = err(&output);
+    let message = err(&output);
     for part in [
         "shop/lone",
         "scratch",
         "no controller",
         "shop/proxy is managed by a DaemonSet",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!(api.writes(), Vec::<String>::new());
 }
@@ -149,7 +149,7 @@ async fn a_server_dry_run_sends_dry_run_evictions_and_reports_refusals() {
     .await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert!(out(&output).contains("needs 2"), "{}", out(&output));
-    for write in api.heard("P") {
+    for write in api.requests("P") {
         assert!(write.query.contains("dryRun=All"), "{write:?}");
     }
     assert_eq!(api.object(node())["spec"]["unschedulable"], Value::Null);
@@ -177,12 +177,12 @@ async fn a_drain_that_times_out_names_the_budget_and_keeps_the_cordon() {
     let flags = ["drain", "--ignore-daemonsets", "--timeout", "1s", "a"];
     let output = machinist(&api, &flags).await;
     assert_eq!(output.status.code(), Some(1));
-    let told = err(&output);
+    let message = err(&output);
     assert!(
-        told.contains("can never be evicted: PodDisruptionBudget web (maxUnavailable 0)"),
-        "{told}"
+        message.contains("can never be evicted: PodDisruptionBudget web (maxUnavailable 0)"),
+        "{message}"
     );
-    assert!(told.contains("did not finish within 1 s"), "{told}");
+    assert!(message.contains("did not finish within 1 s"), "{message}");
     assert_eq!(api.object(node())["spec"]["unschedulable"], true);
 }
 
@@ -192,12 +192,12 @@ async fn cordon_command_sends_at_most_one_request_and_keep_is_reported() {
     let output = machinist(&api, &["cordon", "a"]).await;
     assert_eq!(out(&output), "node/a cordoned\n");
     assert_eq!(
-        api.heard("PATCH")[0].body,
+        api.requests("PATCH")[0].body,
         json!({"spec": {"unschedulable": true}})
     );
     let output = machinist(&api, &["cordon", "a"]).await;
     assert_eq!(out(&output), "node/a already cordoned\n");
-    assert_eq!(api.heard("PATCH").len(), 1);
+    assert_eq!(api.requests("PATCH").len(), 1);
     machinist(&api, &["cordon", "--keep", "a"]).await;
     let annotations = &api.object(node())["metadata"]["annotations"];
     assert_eq!(*annotations, json!({"machinist.dev/keep-cordoned": "true"}));
@@ -207,7 +207,7 @@ async fn cordon_command_sends_at_most_one_request_and_keep_is_reported() {
     let marks = json!({"machinist.dev/cordoned": null, "machinist.dev/keep-cordoned": null});
     let taken_back = json!({"metadata": {"annotations": marks},
         "spec": {"unschedulable": null}});
-    assert_eq!(api.heard("PATCH")[2].body, taken_back);
+    assert_eq!(api.requests("PATCH")[2].body, taken_back);
 }
 
 /// The node was uncordoned during an update: the agent's mark is left, and must not make this
@@ -237,7 +237,7 @@ async fn cordon_during_an_update_explains_how_to_keep_it() {
     );
     let output = machinist(&api, &["cordon", "a"]).await;
     assert!(out(&output).contains("--keep"), "{}", out(&output));
-    assert_eq!(api.heard("PATCH").len(), 0);
+    assert_eq!(api.requests("PATCH").len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,18 +261,18 @@ async fn a_selector_without_matching_nodes_is_reported_and_succeeds() {
     for command in ["cordon", "drain"] {
         let output = machinist(&api, &[command, "-l", "zone=nowhere"]).await;
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-        let said = err(&output);
+        let printed = err(&output);
         assert!(
-            said.contains("no node has the labels zone=nowhere"),
-            "{said}"
+            printed.contains("no node has the labels zone=nowhere"),
+            "{printed}"
         );
     }
     let output = machinist(&api, &["drain", "a", "--pod-selector", "a b c"]).await;
     assert_eq!(output.status.code(), Some(64));
-    let said = err(&output);
+    let printed = err(&output);
     assert!(
-        said.contains("--pod-selector") && said.contains("\"a b c\""),
-        "{said}"
+        printed.contains("--pod-selector") && printed.contains("\"a b c\""),
+        "{printed}"
     );
     assert_eq!(api.writes(), [""; 0]);
 }
@@ -295,5 +295,5 @@ async fn usage_errors_such_as_a_zero_grace_period_exit_with_64() {
             err(&output)
         );
     }
-    assert_eq!(api.heard("").len(), 0);
+    assert_eq!(api.requests("").len(), 0);
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::drain::{
     progress::{drained, names, pass, seconds, start, strict, unattended},
-    server::{Call, Server, budget_says_no, refusal},
+    server::{Call, Server, budget_refusal, refusal},
     support::{at, made},
 };
 
@@ -147,7 +147,7 @@ async fn an_updates_drain_evicts_unmanaged_pods_and_reports_them() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_pod_is_reported_only_after_its_eviction_is_accepted() {
     let server = Server::with([made("lone").bare(), made("other").bare()]);
-    server.always("lone", budget_says_no());
+    server.always("lone", budget_refusal());
     let mut drain = start(&server, unattended());
     let lost = |now: &EvictionProgress| -> Vec<_> {
         let lost = now.lost.iter();
@@ -156,7 +156,7 @@ async fn a_lost_pod_is_reported_only_after_its_eviction_is_accepted() {
     let now = drain.until(|now| now.gone == 1).await;
     assert_eq!(lost(&now), ["other"]);
     assert_eq!(now.notes.len(), 2);
-    server.lift("lone");
+    server.clear_response("lone");
     let drained = drain.ended().await.unwrap();
     assert_eq!(lost(&drained.progress), ["other", "lone"]);
 }
@@ -186,11 +186,11 @@ async fn a_pod_rescheduled_on_the_node_is_reported_and_not_evicted_in_a_loop() {
         let next = format!("web-{number}");
         server.put(made(&next).owned_by("ReplicaSet", "web"));
         pass(Duration::from_millis(300)).await;
-        let said = drain.said_of(&next).map(|wait| wait.what);
+        let output = drain.wait_of(&next).map(|wait| wait.what);
         match number {
             0..=2 => {}
             _ => assert_eq!(
-                said,
+                output,
                 Some(WaitReason::ComesBack("ReplicaSet web".to_owned()))
             ),
         }
@@ -245,9 +245,9 @@ async fn the_final_pod_list_finds_pods_missed_by_the_watch() {
     let running = start(&server, unattended());
     pass(seconds(1)).await;
     // The watch does not report this pod.
-    server.tells_nothing(true);
+    server.set_watch_silent(true);
     server.put(made("late"));
-    server.tells_nothing(false);
+    server.set_watch_silent(false);
     let drained = running.ended().await.unwrap();
     assert_eq!(drained.progress.gone, 2);
     assert_eq!(server.evictions("late").len(), 1);
@@ -277,7 +277,7 @@ async fn an_ended_pod_watch_resumes_at_its_resource_version() {
 async fn an_already_deleted_pod_counts_as_evicted() {
     let server = Server::with([made("web")]);
     // Only the response reports it: the watch is silent.
-    server.tells_nothing(true);
+    server.set_watch_silent(true);
     let running = start(&server, unattended());
     pass(Duration::from_millis(6)).await;
     server.remove("uid-web");
@@ -296,7 +296,7 @@ async fn a_recreated_pod_of_the_same_name_is_treated_as_a_new_pod() {
 
 async fn replaced(silent: bool) {
     let server = Server::with([made("db")]);
-    server.tells_nothing(silent);
+    server.set_watch_silent(silent);
     let running = start(&server, unattended());
     pass(Duration::from_millis(6)).await;
     server.remove("uid-db");
@@ -310,12 +310,12 @@ async fn replaced(silent: bool) {
     // The replacement must be evicted as well: the request has its own UID.
     let uid = serde_json::json!({"metadata": {"uid": "a-third"}});
     let server = Server::with([made("db")]);
-    server.tells_nothing(silent);
+    server.set_watch_silent(silent);
     let running = start(&server, unattended());
     pass(Duration::from_millis(6)).await;
     server.remove("uid-db");
     server.put(made("db").with(uid));
-    server.tells_nothing(false);
+    server.set_watch_silent(false);
     assert_eq!(running.ended().await.unwrap().progress.gone, 2);
     assert_eq!(server.evictions("db").len(), 2);
 }
@@ -346,16 +346,16 @@ async fn a_missing_permission_ends_the_drain_and_is_named() {
     );
     let error = drained(&server, unattended()).await.unwrap_err();
     assert_eq!(error.reason(), Reason::ApiServerForbidden);
-    let told = machinist_base::error_chain::chain(&error);
+    let message = machinist_base::error_chain::chain(&error);
     for part in ["cannot evict shop/web", "pods/eviction"] {
-        assert!(told.contains(part), "{told}");
+        assert!(message.contains(part), "{message}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_preview_writes_nothing_and_a_server_one_sends_dry_runs() {
     let server = Server::with([made("web"), made("lone").bare(), made("held")]);
-    server.always("held", crate::drain::server::budget_says_no());
+    server.always("held", crate::drain::server::budget_refusal());
     let options = Options {
         rules: machinist_drain::DrainRules::unattended(None),
         ..strict()

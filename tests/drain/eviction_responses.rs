@@ -70,7 +70,7 @@ fn a_deleted_pod_is_distinguished_from_a_missing_eviction_api() {
     means([
         (
             refused(404, "NotFound", "pods \"web\" not found"),
-            EvictionResponse::Gone,
+            EvictionResponse::NotFound,
         ),
         (
             refused(404, "NotFound", unknown),
@@ -80,7 +80,10 @@ fn a_deleted_pod_is_distinguished_from_a_missing_eviction_api() {
             refused(405, "MethodNotAllowed", "no"),
             EvictionResponse::NotServed,
         ),
-        (refused(409, "Conflict", replaced), EvictionResponse::Gone),
+        (
+            refused(409, "Conflict", replaced),
+            EvictionResponse::NotFound,
+        ),
     ]);
 }
 

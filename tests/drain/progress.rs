@@ -90,7 +90,7 @@ impl Running {
     }
 
     /// The reported wait for a pod, if there is one.
-    pub(crate) fn said_of(&self, pod: &str) -> Option<PodWait> {
+    pub(crate) fn wait_of(&self, pod: &str) -> Option<PodWait> {
         let waits = self.now().waits;
         waits.into_iter().find(|wait| wait.pod.name == pod)
     }

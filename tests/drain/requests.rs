@@ -37,7 +37,7 @@ async fn an_eviction_request_has_uid_grace_period_and_dry_run() {
         pods.evict(&web(), how).await.unwrap();
         pods.delete(&web(), how).await.unwrap();
     }
-    let asked = api.heard("POST /api/v1/namespaces/shop/pods/web/eviction");
+    let asked = api.requests("POST /api/v1/namespaces/shop/pods/web/eviction");
     let options = |n: usize| asked[n].body["deleteOptions"].clone();
     assert_eq!(
         asked[0].body,
@@ -56,7 +56,7 @@ async fn an_eviction_request_has_uid_grace_period_and_dry_run() {
     // The server refuses a body and a query that disagree.
     assert_eq!(asked[2].query.matches("dryRun=All").count(), 1);
     assert!(!asked[0].query.contains("dryRun"));
-    let deleted = api.heard("DELETE /api/v1/namespaces/shop/pods/web");
+    let deleted = api.requests("DELETE /api/v1/namespaces/shop/pods/web");
     let body = |n: usize| deleted[n].body.clone();
     assert_eq!(body(0), json!({"preconditions": {"uid": "uid-web"}}));
     assert_eq!(body(1)["gracePeriodSeconds"], 30);
@@ -83,7 +83,7 @@ async fn eviction_rejections_carry_cause_and_retry_after_without_client_retries(
         EvictionResponse::of(&refused),
         EvictionResponse::Budget("needs 2".to_owned(), ten)
     );
-    assert_eq!(api.heard("POST").len(), 1);
+    assert_eq!(api.requests("POST").len(), 1);
     for (code, reason, name) in [(404, "NotFound", "web"), (409, "Conflict", "web")] {
         api.answers(
             "POST",
@@ -99,7 +99,7 @@ async fn eviction_rejections_carry_cause_and_retry_after_without_client_retries(
         };
         assert_eq!(
             EvictionResponse::of(&refused),
-            EvictionResponse::Gone,
+            EvictionResponse::NotFound,
             "{code}"
         );
     }
@@ -117,7 +117,7 @@ async fn pods_are_listed_in_pages_and_an_expired_page_restarts_the_list() {
     let api = Api::with((0..3000).map(|n| made(&format!("web-{n:04}")))).await;
     let pods = pods(&api).await;
     assert_eq!(pods.list("a").await.unwrap().pods.len(), 3000);
-    let pages = api.heard("GET /api/v1/pods").len();
+    let pages = api.requests("GET /api/v1/pods").len();
     assert_eq!(pages, 12);
     api.answers(
         "GET /api/v1/pods",
@@ -131,7 +131,7 @@ async fn pods_are_listed_in_pages_and_an_expired_page_restarts_the_list() {
         status(410, "Expired", "too old", json!({})),
     );
     assert_eq!(pods.list("a").await.unwrap().pods.len(), 3000);
-    assert_eq!(api.heard("GET /api/v1/pods").len(), pages + 2 + 12);
+    assert_eq!(api.requests("GET /api/v1/pods").len(), pages + 2 + 12);
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn pod_list_and_watch_use_the_pod_selector_and_node_name() {
     let pods = NodePods::new(api.cluster().await, Some("app=shop".to_owned()));
     pods.list("a").await.unwrap();
     drop(pods.watch("a", "7").await.unwrap());
-    let asked = api.heard("GET /api/v1/pods");
+    let asked = api.requests("GET /api/v1/pods");
     assert_eq!(asked.len(), 2);
     for one in &asked {
         assert!(
@@ -171,6 +171,10 @@ async fn a_drain_ends_when_the_watch_shows_all_pods_deleted() {
         .await
         .unwrap();
     assert_eq!(ended.unwrap().progress.gone, 30);
-    assert_eq!(api.heard("POST").len(), 30);
-    assert_eq!(api.heard("GET").len(), 4, "two lists, a watch, the budgets");
+    assert_eq!(api.requests("POST").len(), 30);
+    assert_eq!(
+        api.requests("GET").len(),
+        4,
+        "two lists, a watch, the budgets"
+    );
 }

@@ -1,4 +1,4 @@
-//! A double of the API server: pods that end when they are evicted, a watch, and a script for
+//! A fake of the API server: pods that end when they are evicted, a watch, and a script for
 //! everything else.
 
 use std::{
@@ -94,13 +94,13 @@ impl Server {
         let mut state = self.state();
         let seen = pod.pod();
         state.pods.insert(seen.id.uid.clone(), pod);
-        state.tell(|version| PodChange::Is(Box::new(seen), version));
+        state.tell(|version| PodChange::Applied(Box::new(seen), version));
     }
 
     pub(crate) fn remove(&self, uid: &str) {
         let mut state = self.state();
         if let Some(pod) = state.pods.remove(uid) {
-            state.tell(|version| PodChange::Gone(pod.pod().id, version));
+            state.tell(|version| PodChange::Deleted(pod.pod().id, version));
         }
     }
 
@@ -127,7 +127,7 @@ impl Server {
     pub(crate) fn always(&self, pod: &str, answer: EvictionError) {
         self.state().always.insert(pod.to_owned(), answer);
     }
-    pub(crate) fn lift(&self, pod: &str) {
+    pub(crate) fn clear_response(&self, pod: &str) {
         self.state().always.remove(pod);
     }
     pub(crate) fn lists(&self, answers: impl IntoIterator<Item = EvictionError>) {
@@ -141,14 +141,14 @@ impl Server {
     }
 
     /// The server becomes unreachable, and open requests fail.
-    pub(crate) fn goes_away(&self) {
+    pub(crate) fn become_unreachable(&self) {
         let mut state = self.state();
         state.away = true;
         for watcher in state.watchers.drain(..) {
             let _ = watcher.send(Err(EvictionCallError::NoAnswer("broken pipe".into())));
         }
     }
-    pub(crate) fn comes_back(&self) {
+    pub(crate) fn become_reachable(&self) {
         self.state().away = false;
     }
     /// Watches end, as they do after a while.
@@ -163,7 +163,7 @@ impl Server {
     }
 
     /// Watches stay open and deliver no events from now on.
-    pub(crate) fn tells_nothing(&self, silent: bool) {
+    pub(crate) fn set_watch_silent(&self, silent: bool) {
         self.state().silent = silent;
     }
 
@@ -377,7 +377,7 @@ pub(crate) fn because(code: u16, kind: &str, message: &str) -> EvictionError {
 }
 
 /// The response to an eviction that a PodDisruptionBudget refuses.
-pub(crate) fn budget_says_no() -> EvictionError {
+pub(crate) fn budget_refusal() -> EvictionError {
     because(
         429,
         "DisruptionBudget",

@@ -39,7 +39,7 @@ fn an_untolerated_no_schedule_taint_blocks_new_pods_and_keeps_running_ones() {
     let expected = TaintEffectOnPod {
         schedulable: false,
         avoided: false,
-        stay: TolerationTime::ForEver,
+        stay: TolerationTime::Forever,
     };
     assert_eq!(evaluate_taints(&taints, &tolerations), expected);
     assert_eq!(evaluate_taints(&taints, &[]).stay, TolerationTime::Leaves);
@@ -54,7 +54,7 @@ fn a_toleration_exists_without_key_tolerates_everything() {
     let expected = TaintEffectOnPod {
         schedulable: true,
         avoided: false,
-        stay: TolerationTime::ForEver,
+        stay: TolerationTime::Forever,
     };
     assert_eq!(evaluate_taints(&taints, &everything), expected);
     assert!(evaluate_taints(&taints[1..2], &[]).avoided);
@@ -123,7 +123,7 @@ fn a_taint_removed_within_toleration_seconds_evicts_no_pod() {
     let on = [away];
     let five_minutes = TolerationTime::For(Duration::from_secs(300));
     assert_eq!(stay(&on, &[seconds(300)]), five_minutes);
-    assert_eq!(stay(&[], &[seconds(300)]), TolerationTime::ForEver);
+    assert_eq!(stay(&[], &[seconds(300)]), TolerationTime::Forever);
     assert_eq!(stay(&on, &[seconds(900), seconds(300)]), five_minutes);
     assert_eq!(stay(&on, &[seconds(0)]), TolerationTime::Leaves);
     assert_eq!(stay(&on, &[seconds(-5)]), TolerationTime::Leaves);

@@ -37,14 +37,14 @@ fn a_budget_that_never_allows_disruptions_is_reported_with_a_remedy() {
     let pod = made("web-1").unready();
     let what = WaitReason::from_prospect(&pod.pod(), &prospect(&pod.pod(), &budgets)).unwrap();
     assert_eq!(what.reason(), Reason::DrainBudgetNeverAllows);
-    let told = wait(&pod, what).sentence();
+    let message = wait(&pod, what).sentence();
     for part in [
         "web (minAvailable 3)",
         "3 of 3",
         "maxUnavailable 1",
         "AlwaysAllow",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!(
         WaitReason::from_prospect(&pod.pod(), &BudgetForecast::Free),
@@ -55,7 +55,7 @@ fn a_budget_that_never_allows_disruptions_is_reported_with_a_remedy() {
 #[test]
 fn a_long_grace_period_is_reported_with_its_end_and_an_earlier_limit() {
     let pod = made("slow").deleting_by(at(3600));
-    let what = WaitReason::of_leaving(&pod.pod(), at(1));
+    let what = WaitReason::of_terminating(&pod.pod(), at(1));
     let mut wait = wait(&pod, what);
     assert_eq!(
         wait.sentence(),
@@ -77,16 +77,16 @@ fn a_pod_held_by_a_finalizer_is_reported_with_its_name() {
         .deleting_by(at(30));
     // It still runs within its grace period.
     assert_eq!(
-        WaitReason::of_leaving(&held.pod(), at(10)),
+        WaitReason::of_terminating(&held.pod(), at(10)),
         WaitReason::Ending
     );
     // It still runs after its grace period: the kubelet is responsible, regardless of finalizers.
     assert_eq!(
-        WaitReason::of_leaving(&held.pod(), at(61)),
+        WaitReason::of_terminating(&held.pod(), at(61)),
         WaitReason::Overdue
     );
     let ended = held.ended();
-    let what = WaitReason::of_leaving(&ended.pod(), at(10));
+    let what = WaitReason::of_terminating(&ended.pod(), at(10));
     assert_eq!(what.reason(), Reason::DrainHeldByFinalizer);
     assert!(wait(&ended, what).sentence().contains("acme.dev/volume"));
 }
@@ -95,10 +95,10 @@ fn a_pod_held_by_a_finalizer_is_reported_with_its_name() {
 fn a_pod_past_its_grace_period_is_reported_as_overdue() {
     let pod = made("slow").deleting_by(at(30));
     assert_eq!(
-        WaitReason::of_leaving(&pod.pod(), at(60)),
+        WaitReason::of_terminating(&pod.pod(), at(60)),
         WaitReason::Ending
     );
-    let late = WaitReason::of_leaving(&pod.pod(), at(61));
+    let late = WaitReason::of_terminating(&pod.pod(), at(61));
     assert_eq!(late, WaitReason::Overdue);
     assert!(wait(&pod, late).blocks());
 }

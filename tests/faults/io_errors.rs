@@ -51,7 +51,7 @@ impl Disk {
         (root.with_fault(Arc::new(hook)), disk)
     }
 
-    pub(crate) fn heal(&self) {
+    pub(crate) fn stop_failing(&self) {
         self.healthy.store(true, Ordering::Relaxed);
     }
 }
@@ -89,12 +89,12 @@ pub(crate) fn must_be_new(case: &Case, sandbox: &Sandbox, what: &str) {
 
 pub(crate) fn must_be_old_or_new(case: &Case, sandbox: &Sandbox, what: &str) {
     let tree = TreeSnapshot::capture(&sandbox.root()).unwrap();
-    let told = || {
+    let context = || {
         let seen = machinist_testkit::sandbox::without_staging(&tree);
         let old = machinist_testkit::sandbox::without_staging(&case.old);
         format!("{what}\nto old:\n{}", difference(&old, &seen))
     };
-    assert!(case.is_old_or_new(&tree), "{}", told());
+    assert!(case.is_old_or_new(&tree), "{}", context());
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_disk_full_at_any_moment_leaves_one_config_and_is_retried() {
                 }
                 None => went_on += 1,
             }
-            disk.heal();
+            disk.stop_failing();
             driver.until_on(&case.to).await;
             driver.stop().await;
             must_be_new(&case, &sandbox, &what);
@@ -333,7 +333,7 @@ fn a_disk_io_error_at_any_moment_is_retried() {
             ];
             assert!(known.contains(&failure.code), "{what}: {failure:?}");
             assert!(failure.retryable, "{what}: {failure:?}");
-            disk.heal();
+            disk.stop_failing();
             driver.until_on(&case.to).await;
             driver.stop().await;
             must_be_new(&case, &sandbox, &what);
@@ -351,7 +351,7 @@ fn a_read_only_state_directory_at_start_is_retried() {
         let report = driver.until_failed().await;
         assert_eq!(report.failure.as_ref().unwrap().code, Reason::ReadOnly);
         assert_eq!(report.config.current.as_ref().unwrap().name, "from");
-        disk.heal();
+        disk.stop_failing();
         driver.until_on(&case.to).await;
         driver.stop().await;
         must_be_new(&case, &sandbox, "read-only at the start");

@@ -45,8 +45,8 @@ impl Agent {
 /// The origin of the value of `update.reboot`, as the agent's machine shows it.
 async fn origin(root: &Path) -> String {
     let asked = ["settings", "-o", "json", "--root", root.to_str().unwrap()];
-    let told = json_of(&called("machinist", &asked, &[]).await);
-    let all = told["settings"].as_array().unwrap().clone();
+    let message = json_of(&called("machinist", &asked, &[]).await);
+    let all = message["settings"].as_array().unwrap().clone();
     let found = all.into_iter().find(|one| one["key"] == "update.reboot");
     found.unwrap()["from"]["name"].to_string()
 }
@@ -85,9 +85,9 @@ async fn pool_settings_apply_also_while_the_api_server_is_unreachable() {
             status(503, "ServiceUnavailable", "away", json!({})),
         );
     }
-    let before = api.heard(&pools).len();
+    let before = api.requests(&pools).len();
     let agent = Agent::start(&api, root);
-    while api.heard(&pools).len() == before {
+    while api.requests(&pools).len() == before {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     agent.ends();

@@ -21,12 +21,12 @@ pub(crate) use plugin_watcher::*;
 /// The kubelet's limit for one message.
 const LIMIT: usize = 4 << 20;
 
-/// A kubelet, double or real.
+/// A kubelet, fake or real.
 pub(crate) trait Kubelet {
     /// The root of its paths, as this process sees it.
     fn root(&self) -> &Path;
     /// Whether its plugin watcher retries a plugin that could not be registered: 1.33's does not.
-    fn tries_again(&self) -> bool {
+    fn retries_registration(&self) -> bool {
         true
     }
     /// Whether its start keeps files that are no sockets: 1.26's removes every file but its
@@ -34,7 +34,7 @@ pub(crate) trait Kubelet {
     fn spares_files(&self) -> bool {
         true
     }
-    /// How long it dials a plugin's socket; the double's time is shorter.
+    /// How long it dials a plugin's socket; the fake's time is shorter.
     fn dial_timeout(&self) -> Duration {
         Duration::from_secs(10)
     }
@@ -174,8 +174,8 @@ pub(crate) async fn registrations_with_bad_version_or_name_are_rejected_without_
         ..request("acme.dev/older", "bad.sock")
     };
     let refused = register(kubelet.root(), older).await.unwrap_err();
-    let told = "requested API version \"v1alpha\" is not supported by kubelet. Supported version is [\"v1beta1\"]";
-    assert_eq!((refused.code(), refused.message()), (Code::Unknown, told));
+    let report = "requested API version \"v1alpha\" is not supported by kubelet. Supported version is [\"v1beta1\"]";
+    assert_eq!((refused.code(), refused.message()), (Code::Unknown, report));
     let long = format!("acme.dev/{}", "x".repeat(64));
     // 253 letters fit, including the prefix that quotas add.
     let deep = format!("{}dev/x", "a.".repeat(121));
@@ -192,10 +192,10 @@ pub(crate) async fn registrations_with_bad_version_or_name_are_rejected_without_
     ] {
         let refused = register(kubelet.root(), request(name, "bad.sock")).await;
         let refused = refused.expect_err(name);
-        let told = format!("the ResourceName {name:?} is invalid");
+        let report = format!("the ResourceName {name:?} is invalid");
         assert_eq!(
             (refused.code(), refused.message()),
-            (Code::Unknown, told.as_str())
+            (Code::Unknown, report.as_str())
         );
     }
     assert_eq!(plugin.asked(), Asked::default());
@@ -221,8 +221,11 @@ pub(crate) async fn a_late_plugin_is_waited_for_and_an_absent_one_rejected(
     waited.unwrap();
     let refused = refused.unwrap_err();
     assert_eq!(refused.code(), Code::Unknown);
-    let told = refused.message();
-    assert!(told.starts_with("failed to dial device plugin: "), "{told}");
+    let report = refused.message();
+    assert!(
+        report.starts_with("failed to dial device plugin: "),
+        "{report}"
+    );
     let after = start.elapsed();
     assert!(
         after > kubelet.dial_timeout() * 9 / 10,
@@ -233,12 +236,12 @@ pub(crate) async fn a_late_plugin_is_waited_for_and_an_absent_one_rejected(
 pub(crate) async fn plugin_options_are_queried_and_those_of_the_request_ignored(
     kubelet: &mut impl Kubelet,
 ) {
-    for (resource, socket, told, asked) in [
+    for (resource, socket, report, asked) in [
         ("acme.dev/asks", "asks.sock", true, false),
         ("acme.dev/says", "says.sock", false, true),
     ] {
         let script = Script {
-            preferred: told,
+            preferred: report,
             ..Script::default()
         };
         let plugin = Plugin::serve(kubelet.root(), socket, script);
@@ -260,7 +263,7 @@ pub(crate) async fn plugin_options_are_queried_and_those_of_the_request_ignored(
         until_counted(kubelet, resource, (2, 2)).await;
         kubelet.admit(resource, 1).await.unwrap();
         let asked = plugin.asked();
-        assert_eq!((asked.preferred, asked.allocated), (usize::from(told), 1));
+        assert_eq!((asked.preferred, asked.allocated), (usize::from(report), 1));
     }
 }
 
@@ -274,8 +277,8 @@ pub(crate) async fn a_plugin_with_failing_options_is_rejected_without_listing(
     let plugin = Plugin::serve(kubelet.root(), "broken.sock", script);
     let request = request("acme.dev/broken", "broken.sock");
     let refused = register(kubelet.root(), request).await.unwrap_err();
-    let told = "failed to get device plugin options: rpc error: code = Internal desc = no idea";
-    assert_eq!((refused.code(), refused.message()), (Code::Unknown, told));
+    let report = "failed to get device plugin options: rpc error: code = Internal desc = no idea";
+    assert_eq!((refused.code(), refused.message()), (Code::Unknown, report));
     settle(kubelet, "broken").await;
     let once = Asked {
         options: 1,
@@ -476,8 +479,9 @@ pub(crate) async fn an_allocate_response_above_4_mib_is_rejected(kubelet: &mut i
         .unwrap();
     until_counted(kubelet, X, (1, 1)).await;
     let refused = kubelet.admit(X, 1).await.unwrap_err();
-    let told = "rpc error: code = ResourceExhausted desc = grpc: received message larger than max";
-    assert!(refused.contains(told), "{refused}");
+    let report =
+        "rpc error: code = ResourceExhausted desc = grpc: received message larger than max";
+    assert!(refused.contains(report), "{refused}");
     // The answer failed, not the plugin.
     assert_eq!((plugin.asked().allocated, plugin.asked().open), (1, 1));
     settle(kubelet, "answers").await;

@@ -110,7 +110,7 @@ impl Plugin {
     }
 
     /// The watcher's result for each registration.
-    pub(crate) fn told(&self) -> Vec<Result<(), String>> {
+    pub(crate) fn registration_results(&self) -> Vec<Result<(), String>> {
         self.service.told.lock().unwrap().clone()
     }
 

@@ -31,7 +31,7 @@ pub(crate) async fn a_watched_socket_is_registered_until_it_is_removed(kubelet: 
     let plugin = shown(kubelet, X, "found.sock");
     until_counted(kubelet, X, (2, 2)).await;
     until("the registration to be confirmed", async || {
-        plugin.told() == [Ok(())]
+        plugin.registration_results() == [Ok(())]
     })
     .await;
     let asked = plugin.asked();
@@ -62,10 +62,10 @@ pub(crate) async fn the_plugin_watcher_reports_why_it_rejects_a_plugin(kubelet: 
     ] {
         std::fs::create_dir_all(kubelet.root().join(REGISTRY)).unwrap();
         let plugin = Plugin::show(kubelet.root(), socket, Script::default(), info);
-        until("a word", async || !plugin.told().is_empty()).await;
-        let told = plugin.told().remove(0).unwrap_err();
-        assert!(told.starts_with("RegisterPlugin error -- "), "{told}");
-        assert!(told.contains(why), "{told}");
+        until("a word", async || !plugin.registration_results().is_empty()).await;
+        let message = plugin.registration_results().remove(0).unwrap_err();
+        assert!(message.starts_with("RegisterPlugin error -- "), "{message}");
+        assert!(message.contains(why), "{message}");
         assert_eq!(plugin.asked(), Asked::default());
         std::fs::remove_file(kubelet.root().join(REGISTRY).join(socket)).unwrap();
     }
@@ -79,16 +79,19 @@ pub(crate) async fn the_plugin_watcher_reports_why_it_rejects_a_plugin(kubelet: 
         script,
         info("acme.dev/options"),
     );
-    if kubelet.tries_again() {
-        until("a second confirmation", async || plugin.told().len() > 1).await;
+    if kubelet.retries_registration() {
+        until("a second confirmation", async || {
+            plugin.registration_results().len() > 1
+        })
+        .await;
     } else {
-        until("a word", async || !plugin.told().is_empty()).await;
+        until("a word", async || !plugin.registration_results().is_empty()).await;
         settle(kubelet, "options").await;
-        assert_eq!(plugin.told().len(), 1);
+        assert_eq!(plugin.registration_results().len(), 1);
     }
-    let told = plugin.told().remove(0).unwrap_err();
+    let message = plugin.registration_results().remove(0).unwrap_err();
     let why = "failed to get device plugin options: rpc error: code = Internal desc = no idea";
-    assert!(told.contains(why), "{told}");
+    assert!(message.contains(why), "{message}");
     std::fs::remove_file(kubelet.root().join(REGISTRY).join("options.sock")).unwrap();
 }
 

@@ -51,7 +51,7 @@ fn a_config_user_can_log_in_by_key_and_is_removed_with_the_config() {
 
     machine.give_config("50-ann.ign", &ann(&key, hash));
     let second = machine.wait_updated(&digest(&first), wait::seconds(30));
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
     assert_eq!(second["updates"][0]["outcome"], "Done", "{second:#}");
     let to = format!("ann@{}", machine.address());
     let login = |command: &str| {
@@ -68,11 +68,11 @@ fn a_config_user_can_log_in_by_key_and_is_removed_with_the_config() {
         guest.try_exec(&line).unwrap()
     };
     let done = login("id; stat -c '%a %U:%G' . .profile; echo $SHELL");
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    println!("lab: output of ann: {said}");
+    let printed = String::from_utf8_lossy(&done.stdout).into_owned();
+    println!("lab: output of ann: {printed}");
     assert!(done.status.success(), "{done:?}");
     for wanted in ["(ann)", "(sudo)", "700 ann:ann\n644 ann:ann\n/bin/bash\n"] {
-        assert!(said.contains(wanted), "{wanted}: {said}");
+        assert!(printed.contains(wanted), "{wanted}: {printed}");
     }
     // The machine's own tools and the agent both report that the account files are consistent.
     machine.sh("pwck -r -q; grpck -r");

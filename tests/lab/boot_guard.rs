@@ -34,7 +34,7 @@ fn guarded(name: &str) -> Guarded {
     machine.reboot();
     let status = machine.wait_updated("", wait::seconds(30));
     assert_eq!(machine.property("containerd", "ActiveState"), "active");
-    let before = look(&machine);
+    let before = read_tree(&machine);
     let update = status["updates"][0].clone();
     Guarded {
         machine,
@@ -43,7 +43,7 @@ fn guarded(name: &str) -> Guarded {
     }
 }
 
-fn look(machine: &Machine) -> Tree {
+fn read_tree(machine: &Machine) -> Tree {
     machine.tree(TREES, &[SOURCE, &["/var/lib/machinist"]].concat())
 }
 
@@ -73,12 +73,12 @@ fn boots(machine: &Machine) -> Vec<String> {
 
 impl Guarded {
     /// Saves the config and waits until the update has finished, whatever its result.
-    fn give_and_wait(&self, text: &str) -> Value {
+    fn apply_and_wait(&self, text: &str) -> Value {
         self.machine.give_config("90-bad.yaml", text);
-        self.wait_back()
+        self.wait_rolled_back()
     }
 
-    fn wait_back(&self) -> Value {
+    fn wait_rolled_back(&self) -> Value {
         let what = "the machine to be up again";
         self.machine.wait_status(what, BACK, |status| {
             status["phase"] == "Failed" && status["updates"][0]["id"] != self.update["id"]
@@ -86,9 +86,9 @@ impl Guarded {
     }
 
     /// Asserts that the machine has rolled back, reports it, and stays on the old config.
-    fn is_back(&self, status: &Value, missing: &str) {
+    fn assert_rolled_back(&self, status: &Value, missing: &str) {
         let machine = &self.machine;
-        println!("{}", machine.story().join("\n"));
+        println!("{}", machine.agent_log().join("\n"));
         assert_eq!(status["updates"][0]["outcome"], "RolledBack", "{status:#}");
         assert_eq!(status["updates"][0]["reason"], "HealthRegressed");
         assert_eq!(status["failure"]["code"], "HealthRegressed");
@@ -97,7 +97,7 @@ impl Guarded {
         assert!(message.contains(missing), "{message}");
         let shown = machine.exec(&["machinist", "history"]);
         assert!(shown.contains("RolledBack"), "{shown}");
-        assert_eq!(differences(&self.before, &look(machine)), [""; 0]);
+        assert_eq!(differences(&self.before, &read_tree(machine)), [""; 0]);
         let state = || machine.property("containerd", "ActiveState");
         machine.wait("containerd to run", wait::seconds(20), || {
             state() == "active"
@@ -119,14 +119,14 @@ fn a_config_that_masks_containerd_is_rolled_back_after_two_boots() {
     let guarded = guarded("masked");
     let known = boots(&guarded.machine).len();
     let start = std::time::Instant::now();
-    let status = guarded.give_and_wait(&masks_containerd());
+    let status = guarded.apply_and_wait(&masks_containerd());
     println!(
         "lab: figure: back on the old config after {:.1?}",
         start.elapsed()
     );
     // Two boots with the bad config and one after the rollback.
     assert_eq!(boots(&guarded.machine).len(), known + 3);
-    guarded.is_back(
+    guarded.assert_rolled_back(
         &status,
         "containerd.service is inactive, but was running before",
     );
@@ -140,9 +140,9 @@ fn a_config_that_boots_to_emergency_mode_is_rolled_back_after_two_boots() {
                   [Service]\nType=oneshot\nExecStart=/bin/false\n\
                   [Install]\nRequiredBy=local-fs.target\n";
     let unit = json!({"name": "breaks-boot.service", "contents": breaks, "enabled": true});
-    let status = guarded.give_and_wait(&config(unit, vec![]));
+    let status = guarded.apply_and_wait(&config(unit, vec![]));
     assert_eq!(boots(&guarded.machine).len(), known + 3);
-    guarded.is_back(&status, "the machine is in rescue or emergency mode");
+    guarded.assert_rolled_back(&status, "the machine is in rescue or emergency mode");
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn a_config_that_loses_the_gateway_is_rolled_back_after_two_boots() {
     let elsewhere = "[Match]\nName=host0\n[Network]\nAddress=10.98.0.2/24\nGateway=10.98.0.1\n\
                      LinkLocalAddressing=no\nIPv6AcceptRA=no\n";
     let network = file("/etc/systemd/network/10-host0.network", 0o644, elsewhere);
-    let status = guarded.give_and_wait(&config(Value::Null, vec![network]));
-    guarded.is_back(
+    let status = guarded.apply_and_wait(&config(Value::Null, vec![network]));
+    guarded.assert_rolled_back(
         &status,
         "gateway 10.99.0.1 is unreachable, but was reachable before",
     );
@@ -188,10 +188,10 @@ fn rollback_survives_loss_of_guard_agent_socket_and_power() {
     };
     machine.wait("the undo to begin", wait::seconds(60), undoes);
     machine.kill();
-    machine.press_power();
+    machine.power_on_without_waiting();
     let third = machine.wait_new_boot(&second, wait::seconds(60));
-    let status = guarded.wait_back();
-    guarded.is_back(
+    let status = guarded.wait_rolled_back();
+    guarded.assert_rolled_back(
         &status,
         "containerd.service is inactive, but was running before",
     );

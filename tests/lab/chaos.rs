@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use checks::{Deed, Known, deeds, uncordoned_too_early};
+use checks::{AgentAction, Known, agent_actions, uncordoned_too_early};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -49,18 +49,18 @@ const PHASES: &[&str] = &[
 
 /// A failure of a node or of its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Blow {
+enum Disturbance {
     PowerLoss,
     AgentDeleted,
     KubeletStopped,
     ApiStopped,
 }
 
-const BLOWS: [Blow; 4] = [
-    Blow::PowerLoss,
-    Blow::AgentDeleted,
-    Blow::KubeletStopped,
-    Blow::ApiStopped,
+const BLOWS: [Disturbance; 4] = [
+    Disturbance::PowerLoss,
+    Disturbance::AgentDeleted,
+    Disturbance::KubeletStopped,
+    Disturbance::ApiStopped,
 ];
 
 /// When the failure is injected.
@@ -81,7 +81,7 @@ struct Outages<'a> {
 }
 
 impl Outages<'_> {
-    fn strike(&self) {
+    fn inject(&self) {
         let _one = self.one.lock().unwrap();
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.cluster.stop_api();
@@ -91,7 +91,7 @@ impl Outages<'_> {
 }
 
 /// One node, updated from one config to the other and back.
-struct Struck<'a> {
+struct DisturbedStage<'a> {
     cluster: &'a Cluster,
     outages: &'a Outages<'a>,
     machine: Machine,
@@ -110,7 +110,7 @@ fn storage(letter: &str) -> Value {
     json!({"files": files})
 }
 
-impl Struck<'_> {
+impl DisturbedStage<'_> {
     fn name(&self) -> &str {
         self.machine.name()
     }
@@ -120,7 +120,7 @@ impl Struck<'_> {
     }
 
     /// Runs kubectl, and retries until the API server answers.
-    fn insist(&self, arguments: &[&str]) {
+    fn kubectl_until_accepted(&self, arguments: &[&str]) {
         wait::until(&format!("{arguments:?}"), wait::seconds(120), || {
             self.cluster.try_kubectl(arguments).status.success()
         });
@@ -128,7 +128,7 @@ impl Struck<'_> {
 
     fn ask(&self) {
         let desired = format!("{GROUP}/desiredConfig=rendered-rounds-{}", self.other());
-        self.insist(&["annotate", "--overwrite", "node", self.name(), &desired]);
+        self.kubectl_until_accepted(&["annotate", "--overwrite", "node", self.name(), &desired]);
     }
 
     /// The agent's journal on the machine's disk, whether the machine is on or off.
@@ -170,20 +170,20 @@ impl Struck<'_> {
         journal.contains(&base) && !journal.contains("\"cordon\":{")
     }
 
-    fn strike(&mut self, blow: Blow) {
+    fn inject(&mut self, blow: Disturbance) {
         match blow {
-            Blow::PowerLoss => {
+            Disturbance::PowerLoss => {
                 self.machine.kill();
                 self.machine.power_on();
             }
-            Blow::AgentDeleted => {
+            Disturbance::AgentDeleted => {
                 let on = format!("spec.nodeName={}", self.name());
                 let flags = ["--field-selector", &on, "--wait=false"];
                 let arguments = [&["-n", NAMESPACE, "delete", "pods"][..], &flags].concat();
                 // The request cannot succeed while the API server is down.
                 self.cluster.try_kubectl(&arguments);
             }
-            Blow::KubeletStopped => {
+            Disturbance::KubeletStopped => {
                 // The machine may be rebooting: then its shutdown stops the kubelet.
                 let _ = self.machine.try_exec(&["systemctl", "stop", "kubelet"]);
                 thread::sleep(wait::seconds(8));
@@ -191,7 +191,7 @@ impl Struck<'_> {
                     .machine
                     .try_exec(&["systemctl", "start", "--no-block", "kubelet"]);
             }
-            Blow::ApiStopped => self.outages.strike(),
+            Disturbance::ApiStopped => self.outages.inject(),
         }
     }
 
@@ -211,18 +211,18 @@ impl Struck<'_> {
         node
     }
 
-    fn round(&mut self, what: &str, person: bool, blows: &[(Blow, Moment)]) {
+    fn round(&mut self, what: &str, person: bool, blows: &[(Disturbance, Moment)]) {
         let from = self.cluster.audit().len();
         let boot = self.machine.boot_id();
         let reboots = self.machine.reboots().len();
         let outages = self.outages.begun.load(Ordering::SeqCst);
         if person {
-            self.insist(&["cordon", self.name()]);
+            self.kubectl_until_accepted(&["cordon", self.name()]);
         }
         self.ask();
         for (blow, moment) in blows {
             self.wait_for(moment);
-            self.strike(*blow);
+            self.inject(*blow);
         }
         let node = self.wait_done();
         self.cluster
@@ -231,12 +231,14 @@ impl Struck<'_> {
         let known = Known {
             boots: (boot, self.machine.boot_id()),
             reboots: self.machine.reboots().split_off(reboots),
-            lost_power: blows.iter().any(|(blow, _)| *blow == Blow::PowerLoss),
+            lost_power: blows
+                .iter()
+                .any(|(blow, _)| *blow == Disturbance::PowerLoss),
             lost_api: self.outages.begun.load(Ordering::SeqCst) != outages,
             person,
             schedulable: node["spec"]["unschedulable"] != true,
         };
-        let deeds = deeds(
+        let deeds = agent_actions(
             &self.cluster.audit(),
             from,
             self.name(),
@@ -256,9 +258,11 @@ impl Struck<'_> {
         }
         self.looks_as_it_must(what);
         if person {
-            self.insist(&["uncordon", self.name()]);
+            self.kubectl_until_accepted(&["uncordon", self.name()]);
         } else {
-            let evicted = deeds.iter().any(|(_, deed)| matches!(deed, Deed::Evict(_)));
+            let evicted = deeds
+                .iter()
+                .any(|(_, deed)| matches!(deed, AgentAction::Evict(_)));
             assert!(
                 evicted || known.lost_api || known.lost_power,
                 "{what}: no pod was moved: {deeds:#?}"
@@ -274,8 +278,8 @@ impl Struck<'_> {
         let app = format!("app=work-{}", self.name());
         let query = ["get", "pods", "-l", &app, "-o", "json"];
         wait::until("the pods to run again", wait::seconds(240), || {
-            let told = self.cluster.try_kubectl(&query);
-            let pods: Value = serde_json::from_slice(&told.stdout).unwrap_or_default();
+            let message = self.cluster.try_kubectl(&query);
+            let pods: Value = serde_json::from_slice(&message.stdout).unwrap_or_default();
             let is_ready = |pod: &&Value| {
                 let conditions = pod["status"]["conditions"].as_array().into_iter();
                 pod["metadata"]["deletionTimestamp"].is_null()
@@ -311,7 +315,7 @@ impl Struck<'_> {
         }
     }
 
-    fn blows(&self, dice: &mut Dice) -> Vec<(Blow, Moment)> {
+    fn disturbances(&self, dice: &mut Dice) -> Vec<(Disturbance, Moment)> {
         let count = 1 + dice.pick(2);
         (0..count)
             .map(|_| (BLOWS[dice.pick(BLOWS.len())], self.moment(dice)))
@@ -320,7 +324,12 @@ impl Struck<'_> {
 }
 
 /// Runs `count` rounds on one machine; returns the injected failures and how often each was.
-fn run(struck: &mut Struck<'_>, count: usize, seed: u64, mut dice: Dice) -> BTreeMap<Blow, usize> {
+fn run(
+    struck: &mut DisturbedStage<'_>,
+    count: usize,
+    seed: u64,
+    mut dice: Dice,
+) -> BTreeMap<Disturbance, usize> {
     // Without failures, so that file trees and the duration are known.
     for _ in 0..2 {
         let begun = Instant::now();
@@ -330,7 +339,7 @@ fn run(struck: &mut Struck<'_>, count: usize, seed: u64, mut dice: Dice) -> BTre
     let mut met = BTreeMap::new();
     for round in 0..count {
         let person = dice.pick(8) == 0;
-        let blows = struck.blows(&mut dice);
+        let blows = struck.disturbances(&mut dice);
         let what = format!(
             "seed {seed}, {}, round {round}, a person's cordon: {person}, {blows:?}",
             struck.name()
@@ -345,7 +354,7 @@ fn run(struck: &mut Struck<'_>, count: usize, seed: u64, mut dice: Dice) -> BTre
 }
 
 /// The message of a thread's panic.
-fn said(payload: Box<dyn Any + Send>) -> String {
+fn panic_message(payload: Box<dyn Any + Send>) -> String {
     match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(other) => other
@@ -393,7 +402,7 @@ fn an_update_under_random_faults_ends_done_with_its_pods_back() {
             .into_iter()
             .enumerate()
             .map(|(number, machine)| {
-                let mut struck = Struck {
+                let mut struck = DisturbedStage {
                     cluster,
                     outages,
                     machine,
@@ -408,12 +417,12 @@ fn an_update_under_random_faults_ends_done_with_its_pods_back() {
             .collect();
         let ended = threads.into_iter().map(|thread| thread.join());
         let (met, failed): (Vec<_>, Vec<_>) = ended.partition(Result::is_ok);
-        let failed = failed.into_iter().filter_map(Result::err).map(said);
+        let failed = failed.into_iter().filter_map(Result::err).map(output);
         // Printed again at the end, because the output of machines on drop is long.
         assert_eq!(failed.collect::<Vec<_>>(), [""; 0], "seed {seed}");
         met.into_iter().flatten()
     });
-    let mut total: BTreeMap<Blow, usize> = BTreeMap::new();
+    let mut total: BTreeMap<Disturbance, usize> = BTreeMap::new();
     for (blow, count) in met.flatten() {
         *total.entry(blow).or_default() += count;
     }

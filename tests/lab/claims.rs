@@ -73,7 +73,7 @@ impl Stage {
 
     /// Creates a DeviceClass for the devices of a resource and a claim template for one device that
     /// satisfies the CEL expression `holds`; both are called `name`.
-    fn let_claim(&self, name: &str, resource: &str, holds: &[&str]) {
+    fn create_claim(&self, name: &str, resource: &str, holds: &[&str]) {
         let version = self.cluster.claims();
         let group = format!("resource.k8s.io/{version}");
         let select = |all: &[&str]| -> Vec<Value> {
@@ -156,8 +156,11 @@ impl Stage {
     /// How often the kubelet has registered the driver so far.
     fn registrations(&self) -> usize {
         let line = format!("DRA driver {DRIVER} is registered");
-        let story = self.machine.story();
-        story.iter().filter(|said| said.starts_with(&line)).count()
+        let story = self.machine.agent_log();
+        story
+            .iter()
+            .filter(|output| output.starts_with(&line))
+            .count()
     }
 
     fn registered_again(&self, what: &str, act: impl FnOnce()) {
@@ -213,7 +216,7 @@ fn claimed_devices_survive_restarts_of_kubelet_and_agent() {
         status["status"]["allocatable"][FUSE].is_null(),
         "never both"
     );
-    stage.let_claim("fuse", FUSE, &[]);
+    stage.create_claim("fuse", FUSE, &[]);
 
     // A pod gets the device and the environment of its declaration; two pods do, a third one waits.
     stage.run("one");
@@ -237,7 +240,7 @@ fn claimed_devices_survive_restarts_of_kubelet_and_agent() {
     });
 
     restarts(&stage);
-    sickness(&stage);
+    unhealthy_device_is_reported(&stage);
 
     // A released device can be claimed again, and the last CDI spec is removed with the last pod.
     stage.delete("one");
@@ -295,7 +298,7 @@ fn restarts(stage: &Stage) {
 }
 
 /// An unhealthy device is reported to the scheduler and in the status of the pod that uses it.
-fn sickness(stage: &Stage) {
+fn unhealthy_device_is_reported(stage: &Stage) {
     let machine = &stage.machine;
     machine.exec(&["systemctl", "stop", "acme"]);
     if !stage.knows_taints() {
@@ -305,10 +308,10 @@ fn sickness(stage: &Stage) {
     }
     stage.wait_devices("taints", 2, true);
     let sick = |pod: &Value| pod.to_string().contains("\"health\":\"Unhealthy\"");
-    let told = "an unhealthy device";
+    let message = "an unhealthy device";
     stage
         .cluster
-        .wait_object("pod", "one", told, wait::seconds(60), sick);
+        .wait_object("pod", "one", message, wait::seconds(60), sick);
     machine.exec(&["systemctl", "start", "acme"]);
     stage.wait_devices("no taints", 2, false);
     let well = |pod: &Value| pod.to_string().contains("\"health\":\"Healthy\"");

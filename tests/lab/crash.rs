@@ -123,8 +123,8 @@ impl Crashing {
             crashing.ask("");
             crashing.machine.start_agent();
             let status = crashing.run_to_the_end();
-            crashing.learn_times(asked, &status);
-            let look = crashing.look();
+            crashing.record_phase_times(asked, &status);
+            let look = crashing.read_tree();
             let known = crashing
                 .looks
                 .entry(crashing.letter)
@@ -135,7 +135,7 @@ impl Crashing {
         crashing
     }
 
-    fn learn_times(&mut self, asked: jiff::Timestamp, status: &Value) {
+    fn record_phase_times(&mut self, asked: jiff::Timestamp, status: &Value) {
         let update = &status["updates"][0];
         let since = |time: &Value| {
             let time: jiff::Timestamp = time.as_str().unwrap().parse().unwrap();
@@ -163,7 +163,7 @@ impl Crashing {
         Moment { writing, after }
     }
 
-    fn look(&self) -> Tree {
+    fn read_tree(&self) -> Tree {
         self.machine.tree(TREES, OURS)
     }
 
@@ -205,7 +205,7 @@ impl Crashing {
 
     /// Asserts that recovery has left one of the two configs, and counts which.
     fn judge(&mut self, what: &str) {
-        let look = self.look();
+        let look = self.read_tree();
         let (old, new) = (&self.looks[self.letter], &self.looks[self.other()]);
         let found = if look == *old {
             "the old config"
@@ -225,7 +225,7 @@ impl Crashing {
         self.run_to_the_end();
         let kept = self.machine.root().join("var/lib/machinist/drifted");
         assert!(!kept.exists(), "{what}: nothing else changed");
-        let different = differences(&self.looks[self.letter], &self.look());
+        let different = differences(&self.looks[self.letter], &self.read_tree());
         assert_eq!(
             different, [""; 0],
             "{what}: not what config {} asks for",

@@ -30,9 +30,9 @@ pub fn wait_allocatable(node: &Node<'_>, resource: &str, count: &str) {
 
 /// How often the agent has registered a resource so far.
 pub fn registrations(machine: &Machine, resource: &str) -> usize {
-    let story = machine.story();
-    let told = |said: &&String| said.contains(" registered, ") && said.contains(resource);
-    story.iter().filter(told).count()
+    let story = machine.agent_log();
+    let message = |output: &&String| output.contains(" registered, ") && output.contains(resource);
+    story.iter().filter(message).count()
 }
 
 /// Runs `act`, which ends the registration, and returns how long it took until the next one.
@@ -47,8 +47,10 @@ fn registered_again(machine: &Machine, what: &str, act: impl FnOnce()) {
         "lab: figure: registered again {} ms after {what}",
         start.elapsed().as_millis()
     );
-    let said = machine.story();
-    let last = said.iter().rfind(|said| said.contains(" registered, "));
+    let output = machine.agent_log();
+    let last = output
+        .iter()
+        .rfind(|output| output.contains(" registered, "));
     println!("lab: figure: of which the agent saw: {}", last.unwrap());
     machine.wait_status(
         "every resource to be registered",

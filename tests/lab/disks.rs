@@ -16,7 +16,7 @@ use machinist_rootfs::{FsOp, Root, SnapshotObject, TreeSnapshot};
 
 use crate::cases::{self, Way};
 use crate::support::{Dice, lab, rounds};
-use images::{Disks, FileSystem, Film};
+use images::{DiskImages, Disks, FileSystem};
 use machinist_testkit::sandbox::{apply, difference, without_staging};
 use machinist_testkit::update_case::Case;
 
@@ -96,7 +96,7 @@ fn cut_everywhere(
     what: &str,
 ) {
     let disks = Disks::holding(kind, "disks", &case.sandbox().path(""));
-    let film = Arc::new(Mutex::new(Film::begin(&disks)));
+    let film = Arc::new(Mutex::new(DiskImages::begin(&disks)));
     let kernel = Mutex::new(match writes_back {
         WritesBack::Nothing => None,
         WritesBack::Drawn(seed) => Some(Dice(seed)),
@@ -196,8 +196,8 @@ fn recover(root: &Path, what: &str) {
         .env_clear()
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{what}: recovery fails: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: recovery fails: {printed}");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_disk_that_ignores_flushes_is_detected() {
     for kind in [FileSystem::Ext4, FileSystem::Xfs] {
         let case = Case::everything();
         let disks = Disks::holding(kind, "liar", &case.sandbox().path(""));
-        let mut film = Film::begin(&disks);
+        let mut film = DiskImages::begin(&disks);
         let root = Root::open(&disks.top()).unwrap();
         assert_eq!(apply(&root, &case.to).unwrap().failure, None);
         drop(root);

@@ -174,8 +174,8 @@ fn draining_250_pods_takes_a_fraction_of_kubectls_requests() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, format!("node/bare drained: {PODS} pods removed\n"));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(printed, format!("node/bare drained: {PODS} pods removed\n"));
     assert_eq!(cluster.kubectl_json(&["get", "pods"])["items"], json!([]));
 
     let asked = |user: &str| requests(&cluster, user).len();
@@ -263,14 +263,14 @@ fn a_blocking_budget_is_reported_and_the_drain_continues_after_its_removal() {
         let flags = ["drain", "bare", "--force", "--timeout=120s"];
         timed(&cluster, &mut cluster.machinist("by-machinist", &flags))
     });
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.success() && lifted.load(Ordering::Relaxed),
-        "{told}"
+        "{message}"
     );
     let never =
         "can never be evicted: PodDisruptionBudget guard (minAvailable 2) requires 2 of 2 pods";
-    assert!(told.contains(never), "{told}");
+    assert!(message.contains(never), "{message}");
     println!("lab: figure: a drain with a budget that was lifted ended after {took:.1?}");
     let codes = requests(&cluster, "by-machinist");
     let codes = codes

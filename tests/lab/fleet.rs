@@ -13,9 +13,9 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::chaos::checks::{self, Deed};
+use crate::chaos::checks::{self, AgentAction};
 use crate::support::agent::{file, manifest};
-use crate::support::{Cluster, Machine, installed::Mine, lab, wait};
+use crate::support::{Cluster, Machine, installed::InstalledMachine, lab, wait};
 
 const GROUP: &str = "machineconfiguration.openshift.io";
 const FUSE: &str = "machinist.dev/fuse";
@@ -64,7 +64,7 @@ impl Fleet {
         })
     }
 
-    fn wait_lent(&self, name: &str, count: &str) {
+    fn wait_advertised(&self, name: &str, count: &str) {
         self.wait_node(name, &format!("{FUSE} {count} allocatable"), |node| {
             node["status"]["allocatable"][FUSE] == count
         });
@@ -79,11 +79,11 @@ impl Fleet {
     }
 
     /// The agents' actions on a node since the log had `from` lines.
-    fn deeds(&self, node: &str, from: usize) -> Vec<Deed> {
-        let deeds = checks::deeds(&self.cluster.audit(), from, node, USER);
+    fn agent_actions(&self, node: &str, from: usize) -> Vec<AgentAction> {
+        let deeds = checks::agent_actions(&self.cluster.audit(), from, node, USER);
         let agents = deeds.into_iter().map(|(_, deed)| deed);
         agents
-            .filter(|deed| !matches!(deed, Deed::Reports { .. }))
+            .filter(|deed| !matches!(deed, AgentAction::Reports { .. }))
             .collect()
     }
 
@@ -105,7 +105,7 @@ impl Fleet {
     }
 
     /// Applies other settings of the fleet and restarts the agents.
-    fn with_settings(&self, mine: &Mine<'_>) {
+    fn with_settings(&self, mine: &InstalledMachine<'_>) {
         self.cluster.apply_overlay("vanilla", mine);
         self.restart_agents();
     }
@@ -126,7 +126,7 @@ fn protocol<'a>(node: &'a Value, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8_lossy(&both).into_owned()
 }
@@ -151,7 +151,7 @@ fn fleet_commands_cancel_roll_back_and_explain_updates_remotely() {
     }
     for node in ["first", "second"] {
         fleet.wait_done(node, &format!("rendered-{node}-a"));
-        fleet.wait_lent(node, "2");
+        fleet.wait_advertised(node, "2");
         fleet.wait_node(node, "a label and a taint of the device", |node| {
             node["metadata"]["labels"]["machinist.dev/resource.machinist.dev-fuse"] == "present"
                 && node["spec"]["taints"][0]["key"] == "machinist.dev/fuse-first"

@@ -42,7 +42,7 @@ fn an_update_that_loses_the_ipv6_gateway_is_rolled_back() {
         wait::seconds(90),
         |status| status["phase"] == "Failed" && status["updates"][0]["outcome"] == "RolledBack",
     );
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
     let message = status["failure"]["message"].as_str().unwrap();
     let silent = "gateway fe80::1%way6 is unreachable, but was reachable before";
     assert!(message.contains(silent), "{message}");

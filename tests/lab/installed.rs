@@ -105,7 +105,7 @@ fn the_shipped_kustomization_applies_configs_and_confines_each_agent() {
         );
     }
 
-    has_its_host_part(&mut first);
+    has_host_install(&mut first);
     no_policy_has_refused_an_agent(&cluster);
     is_kept_to_its_node(&cluster, &first);
     follows_without_reboot(&cluster, "second");
@@ -128,7 +128,7 @@ fn no_policy_has_refused_an_agent(cluster: &Cluster) {
 
 /// Asserts that the recovery unit for interrupted updates is installed on the host, ran at the last
 /// boot, and logs to the console.
-fn has_its_host_part(machine: &mut Machine) {
+fn has_host_install(machine: &mut Machine) {
     machine.wait_console(
         "the agent, asked by the copy",
         wait::seconds(30),

@@ -40,7 +40,7 @@ impl Kubelet for Real<'_> {
         &self.root
     }
 
-    fn tries_again(&self) -> bool {
+    fn retries_registration(&self) -> bool {
         let version = self.version();
         !["v1.26.", "v1.33."]
             .iter()

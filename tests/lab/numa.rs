@@ -158,8 +158,8 @@ fn cards_without_cdi(cluster: &Cluster, machine: &Machine) {
     assert_eq!(seen, "acme\na:e5\nopen\n");
     // The card whose spec has a hook is not advertised, and `devices explain` and the warning name
     // the reason.
-    let told = machine.exec(&["/usr/bin/machinist", "devices", "explain", CARD]);
+    let message = machine.exec(&["/usr/bin/machinist", "devices", "explain", CARD]);
     let why =
         "/etc/cdi/acme.json: acme.dev/card=card1: containerEdits.hooks[0] (poststop /bin/true)";
-    assert!(told.contains(why), "{told}");
+    assert!(message.contains(why), "{message}");
 }

@@ -1,4 +1,4 @@
-//! An OpenShift node that machinist has taken over, with a double of its machine-config-controller:
+//! An OpenShift node that machinist has taken over, with a fake of its machine-config-controller:
 //! from the adoption through updates, cancelled updates and bad configs. Each step prints its name
 //! when it begins.
 
@@ -145,7 +145,7 @@ impl Story<'_> {
     }
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8_lossy(&both).into_owned()
 }
@@ -218,7 +218,7 @@ fn an_openshift_node_is_adopted_and_managed_by_its_controllers_rules() {
             drains::taken_back(&story, &content);
         });
         step("a person's cordon stays", || {
-            drains::persons_cordon(&story, &mut content);
+            drains::operator_cordon(&story, &mut content);
         });
         step("a cancelled update gives the node back", || {
             drains::cancelled(&story, &content);

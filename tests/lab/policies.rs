@@ -44,9 +44,9 @@ impl Token<'_> {
 type Refused = (&'static str, Result<(), String>, &'static str);
 
 fn is_refused(all: Vec<Refused>) {
-    for (what, answer, told) in all {
+    for (what, answer, message) in all {
         let error = answer.expect_err(what);
-        assert!(error.contains(told), "{what}: {error}");
+        assert!(error.contains(message), "{what}: {error}");
         println!("lab: refused: {what}");
     }
 }
@@ -283,32 +283,36 @@ fn of_the_object(token: &Token<'_>) -> Vec<Refused> {
 fn of_the_status(token: &Token<'_>) -> Vec<Refused> {
     let status = |fields: Value| token.status(&json!({"status": fields}));
     let address = json!([{"type": "InternalIP", "address": "10.0.0.9"}]);
-    let told = "may not change the status of a Node: ";
+    let message = "may not change the status of a Node: ";
     let theirs = "may not change conditions of a Node";
     let condition = |status: &str| json!([{"type": "Ready", "status": status}]);
     let gone = json!([{"type": "Ready", "$patch": "delete"}]);
     vec![
-        ("capacity", status(json!({"capacity": {"cpu": "64"}})), told),
+        (
+            "capacity",
+            status(json!({"capacity": {"cpu": "64"}})),
+            message,
+        ),
         (
             "an extended resource",
             status(json!({"capacity": {"acme.dev/serial": "9"}})),
-            told,
+            message,
         ),
         (
             "what is allocatable",
             status(json!({"allocatable": {"cpu": "64"}})),
-            told,
+            message,
         ),
-        ("addresses", status(json!({"addresses": address})), told),
+        ("addresses", status(json!({"addresses": address})), message),
         (
             "where the kubelet listens",
             status(json!({"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}})),
-            told,
+            message,
         ),
         (
             "images",
             status(json!({"images": [{"names": ["example.com/x"]}]})),
-            told,
+            message,
         ),
         (
             "the kubelet's condition",
@@ -341,14 +345,14 @@ fn events(token: &Token<'_>) {
         )
     };
     patch("lab-own", OWN).unwrap();
-    let told = "neither about the node of the agent's token nor reported by it: \"own\"";
+    let message = "neither about the node of the agent's token nor reported by it: \"own\"";
     is_refused(vec![
         (
             "an event of another node",
             create(&event("lab-more", OTHER, OTHER)),
-            told,
+            message,
         ),
-        ("another node's event", patch("lab-theirs", OTHER), told),
+        ("another node's event", patch("lab-theirs", OTHER), message),
     ]);
 }
 
@@ -361,13 +365,17 @@ fn configs(token: &Token<'_>) {
     token.cluster.apply(&config.to_string());
     let run = |arguments: &[&str]| token.run(arguments, "");
     run(&["get", "machineconfig", "rendered-a"]).unwrap();
-    let told = "orbidden";
+    let message = "orbidden";
     is_refused(vec![
-        ("a list of configs", run(&["get", "machineconfigs"]), told),
+        (
+            "a list of configs",
+            run(&["get", "machineconfigs"]),
+            message,
+        ),
         (
             "a change of a config",
             run(&["label", "machineconfig", "rendered-a", "x=y"]),
-            told,
+            message,
         ),
     ]);
 }
@@ -393,12 +401,12 @@ fn names(token: &Token<'_>) {
     for name in ["example.com/a", "example.com/c"] {
         label(name).unwrap();
     }
-    let told =
+    let message =
         "labels not listed in the annotation machinist.dev/names of this policy: example.com/b";
     is_refused(vec![(
         "a label that is not listed",
         label("example.com/b"),
-        told,
+        message,
     )]);
 
     annotate("machinist.dev/names-");

@@ -180,7 +180,7 @@ const CA_TRUST: &str = "update-ca-trust.service";
 const CA_CERTIFICATES: &str = "update-ca-certificates.service";
 
 /// Rows of programs that Debian's image does not have, or that conflict with those it has.
-fn stood_in() -> Vec<Row> {
+fn stand_in_rows() -> Vec<Row> {
     vec![
         read_by(
             TIMESYNC,
@@ -240,7 +240,7 @@ const AT_PLAN_LEVEL: &[&str] = &["/etc/modules-load.d"];
 
 /// A service that records the content of these places when it starts, and when it reloads if it
 /// can.
-fn stand_in(build: Builder, unit: &str, places: &str, kind: StandIn) -> Builder {
+fn add_stand_in(build: Builder, unit: &str, places: &str, kind: StandIn) -> Builder {
     let note = format!(
         "/bin/sh -c 'mkdir -p /run/stand-in; cat {places} >/run/stand-in/{unit} 2>/dev/null; true'"
     );
@@ -300,7 +300,7 @@ fn machine() -> Machine {
             StandIn::RunsOnce,
         ),
     ] {
-        build = stand_in(build, unit, &places, kind);
+        build = add_stand_in(build, unit, &places, kind);
     }
     build.boot()
 }
@@ -313,7 +313,10 @@ fn every_documented_policy_takes_effect_without_a_reboot() {
         "openssl req -x509 -newkey ed25519 -nodes -subj /CN=row -days 9 -keyout /dev/null -out /root/row.pem \
          2>/dev/null; cat /root/row.pem",
     );
-    let rows: Vec<_> = real(&certificate).into_iter().chain(stood_in()).collect();
+    let rows: Vec<_> = real(&certificate)
+        .into_iter()
+        .chain(stand_in_rows())
+        .collect();
     let shown = rows
         .iter()
         .map(|row| row.of)

@@ -30,7 +30,7 @@ fn an_update_whose_service_dies_is_rolled_back_and_not_retried() {
     let status = machine.wait_status("the update to fail", wait::seconds(30), |status| {
         status["phase"] == "Failed"
     });
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
     assert_eq!(status["updates"][0]["outcome"], "RolledBack", "{status:#}");
     assert_eq!(status["failure"]["code"], "UnitDied");
     assert_eq!(status["failure"]["retryable"], false);

@@ -161,7 +161,7 @@ fn invalid_input_is_rejected_by_file_line_and_field_and_the_config_kept() {
     let busy = [SOURCE, &["/var/lib/machinist"]].concat();
     let before = machine.tree(TREES, &busy);
     for (what, text, marker, says) in BAD {
-        let told = machine.story().len();
+        let report = machine.agent_log().len();
         let ignition = "ignition: {version: 3.5.0}\n";
         let text = if text.starts_with("kind") {
             (*text).to_owned()
@@ -189,14 +189,14 @@ fn invalid_input_is_rejected_by_file_line_and_field_and_the_config_kept() {
         );
 
         let place = format!("/etc/machinist/machine.d/90-bad.yaml:{line}:");
-        let told = machine.story().split_off(told);
+        let report = machine.agent_log().split_off(report);
         let complete =
             |line: &&String| line.starts_with(&place) && says.iter().all(|s| line.contains(s));
         assert!(
-            told.iter().any(|line| complete(&line)),
-            "{what}: {place} {says:?} is not in {told:#?}"
+            report.iter().any(|line| complete(&line)),
+            "{what}: {place} {says:?} is not in {report:#?}"
         );
-        println!("{}", told.join("\n"));
+        println!("{}", report.join("\n"));
         let plan = machine.try_exec(&["machinist", "plan"]).unwrap();
         assert_eq!(plan.status.code(), Some(1), "{what}");
         assert_eq!(
@@ -239,11 +239,11 @@ fn the_service_stops_within_a_second_excludes_a_second_agent_and_idles() {
     assert_eq!(machine.property("machinist", "WatchdogUSec"), "5min");
 
     let second = machine.try_exec(&["machinist", "run"]).unwrap();
-    let told = String::from_utf8(second.stderr).unwrap();
-    assert_eq!(second.status.code(), Some(1), "{told}");
+    let report = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{report}");
     assert!(
-        told.contains("another machinist process uses this root"),
-        "{told}"
+        report.contains("another machinist process uses this root"),
+        "{report}"
     );
 
     let security = machine.exec(&["systemd-analyze", "security", "--no-pager", "machinist"]);

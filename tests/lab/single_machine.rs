@@ -207,7 +207,7 @@ fn the_first_update_applies_all_and_restarts_only_planned_units() {
     machine.start_agent();
     let status = machine.wait_updated("", wait::seconds(60));
     let after = machine.invocations();
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
     assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
 
     in_place(&machine);
@@ -360,24 +360,24 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
     machine.start_agent();
     let first = machine.wait_updated("", wait::seconds(30));
     assert_eq!(state("ActiveState"), "inactive");
-    let (old, told) = (machine.boot_id(), machine.story().len());
+    let (old, message) = (machine.boot_id(), machine.agent_log().len());
     machine.sh("systemd-run --quiet --unit=ear sh -c \
          'exec busctl monitor --json=short org.freedesktop.login1 >/var/log/ear 2>&1'");
     machine.wait("the monitor to listen", wait::seconds(10), || {
         machine.exec(&["systemd-inhibit", "--list", "--no-legend"]);
-        let heard = machine.try_read("/var/log/ear").unwrap_or_default();
-        String::from_utf8_lossy(&heard).contains("ListInhibitors")
+        let received = machine.try_read("/var/log/ear").unwrap_or_default();
+        String::from_utf8_lossy(&received).contains("ListInhibitors")
     });
     machine.give_config("80-reboot.yaml", &needs_reboot("hello\n"));
     let new = machine.wait_new_boot(&old, wait::seconds(60));
     let status = machine.wait_updated(&digest(&first), wait::seconds(60));
 
-    let story = &machine.story()[told..];
+    let story = &machine.agent_log()[message..];
     println!("{}", story.join("\n"));
     assert!(story.len() <= 14, "a dozen log lines");
-    let heard = String::from_utf8(machine.read("/var/log/ear")).unwrap();
+    let received = String::from_utf8(machine.read("/var/log/ear")).unwrap();
     let count = |member: &str, payload: &str| {
-        let lines = heard.lines().filter(|line| {
+        let lines = received.lines().filter(|line| {
             line.contains(&format!("\"member\":\"{member}\"")) && line.contains(payload)
         });
         lines.count()
@@ -418,12 +418,15 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
         .collect();
     let boots: BTreeSet<_> = lines.iter().map(|line| line["_BOOT_ID"].as_str()).collect();
     assert_eq!(boots.len(), 2, "{lines:#?}");
-    let said: BTreeSet<_> = lines
+    let printed: BTreeSet<_> = lines
         .iter()
         .map(|line| line["MACHINIST_PHASE"].as_str())
         .collect();
     for phase in ["RebootPending", "Booted", "Verifying"] {
-        assert!(said.contains(&Some(phase)), "no line of {phase}: {said:?}");
+        assert!(
+            printed.contains(&Some(phase)),
+            "no line of {phase}: {printed:?}"
+        );
     }
 
     assert_eq!(
@@ -468,7 +471,7 @@ fn a_cancelled_systemd_job_is_retried_and_the_update_continues() {
     });
     machine.exec(&["systemctl", "stop", "slow"]);
     let status = machine.wait_updated(&digest(&first), wait::seconds(30));
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
     assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
     assert_eq!(
         status["updates"][1]["id"], first["updates"][0]["id"],

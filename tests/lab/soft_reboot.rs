@@ -33,7 +33,7 @@ fn userspace(machine: &Machine) -> Option<String> {
 }
 
 /// Waits until a userspace other than `old` has finished starting.
-fn wait_soft(machine: &Machine, old: &str) -> String {
+fn wait_soft_rebooted(machine: &Machine, old: &str) -> String {
     let new = wait::value("userspace to restart", wait::seconds(90), || {
         userspace(machine).filter(|now| now != old)
     });
@@ -43,7 +43,7 @@ fn wait_soft(machine: &Machine, old: &str) -> String {
 
 fn history(machine: &Machine) {
     println!("{}", machine.exec(&["machinist", "history"]));
-    println!("{}", machine.story().join("\n"));
+    println!("{}", machine.agent_log().join("\n"));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_userspace_change_takes_effect_by_one_soft_reboot_and_is_verified() {
     assert_eq!(plan.status.code(), Some(0), "nothing to do yet");
     let begun = std::time::Instant::now();
     machine.give_config("80-reboot.yaml", &needs_reboot("hello\n"));
-    let new = wait_soft(&machine, &started);
+    let new = wait_soft_rebooted(&machine, &started);
     let status = machine.wait_updated(&digest(&first), wait::seconds(60));
     println!(
         "lab: figure: from the config to verified, by a soft reboot, {:.1?}",
@@ -114,7 +114,7 @@ fn an_unhealthy_soft_reboot_is_followed_by_a_reboot_and_rollback() {
     let units = json!({"units": [{"name": "containerd.service", "mask": true}]});
     let bad = manifest("90-bad", json!({"files": [reboots]}), units);
     machine.give_config("90-bad.yaml", &bad);
-    wait_soft(&machine, &started);
+    wait_soft_rebooted(&machine, &started);
     let status = machine.wait_status("the machine to be back", wait::seconds(120), |status| {
         status["phase"] == "Failed" && status["updates"][0]["outcome"] == "RolledBack"
     });
@@ -129,7 +129,7 @@ fn an_unhealthy_soft_reboot_is_followed_by_a_reboot_and_rollback() {
         machine.property("containerd", "ActiveState") == "active"
     });
     assert_ne!(machine.boot_id(), boot);
-    let story = machine.story();
+    let story = machine.agent_log();
     let orders = |what: &str| story.iter().filter(|line| line.contains(what)).count();
     assert_eq!(orders("requesting soft reboot"), 1);
     assert_eq!(orders("requesting reboot"), 2);
@@ -150,7 +150,7 @@ fn a_foreign_soft_reboot_during_an_update_is_detected_and_survived() {
     });
     machine.write("/run/soft", "");
     machine.exec(&["systemctl", "soft-reboot"]);
-    wait_soft(&machine, &started);
+    wait_soft_rebooted(&machine, &started);
     let status = machine.wait_updated(&digest(&first), wait::seconds(60));
     history(&machine);
     assert_eq!(machine.boot_id(), boot);
@@ -158,7 +158,7 @@ fn a_foreign_soft_reboot_during_an_update_is_detected_and_survived() {
     let phases = status["updates"][0]["phases"].to_string();
     assert!(phases.contains("Booted"), "it was a boot: {phases}");
     assert_eq!(machine.property("slow", "ActiveState"), "active");
-    let story = machine.story();
+    let story = machine.agent_log();
     let ordered = story.iter().filter(|line| line.contains("requesting "));
     assert_eq!(ordered.count(), 0, "{story:#?}");
 }

@@ -71,7 +71,7 @@ impl Stage {
     }
 
     /// Waits until the pod's status reports this health of its device, on kubelets that publish it.
-    fn is_told_of(&self, pod: &str, health: &str) {
+    fn wait_reported_health(&self, pod: &str, health: &str) {
         if lab().version.starts_with("1.33.") {
             return;
         }
@@ -139,7 +139,7 @@ fn hardware_cdi_and_vendor_devices_are_allocatable_and_faults_reported() {
     for (resource, count) in [(FOUND, "2"), (CARD, "1"), (OFFERED, "2")] {
         wait_allocatable(&node, resource, count);
     }
-    are_lent(&stage);
+    devices_are_advertised(&stage);
     outlive_the_container_and_a_reload(&stage);
     the_quota_counts_them(&stage);
     the_vendors_lives(&stage, &node);
@@ -149,7 +149,7 @@ fn hardware_cdi_and_vendor_devices_are_allocatable_and_faults_reported() {
     restart_sequences::a_power_loss(&mut stage);
 }
 
-fn are_lent(stage: &Stage) {
+fn devices_are_advertised(stage: &Stage) {
     for (pod, resource) in [("finder", FOUND), ("taker", OFFERED), ("player", CARD)] {
         stage.run(pod, resource);
     }
@@ -224,7 +224,7 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
         registrations(machine, OFFERED) > before
     });
     stage.run_without_image("stillborn", FOUND);
-    stage.is_told_of("stillborn", "Healthy");
+    stage.wait_reported_health("stillborn", "Healthy");
     machine.exec(&["systemctl", "stop", "acme"]);
     machine.wait("the unit's end", wait::seconds(5), || {
         let why = "acme.service is not active".to_owned();
@@ -235,7 +235,7 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
     // The pod that has the device keeps running, and the Node's capacity still includes it.
     assert_eq!(node.object()["status"]["capacity"][FOUND], "2");
     for pod in ["finder", "stillborn"] {
-        stage.is_told_of(pod, "Unhealthy");
+        stage.wait_reported_health(pod, "Unhealthy");
     }
     assert_eq!(stage.restarts("finder"), json!(1));
     let gone =
@@ -249,7 +249,7 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
     wait_allocatable(node, OFFERED, "2");
     wait_allocatable(node, FOUND, "2");
     for pod in ["finder", "stillborn"] {
-        stage.is_told_of(pod, "Healthy");
+        stage.wait_reported_health(pod, "Healthy");
     }
     let ended = stage.cluster.kubectl_json(&["get", "pod", "stillborn"]);
     let container = &ended["status"]["containerStatuses"][0];

@@ -130,9 +130,9 @@ fn read(root: &Path, path: &str) -> String {
 fn a_machine_adopted_by_the_last_version_is_released_with_its_originals() {
     let dir = restored(ADOPTED);
     let before = whole(dir.path());
-    let said = does(dir.path(), &["release", "--yes", "-o", "json"]);
-    let said: Value = serde_json::from_slice(&said).unwrap();
-    assert_eq!(said["config"], "rendered-worker-1");
+    let printed = does(dir.path(), &["release", "--yes", "-o", "json"]);
+    let printed: Value = serde_json::from_slice(&printed).unwrap();
+    assert_eq!(printed["config"], "rendered-worker-1");
     assert_eq!(whole(dir.path()), before);
 
     let dir = restored(ADOPTED);

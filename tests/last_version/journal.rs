@@ -326,7 +326,7 @@ fn reason_codes_phases_and_device_states_of_the_last_version_are_read() {
         let phases = Phase::ALL.map(Phase::name);
         let lending = [
             DeviceUsers::Open,
-            DeviceUsers::Withheld,
+            DeviceUsers::Disabled,
             DeviceUsers::Quiesced,
         ];
         let all = json!({"reasons": Reason::ALL, "phases": phases, "lending": lending});
@@ -339,7 +339,7 @@ fn reason_codes_phases_and_device_states_of_the_last_version_are_read() {
     let lending: Vec<DeviceUsers> = serde_json::from_value(read["lending"].clone()).unwrap();
     let all = [
         DeviceUsers::Open,
-        DeviceUsers::Withheld,
+        DeviceUsers::Disabled,
         DeviceUsers::Quiesced,
     ];
     assert_eq!(lending, all);

@@ -141,13 +141,13 @@ fn keeping(
     own: &OwnNode,
     notice: DesiredNodeStatus,
 ) -> (watch::Sender<Option<DesiredNodeStatus>>, [DropGuard; 2]) {
-    let (to, heard) = watch::channel(Some(notice));
+    let (to, received) = watch::channel(Some(notice));
     let (stop, follows) = (CancellationToken::new(), CancellationToken::new());
     let (tell, _) = Events::new();
     let clock = Clock::from_fn(at);
     tokio::spawn(maintain_node(
         own.clone(),
-        heard,
+        received,
         tell,
         clock,
         QUICK,
@@ -238,7 +238,7 @@ async fn write_requests() {
 async fn a_cordon_of_the_last_version_is_recognised_and_removed() {
     let (server, own) = node("node-draining.yaml").await;
     let view = own.read().await.unwrap().unwrap();
-    assert!(view.is_cordoned() && view.has_our_mark());
+    assert!(view.is_cordoned() && view.has_cordon_mark());
     assert_eq!(view.state(), Some(NodeUpdateState::Working));
     assert_eq!(
         (view.current_config(), view.desired_config()),
@@ -249,9 +249,9 @@ async fn a_cordon_of_the_last_version_is_recognised_and_removed() {
         Some(DrainRequest::Drain(NEW.to_owned()))
     );
     assert_eq!(view.cancelled(), Some(NEW));
-    assert_eq!(own.cordon().await.unwrap(), Cordon::Ours);
+    assert_eq!(own.cordon().await.unwrap(), Cordon::ByMachinist);
     assert_eq!(server.writes().len(), 0);
-    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Lifted);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Done);
     assert!(server.object(NODE)["spec"]["unschedulable"].is_null());
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::NotOurs);
 }
@@ -328,7 +328,7 @@ async fn operator_requests_and_replies_of_the_last_version_are_understood() {
         .await
         .unwrap();
     assert_eq!(standing.refusal(NEW), Some("also too late"));
-    assert_eq!(own.uncordon().await.unwrap(), Uncordon::Kept);
+    assert_eq!(own.uncordon().await.unwrap(), Uncordon::KeptByOperator);
     assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
     let before =
         node_commands::apply_cordon(&cluster, "a", CordonRequest::Uncordon, DryRun::None).await;
@@ -354,7 +354,7 @@ fn progress(phase: Phase) -> MachineConfigNodeStatus {
 
 /// Publishes `status` in the MachineConfigNode until it is written.
 async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStatus) {
-    let (_told, heard) = watch::channel(Some(status));
+    let (_told, received) = watch::channel(Some(status));
     let stop = CancellationToken::new();
     let _guards = [stop.clone().drop_guard()];
     let pool = watch::channel(Some("worker".to_owned())).1;
@@ -364,7 +364,7 @@ async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStat
         cluster,
         own.clone(),
         pool,
-        heard,
+        received,
         Clock::system(),
         stop,
     );
@@ -373,7 +373,7 @@ async fn publishes(server: &Server, own: &OwnNode, status: MachineConfigNodeStat
     server.until("it is written", is_there).await;
     let spec = format!("PATCH {PROGRESS}");
     server
-        .until("the spec", |it| !it.heard_of(&spec).is_empty())
+        .until("the spec", |it| !it.requests_starting(&spec).is_empty())
         .await;
 }
 

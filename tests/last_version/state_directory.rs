@@ -22,8 +22,8 @@ use crate::last_version::{
 };
 use machinist_testkit::{
     device_host::Machine,
-    fake_claims::ClaimsDouble,
-    fake_kubelet::Books,
+    fake_claims::FakeClaims,
+    fake_kubelet::ResourceAccounts,
     vendor_program::{device, listed, wait},
 };
 
@@ -120,7 +120,7 @@ async fn an_upgraded_agent_keeps_the_pinned_config_and_can_roll_back_further() {
     let source = state_writer::source(dir.path(), LATEST);
     let run = command(&machine, &["run", "--source", &source]);
     let agent = Agent::spawn(run, machine.root().to_owned());
-    agent.says("machine pinned to rendered-machine-");
+    agent.wait_for_log("machine pinned to rendered-machine-");
     wait("rest", || agent.status()["phase"] == "Idle").await;
     let status = agent.status();
     assert_eq!(status["held"]["by"], "rollback", "{status:#}");
@@ -167,12 +167,12 @@ async fn an_upgraded_agent_restores_devices_claims_and_plugins_at_once() {
     let plugin = Plugin::start(&plugins(&machine), PLUGIN, "gpu.sock", &["g0"], None).await;
     assert_eq!(plugin.seen().registered, 0);
     let at_once = |status: &_| assert_eq!(listed(status), LISTED);
-    let claims = ClaimsDouble::new();
+    let claims = FakeClaims::new();
     claims.fail(usize::MAX);
     let stage = Stage::on(&machine, claims, at_once).await;
     plugin.until("dialled", |seen| seen.listed == 1).await;
     assert_eq!(plugin.seen().registered, 0);
-    let listed = |books: &Books| {
+    let listed = |books: &ResourceAccounts| {
         let one = |name: &str, list: &[&str]| books.get(name).is_some_and(|it| it.list() == list);
         one(PLUGIN, &["g0=Healthy"]) && one("acme.dev/program", &["acme0=Healthy"])
     };

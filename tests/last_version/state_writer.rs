@@ -19,8 +19,8 @@ use tonic::transport::Channel;
 use crate::last_version::{fixture, harness::manifest_of, plugin::Plugin};
 use machinist_testkit::{
     device_host::{Agent, Machine},
-    fake_claims::{ClaimsDouble, Watcher, claim, until},
-    fake_kubelet::KubeletDouble,
+    fake_claims::{FakeClaims, Watcher, claim, until},
+    fake_kubelet::FakeKubelet,
     vendor_program::{device, listed},
 };
 
@@ -85,8 +85,8 @@ fn does(machine: &Machine, arguments: &[&str]) {
 /// The parts of an agent and of a kubelet that handle devices.
 pub(crate) struct Stage {
     pub(crate) agent: Agent,
-    pub(crate) claims: Arc<ClaimsDouble>,
-    pub(crate) kubelet: KubeletDouble,
+    pub(crate) claims: Arc<FakeClaims>,
+    pub(crate) kubelet: FakeKubelet,
     _published: watch::Sender<PublishedPool>,
     driver: Channel,
 }
@@ -95,10 +95,10 @@ impl Stage {
     /// Starts them; `at_once` sees the status before anything is scanned.
     pub(crate) async fn on(
         machine: &Machine,
-        claims: Arc<ClaimsDouble>,
+        claims: Arc<FakeClaims>,
         at_once: impl FnOnce(&DevicesStatus),
     ) -> Self {
-        let kubelet = KubeletDouble::start(machine.root()).await;
+        let kubelet = FakeKubelet::start(machine.root()).await;
         let watcher = Watcher::start(machine.root());
         let agent = machine.agent();
         at_once(&agent.handle.status().borrow());
@@ -164,7 +164,7 @@ fn declare(machine: &Machine) {
 }
 
 async fn use_devices(machine: &Machine) {
-    let stage = Stage::on(machine, ClaimsDouble::new(), |_| ()).await;
+    let stage = Stage::on(machine, FakeClaims::new(), |_| ()).await;
     stage.claims.allocate("c", &[("one", &claimed())]);
     until("a prepared claim", async || stage.prepare("c").await.ok()).await;
     let resources = ["acme.dev/program"];

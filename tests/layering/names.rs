@@ -13,7 +13,7 @@ use crate::layering::{
 /// How many definitions of one name a reader can tell apart by the crate.
 const MAX_DEFINITIONS: usize = 3;
 
-/// Names that say the role of an item in its module, so that they may be defined anywhere.
+/// Names that state the role of an item in its module, so that they may be defined anywhere.
 const ROLE_WORDS: [&str; 8] = [
     "ALL", "Config", "Error", "KIND", "Options", "Output", "Scalar", "Value",
 ];

@@ -206,7 +206,7 @@ impl Reader {
                 Some(Name(word)) if word == "as" => {
                     let alias = self.name(1).unwrap_or_default();
                     self.at += 2;
-                    return self.bring(path, Some(alias));
+                    return self.add_import(path, Some(alias));
                 }
                 Some(Name(word)) => {
                     path.push(word);
@@ -228,14 +228,14 @@ impl Reader {
                 }
                 Some(Mark("*")) => {
                     self.at += 1;
-                    return self.bring(path, Some("*".to_owned()));
+                    return self.add_import(path, Some("*".to_owned()));
                 }
-                _ => return self.bring(path, None),
+                _ => return self.add_import(path, None),
             }
         }
     }
 
-    fn bring(&mut self, mut path: Vec<String>, alias: Option<String>) {
+    fn add_import(&mut self, mut path: Vec<String>, alias: Option<String>) {
         if path.len() > 1 && path.last().is_some_and(|last| last == "self") {
             path.pop();
         }

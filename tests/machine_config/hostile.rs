@@ -88,8 +88,8 @@ fn nesting_depth_is_limited_in_every_syntax() {
         let refusals = refusals(&text(5000));
         let message = &refusals[0].message;
         // The parser's own limit, or ours.
-        let told = message.contains("recursion") || message.contains("nest deeper");
-        assert!(told, "{what}: {message}");
+        let report = message.contains("recursion") || message.contains("nest deeper");
+        assert!(report, "{what}: {message}");
         assert_not_quadratic(what, text, 5000);
     }
 }

@@ -124,7 +124,7 @@ impl Choices {
     fn flip(&mut self) -> bool {
         self.next(2) == 0
     }
-    fn says(&mut self) -> bool {
+    fn sets_field(&mut self) -> bool {
         self.flip() || !self.terse
     }
 }
@@ -180,11 +180,11 @@ fn ignition(model: &Model, choices: &mut Choices) -> Value {
     for (path, file) in &model.files {
         let mut entry = json!({"path": path, "contents": contents(&file.bytes, choices)});
         let fields = entry.as_object_mut().unwrap();
-        if file.mode != 0o644 || choices.says() {
+        if file.mode != 0o644 || choices.sets_field() {
             fields.insert("mode".into(), json!(file.mode));
         }
         for (key, owner) in [("user", &file.owner.0), ("group", &file.owner.1)] {
-            if *owner != json!({"id": 0}) || choices.says() {
+            if *owner != json!({"id": 0}) || choices.sets_field() {
                 fields.insert(key.into(), owner.clone());
             }
         }
@@ -215,8 +215,8 @@ fn ignition(model: &Model, choices: &mut Choices) -> Value {
         }
         if two && unit.enabled && choices.flip() {
             let fields = entry.as_object_mut().unwrap();
-            let said = fields.remove("enabled").unwrap();
-            fields.insert("enable".into(), said);
+            let output = fields.remove("enabled").unwrap();
+            fields.insert("enable".into(), output);
         }
         units.push(entry);
     }

@@ -1,6 +1,6 @@
 //! What was accepted stays accepted: `tests/golden/verdicts.txt` records the verdict on every config
 //! input, one line each. An input that is refused although it was accepted needs its codes in the
-//! table "Previously accepted, now refused" of `tests/oracle/differences.md`; its line then says
+//! table "Previously accepted, now refused" of `tests/oracle/differences.md`; its line then states
 //! `accepted, now` and the codes.
 //!
 //! `MACHINIST_BLESS=1` writes the record, after the cases of `tests/golden` have been written.

@@ -127,7 +127,7 @@ fn append(words: &str) -> DesiredDeployment {
     }
 }
 
-fn says(error: &OsError) -> String {
+fn error_text(error: &OsError) -> String {
     format!("{error} (again: {})", error.is_retryable())
 }
 
@@ -143,25 +143,29 @@ impl<H: Host> Scene<H> {
 
     /// The current deployments, observed by a new process.
     async fn now(&self) -> Result<Deployments, String> {
-        self.host.agent().observe().await.map_err(|e| says(&e))
+        self.host
+            .agent()
+            .observe()
+            .await
+            .map_err(|e| error_text(&e))
     }
 
     async fn stage(&self, wanted: &DesiredDeployment) -> Result<DeploymentId, String> {
         let staged = self.agent.stage(wanted, STEP_TIMEOUT).await;
-        let staged = staged.map_err(|e| says(&e))?;
+        let staged = staged.map_err(|e| error_text(&e))?;
         staged.ok_or_else(|| "nothing was staged".to_owned())
     }
 
     async fn unlock(&self, id: &DeploymentId) -> Seen {
-        self.agent.unlock(id).await.map_err(|e| says(&e))
+        self.agent.unlock(id).await.map_err(|e| error_text(&e))
     }
 
     async fn discard(&self) -> Seen {
-        self.agent.discard().await.map_err(|e| says(&e))
+        self.agent.discard().await.map_err(|e| error_text(&e))
     }
 
     async fn roll_back(&self, to: &DeploymentId) -> Seen {
-        self.agent.roll_back(to).await.map_err(|e| says(&e))
+        self.agent.roll_back(to).await.map_err(|e| error_text(&e))
     }
 
     /// Stages, unlocks, and boots into it.
@@ -175,7 +179,7 @@ impl<H: Host> Scene<H> {
     }
 
     /// Asserts that the booted and the fallback deployment are the initial ones.
-    async fn stands(&self) -> Seen {
+    async fn assert_initial_deployments(&self) -> Seen {
         let now = self.now().await?;
         is("the booted one", &now.booted, &self.first.booted)?;
         is("the fallback", &now.fallback, &self.first.fallback)
@@ -196,7 +200,7 @@ fn is<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Se
 
 async fn a_staged_deployment_is_not_active_until_a_boot<H: Host>(s: Scene<H>) -> Seen {
     let id = s.stage(&append("nosmt")).await?;
-    s.stands().await?;
+    s.assert_initial_deployments().await?;
     let staged = s.now().await?.staged.ok_or("nothing is staged")?;
     is("its name", &staged.deployment.id, &id)?;
     is("its lock", &staged.locked, &true)
@@ -205,10 +209,10 @@ async fn a_staged_deployment_is_not_active_until_a_boot<H: Host>(s: Scene<H>) ->
 async fn a_locked_deployment_is_never_booted<H: Host>(s: Scene<H>) -> Seen {
     s.stage(&append("nosmt")).await?;
     s.host.reboot();
-    s.stands().await?;
+    s.assert_initial_deployments().await?;
     s.stage(&append("nosmt")).await?;
     s.host.power_cut();
-    s.stands().await?;
+    s.assert_initial_deployments().await?;
     // Some hosts keep the staged deployment and others lose it; but it never loses its lock.
     let locked = s.now().await?.staged.is_none_or(|staged| staged.locked);
     is("the lock after a power cut", &locked, &true)
@@ -217,11 +221,11 @@ async fn a_locked_deployment_is_never_booted<H: Host>(s: Scene<H>) -> Seen {
 async fn a_staged_deployment_and_its_lock_survive_the_agent<H: Host>(s: Scene<H>) -> Seen {
     let id = s.stage(&append("nosmt")).await?;
     let other = s.host.agent();
-    let staged = other.observe().await.map_err(|e| says(&e))?.staged;
+    let staged = other.observe().await.map_err(|e| error_text(&e))?.staged;
     let staged = staged.ok_or("nothing is staged")?;
     is("its lock", &staged.locked, &true)?;
     is("its name", &staged.deployment.id, &id)?;
-    other.unlock(&id).await.map_err(|e| says(&e))?;
+    other.unlock(&id).await.map_err(|e| error_text(&e))?;
     s.host.reboot();
     is("the booted one", &s.now().await?.booted.id, &id)
 }
@@ -247,7 +251,7 @@ async fn a_power_cut_after_unlocking_boots_either_deployment_completely<H: Host>
     let now = s.now().await?;
     match now.booted == staged.deployment {
         true => is("the fallback", &now.fallback, &Some(s.first.booted.clone())),
-        false => s.stands().await,
+        false => s.assert_initial_deployments().await,
     }
 }
 
@@ -268,7 +272,7 @@ async fn only_the_named_deployment_is_unlocked<H: Host>(s: Scene<H>) -> Seen {
     let refused = s.agent.unlock(&other).await;
     refused.err().ok_or("another one was unlocked")?;
     s.host.reboot();
-    s.stands().await
+    s.assert_initial_deployments().await
 }
 
 async fn staging_the_same_deployment_again_changes_nothing<H: Host>(s: Scene<H>) -> Seen {
@@ -303,10 +307,14 @@ async fn an_already_booted_deployment_is_not_staged<H: Host>(s: Scene<H>) -> See
             s.stage(&before).await?;
         }
         let staged = s.agent.stage(&same, STEP_TIMEOUT).await;
-        is("what was staged", &staged.map_err(|e| says(&e))?, &None)?;
+        is(
+            "what was staged",
+            &staged.map_err(|e| error_text(&e))?,
+            &None,
+        )?;
         is("what is staged", &s.now().await?.staged, &None)?;
     }
-    s.stands().await
+    s.assert_initial_deployments().await
 }
 
 async fn discarding_removes_the_staged_deployment_and_keeps_the_booted_one<H: Host>(
@@ -320,9 +328,9 @@ async fn discarding_removes_the_staged_deployment_and_keeps_the_booted_one<H: Ho
         s.discard().await?;
         s.discard().await?;
         is("what is staged", &s.now().await?.staged, &None)?;
-        s.stands().await?;
+        s.assert_initial_deployments().await?;
         s.host.reboot();
-        s.stands().await?;
+        s.assert_initial_deployments().await?;
     }
     Ok(())
 }
@@ -393,10 +401,10 @@ async fn a_reverted_rollback_boots_the_current_deployment<H: Host>(s: Scene<H>) 
     s.roll_back(&s.fallback()?.id).await?;
     s.roll_back(&s.first.booted.id).await?;
     s.host.reboot();
-    s.stands().await?;
+    s.assert_initial_deployments().await?;
     s.roll_back(&s.first.booted.id).await?;
     s.host.reboot();
-    s.stands().await
+    s.assert_initial_deployments().await
 }
 
 async fn a_rollback_replaces_the_staged_deployment<H: Host>(s: Scene<H>) -> Seen {
@@ -413,7 +421,7 @@ async fn a_rollback_to_a_missing_deployment_is_rejected<H: Host>(s: Scene<H>) ->
     let error = refused.err().ok_or("it was accepted")?;
     is("whether a retry may succeed", &error.is_retryable(), &false)?;
     s.host.reboot();
-    s.stands().await
+    s.assert_initial_deployments().await
 }
 
 async fn an_image_is_selected_by_digest_not_by_name<H: Host>(s: Scene<H>) -> Seen {
@@ -428,7 +436,7 @@ async fn an_image_is_selected_by_digest_not_by_name<H: Host>(s: Scene<H>) -> See
 
 async fn an_image_is_fetched_with_its_version_or_refused_by_name<H: Host>(s: Scene<H>) -> Seen {
     let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
-    let version = fetched.map_err(|e| says(&e))?.version;
+    let version = fetched.map_err(|e| error_text(&e))?.version;
     is("its version", &version, &Some("2.0".to_owned()))?;
     let nowhere = s.agent.fetch(&image("nowhere"), STEP_TIMEOUT).await;
     let error = nowhere
@@ -449,9 +457,9 @@ async fn a_failed_step_keeps_booted_and_fallback_and_can_be_retried<H: Host>(s: 
     s.host.fails_next(ProviderStep::Stage);
     let failed = s.agent.stage(&append("nosmt"), STEP_TIMEOUT).await;
     failed.err().ok_or("staging reported success")?;
-    s.stands().await?;
+    s.assert_initial_deployments().await?;
     s.host.reboot();
-    s.stands().await?;
+    s.assert_initial_deployments().await?;
     let id = s.stage(&append("nosmt")).await?;
     s.host.fails_next(ProviderStep::Discard);
     s.discard()
@@ -467,7 +475,7 @@ async fn a_failed_step_keeps_booted_and_fallback_and_can_be_retried<H: Host>(s: 
     s.host.fails_next(ProviderStep::RollBack);
     let failed = s.roll_back(&fallback).await;
     failed.err().ok_or("rolling back reported success")?;
-    s.stands().await?;
+    s.assert_initial_deployments().await?;
     s.unlock(&id).await?;
     s.host.reboot();
     is("the booted one", &s.now().await?.booted.id, &id)
@@ -488,15 +496,15 @@ async fn a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_behind<H: H
     let on_time = took <= STEP_TIMEOUT + Duration::from_secs(60);
     is("whether it was cancelled in time", &on_time, &true)?;
     s.host.takes(Duration::ZERO);
-    s.stands().await?;
+    s.assert_initial_deployments().await?;
     s.host.reboot();
-    s.stands().await
+    s.assert_initial_deployments().await
 }
 
 async fn a_step_of_twenty_minutes_succeeds<H: Host>(s: Scene<H>) -> Seen {
     s.host.takes(Duration::from_secs(20 * 60));
     let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
-    fetched.map_err(|e| says(&e))?;
+    fetched.map_err(|e| error_text(&e))?;
     let id = s.stage(&append("nosmt")).await?;
     s.unlock(&id).await?;
     s.host.reboot();

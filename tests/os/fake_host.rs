@@ -20,7 +20,7 @@ use machinist_update::os::{
 
 use super::contract::Host;
 
-/// The defect of a broken double: each violates one rule of the contract that a real provider could
+/// The defect of a broken fake: each violates one rule of the contract that a real provider could
 /// miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Breaks {
@@ -360,7 +360,7 @@ impl Agent {
     }
 
     fn gone(step: ProviderStep, id: &DeploymentId) -> OsError {
-        OsError::Gone {
+        OsError::DeploymentMissing {
             step,
             id: id.clone(),
         }

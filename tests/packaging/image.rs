@@ -58,10 +58,10 @@ fn json(bytes: &[u8]) -> Value {
 #[test]
 fn the_container_image_is_reproducible() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (first, told) = pack(one.path(), "a", "022");
+    let (first, message) = pack(one.path(), "a", "022");
     let (second, again) = pack(two.path(), "a", "077");
     assert_eq!(fs::read(first).unwrap(), fs::read(&second).unwrap());
-    assert_eq!(told, again);
+    assert_eq!(message, again);
     let (other, _) = pack(one.path(), "b", "022");
     assert_ne!(fs::read(other).unwrap(), fs::read(second).unwrap());
 }
@@ -69,7 +69,7 @@ fn the_container_image_is_reproducible() {
 #[test]
 fn every_digest_in_the_image_matches_its_content() {
     let dir = tempfile::tempdir().unwrap();
-    let (archive, told) = pack(dir.path(), "content", "022");
+    let (archive, message) = pack(dir.path(), "content", "022");
     let layout = dir.path().join("layout");
     unpack(&archive, &layout);
     let read = |name: &str| json(&fs::read(layout.join(name)).unwrap());
@@ -77,7 +77,10 @@ fn every_digest_in_the_image_matches_its_content() {
 
     let index = read("index.json");
     let named = &index["manifests"][0];
-    assert!(told.contains(named["digest"].as_str().unwrap()), "{told}");
+    assert!(
+        message.contains(named["digest"].as_str().unwrap()),
+        "{message}"
+    );
     let manifest = json(&blob(&layout, named));
     let config = json(&blob(&layout, &manifest["config"]));
     assert_eq!(

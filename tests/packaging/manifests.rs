@@ -64,7 +64,7 @@ fn texts(list: &Value) -> Vec<String> {
 }
 
 /// The rows of the table at the beginning of a role's file: resource, verbs, caller.
-fn told(file: &str) -> BTreeSet<(String, String)> {
+fn documented_rows(file: &str) -> BTreeSet<(String, String)> {
     let text = fs::read_to_string(shipped(file)).unwrap();
     let rows = text
         .lines()
@@ -102,7 +102,7 @@ fn the_agent_stays_on_a_node_with_any_taint() {
             let taint: core::Taint = serde_json::from_value(taint).unwrap();
             let found = evaluate_taints(&[Taint::read(&taint).unwrap()], &tolerations);
             assert!(found.schedulable && !found.avoided, "{key} {effect}");
-            assert_eq!(found.stay, TolerationTime::ForEver, "{key} {effect}");
+            assert_eq!(found.stay, TolerationTime::Forever, "{key} {effect}");
         }
     }
 }
@@ -225,8 +225,8 @@ fn the_openshift_overlay_has_no_crds_pools_or_config_role() {
 
 #[test]
 fn rbac_roles_allow_exactly_the_documented_rules() {
-    assert_eq!(allowed("base"), told("base/role.yaml"));
-    assert_eq!(allowed("updates"), told("updates/role.yaml"));
+    assert_eq!(allowed("base"), documented_rows("base/role.yaml"));
+    assert_eq!(allowed("updates"), documented_rows("updates/role.yaml"));
     let may = allowed("overlays/vanilla");
     let expected: BTreeSet<_> = allowed("base")
         .union(&allowed("updates"))

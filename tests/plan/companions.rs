@@ -411,7 +411,7 @@ fn a_preset_companion_with_a_drop_in_leaves_with_its_entry() {
 }
 
 #[test]
-fn an_alias_link_from_before_the_config_comes_back_over_two_configs() {
+fn an_alias_link_from_before_the_config_is_restored_after_two_configs() {
     for more in ["", "Alias=al.service\\n"] {
         let machine = server();
         let before = machine.links();

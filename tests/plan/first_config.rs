@@ -7,7 +7,7 @@ use machinist_plan::{BaseConfig, Plan, Policies};
 use machinist_update::observe::CallerFacts;
 use serde_json::{Value, json};
 
-use super::support::{LIVE, Tree, config, looked};
+use super::support::{LIVE, Tree, config, observed_machine};
 
 fn object(image: &str, device: &str) -> Value {
     json!({
@@ -37,7 +37,7 @@ fn planned(to: &Value, base: BaseConfig) -> Plan {
         base,
         ..CallerFacts::default()
     };
-    let observed = looked(&tree.root, (&from, &to), &policies, known);
+    let observed = observed_machine(&tree.root, (&from, &to), &policies, known);
     machinist_plan::between(&from, &to, &observed, &policies, LIVE)
         .unwrap_or_else(|refusals| Plan::refused(&from, &to, refusals))
 }
@@ -77,6 +77,6 @@ fn an_unknown_previous_config_gives_one_warning_about_disks() {
     to["spec"]["config"]["storage"]["luks"] = json!([{"name": "root", "device": "/dev/sda4"}]);
     let plan = planned(&to, BaseConfig::Unknown);
     assert!(plan.refusals.is_empty(), "{}", plan.to_text(false));
-    let told = plan.warnings.iter().filter(|it| it.contains("NotChecked"));
-    assert_eq!(told.count(), 1, "{:?}", plan.warnings);
+    let message = plan.warnings.iter().filter(|it| it.contains("NotChecked"));
+    assert_eq!(message.count(), 1, "{:?}", plan.warnings);
 }

@@ -13,7 +13,7 @@ use machinist_ignition::MachineConfig;
 use machinist_plan::{Plan, PlanDocument, Policies, UnitFacts};
 use machinist_update::observe::CallerFacts;
 
-use super::support::{LIVE, OFFLINE, Tree, config, looked};
+use super::support::{LIVE, OFFLINE, Tree, config, observed_machine};
 
 #[test]
 fn plans_match_the_golden_cases() {
@@ -51,7 +51,7 @@ fn plan_of(case: &Path) -> Plan {
         ..CallerFacts::default()
     };
     let policies = Policies::default();
-    let mut observed = looked(&tree.root, (&from, &to), &policies, known);
+    let mut observed = observed_machine(&tree.root, (&from, &to), &policies, known);
     for facts in observed.objects.values_mut() {
         // The user that runs the tests owns the copied tree.
         (facts.uid, facts.gid) = (0, 0);

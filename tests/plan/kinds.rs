@@ -142,8 +142,8 @@ fn verify_reports_expected_and_found_object_kinds() {
         tree.link(LINK, "elsewhere");
         let observed = tree.observed(&wanted, &wanted, CallerFacts::default());
         let drift = machinist_plan::drift(&wanted, &observed, false);
-        let told: Vec<String> = drift.iter().map(ToString::to_string).collect();
-        assert_eq!(told, [format!("{LINK} {found}")]);
+        let message: Vec<String> = drift.iter().map(ToString::to_string).collect();
+        assert_eq!(message, [format!("{LINK} {found}")]);
         assert_eq!(drift[0].kind, DriftKind::Content);
     }
 }

@@ -229,20 +229,20 @@ impl Base {
     /// Enables and disables some of the existing units, and instances of the templates.
     pub(crate) fn ask(&self, config: &mut MachineConfig, dice: &mut Dice) {
         for name in &self.units {
-            let say = |config: &mut MachineConfig, name: &str, enabled| {
+            let set_enabled = |config: &mut MachineConfig, name: &str, enabled| {
                 let enabled = Some(enabled);
-                let said = Unit {
+                let output = Unit {
                     enabled,
                     ..Unit::default()
                 };
-                unit(config, name, said);
+                unit(config, name, output);
             };
             let off = dice.one_in(3);
             if !dice.one_in(4) {
-                say(config, name, !off);
+                set_enabled(config, name, !off);
             }
             if name.contains('@') && !off && dice.one_in(2) {
-                say(config, &name.replace('@', "@one"), !dice.one_in(4));
+                set_enabled(config, &name.replace('@', "@one"), !dice.one_in(4));
             }
         }
     }

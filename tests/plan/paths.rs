@@ -167,7 +167,7 @@ fn a_plan_with_several_paths_and_kinds_converges_without_loss() {
         let mut from = MachineConfig::default();
         for step in 0..3 {
             let to = config(&mut dice);
-            let told = || {
+            let context = || {
                 format!(
                     "PLAN_SEED={seed}, round {round}, step {step}:\n{found:#?}\nfrom {from:#?}\nto {to:#?}"
                 )
@@ -183,11 +183,12 @@ fn a_plan_with_several_paths_and_kinds_converges_without_loss() {
             tree.apply(&plan);
             let observed = tree.observed(&to, &to, CallerFacts::default());
             let again = machinist_plan::between(&to, &to, &observed, &Policies::default(), OFFLINE);
-            let again = again.unwrap_or_else(|refusals| panic!("{}\n{}", told(), show(&refusals)));
+            let again =
+                again.unwrap_or_else(|refusals| panic!("{}\n{}", context(), show(&refusals)));
             assert!(
                 again.operations.is_empty(),
                 "{}\nfirst {:#?}\nagain {:#?}",
-                told(),
+                context(),
                 plan.operations,
                 again.operations
             );
@@ -195,18 +196,18 @@ fn a_plan_with_several_paths_and_kinds_converges_without_loss() {
                 machinist_plan::drift(&to, &observed, false),
                 [],
                 "{}",
-                told()
+                context()
             );
             if step == 0 {
                 let operations = plan.operations.iter();
                 let targets = operations
                     .map(|operation| operation.target.clone())
                     .collect();
-                assert_eq!(lost(&found, &tree, &targets), [""; 0], "{}", told());
+                assert_eq!(lost(&found, &tree, &targets), [""; 0], "{}", context());
             }
             for layout in [("home", "link var/home"), ("lib", "link usr/lib")] {
                 let now = tree.dump();
-                assert_eq!(now[layout.0], layout.1, "{}", told());
+                assert_eq!(now[layout.0], layout.1, "{}", context());
             }
             from = to;
         }

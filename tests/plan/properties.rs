@@ -87,15 +87,15 @@ fn any_config(dice: &mut Dice) -> MachineConfig {
             2 => [("10-x.conf".to_owned(), String::new())].into(),
             _ => Default::default(),
         };
-        let said = Unit {
+        let output = Unit {
             contents,
             enabled,
             dropins,
             mask: dice.one_in(6),
             ..Unit::default()
         };
-        if said != Unit::default() {
-            unit(&mut config, name, said);
+        if output != Unit::default() {
+            unit(&mut config, name, output);
         }
     }
     add_parts_of_units(&mut config, dice);
@@ -153,14 +153,14 @@ fn add_parts_of_units(config: &mut MachineConfig, dice: &mut Dice) {
         let taken = |path| config.files.contains_key(path) || config.links.contains_key(path);
         let taken = taken(&path(&format!("{OWN}/{name}")));
         let mask = !taken && dice.one_in(8);
-        let said = Unit {
+        let output = Unit {
             enabled: *dice.pick(&[None, None, Some(true), Some(false)]),
             mask,
             unmask: !mask && dice.one_in(4),
             ..Unit::default()
         };
-        if said != Unit::default() {
-            unit(config, name, said);
+        if output != Unit::default() {
+            unit(config, name, output);
         }
     }
 }

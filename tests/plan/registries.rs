@@ -122,7 +122,7 @@ impl Conf {
     /// The text as a user, a controller or a program writes it.
     fn spelled(&self, dice: &mut Dice) -> String {
         let mut text = String::new();
-        let maybe = |dice: &mut Dice, said: bool| said || dice.one_in(2);
+        let maybe = |dice: &mut Dice, output: bool| output || dice.one_in(2);
         if dice.one_in(3) {
             text += "# written by a program\n";
         }
@@ -248,15 +248,15 @@ fn registries_changes_never_drain_where_machine_config_daemon_does_not() {
             new.change(&mut dice);
         }
         let texts = [old.spelled(&mut dice), new.spelled(&mut dice)];
-        let told = || format!("ROUNDS=1 SEED={round}\n{}\nto\n{}", texts[0], texts[1]);
+        let context = || format!("ROUNDS=1 SEED={round}\n{}\nto\n{}", texts[0], texts[1]);
         let same = same_images(&texts[0], &texts[1]);
         if daemon_drains(&old, &new) {
             drains += 1;
         } else if !is_named(&old, &new) {
             compared += 1;
-            assert!(same, "{}", told());
+            assert!(same, "{}", context());
         }
-        assert!(old != new || same, "another spelling drains: {}", told());
+        assert!(old != new || same, "another spelling drains: {}", context());
     }
     assert!(
         rounds < 100 || compared * 5 > rounds && drains * 5 > rounds,

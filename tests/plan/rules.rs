@@ -63,8 +63,8 @@ fn a_config_that_cannot_be_applied_is_rejected_before_any_change() {
     }
     let observed = Tree::new().observed(&nothing, &to, CallerFacts::default());
     let plan = machinist_plan::between(&nothing, &to, &observed, &Policies::none(), OFFLINE);
-    let told = show(&plan.unwrap_err());
-    assert!(told.contains("545259520 bytes in total"), "{told}");
+    let message = show(&plan.unwrap_err());
+    assert!(message.contains("545259520 bytes in total"), "{message}");
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn kernel_arguments_already_in_use_need_no_os_provider() {
 }
 
 #[test]
-fn an_argument_that_leaves_the_config_and_stays_is_told() {
+fn an_argument_that_leaves_the_config_but_stays_is_reported() {
     let tree = Tree::new();
     tree.write("/proc/cmdline", "psi=0 foo=1\n");
     let with = |arguments: &[&str]| MachineConfig {
@@ -371,11 +371,11 @@ fn an_argument_that_leaves_the_config_and_stays_is_told() {
     };
     let (from, to) = (with(&["psi=0", "foo=1"]), with(&["foo=1"]));
     let plan = tree.plan(&from, &to);
-    let told = "kernel argument psi=0 is no longer in the config, but stays";
+    let message = "kernel argument psi=0 is no longer in the config, but stays";
     let found = plan
         .warnings
         .iter()
-        .any(|warning| warning.starts_with(told));
+        .any(|warning| warning.starts_with(message));
     assert!(found && plan.is_empty(), "{:?}", plan.warnings);
     assert_eq!(tree.plan(&to, &to).warnings, Vec::<String>::new());
 }

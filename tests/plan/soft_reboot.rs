@@ -4,7 +4,7 @@ use machinist_ignition::{Content, EntryOrigin, File, MachineConfig, Owner, Unit,
 use machinist_plan::{ActionKind, Cost, Plan, Policies, UnitFacts};
 use machinist_update::observe::CallerFacts;
 
-use super::support::{LIVE, OFFLINE, Tree, looked, path};
+use super::support::{LIVE, OFFLINE, Tree, observed_machine, path};
 
 fn file(at: &str) -> MachineConfig {
     let file = File {
@@ -54,7 +54,7 @@ fn plan(to: &MachineConfig, policies: &Policies, target: &str) -> Plan {
         live_units: Some(&units),
         ..CallerFacts::default()
     };
-    let observed = looked(&tree.root, (&nothing, to), policies, known);
+    let observed = observed_machine(&tree.root, (&nothing, to), policies, known);
     machinist_plan::between(&nothing, to, &observed, policies, LIVE).unwrap()
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn path(text: &str) -> AbsPath {
 }
 
 /// The observation of a machine that has the package; these trees contain all paths of the config.
-pub(crate) fn looked(
+pub(crate) fn observed_machine(
     root: &Root,
     (from, to): (&MachineConfig, &MachineConfig),
     policies: &Policies,
@@ -141,7 +141,7 @@ impl Tree {
         to: &MachineConfig,
         known: CallerFacts<'_>,
     ) -> MachineFacts {
-        looked(&self.root, (from, to), &Policies::default(), known)
+        observed_machine(&self.root, (from, to), &Policies::default(), known)
     }
 
     pub(crate) fn plan(&self, from: &MachineConfig, to: &MachineConfig) -> Plan {

@@ -32,13 +32,13 @@ pub(crate) fn plan(
     machinist_plan::between(from, to, &observed, &Policies::default(), OFFLINE)
 }
 
-pub(crate) fn said(name: &str, enabled: bool) -> MachineConfig {
+pub(crate) fn unit_set(name: &str, enabled: bool) -> MachineConfig {
     let mut config = MachineConfig::default();
-    let said = Unit {
+    let printed = Unit {
         enabled: Some(enabled),
         ..Unit::default()
     };
-    unit(&mut config, name, said);
+    unit(&mut config, name, printed);
     config
 }
 

@@ -94,7 +94,7 @@ fn a_unit_that_systemd_refuses_causes_a_warning() {
 
 #[test]
 fn a_service_that_runs_a_script_of_the_config_needs_its_execute_bit() {
-    for (mode, told) in [(Some(0o644), true), (None, true), (Some(0o755), false)] {
+    for (mode, message) in [(Some(0o644), true), (None, true), (Some(0o755), false)] {
         let to = config(
             &json!({"ignition": {"version": "3.4.0"},
                 "storage": {"files": [{"path": "/opt/run.sh", "mode": mode,
@@ -108,7 +108,7 @@ fn a_service_that_runs_a_script_of_the_config_needs_its_execute_bit() {
             warning.contains("a.service cannot run ExecStart=/opt/run.sh")
                 && warning.contains("0644")
         });
-        assert_eq!(found, told, "{mode:?}: {:?}", plan.warnings);
+        assert_eq!(found, message, "{mode:?}: {:?}", plan.warnings);
     }
 }
 

@@ -6,7 +6,7 @@ use machinist_ignition::MachineConfig;
 use super::{
     oracle::UNITS,
     support::Tree,
-    unit_entries::{UNIT, entries, plan, said, systemctl, warnings},
+    unit_entries::{UNIT, entries, plan, systemctl, unit_set, warnings},
 };
 
 #[test]
@@ -53,7 +53,7 @@ fn install_section_specifiers_are_expanded_as_by_systemctl() {
             tree.write(&format!("{UNITS}/foo-bar@ins.service"), &text);
         }
         let name = "foo-bar@ins.service";
-        let plan = plan(&ours, &MachineConfig::default(), &said(name, true)).unwrap();
+        let plan = plan(&ours, &MachineConfig::default(), &unit_set(name, true)).unwrap();
         ours.apply(&plan);
         let warnings = warnings(&plan);
         let named = |warning: &&&String| warning.contains(word) && warning.contains(machine);
@@ -77,7 +77,12 @@ fn unresolvable_unit_specifiers_are_reported() {
     let tree = Tree::new();
     let text = "[Service]\nExecStart=/x\n[Install]\nWantedBy=q-%m.target\nRequiredBy=q-%o.target\n";
     tree.write(&format!("{UNITS}/x.service"), text);
-    let plan = plan(&tree, &MachineConfig::default(), &said("x.service", true)).unwrap();
+    let plan = plan(
+        &tree,
+        &MachineConfig::default(),
+        &unit_set("x.service", true),
+    )
+    .unwrap();
     let warnings = warnings(&plan);
     let [id, os] = &warnings[..] else {
         panic!("{warnings:?}");
@@ -103,7 +108,12 @@ fn units_outside_etc_systemd_system_are_found() {
                     tree.write(&format!("{other}/x.service"), &text);
                 }
             }
-            let plan = plan(&ours, &MachineConfig::default(), &said("x.service", true)).unwrap();
+            let plan = plan(
+                &ours,
+                &MachineConfig::default(),
+                &unit_set("x.service", true),
+            )
+            .unwrap();
             assert_eq!(warnings(&plan), [""; 0], "{directory}");
             ours.apply(&plan);
             assert_eq!(ours.links(UNITS).len(), 1, "{directory} {more:?}");

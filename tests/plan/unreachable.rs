@@ -39,11 +39,12 @@ fn an_unreadable_path_does_not_block_the_plan_of_other_paths() {
     let plan = machinist_plan::between(&from, &to, &seen, &Policies::default(), OFFLINE);
     let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
     assert_eq!(changes(&plan), ["/etc/f"]);
-    let told = plan.warnings.iter();
+    let message = plan.warnings.iter();
     assert!(
-        told.clone()
-            .any(|told| told.contains("/srv/u/a cannot be examined")),
-        "{told:?}"
+        message
+            .clone()
+            .any(|message| message.contains("/srv/u/a cannot be examined")),
+        "{message:?}"
     );
     // Its entry is removed from the config: nothing can be done there now, and the other entries
     // are removed.

@@ -6,7 +6,7 @@ use machinist_rootfs::Root;
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, apply, at, config, long},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
     update_case::Case,
 };
 
@@ -36,13 +36,13 @@ impl Way {
                 }
             }
             Self::Withdrawn => {
-                let mut update = ByHand::open(root);
+                let mut update = StepwiseUpdate::open(root);
                 update.stage(&case.to).unwrap();
                 update.commit().unwrap();
                 update.undo().unwrap();
             }
             Self::WithdrawnEarly => {
-                let mut update = ByHand::open(root);
+                let mut update = StepwiseUpdate::open(root);
                 update.stage(&case.to).unwrap();
                 update.undo().unwrap();
             }

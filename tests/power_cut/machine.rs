@@ -20,7 +20,7 @@ use machinist_update::{
 
 use machinist_testkit::{
     sandbox::{Sandbox, at, difference, without_staging},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
     update_case::{Case, plain},
 };
 
@@ -341,7 +341,7 @@ impl State<'_> {
         let journal = recover(&store).map_err(|error| format!("recovery fails: {error:?}"))?;
         drop(store);
         let after = TreeSnapshot::capture(&sandbox.root()).unwrap();
-        let told = || {
+        let context = || {
             let (old, new) = (
                 difference(&without_staging(&case.old), &without_staging(&after)),
                 difference(&without_staging(&case.new), &without_staging(&after)),
@@ -352,7 +352,7 @@ impl State<'_> {
             )
         };
         if !case.is_old_or_new(&after) {
-            return Err(told());
+            return Err(context());
         }
         match without_staging(&after) == without_staging(&case.old) {
             true => found.went_back += 1,
@@ -403,7 +403,7 @@ impl State<'_> {
         {
             let other = self.boot();
             drop(recover(&StateStore::open(&other.root()).unwrap()).unwrap());
-            ByHand::open(&other.root())
+            StepwiseUpdate::open(&other.root())
                 .undo()
                 .map_err(|error| format!("the undo fails: {error:?}"))?;
             let tree = plain(&other.tree());

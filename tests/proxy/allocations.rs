@@ -13,12 +13,12 @@ use super::{
     harness::{self, Agent, Stage, answer, has},
     plugin::{Does, Plugin, Script},
 };
-use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::KubeletDouble};
+use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::FakeKubelet};
 
 /// A registered plugin with two devices that follows a script.
-async fn played(more: &str, script: Script) -> (Stage, KubeletDouble, Agent, Plugin) {
+async fn played(more: &str, script: Script) -> (Stage, FakeKubelet, Agent, Plugin) {
     let stage = Stage::new(more);
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let plugin = Plugin::start_with(&directory, GPU, "a.sock", &["a", "b"], None, script).await;
@@ -85,10 +85,10 @@ async fn an_allocate_response_with_a_forbidden_path_is_rejected() {
         let answer = answer(node, mount);
         plugin.script(|script| script.allocate = Does::Answers(answer));
         let refused = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
-        let told = refused.message();
+        let message = refused.message();
         assert!(
-            told.starts_with("allocation from plugin acme rejected") && told.contains(named),
-            "{told}"
+            message.starts_with("allocation from plugin acme rejected") && message.contains(named),
+            "{message}"
         );
     }
     let answer = answer("/dev/acme0", "/opt/acme/lib");
@@ -218,9 +218,9 @@ async fn an_allocation_cancelled_by_a_stopping_plugin_goes_to_its_successor() {
     assert_eq!(answer.unwrap().devices[0].host_path, "/dev/acme0");
     // A plugin that answers with this status and stays connected has answered.
     plugin.script(|script| script.allocate = Does::Leaves);
-    let said = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
-    let told = "rejected: Cancelling all calls (Unavailable)";
-    assert!(said.message().contains(told), "{said:?}");
+    let output = kubelet.allocate(GPU, &["a"]).await.unwrap_err();
+    let message = "rejected: Cancelling all calls (Unavailable)";
+    assert!(output.message().contains(message), "{output:?}");
     agent.stop().await;
 }
 

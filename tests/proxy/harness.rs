@@ -22,7 +22,7 @@ use prost::Message as _;
 use tokio::sync::watch;
 
 use super::api;
-use machinist_testkit::{WAIT_TIMEOUT, device_host::Machine, fake_kubelet::Books};
+use machinist_testkit::{WAIT_TIMEOUT, device_host::Machine, fake_kubelet::ResourceAccounts};
 
 /// The machine, and the content of `vendors.d`.
 pub(crate) struct Stage {
@@ -56,7 +56,7 @@ impl Stage {
     }
 
     /// The vendors of the broken file are unknown.
-    pub(crate) fn declare_beside_a_broken_file(&self, all: &[(&str, &str)]) {
+    pub(crate) fn declare_with_broken_file(&self, all: &[(&str, &str)]) {
         let known = vendors(all);
         self.vendors.send_replace(Arc::new(Vendors {
             blind: true,
@@ -164,9 +164,8 @@ impl Agent {
     pub(crate) fn problems(&self) -> Vec<String> {
         let problems = self.problems.borrow();
         let text = |one: &plugin_proxy::PluginProblem| match one {
-            plugin_proxy::PluginProblem::Refused(why) | plugin_proxy::PluginProblem::Away(why) => {
-                why.clone()
-            }
+            plugin_proxy::PluginProblem::Refused(why)
+            | plugin_proxy::PluginProblem::Unreachable(why) => why.clone(),
         };
         problems.values().map(text).collect()
     }
@@ -192,7 +191,7 @@ pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
 }
 
 /// Whether the kubelet lists exactly this, `id=health`.
-pub(crate) fn has(books: &Books, resource: &str, list: &[&str]) -> bool {
+pub(crate) fn has(books: &ResourceAccounts, resource: &str, list: &[&str]) -> bool {
     books
         .get(resource)
         .is_some_and(|known| known.streaming && known.list() == list)

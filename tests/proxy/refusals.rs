@@ -13,7 +13,7 @@ use super::{
     harness::{Stage, has, until},
     plugin::{Does, Plugin, Script, device, register},
 };
-use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::KubeletDouble};
+use machinist_testkit::{WAIT_TIMEOUT, fake_kubelet::FakeKubelet};
 
 fn request(resource: &str, endpoint: &str) -> api::RegisterRequest {
     api::RegisterRequest {
@@ -40,8 +40,8 @@ async fn invalid_registrations_are_rejected_as_by_the_kubelet() {
     );
     for bad in ["gpu", "kubernetes.io/gpu", "requests.acme.dev/gpu", ""] {
         let refused = register(&directory, request(bad, "a.sock")).await;
-        let told = format!("the ResourceName {bad:?} is invalid");
-        assert_eq!(refused.unwrap_err().message(), told);
+        let report = format!("the ResourceName {bad:?} is invalid");
+        assert_eq!(refused.unwrap_err().message(), report);
     }
     let foreign = request("nvidia.com/gpu", "a.sock");
     let refused = register(&directory, foreign).await.unwrap_err();
@@ -49,10 +49,10 @@ async fn invalid_registrations_are_rejected_as_by_the_kubelet() {
         refused.message(),
         "vendor acme may not claim nvidia.com/gpu; expected one of spec.resources: acme.dev/*"
     );
-    let told = "a plugin of acme may not register \"nvidia.com/gpu\": ";
+    let report = "a plugin of acme may not register \"nvidia.com/gpu\": ";
     until(
         "it is reported",
-        || matches!(agent.problems().as_slice(), [one] if one.starts_with(told)),
+        || matches!(agent.problems().as_slice(), [one] if one.starts_with(report)),
     )
     .await;
     // After an accepted registration the earlier problems are cleared.
@@ -71,7 +71,7 @@ async fn a_plugin_endpoint_must_be_a_socket_in_the_vendors_directory() {
     let _outside = UnixListener::bind(outside.join("x.sock")).unwrap();
     std::fs::write(directory.join("file.sock"), "").unwrap();
     std::os::unix::fs::symlink(outside.join("x.sock"), directory.join("link.sock")).unwrap();
-    for (endpoint, told) in [
+    for (endpoint, report) in [
         ("../../../../../run/x.sock", "not a plain file name"),
         ("/run/x.sock", "not a plain file name"),
         ("", "not a plain file name"),
@@ -81,7 +81,10 @@ async fn a_plugin_endpoint_must_be_a_socket_in_the_vendors_directory() {
     ] {
         let refused = register(&directory, request(GPU, endpoint)).await;
         let refused = refused.unwrap_err();
-        assert!(refused.message().contains(told), "{endpoint}: {refused:?}");
+        assert!(
+            refused.message().contains(report),
+            "{endpoint}: {refused:?}"
+        );
     }
     if nix::unistd::geteuid().is_root() {
         let path = directory.join("foreign.sock");
@@ -89,8 +92,8 @@ async fn a_plugin_endpoint_must_be_a_socket_in_the_vendors_directory() {
         std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
         let refused = register(&directory, request(GPU, "foreign.sock")).await;
         let refused = refused.unwrap_err();
-        let told = "belongs to user 1234; expected one of spec.users: 0";
-        assert!(refused.message().contains(told), "{refused:?}");
+        let report = "belongs to user 1234; expected one of spec.users: 0";
+        assert!(refused.message().contains(report), "{refused:?}");
     }
     agent.stop().await;
 }
@@ -100,10 +103,10 @@ async fn only_the_vendors_users_may_connect() {
     let stage = Stage::new("  users: [4321]\n");
     let agent = stage.ready().await;
     let refused = register(&stage.directory("acme"), request(GPU, "a.sock")).await;
-    let told = refused.unwrap_err().message().to_owned();
+    let report = refused.unwrap_err().message().to_owned();
     assert!(
-        told.contains("may not register plugins of acme; expected one of spec.users: 4321"),
-        "{told}"
+        report.contains("may not register plugins of acme; expected one of spec.users: 4321"),
+        "{report}"
     );
     agent.stop().await;
 }
@@ -140,7 +143,7 @@ async fn a_hanging_plugin_times_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_registers_while_another_one_hangs() {
     let stage = Stage::new("  deadline: 60s\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let slow = Plugin::start_with(
@@ -171,7 +174,7 @@ async fn a_plugin_registers_while_another_one_hangs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_above_the_limit_return_when_another_resource_shrinks() {
     let stage = Stage::new("  limits: {devices: 3}\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let gpu = Plugin::start(&directory, GPU, "1.sock", &["a", "b"], None).await;
@@ -185,10 +188,10 @@ async fn devices_above_the_limit_return_when_another_resource_shrinks() {
     kubelet
         .until("what fits", |books| has(books, nic, &["x=Healthy"]))
         .await;
-    let told = "1 devices of acme.dev/nic are beyond spec.limits.devices (3)";
+    let report = "1 devices of acme.dev/nic are beyond spec.limits.devices (3)";
     until(
         "it is reported",
-        || matches!(agent.problems().as_slice(), [one] if one.contains(told)),
+        || matches!(agent.problems().as_slice(), [one] if one.contains(report)),
     )
     .await;
     // Its plugin has sent no list.
@@ -205,7 +208,7 @@ async fn devices_above_the_limit_return_when_another_resource_shrinks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resource_above_the_limit_is_rejected_until_another_is_removed() {
     let stage = Stage::new("  limits: {resources: 1}\n  grace: 1s\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let first = Plugin::start(&directory, GPU, "1.sock", &["a"], None).await;
@@ -236,7 +239,7 @@ async fn a_resource_above_the_limit_is_rejected_until_another_is_removed() {
 async fn idle_connections_are_limited_and_block_nothing() {
     let stage = Stage::new("");
     stage.declare(&[("acme", ""), ("other", "")]);
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     stage.until_open("other").await;
     let socket = stage.directory("acme").join("kubelet.sock");
@@ -340,7 +343,7 @@ async fn a_client_that_sends_the_socket_path_as_authority_is_served() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replaced_registration_socket_is_recreated() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let other = directory.join("other");
@@ -363,7 +366,7 @@ async fn a_replaced_registration_socket_is_recreated() {
 async fn a_flood_of_registrations_is_rate_limited_and_other_vendors_register() {
     let stage = Stage::new("");
     stage.declare(&[("acme", ""), ("other", "")]);
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     stage.until_open("other").await;
     let began = std::time::Instant::now();

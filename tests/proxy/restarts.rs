@@ -7,7 +7,7 @@ use super::{
     harness::{Agent, Stage, has, until},
     plugin::{Does, Plugin, Style},
 };
-use machinist_testkit::fake_kubelet::KubeletDouble;
+use machinist_testkit::fake_kubelet::FakeKubelet;
 
 const WATCHED: &str = "acme.dev/watched";
 const POLLED: &str = "acme.dev/polled";
@@ -33,7 +33,7 @@ async fn kept(stage: &Stage) -> (Agent, Plugin, PathBuf) {
     (agent, plugin, list)
 }
 
-async fn listed(kubelet: &KubeletDouble) {
+async fn listed(kubelet: &FakeKubelet) {
     kubelet
         .until("both listed", |books| {
             has(books, WATCHED, &["w=Healthy"]) && has(books, POLLED, &["p=Healthy"])
@@ -42,7 +42,7 @@ async fn listed(kubelet: &KubeletDouble) {
 }
 
 /// Asserts that every list since the kubelet's start has devices, all of them healthy.
-fn never_lost(kubelet: &KubeletDouble) {
+fn never_lost(kubelet: &FakeKubelet) {
     for (name, known) in kubelet.books() {
         for list in &known.lists {
             assert!(!list.is_empty(), "{name}: {:?}", known.lists);
@@ -55,7 +55,7 @@ fn never_lost(kubelet: &KubeletDouble) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_an_agent_restart_watching_plugins_register_again() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let mut agent = stage.ready().await;
     let (watching, polling) = both(&stage).await;
     listed(&kubelet).await;
@@ -79,7 +79,7 @@ async fn after_an_agent_restart_watching_plugins_register_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_socket_recreated_while_being_dialled_is_kept() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
@@ -106,7 +106,7 @@ async fn a_plugin_socket_recreated_while_being_dialled_is_kept() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_boot_all_plugins_register_again() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let (watching, polling) = both(&stage).await;
     listed(&kubelet).await;
@@ -125,7 +125,7 @@ async fn after_a_boot_all_plugins_register_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_lost_during_an_agent_restart_is_unhealthy_after_its_grace() {
     let stage = Stage::new("  grace: 1s\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let plugin = Plugin::start(&stage.directory("acme"), GPU, "a.sock", &["a"], None).await;
     kubelet
@@ -145,13 +145,13 @@ async fn a_plugin_lost_during_an_agent_restart_is_unhealthy_after_its_grace() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kubelet_restart_is_invisible_to_the_plugin() {
     let stage = Stage::new("");
-    let mut kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let mut kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let (watching, polling) = both(&stage).await;
     for _ in 0..3 {
         listed(&kubelet).await;
         drop(kubelet);
-        kubelet = KubeletDouble::start(stage.machine.root()).await;
+        kubelet = FakeKubelet::start(stage.machine.root()).await;
     }
     listed(&kubelet).await;
     for plugin in [&watching, &polling] {
@@ -164,7 +164,7 @@ async fn a_kubelet_restart_is_invisible_to_the_plugin() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_restart_within_its_grace_is_invisible_to_the_kubelet() {
     let stage = Stage::new("  grace: 5s\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     for round in 0..20 {
@@ -186,7 +186,7 @@ async fn a_plugin_restart_within_its_grace_is_invisible_to_the_kubelet() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_plugin_is_unhealthy_with_a_reason_until_it_returns() {
     let stage = Stage::new("  grace: 1s\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
@@ -215,7 +215,7 @@ async fn a_lost_plugin_is_unhealthy_with_a_reason_until_it_returns() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reregistered_plugin_without_a_list_is_unhealthy_after_its_grace() {
     let stage = Stage::new("  grace: 1s\n");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let plugin = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;
@@ -259,7 +259,7 @@ async fn a_removed_vendor_file_leaves_nothing_despite_another_invalid_file() {
     // The vendors of a broken file are unknown, so directories of unknown vendors must stay.
     let other = directory.with_file_name("other.json");
     std::fs::write(&other, "{}").unwrap();
-    stage.declare_beside_a_broken_file(&[]);
+    stage.declare_with_broken_file(&[]);
     until("nothing left", || {
         !list.exists() && !directory.join("kubelet.sock").exists()
     })
@@ -272,7 +272,7 @@ async fn a_removed_vendor_file_leaves_nothing_despite_another_invalid_file() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vendor_file_with_fewer_resources_withdraws_the_others() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let _gpu = Plugin::start(&directory, GPU, "a.sock", &["a"], None).await;

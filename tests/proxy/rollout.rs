@@ -7,12 +7,12 @@ use super::{
     harness::{Stage, has},
     plugin::{Does, Plugin, Script, device},
 };
-use machinist_testkit::fake_kubelet::KubeletDouble;
+use machinist_testkit::fake_kubelet::FakeKubelet;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_plugin_takes_over_and_the_first_can_end() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let first = Plugin::start(&directory, GPU, "1.sock", &["a", "b"], None).await;
@@ -51,7 +51,7 @@ async fn a_second_plugin_takes_over_and_the_first_can_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_plugin_that_ends_leaves_the_first_active() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let first = Plugin::start(&directory, GPU, "1.sock", &["a"], None).await;
@@ -74,7 +74,7 @@ async fn a_second_plugin_that_ends_leaves_the_first_active() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_with_failing_options_is_rejected_and_the_next_takes_over() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let first = Plugin::start(&directory, GPU, "1.sock", &["a"], None).await;
@@ -104,7 +104,7 @@ async fn a_plugin_with_failing_options_is_rejected_and_the_next_takes_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_registers_twice_under_one_name_has_one_stream() {
     let stage = Stage::new("");
-    let kubelet = KubeletDouble::start(stage.machine.root()).await;
+    let kubelet = FakeKubelet::start(stage.machine.root()).await;
     let agent = stage.ready().await;
     let directory = stage.directory("acme");
     let plugin = Plugin::start(&directory, GPU, "1.sock", &["a"], None).await;

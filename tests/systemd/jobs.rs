@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn each_systemd_job_result_is_distinguished() {
     let (machine, systemd) = machine();
-    for (said, result) in [
+    for (output, result) in [
         ("done", JobResult::Done),
         ("canceled", JobResult::Canceled),
         ("timeout", JobResult::Timeout),
@@ -13,14 +13,14 @@ async fn each_systemd_job_result_is_distinguished() {
         ("dependency", JobResult::Dependency),
         ("skipped", JobResult::Skipped),
     ] {
-        machine.script("a.service", Job::ends(said));
+        machine.script("a.service", Job::ends(output));
         let ended = systemd.run_job(JobVerb::Restart, "a.service", LIMIT).await;
-        assert_eq!(ended.unwrap(), result, "{said}");
+        assert_eq!(ended.unwrap(), result, "{output}");
     }
-    let heard = machine.heard();
-    assert_eq!(heard[0], "Subscribe", "nothing is signalled before");
+    let received = machine.requests();
+    assert_eq!(received[0], "Subscribe", "nothing is signalled before");
     assert!(
-        heard[1..]
+        received[1..]
             .iter()
             .all(|it| it == "RestartUnit a.service replace")
     );

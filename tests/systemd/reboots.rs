@@ -11,7 +11,7 @@ async fn a_reboot_is_accepted_when_logind_announces_it() {
             .reboot_by(RebootMethod::Logind, RebootFlags::NONE, LIMIT)
             .await;
         assert_eq!(receipt.unwrap(), RebootProof::Accepted, "{script:?}");
-        assert_eq!(machine.heard(), ["RebootWithFlags 0"]);
+        assert_eq!(machine.requests(), ["RebootWithFlags 0"]);
     }
 }
 
@@ -24,7 +24,7 @@ async fn a_logind_without_reboot_flags_gets_the_older_call() {
         .reboot_with_proof(RebootFlags::KEXEC, LIMIT)
         .await;
     assert_eq!(receipt.unwrap(), RebootProof::Accepted);
-    assert_eq!(machine.heard(), ["Reboot false"]);
+    assert_eq!(machine.requests(), ["Reboot false"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,7 +72,7 @@ async fn a_foreign_block_inhibitor_stops_every_reboot_method_and_is_named() {
         let trouble = refused.trouble().to_string();
         assert_eq!(trouble, "blocked by inhibitor backup (tape is running)");
     }
-    assert_eq!(machine.heard(), [] as [&str; 0], "nothing was asked for");
+    assert_eq!(machine.requests(), [] as [&str; 0], "nothing was asked for");
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,7 +106,7 @@ async fn fallback_reboot_methods_confirm_that_the_machine_shuts_down() {
     ] {
         let receipt = reboot(&systemd, method, RebootFlags::NONE, LIMIT).await;
         assert_eq!(receipt.unwrap(), RebootProof::Accepted);
-        assert!(machine.heard().iter().any(|it| it == asked), "{asked}");
+        assert!(machine.requests().iter().any(|it| it == asked), "{asked}");
     }
 }
 
@@ -115,8 +115,8 @@ async fn a_soft_reboot_is_never_replaced_by_a_full_one_on_older_logind() {
     let (machine, systemd) = machine();
     let soft = |method| Services::reboot(&systemd, RebootKind::Soft, method, "because");
     soft(RebootMethod::Logind).await.unwrap();
-    assert!(machine.heard().contains(&"RebootWithFlags 4".to_owned()));
-    machine.call_off_in_silence();
+    assert!(machine.requests().contains(&"RebootWithFlags 4".to_owned()));
+    machine.cancel_without_signal();
     machine.set_unit(
         "soft-reboot.target",
         Unit {
@@ -126,21 +126,24 @@ async fn a_soft_reboot_is_never_replaced_by_a_full_one_on_older_logind() {
     );
     soft(RebootMethod::TransientUnit).await.unwrap();
     soft(RebootMethod::RebootTarget).await.unwrap();
-    let heard = machine.heard();
+    let received = machine.requests();
     for asked in [
         "StartTransientUnit machinist-soft-reboot.service fail",
         "StartUnit soft-reboot.target replace-irreversibly",
     ] {
-        assert!(heard.iter().any(|it| it == asked), "{asked}: {heard:?}");
+        assert!(
+            received.iter().any(|it| it == asked),
+            "{asked}: {received:?}"
+        );
     }
     let command = |it: &&String| it.starts_with("ExecStart=");
-    let command = heard.iter().find(command).unwrap();
+    let command = received.iter().find(command).unwrap();
     assert!(command.contains("\"soft-reboot\""), "{command}");
 
     machine.without_reboot_flags();
     let refused = soft(RebootMethod::Logind).await.unwrap_err();
     assert!(!refused.retryable);
-    assert!(!machine.heard().contains(&"Reboot false".to_owned()));
+    assert!(!machine.requests().contains(&"Reboot false".to_owned()));
     // A foreign lock is respected, as for every reboot.
     machine.add_inhibitor("shutdown", "backup", "tape is running", "block");
     for method in [RebootMethod::Logind, RebootMethod::RebootTarget] {
@@ -154,8 +157,11 @@ async fn pid_1_reports_userspace_start_time_and_soft_reboot_count() {
     let (machine, systemd) = machine();
     for soft_reboots in [None, Some(3)] {
         machine.set_userspace(4_000_000, soft_reboots);
-        let told = systemd.running_userspace().await.unwrap();
-        assert_eq!((told.started, told.soft_reboots), (4_000_000, soft_reboots));
+        let message = systemd.running_userspace().await.unwrap();
+        assert_eq!(
+            (message.started, message.soft_reboots),
+            (4_000_000, soft_reboots)
+        );
     }
 }
 
@@ -173,7 +179,7 @@ async fn an_accepted_reboot_is_reported_when_cancelled_or_timed_out() {
             match case {
                 "signal" => machine.announce(false).await,
                 "connection" => {
-                    machine.call_off_in_silence();
+                    machine.cancel_without_signal();
                     machine.hang_up().await;
                 }
                 _ => {}
@@ -209,7 +215,7 @@ async fn an_inhibitor_lock_is_held_until_it_is_dropped() {
     );
     assert_eq!(login.inhibit_delay_max().await.unwrap().as_secs(), 5);
     login.set_wall_message("new config").await.unwrap();
-    assert_eq!(machine.heard()[1], "SetWallMessage \"new config\" true");
+    assert_eq!(machine.requests()[1], "SetWallMessage \"new config\" true");
 }
 
 #[tokio::test(start_paused = true)]

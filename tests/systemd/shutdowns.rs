@@ -18,7 +18,7 @@ use super::*;
 
 /// A machine with units that use devices, one of which is not running.
 struct Beside {
-    machine: PretendSystemd,
+    machine: FakeSystemd,
     root: tempfile::TempDir,
     inventory: watch::Sender<Arc<Inventory>>,
 }
@@ -36,7 +36,7 @@ const TAKEN: &str = "Inhibit shutdown machinist delay";
 
 impl Beside {
     fn new() -> Self {
-        let machine = PretendSystemd::new();
+        let machine = FakeSystemd::new();
         machine.set_unit("monitor.service", Unit::default());
         machine.set_unit("idle.service", Unit::stopped());
         Self {
@@ -72,23 +72,23 @@ impl Beside {
         dir.join("quiesced.json")
     }
 
-    async fn until(&self, what: &str, enough: impl Fn(&PretendSystemd) -> bool) {
+    async fn until(&self, what: &str, enough: impl Fn(&FakeSystemd) -> bool) {
         let began = std::time::Instant::now();
         while !enough(&self.machine) {
-            let heard = self.machine.heard();
-            assert!(began.elapsed() < WAIT_TIMEOUT, "{what}: {heard:?}");
+            let received = self.machine.requests();
+            assert!(began.elapsed() < WAIT_TIMEOUT, "{what}: {received:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    async fn until_heard(&self, what: &str, times: usize) {
-        let often = |machine: &PretendSystemd| times_heard(machine, what) >= times;
+    async fn wait_for_requests(&self, what: &str, times: usize) {
+        let often = |machine: &FakeSystemd| count_requests(machine, what) >= times;
         self.until(what, often).await;
     }
 }
 
-fn times_heard(machine: &PretendSystemd, what: &str) -> usize {
-    machine.heard().iter().filter(|one| *one == what).count()
+fn count_requests(machine: &FakeSystemd, what: &str) -> usize {
+    machine.requests().iter().filter(|one| *one == what).count()
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn a_shutdown_is_delayed_until_units_are_stopped_and_no_longer() {
         .until("a lock", |machine| machine.locks_held() == 1)
         .await;
     beside.machine.announce(true).await;
-    beside.until_heard(STOPPED, 1).await;
+    beside.wait_for_requests(STOPPED, 1).await;
     assert_eq!(beside.machine.locks_held(), 1, "the unit is not down yet");
     let kept = beside.root.path().join("var/lib/machinist/quiesced.json");
     let kept = std::fs::read_to_string(kept).unwrap();
@@ -117,14 +117,14 @@ async fn a_shutdown_is_delayed_until_units_are_stopped_and_no_longer() {
     // After a cancelled shutdown the stopped units are started again, no others, and a new lock is
     // taken.
     beside.machine.announce(false).await;
-    beside.until_heard(STARTED, 1).await;
+    beside.wait_for_requests(STARTED, 1).await;
     beside
         .until("a lock anew", |machine| machine.locks_held() == 1)
         .await;
-    let heard = beside.machine.heard();
+    let received = beside.machine.requests();
     assert!(
-        !heard.iter().any(|one| one.contains("idle.service")),
-        "{heard:?}"
+        !received.iter().any(|one| one.contains("idle.service")),
+        "{received:?}"
     );
     stop.cancel();
 }
@@ -157,14 +157,14 @@ async fn units_stopped_before_the_reboot_are_started_after_it() {
         .until("a lock", |machine| machine.locks_held() == 1)
         .await;
     beside.machine.announce(true).await;
-    beside.until_heard(STOPPED, 1).await;
+    beside.wait_for_requests(STOPPED, 1).await;
     beside
         .until("the lock given up", |machine| machine.locks_held() == 0)
         .await;
     stop.cancel();
-    beside.machine.call_off_in_silence();
+    beside.machine.cancel_without_signal();
     let _next_boot = beside.follow();
-    beside.until_heard(STARTED, 1).await;
+    beside.wait_for_requests(STARTED, 1).await;
     beside
         .until("a lock", |machine| machine.locks_held() == 1)
         .await;
@@ -178,23 +178,23 @@ async fn a_delay_lock_is_reacquired_after_a_logind_restart_while_needed() {
     beside.inventory.send_replace(declaring(&[]));
     let _stop = beside.follow();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(times_heard(&beside.machine, TAKEN), 0, "nothing to stop");
+    assert_eq!(count_requests(&beside.machine, TAKEN), 0, "nothing to stop");
     beside
         .inventory
         .send_replace(declaring(&["monitor.service"]));
-    beside.until_heard(TAKEN, 1).await;
+    beside.wait_for_requests(TAKEN, 1).await;
     beside.machine.restart_logind().await;
-    beside.until_heard(TAKEN, 2).await;
+    beside.wait_for_requests(TAKEN, 2).await;
     beside
         .until("a lock", |machine| machine.locks_held() == 1)
         .await;
     beside.machine.hang_up().await;
-    beside.until_heard(TAKEN, 3).await;
+    beside.wait_for_requests(TAKEN, 3).await;
     beside.inventory.send_replace(declaring(&[]));
     beside
         .until("the lock given up", |machine| machine.locks_held() == 0)
         .await;
-    assert_eq!(times_heard(&beside.machine, STOPPED), 0);
+    assert_eq!(count_requests(&beside.machine, STOPPED), 0);
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn a_unit_already_stopping_is_waited_for_and_not_recorded() {
         .until("a lock", |machine| machine.locks_held() == 1)
         .await;
     beside.machine.announce(true).await;
-    beside.until_heard(STOPPED, 1).await;
+    beside.wait_for_requests(STOPPED, 1).await;
     assert_eq!(beside.machine.locks_held(), 1, "the unit is not down yet");
     beside
         .until("the lock given up", |machine| machine.locks_held() == 0)
@@ -232,7 +232,7 @@ async fn an_unreadable_record_of_stopped_units_is_never_overwritten() {
         .until("a lock", |machine| machine.locks_held() == 1)
         .await;
     beside.machine.announce(true).await;
-    beside.until_heard(STOPPED, 1).await;
+    beside.wait_for_requests(STOPPED, 1).await;
     let text = std::fs::read_to_string(&record).unwrap();
     assert_eq!(text, r#"{"units":["monitor.service"]}"#);
     let beside_it = std::fs::read_dir(record.parent().unwrap()).unwrap();
@@ -255,7 +255,7 @@ async fn an_unreadable_record_of_stopped_units_is_never_overwritten() {
     beside
         .until("the lock given up", |machine| machine.locks_held() == 0)
         .await;
-    assert_eq!(times_heard(&beside.machine, STOPPED), 0);
+    assert_eq!(count_requests(&beside.machine, STOPPED), 0);
     assert!(record.is_dir());
 }
 
@@ -266,7 +266,7 @@ async fn a_slow_unit_start_does_not_delay_the_agents_shutdown() {
     let job = Job::done().taking(Duration::from_secs(3600));
     beside.machine.script("monitor.service", job);
     let (stop, task) = beside.task();
-    beside.until_heard(STARTED, 1).await;
+    beside.wait_for_requests(STARTED, 1).await;
     stop.cancel();
     let ended = tokio::time::timeout(WAIT_TIMEOUT, task).await;
     ended.expect("the task does not end").unwrap();

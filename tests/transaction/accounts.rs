@@ -9,7 +9,7 @@ use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, conduct, config, difference},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 const DATABASES: [&str; 6] = ["passwd", "shadow", "group", "gshadow", "subuid", "subgid"];
@@ -89,7 +89,7 @@ fn a_user_is_added_with_a_home_and_removed_leaving_other_bytes_unchanged() {
 #[test]
 fn account_edits_by_others_between_staging_and_commit_are_merged() {
     let sandbox = machine();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
     edit(&sandbox, "/etc/passwd", ":Bob:", ":Robert:");
     edit(
@@ -118,7 +118,7 @@ fn account_edits_by_others_between_staging_and_commit_are_merged() {
 #[test]
 fn account_edits_by_others_between_commit_and_rollback_are_kept() {
     let sandbox = machine();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
     hand.commit().unwrap();
     edit(&sandbox, "/etc/passwd", ":Bob:", ":Robert:");
@@ -147,7 +147,7 @@ fn account_edits_by_others_between_commit_and_rollback_are_kept() {
 #[test]
 fn a_foreign_user_of_the_same_name_fails_the_commit_and_is_kept() {
     let sandbox = machine();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&ann()).unwrap();
     edit(
         &sandbox,
@@ -189,9 +189,9 @@ fn a_changed_account_entry_is_drift_and_is_repaired() {
     edit(&sandbox, "/etc/group", "sudo:x:27:bob,ann", "sudo:x:27:bob");
     let capabilities = conduct(false).capabilities;
     let drift = drifted(&sandbox, None);
-    let told: Vec<String> = drift.iter().map(ToString::to_string).collect();
+    let message: Vec<String> = drift.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        message,
         [
             "/etc/group has a different entry for ann",
             "/etc/passwd has a different entry for ann"
@@ -240,7 +240,7 @@ fn a_user_made_by_the_same_config_may_own_its_files() {
 #[test]
 fn no_password_hash_appears_in_output() {
     let sandbox = machine();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     let capabilities = conduct(false).capabilities;
     let policies = Policies::default();
     let looked = observe_and_plan::observe_and_plan(
@@ -256,9 +256,9 @@ fn no_password_hash_appears_in_output() {
         },
     );
     let plan = looked.unwrap().plan.unwrap();
-    let mut told = String::new();
+    let mut message = String::new();
     let _ = write!(
-        told,
+        message,
         "{plan:?}{}{}",
         plan.to_text(false),
         serde_json::to_string(&PlanDocument::new("/", &plan)).unwrap()
@@ -267,11 +267,14 @@ fn no_password_hash_appears_in_output() {
     hand.commit().unwrap();
     let shown = hand.journal.clone().without_secrets();
     let shown = serde_json::to_string(&shown).unwrap();
-    let _ = write!(told, "{:?}{:?}{shown}", hand.journal, ann().0);
+    let _ = write!(message, "{:?}{:?}{shown}", hand.journal, ann().0);
     hand.close();
-    let _ = write!(told, "{:?}", hand.journal);
-    assert!(told.contains("ann") && told.contains("password"));
-    assert!(!told.contains("hidden") && !told.contains("bobs"), "{told}");
+    let _ = write!(message, "{:?}", hand.journal);
+    assert!(message.contains("ann") && message.contains("password"));
+    assert!(
+        !message.contains("hidden") && !message.contains("bobs"),
+        "{message}"
+    );
     // Only root may read the record itself.
     let journal = std::fs::metadata(sandbox.path("/var/lib/machinist/journal")).unwrap();
     let mode = std::os::unix::fs::MetadataExt::mode(&journal) & 0o777;

@@ -7,7 +7,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, conduct, config},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 const LIST: &str = "system.posix_acl_access";
@@ -87,10 +87,10 @@ fn plan(sandbox: &Sandbox, to: &Written) -> Plan {
 fn xattrs_of_another_users_file_are_not_copied_to_a_root_file() {
     let Some(sandbox) = machine(1000) else { return };
     let warnings = plan(&sandbox, &wanted(0)).warnings;
-    let said = warnings.iter().any(|warning| {
+    let output = warnings.iter().any(|warning| {
         warning.starts_with("/etc/app belongs to user 1000: its access control list")
     });
-    assert!(said, "{warnings:?}");
+    assert!(output, "{warnings:?}");
     sandbox.applied(&wanted(0));
     assert_eq!(attributes(&sandbox), [""; 0]);
     assert!(plan(&sandbox, &wanted(0)).warnings.is_empty());
@@ -151,11 +151,11 @@ fn a_directory_passed_to_root_loses_its_acls_until_rollback() {
     assert!(before.iter().all(Option::is_some));
     let wanted = config("wanted").dir("/srv/app", 0o775);
     let warnings = plan(&sandbox, &wanted).warnings;
-    let said = |warning: &String| {
+    let output = |warning: &String| {
         warning.starts_with("the owner of /srv/app changes from user 1000 to user 0")
     };
-    assert!(warnings.iter().any(said), "{warnings:?}");
-    let mut hand = ByHand::open(&sandbox.root());
+    assert!(warnings.iter().any(output), "{warnings:?}");
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&wanted).unwrap();
     hand.commit().unwrap();
     assert_eq!(lists(&sandbox), [None, None]);

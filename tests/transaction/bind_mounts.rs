@@ -7,7 +7,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, without_staging},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 /// A machine on which `/srv/a` is also mounted at `/srv/b`.
@@ -39,7 +39,7 @@ impl Drop for Bound {
 }
 
 fn refusals(bound: &Bound, wanted: &Written) -> Vec<Refusal> {
-    let mut hand = ByHand::open(&bound.0.root());
+    let mut hand = StepwiseUpdate::open(&bound.0.root());
     hand.stage(wanted).err().unwrap_or_default()
 }
 
@@ -133,8 +133,11 @@ fn a_directory_passed_to_a_user_is_user_owned_at_every_bind_mount() {
         };
         assert_eq!(refusal.reason, Reason::UnsafePath, "{refusal}");
         let text = refusal.to_string();
-        let told = [file, &format!("the link {link}, which belongs to user 0")];
-        assert!(told.iter().all(|told| text.contains(told)), "{text}");
+        let message = [file, &format!("the link {link}, which belongs to user 0")];
+        assert!(
+            message.iter().all(|message| text.contains(message)),
+            "{text}"
+        );
         assert!(without_staging(&bound.0.tree()) == before, "{given}");
     }
 }

@@ -7,7 +7,7 @@ use machinist_base::reason::Reason;
 use machinist_ignition::Refusal;
 use machinist_testkit::{
     sandbox::{Sandbox, Written, config},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 use super::tmpfs::Tmpfs;
@@ -35,7 +35,7 @@ fn machine() -> Option<(Sandbox, Tmpfs)> {
 }
 
 fn apply(sandbox: &Sandbox, wanted: &Written) -> Result<(), Vec<Refusal>> {
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(wanted)?;
     hand.commit().unwrap();
     hand.close();

@@ -3,7 +3,7 @@
 
 use machinist_testkit::{
     sandbox::{Sandbox, config, difference, without_staging},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 fn drifted(sandbox: &Sandbox) -> Vec<String> {
@@ -34,7 +34,7 @@ fn rollback_keeps_a_foreign_object_that_replaced_ours() {
     for path in ["/etc/found", "/etc/a/b", "/etc/a-b", &long, "/etc/made"] {
         wanted = wanted.file(path, "ours\n", 0o644);
     }
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&wanted).unwrap();
     hand.commit().unwrap();
     for path in ["/etc/found", "/etc/a/b", "/etc/a-b", &long, "/etc/made"] {
@@ -70,7 +70,7 @@ fn a_target_changed_before_commit_is_kept_and_the_rest_rolled_back() {
         .file("/etc/b", "ours\n", 0o644)
         .file("/etc/c", "ours\n", 0o644);
     for changed in ["/etc/a", "/etc/b", "/etc/c"] {
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&wanted).unwrap();
         std::fs::remove_file(sandbox.path(changed)).ok();
         sandbox.write(changed, "theirs\n");
@@ -94,7 +94,7 @@ fn a_directory_with_new_foreign_content_is_not_removed() {
         .dir("/srv/ours", 0o755)
         .file("/srv/ours/f", "x", 0o644);
     sandbox.applied(&first);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&config("second")).unwrap();
     sandbox.write("/srv/ours/theirs", "theirs\n");
     hand.commit().unwrap_err();
@@ -153,7 +153,7 @@ fn only_the_twenty_newest_set_aside_changes_are_kept() {
         let path = format!("/var/lib/machinist/drifted/202001{day:02}T000000Z-0/etc-a");
         sandbox.write(&path, &format!("{day:02}\n"));
     }
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&config("wanted").file("/etc/a", "ours\n", 0o644))
         .unwrap();
     hand.commit().unwrap();

@@ -8,7 +8,7 @@ use machinist_update::{cache::ObservationCache, observe_and_plan};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, conduct, config},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 fn wanted() -> Written {
@@ -18,9 +18,10 @@ fn wanted() -> Written {
         .hard("/etc/second", "/etc/first")
 }
 
-fn told(drift: Vec<DriftEntry>) -> Vec<(String, DriftKind)> {
-    let told = drift.into_iter();
-    told.map(|drift| (drift.path.to_string(), drift.kind))
+fn drift_texts(drift: Vec<DriftEntry>) -> Vec<(String, DriftKind)> {
+    let report = drift.into_iter();
+    report
+        .map(|drift| (drift.path.to_string(), drift.kind))
         .collect()
 }
 
@@ -43,7 +44,7 @@ fn separated_hard_links_are_drift_and_are_linked_again() {
     let (base, capabilities) = (sandbox.journal().base, conduct(false).capabilities);
     let fresh = ObservationCache::default();
     let all = observe_and_plan::drift(&sandbox.root(), base.as_ref(), None, capabilities, &fresh);
-    assert_eq!(told(all.unwrap()), parted);
+    assert_eq!(drift_texts(all.unwrap()), parted);
     // The event concerns only the file.
     let touched = BTreeSet::from([at("/etc/file")]);
     let around = observe_and_plan::drift_around(
@@ -56,7 +57,7 @@ fn separated_hard_links_are_drift_and_are_linked_again() {
     let (looked, found) = around.unwrap();
     let names = ["/etc/file", "/etc/first", "/etc/second"].map(at);
     assert_eq!(looked, BTreeSet::from(names));
-    assert_eq!(told(found), parted);
+    assert_eq!(drift_texts(found), parted);
     sandbox.applied(&wanted());
     let file = inode(&sandbox, "/etc/file");
     assert_eq!(inode(&sandbox, "/etc/first"), file);
@@ -71,7 +72,9 @@ fn a_hard_link_across_mounts_is_rejected() {
         let to = config("across")
             .file("/data/new", "new\n", 0o644)
             .hard("/etc/link", target);
-        let refusals = ByHand::open(&sandbox.root()).stage(&to).unwrap_err();
+        let refusals = StepwiseUpdate::open(&sandbox.root())
+            .stage(&to)
+            .unwrap_err();
         assert_eq!(refusals.len(), 1);
         assert_eq!(refusals[0].reason, Reason::HardLinkTarget);
         let message = format!(
@@ -134,7 +137,9 @@ fn a_foreign_hard_link_blocks_a_mode_change_of_its_file() {
         sandbox.applied(&with_mode_alone(0o600, linked));
         std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/srv-a")).unwrap();
         let to = with_mode_alone(0o640, linked);
-        let refusals = ByHand::open(&sandbox.root()).stage(&to).unwrap_err();
+        let refusals = StepwiseUpdate::open(&sandbox.root())
+            .stage(&to)
+            .unwrap_err();
         let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
         assert_eq!(reasons, [Reason::DuplicateTarget], "{linked}");
         assert_eq!(mode(&sandbox, "/srv-a"), 0o600);
@@ -143,7 +148,7 @@ fn a_foreign_hard_link_blocks_a_mode_change_of_its_file() {
     let sandbox = Sandbox::new();
     sandbox.write("/etc/t", "found\n");
     std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/etc/other")).unwrap();
-    let refusals = ByHand::open(&sandbox.root())
+    let refusals = StepwiseUpdate::open(&sandbox.root())
         .stage(&with_mode_alone(0o600, true))
         .unwrap_err();
     let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
@@ -157,7 +162,7 @@ fn a_pre_existing_hard_link_is_foreign_after_the_config_leaves() {
     std::fs::hard_link(sandbox.path("/etc/t"), sandbox.path("/etc/h")).unwrap();
     let before = mode(&sandbox, "/etc/t");
     sandbox.applied(&with_mode_alone(0o600, true));
-    let refusals = ByHand::open(&sandbox.root())
+    let refusals = StepwiseUpdate::open(&sandbox.root())
         .stage(&with_mode_alone(0o640, false))
         .unwrap_err();
     let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();

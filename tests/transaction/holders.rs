@@ -10,7 +10,7 @@ use machinist_base::reason::Reason;
 use machinist_rootfs::{FsOp, FsOpKind};
 use machinist_testkit::{
     sandbox::{Sandbox, Written, apply, config},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 const TOP: &str = "/srv/shared";
@@ -127,11 +127,11 @@ fn a_staging_directory_with_originals_of_an_older_version_is_used() {
 fn a_crash_after_staging_leaves_no_directory_behind() {
     let sandbox = machine();
     sandbox.write("/srv/shared/.machinist", "");
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&wanted("one")).unwrap();
     assert_eq!(others(&sandbox).len(), 1);
     drop(hand);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.undo().unwrap();
     drop(hand);
     assert_eq!(others(&sandbox), [""; 0]);

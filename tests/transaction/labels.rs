@@ -105,8 +105,9 @@ fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
         conduct(false).capabilities,
         &ObservationCache::default(),
     );
-    let told = drift.unwrap().into_iter();
-    told.map(|drift| (drift.path.to_string(), drift.kind))
+    let message = drift.unwrap().into_iter();
+    message
+        .map(|drift| (drift.path.to_string(), drift.kind))
         .collect()
 }
 
@@ -180,9 +181,9 @@ fn selinux_labels_that_cannot_be_set_stay_pending_without_failure() {
         );
         assert_eq!(drift(&sandbox), []);
         let plan = plan(&sandbox, &wanted());
-        let told = |warning: &String| warning.ends_with("(LabelPending)");
+        let message = |warning: &String| warning.ends_with("(LabelPending)");
         assert!(
-            plan.is_empty() && plan.warnings.iter().any(told),
+            plan.is_empty() && plan.warnings.iter().any(message),
             "{plan:?}"
         );
         sandbox.applied(&config("nothing"));

@@ -10,7 +10,7 @@ use machinist_rootfs::{SnapshotNode, SnapshotObject, TreeSnapshot};
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, difference, from_environment, long, without_staging},
     settled::assert_settled,
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 type Entries = BTreeMap<AbsPath, SnapshotNode>;
@@ -262,7 +262,7 @@ fn comparable(
 }
 
 /// The entries on one line, for messages.
-fn told(entries: &Entries) -> String {
+fn one_line(entries: &Entries) -> String {
     let one = |(path, node): (&AbsPath, &SnapshotNode)| {
         let what = match &node.object {
             SnapshotObject::File(_) => "file",
@@ -292,12 +292,12 @@ fn random_configs_are_applied_and_removed_without_a_trace() {
         let mounts: &[&str] = [&[][..], &["/data"], &["/data", "/etc"]][dice.below(3)];
         let sandbox = Sandbox::holding(&before, mounts);
         let mut expected = before.clone();
-        let mut story = format!("seed {seed}, {mounts:?}: {}\n", told(&before.0));
+        let mut story = format!("seed {seed}, {mounts:?}: {}\n", one_line(&before.0));
         let mut named = Entries::new();
         for number in 0..4 {
             let (wanted, written) = random_config(&mut dice, &before, number);
             let report = sandbox.apply(&written);
-            story += &format!("{}: {:?}\n", told(&wanted), report.failure.is_some());
+            story += &format!("{}: {:?}\n", one_line(&wanted), report.failure.is_some());
             match &report.failure {
                 None => {
                     assert_settled(&sandbox, &written, &|| story.clone());
@@ -306,10 +306,10 @@ fn random_configs_are_applied_and_removed_without_a_trace() {
                     applied += 1;
                 }
                 Some(failure) => {
-                    let told = format!("seed {seed}: {}", failure.message);
+                    let message = format!("seed {seed}: {}", failure.message);
                     assert!(
                         failure.message.starts_with("the config is refused"),
-                        "{told}"
+                        "{message}"
                     );
                     refused += 1;
                 }
@@ -349,8 +349,8 @@ fn stacked_unverified_configs_end_as_the_last_one_or_the_original_state() {
         let before = random_tree(&mut dice);
         let mounts: &[&str] = [&[][..], &["/data"], &["/data", "/etc"]][dice.below(3)];
         let sandbox = Sandbox::holding(&before, mounts);
-        let mut story = format!("seed {seed}, {mounts:?}: {}\n", told(&before.0));
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut story = format!("seed {seed}, {mounts:?}: {}\n", one_line(&before.0));
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         let (mut verified, mut named) = (before.clone(), Entries::new());
         for _ in 0..2 {
             let mut expected = (verified.clone(), named.clone());
@@ -370,7 +370,7 @@ fn stacked_unverified_configs_end_as_the_last_one_or_the_original_state() {
                     continue;
                 }
                 hand.commit().unwrap();
-                story += &format!("{}\n", told(&wanted));
+                story += &format!("{}\n", one_line(&wanted));
                 stacked += 1;
                 let over = laid_over(&before, &wanted);
                 let tree = comparable(&sandbox.tree(), &over, &before, &wanted, true);

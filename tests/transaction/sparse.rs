@@ -9,7 +9,7 @@ use machinist_update::{cache::ObservationCache, observe_and_plan};
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, conduct, config},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 const HUGE: u64 = 4 << 40;
@@ -68,8 +68,9 @@ fn drift(sandbox: &Sandbox) -> Vec<(String, DriftKind)> {
     let capabilities = conduct(false).capabilities;
     let (root, remembered) = (sandbox.root(), ObservationCache::default());
     let drift = observe_and_plan::drift(&root, base.as_ref(), None, capabilities, &remembered);
-    let told = drift.unwrap().into_iter();
-    told.map(|drift| (drift.path.to_string(), drift.kind))
+    let message = drift.unwrap().into_iter();
+    message
+        .map(|drift| (drift.path.to_string(), drift.kind))
         .collect()
 }
 
@@ -124,7 +125,7 @@ fn a_huge_original_file_is_kept_and_restored() {
 fn huge_foreign_files_in_a_managed_directory_do_not_block_rollback() {
     in_time(|| {
         let sandbox = Sandbox::new();
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         let wanted = config("wanted").file("/etc/new/dir/file", "ours", 0o644);
         hand.stage(&wanted).unwrap();
         hand.commit().unwrap();
@@ -184,7 +185,7 @@ fn a_link_with_a_non_utf8_target_is_drift_and_is_replaced() {
 fn deep_trees_and_odd_names_in_a_managed_directory_do_not_block_rollback() {
     use std::os::unix::ffi::OsStrExt as _;
     let sandbox = Sandbox::new();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     let wanted = config("wanted").file("/etc/new/dir/file", "ours", 0o644);
     hand.stage(&wanted).unwrap();
     hand.commit().unwrap();

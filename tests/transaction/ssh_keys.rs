@@ -50,14 +50,14 @@ fn given(sandbox: &Sandbox) -> Vec<&'static str> {
 
 /// The targets of the operations that another update to `to` would carry out.
 fn planned(sandbox: &Sandbox, to: &MachineConfig) -> Vec<String> {
-    let operations = looked(sandbox, to).operations;
+    let operations = plan_for(sandbox, to).operations;
     operations
         .iter()
         .map(|operation| operation.target.to_string())
         .collect()
 }
 
-fn looked(sandbox: &Sandbox, to: &MachineConfig) -> Plan {
+fn plan_for(sandbox: &Sandbox, to: &MachineConfig) -> Plan {
     let how = PlanOptions {
         policies: &Policies::default(),
         capabilities: Capabilities {
@@ -183,7 +183,7 @@ fn ssh_keys_at_an_earlier_location_are_removed_after_a_manual_sshd_change() {
 fn a_plan_reports_that_ssh_keys_move() {
     let sandbox = machine();
     sandbox.applied(&keys());
-    let changes = looked(&sandbox, &keys_and_sshd(DIRECTORY).0).changes;
+    let changes = plan_for(&sandbox, &keys_and_sshd(DIRECTORY).0).changes;
     let changes = changes.iter().filter(|change| change.name == "ann");
     let whys: Vec<&str> = changes.map(|change| change.why.as_str()).collect();
     assert_eq!(whys.len(), 2);

@@ -26,7 +26,7 @@ fn contents(install: &str) -> Unit {
     }
 }
 
-fn said(enabled: bool, unit: Unit) -> Unit {
+fn enable(enabled: bool, unit: Unit) -> Unit {
     Unit {
         enabled: Some(enabled),
         ..unit
@@ -81,20 +81,20 @@ fn pre_existing_unit_links_are_restored_when_the_unit_entry_leaves() {
         ("no target", vec![contents("")]),
         ("alias only", vec![contents("Alias=al.service")]),
         ("changed", vec![other(), contents("WantedBy=c.target")]),
-        ("disabled first", vec![said(false, none.clone()), other()]),
-        ("enabled first", vec![said(true, none.clone()), other()]),
+        ("disabled first", vec![enable(false, none.clone()), other()]),
+        ("enabled first", vec![enable(true, none.clone()), other()]),
         ("masked first", vec![mask.clone(), other()]),
         ("masked later", vec![other(), mask.clone(), other()]),
-        ("enabled later", vec![other(), said(true, other())]),
-        ("disabled later", vec![other(), said(false, other())]),
+        ("enabled later", vec![other(), enable(true, other())]),
+        ("disabled later", vec![other(), enable(false, other())]),
         (
             "disabled between",
-            vec![other(), said(false, other()), other(), other()],
+            vec![other(), enable(false, other()), other(), other()],
         ),
-        ("enabled", vec![said(true, other()), other()]),
+        ("enabled", vec![enable(true, other()), other()]),
         (
             "enabled for the same target",
-            vec![said(true, contents("WantedBy=m.target")), other()],
+            vec![enable(true, contents("WantedBy=m.target")), other()],
         ),
     ];
     let mut wrong = String::new();
@@ -133,7 +133,7 @@ fn unit_links_of_a_config_are_removed_and_pre_existing_ones_kept() {
         assert!(std::fs::symlink_metadata(made).is_ok());
     }
     sandbox.applied(&with("b", contents("WantedBy=c.target")));
-    sandbox.applied(&with("c", said(true, contents("WantedBy=d.target"))));
+    sandbox.applied(&with("c", enable(true, contents("WantedBy=d.target"))));
     let wants = |target: &str| sandbox.path(&format!("{UNITS}/{target}.target.wants/x.service"));
     assert!(std::fs::symlink_metadata(wants("d")).is_ok());
     assert!(std::fs::symlink_metadata(wants("b")).is_err());

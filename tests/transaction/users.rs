@@ -7,7 +7,7 @@ use machinist_rootfs::TreeSnapshot;
 
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config, without_staging},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 mod attacks;
@@ -108,7 +108,7 @@ fn with_file(path: &str, owner: u32) -> Written {
 }
 
 fn apply(sandbox: &Sandbox, wanted: &Written) -> Result<(), Vec<Refusal>> {
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(wanted)?;
     hand.commit().unwrap();
     hand.close();

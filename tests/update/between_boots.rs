@@ -17,7 +17,7 @@ use crate::update::harness::{boot, machine, tree};
 use machinist_testkit::{
     sandbox::{Quiet, conduct, config, difference},
     scripted_services::Script,
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 use crate::update::reboots::{auto, once, one, reboots, start, two};
@@ -65,7 +65,7 @@ async fn another_config_before_the_reboot_needs_one_reboot_to_the_last_config() 
     let report = driver.until_on(&two()).await;
     assert_eq!(report.failure, None);
     driver.wants(&config("nothing"));
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     boot(&sandbox, "boot-3");
     let mut driver = auto(&sandbox, &script, &config("nothing"));
@@ -138,12 +138,12 @@ async fn a_second_config_committed_by_recovery_still_gets_its_own_reboot() {
         .until("pending", |report| report.phase == Phase::RebootPending)
         .await;
     driver.stop().await;
-    let mut hand = ByHand::live(&sandbox.root());
+    let mut hand = StepwiseUpdate::live(&sandbox.root());
     hand.stage(&two()).unwrap();
     drop(hand);
     boot(&sandbox, "boot-2");
     let driver = auto(&sandbox, &script, &two());
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     boot(&sandbox, "boot-3");
     let mut driver = auto(&sandbox, &script, &two());
@@ -183,7 +183,7 @@ async fn a_boot_that_finds_changed_files_is_rolled_back_with_one_more_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     let before = tree(&sandbox);
     let driver = auto(&sandbox, &script, &one());
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     boot(&sandbox, "boot-2");
     sandbox.write("/etc/found", "not as asked\n");
@@ -215,7 +215,7 @@ async fn a_commit_in_an_unknown_boot_is_followed_by_exactly_one_reboot() {
     assert_eq!(sandbox.journal().transactions.len(), 1);
     boot(&sandbox, "boot-2");
     let driver = auto(&sandbox, &script, &one());
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     boot(&sandbox, "boot-3");
     let mut driver = auto(&sandbox, &script, &one());
@@ -250,8 +250,8 @@ async fn a_manual_reboot_is_ordered_when_the_operator_requests_it() {
     let pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
     driver.until("no reboot requested", pending).await;
     assert_eq!(reboots(&script), 0);
-    driver.word();
-    script.until_asked("reboot Logind").await;
+    driver.confirm();
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
 
     // The permission was for that update: the next one asks again.
@@ -268,7 +268,7 @@ async fn a_manual_reboot_is_ordered_when_the_operator_requests_it() {
     let (sandbox, script) = (machine(), Script::new());
     let mut driver = start(&sandbox, &script, &one(), RebootPolicy::Never);
     driver.until("no reboot requested", pending).await;
-    driver.word();
+    driver.confirm();
     driver
         .until("request received", |report| report.requested == 1)
         .await;

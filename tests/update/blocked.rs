@@ -17,14 +17,14 @@ use crate::update::{
     reboots::{one, two},
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, conduct, config},
     scripted_services::Script,
 };
 
 const BOTH: [Reason; 2] = [Reason::Cancelled, Reason::OtherDaemon];
 
-fn start(sandbox: &Sandbox, script: &Script, node: &NodeDouble, desired: DesiredConfig) -> Driver {
+fn start(sandbox: &Sandbox, script: &Script, node: &FakeNode, desired: DesiredConfig) -> Driver {
     Driver::on_node(&sandbox.root(), script, node, desired, conduct(true))
 }
 
@@ -37,7 +37,7 @@ fn rests(report: &UpdateReport) -> bool {
 async fn a_blocked_config_causes_no_cordon_or_update_also_after_a_restart() {
     for reason in BOTH {
         let (sandbox, script) = (machine(), Script::new());
-        let node = NodeDouble::of(&sandbox);
+        let node = FakeNode::of(&sandbox);
         let before = tree(&sandbox);
         for _ in 0..2 {
             let mut driver = start(&sandbox, &script, &node, barred(&one(), reason));
@@ -70,7 +70,7 @@ async fn an_update_cancelled_before_staging_uncordons_the_node_in_every_phase() 
             ("permit", Phase::Drained),
         ] {
             let (sandbox, script) = (machine(), Script::new());
-            let node = NodeDouble::of(&sandbox);
+            let node = FakeNode::of(&sandbox);
             let nothing = config("nothing");
             let mut driver = start(&sandbox, &script, &node, nothing.desired());
             driver.until_on(&nothing).await;
@@ -91,7 +91,7 @@ async fn an_update_cancelled_before_staging_uncordons_the_node_in_every_phase() 
             assert!(!node.is_cordoned(), "{request}: {:?}", node.log());
             assert!(report.failure.is_none() && report.blockers.is_empty());
             // Before allocation is first disabled there is nothing to enable again.
-            let last = node.lendings().last().copied();
+            let last = node.device_users_history().last().copied();
             let expected = (request != "cordon").then_some(DeviceUsers::Open);
             assert_eq!(last, expected, "{request}");
             assert_eq!(tree(&sandbox), before, "{request}");
@@ -111,7 +111,7 @@ async fn an_update_cancelled_before_staging_uncordons_the_node_in_every_phase() 
 #[tokio::test(start_paused = true)]
 async fn an_agent_restarted_during_a_drain_honours_a_cancellation() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let mut driver = start(&sandbox, &script, &node, one().desired());
     driver
@@ -128,7 +128,7 @@ async fn an_agent_restarted_during_a_drain_honours_a_cancellation() {
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_drain_is_reverted_and_acknowledged_with_closed_gates() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     node.fails("uncordon", u32::MAX, true);
     let mut driver = start(&sandbox, &script, &node, one().desired());
@@ -155,7 +155,7 @@ async fn a_cancelled_drain_is_reverted_and_acknowledged_with_closed_gates() {
 #[tokio::test(start_paused = true)]
 async fn a_transient_failure_is_not_retried_for_a_blocked_config() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     let mut driver = start(&sandbox, &script, &node, DesiredConfig::Unknown);
     node.fails("cordon", u32::MAX, false);
     driver.wants(&one());
@@ -170,7 +170,7 @@ async fn a_transient_failure_is_not_retried_for_a_blocked_config() {
 async fn after_its_first_change_an_update_cannot_be_cancelled() {
     for reason in BOTH {
         let (sandbox, script) = (machine(), Script::new());
-        let node = NodeDouble::of(&sandbox);
+        let node = FakeNode::of(&sandbox);
         let driver = start(&sandbox, &script, &node, one().desired());
         script.until_reboot().await;
         driver.bars(&one(), reason);

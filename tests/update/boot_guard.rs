@@ -183,7 +183,7 @@ async fn an_agent_started_while_the_boot_guard_ends_waits_for_the_lock() {
     let begun = Driver::beside_the_guard(&sandbox, &script, one().desired(), conduct(true));
     let driver = begun.await.unwrap();
     ends.await.unwrap();
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
 }
 
@@ -191,7 +191,7 @@ async fn an_agent_started_while_the_boot_guard_ends_waits_for_the_lock() {
 async fn the_boot_guard_ignores_an_update_committed_in_this_boot() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = Driver::conducted(&sandbox, &script, one().desired(), conduct(true));
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     // The guard was started by hand in the same boot.
     let report = Guard::start(&sandbox, &script, RebootPolicy::Auto)

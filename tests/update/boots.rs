@@ -146,11 +146,11 @@ async fn without_a_reboot_health_checks_only_services_and_gateways() {
     driver.until_on(&nothing).await;
     script.hangs("Restart x.service");
     driver.wants(&one());
-    script.until_asked("Restart x.service").await;
+    script.wait_for_requests("Restart x.service").await;
     // Both units fail while the unit is restarted; the one that is not a node service is ignored.
     script.failed(&["backup.service"]);
     script.unit_is("containerd.service", "inactive");
-    script.heals("Restart x.service");
+    script.stop_failing("Restart x.service");
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
     assert_eq!(failure.code, Reason::HealthRegressed);

@@ -11,7 +11,7 @@ use crate::update::{
     reboots::{one, reboots},
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, Written, conduct, config},
     scripted_services::Script,
 };
@@ -22,7 +22,7 @@ fn renamed(config: &Written, name: &str) -> Written {
     renamed
 }
 
-fn start(sandbox: &Sandbox, script: &Script, node: &NodeDouble, config: &Written) -> Driver {
+fn start(sandbox: &Sandbox, script: &Script, node: &FakeNode, config: &Written) -> Driver {
     let conduct = conduct(true);
     Driver::on_node(&sandbox.root(), script, node, config.desired(), conduct)
 }
@@ -42,7 +42,7 @@ async fn ends_on_the_new_name(
     driver: Driver,
     sandbox: &Sandbox,
     script: &Script,
-    node: &NodeDouble,
+    node: &FakeNode,
     config: &Written,
 ) {
     script.until_reboot().await;
@@ -63,7 +63,7 @@ async fn ends_on_the_new_name(
 #[tokio::test(start_paused = true)]
 async fn a_config_renamed_during_a_drain_continues_without_another_drain() {
     let (sandbox, script) = (machine(), Script::new());
-    let (node, again) = (NodeDouble::of(&sandbox), renamed(&one(), "one-again"));
+    let (node, again) = (FakeNode::of(&sandbox), renamed(&one(), "one-again"));
     node.desires("one");
     node.blocks(true);
     let mut driver = start(&sandbox, &script, &node, &one());
@@ -87,7 +87,7 @@ async fn a_config_renamed_during_a_drain_continues_without_another_drain() {
 #[tokio::test(start_paused = true)]
 async fn a_config_renamed_just_before_the_first_change_is_applied_by_its_new_name() {
     let (sandbox, script) = (machine(), Script::new());
-    let (node, again) = (NodeDouble::of(&sandbox), renamed(&one(), "one-again"));
+    let (node, again) = (FakeNode::of(&sandbox), renamed(&one(), "one-again"));
     node.desires("one-again");
     let mut driver = start(&sandbox, &script, &node, &one());
     let refused = |report: &UpdateReport| {
@@ -103,7 +103,7 @@ async fn a_config_renamed_just_before_the_first_change_is_applied_by_its_new_nam
 #[tokio::test(start_paused = true)]
 async fn a_config_renamed_before_the_reboot_is_reported_by_its_new_name() {
     let (sandbox, script) = (machine(), Script::new());
-    let (node, again) = (NodeDouble::of(&sandbox), renamed(&one(), "one-again"));
+    let (node, again) = (FakeNode::of(&sandbox), renamed(&one(), "one-again"));
     node.desires("one");
     node.fails("reboot", 2, true);
     let mut driver = start(&sandbox, &script, &node, &one());
@@ -120,7 +120,7 @@ async fn a_config_renamed_before_the_reboot_is_reported_by_its_new_name() {
 #[tokio::test(start_paused = true)]
 async fn renaming_the_current_config_changes_only_its_name() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     let (empty, again) = (config("empty"), config("empty-again"));
     let mut driver = start(&sandbox, &script, &node, &empty);
     driver.until("on it", on("empty")).await;
@@ -144,7 +144,7 @@ async fn renaming_the_current_config_changes_only_its_name() {
 #[tokio::test(start_paused = true)]
 async fn renaming_the_current_config_does_not_repair_drift() {
     let (sandbox, script) = (machine(), Script::new());
-    let (node, again) = (NodeDouble::of(&sandbox), renamed(&one(), "one-again"));
+    let (node, again) = (FakeNode::of(&sandbox), renamed(&one(), "one-again"));
     let driver = start(&sandbox, &script, &node, &one());
     script.until_reboot().await;
     driver.stop().await;

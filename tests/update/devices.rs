@@ -11,12 +11,12 @@ use crate::update::{
     reboots::one,
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, conduct, draining},
     scripted_services::Script,
 };
 
-fn start(sandbox: &Sandbox, script: &Script, node: &NodeDouble) -> Driver {
+fn start(sandbox: &Sandbox, script: &Script, node: &FakeNode) -> Driver {
     Driver::on_node(
         &sandbox.root(),
         script,
@@ -26,12 +26,7 @@ fn start(sandbox: &Sandbox, script: &Script, node: &NodeDouble) -> Driver {
     )
 }
 
-async fn next_boot(
-    driver: Driver,
-    sandbox: &Sandbox,
-    script: &Script,
-    node: &NodeDouble,
-) -> Driver {
+async fn next_boot(driver: Driver, sandbox: &Sandbox, script: &Script, node: &FakeNode) -> Driver {
     script.until_reboot().await;
     driver.stop().await;
     boot(sandbox, "boot-2");
@@ -41,7 +36,7 @@ async fn next_boot(
 #[tokio::test(start_paused = true)]
 async fn an_update_waits_for_device_holders_and_names_them() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.held_by(&["reads"]);
     node.stops(&["monitor.service"]);
     let before = tree(&sandbox);
@@ -52,7 +47,7 @@ async fn an_update_waits_for_device_holders_and_names_them() {
     assert_eq!(report.phase, Phase::Drained);
     assert_eq!(report.blockers[0].reason, Reason::DeviceHeld);
     assert_eq!(report.blockers[0].name, "reads");
-    assert_eq!(report.lending, DeviceUsers::Withheld);
+    assert_eq!(report.lending, DeviceUsers::Disabled);
     let lent = sandbox.journal().cordon.unwrap().lent.unwrap();
     assert_eq!(lent.holders.unwrap()["lab/reads/main"]["acme.dev/x"], 1);
     assert_eq!(script.asked(), [""; 0], "the unit runs on until then");
@@ -61,8 +56,8 @@ async fn an_update_waits_for_device_holders_and_names_them() {
     script.until_reboot().await;
     assert_eq!(script.asked()[0], "Stop monitor.service");
     assert_eq!(
-        node.lendings(),
-        [DeviceUsers::Withheld, DeviceUsers::Quiesced]
+        node.device_users_history(),
+        [DeviceUsers::Disabled, DeviceUsers::Quiesced]
     );
     driver.stop().await;
 }
@@ -70,7 +65,7 @@ async fn an_update_waits_for_device_holders_and_names_them() {
 #[tokio::test(start_paused = true)]
 async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.stops(&["enabled.service", "idle.service", "monitor.service"]);
     script.unit_is("idle.service", "inactive");
     let driver = start(&sandbox, &script, &node);
@@ -88,11 +83,11 @@ async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon(
         .until("uncordoning", |report| report.phase == Phase::Uncordoning)
         .await;
     let lendings = [
-        DeviceUsers::Withheld,
+        DeviceUsers::Disabled,
         DeviceUsers::Quiesced,
         DeviceUsers::Open,
     ];
-    assert_eq!(node.lendings(), lendings, "before the uncordon");
+    assert_eq!(node.device_users_history(), lendings, "before the uncordon");
     assert!(
         script
             .asked()
@@ -111,7 +106,7 @@ async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon(
         ["Restart monitor.service"],
         "once, and nothing else"
     );
-    assert_eq!(node.lendings(), lendings);
+    assert_eq!(node.device_users_history(), lendings);
     assert!(sandbox.journal().cordon.is_none());
     driver.stop().await;
 }
@@ -119,7 +114,7 @@ async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon(
 #[tokio::test(start_paused = true)]
 async fn without_a_reboot_devices_are_reenabled_before_verification() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.stops(&["monitor.service"]);
     node.fails("uncordon", 1000, true);
     let (root, desired) = (sandbox.root(), one().desired());
@@ -138,18 +133,18 @@ async fn without_a_reboot_devices_are_reenabled_before_verification() {
         "{asked:?}"
     );
     let lendings = [
-        DeviceUsers::Withheld,
+        DeviceUsers::Disabled,
         DeviceUsers::Quiesced,
         DeviceUsers::Open,
     ];
-    assert_eq!(node.lendings(), lendings, "not a second time");
+    assert_eq!(node.device_users_history(), lendings, "not a second time");
     driver.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_rollback_reenables_device_allocation() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.stops(&["monitor.service"]);
     script.fails("Restart x.service", Reason::JobFailed, false);
     let (root, desired) = (sandbox.root(), one().desired());
@@ -160,7 +155,7 @@ async fn a_rollback_reenables_device_allocation() {
         })
         .await;
     assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
-    assert_eq!(node.lendings().last(), Some(&DeviceUsers::Open));
+    assert_eq!(node.device_users_history().last(), Some(&DeviceUsers::Open));
     assert_eq!(script.asked().last().unwrap(), "Restart monitor.service");
     driver.stop().await;
 }
@@ -168,7 +163,7 @@ async fn a_rollback_reenables_device_allocation() {
 #[tokio::test(start_paused = true)]
 async fn a_unit_that_does_not_stop_fails_the_update_before_any_change() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.stops(&["a.service", "monitor.service"]);
     script.fails("Stop monitor.service", Reason::JobTimeout, false);
     let before = tree(&sandbox);
@@ -187,11 +182,14 @@ async fn a_unit_that_does_not_stop_fails_the_update_before_any_change() {
     );
     assert_eq!(tree(&sandbox), before);
     assert_eq!(script.asked().last().unwrap(), "Restart a.service");
-    assert_eq!(node.lendings(), [DeviceUsers::Withheld, DeviceUsers::Open]);
+    assert_eq!(
+        node.device_users_history(),
+        [DeviceUsers::Disabled, DeviceUsers::Open]
+    );
     driver.stop().await;
     // An unreachable manager is temporary: it is reported and retried.
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.stops(&["monitor.service"]);
     script.fails("Stop monitor.service", Reason::ManagerUnreachable, true);
     let mut driver = start(&sandbox, &script, &node);
@@ -200,7 +198,7 @@ async fn a_unit_that_does_not_stop_fails_the_update_before_any_change() {
         blockers.any(|blocker| blocker.name == "monitor.service")
     };
     driver.until("the unit to be named", named).await;
-    script.heals("Stop monitor.service");
+    script.stop_failing("Stop monitor.service");
     script.until_reboot().await;
     driver.stop().await;
 }
@@ -208,11 +206,11 @@ async fn a_unit_that_does_not_stop_fails_the_update_before_any_change() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_restart_keeps_devices_disabled_and_starts_recorded_units() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.stops(&["a.service", "monitor.service"]);
     script.hangs("Stop monitor.service");
     let driver = start(&sandbox, &script, &node);
-    script.until_asked("Stop monitor.service").await;
+    script.wait_for_requests("Stop monitor.service").await;
     let recorded = sandbox.journal().cordon.unwrap();
     assert_eq!(
         recorded.stopped,
@@ -221,10 +219,10 @@ async fn an_agent_restart_keeps_devices_disabled_and_starts_recorded_units() {
     );
     node.held_by(&["reads"]);
     driver.stop().await;
-    script.heals("Stop monitor.service");
+    script.stop_failing("Stop monitor.service");
     let mut driver = start(&sandbox, &script, &node);
     assert_eq!(driver.reports.borrow().lending, recorded.lending);
-    assert_eq!(recorded.lending, DeviceUsers::Withheld);
+    assert_eq!(recorded.lending, DeviceUsers::Disabled);
     driver
         .until("the holder", |report| {
             report
@@ -245,38 +243,44 @@ async fn an_agent_restart_keeps_devices_disabled_and_starts_recorded_units() {
             "{asked:?}"
         );
     }
-    assert_eq!(node.lendings().last(), Some(&DeviceUsers::Open));
+    assert_eq!(node.device_users_history().last(), Some(&DeviceUsers::Open));
     driver.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_already_stopping_unit_is_waited_for_and_restarted_only_if_it_ran() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.stops(&["leaving.service", "monitor.service"]);
     script.unit_is("leaving.service", "deactivating");
     script.hangs("Stop monitor.service");
     let driver = start(&sandbox, &script, &node);
-    script.until_asked("Stop monitor.service").await;
+    script.wait_for_requests("Stop monitor.service").await;
     assert_eq!(script.asked()[0], "Stop leaving.service");
     driver.stop().await;
     // The job of the previous process continues.
     script.unit_is("monitor.service", "deactivating");
     let driver = start(&sandbox, &script, &node);
     script.until_asked_times("Stop monitor.service", 2).await;
-    assert_eq!(node.lendings().last(), Some(&DeviceUsers::Withheld));
+    assert_eq!(
+        node.device_users_history().last(),
+        Some(&DeviceUsers::Disabled)
+    );
     let stopped = sandbox.journal().cordon.unwrap().stopped;
     assert_eq!(stopped, ["monitor.service"], "as observed first");
-    script.heals("Stop monitor.service");
+    script.stop_failing("Stop monitor.service");
     script.until_reboot().await;
-    assert_eq!(node.lendings().last(), Some(&DeviceUsers::Quiesced));
+    assert_eq!(
+        node.device_users_history().last(),
+        Some(&DeviceUsers::Quiesced)
+    );
     driver.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn devices_stay_disabled_across_reboots_of_an_unhealthy_boot() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.stops(&["monitor.service"]);
     let driver = start(&sandbox, &script, &node);
     script.until_reboot().await;
@@ -298,6 +302,9 @@ async fn devices_stay_disabled_across_reboots_of_an_unhealthy_boot() {
         "Stop monitor.service",
     ];
     assert_eq!(again, expected);
-    assert_eq!(node.lendings().last(), Some(&DeviceUsers::Quiesced));
+    assert_eq!(
+        node.device_users_history().last(),
+        Some(&DeviceUsers::Quiesced)
+    );
     driver.stop().await;
 }

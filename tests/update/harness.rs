@@ -8,14 +8,14 @@ use machinist_update::{
     reconciler::{
         BlockReason, DesiredConfig, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
     },
-    recovery_installer::RecoveryInstaller,
+    service_port::RecoveryInstaller,
 };
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use machinist_testkit::{
     WAIT_TIMEOUT,
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Quiet, Sandbox, Written, restarting},
     scripted_services::Script,
 };
@@ -63,7 +63,7 @@ pub(crate) fn barred(config: &Written, reason: machinist_base::reason::Reason) -
         reason,
         message: "requested by the test".to_owned(),
     };
-    DesiredConfig::Barred(config, digest, Arc::new(bar))
+    DesiredConfig::Blocked(config, digest, Arc::new(bar))
 }
 
 /// The agent's reconciler, until it is stopped.
@@ -134,7 +134,7 @@ impl Driver {
     pub(crate) fn on_node(
         root: &Root,
         script: &Script,
-        node: &NodeDouble,
+        node: &FakeNode,
         desired: DesiredConfig,
         conduct: ReconcilerOptions,
     ) -> Self {
@@ -149,10 +149,10 @@ impl Driver {
     }
 
     /// On a node whose agent installs the recovery unit on the host.
-    pub(crate) fn bringing(
+    pub(crate) fn installing_recovery(
         root: &Root,
         script: &Script,
-        node: &NodeDouble,
+        node: &FakeNode,
         host: impl RecoveryInstaller,
         (desired, conduct): (DesiredConfig, ReconcilerOptions),
     ) -> Self {
@@ -182,8 +182,8 @@ impl Driver {
         desired: watch::Sender<DesiredConfig>,
         stop: CancellationToken,
     ) -> Self {
-        let (words, heard) = watch::channel(0);
-        let task = tokio::spawn(updater.with_operator_requests(heard).run(stop.clone()));
+        let (words, received) = watch::channel(0);
+        let task = tokio::spawn(updater.with_operator_requests(received).run(stop.clone()));
         Self {
             desired,
             words,
@@ -204,7 +204,7 @@ impl Driver {
     }
 
     /// An operator confirms the desired config.
-    pub(crate) fn word(&self) {
+    pub(crate) fn confirm(&self) {
         self.desired
             .send_modify(|_| self.words.send_modify(|word| *word += 1));
     }

@@ -76,7 +76,7 @@ async fn a_failed_action_rolls_back_and_the_same_config_is_not_retried() {
     let mut renamed = two();
     renamed.0.name = "two-again".to_owned();
     driver.wants(&renamed);
-    script.heals(&restart());
+    script.stop_failing(&restart());
     let three = two().file("/etc/d", "three\n", 0o644);
     driver.wants(&three);
     let report = driver.until_on(&three).await;
@@ -123,7 +123,7 @@ async fn a_transient_failure_is_retried_with_backoff() {
     for (step, least) in steps.iter().zip([0.7, 1.4, 2.9, 5.9]) {
         assert!(*step >= least, "{steps:?}");
     }
-    script.heals(&restart());
+    script.stop_failing(&restart());
     driver.until_on(&one()).await;
     driver.stop().await;
 }
@@ -184,10 +184,10 @@ async fn an_interrupted_restart_is_not_repeated_if_the_unit_has_started_since() 
         script.invoked(UNIT, "before");
         script.hangs(&restart());
         let driver = Driver::start(&sandbox, &script, one().desired());
-        script.until_asked(&restart()).await;
+        script.wait_for_requests(&restart()).await;
         driver.stop().await;
         assert_eq!(sandbox.journal().transactions.len(), 1);
-        script.heals(&restart());
+        script.stop_failing(&restart());
         script.invoked(UNIT, invocation);
         let mut driver = Driver::start(&sandbox, &script, one().desired());
         driver.until_on(&one()).await;
@@ -201,9 +201,9 @@ async fn a_config_replaced_during_its_actions_is_followed_by_the_new_one() {
     let (sandbox, script) = (machine(), Script::new());
     script.hangs(&restart());
     let mut driver = Driver::start(&sandbox, &script, one().desired());
-    script.until_asked(&restart()).await;
+    script.wait_for_requests(&restart()).await;
     driver.wants(&two());
-    script.heals(&restart());
+    script.stop_failing(&restart());
     driver.until_on(&two()).await;
     assert_eq!(sandbox.read("/etc/found").unwrap(), "two\n");
     assert_eq!(sandbox.read("/etc/a/b"), None);
@@ -320,7 +320,7 @@ async fn an_operators_apply_repairs_drift_and_retries_a_failed_config() {
     driver
         .until("the drift", |report| !report.drift.is_empty())
         .await;
-    driver.word();
+    driver.confirm();
     driver
         .until("repaired", |report| {
             report.requested == 1 && report.updates.len() == 2 && report.phase == Phase::Idle

@@ -16,12 +16,12 @@ use crate::update::{
     reboots::{one, two},
 };
 use machinist_testkit::{
-    node::{NodeDouble, stubborn},
+    node::{FakeNode, unevictable_pod},
     sandbox::{Sandbox, Written, conduct, config, restarting},
     scripted_services::Script,
 };
 
-fn start(sandbox: &Sandbox, script: &Script, node: &NodeDouble, config: &Written) -> Driver {
+fn start(sandbox: &Sandbox, script: &Script, node: &FakeNode, config: &Written) -> Driver {
     let conduct = conduct(true);
     Driver::on_node(&sandbox.root(), script, node, config.desired(), conduct)
 }
@@ -31,7 +31,7 @@ async fn next_boot(
     driver: Driver,
     sandbox: &Sandbox,
     script: &Script,
-    node: &NodeDouble,
+    node: &FakeNode,
     config: &Written,
 ) -> Driver {
     script.until_reboot().await;
@@ -47,7 +47,7 @@ fn cordoned(sandbox: &Sandbox) -> bool {
 #[tokio::test(start_paused = true)]
 async fn an_update_cordons_drains_writes_reboots_and_uncordons_in_this_order() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let before = tree(&sandbox);
     let mut driver = start(&sandbox, &script, &node, &one());
@@ -55,7 +55,7 @@ async fn an_update_cordons_drains_writes_reboots_and_uncordons_in_this_order() {
         .until("the pod that blocks", |report| !report.blockers.is_empty())
         .await;
     assert_eq!(report.phase, Phase::Draining);
-    assert_eq!(report.blockers, [stubborn()]);
+    assert_eq!(report.blockers, [unevictable_pod()]);
     assert!(report.cordoned.is_some());
     assert_eq!(node.log(), ["cordon one"]);
     assert_eq!(
@@ -70,9 +70,9 @@ async fn an_update_cordons_drains_writes_reboots_and_uncordons_in_this_order() {
     let report = driver.until_on(&one()).await;
     assert_eq!(node.log(), ["cordon one", "drain", "uncordon one"]);
     assert_eq!(
-        node.lendings(),
+        node.device_users_history(),
         [
-            DeviceUsers::Withheld,
+            DeviceUsers::Disabled,
             DeviceUsers::Quiesced,
             DeviceUsers::Open
         ]
@@ -104,7 +104,7 @@ async fn an_update_cordons_drains_writes_reboots_and_uncordons_in_this_order() {
 #[tokio::test(start_paused = true)]
 async fn a_change_that_needs_no_drain_never_cordons() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     let (root, desired) = (sandbox.root(), one().desired());
     let mut driver = Driver::on_node(&root, &script, &node, desired, restarting(UNIT));
     driver.until_on(&one()).await;
@@ -115,7 +115,7 @@ async fn a_change_that_needs_no_drain_never_cordons() {
 #[tokio::test(start_paused = true)]
 async fn a_config_withdrawn_during_the_drain_uncordons_the_node_unchanged() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     let nothing = config("nothing");
     let mut driver = start(&sandbox, &script, &node, &nothing);
     driver.until_on(&nothing).await;
@@ -136,7 +136,7 @@ async fn a_config_withdrawn_during_the_drain_uncordons_the_node_unchanged() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_config_named_during_a_drain_is_reported_while_desired() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let mut driver = start(&sandbox, &script, &node, &one());
     driver
@@ -145,10 +145,10 @@ async fn a_missing_config_named_during_a_drain_is_reported_while_desired() {
     let refusal = Refusal::new(Reason::ConfigNotFound, "MachineConfig nosuch not found");
     let refused = DesiredConfig::Refused(Arc::new(vec![refusal]));
     driver.desired.send_replace(refused);
-    let told = |report: &UpdateReport| {
+    let message = |report: &UpdateReport| {
         report.blocking_failure().map(|it| it.code) == Some(Reason::ConfigNotFound)
     };
-    let report = driver.until("reported", told).await;
+    let report = driver.until("reported", message).await;
     assert_eq!(
         (report.phase, report.failure.clone()),
         (Phase::Draining, None)
@@ -167,7 +167,7 @@ async fn a_missing_config_named_during_a_drain_is_reported_while_desired() {
 #[tokio::test(start_paused = true)]
 async fn another_config_during_a_drain_is_planned_and_the_drain_continues() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let mut driver = start(&sandbox, &script, &node, &one());
     driver
@@ -194,7 +194,7 @@ async fn another_config_during_a_drain_is_planned_and_the_drain_continues() {
 #[tokio::test(start_paused = true)]
 async fn drain_duration_is_counted_across_agent_restarts() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     for life in 0..3 {
         let mut driver = start(&sandbox, &script, &node, &one());
@@ -215,7 +215,7 @@ async fn drain_duration_is_counted_across_agent_restarts() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_start_without_desired_config_reports_the_journals_drain() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let mut driver = start(&sandbox, &script, &node, &one());
     let draining = |report: &UpdateReport| !report.blockers.is_empty();
@@ -242,20 +242,20 @@ async fn an_agent_start_without_desired_config_reports_the_journals_drain() {
 async fn an_unreachable_api_server_is_waited_for_in_every_step() {
     for request in ["cordon", "lend", "permit", "uncordon"] {
         let (sandbox, script) = (machine(), Script::new());
-        let node = NodeDouble::of(&sandbox);
+        let node = FakeNode::of(&sandbox);
         // With the back-off between them, more than an hour; a reboot alone does not wait so long.
         let times = if request == "permit" { 3 } else { 20 };
         node.fails(request, times, true);
         let mut driver = start(&sandbox, &script, &node, &one());
         driver.patience = Duration::from_secs(24 * 3600);
-        let told = |report: &machinist_update::reconciler::UpdateReport| {
+        let message = |report: &machinist_update::reconciler::UpdateReport| {
             report
                 .blockers
                 .iter()
                 .any(|blocker| blocker.reason == Reason::ManagerUnreachable)
         };
         if request != "uncordon" {
-            driver.until("the blocker", told).await;
+            driver.until("the blocker", message).await;
         }
         let mut driver = next_boot(driver, &sandbox, &script, &node, &one()).await;
         driver.patience = Duration::from_secs(24 * 3600);
@@ -272,7 +272,7 @@ async fn an_unreachable_api_server_is_waited_for_in_every_step() {
 #[tokio::test(start_paused = true)]
 async fn pods_that_returned_before_the_first_change_are_drained_again() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.refills(1);
     let before = tree(&sandbox);
     let mut driver = start(&sandbox, &script, &node, &one());
@@ -299,7 +299,7 @@ async fn pods_that_returned_before_the_first_change_are_drained_again() {
 async fn a_reboot_waits_for_the_api_server_except_on_control_plane_nodes() {
     for control_plane in [false, true] {
         let (sandbox, script) = (machine(), Script::new());
-        let node = NodeDouble::of(&sandbox);
+        let node = FakeNode::of(&sandbox);
         if control_plane {
             node.is_control_plane_node();
         }
@@ -328,7 +328,7 @@ async fn a_reboot_waits_for_the_api_server_except_on_control_plane_nodes() {
 #[tokio::test(start_paused = true)]
 async fn a_fully_rolled_back_update_uncordons_the_node_and_is_reported() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     let before = tree(&sandbox);
     let mut driver = start(&sandbox, &script, &node, &one());
     driver
@@ -359,7 +359,7 @@ async fn a_fully_rolled_back_update_uncordons_the_node_and_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn a_half_done_update_keeps_the_node_cordoned_and_is_resumed() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     script.reboots_do_not_happen();
     let mut driver = start(&sandbox, &script, &node, &one());
     driver.patience = Duration::from_secs(3600);
@@ -386,7 +386,7 @@ async fn a_half_done_update_keeps_the_node_cordoned_and_is_resumed() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_start_after_verification_uncordons_without_desired_config() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     let driver = start(&sandbox, &script, &node, &one());
     script.until_reboot().await;
     driver.stop().await;
@@ -412,7 +412,7 @@ async fn an_agent_start_after_verification_uncordons_without_desired_config() {
 #[tokio::test(start_paused = true)]
 async fn a_node_waiting_for_a_manual_reboot_stays_cordoned() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     let ask = machinist_update::reconciler::ReconcilerOptions {
         reboot: RebootPolicy::Ask,
         ..conduct(true)
@@ -444,7 +444,7 @@ pub(crate) fn closed() -> ReconcilerOptions {
 #[tokio::test(start_paused = true)]
 async fn a_maintenance_window_closing_during_a_drain_does_not_stop_the_update() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let mut driver = start(&sandbox, &script, &node, &one());
     driver
@@ -466,7 +466,7 @@ async fn a_maintenance_window_closing_during_a_drain_does_not_stop_the_update() 
 #[tokio::test(start_paused = true)]
 async fn an_update_waits_for_the_clusters_upgrade_time_and_rereads_it() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     let minutes = |count| jiff::Timestamp::now() + jiff::SignedDuration::from_mins(count);
     node.not_before(minutes(10));
     let mut driver = start(&sandbox, &script, &node, &one());

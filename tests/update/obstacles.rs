@@ -11,7 +11,7 @@ use crate::update::{
     reboots::{one, two},
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, Written, conduct, config, restarting},
     scripted_services::Script,
 };
@@ -97,7 +97,7 @@ async fn a_config_blocked_by_an_obstacle_is_retried_until_it_is_removed() {
 #[tokio::test(start_paused = true)]
 async fn an_obstacle_does_not_keep_the_node_cordoned() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let wanted = one().file("/etc/app", "ours\n", 0o644);
     let mut driver = Driver::on_node(
@@ -135,7 +135,7 @@ async fn an_obstacle_does_not_keep_the_node_cordoned() {
 #[tokio::test(start_paused = true)]
 async fn a_transient_refusal_does_not_keep_the_node_cordoned() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let root = sandbox.root();
     let wanted = one().desired();

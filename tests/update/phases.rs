@@ -11,7 +11,7 @@ fn events() -> Vec<PhaseEvent> {
         PhaseEvent::PlanEmpty,
         PhaseEvent::PlanReady,
         PhaseEvent::Cordoned,
-        PhaseEvent::Withheld,
+        PhaseEvent::DevicesDisabled,
         PhaseEvent::Drained,
         PhaseEvent::Permitted,
         PhaseEvent::Refilled,
@@ -65,7 +65,7 @@ fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
             PhaseEvent::Withdrawn,
         ],
         PhaseEffect::Withhold => vec![
-            PhaseEvent::Withheld,
+            PhaseEvent::DevicesDisabled,
             PhaseEvent::Desired,
             PhaseEvent::Withdrawn,
         ],
@@ -181,7 +181,7 @@ fn staging_with_a_drain_requires_cordon_drain_and_permission() {
     let order = [
         (Phase::Waiting, PhaseEvent::Released { drain: true }),
         (Phase::Cordoned, PhaseEvent::Cordoned),
-        (Phase::DisablingDevices, PhaseEvent::Withheld),
+        (Phase::DisablingDevices, PhaseEvent::DevicesDisabled),
         (Phase::Draining, PhaseEvent::Drained),
         (Phase::Drained, PhaseEvent::Permitted),
     ];

@@ -71,7 +71,7 @@ pub(crate) fn reboots(script: &Script) -> usize {
 async fn the_next_boot_verifies_without_a_second_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = auto(&sandbox, &script, &one());
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     assert_eq!(sandbox.read("/etc/found").unwrap(), "one\n");
     driver.stop().await;
     // Restarted in the same boot, the request still counts and the next method is tried.
@@ -91,7 +91,7 @@ async fn the_next_boot_verifies_without_a_second_reboot() {
 async fn the_reconcilers_first_report_reflects_the_journal() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = auto(&sandbox, &script, &one());
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     boot(&sandbox, "boot-2");
     let (_keep, desired) = watch::channel(one().desired());
@@ -149,7 +149,7 @@ async fn an_inhibited_reboot_is_retried_slowly_and_reported() {
     );
     // Also after a restart of the agent.
     driver.stop().await;
-    script.heals("reboot Logind");
+    script.stop_failing("reboot Logind");
     let driver = auto(&sandbox, &script, &one());
     script.until_asked_times("reboot Logind", 11).await;
     driver.stop().await;
@@ -184,7 +184,7 @@ async fn a_cancelled_reboot_is_reported_and_the_config_can_be_withdrawn() {
 async fn an_agent_restart_in_the_same_boot_is_not_taken_for_a_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = auto(&sandbox, &script, &one());
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     // Nothing more is written after the reboot was accepted.
     let accepted = std::fs::read(sandbox.path("/var/lib/machinist/journal")).unwrap();
     tokio::time::sleep(Duration::from_secs(50)).await;
@@ -196,7 +196,7 @@ async fn an_agent_restart_in_the_same_boot_is_not_taken_for_a_reboot() {
         .until("pending", |report| report.phase == Phase::RebootPending)
         .await;
     assert!(report.unverified && report.updates.is_empty());
-    script.until_asked("reboot TransientUnit").await;
+    script.wait_for_requests("reboot TransientUnit").await;
     driver.stop().await;
     let journal = sandbox.journal();
     assert_eq!((journal.transactions[0].boots, journal.base), (0, None));

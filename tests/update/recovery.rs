@@ -9,7 +9,7 @@ use crate::update::{
     reboots::one,
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, apply, at, conduct, config},
     scripted_services::Script,
 };
@@ -108,14 +108,14 @@ fn cases() -> [Case; 12] {
 
 #[test]
 fn every_cause_that_prevents_recovery_is_reported() {
-    for (number, (break_it, said)) in cases().into_iter().enumerate() {
+    for (number, (break_it, output)) in cases().into_iter().enumerate() {
         let machine = Sandbox::new();
         break_it(&machine);
         let missing = recovery_missing(&machine.root()).unwrap();
-        match (said, &missing) {
+        match (output, &missing) {
             (None, None) => {}
-            (Some(said), Some(missing)) if missing.contains(said) => {}
-            _ => panic!("case {number}: {missing:?} instead of {said:?}"),
+            (Some(output), Some(missing)) if missing.contains(output) => {}
+            _ => panic!("case {number}: {missing:?} instead of {output:?}"),
         }
     }
 }
@@ -123,7 +123,7 @@ fn every_cause_that_prevents_recovery_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn without_recovery_units_nothing_is_cordoned_or_written() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     remove(&sandbox, WANTS);
     let before = tree(&sandbox);
     let mut driver = Driver::on_node(
@@ -158,7 +158,7 @@ async fn without_recovery_units_nothing_is_cordoned_or_written() {
 #[tokio::test(start_paused = true)]
 async fn recovery_removed_during_the_drain_prevents_disk_changes() {
     let (sandbox, script) = (machine(), Script::new());
-    let node = NodeDouble::of(&sandbox);
+    let node = FakeNode::of(&sandbox);
     node.blocks(true);
     let mut driver = Driver::on_node(
         &sandbox.root(),

@@ -20,7 +20,7 @@ use crate::update::{
     reboots::one,
 };
 use machinist_testkit::{
-    node::NodeDouble,
+    node::FakeNode,
     sandbox::{Sandbox, at, conduct},
     scripted_services::Script,
 };
@@ -189,7 +189,7 @@ fn an_unusable_or_obstructed_recovery_install_is_rejected_before_writing() {
             "cannot install",
         ),
     ];
-    for (prepare, said) in cases {
+    for (prepare, output) in cases {
         let (host, pod) = (bare(), Pod::with("one"));
         for dir in ["/etc/systemd/system", "/usr/local"] {
             std::fs::create_dir_all(host.path(dir)).unwrap();
@@ -198,10 +198,10 @@ fn an_unusable_or_obstructed_recovery_install_is_rejected_before_writing() {
         let before = tree(&host);
         let error = pod.part(&host.root()).install().unwrap_err();
         assert!(
-            machinist_base::error_chain::chain(&error).contains(said),
-            "{said}: {error:?}"
+            machinist_base::error_chain::chain(&error).contains(output),
+            "{output}: {error:?}"
         );
-        assert_eq!(tree(&host), before, "{said}");
+        assert_eq!(tree(&host), before, "{output}");
     }
 }
 
@@ -276,11 +276,11 @@ fn a_full_disk_fails_the_recovery_install_without_partial_files() {
 async fn the_reconciler_installs_recovery_before_the_first_cordon() {
     let (host, pod, script) = (bare(), Pod::with("one"), Script::new());
     pod.becomes(&program("one", true));
-    let node = NodeDouble::of(&host);
+    let node = FakeNode::of(&host);
     let before = tree(&host);
     let wanted = (one().desired(), conduct(true));
     let part = pod.part(&host.root());
-    let mut driver = Driver::bringing(&host.root(), &script, &node, part, wanted);
+    let mut driver = Driver::installing_recovery(&host.root(), &script, &node, part, wanted);
     let report = driver.until_failed().await;
     let failure = report.failure.as_ref().unwrap();
     assert_eq!(failure.code, Reason::RecoveryMissing);

@@ -37,11 +37,16 @@ async fn start(
     how: ReconcilerOptions,
 ) -> Driver {
     boot_id::record_userspace(&sandbox.root(), script).await;
-    deaf(sandbox, script, config, how)
+    with_unreachable_systemd(sandbox, script, config, how)
 }
 
 /// The same with an unreachable systemd.
-fn deaf(sandbox: &Sandbox, script: &Script, config: &Written, how: ReconcilerOptions) -> Driver {
+fn with_unreachable_systemd(
+    sandbox: &Sandbox,
+    script: &Script,
+    config: &Written,
+    how: ReconcilerOptions,
+) -> Driver {
     let mut driver = Driver::conducted(sandbox, script, config.desired(), how);
     driver.patience = Duration::from_secs(3600);
     driver
@@ -58,7 +63,7 @@ fn reboots(script: &Script) -> Vec<String> {
 async fn ordered(sandbox: &Sandbox, script: &Script, config: &Written) {
     script.userspace_is(100, None);
     let driver = start(sandbox, script, config, soft()).await;
-    script.until_asked("soft reboot Logind").await;
+    script.wait_for_requests("soft reboot Logind").await;
     driver.stop().await;
 }
 
@@ -68,7 +73,7 @@ async fn a_soft_reboot_is_requested_once_and_confirmed_by_count_or_start_time() 
         let (sandbox, script) = (machine(), Script::new());
         script.userspace_is(100, before);
         let driver = start(&sandbox, &script, &one(), soft()).await;
-        script.until_asked("soft reboot Logind").await;
+        script.wait_for_requests("soft reboot Logind").await;
         driver.stop().await;
         let record = sandbox.journal().transactions[0].reboot.clone().unwrap();
         assert!(record.soft && record.attempts == 1, "{record:?}");
@@ -100,7 +105,7 @@ async fn an_unknown_userspace_is_queried_again_before_another_soft_reboot() {
     let (sandbox, script) = (machine(), Script::new());
     ordered(&sandbox, &script, &one()).await;
     script.userspace_is(200, None);
-    let mut driver = deaf(&sandbox, &script, &one(), soft());
+    let mut driver = with_unreachable_systemd(&sandbox, &script, &one(), soft());
     let report = driver.until_on(&one()).await;
     assert_eq!(report.updates[0].outcome, Outcome::Done);
     driver.stop().await;
@@ -132,7 +137,7 @@ async fn after_an_unhealthy_soft_reboot_further_reboots_are_full() {
     script.unit_is(KUBELET, "failed");
     script.userspace_is(200, None);
     let driver = start(&sandbox, &script, &one(), soft()).await;
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     assert_eq!(sandbox.journal().transactions[0].boots, 1);
     boot(&sandbox, "boot-2");
@@ -158,7 +163,7 @@ async fn after_an_unhealthy_soft_reboot_further_reboots_are_full() {
 async fn without_userspace_identity_a_soft_reboot_becomes_a_full_one() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = start(&sandbox, &script, &one(), soft()).await;
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     assert_eq!(reboots(&script), ["reboot Logind"]);
 }
@@ -169,7 +174,7 @@ async fn with_run_nextroot_present_a_soft_reboot_becomes_a_full_one() {
     std::fs::create_dir_all(sandbox.path("/run/nextroot")).unwrap();
     script.userspace_is(100, None);
     let driver = start(&sandbox, &script, &one(), soft()).await;
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     assert_eq!(reboots(&script), ["reboot Logind"]);
 }
@@ -197,7 +202,7 @@ async fn a_foreign_soft_reboot_does_not_count_as_the_required_full_reboot() {
     assert_eq!(journal.transactions[0].boots, 0);
     assert!(!boot_health::is_due(&journal, "boot-1+1") && boot_health::is_due(&journal, "boot-2"));
     let driver = start(&sandbox, &script, &one(), conduct(true)).await;
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     boot(&sandbox, "boot-2");
     let mut driver = start(&sandbox, &script, &one(), conduct(true)).await;
@@ -213,13 +218,13 @@ async fn a_foreign_soft_reboot_during_actions_completes_the_remaining_ones() {
     let restart = format!("Restart {UNIT}");
     script.hangs(&restart);
     let driver = start(&sandbox, &script, &one(), restarting(UNIT)).await;
-    script.until_asked(&restart).await;
+    script.wait_for_requests(&restart).await;
     driver.stop().await;
     assert_eq!(
         sandbox.journal().transactions[0].mark,
         TransactionState::Committed
     );
-    script.heals(&restart);
+    script.stop_failing(&restart);
     script.userspace_is(200, None);
     let mut driver = start(&sandbox, &script, &one(), restarting(UNIT)).await;
     let report = driver.until_on(&one()).await;
@@ -237,12 +242,12 @@ async fn a_foreign_soft_reboot_after_commit_counts_as_booting_the_new_config() {
     let restart = format!("Restart {UNIT}");
     script.hangs(&restart);
     let driver = start(&sandbox, &script, &one(), restarting(UNIT)).await;
-    script.until_asked(&restart).await;
+    script.wait_for_requests(&restart).await;
     driver.stop().await;
     script.userspace_is(200, None);
     script.is_at(StartupState::Maintenance);
     let driver = start(&sandbox, &script, &one(), restarting(UNIT)).await;
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     boot(&sandbox, "boot-2");
     let driver = start(&sandbox, &script, &one(), restarting(UNIT)).await;

@@ -25,7 +25,7 @@ fn wanted() -> Written {
 async fn committed(sandbox: &Sandbox, script: &Script) {
     let mut driver: Driver = start(sandbox, script, &wanted(), RebootPolicy::Auto);
     driver.patience = std::time::Duration::from_secs(60);
-    script.until_asked("reboot Logind").await;
+    script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     assert_eq!(sandbox.read("/home/bob/app.conf").unwrap(), "one\n");
     boot(sandbox, "boot-2");

@@ -93,29 +93,33 @@ fn snapshot(generation: u64, device: &str) -> api::Snapshot {
 }
 
 /// Sends Hello and one invalid snapshot, and nothing more.
-async fn sloppy(socket: String) {
-    says(socket, vec![snapshot(1, "sda")]).await;
+async fn send_invalid_snapshot(socket: String) {
+    send_snapshots(socket, vec![snapshot(1, "sda")]).await;
 }
 
 /// Sends Hello and these snapshots, and nothing more; returns when the session ends.
-async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
+async fn send_snapshots(socket: String, snapshots: Vec<api::Snapshot>) {
     let endpoint = tonic::transport::Endpoint::new(format!("unix:{socket}")).unwrap();
     let channel = endpoint.connect().await.unwrap();
-    let (to, said) = mpsc::channel(8);
-    let say = |said| to.send(api::FromVendor { said: Some(said) });
+    let (to, messages) = mpsc::channel(8);
+    let send = |message| {
+        to.send(api::FromVendor {
+            said: Some(message),
+        })
+    };
     let hello = api::Hello {
         api_versions: vec!["v1".into()],
         vendor: "acme".into(),
         instance: "one".into(),
         resources: vec!["acme.dev/x".into()],
     };
-    say(Said::Hello(hello)).await.unwrap();
+    send(Said::Hello(hello)).await.unwrap();
     for snapshot in snapshots {
-        say(Said::Snapshot(snapshot)).await.unwrap();
+        send(Said::Snapshot(snapshot)).await.unwrap();
     }
     let mut client = api::vendor_client::VendorClient::new(channel);
     let mut from = client
-        .session(ReceiverStream::new(said))
+        .session(ReceiverStream::new(messages))
         .await
         .unwrap()
         .into_inner();
@@ -125,7 +129,7 @@ async fn says(socket: String, snapshots: Vec<api::Snapshot>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_violated_rule_is_reported_with_the_observation() {
-    let broken = broken(&check(SHORT, sloppy).await);
+    let broken = broken(&check(SHORT, send_invalid_snapshot).await);
     let expected = [
         "/dev/sda is not among the nodes that vendor acme may hand out",
         "it sends a message within three heartbeats",
@@ -151,12 +155,12 @@ fn an_exited_vendor_program_is_not_waited_for() {
         .output()
         .unwrap();
     assert_eq!(command.status.code(), Some(1));
-    let told = String::from_utf8(command.stdout).unwrap();
+    let report = String::from_utf8(command.stdout).unwrap();
     assert!(
-        told.contains("the program exited: exit status: 7"),
-        "{told}"
+        report.contains("the program exited: exit status: 7"),
+        "{report}"
     );
-    assert!(!told.contains("no session within"), "{told}");
+    assert!(!report.contains("no session within"), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,7 +181,7 @@ async fn a_daemonising_vendor_program_is_checked_over_the_socket() {
     let program = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_secs(1)).await;
         loop {
-            says(socket.clone(), vec![snapshot(1, "acme0")]).await;
+            send_snapshots(socket.clone(), vec![snapshot(1, "acme0")]).await;
         }
     });
     let patience = StepTimeouts {
@@ -199,7 +203,7 @@ async fn messages_after_the_first_snapshot_are_checked_too() {
     let check = |generations: &[u64]| {
         let healthy = |generation: &u64| snapshot(*generation, "acme0");
         let said = generations.iter().map(healthy).collect();
-        check(SHORT, |socket| says(socket, said))
+        check(SHORT, |socket| send_snapshots(socket, said))
     };
     // Most of a check is waiting, so they run at the same time.
     let (older, newer, single) = tokio::join!(check(&[7, 3]), check(&[7, 8]), check(&[7]));
@@ -230,8 +234,8 @@ fn a_rejected_vendor_file_is_reported_and_no_program_is_started() {
         .output()
         .unwrap();
     assert_eq!(command.status.code(), Some(1));
-    let told = String::from_utf8(command.stderr).unwrap();
-    assert!(told.contains("acme.yaml:4:18"), "{told}");
-    assert!(told.contains("program, plugin"), "{told}");
+    let report = String::from_utf8(command.stderr).unwrap();
+    assert!(report.contains("acme.yaml:4:18"), "{report}");
+    assert!(report.contains("program, plugin"), "{report}");
     assert!(!dir.path().join("started").exists());
 }

@@ -10,7 +10,7 @@ use std::{
 
 use machinist_testkit::vendor_program::device;
 
-use super::path_policy::{unharmed, with_a_neighbour};
+use super::path_policy::{is_unaffected, with_a_neighbour};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -152,6 +152,6 @@ async fn a_flood_of_http2_frames_without_content_is_read_at_a_limited_rate() {
         let is_refused = matches!(name, "data of no stream" | "empty continuations");
         assert!(outcome.closed || !is_refused, "{name}: {outcome:?}");
     }
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }

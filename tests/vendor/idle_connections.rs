@@ -13,7 +13,7 @@ use tokio::{
 };
 use tonic::Code;
 
-use crate::vendor::path_policy::{unharmed, with_a_neighbour};
+use crate::vendor::path_policy::{is_unaffected, with_a_neighbour};
 use machinist_testkit::{WAIT_TIMEOUT, vendor_program::vendor_is};
 
 /// The bytes of an HTTP/2 client that opens a stream for this authority and sends `sent` in it.
@@ -82,7 +82,7 @@ async fn a_vendor_that_sends_the_socket_path_as_authority_is_accepted() {
         drop(connection);
         vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     }
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
@@ -121,7 +121,7 @@ async fn a_connection_without_a_complete_message_is_closed_after_ten_seconds() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(8)).await;
     // An answer shows that the agent has run since.
-    good.say(Said::Heartbeat(api::Heartbeat { number: 7 }))
+    good.send_message(Said::Heartbeat(api::Heartbeat { number: 7 }))
         .await;
     good.next().await.unwrap();
     for stream in &held {
@@ -134,7 +134,7 @@ async fn a_connection_without_a_complete_message_is_closed_after_ten_seconds() {
         let ended = tokio::time::timeout(WAIT_TIMEOUT, stream.read_to_end(&mut rest)).await;
         assert!(ended.is_ok(), "the connection is still held");
     }
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
@@ -146,16 +146,17 @@ async fn a_vendor_session_ends_after_three_missed_heartbeats() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(20)).await;
     for number in [7, 8] {
-        good.say(Said::Heartbeat(api::Heartbeat { number })).await;
+        good.send_message(Said::Heartbeat(api::Heartbeat { number }))
+            .await;
     }
     for _ in 0..2 {
         good.next().await.unwrap();
     }
     tokio::time::advance(Duration::from_secs(11)).await;
     tokio::time::resume();
-    let last = program.last_word().await;
+    let last = program.wait_for_end().await;
     assert_eq!(last.code(), Code::DeadlineExceeded);
     assert_eq!(last.message(), "no message received for 30 s");
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }

@@ -9,11 +9,11 @@ use machinist_device_plugins::{
 
 use machinist_testkit::{
     device_host::Machine,
-    fake_kubelet::{Books, Knobs, KubeletDouble},
+    fake_kubelet::{FakeKubelet, Knobs, ResourceAccounts},
     vendor_program::{device, node, vendor_is},
 };
 
-fn lists(books: &Books, expected: &[&str]) -> bool {
+fn lists(books: &ResourceAccounts, expected: &[&str]) -> bool {
     let known = books.get("acme.dev/x");
     known.is_some_and(|known| known.streaming && known.list() == expected)
 }
@@ -26,7 +26,7 @@ async fn a_vendor_restart_is_invisible_to_the_kubelet() {
     let text = std::fs::read_to_string(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
     let text = text.replace("  grace: 1s\n", "");
     std::fs::write(machine.path("etc/machinist/vendors.d/acme.yaml"), text).unwrap();
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     for instance in 0..20 {
         let (mut program, _) = machine
@@ -55,7 +55,7 @@ async fn containers_get_edits_of_the_recipe_or_the_vendors_response() {
     machine.plug("acme0");
     machine.plug("acme1");
     machine.vendor("acme", "");
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let mut snapshot = api::Snapshot {
@@ -106,7 +106,7 @@ async fn pre_start_is_sent_only_to_vendors_that_request_it_and_retried() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.vendor("acme", "  deadline: 1s\n");
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let resources = ["acme.dev/x", "acme.dev/y"];
     let (mut program, _) = machine.hello("acme", "one", &resources).await.unwrap();
@@ -123,7 +123,7 @@ async fn pre_start_is_sent_only_to_vendors_that_request_it_and_retried() {
         };
         program.snapshot(snapshot).await.unwrap();
     }
-    let listed = |books: &Books| {
+    let listed = |books: &ResourceAccounts| {
         resources
             .iter()
             .all(|one| books.get(*one).is_some_and(|one| one.streaming))
@@ -169,7 +169,7 @@ async fn vendor_options_changed_during_registration_reach_the_kubelet() {
         stream_late: Duration::from_millis(500),
         ..Knobs::default()
     };
-    let kubelet = KubeletDouble::start_with(machine.root(), knobs).await;
+    let kubelet = FakeKubelet::start_with(machine.root(), knobs).await;
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let device = || vec![device("acme0")];
@@ -202,7 +202,7 @@ async fn no_container_starts_with_devices_of_a_quiesced_vendor() {
     let machine = Machine::new();
     machine.plug("acme0");
     machine.vendor("acme", "");
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.withholding_agent("a reboot");
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let question = program.question().await;
@@ -270,7 +270,7 @@ async fn a_link_changed_after_the_snapshot_is_detected_at_allocation() {
     }
     let link = machine.path("run/acme.dev/link");
     std::os::unix::fs::symlink("/run/acme.dev/data", &link).unwrap();
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let mut one = device("acme0");
@@ -333,7 +333,7 @@ async fn a_node_behind_a_user_writable_link_is_allocated_as_the_node() {
         std::os::unix::fs::symlink("/dev/acme0", machine.path(link)).unwrap();
     }
     machine.declare("x.yaml", "lab.example/x", "/dev/shm/acme-link", 1);
-    let kubelet = KubeletDouble::start(machine.root()).await;
+    let kubelet = FakeKubelet::start(machine.root()).await;
     let agent = machine.agent();
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let by = |id: &str, path: &str| api::Device {
@@ -349,7 +349,7 @@ async fn a_node_behind_a_user_writable_link_is_allocated_as_the_node() {
         ("acme.dev/x", &["/dev/acme-link", "/dev/acme0"][..]),
         ("lab.example/x", &["/dev/acme0"]),
     ] {
-        let is_listed = |books: &Books| {
+        let is_listed = |books: &ResourceAccounts| {
             let known = books.get(resource);
             known.is_some_and(|known| known.list().len() == expected.len())
         };

@@ -99,7 +99,7 @@ async fn the_grace_starts_also_if_a_vendor_dies_during_a_snapshot() {
             devices: vec![device("acme0")],
             asks: None,
         };
-        program.say(Said::Snapshot(snapshot)).await;
+        program.send_message(Said::Snapshot(snapshot)).await;
         // Before, during and after the check of the socket.
         tokio::time::sleep(std::time::Duration::from_micros(round * 100)).await;
         drop(program);
@@ -135,7 +135,7 @@ async fn a_second_vendor_instance_waits_for_the_first_and_starts_afresh() {
     let (mut again, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     assert_eq!(welcome.kept.len(), 1);
     assert_eq!(
-        first.last_word().await.code(),
+        first.wait_for_end().await.code(),
         Code::Aborted,
         "the dead stream is replaced"
     );
@@ -191,7 +191,7 @@ async fn a_restarted_agent_restores_vendor_devices_at_once() {
         .unwrap();
     lists(&agent, &["x/acme0=Healthy"]).await;
     agent.stop().await;
-    assert_eq!(program.last_word().await.code(), Code::Unavailable);
+    assert_eq!(program.wait_for_end().await.code(), Code::Unavailable);
     let agent = machine.agent();
     assert_eq!(listed(&agent.handle.status_now()), ["x/acme0=Healthy"]);
     agent
@@ -223,7 +223,7 @@ async fn a_removed_vendor_file_removes_everything_and_its_return_starts_afresh()
         .await
         .unwrap();
     std::fs::remove_file(machine.path("etc/machinist/vendors.d/acme.yaml")).unwrap();
-    let last = program.last_word().await;
+    let last = program.wait_for_end().await;
     assert!(
         last.message().contains("no file declares vendor acme"),
         "{last}"
@@ -306,7 +306,7 @@ async fn a_changed_vendor_file_applies_to_the_next_message() {
     );
     lists(&agent, &[]).await;
     machine.vendor("acme", "  users: [4242]\n");
-    assert_eq!(program.last_word().await.code(), Code::PermissionDenied);
+    assert_eq!(program.wait_for_end().await.code(), Code::PermissionDenied);
     agent.stop().await;
 }
 

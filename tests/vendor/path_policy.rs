@@ -8,7 +8,7 @@ use tonic::Code;
 
 use machinist_testkit::{
     device_host::{Agent, Machine},
-    vendor_program::{Manner, Program, device, lists, node, vendor_is},
+    vendor_program::{ConnectOptions, Program, device, lists, node, vendor_is},
 };
 
 /// A machine on which a well-behaved vendor has one device.
@@ -29,7 +29,7 @@ pub(crate) async fn with_a_neighbour() -> (Machine, Agent, Program) {
 }
 
 /// The neighbour is unaffected, and the vendor itself may reconnect.
-pub(crate) async fn unharmed(machine: &Machine, agent: &Agent, mut good: Program) {
+pub(crate) async fn is_unaffected(machine: &Machine, agent: &Agent, mut good: Program) {
     good.offer("acme.dev/good", 1, vec![device("acme0")])
         .await
         .unwrap();
@@ -60,7 +60,7 @@ async fn a_user_not_listed_in_the_vendor_file_is_rejected_by_name() {
         nix::unistd::geteuid()
     );
     assert_eq!(refused.message(), expected);
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
@@ -116,22 +116,28 @@ async fn an_invalid_vendor_hello_is_rejected_with_a_message() {
             "9 resources are named; vendor acme may offer 1 to 8",
         ),
     ] {
-        let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+        let mut program = machine
+            .open("acme", ConnectOptions { window: None })
+            .await
+            .unwrap();
         let refused = program
             .hello(vendor, instance, resources)
             .await
             .unwrap_err();
         assert!(refused.message().contains(expected), "{refused}");
     }
-    let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+    let mut program = machine
+        .open("acme", ConnectOptions { window: None })
+        .await
+        .unwrap();
     program
-        .say(Said::Heartbeat(api::Heartbeat { number: 1 }))
+        .send_message(Said::Heartbeat(api::Heartbeat { number: 1 }))
         .await;
     assert_eq!(
-        program.last_word().await.message(),
+        program.wait_for_end().await.message(),
         "the first message is not Hello"
     );
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
@@ -155,20 +161,20 @@ async fn too_large_messages_end_the_session_undecoded() {
     ] {
         let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
         program
-            .say(Said::Snapshot(api::Snapshot {
+            .send_message(Said::Snapshot(api::Snapshot {
                 resource: "acme.dev/x".into(),
                 generation: 1,
                 devices,
                 asks: None,
             }))
             .await;
-        let last = program.last_word().await;
+        let last = program.wait_for_end().await;
         assert_eq!(
             (last.code(), last.message()),
             (Code::ResourceExhausted, expected)
         );
     }
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
@@ -223,7 +229,7 @@ async fn messages_queued_while_unread_are_not_treated_as_a_flood() {
     // Four for each second of half a minute, and all of them at once.
     for number in 0..120 {
         program
-            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .send_message(Said::Heartbeat(api::Heartbeat { number }))
             .await;
     }
     for number in 0..120 {
@@ -234,7 +240,7 @@ async fn messages_queued_while_unread_are_not_treated_as_a_flood() {
         );
     }
     drop(program);
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
@@ -245,7 +251,7 @@ async fn a_vendor_above_the_message_rate_is_disconnected_with_the_reason() {
     let began = tokio::time::Instant::now();
     for number in 0..400 {
         program
-            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .send_message(Said::Heartbeat(api::Heartbeat { number }))
             .await;
     }
     let last = loop {
@@ -257,7 +263,7 @@ async fn a_vendor_above_the_message_rate_is_disconnected_with_the_reason() {
     assert_eq!(last.code(), Code::ResourceExhausted);
     assert_eq!(last.message(), "more than 20 messages in a second");
     assert!(began.elapsed().as_secs() >= 4, "{:?}", began.elapsed());
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
@@ -275,7 +281,7 @@ async fn a_message_flood_ends_the_session_without_using_memory() {
         };
         for generation in 1..20 {
             program
-                .say(Said::Snapshot(api::Snapshot {
+                .send_message(Said::Snapshot(api::Snapshot {
                     resource: "acme.dev/x".into(),
                     generation,
                     devices: vec![wrong.clone(); 1000],
@@ -286,10 +292,10 @@ async fn a_message_flood_ends_the_session_without_using_memory() {
         // Small ones are quick on any machine: more than are read ahead.
         for number in 0..2000 {
             program
-                .say(Said::Heartbeat(api::Heartbeat { number }))
+                .send_message(Said::Heartbeat(api::Heartbeat { number }))
                 .await;
         }
-        let last = program.last_word().await;
+        let last = program.wait_for_end().await;
         assert_eq!(last.code(), Code::ResourceExhausted);
         assert_eq!(last.message(), "more than 20 messages in a second");
     }
@@ -298,7 +304,7 @@ async fn a_message_flood_ends_the_session_without_using_memory() {
     eprintln!("resident memory after the floods: +{grown} KiB, the program's own included");
     // Other tests run in this process at the same time, hence the margin.
     assert!(grown < 100 * 1024, "+{grown} KiB");
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
@@ -322,19 +328,19 @@ async fn abandoned_connections_block_no_other_connection() {
     let took = start.elapsed();
     // If they blocked it, it would wait for the end of their idle timeout of 30 s.
     assert!(took < Duration::from_secs(25), "{took:?}");
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vendor_that_never_reads_loses_its_session() {
     let (machine, agent, good) = with_a_neighbour().await;
-    let manner = Manner { window: Some(1) };
+    let manner = ConnectOptions { window: Some(1) };
     let program = machine.open("acme", manner).await;
     // Even the Welcome is blocked, so it is not waited for.
     let program = program.unwrap();
     program
-        .say(Said::Hello(api::Hello {
+        .send_message(Said::Hello(api::Hello {
             api_versions: vec!["v1".into()],
             vendor: "acme".into(),
             instance: "one".into(),
@@ -344,7 +350,7 @@ async fn a_vendor_that_never_reads_loses_its_session() {
     vendor_is(&agent, "acme", |one| one.instance.is_some()).await;
     for number in 0..200 {
         program
-            .say(Said::Heartbeat(api::Heartbeat { number }))
+            .send_message(Said::Heartbeat(api::Heartbeat { number }))
             .await;
         tokio::time::sleep(Duration::from_millis(if number < 30 { 1 } else { 52 })).await;
         let status = agent.handle.vendors().status();
@@ -356,7 +362,7 @@ async fn a_vendor_that_never_reads_loses_its_session() {
         assert!(number < 199, "it still has its session");
     }
     drop(program);
-    unharmed(&machine, &agent, good).await;
+    is_unaffected(&machine, &agent, good).await;
     agent.stop().await;
 }
 

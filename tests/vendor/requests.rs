@@ -133,7 +133,10 @@ async fn without_the_vendor_recipes_are_used_and_other_allocations_rejected() {
             .await
             .unwrap_err(),
     ] {
-        assert!(matches!(refused, AllocateError::Away { .. }), "{refused}");
+        assert!(
+            matches!(refused, AllocateError::Unreachable { .. }),
+            "{refused}"
+        );
         let expected = "vendor acme is unreachable: it closed its session";
         assert_eq!(refused.to_string(), expected);
     }
@@ -220,8 +223,8 @@ async fn every_vendor_gets_the_quiesce_request_also_when_connecting_later() {
     let obeyed: Vec<_> = obeyed.into_iter().collect();
     let expected = [
         ("acme", OrderOutcome::Done),
-        ("away", OrderOutcome::Away),
-        ("slow", OrderOutcome::TooLate),
+        ("away", OrderOutcome::Disconnected),
+        ("slow", OrderOutcome::TimedOut),
         ("stubborn", OrderOutcome::Refused("never".into())),
     ];
     assert_eq!(obeyed, expected.map(|(name, one)| (name.to_owned(), one)));
@@ -261,7 +264,7 @@ async fn a_vendor_absent_at_the_end_of_an_update_gets_the_resume_request_later()
     drop(program);
     vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     let obeyed = vendors.resume(Duration::from_millis(500)).await;
-    assert_eq!(obeyed["acme"], OrderOutcome::Away);
+    assert_eq!(obeyed["acme"], OrderOutcome::Disconnected);
     // A program that disconnects before its answer may not have received the request.
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let question = program.question().await;

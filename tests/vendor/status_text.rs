@@ -6,7 +6,7 @@ use tonic::Code;
 
 use machinist_testkit::{
     device_host::Machine,
-    vendor_program::{Manner, device, listed, lists, vendor_is},
+    vendor_program::{ConnectOptions, device, listed, lists, vendor_is},
 };
 
 fn machine() -> Machine {
@@ -64,9 +64,9 @@ async fn a_reallowed_resource_can_be_published_again_by_the_vendor() {
     }
     lists(&agent, &[]).await;
     machine.vendor("acme", "");
-    let last = program.last_word().await;
-    let told = "vendor acme may offer acme.dev/x again";
-    assert_eq!((last.code(), last.message()), (Code::Aborted, told));
+    let last = program.wait_for_end().await;
+    let report = "vendor acme may offer acme.dev/x again";
+    assert_eq!((last.code(), last.message()), (Code::Aborted, report));
     let (mut program, welcome) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     assert_eq!(welcome.kept, []);
     let offered = program.offer("acme.dev/x", 2, vec![device("acme0")]).await;
@@ -99,9 +99,9 @@ async fn a_snapshot_unsupported_by_dra_is_accepted_again_without_serve_dra() {
     lists(&agent, &[]).await;
     vendor_is(&agent, "acme", |one| one.vain["acme.dev/x"] == why).await;
     machine.vendor("acme", "");
-    let last = program.last_word().await;
-    let told = "vendor acme may offer acme.dev/x again";
-    assert_eq!((last.code(), last.message()), (Code::Aborted, told));
+    let last = program.wait_for_end().await;
+    let report = "vendor acme may offer acme.dev/x again";
+    assert_eq!((last.code(), last.message()), (Code::Aborted, report));
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     program.snapshot(snapshot(2)).await.unwrap();
     lists(&agent, &["x/acme0=Healthy"]).await;
@@ -118,10 +118,10 @@ async fn a_vendor_file_with_fewer_resources_ends_a_session_that_named_more() {
         program.offer(name, 1, vec![device("acme0")]).await.unwrap();
     }
     machine.vendor("acme", "  limits: {resources: 1}\n");
-    let told = "2 resources are named; vendor acme may offer 1 to 1";
-    assert_eq!(program.last_word().await.message(), told);
+    let report = "2 resources are named; vendor acme may offer 1 to 1";
+    assert_eq!(program.wait_for_end().await.message(), report);
     let refused = machine.hello("acme", "one", &both).await.err().unwrap();
-    assert_eq!(refused.message(), told);
+    assert_eq!(refused.message(), report);
     agent
         .until("lapsed", |status| {
             listed(status).iter().all(|one| one.contains("Unhealthy"))
@@ -134,19 +134,27 @@ async fn a_vendor_file_with_fewer_resources_ends_a_session_that_named_more() {
 async fn a_stream_without_a_leading_hello_is_counted_and_reported() {
     let machine = machine();
     let agent = machine.agent();
-    let mut program = machine.open("acme", Manner { window: None }).await.unwrap();
+    let mut program = machine
+        .open("acme", ConnectOptions { window: None })
+        .await
+        .unwrap();
     program
-        .say(Said::Heartbeat(api::Heartbeat { number: 1 }))
+        .send_message(Said::Heartbeat(api::Heartbeat { number: 1 }))
         .await;
-    let told = "the first message is not Hello";
-    assert_eq!(program.last_word().await.message(), told);
+    let report = "the first message is not Hello";
+    assert_eq!(program.wait_for_end().await.message(), report);
     vendor_is(&agent, "acme", |one| {
         let last = one.last_reason.as_deref().unwrap_or_default();
-        one.refused == 1 && last == format!("session rejected: {told}")
+        one.refused == 1 && last == format!("session rejected: {report}")
     })
     .await;
     // A connection that only probes the socket is not reported as a mistake.
-    drop(machine.open("acme", Manner { window: None }).await.unwrap());
+    drop(
+        machine
+            .open("acme", ConnectOptions { window: None })
+            .await
+            .unwrap(),
+    );
     let (_program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     vendor_is(&agent, "acme", |one| one.sessions == 1 && one.refused == 1).await;
     agent.stop().await;

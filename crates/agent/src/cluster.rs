@@ -12,7 +12,7 @@ use node_view::NodeViewTask;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    AgentError, Origin,
+    AgentError, ConfigOrigin,
     desired_config::UpdateBlockers,
     dra,
     mcd_detect::McdDetector,
@@ -118,7 +118,7 @@ impl ClusterHandle {
     }
 
     /// Starts the tasks that publish the machine's state; returns the Node interface of the reconciler.
-    fn take_part(self, beside: AgentHandles, tasks: &Tasks) -> Arc<dyn NodePort> {
+    fn start_tasks(self, beside: AgentHandles, tasks: &Tasks) -> Arc<dyn NodePort> {
         let lookout = McdDetector {
             root: beside.root.clone(),
             cluster: Some(self.named()),
@@ -190,14 +190,14 @@ pub(super) fn on_node<S: Services, A: ReconcilerHooks>(
         dra::start(devices, joined.as_ref().map(|joined| &joined.node), tasks);
     }
     match joined {
-        Some(joined) => driver.on_node(joined.take_part(beside, tasks)),
+        Some(joined) => driver.on_node(joined.start_tasks(beside, tasks)),
         None => driver,
     }
 }
 
 /// Starts reading the source of the desired config.
 pub(super) async fn follow(
-    source: Origin,
+    source: ConfigOrigin,
     root: &Root,
     settings: &Settings,
     place: &SettingsLocation,
@@ -206,7 +206,7 @@ pub(super) async fn follow(
     tasks: &Tasks,
 ) -> Result<ClusterInputs, AgentError> {
     let source = match source {
-        Origin::Cluster { access, pod_uid } => {
+        ConfigOrigin::Cluster { access, pod_uid } => {
             let mut around = join(access, pod_uid, root, settings, desired, metrics, tasks).await?;
             if let Some(joined) = &mut around.joined {
                 let member = PoolMembershipTask::new(
@@ -220,7 +220,7 @@ pub(super) async fn follow(
             }
             return Ok(around);
         }
-        Origin::Directory(source) => source,
+        ConfigOrigin::Directory(source) => source,
     };
     if settings.has_role(AgentRole::Config) {
         tracing::info!("following dir:{}", source.shown);
@@ -259,13 +259,13 @@ async fn join(
             rules: super::settings_mapping::rules(settings),
             first: store::peek(root).is_ok_and(|journal| journal.base.is_none()),
         };
-        let told = ConfigSubscribers {
+        let subscribers = ConfigSubscribers {
             desired: desired.clone(),
             policies,
             trouble,
             metrics: metrics.clone(),
         };
-        tasks.spawn("source", source.watch_config(told, tasks.token()));
+        tasks.spawn("source", source.watch_config(subscribers, tasks.token()));
     }
     let (to, views) = watch::channel(ClusterView {
         node: Some(name),
@@ -281,9 +281,9 @@ async fn join(
         boot: boot_id::current(root).ok().flatten().unwrap_or_default(),
     };
     tasks.spawn("node view", seen.publish_view(to, tasks.token()));
-    let (events, told) = Events::new();
+    let (events, queue) = Events::new();
     let (clock, stop) = (Clock::system(), tasks.token());
-    let report = events::report(cluster.clone(), node.clone(), told, clock, stop);
+    let report = events::report(cluster.clone(), node.clone(), queue, clock, stop);
     tasks.spawn("events", report);
     let joined = Some(ClusterHandle {
         node,

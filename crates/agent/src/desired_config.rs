@@ -49,7 +49,7 @@ pub(super) struct UpdateBlockers {
 pub(super) struct DesiredConfigTask {
     root: Root,
     /// The desired config of the source.
-    said: watch::Receiver<DesiredConfig>,
+    source_config: watch::Receiver<DesiredConfig>,
     /// The desired config for the reconciler.
     to: watch::Sender<DesiredConfig>,
     /// Incremented by each operator request, while `to` is locked for the change.
@@ -82,7 +82,7 @@ impl DesiredConfigTask {
     /// Loads the hold. Blocks.
     pub(super) fn new(
         root: &Root,
-        said: watch::Receiver<DesiredConfig>,
+        source_config: watch::Receiver<DesiredConfig>,
     ) -> (Self, DesiredConfigChannels) {
         let held = match PinnedConfig::load(root) {
             Ok(None) => Pin::Nothing,
@@ -98,7 +98,7 @@ impl DesiredConfigTask {
         let (shown, seen) = watch::channel(None);
         let holding = Self {
             root: root.clone(),
-            said,
+            source_config,
             to,
             words,
             shown,
@@ -124,11 +124,11 @@ impl DesiredConfigTask {
     ) {
         // Cancel-safe: a hold is on the disk before it takes effect, and a requester notices the
         // closed channel.
-        stop.run_until_cancelled(self.stand_between(bars, asks))
+        stop.run_until_cancelled(self.forward_configs(bars, asks))
             .await;
     }
 
-    async fn stand_between(
+    async fn forward_configs(
         mut self,
         bars: UpdateBlockers,
         mut asks: mpsc::Receiver<ControlRequest>,
@@ -137,7 +137,7 @@ impl DesiredConfigTask {
         let mut sights = bars.node.as_ref().map(OwnNode::snapshots);
         let mut cancelled = None;
         self.bars = Some(bars);
-        self.look().await;
+        self.check_other_daemon().await;
         self.tell(false);
         loop {
             let beside = self.other_daemon().is_some();
@@ -145,11 +145,11 @@ impl DesiredConfigTask {
                 // All of these are cancel-safe: a permit is kept, the timer restarts, and a change
                 // stays marked as unseen.
                 () = suspect.notified() => {
-                    self.look().await;
+                    self.check_other_daemon().await;
                     self.tell(false);
                 }
                 () = tokio::time::sleep(MCD_RECHECK_INTERVAL), if beside => {
-                    self.look().await;
+                    self.check_other_daemon().await;
                     self.tell(false);
                 }
                 asked = cancels(&mut sights, &cancelled) => {
@@ -160,11 +160,11 @@ impl DesiredConfigTask {
                     self.tell(false);
                 }
                 // Cancel-safe: a missed change stays marked as unseen.
-                changed = self.said.changed() => {
+                changed = self.source_config.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    self.look().await;
+                    self.check_other_daemon().await;
                     self.follow().await;
                 }
                 // Cancel-safe: a request that was not received stays in the queue.
@@ -186,8 +186,8 @@ impl DesiredConfigTask {
                 let _ = reply.send(self.take(by, name, config).await);
             }
             ControlRequest::Wanted(reply) => {
-                let said = self.said.borrow().clone();
-                let wanted = tokio::task::spawn_blocking(move || wanted(&said)).await;
+                let source_config = self.source_config.borrow().clone();
+                let wanted = tokio::task::spawn_blocking(move || wanted(&source_config)).await;
                 let _ = reply.send(wanted.unwrap_or_else(|lost| Err(lost.to_string())));
             }
         }
@@ -196,11 +196,11 @@ impl DesiredConfigTask {
     /// Handles a change of the source: a hold against its previous config ends.
     async fn follow(&mut self) {
         let over = match &self.held {
-            Pin::Config(hold) => hold.desired(&self.said.borrow()).is_none(),
+            Pin::Config(hold) => hold.desired(&self.source_config.borrow()).is_none(),
             Pin::Nothing | Pin::Unreadable(_) => false,
         };
         if let (Pin::Config(hold), DesiredConfig::Refused(refusals)) =
-            (&self.held, &*self.said.borrow())
+            (&self.held, &*self.source_config.borrow())
         {
             for refusal in refusals.iter() {
                 tracing::error!(reason = %refusal.reason, "{refusal}");
@@ -224,7 +224,7 @@ impl DesiredConfigTask {
         config: Vec<u8>,
     ) -> Result<Accepted, String> {
         // If this times out, the check is repeated before the first change.
-        let _ = timeout(OPERATOR_API_TIMEOUT, self.look()).await;
+        let _ = timeout(OPERATOR_API_TIMEOUT, self.check_other_daemon()).await;
         if let Some(seen) = self.other_daemon() {
             return Err(format!(
                 "{seen}: only one agent may manage this machine; remove it from this node first"
@@ -233,12 +233,14 @@ impl DesiredConfigTask {
         let (config, digest) = tokio::task::spawn_blocking(move || read(&name, &config))
             .await
             .map_err(|error| error.to_string())??;
-        let over = match &*self.said.borrow() {
+        let over = match &*self.source_config.borrow() {
             DesiredConfig::Unknown | DesiredConfig::Nothing => {
                 return Err(SOURCE_NOT_READ_MESSAGE.to_owned());
             }
             DesiredConfig::Refused(_) => None,
-            DesiredConfig::Config(_, digest) | DesiredConfig::Barred(_, digest, _) => Some(*digest),
+            DesiredConfig::Config(_, digest) | DesiredConfig::Blocked(_, digest, _) => {
+                Some(*digest)
+            }
         };
         let hold = (over != Some(digest)).then(|| PinnedConfig {
             config: Arc::new(config),
@@ -298,7 +300,7 @@ impl DesiredConfigTask {
         Ok(())
     }
 
-    async fn look(&self) {
+    async fn check_other_daemon(&self) {
         let Some(bars) = &self.bars else {
             return;
         };
@@ -350,17 +352,17 @@ impl DesiredConfigTask {
     /// Publishes the desired config to the reconciler and the status; `asked` means that an
     /// operator wants it now.
     fn tell(&self, asked: bool) {
-        let said = self.said.borrow().clone();
+        let source_config = self.source_config.borrow().clone();
         let desired = match &self.held {
-            Pin::Nothing => said,
-            Pin::Config(hold) => hold.desired(&said).unwrap_or(said),
+            Pin::Nothing => source_config,
+            Pin::Config(hold) => hold.desired(&source_config).unwrap_or(source_config),
             Pin::Unreadable(refusals) => DesiredConfig::Refused(Arc::clone(refusals)),
         };
         let desired = match desired {
             // The first check for another daemon has not finished.
             DesiredConfig::Config(..) if self.bars.is_none() => DesiredConfig::Unknown,
             DesiredConfig::Config(config, digest) => match self.bar(&config) {
-                Some(bar) => DesiredConfig::Barred(config, digest, Arc::new(bar)),
+                Some(bar) => DesiredConfig::Blocked(config, digest, Arc::new(bar)),
                 None => DesiredConfig::Config(config, digest),
             },
             other => other,
@@ -413,8 +415,8 @@ async fn cancels(
 }
 
 /// The desired config of the source, in its external representation.
-fn wanted(said: &DesiredConfig) -> Result<DesiredConfigReply, String> {
-    match said {
+fn wanted(source_config: &DesiredConfig) -> Result<DesiredConfigReply, String> {
+    match source_config {
         DesiredConfig::Unknown | DesiredConfig::Nothing => Err(SOURCE_NOT_READ_MESSAGE.to_owned()),
         DesiredConfig::Refused(refusals) => {
             let all: Vec<_> = refusals.iter().map(ToString::to_string).collect();
@@ -423,7 +425,7 @@ fn wanted(said: &DesiredConfig) -> Result<DesiredConfigReply, String> {
                 all.join("; ")
             ))
         }
-        DesiredConfig::Config(config, _) | DesiredConfig::Barred(config, ..) => {
+        DesiredConfig::Config(config, _) | DesiredConfig::Blocked(config, ..) => {
             Ok(DesiredConfigReply {
                 name: config.name.clone(),
                 config: machinist_ignition::to_portable_json(config)

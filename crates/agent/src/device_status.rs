@@ -115,7 +115,7 @@ pub(super) fn start(
             // Devices were disabled by an update that is still in progress.
             withheld: match update.borrow().lending {
                 DeviceUsers::Open => None,
-                DeviceUsers::Withheld => Some(device_service::allocation_disabled(
+                DeviceUsers::Disabled => Some(device_service::allocation_disabled(
                     UPDATE_DISABLE_REASON,
                     false,
                 )),
@@ -151,7 +151,7 @@ async fn follow(
         let now = status.borrow_and_update().clone();
         news.mark_unchanged();
         count(&metrics, &mut counted, now.attempts);
-        say(&now, &mut said);
+        log_kubelet_state(&now, &mut said);
         let before = publish.borrow().resources.clone();
         let mut view = view(&now, |resources| since(&before, resources, clock.now()));
         let vendors = handle.vendors().status();
@@ -179,7 +179,7 @@ fn count(metrics: &Metrics, counted: &mut Attempts, now: Attempts) {
 }
 
 /// Logs one line when the kubelet becomes unreachable, and none while it stays so.
-fn say(status: &DevicesStatus, said: &mut String) {
+fn log_kubelet_state(status: &DevicesStatus, said: &mut String) {
     let now = match &status.kubelet.reason {
         Some(reason) if !status.devices.is_empty() => reason.clone(),
         _ => String::new(),
@@ -196,7 +196,7 @@ fn say(status: &DevicesStatus, said: &mut String) {
 /// The published view, after `note` has amended the resources.
 fn view(status: &DevicesStatus, note: impl FnOnce(&mut [ResourceStatus])) -> DevicesView {
     let manager = match &status.kubelet {
-        _ if status.devices.is_empty() => DeviceManager::Unneeded,
+        _ if status.devices.is_empty() => DeviceManager::NotRequired,
         kubelet if kubelet.present => DeviceManager::Listening,
         kubelet => DeviceManager::Absent(kubelet.since),
     };

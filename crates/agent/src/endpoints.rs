@@ -13,7 +13,7 @@ use tokio::{
     sync::{Notify, mpsc, watch},
 };
 
-use super::{AgentError, AgentSetup, Origin};
+use super::{AgentError, AgentSetup, ConfigOrigin};
 use crate::{
     admin::{self, AppState, ControlHandle, ControlRequest},
     custom_gate_probe,
@@ -44,9 +44,9 @@ fn initial_status(setup: &AgentSetup, capabilities: Capabilities) -> Status {
         tracing::info!("file owners are recorded only: this process lacks CAP_CHOWN");
     }
     let mode = match &setup.source {
-        Origin::Cluster { .. } => Mode::Cluster,
-        Origin::Directory(_) if capabilities.live => Mode::Machine,
-        Origin::Directory(_) => Mode::Offline,
+        ConfigOrigin::Cluster { .. } => Mode::Cluster,
+        ConfigOrigin::Directory(_) if capabilities.live => Mode::Machine,
+        ConfigOrigin::Directory(_) => Mode::Offline,
     };
     let root = setup.root.display().display().to_string();
     Status {

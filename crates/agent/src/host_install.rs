@@ -21,7 +21,7 @@ use machinist_plan::{
     recovery_units::{COPY_DIR, GUARD_UNIT, RECOVER_UNIT, RECOVERY_TARGET},
 };
 use machinist_rootfs::{ChunkedReader, Root, RootError, Stat};
-use machinist_update::{observe::ObserveError, recovery_installer, store::StoreError};
+use machinist_update::{observe::ObserveError, service_port, store::StoreError};
 
 pub use self::remove::InstalledFiles;
 
@@ -149,7 +149,7 @@ impl fmt::Debug for HostInstall {
     }
 }
 
-impl recovery_installer::RecoveryInstaller for HostInstall {
+impl service_port::RecoveryInstaller for HostInstall {
     fn install(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
         Ok(self.install()?)
     }

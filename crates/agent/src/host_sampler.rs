@@ -82,7 +82,7 @@ async fn rounds(
         round = round.wrapping_add(1);
         let next = Instant::now() + MEASURE_INTERVAL;
         while Instant::now() < next {
-            let signals = look(root, systemd, disks, synchronised).await;
+            let signals = sample(root, systemd, disks, synchronised).await;
             to.send_if_modified(|known| {
                 let differs = **known != signals;
                 if differs {
@@ -100,7 +100,7 @@ async fn rounds(
     }
 }
 
-async fn look(
+async fn sample(
     root: &Root,
     systemd: Option<&Systemd>,
     disks: &[AbsPath],
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn memory_settings_are_reported_only_if_both_are_readable() {
-        let told = |panics: bool| {
+        let sampler = |panics: bool| {
             let facts = HostMetrics::read(|path| match path.as_str().rsplit('/').next() {
                 Some("overcommit_memory") => Some("2\n".to_owned()),
                 Some("panic_on_oom") => panics.then(|| "1\n".to_owned()),
@@ -202,6 +202,6 @@ mod tests {
             overcommit: 2,
             panic_on_oom: 1,
         };
-        assert_eq!((told(true), told(false)), (Some(both), None));
+        assert_eq!((sampler(true), sampler(false)), (Some(both), None));
     }
 }

@@ -41,7 +41,7 @@ pub use mcd_detect::on_host as other_daemon;
 pub use mcd_handover::{HandoverNode, adoption, failed_units, release_plan, rules};
 pub use one_shot::{apply_once, plan};
 pub use settings_mapping::{
-    capabilities, config_validator, look_capabilities, plain, reconciler_options, source,
+    capabilities, config_validator, plain, read_only_capabilities, reconciler_options, source,
 };
 
 use crate::{
@@ -76,12 +76,12 @@ pub struct AgentSetup {
     /// The settings as read at startup.
     pub settings: Settings,
     /// Source of the desired config.
-    pub source: Origin,
+    pub source: ConfigOrigin,
 }
 
 /// Source of the desired config.
 #[derive(Debug)]
-pub enum Origin {
+pub enum ConfigOrigin {
     /// A directory on this machine.
     Directory(DirectorySource),
     /// The cluster.
@@ -93,7 +93,7 @@ pub enum Origin {
     },
 }
 
-impl Origin {
+impl ConfigOrigin {
     /// Value of [`Status::source`](machinist_status::Status::source) if configs come from the cluster.
     pub const CLUSTER_SOURCE_NAME: &'static str = "cluster";
 
@@ -286,7 +286,7 @@ async fn build(
     let metrics = Metrics::new(statuses.clone());
     let (say, said) = watch::channel(DesiredConfig::default());
     let (holding, ends) = desired_config::DesiredConfigTask::new(&root, said.clone());
-    let (pulse, liveness) = admin::pulse(HEARTBEAT_MAX_AGE);
+    let (pulse, liveness) = admin::heartbeat(HEARTBEAT_MAX_AGE);
     let (lend, lent) = watch::channel(Arc::new(DevicesView::default()));
     let listener = AgentHooks::new(pulse, notifier, &lent, show);
     let policies = Arc::new(policies(&root, &settings, place.own_uid)?);

@@ -134,18 +134,18 @@ impl NodeContext {
         }
     }
 
-    pub(super) async fn lend(&self, lending: DeviceUsers) -> Result<(), NodeError> {
+    pub(super) async fn set_device_users(&self, lending: DeviceUsers) -> Result<(), NodeError> {
         let Some(devices) = &self.devices else {
             return Ok(());
         };
         let asked = match lending {
             DeviceUsers::Open => devices.enable_allocation().await,
-            DeviceUsers::Withheld => devices.disable_allocation(UPDATE_DISABLE_REASON).await,
+            DeviceUsers::Disabled => devices.disable_allocation(UPDATE_DISABLE_REASON).await,
             DeviceUsers::Quiesced => devices.quiesce(UPDATE_DISABLE_REASON).await,
         };
         let what = match lending {
             DeviceUsers::Open => "enable the devices of",
-            DeviceUsers::Withheld | DeviceUsers::Quiesced => "disable the devices of",
+            DeviceUsers::Disabled | DeviceUsers::Quiesced => "disable the devices of",
         };
         asked.map_err(|error| NodeError {
             source: Some(Box::new(error)),
@@ -248,8 +248,8 @@ impl NodeContext {
 /// because the kubelet reported ready, not because its state is unknown.
 pub(super) fn is_fit(gates: &Gates) -> bool {
     let kubelet = gates.get(GateName::Kubelet);
-    let told = |gate: &Gate| gate.effect != GateEffect::Hold || gate.reason == Reason::Ok;
-    gates.ready() && kubelet.is_some_and(told)
+    let passes = |gate: &Gate| gate.effect != GateEffect::Hold || gate.reason == Reason::Ok;
+    gates.ready() && kubelet.is_some_and(passes)
 }
 
 #[cfg(test)]

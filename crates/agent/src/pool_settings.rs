@@ -93,7 +93,7 @@ impl PoolMembershipTask {
     }
 
     /// Stores the pool: on disk first, so that a later start knows it.
-    async fn learn(&mut self, labels: &BTreeMap<String, String>, pools: &[PoolView]) {
+    async fn save_pool_labels(&mut self, labels: &BTreeMap<String, String>, pools: &[PoolView]) {
         let membership = Membership::of(labels, pools);
         let warning = membership.warning(self.node.name());
         if self.warned != warning {
@@ -127,7 +127,7 @@ impl PoolMembershipTask {
 
     /// Handles a failed list. The known pool is kept: an unreachable server or a temporarily
     /// missing kind must not change the settings during an update.
-    fn unheard(&self, error: &ClusterError, failures: u32) -> Duration {
+    fn record_read_failure(&self, error: &ClusterError, failures: u32) -> Duration {
         let known = self.pool.borrow();
         let stays = known.as_deref().unwrap_or("none");
         match (failures, error.is_not_found() && known.is_none()) {
@@ -168,11 +168,11 @@ impl NodePoll for PoolMembershipTask {
         match listed {
             Ok(pools) => {
                 *failures = 0;
-                self.learn(labels, &pools).await;
+                self.save_pool_labels(labels, &pools).await;
                 Some(MAX_RELIST_INTERVAL.mul_f64(0.25f64.mul_add(-jitter(), 1.0)))
             }
             Err(error) => {
-                let wait = self.unheard(&error, *failures);
+                let wait = self.record_read_failure(&error, *failures);
                 *failures = failures.saturating_add(1);
                 Some(wait)
             }

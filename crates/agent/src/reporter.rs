@@ -105,13 +105,13 @@ pub struct ReporterOutputs {
 /// delay.
 const STATUS_DEBOUNCE: Duration = Duration::from_millis(10);
 
-/// Publishes after every change, until `stop`. `told` is called with every new document, and with
+/// Publishes after every change, until `stop`. `on_publish` is called with every new document, and with
 /// whether the source was read for the first time.
 pub async fn report(
     mut from: ReporterInputs,
     to: ReporterOutputs,
     stop: CancellationToken,
-    told: impl Fn(&Status, bool) + Send,
+    on_publish: impl Fn(&Status, bool) + Send,
 ) {
     let mut newest = from
         .update
@@ -123,7 +123,7 @@ pub async fn report(
         count(&from.update.borrow().updates, &mut newest, &to.metrics);
         let turns = publish(&from, &to);
         let status = to.status.borrow().clone();
-        told(&status, from.started());
+        on_publish(&status, from.started());
         tokio::select! {
             () = stop.cancelled() => return,
             // All of these are cancel-safe: a missed change stays marked as unseen.
@@ -201,7 +201,7 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
         node: cluster.node,
         blockers: blockers(&update).chain(cluster.trouble).collect(),
         gates,
-        orphaned_resources: unlent(&cluster.zeros, &devices),
+        orphaned_resources: unadvertised(&cluster.zeros, &devices),
         devices: Arc::clone(&devices.resources),
         device_problems: devices.problems.clone(),
         holders_unknown: devices.holders_unknown.clone(),
@@ -214,7 +214,7 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
 
 /// Resources with a count of zero that are not advertised. Advertised ones report by themselves why
 /// they have no devices.
-fn unlent(zeros: &[String], devices: &DevicesView) -> Vec<String> {
+fn unadvertised(zeros: &[String], devices: &DevicesView) -> Vec<String> {
     let lent = |name: &String| devices.resources.iter().any(|one| one.resource == *name);
     zeros.iter().filter(|name| !lent(name)).cloned().collect()
 }
@@ -346,7 +346,7 @@ pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
 /// The blockers of an update, including a closed maintenance window.
 fn blockers(update: &UpdateReport) -> impl Iterator<Item = Blocker> {
     let window = update.opens.map(|opens| window(update, opens));
-    let told = update.blockers.iter().map(|blocker| Blocker {
+    let blockers = update.blockers.iter().map(|blocker| Blocker {
         kind: blocker.kind.clone(),
         namespace: blocker.namespace.clone(),
         name: blocker.name.clone(),
@@ -354,7 +354,7 @@ fn blockers(update: &UpdateReport) -> impl Iterator<Item = Blocker> {
         message: blocker.message.clone(),
         since: blocker.since,
     });
-    window.into_iter().chain(barred(update)).chain(told)
+    window.into_iter().chain(barred(update)).chain(blockers)
 }
 
 /// The desired config, if its update must not start.

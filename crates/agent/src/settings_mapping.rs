@@ -33,7 +33,7 @@ pub fn capabilities(root: &Root, owners: Owners) -> Result<Capabilities, AgentEr
 }
 
 /// Like [`capabilities`] for read-only commands: nothing is rejected.
-pub fn look_capabilities(root: &Root, owners: Owners) -> Capabilities {
+pub fn read_only_capabilities(root: &Root, owners: Owners) -> Capabilities {
     let fallback = Capabilities {
         live: root.is_live(),
         chown: root.can_chown(),
@@ -59,7 +59,7 @@ pub(super) async fn on_host(
 ) -> Result<
     (
         Option<Systemd>,
-        Option<Arc<dyn machinist_update::recovery_installer::RecoveryInstaller>>,
+        Option<Arc<dyn machinist_update::service_port::RecoveryInstaller>>,
     ),
     AgentError,
 > {
@@ -75,11 +75,11 @@ async fn host_part(
     root: &Root,
     settings: &Settings,
     systemd: Option<&Systemd>,
-) -> Result<Option<Arc<dyn machinist_update::recovery_installer::RecoveryInstaller>>, AgentError> {
+) -> Result<Option<Arc<dyn machinist_update::service_port::RecoveryInstaller>>, AgentError> {
     if !root.is_seen_from_a_container() || !settings.has_role(AgentRole::Config) {
         return Ok(None);
     }
-    let host: Arc<dyn machinist_update::recovery_installer::RecoveryInstaller> =
+    let host: Arc<dyn machinist_update::service_port::RecoveryInstaller> =
         Arc::new(HostInstall::new(root));
     let bringing = Arc::clone(&host);
     let brought = tokio::task::spawn_blocking(move || bringing.install());

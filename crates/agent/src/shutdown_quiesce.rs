@@ -85,7 +85,7 @@ pub async fn follow(
     };
     let login = systemd.login();
     let followed = async {
-        units.start_what_was_stopped().await;
+        units.start_stopped_units().await;
         around_shutdowns(&login, INHIBIT_REASON, wanted, units).await;
     };
     tokio::select! {
@@ -124,7 +124,7 @@ impl QuiescedUnits {
     }
 
     /// Starts the recorded units, unless the machine is already going down.
-    async fn start_what_was_stopped(&self) {
+    async fn start_stopped_units(&self) {
         let going = self.systemd.is_shutting_down().await;
         if !matches!(going, Ok(true)) {
             self.start_again().await;

@@ -102,7 +102,7 @@ impl AbsPath {
     }
 
     /// Whether both have the same parent directory.
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn is_sibling_of(&self, other: &Self) -> bool {
         let dir = |path: &Self| path.0.len() - path.file_name().len();
         self.0[..dir(self)] == other.0[..dir(other)]
     }

@@ -81,9 +81,9 @@ pub async fn sleep_until_opt(at: Option<Instant>) {
 /// new messages are logged a few times and then from time to time.
 #[derive(Debug)]
 pub struct LogOnce {
-    said: VecDeque<String>,
+    logged_sentences: VecDeque<String>,
     rate: RateLimiter,
-    unsaid: u64,
+    suppressed: u64,
 }
 
 /// Number of messages remembered; more kinds of mistakes than one program makes.
@@ -94,9 +94,9 @@ const NEW_MESSAGE_LOG_INTERVAL: Duration = Duration::from_secs(30);
 impl Default for LogOnce {
     fn default() -> Self {
         Self {
-            said: VecDeque::new(),
+            logged_sentences: VecDeque::new(),
             rate: RateLimiter::per_interval(NEW_MESSAGE_LOG_INTERVAL, 16),
-            unsaid: 0,
+            suppressed: 0,
         }
     }
 }
@@ -104,27 +104,31 @@ impl Default for LogOnce {
 impl LogOnce {
     /// Whether to log the message now; if so, the number of messages suppressed since the last one.
     pub fn take(&mut self, sentence: &str) -> Option<u64> {
-        if self.said.iter().any(|said| said == sentence) {
+        if self
+            .logged_sentences
+            .iter()
+            .any(|logged_sentences| logged_sentences == sentence)
+        {
             return None;
         }
         if !self.rate.take() {
-            self.unsaid += 1;
+            self.suppressed += 1;
             return None;
         }
-        if self.said.len() == MAX_REMEMBERED_MESSAGES {
-            self.said.pop_front();
+        if self.logged_sentences.len() == MAX_REMEMBERED_MESSAGES {
+            self.logged_sentences.pop_front();
         }
-        self.said.push_back(sentence.to_owned());
-        Some(std::mem::take(&mut self.unsaid))
+        self.logged_sentences.push_back(sentence.to_owned());
+        Some(std::mem::take(&mut self.suppressed))
     }
 
     /// Forgets the messages after the problem was solved, so that its return is logged again.
     pub fn forget(&mut self) {
-        self.said.clear();
+        self.logged_sentences.clear();
     }
 }
 
-/// Limits log lines that other programs can cause at will, whatever they say: each cause may add some
+/// Limits log lines that other programs can cause at will, whatever their text: each cause may add some
 /// at once, and then one from time to time. Clones share the limits.
 #[derive(Clone, Debug)]
 pub struct LogRates {
@@ -144,7 +148,7 @@ struct LogCauses {
 #[derive(Debug)]
 struct LogRate {
     rate: RateLimiter,
-    unsaid: u64,
+    suppressed: u64,
 }
 
 /// The number of causes that are limited one by one. A program that invents names cannot cause more.
@@ -180,12 +184,12 @@ impl LogRates {
             .entry(cause.to_owned())
             .or_insert_with(|| LogRate {
                 rate: RateLimiter::per_interval(self.each, self.burst),
-                unsaid: 0,
+                suppressed: 0,
             });
         if known.rate.take() {
-            return Some(std::mem::take(&mut known.unsaid));
+            return Some(std::mem::take(&mut known.suppressed));
         }
-        known.unsaid += 1;
+        known.suppressed += 1;
         None
     }
 }
@@ -245,13 +249,13 @@ mod tests {
     async fn log_once_logs_repeats_once_and_rate_limits_new_messages() {
         tokio::time::advance(Duration::from_secs(3600)).await;
         let mut complaints = LogOnce::default();
-        let said = |complaints: &mut LogOnce, all: &mut dyn Iterator<Item = String>| {
+        let logged = |complaints: &mut LogOnce, all: &mut dyn Iterator<Item = String>| {
             all.filter(|one| complaints.take(one).is_some()).count()
         };
         let mut two = (0..100).map(|n| format!("{}", n % 2));
-        assert_eq!(said(&mut complaints, &mut two), 2);
+        assert_eq!(logged(&mut complaints, &mut two), 2);
         let mut new = (2..1000).map(|n| n.to_string());
-        assert_eq!(said(&mut complaints, &mut new), 14);
+        assert_eq!(logged(&mut complaints, &mut new), 14);
         tokio::time::advance(NEW_MESSAGE_LOG_INTERVAL).await;
         assert_eq!(complaints.take("again"), Some(998 - 14));
         complaints.forget();

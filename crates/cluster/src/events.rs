@@ -4,7 +4,6 @@
 //! Events are best effort: callers never wait, and events that cannot be written in time are
 //! dropped.
 
-mod event_note;
 mod reporter;
 
 use tokio::sync::mpsc;

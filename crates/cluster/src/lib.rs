@@ -8,7 +8,6 @@ mod client;
 mod error;
 pub mod events;
 pub mod fleet_queries;
-mod handover_annotations;
 pub mod machine_config_node;
 pub mod machine_config_source;
 mod mcd_pod;
@@ -29,7 +28,7 @@ mod watch_stream;
 
 pub use client::{Cluster, ClusterAccess, ClusterEnv};
 pub use error::{ClusterError, ClusterErrorKind, ConnectError};
-pub use handover_annotations::handover_annotations;
+pub use node_commands::handover_annotations;
 pub use upgrade_config::UpgradeConfig;
 
 use kube::api::ApiResource;

@@ -46,12 +46,12 @@ struct WrittenStatus {
     generation: Option<i64>,
 }
 
-/// Writes the latest status from `told` until `stop`; `pool` is the node's pool, where known.
+/// Writes the latest status from `statuses` until `stop`; `pool` is the node's pool, where known.
 pub async fn maintain_status(
     cluster: Cluster,
     node: OwnNode,
     mut pool: watch::Receiver<Option<String>>,
-    mut told: watch::Receiver<Option<MachineConfigNodeStatus>>,
+    mut statuses: watch::Receiver<Option<MachineConfigNodeStatus>>,
     clock: Clock,
     stop: CancellationToken,
 ) {
@@ -59,7 +59,7 @@ pub async fn maintain_status(
     let mut written = WrittenStatus::default();
     let mut failures = 0;
     loop {
-        let status = told.borrow_and_update().clone();
+        let status = statuses.borrow_and_update().clone();
         let view = sights.borrow_and_update().node.clone();
         let desired = view.as_deref().and_then(NodeView::desired_config);
         let status = status.map(|status| for_the_desired(status, desired, &clock));
@@ -67,12 +67,12 @@ pub async fn maintain_status(
         let speaks = status.is_some();
         let wait = match (view, status) {
             (Some(view), Some(status)) => {
-                let said = tokio::select! {
+                let applied = tokio::select! {
                     () = stop.cancelled() => return,
                     // Cancel-safe: a server-side apply can be repeated.
-                    said = written.say(&cluster, &view, member.as_deref(), status) => said,
+                    applied = written.apply_object(&cluster, &view, member.as_deref(), status) => applied,
                 };
-                match said {
+                match applied {
                     Ok(()) => {
                         failures = 0;
                         None
@@ -96,7 +96,7 @@ pub async fn maintain_status(
             () = stop.cancelled() => return,
             // All of these are cancel-safe: changes are compared again. After a failure only the
             // timer ends the wait.
-            () = changed(&mut told), if wait.is_none() => {}
+            () = changed(&mut statuses), if wait.is_none() => {}
             () = changed(&mut pool), if wait.is_none() && speaks => {}
             () = another(&mut sights, &uid, desired.as_deref()), if wait.is_none() && speaks => {}
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
@@ -121,7 +121,7 @@ async fn another(sights: &mut watch::Receiver<NodeSnapshot>, uid: &str, desired:
 
 impl WrittenStatus {
     /// Applies the object and its status. 404 if the kind does not exist.
-    async fn say(
+    async fn apply_object(
         &mut self,
         cluster: &Cluster,
         view: &NodeView,
@@ -147,7 +147,7 @@ impl WrittenStatus {
             // Spec and status are two writes: a spec that names a new config must not appear
             // together with `Updated` of the previous one.
             if self.status.as_ref().is_some_and(is_updated) && !is_updated(&status) {
-                match self.say_status(cluster, &view.name, status.clone()).await {
+                match self.apply_status(cluster, &view.name, status.clone()).await {
                     // The object was deleted in the meantime and is created again with its spec.
                     Err(error) if error.is_not_found() => self.status = None,
                     written => written?,
@@ -166,13 +166,13 @@ impl WrittenStatus {
         }
         let known = self.status.as_ref();
         if let Some(completed) = known.and_then(|known| completed(known, &status)) {
-            self.say_status(cluster, &view.name, completed).await?;
+            self.apply_status(cluster, &view.name, completed).await?;
         }
-        self.say_status(cluster, &view.name, status).await
+        self.apply_status(cluster, &view.name, status).await
     }
 
     /// Writes the status if it differs from the last one.
-    async fn say_status(
+    async fn apply_status(
         &mut self,
         cluster: &Cluster,
         name: &str,

@@ -201,7 +201,7 @@ impl NodePoll for DesiredConfigPoll {
         failures: &mut u32,
     ) -> Option<Duration> {
         let Some(reading) = reading else {
-            self.told.not_asked_any_more();
+            self.told.clear_errors();
             return None;
         };
         let wait = self.told.of(reading, *failures);
@@ -263,7 +263,7 @@ impl ConfigSubscribers {
                 let refused = DesiredConfig::Refused(Arc::new(vec![refusal]));
                 (refused, SourceReadResult::Refused, Some(READ_BACKOFF))
             }
-            ConfigRead::Unread(error) => return Some(self.unread(&error, failures)),
+            ConfigRead::Unread(error) => return Some(self.record_read_error(&error, failures)),
         };
         self.metrics.source_was_read(read);
         self.trouble
@@ -279,7 +279,7 @@ impl ConfigSubscribers {
     }
 
     /// Clears a rejected config and the read error. An accepted config stays in effect.
-    fn not_asked_any_more(&self) {
+    fn clear_errors(&self) {
         self.trouble
             .send_if_modified(|known| known.take().is_some());
         self.desired.send_if_modified(|known| {
@@ -292,7 +292,7 @@ impl ConfigSubscribers {
     }
 
     /// Publishes a read error; the last accepted config stays in effect.
-    fn unread(&self, error: &ClusterError, failures: u32) -> Duration {
+    fn record_read_error(&self, error: &ClusterError, failures: u32) -> Duration {
         let trouble = Some(ConfigReadError {
             reason: error.reason(),
             message: chain(error),

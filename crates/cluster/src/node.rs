@@ -1,10 +1,8 @@
 //! The agent's own Node: one watch, live reads, and patches.
 
-mod cancel_reply;
 mod cleanup;
 mod cordon;
 pub(crate) mod desired_status;
-mod json_patch;
 pub(crate) mod patches;
 pub(crate) mod taints;
 mod watcher;
@@ -51,7 +49,7 @@ impl From<NodeObject> for NodeView {
 pub(super) fn view(metadata: ObjectMeta, spec: NodeSpec, status: NodeStatus) -> NodeView {
     let has_annotations = metadata.annotations.is_some();
     let mut annotations = metadata.annotations.unwrap_or_default();
-    annotations.retain(|name, _| NodeView::concerns_us(name));
+    annotations.retain(|name, _| NodeView::is_kept_annotation(name));
     NodeView {
         name: metadata.name.unwrap_or_default(),
         uid: metadata.uid.unwrap_or_default(),
@@ -124,7 +122,7 @@ impl OwnNode {
     pub async fn read(&self) -> Result<Option<Arc<NodeView>>, ClusterError> {
         let get = |client| async move { nodes(client).get_opt(&self.name).await };
         match self.cluster.request("get", self.object(), get).await? {
-            Some(node) => Ok(Some(self.saw(node))),
+            Some(node) => Ok(Some(self.record_object(node))),
             None => {
                 self.is_gone();
                 Ok(None)
@@ -136,6 +134,14 @@ impl OwnNode {
     pub async fn remove_annotation(&self, annotation: &str) -> Result<(), ClusterError> {
         let fields = serde_json::json!({"metadata": {"annotations": {annotation: null}}});
         self.change(&NodePatch::Fields(fields)).await.map(drop)
+    }
+
+    /// Removes the cancellation request for `config`, and records the refusal `why` if there is
+    /// one. If another request was made in the meantime, the patch fails and that request is kept.
+    pub async fn answer_cancel(&self, config: &str, why: Option<&str>) -> Result<(), ClusterError> {
+        self.change(&patches::cancel_reply(config, why))
+            .await
+            .map(drop)
     }
 
     /// Sends one patch; its response is the Node's new state.
@@ -169,7 +175,7 @@ impl OwnNode {
             NodePatch::Operations(_) | NodePatch::Fields(_) => "change",
         };
         let node = self.cluster.request(act, self.object(), patch).await?;
-        Ok(self.saw(node))
+        Ok(self.record_object(node))
     }
 
     /// The Node's name in messages.
@@ -179,7 +185,7 @@ impl OwnNode {
 
     /// Records the Node from a response. Responses and watch events may arrive out of order, so an
     /// older resource version changes nothing. Returns the given Node.
-    fn saw(&self, object: NodeObject) -> Arc<NodeView> {
+    fn record_object(&self, object: NodeObject) -> Arc<NodeView> {
         let seen = Arc::new(NodeView::from(object));
         self.sight.send_if_modified(|sight| {
             let recovered = sight.away.take().is_some() || !sight.asked;

@@ -10,7 +10,10 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{Cluster, ClusterError};
-use machinist_kube_api::keys::{FIELD_MANAGER, annotation};
+use machinist_kube_api::{
+    DrainRequest, NodeUpdateState,
+    keys::{FIELD_MANAGER, annotation, protocol},
+};
 
 /// The operator's desired scheduling state for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,4 +158,25 @@ fn change(wish: CordonRequest, before: PreviousCordon) -> Value {
             "spec": {"unschedulable": null},
         }),
     }
+}
+
+/// Marks the node as done on `config`, so that machine-config-daemon compares `config` with the
+/// disk and finds nothing to do. Removes the annotations through which operators control machinist.
+pub async fn handover_annotations(
+    cluster: &Cluster,
+    name: &str,
+    config: &str,
+) -> Result<(), ClusterError> {
+    let change = json!({"metadata": {"annotations": {
+        protocol::CURRENT_CONFIG: config,
+        protocol::STATE: NodeUpdateState::Done.as_str(),
+        protocol::REASON: "",
+        protocol::POST_CONFIG_ACTION: "",
+        protocol::DESIRED_DRAIN: DrainRequest::Uncordon(config.to_owned()).to_string(),
+        annotation::BLOCKED_BY: null,
+        annotation::CANCEL: null,
+        annotation::CANCELLED: null,
+        annotation::CANCEL_REFUSED: null,
+    }}});
+    merge(cluster, "change", name, DryRun::None, &change).await
 }

@@ -97,8 +97,8 @@ pub async fn maintain_node(
         tokio::select! {
             () = stop.cancelled() => return,
             // All of these are cancel-safe: an unprocessed change stays marked as unseen.
-            () = seen(&mut sights, until.wakes()) => {}
-            () = changed(&mut notices), if until.wakes() => {}
+            () = seen(&mut sights, until.ends_wait()) => {}
+            () = changed(&mut notices), if until.ends_wait() => {}
             () = until.passed() => {}
         }
     }
@@ -134,7 +134,7 @@ enum WriterWait {
 
 impl WriterWait {
     /// Whether a change ends the wait. After a failure only the timer or the server's recovery does.
-    const fn wakes(&self) -> bool {
+    const fn ends_wait(&self) -> bool {
         !matches!(self, Self::After(_))
     }
 
@@ -227,12 +227,12 @@ impl NodeWriter {
         let now = Instant::now();
         let names: Vec<_> = wanted.iter().flat_map(|one| one.names.clone()).collect();
         let differs = match differs(view, wanted) {
-            ConditionDiff::Words if self.named.as_ref() != Some(&names) => ConditionDiff::Fact,
+            ConditionDiff::Message if self.named.as_ref() != Some(&names) => ConditionDiff::Fact,
             differs => differs,
         };
         let when = match (differs, self.written, self.confirm) {
-            (ConditionDiff::Not, _, Some(confirm)) => confirm,
-            (ConditionDiff::Not | ConditionDiff::Words, Some(written), _) => {
+            (ConditionDiff::Equal, _, Some(confirm)) => confirm,
+            (ConditionDiff::Equal | ConditionDiff::Message, Some(written), _) => {
                 written + self.pace.words
             }
             (ConditionDiff::Fact, Some(written), _) => written + self.pace.gap,

@@ -179,9 +179,9 @@ fn eviction(pod: &PodId, how: EvictionMethod) -> Value {
 
 fn pod_change((change, version): (WatchChange<PodObject>, String)) -> PodChange {
     match change {
-        WatchChange::Applied(pod) => PodChange::Is(Box::new(Pod::from(&pod)), version),
-        WatchChange::Deleted(pod) => PodChange::Gone(Pod::from(&pod).id, version),
-        WatchChange::Bookmark => PodChange::Upto(version),
+        WatchChange::Applied(pod) => PodChange::Applied(Box::new(Pod::from(&pod)), version),
+        WatchChange::Deleted(pod) => PodChange::Deleted(Pod::from(&pod).id, version),
+        WatchChange::Bookmark => PodChange::Bookmark(version),
     }
 }
 

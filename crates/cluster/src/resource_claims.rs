@@ -111,7 +111,7 @@ impl ClaimReader for ClusterClaims {
     ) -> CallFuture<'a, Option<ResourceClaim>> {
         Box::pin(async move {
             let found = self.read(namespace, name).await;
-            let found = found.map_err(|error| DraCallError::Away(chain(&error)))?;
+            let found = found.map_err(|error| DraCallError::Unreachable(chain(&error)))?;
             Ok(found.as_deref().map(ResourceClaim::read).transpose()?)
         })
     }

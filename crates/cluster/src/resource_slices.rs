@@ -44,8 +44,8 @@ const BURST_CHANGES: u32 = 10;
 pub struct SliceReconciler {
     cluster: Cluster,
     node: OwnNode,
-    wish: watch::Receiver<DesiredPool>,
-    tell: watch::Sender<PublishedPool>,
+    desired_pool: watch::Receiver<DesiredPool>,
+    published_pool: watch::Sender<PublishedPool>,
     api: Option<(ApiResource, ApiFlavor)>,
     /// The server does not have this kind.
     absent: bool,
@@ -72,19 +72,19 @@ impl std::fmt::Debug for SliceReconciler {
 }
 
 impl SliceReconciler {
-    /// Creates the reconciler without sending a request. `tell` holds the state published by an earlier agent.
+    /// Creates the reconciler without sending a request. `published_pool` holds the state published by an earlier agent.
     pub fn new(
         cluster: Cluster,
         node: OwnNode,
-        wish: watch::Receiver<DesiredPool>,
-        tell: watch::Sender<PublishedPool>,
+        desired_pool: watch::Receiver<DesiredPool>,
+        published_pool: watch::Sender<PublishedPool>,
     ) -> Self {
         let sights = node.snapshots();
         Self {
             cluster,
             node,
-            wish,
-            tell,
+            desired_pool,
+            published_pool,
             api: None,
             absent: false,
             changes: RateLimiter::per_interval(MIN_CHANGE_INTERVAL, BURST_CHANGES),
@@ -99,7 +99,7 @@ impl SliceReconciler {
 
     /// Brings the slices to the desired state.
     async fn settle(&mut self) -> Result<(), ClusterError> {
-        let Some(pool) = self.wish.borrow_and_update().clone() else {
+        let Some(pool) = self.desired_pool.borrow_and_update().clone() else {
             return Ok(());
         };
         let owner = self.node.snapshots().borrow().node.clone();
@@ -118,7 +118,7 @@ impl SliceReconciler {
             let kept = self.write(&owner, &wanted, generation).await?;
             self.last = Some((wanted, generation));
             if kept {
-                self.told(&pool, generation);
+                self.publish(&pool, generation);
                 return Ok(());
             }
             tracing::info!(
@@ -128,13 +128,13 @@ impl SliceReconciler {
         }
     }
 
-    fn told(&self, pool: &Arc<Pool>, generation: u64) {
+    fn publish(&self, pool: &Arc<Pool>, generation: u64) {
         let published = PublishedPool {
             generation,
             resources: Some(pool.resources()),
             problem: None,
         };
-        self.tell.send_if_modified(|known| {
+        self.published_pool.send_if_modified(|known| {
             let news = *known != published;
             if news {
                 tracing::info!(
@@ -179,7 +179,11 @@ impl SliceReconciler {
                     Some(slice.generation) == highest && slice.is(one, wanted.len())
                 })
             });
-        let floor = self.tell.borrow().generation.max(highest.unwrap_or(0));
+        let floor = self
+            .published_pool
+            .borrow()
+            .generation
+            .max(highest.unwrap_or(0));
         match highest {
             Some(generation) if whole => generation,
             // An empty pool that was never published is not a change.

@@ -44,16 +44,16 @@ impl UpdateAnnotations {
 
     fn of(node: &Node) -> Self {
         let annotations = node.metadata.annotations.as_ref();
-        let said = |name| {
+        let annotation_of = |name| {
             let text = annotations?.get(name)?.clone();
             (!text.is_empty()).then_some(text)
         };
         Self {
-            desired: said(protocol::DESIRED_CONFIG),
-            current: said(protocol::CURRENT_CONFIG),
-            asked: said(annotation::CANCEL),
-            cancelled: said(annotation::CANCELLED),
-            refused: said(annotation::CANCEL_REFUSED),
+            desired: annotation_of(protocol::DESIRED_CONFIG),
+            current: annotation_of(protocol::CURRENT_CONFIG),
+            asked: annotation_of(annotation::CANCEL),
+            cancelled: annotation_of(annotation::CANCELLED),
+            refused: annotation_of(annotation::CANCEL_REFUSED),
             version: node.metadata.resource_version.clone().unwrap_or_default(),
             uid: node.metadata.uid.clone().unwrap_or_default(),
         }
@@ -85,7 +85,7 @@ pub async fn request_cancel(
         let Some(config) = decide(&seen).filter(|_| dry_run != DryRun::Client) else {
             return Ok(seen);
         };
-        let change = wish(&seen, config.as_deref());
+        let change = cancel_patch(&seen, config.as_deref());
         match merge(cluster, "cancel the update of", name, dry_run, &change).await {
             Ok(()) => return Ok(seen),
             Err(error) if error.is_conflict() && rounds < MAX_ATTEMPTS => rounds += 1,
@@ -97,7 +97,7 @@ pub async fn request_cancel(
 /// The patch tests the resource version, so that it applies to the config that was read. It also
 /// removes the reply to an earlier request; an agent that has already cancelled this update replies
 /// again.
-fn wish(seen: &UpdateAnnotations, config: Option<&str>) -> Value {
+fn cancel_patch(seen: &UpdateAnnotations, config: Option<&str>) -> Value {
     json!({"metadata": {
         "uid": seen.uid,
         "resourceVersion": seen.version,

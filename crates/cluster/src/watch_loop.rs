@@ -67,7 +67,7 @@ pub(crate) trait WatchHandler: Send + Sync {
     }
 
     /// Does that work. A failure ends the watch.
-    async fn work(&mut self) -> Result<(), ClusterError> {
+    async fn run_due_work(&mut self) -> Result<(), ClusterError> {
         Ok(())
     }
 
@@ -172,7 +172,7 @@ async fn watch<W: WatchHandler>(
                 *version = Some(after).filter(|after| !after.is_empty());
             }
             // Cancel-safe by its contract.
-            () = handler.work_due() => handler.work().await?,
+            () = handler.work_due() => handler.run_due_work().await?,
         }
     }
 }

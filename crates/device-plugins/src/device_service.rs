@@ -193,13 +193,13 @@ impl DevicesHandle {
     pub async fn disable_allocation(&self, reason: impl AsRef<str>) -> Result<(), RegistryError> {
         let withheld = allocation_disabled(reason.as_ref(), false);
         self.registry.disable_allocation(withheld).await?;
-        self.heeded().await;
+        self.wait_for_allocation_state().await;
         Ok(())
     }
 
     /// Waits until the device plugins and the DRA driver have the registry's current `allocation_disabled`
     /// state.
-    async fn heeded(&self) {
+    async fn wait_for_allocation_state(&self) {
         let registry = self.registry.inventory();
         for mut side in [self.plugins.clone(), self.claims.inventory.clone()] {
             let heeds = |side: &Arc<machinist_device::Inventory>| {
@@ -222,7 +222,7 @@ impl DevicesHandle {
         self.registry
             .disable_allocation(allocation_disabled(reason, true))
             .await?;
-        self.heeded().await;
+        self.wait_for_allocation_state().await;
         Ok(())
     }
 
@@ -241,7 +241,7 @@ impl DevicesHandle {
             );
         }
         self.registry.enable_allocation().await?;
-        self.heeded().await;
+        self.wait_for_allocation_state().await;
         Ok(())
     }
 
@@ -330,9 +330,9 @@ impl ClaimsSide {
 pub fn log_noncompliant(what: &str, vendors: BTreeMap<String, OrderOutcome>) {
     for (name, obeyed) in vendors {
         let why = match obeyed {
-            OrderOutcome::Done | OrderOutcome::Away => continue,
+            OrderOutcome::Done | OrderOutcome::Disconnected => continue,
             OrderOutcome::Refused(why) => why,
-            OrderOutcome::TooLate => "no answer in time".to_owned(),
+            OrderOutcome::TimedOut => "no answer in time".to_owned(),
         };
         tracing::warn!(vendor = %name, "vendor {name} failed to {what}: {why}");
     }

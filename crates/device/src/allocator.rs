@@ -23,7 +23,7 @@ pub enum AllocationResponse {
 pub enum AllocateError {
     /// The source is unreachable.
     #[error("{by} is unreachable: {why}")]
-    Away {
+    Unreachable {
         /// The source.
         by: ResourceSource,
         /// The reason, as text.
@@ -31,7 +31,7 @@ pub enum AllocateError {
     },
     /// The answer did not arrive in time.
     #[error("{by} did not respond within {} s", after.as_secs_f64())]
-    TooLate {
+    TimedOut {
         /// The source.
         by: ResourceSource,
         /// How long the agent waited.
@@ -50,7 +50,7 @@ pub enum AllocateError {
 impl AllocateError {
     /// Whether the same call may succeed later.
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Away { .. } | Self::TooLate { .. })
+        matches!(self, Self::Unreachable { .. } | Self::TimedOut { .. })
     }
 }
 
@@ -135,7 +135,7 @@ impl Allocators {
             ResourceSource::Vendor(_) => self.vendor.as_deref(),
             ResourceSource::Plugin(_) => self.plugin.as_deref(),
         };
-        found.ok_or_else(|| AllocateError::Away {
+        found.ok_or_else(|| AllocateError::Unreachable {
             by: source.clone(),
             why: "no allocation backend for this source".to_owned(),
         })

@@ -16,7 +16,7 @@ pub enum BadGlob {
     Open(String),
     /// The range is empty.
     #[error("{given:?} contains the reversed range {from}-{to}")]
-    Backwards {
+    ReversedRange {
         /// The whole pattern.
         given: String,
         /// The start of the range.
@@ -41,9 +41,9 @@ impl Glob {
             match classes(part) {
                 Classes::Good => {}
                 Classes::Open => return Err(BadGlob::Open(given.to_owned())),
-                Classes::Backwards(from, to) => {
+                Classes::ReversedRange(from, to) => {
                     let given = given.to_owned();
-                    return Err(BadGlob::Backwards { given, from, to });
+                    return Err(BadGlob::ReversedRange { given, from, to });
                 }
             }
         }
@@ -123,7 +123,7 @@ fn class_end(rest: &[char]) -> Option<usize> {
 enum Classes {
     Good,
     Open,
-    Backwards(char, char),
+    ReversedRange(char, char),
 }
 
 fn classes(part: &str) -> Classes {
@@ -134,7 +134,7 @@ fn classes(part: &str) -> Classes {
                 return Classes::Open;
             };
             if let Some((from, to)) = ranges(members(rest, end)).find(|(from, to)| from > to) {
-                return Classes::Backwards(from, to);
+                return Classes::ReversedRange(from, to);
             }
             end + 1
         } else {

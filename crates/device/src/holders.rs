@@ -107,9 +107,9 @@ impl DeviceHolders {
 pub enum HolderSnapshot {
     /// The kubelet has not been asked yet.
     #[default]
-    Unasked,
+    NotQueried,
     /// The kubelet's last report.
-    Told(DeviceHolders),
+    Known(DeviceHolders),
     /// The kubelet could not be asked, for this reason.
     Unknown(String),
 }
@@ -118,16 +118,16 @@ impl HolderSnapshot {
     /// The container that has this device; none if no container has it, or if that is not known.
     pub fn of(&self, resource: &str, id: &str) -> Option<&Holder> {
         match self {
-            Self::Told(holders) => holders.of(resource, id),
-            Self::Unasked | Self::Unknown(_) => None,
+            Self::Known(holders) => holders.of(resource, id),
+            Self::NotQueried | Self::Unknown(_) => None,
         }
     }
 
     /// The known allocated devices of this resource, by id.
     pub fn of_resource(&self, resource: &str) -> impl Iterator<Item = (&str, &Holder)> {
         let in_use = match self {
-            Self::Told(holders) => Some(holders),
-            Self::Unasked | Self::Unknown(_) => None,
+            Self::Known(holders) => Some(holders),
+            Self::NotQueried | Self::Unknown(_) => None,
         };
         in_use
             .into_iter()

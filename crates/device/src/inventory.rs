@@ -252,7 +252,7 @@ impl Resource {
     }
 
     /// Why its devices cannot be served by claims, as text; none if they can.
-    pub fn unfit_for_claims(&self) -> Option<&'static str> {
+    pub fn claim_incompatibility(&self) -> Option<&'static str> {
         let own = self.devices.values();
         let own = own.filter_map(|device| device.recipe.as_deref());
         let mut recipes = std::iter::once(&self.recipe).chain(own);

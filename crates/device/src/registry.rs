@@ -28,10 +28,10 @@ pub use self::{
     config_files::{is_declaration, read_files},
     declaration_allocator::DeclarationAllocator,
     dir_watch::{DirWatch, changed_or_timeout},
-    dry_scan::{check, list, rivals, text_of},
+    dry_scan::{check, conflicting_sources, list, text_of},
     follow_links::follow,
     path_check::{PathCheckError, PathChecker},
-    path_probe::{MountPrefixes, PathObject, handed_out, is_stable_name},
+    path_probe::{MountPrefixes, PathObject, is_stable_name, path_for_container},
     scan::UnitStates,
     watch_target::{WatchDepth, watch_for},
 };

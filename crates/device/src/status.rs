@@ -147,7 +147,7 @@ impl DevicesStatus {
             attempts,
             holders_unknown: match holders {
                 HolderSnapshot::Unknown(why) => Some(why.clone()),
-                HolderSnapshot::Unasked | HolderSnapshot::Told(_) => None,
+                HolderSnapshot::NotQueried | HolderSnapshot::Known(_) => None,
             },
         }
     }
@@ -159,7 +159,7 @@ impl DevicesStatus {
     }
 
     /// Adds a problem: a source is unreachable, and its devices may become unhealthy.
-    pub fn away(&mut self, why: &str) {
+    pub fn add_unreachable_source(&mut self, why: &str) {
         let problem = Refusal::new(Reason::DevicesMissing, why);
         self.problems.push(problem);
     }
@@ -227,7 +227,7 @@ mod tests {
         };
         holders.add("acme.dev/x", "fuse::1".into(), holder.clone());
         holders.add("acme.dev/x", "gone".into(), holder);
-        let holders = HolderSnapshot::Told(holders);
+        let holders = HolderSnapshot::Known(holders);
         let status = DevicesStatus::of(&inventory, &kubelet, Attempts::default(), &holders, |_| {
             None
         });

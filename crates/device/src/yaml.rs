@@ -84,11 +84,11 @@ fn read<W: DeserializeOwned, T>(
             refusal.expected(format!("at most {MAX_DOCUMENT_BYTES} bytes")),
         ]);
     }
-    let told = |error: YamlError| vec![refusal(error)];
-    let document = machinist_yaml::read_only(text, CoreSchema).map_err(told)?;
+    let to_refusals = |error: YamlError| vec![refusal(error)];
+    let document = machinist_yaml::read_only(text, CoreSchema).map_err(to_refusals)?;
     let checked = match stray(&document, kind) {
         Some(stray) => Err(vec![stray]),
-        None => (machinist_yaml::decode(&document).map_err(told)).and_then(check),
+        None => (machinist_yaml::decode(&document).map_err(to_refusals)).and_then(check),
     };
     checked.map_err(|mut refusals| {
         location::locate(&document, &mut refusals);

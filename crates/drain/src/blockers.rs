@@ -84,7 +84,7 @@ impl WaitReason {
     }
 
     /// What a terminating pod waits for.
-    pub fn of_leaving(pod: &Pod, now: Timestamp) -> Self {
+    pub fn of_terminating(pod: &Pod, now: Timestamp) -> Self {
         let late = pod
             .deleting
             .is_some_and(|deadline| now.duration_since(deadline) > signed(Self::OVERDUE_AFTER));
@@ -130,7 +130,7 @@ impl PodWait {
             WaitReason::Budget(names, counts) => match counts {
                 Some(counts) => format!(
                     "{pod}: eviction blocked by PodDisruptionBudget {}: {} of {} pods healthy, {} required{}",
-                    said(names),
+                    describe(names),
                     counts.current,
                     counts.expected,
                     counts.desired,
@@ -138,14 +138,14 @@ impl PodWait {
                 ),
                 None => format!(
                     "{pod}: eviction blocked by PodDisruptionBudget {}",
-                    said(names)
+                    describe(names)
                 ),
             },
             WaitReason::Never(names, counts) => {
                 let counts = counts.unwrap_or_default();
                 format!(
                     "{pod} can never be evicted: PodDisruptionBudget {} requires {} of {} pods; allow a disruption, for example maxUnavailable 1{}",
-                    said(names),
+                    describe(names),
                     counts.desired,
                     counts.expected,
                     advice(names),
@@ -193,7 +193,7 @@ impl PodWait {
 }
 
 /// A budget and its rule, as text.
-fn said(names: &ControllerNames) -> String {
+fn describe(names: &ControllerNames) -> String {
     match (names.budget.as_str(), names.rule.as_str()) {
         ("", rule) => format!("({rule})"),
         (name, "") => name.to_owned(),

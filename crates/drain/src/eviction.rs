@@ -103,11 +103,11 @@ pub struct PodList {
 #[derive(Clone, Debug)]
 pub enum PodChange {
     /// A pod exists or has changed, at this version.
-    Is(Box<Pod>, String),
+    Applied(Box<Pod>, String),
     /// A pod was deleted, at this version.
-    Gone(PodId, String),
+    Deleted(PodId, String),
     /// A bookmark: no other change up to this version.
-    Upto(String),
+    Bookmark(String),
 }
 
 /// Options of an eviction or deletion.

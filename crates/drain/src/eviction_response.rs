@@ -83,7 +83,7 @@ impl EvictionCallError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionResponse {
     /// The pod does not exist any more, or its name belongs to another pod; the goal is reached.
-    Gone,
+    NotFound,
     /// A disruption budget does not allow it now; the message, and the requested delay.
     Budget(String, Option<Duration>),
     /// The server is overloaded; the requested delay.
@@ -115,7 +115,7 @@ impl EvictionResponse {
             }
             405 => Self::NotServed,
             // A conflict means that the UID precondition failed.
-            404 | 409 => Self::Gone,
+            404 | 409 => Self::NotFound,
             429 => match cause("DisruptionBudget") {
                 Some(cause) => Self::Budget(cause.message.clone(), refused.retry_after),
                 None => Self::Throttled(refused.retry_after),

@@ -132,7 +132,7 @@ impl PodToleration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TolerationTime {
     /// Without a limit.
-    ForEver,
+    Forever,
     /// This long after the taint was added, or longer if the taint is removed before.
     For(Duration),
     /// It is evicted immediately.
@@ -172,7 +172,7 @@ pub fn evaluate_taints(taints: &[Taint], tolerations: &[PodToleration]) -> Taint
         (true, _) => TolerationTime::Leaves,
         (false, Some(Duration::ZERO)) => TolerationTime::Leaves,
         (false, Some(time)) => TolerationTime::For(time),
-        (false, None) => TolerationTime::ForEver,
+        (false, None) => TolerationTime::Forever,
     };
     TaintEffectOnPod {
         schedulable: !open(TaintEffect::NoSchedule) && !open(TaintEffect::NoExecute),

@@ -36,7 +36,7 @@ const MAX_V2_MINOR: u8 = 2;
 const ACCEPTED_VERSIONS: &str =
     "2.0.0, 2.1.0, 2.2.0, 3.0.0, 3.1.0, 3.2.0, 3.3.0, 3.4.0, 3.5.0 or 3.6.0";
 
-/// Options of the fetches of remote content, which leave the machine as it is.
+/// Options of the fetches of remote content, which leave the machine unchanged.
 const FETCH_OPTIONS: [VersionedField; 3] = [
     VersionedField::new("proxy").two(None).three(Some(1)),
     VersionedField::new("security").two(Some(2)),

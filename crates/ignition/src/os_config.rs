@@ -30,7 +30,7 @@ pub fn declared(text: &[u8]) -> Option<OsConfig> {
         fips: Option<bool>,
     }
     let spec = serde_json::from_slice::<ManifestObject>(text).ok()?.spec;
-    let said = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
     let config = spec.config.filter(|config| !config.is_null());
     let mut disk_layout = DiskLayout::new();
     for section in LAYOUT_SECTIONS {
@@ -45,11 +45,11 @@ pub fn declared(text: &[u8]) -> Option<OsConfig> {
     }
     Some(OsConfig {
         config: MachineConfig {
-            os_image_url: said(spec.os_image_url),
-            extensions_image: said(spec.extensions_image),
+            os_image_url: non_empty(spec.os_image_url),
+            extensions_image: non_empty(spec.extensions_image),
             kernel_arguments: spec.kernel_arguments.unwrap_or_default(),
             extensions: spec.extensions.unwrap_or_default(),
-            kernel_type: said(spec.kernel_type).filter(|kind| kind != "default"),
+            kernel_type: non_empty(spec.kernel_type).filter(|kind| kind != "default"),
             fips: spec.fips.unwrap_or_default(),
             disk_layout,
             ..MachineConfig::default()

@@ -90,18 +90,19 @@ impl ObjectReader<'_> {
         if same_but_case && problems.schema().is_some() {
             return false;
         }
-        let replaces = slip.is_some_and(|meant| CONTENT_KEYS.contains(&meant) && !self.says(meant));
+        let replaces =
+            slip.is_some_and(|meant| CONTENT_KEYS.contains(&meant) && !self.has_value(meant));
         problems.ignores_unknown_keys()
-            && (problems.in_rendered_config() || !(self.says_nothing() || replaces))
+            && (problems.in_rendered_config() || !(self.has_identity_only() || replaces))
     }
 
-    fn says(&self, key: &str) -> bool {
+    fn has_value(&self, key: &str) -> bool {
         self.entries()
             .any(|(have, field)| have == key && !field.is_hollow())
     }
 
     /// Whether only the keys that identify the entry have a value.
-    fn says_nothing(&self) -> bool {
+    fn has_identity_only(&self) -> bool {
         let known = |key: &str| self.known.iter().any(|known| *known == key);
         !self
             .entries()

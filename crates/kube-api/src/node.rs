@@ -111,7 +111,7 @@ impl NodeView {
     }
 
     /// Whether an annotation is kept in the view; others may be long and are not used.
-    pub fn concerns_us(annotation: &str) -> bool {
+    pub fn is_kept_annotation(annotation: &str) -> bool {
         let prefix = annotation.split_once('/').map_or("", |(prefix, _)| prefix);
         prefix == keys::GROUP || annotation.starts_with(keys::MACHINIST_PREFIX)
     }
@@ -148,7 +148,7 @@ impl NodeView {
 
     /// Whether the annotation for machinist's cordon is set; [`NodeView::is_cordoned`] reports
     /// whether the cordon exists.
-    pub fn has_our_mark(&self) -> bool {
+    pub fn has_cordon_mark(&self) -> bool {
         self.annotations.contains_key(keys::annotation::CORDONED)
     }
 

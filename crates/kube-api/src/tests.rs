@@ -35,7 +35,7 @@ fn a_reason_is_truncated_at_a_character_boundary() {
 #[test]
 fn machine_config_node_conditions_are_in_the_documented_order() {
     use NodeConditionKind::*;
-    let told = [
+    let message = [
         UpdatePrepared,
         UpdateExecuted,
         Cordoned,
@@ -47,7 +47,7 @@ fn machine_config_node_conditions_are_in_the_documented_order() {
         Uncordoned,
         Updated,
     ];
-    assert!(told.is_sorted());
+    assert!(message.is_sorted());
     assert_eq!(Cordoned.reason(), "UpdateExecutedCordoned");
     assert_eq!(Uncordoned.reason(), "UpdateCompleteUncordoned");
     assert_eq!(Resumed.reason(), "Resumed");

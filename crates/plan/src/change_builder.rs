@@ -236,12 +236,12 @@ impl ChangeBuilder<'_> {
         );
         let new = std::str::from_utf8(content.bytes()?).ok()?;
         let text = |text: &str| text.len() <= MAX_DIFF_BYTES && !text.contains('\0');
-        let public = mode & 0o004 != 0 && facts.mode & 0o004 != 0 && self.everybody_reaches(path);
+        let public = mode & 0o004 != 0 && facts.mode & 0o004 != 0 && self.is_world_accessible(path);
         (public && text(old) && text(new) && old != new)
             .then(|| text_diff::unified(path.as_str(), old, new))
     }
 
-    fn everybody_reaches(&self, path: &AbsPath) -> bool {
+    fn is_world_accessible(&self, path: &AbsPath) -> bool {
         path.ancestors().all(|above| {
             self.observed
                 .objects

@@ -372,7 +372,7 @@ impl DisruptionResolver<'_> {
             _ => self.machine.instances(unit),
         };
         for unit in &running {
-            self.takes_up(unit, verdict);
+            self.add_reload(unit, verdict);
         }
         if !running.is_empty() {
             return;
@@ -400,7 +400,7 @@ impl DisruptionResolver<'_> {
         (if live { why } else { otherwise }).to_owned()
     }
 
-    fn takes_up(&self, unit: &str, verdict: &mut Disruption) {
+    fn add_reload(&self, unit: &str, verdict: &mut Disruption) {
         match self.machine.reload_method(unit) {
             ReloadMethod::Restart => {
                 if let Some(service) = self.machine.service_of(unit)

@@ -165,11 +165,11 @@ fn fault(
         None => (mount(&above(path)), mount(&above(target))),
     };
     if here != there {
-        let told = |mount: Option<&AbsPath>| mount.map_or("/", AbsPath::as_str).to_owned();
+        let mount_text = |mount: Option<&AbsPath>| mount.map_or("/", AbsPath::as_str).to_owned();
         return Some(format!(
             "which is on the mount {}, but a hard link must be on the same mount: here {}",
-            told(there),
-            told(here)
+            mount_text(there),
+            mount_text(here)
         ));
     }
     let fixed = stays && kept.is_some_and(|facts| facts.immutable);

@@ -59,7 +59,7 @@ pub(super) fn refusals(
             observed,
             mount_points: &mount_points,
         };
-        found.extend(host.in_the_way());
+        found.extend(host.mount_point_refusal());
         let refusal = host.own_state();
         let refusal = refusal.or_else(|| kinds.refusal(&operation.target));
         found.extend(refusal.or_else(|| host.foreign_content(&busy)));
@@ -86,7 +86,7 @@ pub(super) fn obstacle(
         observed,
         mount_points,
     };
-    host.in_the_way()
+    host.mount_point_refusal()
         .or_else(|| host.foreign_content(busy))
         .or_else(|| host.other_names())
 }
@@ -118,7 +118,7 @@ impl HostChecks<'_> {
         matches!(self.operation.kind, OperationKind::Metadata(_))
     }
 
-    fn in_the_way(&self) -> Option<Refusal> {
+    fn mount_point_refusal(&self) -> Option<Refusal> {
         let target = &self.operation.target;
         if *target == AbsPath::root() && !self.in_place() {
             return Some(self.refuse(

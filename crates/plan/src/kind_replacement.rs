@@ -51,7 +51,7 @@ impl<'a> KindReplacement<'a> {
         let DesiredObject { asked, object, .. } = self.after.objects.get(target)?;
         let layout = is_layout(target) || self.observed.layout_targets.contains(target);
         let same_kind = wanted == facts.kind;
-        if (same_kind && !(layout && leads_elsewhere(wanted, step)))
+        if (same_kind && !(layout && is_retargeted(wanted, step)))
             || self.put_by_base(target, facts)
         {
             return None;
@@ -126,7 +126,7 @@ impl<'a> KindReplacement<'a> {
 }
 
 /// Whether a link gets another target.
-fn leads_elsewhere(wanted: ObjectKind, step: &PathStep) -> bool {
+fn is_retargeted(wanted: ObjectKind, step: &PathStep) -> bool {
     wanted == ObjectKind::Link && step.fields.contains(&"target")
 }
 

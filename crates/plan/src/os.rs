@@ -87,7 +87,7 @@ impl OsChange {
     /// Whether the change would remove something that no provider on this host can have added: a
     /// kernel argument that was already running when a config first mentioned it stays, like a file
     /// that already matched.
-    fn takes_away_what_was_found(&self, capabilities: OsCapabilities) -> bool {
+    fn removes_preexisting(&self, capabilities: OsCapabilities) -> bool {
         self.change == ChangeKind::Remove && !self.part.can_be_changed(capabilities)
     }
 
@@ -224,7 +224,7 @@ pub(super) fn changes(
     capabilities: OsCapabilities,
 ) -> Vec<OsChange> {
     let mut changes = all_changes(from, to, observed);
-    changes.retain(|change| !change.takes_away_what_was_found(capabilities));
+    changes.retain(|change| !change.removes_preexisting(capabilities));
     for change in &mut changes {
         change.entry.origin = origin(to, change.part.origin_kind(), &change.entry.name);
     }

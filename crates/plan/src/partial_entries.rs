@@ -224,7 +224,7 @@ impl PathFacts<'_> {
         let changes = (wanted.uid, wanted.gid) != (facts.uid, facts.gid);
         let others = match self.is_written_by_root(facts) {
             true => wanted.uid != 0 && !given,
-            false => Self::serves_others(wanted, facts.attributes()),
+            false => Self::widens_access(wanted, facts.attributes()),
         };
         if facts.kind == ObjectKind::File && changes && others {
             wanted.mode &= !Attributes::SET_ID_BITS;
@@ -235,16 +235,16 @@ impl PathFacts<'_> {
     /// Whether only root could ever write the content of a file, as far as the facts show.
     fn is_written_by_root(&self, facts: &FileFacts) -> bool {
         let found = self.observed.modes.get(self.path);
-        let recorded = found.is_none_or(|found| is_roots_alone(*found));
+        let recorded = found.is_none_or(|found| is_root_only(*found));
         let shared = self.is_exposed()
             || self.observed.user_written.contains(self.path)
             || facts.access_list;
-        is_roots_alone(facts.attributes()) && recorded && !shared
+        is_root_only(facts.attributes()) && recorded && !shared
     }
 
     /// Whether set-ID bits would let everybody run the content of a file, which a user may have written, with the
     /// rights of another user or group than before.
-    fn serves_others(wanted: Attributes, now: Attributes) -> bool {
+    fn widens_access(wanted: Attributes, now: Attributes) -> bool {
         let changes = (wanted.uid, wanted.gid) != (now.uid, now.gid);
         let own = now.uid != 0 && now.uid == wanted.uid;
         let by_group = wanted.mode & Attributes::SET_GROUP_ID_BIT != 0;
@@ -309,14 +309,14 @@ impl PathFacts<'_> {
         let own_place = !self.is_exposed() || user == Some(&then.uid);
         let found = self.observed.modes.get(self.path);
         let is_own = |uid: u32| uid != 0 && uid == then.uid;
-        let was_own = |found: &Attributes| is_own(found.uid) || is_roots_alone(*found);
+        let was_own = |found: &Attributes| is_own(found.uid) || is_root_only(*found);
         let own = own_place && is_own(facts.uid) && found.is_none_or(was_own);
         self.is_written_by_root(facts) || own
     }
 }
 
 /// Whether the mode and owner of a file let only root write it.
-fn is_roots_alone(of: Attributes) -> bool {
+fn is_root_only(of: Attributes) -> bool {
     let group = of.mode & 0o020 != 0 && of.gid != 0;
     let writable = group || of.mode & 0o002 != 0;
     of.uid == 0 && !writable

@@ -120,7 +120,7 @@ impl Reachability<'_> {
         self.found(directory, self.owners)
     }
 
-    /// The same; what exists counts only where `existing` says so.
+    /// The same; what exists counts only where `existing` is true.
     fn found(&self, directory: &AbsPath, existing: bool) -> Option<Attributes> {
         let facts = self.observed.objects.get(directory);
         let facts = facts.filter(|facts| existing && facts.kind == ObjectKind::Directory);

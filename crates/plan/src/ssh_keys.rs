@@ -274,7 +274,7 @@ fn shared_file(
 }
 
 /// Whether sshd reads keys from a file with this mode and owner: `StrictModes` wants it to belong to
-/// the user or root and to be writable by nobody else, and sshd reads it as the user.
+/// the user or root and to be writable by no other user, and sshd reads it as the user.
 fn is_fit_for_keys(there: Attributes, account: &UserFacts) -> bool {
     let readable = match there.uid {
         uid if uid == account.uid => READABLE_BY_OWNER,

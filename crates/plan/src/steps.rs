@@ -99,7 +99,7 @@ pub(super) fn steps(
                 entry,
                 PathAction::Remove,
                 ChangeKind::Remove,
-                vec![gone_field(entry.kind)],
+                vec![removed_field(entry.kind)],
             );
         }
     }
@@ -121,7 +121,7 @@ pub(super) fn steps(
                 entry,
                 act,
                 ChangeKind::Create,
-                vec![gone_field(entry.kind)],
+                vec![removed_field(entry.kind)],
             );
         }
     }
@@ -333,7 +333,7 @@ pub(super) fn changed_by(
     fields
 }
 
-fn gone_field(kind: EntryKind) -> &'static str {
+fn removed_field(kind: EntryKind) -> &'static str {
     match kind {
         EntryKind::Enablement => "enabled",
         EntryKind::Mask => "masked",

@@ -90,14 +90,14 @@ impl<'a> UnitCatalog<'a> {
     pub(super) fn name_units(&mut self, enabled: &EnabledUnits) {
         let units = &self.config.units;
         let said = |name: &UnitName| units.get(name).filter(|unit| !unit.mask)?.enabled;
-        let says = |other: &str| {
+        let sets = |other: &str| {
             UnitName::new(other).is_ok_and(|name| {
                 let template = name.template().as_ref().and_then(said);
                 said(&name).is_some() || template == Some(false)
             })
         };
         let names =
-            |unit: &String| enablement::enable(unit, &|other| self.find(other), &says).names;
+            |unit: &String| enablement::enable(unit, &|other| self.find(other), &sets).names;
         let mut claimed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (alias, unit) in enabled.by_presets.iter().flat_map(names) {
             claimed.entry(alias).or_default().insert(unit);

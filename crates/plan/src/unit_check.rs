@@ -30,7 +30,7 @@ pub(super) fn check(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
         let file = merged(source.texts.iter().map(String::as_str));
         let warnings = [
             misnamed(&unit, &file),
-            without_its_service(&unit, &file, catalogue),
+            missing_activated_unit(&unit, &file, catalogue),
             missing_requirement(&unit, &file, catalogue),
             never_started(&unit, catalogue),
         ];
@@ -138,7 +138,11 @@ fn escape(path: &str) -> String {
 }
 
 /// A timer, path or socket activates another unit, which must exist.
-fn without_its_service(unit: &str, file: &UnitFile, catalogue: &UnitCatalog<'_>) -> Option<String> {
+fn missing_activated_unit(
+    unit: &str,
+    file: &UnitFile,
+    catalogue: &UnitCatalog<'_>,
+) -> Option<String> {
     let (kind, stem) = (unit_name::kind(unit), unit_name::stem(unit));
     let given = match kind {
         "timer" => file.last("Timer", "Unit"),
@@ -197,7 +201,7 @@ fn never_started(unit: &str, catalogue: &UnitCatalog<'_>) -> Option<String> {
         return None;
     }
     let set = enablement::enable(unit, &|other| catalogue.find(other), &|_| true);
-    let wanters = set.links.keys().filter_map(unit_tree::wanter);
+    let wanters = set.links.keys().filter_map(unit_tree::wanting_unit);
     let wanters: BTreeSet<String> = wanters.collect();
     if wanters.is_empty() || wanters.iter().any(|wanter| catalogue.tree.has(wanter)) {
         return None;

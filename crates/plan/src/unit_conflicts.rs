@@ -7,7 +7,7 @@ use super::{
     unit_catalog::UnitCatalog,
     unit_tree::{
         ConfigEntry, OVERRIDING_DIRECTORIES, UnitTree, UnitTreeEntry, config_entries, unit_path,
-        wanter,
+        wanting_unit,
     },
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
@@ -95,7 +95,7 @@ fn enables(
     }
     let is_instance =
         unit_name::template(link).is_some_and(|template| template == real && link != real);
-    if wanter(&entry.path).is_none() {
+    if wanting_unit(&entry.path).is_none() {
         // A link with the name of the unit is its file. A link with another name is an alias; under that name the
         // entry concerns the unit behind it, which other links start.
         let named = link == real || is_instance || link == name.as_str();

@@ -76,14 +76,14 @@ pub(super) fn warnings(unit: &str, file: &UnitFile, catalogue: &UnitCatalog<'_>)
 pub(super) fn quadlets(catalogue: &UnitCatalog<'_>) -> Vec<String> {
     let units = catalogue.config.units.iter();
     let enabled = units.filter(|(_, unit)| unit.enabled == Some(true) && unit.contents.is_none());
-    let told = |name: &UnitName| {
+    let sources = |name: &UnitName| {
         let mut files = catalogue.config.files.keys();
         let source = files.find(|path| quadlet_service(path).as_deref() == Some(name.as_str()))?;
         Some(format!(
             "{name} is created by a generator from {source}: it is enabled by [Install] in that file"
         ))
     };
-    enabled.filter_map(|(name, _)| told(name)).collect()
+    enabled.filter_map(|(name, _)| sources(name)).collect()
 }
 
 /// The service that Podman's generator creates from a file (podman-systemd.unit(5)).
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_of_a_command_stands_after_its_prefixes() {
+    fn the_program_of_a_command_follows_its_prefixes() {
         for (line, program, may_fail) in [
             ("/bin/a b", "/bin/a", false),
             ("-/bin/a", "/bin/a", true),

@@ -66,7 +66,9 @@ impl<'a> MachineUnits<'a> {
     pub(super) fn masked(&self, unit: &str) -> bool {
         let masked = |facts: &UnitFacts| facts.load.as_deref() == Some("masked");
         self.asked(unit).is_some_and(|unit| unit.mask)
-            || (self.facts(unit).is_some_and(masked) && !self.brings(unit) && !self.unmasked(unit))
+            || (self.facts(unit).is_some_and(masked)
+                && !self.creates_unit(unit)
+                && !self.unmasked(unit))
     }
 
     /// Whether the config removes the mask and no other mask remains until the next boot.
@@ -76,7 +78,7 @@ impl<'a> MachineUnits<'a> {
         self.asked(unit).is_some_and(Unit::lifts_mask) && !other.is_some_and(UnitEntry::is_mask)
     }
 
-    fn brings(&self, unit: &str) -> bool {
+    fn creates_unit(&self, unit: &str) -> bool {
         let asked = self.asked(unit);
         asked.is_some_and(|unit| unit.contents.is_some() && !unit.mask)
             || self.file_text(unit).is_some_and(|text| !text.is_empty())
@@ -96,8 +98,8 @@ impl<'a> MachineUnits<'a> {
             None => (below, None),
         };
         let name = UnitName::new(unit).ok()?;
-        let said = |config: &MachineConfig| config.units.contains_key(&name);
-        (said(self.to) || said(self.from)).then(|| match drop_in {
+        let has_entry = |config: &MachineConfig| config.units.contains_key(&name);
+        (has_entry(self.to) || has_entry(self.from)).then(|| match drop_in {
             Some(file) => (EntryKind::DropIn, format!("{unit}/{file}")),
             None => (EntryKind::Unit, unit.to_owned()),
         })
@@ -121,7 +123,7 @@ impl<'a> MachineUnits<'a> {
                 let known = self.facts(name).is_some_and(|facts| {
                     facts.vendor_file.is_some() || facts.load.as_deref() == Some("loaded")
                 });
-                known || self.brings(name) || self.own_text(name).is_some()
+                known || self.creates_unit(name) || self.own_text(name).is_some()
             })
     }
 

@@ -7,11 +7,11 @@ mod listings;
 use std::{borrow::Cow, collections::BTreeMap};
 
 pub(super) use self::config_entries::{
-    ConfigEntry, brings, config_entries, unit_path, units_with_files,
+    ConfigEntry, config_entries, creates_entry, unit_path, units_with_files,
 };
 pub use self::config_entries::{named_in, unit_texts};
 use self::{
-    config_entries::{brought, drop_in_path},
+    config_entries::{created_entries, drop_in_path},
     external_units::{ExternalTarget, alias},
 };
 
@@ -74,7 +74,7 @@ pub fn is_dependency_directory(name: &str) -> bool {
 }
 
 /// The unit whose `*.wants` directory contains the link.
-pub(super) fn wanter(link: &AbsPath) -> Option<String> {
+pub(super) fn wanting_unit(link: &AbsPath) -> Option<String> {
     let directory = link.directory().rsplit('/').next()?;
     let mut wanters = DEPENDENCY_SUFFIXES.iter();
     let wanter = wanters.find_map(|suffix| directory.strip_suffix(suffix))?;
@@ -103,7 +103,7 @@ const UNREACHED_TARGETS: [&str; 16] = [
 
 /// The unit that a link in a `*.wants` directory starts at boot.
 pub(super) fn started_by(link: &AbsPath) -> Option<String> {
-    let wanter = wanter(link)?;
+    let wanter = wanting_unit(link)?;
     let unit = link.file_name();
     let startable = unit_name::shape(unit) != Some(unit_name::UnitNameShape::Template)
         && unit_name::shape(&wanter) != Some(unit_name::UnitNameShape::Template);
@@ -177,7 +177,7 @@ impl<'a> UnitTree<'a> {
             ConfigSide::Before => (&observed.unit_paths_before, &observed.linked_texts_before),
             ConfigSide::After(_) => (&observed.unit_paths, &observed.linked_texts),
         };
-        for (path, entry) in brought(config, names) {
+        for (path, entry) in created_entries(config, names) {
             tree.put(path, entry, observed);
         }
         for (path, text) in linked {
@@ -222,7 +222,7 @@ impl<'a> UnitTree<'a> {
         {
             tree.entries.remove(path);
         }
-        let ours = brought(from, &observed.unit_paths_before);
+        let ours = created_entries(from, &observed.unit_paths_before);
         for (path, _) in ours.filter(|(path, _)| !adopted(path)) {
             tree.entries.remove(&path);
             if let Some(entry) = observed.unit_originals.get(&path) {

@@ -5,7 +5,7 @@ mod lifted_masks;
 
 use std::collections::BTreeSet;
 
-use self::kept_links::{existing, has_its_own_say, instances_enabled_themselves, keep};
+use self::kept_links::{existing, has_own_enablement, instances_enabled_themselves, keep};
 use super::{
     desired_tree::{
         ConfigSide, DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver,
@@ -50,8 +50,8 @@ pub(super) fn add(
     let base = base.as_ref();
     // Explicit settings come first; units without a setting keep the remaining links.
     for (name, unit) in &config.units {
-        let wish = wish(name, unit, &catalogue, &presets);
-        if !unit.mask && wish != DesiredEnablement::Unsaid {
+        let wish = desired_enablement(name, unit, &catalogue, &presets);
+        if !unit.mask && wish != DesiredEnablement::Unset {
             EnablementPlanner {
                 layout,
                 place,
@@ -63,7 +63,7 @@ pub(super) fn add(
         }
     }
     for (name, unit) in &config.units {
-        let wish = wish(name, unit, &catalogue, &presets);
+        let wish = desired_enablement(name, unit, &catalogue, &presets);
         EnablementPlanner {
             layout,
             place,
@@ -89,7 +89,7 @@ fn to_be_enabled(catalogue: &UnitCatalog<'_>, presets: &Presets) -> EnabledUnits
     } = EnabledUnits::default();
     let units = catalogue.config.units.iter();
     for (name, unit) in units.filter(|(_, unit)| !unit.mask) {
-        match wish(name, unit, catalogue, presets) {
+        match desired_enablement(name, unit, catalogue, presets) {
             DesiredEnablement::Enabled => said.push(name.to_string()),
             DesiredEnablement::Preset(Preset::Enable(names)) => by_presets.extend(names),
             _ => {}
@@ -103,7 +103,9 @@ fn left_to_presets(catalogue: &UnitCatalog<'_>, presets: &Presets) -> BTreeSet<S
     let mut left = BTreeSet::new();
     let units = catalogue.config.units.iter();
     for (name, unit) in units.filter(|(_, unit)| !unit.mask) {
-        if let DesiredEnablement::Preset(preset) = wish(name, unit, catalogue, presets) {
+        if let DesiredEnablement::Preset(preset) =
+            desired_enablement(name, unit, catalogue, presets)
+        {
             left.insert(catalogue.real_name(name, unit));
             if let Preset::Enable(names) = preset {
                 left.extend(names.iter().map(|name| catalogue.tree.real_name(name)));
@@ -123,10 +125,10 @@ enum DesiredEnablement {
     /// The config does not set it and the unit is new: the preset decides.
     Preset(Preset),
     /// The config does not set it: the enablement stays unchanged.
-    Unsaid,
+    Unset,
 }
 
-fn wish(
+fn desired_enablement(
     name: &UnitName,
     unit: &Unit,
     catalogue: &UnitCatalog<'_>,
@@ -144,15 +146,15 @@ fn wish(
                 same && (had_file || only_drop_ins(known)) && known.enabled.is_none()
             };
             match from.units.get(name).filter(silent) {
-                Some(_) => DesiredEnablement::Unsaid,
+                Some(_) => DesiredEnablement::Unset,
                 None if has_file => DesiredEnablement::Preset(presets.ask(name.as_str())),
                 // Without a preset rule, a drop-in does not enable a unit of the vendor.
                 None => presets
                     .rule_for(name.as_str())
-                    .map_or(DesiredEnablement::Unsaid, DesiredEnablement::Preset),
+                    .map_or(DesiredEnablement::Unset, DesiredEnablement::Preset),
             }
         }
-        (None, _) => DesiredEnablement::Unsaid,
+        (None, _) => DesiredEnablement::Unset,
     }
 }
 
@@ -209,15 +211,15 @@ impl EnablementPlanner<'_, '_> {
                 self.enable(&entry, &names, (false, has_file));
             }
             DesiredEnablement::Disabled => {
-                let newly = self.newly_said(name, unit, &real);
+                let newly = self.is_newly_set(name, unit, &real);
                 self.disable(&entry, &real, newly);
                 if !newly {
-                    self.keep_companions_away(&entry, &real);
+                    self.keep_companions_removed(&entry, &real);
                 }
             }
             // A preset disables the unit only, not the units in its `Also=`.
             DesiredEnablement::Preset(Preset::Disable) => self.disable(&entry, &real, false),
-            DesiredEnablement::Unsaid => {}
+            DesiredEnablement::Unset => {}
         }
     }
 
@@ -243,7 +245,7 @@ impl EnablementPlanner<'_, '_> {
         let kept = || -> LinkTargets {
             let kept = links
                 .iter()
-                .filter(|(path, _)| is_alias(path) || !has_its_own_say(path, config, side));
+                .filter(|(path, _)| is_alias(path) || !has_own_enablement(path, config, side));
             kept.map(|(path, text)| (path.clone(), text.clone()))
                 .collect()
         };
@@ -253,7 +255,7 @@ impl EnablementPlanner<'_, '_> {
                 let found = existing(place, name, unit, &found);
                 self.layout.found_links.extend(found);
             }
-            DesiredEnablement::Unsaid if has_file => {
+            DesiredEnablement::Unset if has_file => {
                 let all = existing(place, name, unit, links).map(|(path, _)| path);
                 self.layout.links_of_units.extend(all);
                 keep(self.layout, place, name, unit, &kept());
@@ -262,15 +264,20 @@ impl EnablementPlanner<'_, '_> {
                 self.layout.instance_links.extend(own);
                 self.keep_preset(name, unit, presets);
             }
-            DesiredEnablement::Unsaid if only_drop_ins(unit) => {
+            DesiredEnablement::Unset if only_drop_ins(unit) => {
                 self.keep_preset(name, unit, presets);
             }
             _ => {}
         }
     }
 
-    /// Enables units for one entry. `said`: the config requests it; `has_file`: the config contains the unit.
-    fn enable(&mut self, entry: &DesiredEntry, names: &[String], (said, has_file): (bool, bool)) {
+    /// Enables units for one entry. `requested`: the config requests it; `has_file`: the config contains the unit.
+    fn enable(
+        &mut self,
+        entry: &DesiredEntry,
+        names: &[String],
+        (requested, has_file): (bool, bool),
+    ) {
         let mut own = BTreeSet::new();
         for name in names {
             let name = &self.catalogue.tree.real_name(name);
@@ -286,7 +293,7 @@ impl EnablementPlanner<'_, '_> {
             if let Some(why_not) = why_not {
                 // A preset is not an explicit request: there may be drop-ins for a unit that is not
                 // installed.
-                if said || has_file {
+                if requested || has_file {
                     let warning = format!("cannot enable {name}: {why_not}");
                     self.layout.warnings.push(warning);
                 }
@@ -297,7 +304,8 @@ impl EnablementPlanner<'_, '_> {
             // An instance that the config disables by name is not enabled through its template.
             set.links
                 .retain(|path, _| !self.catalogue.is_disabled(path.file_name()));
-            if said && set.links.is_empty() && set.also.is_empty() && set.complaints.is_empty() {
+            if requested && set.links.is_empty() && set.also.is_empty() && set.complaints.is_empty()
+            {
                 self.layout.warnings.push(format!(
                     "{name} has no [Install] section: enabling it has no effect"
                 ));
@@ -318,7 +326,7 @@ impl EnablementPlanner<'_, '_> {
         // Links that others made stay, as with `systemctl enable`. Those that were removed when the unit was
         // disabled do not come back.
         if has_file {
-            let mut away = self.kept_away(&BTreeSet::from([entry.name.to_string()]));
+            let mut away = self.removed_originals(&BTreeSet::from([entry.name.to_string()]));
             away.retain(|path| !own.contains(path) && !self.links.contains_key(path));
             self.clear(entry, away.into_iter());
         }
@@ -326,7 +334,7 @@ impl EnablementPlanner<'_, '_> {
 
     /// `Also=` of a disabled unit disables its companions once, when the unit is disabled or gets a companion, also
     /// from a drop-in of its template. Later another unit or a user may have enabled them again.
-    fn newly_said(&self, name: &UnitName, unit: &Unit, real: &str) -> bool {
+    fn is_newly_set(&self, name: &UnitName, unit: &Unit, real: &str) -> bool {
         let ConfigSide::After(from) = self.catalogue.side else {
             return true;
         };
@@ -345,7 +353,7 @@ impl EnablementPlanner<'_, '_> {
             !companions || decided || catalogue.left_to_presets.contains(other)
         };
         let family = enablement::family(name, &find, &stop);
-        let mut away = self.kept_away(&family);
+        let mut away = self.removed_originals(&family);
         let own = BTreeSet::from([name.to_owned()]);
         let standing = match self.catalogue.side {
             // A link of a companion was made after the unit was disabled.
@@ -355,7 +363,7 @@ impl EnablementPlanner<'_, '_> {
             }
             ConfigSide::After(_) => &family,
         };
-        let mut paths = enablement::standing_for(standing, self.links);
+        let mut paths = enablement::links_naming(standing, self.links);
         paths.extend(away);
         let links = enablement::enable(name, &find, &stop).links.into_keys();
         // A name that belongs to another unit is not removed with this one.
@@ -365,18 +373,18 @@ impl EnablementPlanner<'_, '_> {
 
     /// Links of companions that were removed when the unit was disabled and are still missing: they
     /// are restored only when the config no longer sets the unit's enablement.
-    fn keep_companions_away(&mut self, entry: &DesiredEntry, name: &str) {
+    fn keep_companions_removed(&mut self, entry: &DesiredEntry, name: &str) {
         let find = |other: &str| self.catalogue.find(other);
         let stop = |other: &str| self.catalogue.sets_enablement(other);
         let family = enablement::family(name, &find, &stop);
-        let mut away = self.kept_away(&family);
+        let mut away = self.removed_originals(&family);
         away.retain(|path| !self.links.contains_key(path));
         self.clear(entry, away.into_iter());
     }
 
     /// Original links of these units that were removed: they stay absent, and are restored when the
     /// config no longer sets the units' enablement.
-    fn kept_away(&self, units: &BTreeSet<String>) -> BTreeSet<AbsPath> {
+    fn removed_originals(&self, units: &BTreeSet<String>) -> BTreeSet<AbsPath> {
         let originals = self.place.observed.unit_originals.iter();
         let below = originals.filter(|(path, _)| {
             let below = path.as_str().strip_prefix(UNIT_DIR);
@@ -386,13 +394,13 @@ impl EnablementPlanner<'_, '_> {
             UnitEntry::Link(text) if !self.was_replaced(path) => Some((path.clone(), text.clone())),
             _ => None,
         });
-        enablement::standing_for(units, &links.collect())
+        enablement::links_naming(units, &links.collect())
     }
 
     /// Whether the base config had an object of its own there.
     fn was_replaced(&self, path: &AbsPath) -> bool {
         let names = &self.place.observed.unit_paths_before;
-        matches!(self.catalogue.side, ConfigSide::After(from) if unit_tree::brings(from, names, path))
+        matches!(self.catalogue.side, ConfigSide::After(from) if unit_tree::creates_entry(from, names, path))
     }
 
     /// Keeps the result of the presets for a unit that the config has only drop-ins for: the links
@@ -406,7 +414,7 @@ impl EnablementPlanner<'_, '_> {
         }
         let entry = DesiredEntry::new(EntryKind::Enablement, real.as_str(), &unit.origin);
         self.keep_made(&entry, name, presets);
-        let gone = self.kept_away(&BTreeSet::from([real]));
+        let gone = self.removed_originals(&BTreeSet::from([real]));
         let gone = gone
             .into_iter()
             .filter(|path| !self.links.contains_key(path));

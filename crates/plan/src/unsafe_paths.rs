@@ -49,7 +49,7 @@ pub(super) fn unchanged(
 }
 
 /// Refuses each entry of the desired config at an unsafe path (only the path `only`, if given), and
-/// removes such paths from the base config, so that nothing is done there. Unchanged entries are left as they are.
+/// removes such paths from the base config, so that nothing is done there. Unchanged entries are not touched.
 pub(super) fn refuse_unsafe_paths(
     before: &mut DesiredTree,
     after: &mut DesiredTree,
@@ -83,7 +83,7 @@ pub(super) fn refuse_unsafe_paths(
     }
 }
 
-/// Leaves unchanged entries as they are where the user has changed the path in a way that would block the rest of
+/// Does not touch unchanged entries where the user has changed the path in a way that would block the rest of
 /// the update.
 pub(super) fn skip_refused(
     steps: &mut PathSteps,
@@ -180,7 +180,7 @@ fn no_directory_above(path: &AbsPath, observed: &MachineFacts) -> Option<AbsPath
 }
 
 impl DesiredTree {
-    /// Leaves the object of an unchanged entry as it is.
+    /// Leaves the object of an unchanged entry unchanged.
     fn skip(&mut self, path: &AbsPath, why: &str) {
         let wanted = self.objects.get(path);
         let asked = wanted.map_or(path, |wanted| &wanted.asked).clone();

@@ -47,7 +47,7 @@ pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<Pool
         .find(|kind| pool.status.is(kind) == Some(true));
     let (reason, message) = match (&degraded, other) {
         (Some(_), _) => ("NodeDegraded", String::new()),
-        (None, Some(kind)) => (kind, said(pool, kind)),
+        (None, Some(kind)) => (kind, condition_text(pool, kind)),
         (None, None) => ("AsExpected", String::new()),
     };
     let (node_reason, nodes) = match &degraded {
@@ -73,7 +73,7 @@ pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<Pool
     ]
 }
 
-fn said(pool: &PoolView, kind: &str) -> String {
+fn condition_text(pool: &PoolView, kind: &str) -> String {
     let found = pool.status.conditions.iter().find(|it| it.kind == kind);
     found.map_or_else(String::new, |it| it.message.clone())
 }

@@ -33,14 +33,14 @@ fn with_roles(roles: &[&str]) -> BTreeMap<String, String> {
 
 /// A healthy node; `with` adds conditions.
 fn node(name: &str, current: &str, desired: &str, state: &str) -> NodeView {
-    let said = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let annotation = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     NodeView {
         name: name.to_owned(),
         labels: with_roles(&["worker"]),
         annotations: BTreeMap::from([
-            said(protocol::CURRENT_CONFIG, current),
-            said(protocol::DESIRED_CONFIG, desired),
-            said(protocol::STATE, state),
+            annotation(protocol::CURRENT_CONFIG, current),
+            annotation(protocol::DESIRED_CONFIG, desired),
+            annotation(protocol::STATE, state),
         ]),
         ..NodeView::default()
     }
@@ -119,7 +119,7 @@ fn max_unavailable_above_100_percent_is_rejected() {
 fn an_invalid_pool_selector_selects_no_node_and_names_the_field() {
     let labels = with_roles(&["worker"]);
     let key = format!("{ROLE}worker");
-    for (operator, values, said) in [
+    for (operator, values, part) in [
         (
             "Gt",
             json!(["1"]),
@@ -135,12 +135,12 @@ fn an_invalid_pool_selector_selects_no_node_and_names_the_field() {
             json!({"nodeSelector": {"matchExpressions": [expression]}, "maxUnavailable": "abc"}),
         );
         assert!(!pool.spec.node_selector.selects(&labels), "{operator}");
-        let told = pool.mistakes();
-        assert_eq!(told.len(), 1, "{told:?}");
+        let message = pool.mistakes();
+        assert_eq!(message.len(), 1, "{message:?}");
         let field = "pool own: spec.nodeSelector.matchExpressions[0]: ";
         assert!(
-            told[0].starts_with(field) && told[0].contains(said),
-            "{told:?}"
+            message[0].starts_with(field) && message[0].contains(part),
+            "{message:?}"
         );
         // One mistake does not hide the next one.
         assert!(max_unavailable(&pool, 1).is_err());

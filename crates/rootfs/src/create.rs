@@ -68,7 +68,7 @@ impl Root {
         inode: Option<u64>,
     ) -> Result<(), RootError> {
         let build = || {
-            if self.pretends_to_part(at, file) {
+            if self.crosses_simulated_mount(at, file) {
                 return Err(Errno::XDEV.into());
             }
             let (from, to) = (self.handle(file)?, self.slot(at)?);
@@ -137,7 +137,7 @@ impl Root {
         if kind == FileKind::File && stat.nlink != 1 && self.is_in_users_directory(file) {
             return Err(failed(Errno::MLINK.into()));
         }
-        self.own_behind(file, &handle, meta).map_err(failed)
+        self.chown_handle(file, &handle, meta).map_err(failed)
     }
 
     pub(super) fn create_new(&self, at: &AbsPath, mode: u32) -> io::Result<OwnedFd> {
@@ -191,7 +191,7 @@ impl Root {
     }
 
     /// Does the same with a handle that was opened with `O_PATH`, of an object that is no link.
-    fn own_behind(&self, at: &AbsPath, handle: &OwnedFd, meta: &Meta) -> io::Result<()> {
+    fn chown_handle(&self, at: &AbsPath, handle: &OwnedFd, meta: &Meta) -> io::Result<()> {
         if meta.chown {
             let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
             let flags = AtFlags::EMPTY_PATH;

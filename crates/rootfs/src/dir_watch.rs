@@ -219,11 +219,11 @@ impl Watch {
         }
         Ok(events
             .into_iter()
-            .flat_map(|event| self.told(event))
+            .flat_map(|event| self.convert_event(event))
             .collect())
     }
 
-    fn told(&mut self, event: EventOwned) -> Vec<WatchEvent> {
+    fn convert_event(&mut self, event: EventOwned) -> Vec<WatchEvent> {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             let dir = AbsPath::root();
             return vec![WatchEvent {

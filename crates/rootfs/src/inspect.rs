@@ -14,7 +14,7 @@ impl Root {
         match self.handle(p).and_then(resolve::statx_unless_foreign) {
             Ok(raw) => {
                 let mut stat = Stat::of(&raw);
-                stat.mount_point |= self.pretended_mount_at(p);
+                stat.mount_point |= self.is_simulated_mount(p);
                 Ok(Some(stat))
             }
             Err(error) if resolve::is_absent(&error) => Ok(None),
@@ -34,15 +34,15 @@ impl Root {
             Err(error) if resolve::is_absent(&error) => return Ok(names.map(|_| None).collect()),
             Err(error) => return Err(self.failed("look into", dir, error)),
         };
-        let pretended = |name: &str| {
+        let simulated = |name: &str| {
             let path = || dir.join(name).ok();
-            self.pretends_mounts() && path().is_some_and(|path| self.pretended_mount_at(&path))
+            self.has_simulated_mounts() && path().is_some_and(|path| self.is_simulated_mount(&path))
         };
         names
             .map(|name| match resolve::statx_in(&fd, name) {
                 Ok(raw) => {
                     let mut stat = Stat::of(&raw);
-                    stat.mount_point |= pretended(name);
+                    stat.mount_point |= simulated(name);
                     Ok(Some(stat))
                 }
                 Err(error) if resolve::is_absent(&error) => Ok(None),

@@ -1,4 +1,4 @@
-//! Test instruments: a log of the operations on the tree, injected faults, pretended mounts.
+//! Test instruments: a log of the operations on the tree, injected faults, simulated mounts.
 //!
 //! A root without instruments pays one comparison per operation.
 
@@ -146,7 +146,7 @@ impl Root {
     /// This root, with each of `tops` treated as the top of a separate mount: [`Root::mount`] and
     /// [`Root::stat`] report them, renames between them return EXDEV, and the recording sees
     /// different file systems. For tests that may not mount anything.
-    pub fn with_pretended_mounts(self, tops: Vec<AbsPath>) -> Self {
+    pub fn with_simulated_mounts(self, tops: Vec<AbsPath>) -> Self {
         self.with_taps(|taps| taps.mounts = tops)
     }
 
@@ -197,12 +197,12 @@ impl Root {
         let raw = resolve::statx_of(self.nearest(p)?.1)?;
         let device = u64::from(raw.stx_dev_major) << 32 | u64::from(raw.stx_dev_minor);
         Ok(self
-            .pretended_index(p)
+            .simulated_mount_index(p)
             .map_or(device, |index| u64::MAX - index))
     }
 
-    /// The pretended mount that contains `p`; the innermost, if they nest.
-    fn pretended_index(&self, p: &AbsPath) -> Option<u64> {
+    /// The simulated mount that contains `p`; the innermost, if they nest.
+    fn simulated_mount_index(&self, p: &AbsPath) -> Option<u64> {
         let mounts = &self.0.taps.as_ref()?.mounts;
         (0_u64..)
             .zip(mounts)
@@ -211,21 +211,21 @@ impl Root {
             .map(|(index, _)| index)
     }
 
-    pub(super) fn pretends_mounts(&self) -> bool {
+    pub(super) fn has_simulated_mounts(&self) -> bool {
         self.0.taps.is_some()
     }
 
-    pub(super) fn pretended_mount_at(&self, p: &AbsPath) -> bool {
+    pub(super) fn is_simulated_mount(&self, p: &AbsPath) -> bool {
         self.0
             .taps
             .as_ref()
             .is_some_and(|taps| taps.mounts.contains(p))
     }
 
-    pub(super) fn pretended_mount(&self, p: &AbsPath, real: Mount) -> Mount {
+    pub(super) fn simulated_mount(&self, p: &AbsPath, real: Mount) -> Mount {
         let tops = self.0.taps.as_ref().map(|taps| &taps.mounts);
         let index = self
-            .pretended_index(p)
+            .simulated_mount_index(p)
             .and_then(|index| usize::try_from(index).ok());
         match tops
             .zip(index)
@@ -241,12 +241,12 @@ impl Root {
         }
     }
 
-    /// Whether a rename between the two would cross a pretended mount.
-    pub(super) fn pretends_to_part(&self, a: &AbsPath, b: &AbsPath) -> bool {
+    /// Whether a rename between the two would cross a simulated mount.
+    pub(super) fn crosses_simulated_mount(&self, a: &AbsPath, b: &AbsPath) -> bool {
         let side = |p: &AbsPath| {
             let path = self.canonical(p).unwrap_or_else(|_| p.clone());
             path.parent()
-                .and_then(|parent| self.pretended_index(&parent))
+                .and_then(|parent| self.simulated_mount_index(&parent))
         };
         self.0
             .taps

@@ -98,7 +98,7 @@ impl Root {
                 .map_err(failed)?,
         };
         let stat = Stat::of(&raw);
-        if raw.stx_mnt_id != within.mount || stat.mount_point || self.pretended_mount_at(p) {
+        if raw.stx_mnt_id != within.mount || stat.mount_point || self.is_simulated_mount(p) {
             return Err(RootError::MountPoint {
                 path: self.host_path(p),
             });

@@ -52,7 +52,7 @@ impl Root {
         flags: RenameFlags,
         act: impl FnOnce() -> FsOpKind,
     ) -> io::Result<()> {
-        if self.pretends_to_part(from, to) {
+        if self.crosses_simulated_mount(from, to) {
             return Err(Errno::XDEV.into());
         }
         let (source, target) = (self.slot(from)?, self.slot(to)?);

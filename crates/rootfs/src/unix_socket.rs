@@ -133,12 +133,12 @@ impl Root {
     /// metadata: connecting reaches exactly the object that was checked. `None` if nothing exists
     /// there.
     pub fn socket_itself(&self, p: &AbsPath) -> Result<Option<(UnixAddress, Stat)>, RootError> {
-        let look = || {
+        let identity = || {
             let found = self.handle(p)?;
             let stat = Stat::of(&resolve::statx_of(&found)?);
             Ok((UnixAddress(found), stat))
         };
-        match look() {
+        match identity() {
             Ok(found) => Ok(Some(found)),
             Err(error) if resolve::is_absent(&error) => Ok(None),
             Err(error) => Err(self.failed("look at", p, error)),

@@ -55,7 +55,7 @@ pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
         let name = format!("{} {}", block.kind, block.name);
         let what = format!("{}: {}", name.trim_end(), block.message);
         let node = status.node.as_deref().unwrap_or("NODE");
-        Finding::coded(block.reason, what, what_to_do(block.reason, node))
+        Finding::coded(block.reason, what, remedy(block.reason, node))
     }));
     found.extend(phase(status, reboot));
     found.extend(status.held.as_ref().map(|held| {
@@ -81,7 +81,7 @@ pub fn explain(status: &Status, reboot: &str) -> Vec<Finding> {
 }
 
 /// How to resolve this reason on that node; empty if the reason's own text is sufficient.
-pub fn what_to_do(reason: Reason, node: &str) -> String {
+pub fn remedy(reason: Reason, node: &str) -> String {
     match reason {
         Reason::DrainBlockedByBudget
         | Reason::DrainBudgetNeverAllows

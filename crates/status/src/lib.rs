@@ -14,9 +14,7 @@ pub mod settings;
 mod text_report;
 mod timeline;
 
-pub use explain::{
-    Finding, JOURNAL_TOO_NEW_ADVICE, JOURNAL_UNREADABLE_ADVICE, explain, what_to_do,
-};
+pub use explain::{Finding, JOURNAL_TOO_NEW_ADVICE, JOURNAL_UNREADABLE_ADVICE, explain, remedy};
 pub use failure_message::{in_short, sentences};
 pub use history::render as render_history;
 pub use machinist_plan::DriftKind;
@@ -226,7 +224,7 @@ pub struct VendorStatus {
 
 impl VendorStatus {
     /// The current problem and the last error as text, without duplicates.
-    pub fn told(&self) -> impl Iterator<Item = String> {
+    pub fn problem_texts(&self) -> impl Iterator<Item = String> {
         let problem = self.problem.as_deref();
         let last = self.last_reason.as_deref();
         let last = last.filter(|last| problem.is_none_or(|problem| !last.contains(problem)));

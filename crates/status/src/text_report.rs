@@ -203,7 +203,9 @@ fn vendors(out: &mut String, status: &Status) -> fmt::Result {
             (true, Some(_)) => (WARNING_STYLE, "connected"),
             (false, _) => (ERROR_STYLE, "away"),
         };
-        let why = vendor.told().map(|why| escape_line(&why).to_string());
+        let why = vendor
+            .problem_texts()
+            .map(|why| escape_line(&why).to_string());
         let why: Vec<_> = why.collect();
         let why = match why.is_empty() {
             true => String::new(),

@@ -147,8 +147,8 @@ impl Reconnecting {
         loop {
             let mut fault = None;
             for way in ways {
-                let stands = match self.stand(*way).await {
-                    Ok(Some(live)) if manned => live.meet_manager().await.map(|()| live),
+                let stands = match self.connected(*way).await {
+                    Ok(Some(live)) if manned => live.check_manager().await.map(|()| live),
                     Ok(Some(live)) => Ok(live),
                     Ok(None) => continue,
                     Err(trouble) => Err(trouble),
@@ -175,7 +175,7 @@ impl Reconnecting {
     }
 
     /// The open connection or a new one; `None` if this socket is not configured.
-    async fn stand(&self, way: BusRoute) -> Result<Option<LiveConnection>, SystemdErrorKind> {
+    async fn connected(&self, way: BusRoute) -> Result<Option<LiveConnection>, SystemdErrorKind> {
         let dial = match way {
             BusRoute::Bus => &self.0.lines.bus,
             BusRoute::Private => &self.0.lines.private,
@@ -238,8 +238,8 @@ impl LiveConnection {
     }
 
     /// Checks that PID 1 is on the bus: a bus that has just started may not have it yet.
-    async fn meet_manager(&self) -> Result<(), SystemdErrorKind> {
-        let look = || async {
+    async fn check_manager(&self) -> Result<(), SystemdErrorKind> {
+        let has_manager = || async {
             if !self.connection.is_bus() {
                 return Ok(());
             }
@@ -254,7 +254,7 @@ impl LiveConnection {
                 Err(SystemdErrorKind::NoManager("it is not on the bus".into()))
             }
         };
-        self.manned.get_or_try_init(look).await.copied()
+        self.manned.get_or_try_init(has_manager).await.copied()
     }
 
     /// Subscribes; without it PID 1 sends no signals to the connection.
@@ -282,7 +282,7 @@ impl LiveConnection {
 
 /// Waits for `answer` and meanwhile passes signals to `taken`: a full queue of signals would stop the reading of
 /// the connection, and thereby the answer.
-pub(super) async fn while_taking<T, S: Stream + Unpin>(
+pub(super) async fn while_receiving<T, S: Stream + Unpin>(
     answer: impl Future<Output = T>,
     signals: &mut S,
     mut taken: impl FnMut(S::Item),

@@ -7,7 +7,7 @@ use zbus::{OwnedObjectPath, Variant};
 
 use super::{
     Systemd, SystemdError,
-    connection::{while_taking, within},
+    connection::{while_receiving, within},
     dbus_proxies::{JobRemoved, JobRemovedStream, ManagerProxy, REPLACE_MODE},
     error::SystemdErrorKind,
     unit_state::ActiveState,
@@ -176,7 +176,8 @@ impl Systemd {
         let manager = live.manager().await?;
         let mut early = Vec::new();
         let asked = within(ask.ask(&manager, unit));
-        let job = while_taking(asked, &mut ends, |end| early.extend(JobEnd::parse(&end))).await?;
+        let job =
+            while_receiving(asked, &mut ends, |end| early.extend(JobEnd::parse(&end))).await?;
         if let Some(result) = early.into_iter().find_map(|end| end.of(&job)) {
             return Ok(result);
         }

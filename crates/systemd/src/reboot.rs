@@ -75,7 +75,7 @@ impl Systemd {
         } else {
             self.start_shutdown_target(names.target).await?;
         }
-        self.goes_down(receipt_within).await
+        self.wait_for_shutdown(receipt_within).await
     }
 
     /// Whether the machine is shutting down: a shutdown is announced or in progress.
@@ -108,7 +108,7 @@ impl Systemd {
         start.await.map(drop).map_err(failed)
     }
 
-    async fn goes_down(&self, within: Duration) -> Result<RebootProof, SystemdError> {
+    async fn wait_for_shutdown(&self, within: Duration) -> Result<RebootProof, SystemdError> {
         let until = Instant::now() + within;
         loop {
             match self.is_shutting_down().await {

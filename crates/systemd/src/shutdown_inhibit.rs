@@ -33,11 +33,11 @@ enum LockEnd {
     /// The machine shuts down.
     Begins,
     /// A shutdown was cancelled whose beginning was missed.
-    CalledOff,
+    Cancelled,
     /// The bus or logind was restarted.
     Lost,
     /// The lock is no longer wanted.
-    Unwanted,
+    Unneeded,
 }
 
 /// Holds a `delay` lock while it is `wanted`, and runs the actions around shutdowns. Ends when the
@@ -93,7 +93,7 @@ async fn turn(
         // Safe to drop, all of them: the next cycle checks for missed announcements.
         over = announced(&mut signals) => over,
         _ = restarts.next() => LockEnd::Lost,
-        _ = wanted.wait_for(|wanted| !*wanted) => LockEnd::Unwanted,
+        _ = wanted.wait_for(|wanted| !*wanted) => LockEnd::Unneeded,
     };
     match over {
         LockEnd::Begins if !*down => {
@@ -103,18 +103,18 @@ async fn turn(
             // Until the shutdown is cancelled there is nothing to hold.
             while !matches!(
                 announced(&mut signals).await,
-                LockEnd::CalledOff | LockEnd::Lost
+                LockEnd::Cancelled | LockEnd::Lost
             ) {}
             Ok(())
         }
-        LockEnd::Begins | LockEnd::CalledOff | LockEnd::Lost | LockEnd::Unwanted => Ok(()),
+        LockEnd::Begins | LockEnd::Cancelled | LockEnd::Lost | LockEnd::Unneeded => Ok(()),
     }
 }
 
 async fn announced(signals: &mut ShutdownSignals) -> LockEnd {
     match signals.next().await {
         Some(true) => LockEnd::Begins,
-        Some(false) => LockEnd::CalledOff,
+        Some(false) => LockEnd::Cancelled,
         None => LockEnd::Lost,
     }
 }

@@ -8,7 +8,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{
     Systemd, SystemdError, UnitState,
-    connection::{LiveConnection, while_taking},
+    connection::{LiveConnection, while_receiving},
     error::SystemdErrorKind,
     manager::{path_of, properties_at, state_at},
 };
@@ -51,7 +51,7 @@ async fn watch(
     loop {
         let mut changed = false;
         let look = state_at(live, &path);
-        let state = while_taking(look, &mut changes, |_| changed = true).await?;
+        let state = while_receiving(look, &mut changes, |_| changed = true).await?;
         if state.has_died_since(since) || Instant::now() >= until {
             return Ok(state);
         }

@@ -8,10 +8,10 @@ use zbus::{Message, MessageStream, Variant, match_rule::MatchRule, message::Type
 use super::{Systemd, SystemdError, error::SystemdErrorKind, manager::UNIT_INTERFACE};
 
 impl Systemd {
-    /// Calls `told` whenever a unit has reached a stable state, until the connection breaks.
+    /// Calls `on_change` whenever a unit has reached a stable state, until the connection breaks.
     ///
-    /// `told` must return at once: it blocks the reading of the connection.
-    pub async fn follow_units(&self, told: impl Fn()) -> Result<(), SystemdError> {
+    /// `on_change` must return at once: it blocks the reading of the connection.
+    pub async fn follow_units(&self, on_change: impl Fn()) -> Result<(), SystemdError> {
         let follow = async {
             let live = self.link.to_manager().await?;
             let rule = rule(live.connection().is_bus())?;
@@ -19,7 +19,7 @@ impl Systemd {
             live.subscribe().await?;
             while let Some(change) = changes.next().await {
                 if change.is_ok_and(|change| lasts(&change)) {
-                    told();
+                    on_change();
                 }
             }
             Ok::<_, SystemdErrorKind>(())

@@ -1,4 +1,4 @@
-//! A double of the kubelet's DRA manager and of the cluster's claims; both are written from the
+//! A fake of the kubelet's DRA manager and of the cluster's claims; both are written from the
 //! Kubernetes contracts and not from our code.
 //!
 //! The plugin watcher dials each socket of its directory that it has not dialled before, reads its
@@ -106,7 +106,7 @@ pub fn claim(name: &str) -> v1::Claim {
 
 /// The cluster's claims, and how often they were requested.
 #[derive(Debug, Default)]
-pub struct ClaimsDouble(Mutex<Inside>);
+pub struct FakeClaims(Mutex<Inside>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -118,7 +118,7 @@ struct Inside {
     hangs: Option<(String, watch::Receiver<()>)>,
 }
 
-impl ClaimsDouble {
+impl FakeClaims {
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
@@ -164,7 +164,7 @@ impl ClaimsDouble {
     }
 }
 
-impl ClaimReader for ClaimsDouble {
+impl ClaimReader for FakeClaims {
     fn get<'a>(
         &'a self,
         namespace: &'a str,
@@ -176,7 +176,7 @@ impl ClaimReader for ClaimsDouble {
             let hangs = it.hangs.clone().filter(|(slow, _)| slow == name);
             if it.fails > 0 {
                 it.fails -= 1;
-                let away = DraCallError::Away("API server unreachable".to_owned());
+                let away = DraCallError::Unreachable("API server unreachable".to_owned());
                 return (Err(away), hangs);
             }
             (Ok(it.claims.get(name).cloned()), hangs)

@@ -1,4 +1,4 @@
-//! A double of the kubelet's device manager, written from the kubelet's behaviour and not from our
+//! A fake of the kubelet's device manager, written from the kubelet's behaviour and not from our
 //! code; `tests/kubelet.rs` and the lab check it and the real one against the same facts.
 //!
 //! It removes the sockets in its directory when it starts, serves `Registration`, dials the plugin
@@ -33,12 +33,12 @@ mod registration;
 mod watcher;
 
 use accounts::CHECKPOINT;
-pub use accounts::{Books, Known};
+pub use accounts::{Known, ResourceAccounts};
 use registration::Service;
 
 use crate::WAIT_TIMEOUT;
 
-/// How a double misbehaves.
+/// How a fake kubelet misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Knobs {
     /// The first registrations, this many, are answered, but `ListAndWatch` is not called.
@@ -61,14 +61,14 @@ pub struct Knobs {
 }
 
 /// A running kubelet. Dropping it kills it: all its tasks end, and the socket file stays.
-pub struct KubeletDouble {
+pub struct FakeKubelet {
     directory: PathBuf,
     service: Service,
     /// A runtime of its own, so that no connection outlives it.
     process: Option<Runtime>,
 }
 
-impl Drop for KubeletDouble {
+impl Drop for FakeKubelet {
     fn drop(&mut self) {
         self.service.channels.lock().unwrap().clear();
         let process = self.process.take().unwrap();
@@ -78,7 +78,7 @@ impl Drop for KubeletDouble {
     }
 }
 
-impl KubeletDouble {
+impl FakeKubelet {
     /// Starts like the real one: creates the directory, removes old sockets, creates its own.
     pub async fn start(root: &Path) -> Self {
         Self::start_with(root, Knobs::default()).await
@@ -116,7 +116,7 @@ impl KubeletDouble {
     }
 
     /// The current state of its resources.
-    pub fn books(&self) -> Books {
+    pub fn books(&self) -> ResourceAccounts {
         self.service.books.borrow().clone()
     }
 
@@ -130,7 +130,11 @@ impl KubeletDouble {
     }
 
     /// Waits until the state satisfies `wanted`; panics with the state after [`WAIT_TIMEOUT`].
-    pub async fn until(&self, what: &str, wanted: impl Fn(&Books) -> bool) -> Books {
+    pub async fn until(
+        &self,
+        what: &str,
+        wanted: impl Fn(&ResourceAccounts) -> bool,
+    ) -> ResourceAccounts {
         let mut books = self.service.books.subscribe();
         let waiting = books.wait_for(|books| wanted(books));
         match tokio::time::timeout(WAIT_TIMEOUT, waiting).await {
@@ -148,7 +152,7 @@ impl KubeletDouble {
     }
 
     /// Waits for this many registrations.
-    pub async fn until_asked(&self, times: usize) {
+    pub async fn wait_for_requests(&self, times: usize) {
         let mut asked = self.service.asked.subscribe();
         let waiting = asked.wait_for(|asked| *asked >= times);
         let waited = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
@@ -156,7 +160,7 @@ impl KubeletDouble {
     }
 
     /// Closes the connection to the plugin of a resource, though the plugin still runs.
-    pub fn let_go(&self, resource: &str) {
+    pub fn disconnect_plugin(&self, resource: &str) {
         self.service.disconnect(resource);
     }
 

@@ -72,9 +72,9 @@ struct World {
 
 /// The machine. Cheap to clone.
 #[derive(Clone)]
-pub struct PretendSystemd(Arc<Mutex<World>>);
+pub struct FakeSystemd(Arc<Mutex<World>>);
 
-impl PretendSystemd {
+impl FakeSystemd {
     /// A machine with a bus, logind and PID 1's own socket, and no units.
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(World {
@@ -167,7 +167,7 @@ impl PretendSystemd {
     }
 
     /// The requests received, in order, such as `RestartUnit a.service replace`.
-    pub fn heard(&self) -> Vec<String> {
+    pub fn requests(&self) -> Vec<String> {
         self.world().heard.clone()
     }
 
@@ -197,7 +197,7 @@ impl PretendSystemd {
     }
 
     /// Cancels a shutdown without sending a signal.
-    pub fn call_off_in_silence(&self) {
+    pub fn cancel_without_signal(&self) {
         self.world().preparing = false;
     }
 
@@ -233,7 +233,7 @@ impl PretendSystemd {
         self.0.lock().unwrap()
     }
 
-    fn hear(&self, what: String) {
+    fn record_request(&self, what: String) {
         self.world().heard.push(what);
     }
 
@@ -275,7 +275,7 @@ impl PretendSystemd {
     }
 
     async fn job(&self, method: &str, unit: &str, mode: &str) -> Result<OwnedObjectPath, Refusal> {
-        self.hear(format!("{method} {unit} {mode}"));
+        self.record_request(format!("{method} {unit} {mode}"));
         if let Some(error) = self.world().refusals.get(unit) {
             return Err(Refusal(
                 format!("org.freedesktop.systemd1.{error}"),

@@ -1,5 +1,5 @@
 //! A process that holds a lease on a file (fcntl(2), `F_SETLEASE`), as a hostile user may on files
-//! of their own: nobody can open the file without waiting.
+//! of their own: no process can open the file without waiting.
 
 use std::{
     fs::File,

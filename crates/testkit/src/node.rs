@@ -21,7 +21,7 @@ const FILE: &str = "/proc/cluster";
 
 /// The API server's side of a node, and the device allocation.
 #[derive(Clone)]
-pub struct NodeDouble {
+pub struct FakeNode {
     file: PathBuf,
     knobs: Arc<Mutex<Knobs>>,
     changed: Arc<Notify>,
@@ -47,7 +47,7 @@ struct Knobs {
     desired: Option<String>,
 }
 
-impl NodeDouble {
+impl FakeNode {
     pub fn of(sandbox: &Sandbox) -> Self {
         Self::at(sandbox.path(FILE))
     }
@@ -128,7 +128,7 @@ impl NodeDouble {
         let held = |name: &&str| Blocker {
             name: (*name).to_owned(),
             reason: Reason::DeviceHeld,
-            ..stubborn()
+            ..unevictable_pod()
         };
         self.with(|knobs| knobs.held = pods.iter().map(held).collect());
     }
@@ -144,7 +144,7 @@ impl NodeDouble {
     }
 
     /// The recorded changes of device allocation, in order.
-    pub fn lendings(&self) -> Vec<DeviceUsers> {
+    pub fn device_users_history(&self) -> Vec<DeviceUsers> {
         self.with(|knobs| knobs.lendings.clone())
     }
 
@@ -179,7 +179,7 @@ fn refusal(request: &str, reason: Reason, retryable: bool, unanswered: bool) -> 
     }
 }
 
-impl NodePort for NodeDouble {
+impl NodePort for FakeNode {
     fn cordon(&self, to: String) -> NodeFuture<'_, ()> {
         Box::pin(async move {
             self.may("cordon")?;
@@ -231,18 +231,18 @@ impl NodePort for NodeDouble {
                 next.as_mut().enable();
                 if !self.knobs.lock().unwrap().blocked {
                     self.note("drain");
-                    return Ok(DrainResult::Wholly);
+                    return Ok(DrainResult::Complete);
                 }
-                let told = || DrainProgress {
+                let progress = || DrainProgress {
                     spent: order.spent + begun.elapsed(),
-                    blockers: vec![stubborn()],
+                    blockers: vec![unevictable_pod()],
                 };
-                order.progress.send_replace(told());
+                order.progress.send_replace(progress());
                 tokio::select! {
                     () = &mut next => {}
                     () = tokio::time::sleep(Duration::from_secs(1)) => {}
                     () = order.stop.cancelled() => {
-                        order.progress.send_replace(told());
+                        order.progress.send_replace(progress());
                         return Ok(DrainResult::Stopped);
                     }
                 }
@@ -290,8 +290,8 @@ impl NodePort for NodeDouble {
                 self.note("uncordon by another client");
             }
             match drained && !self.is_cordoned() {
-                true => Ok(StepDecision::Refilled),
-                false => Ok(StepDecision::Go),
+                true => Ok(StepDecision::DrainAgain),
+                false => Ok(StepDecision::Proceed),
             }
         })
     }
@@ -312,7 +312,7 @@ impl NodePort for NodeDouble {
 }
 
 /// The pod that cannot be evicted.
-pub fn stubborn() -> Blocker {
+pub fn unevictable_pod() -> Blocker {
     Blocker {
         kind: "Pod".to_owned(),
         namespace: "default".to_owned(),

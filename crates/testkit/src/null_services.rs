@@ -31,9 +31,9 @@ impl ReconcilerHooks for Quiet {
 }
 
 /// The service manager of an offline root: there is none, and every call panics.
-pub struct Nobody;
+pub struct NoServices;
 
-impl Services for Nobody {
+impl Services for NoServices {
     async fn invocation(&self, _: &str) -> Result<Option<String>, ServiceError> {
         unreachable!("no manager runs here")
     }

@@ -1,4 +1,4 @@
-//! A double of the kubelet's PodResources API, with content set by the test. Counts the requests.
+//! A fake of the kubelet's PodResources API, with content set by the test. Counts the requests.
 
 use std::{
     path::Path,
@@ -15,7 +15,7 @@ use tonic::{Code, Request, Response, Status, transport::Server};
 
 /// The content of the answers. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct PodResourcesDouble(Arc<Mutex<State>>);
+pub struct FakePodResources(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -26,7 +26,7 @@ struct State {
     silent: bool,
 }
 
-impl PodResourcesDouble {
+impl FakePodResources {
     /// Serves as the kubelet does, until the returned handle is aborted or dropped.
     pub fn serve(&self, root: &Path) -> Serving {
         let directory = root.join("var/lib/kubelet/pod-resources");
@@ -96,7 +96,7 @@ impl PodResourcesDouble {
         self.with(|state| state.pods.retain(|known| known.name != pod));
     }
 
-    pub fn could_give(&self, resource: &str, ids: &[&str]) {
+    pub fn set_allocatable(&self, resource: &str, ids: &[&str]) {
         self.with(|state| state.allocatable = vec![devices(resource, ids)]);
     }
 
@@ -152,7 +152,7 @@ fn devices(resource: &str, ids: &[&str]) -> api::ContainerDevices {
 }
 
 #[tonic::async_trait]
-impl PodResourcesLister for PodResourcesDouble {
+impl PodResourcesLister for FakePodResources {
     async fn list(
         &self,
         _: Request<api::ListPodResourcesRequest>,

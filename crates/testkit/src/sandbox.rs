@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-pub use crate::null_services::{Nobody, Quiet};
+pub use crate::null_services::{NoServices, Quiet};
 
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{
@@ -48,7 +48,7 @@ pub fn config(name: &str) -> Written {
     })
 }
 
-fn me() -> (Owner, Owner) {
+fn current_owner() -> (Owner, Owner) {
     let uid = nix::unistd::geteuid().as_raw();
     let gid = nix::unistd::getegid().as_raw();
     (Owner::Id(uid), Owner::Id(gid))
@@ -56,7 +56,7 @@ fn me() -> (Owner, Owner) {
 
 impl Written {
     pub fn file(mut self, path: &str, text: &str, mode: u32) -> Self {
-        let (user, group) = me();
+        let (user, group) = current_owner();
         let content = Content::new(text.as_bytes().to_vec());
         let origin = Default::default();
         self.0.files.insert(
@@ -73,7 +73,7 @@ impl Written {
     }
 
     pub fn dir(mut self, path: &str, mode: u32) -> Self {
-        let (user, group) = me();
+        let (user, group) = current_owner();
         let origin = Default::default();
         self.0.directories.insert(
             at(path),
@@ -88,7 +88,7 @@ impl Written {
     }
 
     pub fn link(mut self, path: &str, target: &str) -> Self {
-        let (user, group) = me();
+        let (user, group) = current_owner();
         let (target, origin) = (target.to_owned(), Default::default());
         self.0.links.insert(
             at(path),
@@ -243,7 +243,7 @@ impl Sandbox {
         let root = Root::open(self.dir.path()).unwrap();
         let root = match self.mounts.is_empty() {
             true => root,
-            false => root.with_pretended_mounts(self.mounts.clone()),
+            false => root.with_simulated_mounts(self.mounts.clone()),
         };
         match self.no_exchange {
             true => root.with_fault(Arc::new(no_exchange)),
@@ -404,7 +404,7 @@ pub fn conduct(live: bool) -> ReconcilerOptions {
 
 /// The same as `machinist apply` on an offline root.
 pub fn apply(root: &Root, config: &Written) -> Result<Arc<UpdateReport>, UpdateError> {
-    once(root, None::<Nobody>, conduct(false), config)
+    once(root, None::<NoServices>, conduct(false), config)
 }
 
 /// Runs one update to its end.

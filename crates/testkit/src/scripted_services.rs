@@ -63,7 +63,7 @@ impl Script {
     }
 
     /// Makes it succeed again.
-    pub fn heals(&self, request: &str) {
+    pub fn stop_failing(&self, request: &str) {
         self.with(|state| {
             state.failing.remove(request);
             state.hanging.remove(request);
@@ -71,7 +71,7 @@ impl Script {
     }
 
     /// Waits until this was requested.
-    pub async fn until_asked(&self, request: &str) {
+    pub async fn wait_for_requests(&self, request: &str) {
         self.until_asked_times(request, 1).await;
     }
 
@@ -149,7 +149,7 @@ impl Script {
     }
 
     /// The manager is unreachable for this long.
-    pub fn goes_for(&self, time: Duration) {
+    pub fn be_unreachable_for(&self, time: Duration) {
         let then = tokio::time::Instant::now() + time;
         self.with(|state| state.gone_until = Some(then));
     }

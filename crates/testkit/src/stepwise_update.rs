@@ -25,13 +25,13 @@ pub enum StageFailure {
 }
 
 /// One or more open updates.
-pub struct ByHand {
+pub struct StepwiseUpdate {
     pub store: StateStore,
     pub journal: Journal,
     live: bool,
 }
 
-impl ByHand {
+impl StepwiseUpdate {
     pub fn open(root: &Root) -> Self {
         let store = StateStore::open(root).unwrap();
         let (journal, _) = crash_recovery::recover(&store).unwrap();

@@ -5,7 +5,7 @@ use machinist_rootfs::{SnapshotNode, TreeSnapshot};
 
 use crate::{
     sandbox::{Sandbox, Written, at, config, without_staging},
-    stepwise_update::ByHand,
+    stepwise_update::StepwiseUpdate,
 };
 
 pub const MOUNTS: &[&str] = &["/data", "/etc"];
@@ -220,7 +220,7 @@ pub fn wanted() -> Written {
 
 /// The tree after the commit alone; the update is rolled back.
 fn committed(sandbox: &Sandbox, to: &Written) -> TreeSnapshot {
-    let mut update = ByHand::open(&sandbox.root());
+    let mut update = StepwiseUpdate::open(&sandbox.root());
     update.stage(to).unwrap();
     update.commit().unwrap();
     let tree = without_staging(&sandbox.tree());

@@ -26,7 +26,7 @@ pub struct Program {
 }
 
 /// How a program connects to its socket.
-pub struct Manner {
+pub struct ConnectOptions {
     /// The HTTP/2 flow-control window in bytes: how much it accepts before it has read it.
     pub window: Option<u32>,
 }
@@ -53,7 +53,7 @@ impl Machine {
     }
 
     /// Opens a stream and sends nothing.
-    pub async fn open(&self, name: &str, manner: Manner) -> Result<Program, Status> {
+    pub async fn open(&self, name: &str, manner: ConnectOptions) -> Result<Program, Status> {
         let socket = self.vendor_socket(name);
         wait("the socket", || socket.exists()).await;
         let mut endpoint = Endpoint::new(format!("unix:{}", socket.display())).unwrap();
@@ -83,7 +83,7 @@ impl Machine {
         instance: &str,
         resources: &[&str],
     ) -> Result<(Program, api::Welcome), Status> {
-        let mut program = self.open(name, Manner { window: None }).await?;
+        let mut program = self.open(name, ConnectOptions { window: None }).await?;
         let welcome = program.hello(name, instance, resources).await?;
         Ok((program, welcome))
     }
@@ -97,7 +97,7 @@ impl Program {
         resources: &[&str],
     ) -> Result<api::Welcome, Status> {
         let resources = resources.iter().map(|one| (*one).to_owned()).collect();
-        self.say(Said::Hello(api::Hello {
+        self.send_message(Said::Hello(api::Hello {
             api_versions: vec!["v1".into()],
             vendor: name.into(),
             instance: instance.into(),
@@ -110,7 +110,7 @@ impl Program {
         }
     }
 
-    pub async fn say(&self, said: Said) {
+    pub async fn send_message(&self, said: Said) {
         // The end of a session is reported by the next receive.
         let _ = self.to.send(FromVendor { said: Some(said) }).await;
     }
@@ -140,7 +140,7 @@ impl Program {
     }
 
     pub async fn snapshot(&mut self, snapshot: api::Snapshot) -> Result<(), api::Rejected> {
-        self.say(Said::Snapshot(snapshot)).await;
+        self.send_message(Said::Snapshot(snapshot)).await;
         match self.next().await.unwrap() {
             from_agent::Said::Accepted(_) => Ok(()),
             from_agent::Said::Rejected(rejected) => Err(rejected),
@@ -157,11 +157,12 @@ impl Program {
 
     pub async fn answer(&self, id: u64, answer: api::answer::Answer) {
         let answer = Some(answer);
-        self.say(Said::Answer(api::Answer { id, answer })).await;
+        self.send_message(Said::Answer(api::Answer { id, answer }))
+            .await;
     }
 
     /// Waits for the end of the session.
-    pub async fn last_word(&mut self) -> Status {
+    pub async fn wait_for_end(&mut self) -> Status {
         loop {
             if let Err(status) = self.next().await {
                 return status;

@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    fn well() -> BootHealth {
+    fn healthy_boot() -> BootHealth {
         let active = |unit: &str| (unit.to_owned(), "active".to_owned());
         BootHealth {
             startup: Some(StartupState::Finished),
@@ -179,12 +179,12 @@ mod tests {
     }
 
     fn with(change: impl Fn(&mut BootHealth)) -> BootHealth {
-        let mut evidence = well();
+        let mut evidence = healthy_boot();
         change(&mut evidence);
         evidence
     }
 
-    fn said(now: &BootHealth, booted: bool) -> String {
+    fn regression_text(now: &BootHealth, booted: bool) -> String {
         let failed = ["old.service".to_owned()];
         sentence(&faults(&before(), &failed, now, booted))
     }
@@ -218,8 +218,12 @@ mod tests {
             ),
         ];
         for (change, words) in table {
-            assert_eq!(said(&with(change), true), words);
-            assert_eq!(said(&with(change), false), "", "without a boot: {words}");
+            assert_eq!(regression_text(&with(change), true), words);
+            assert_eq!(
+                regression_text(&with(change), false),
+                "",
+                "without a boot: {words}"
+            );
         }
     }
 
@@ -246,8 +250,8 @@ mod tests {
             (with(|e| e.gateways.extend([other()])), String::new()),
         ];
         for (now, words) in table {
-            assert_eq!(said(&now, true), words);
-            assert_eq!(said(&now, false), words);
+            assert_eq!(regression_text(&now, true), words);
+            assert_eq!(regression_text(&now, false), words);
         }
     }
 

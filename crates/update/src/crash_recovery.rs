@@ -83,7 +83,7 @@ pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), Recover
     // Newest first: an undo unwinds from the newest transaction, and only that one can be unfinished.
     for index in (0..journal.transactions.len()).rev() {
         let tx = &mut journal.transactions[index];
-        if let Some(error) = bring_to_an_end(store.root(), tx, boot.as_deref(), &mut done)? {
+        if let Some(error) = finish_transaction(store.root(), tx, boot.as_deref(), &mut done)? {
             reverse(store, &mut journal, index, &error)?;
             done.reversed.push(journal.transactions[index].id.clone());
         }
@@ -117,7 +117,7 @@ pub(super) fn count(tx: &mut Transaction, boot: &str) -> bool {
 
 /// Brings one transaction to a state in which the tree may be read. Returns an error if the transaction must be
 /// reversed because another writer changed a target in the meantime.
-fn bring_to_an_end(
+fn finish_transaction(
     root: &Root,
     tx: &mut Transaction,
     boot: Option<&str>,
@@ -146,7 +146,7 @@ fn bring_to_an_end(
                     tx.committed_boot = boot.map(str::to_owned);
                     done.committed.push(tx.id.clone());
                 }
-                Err(error) if error.is_others_doing() => return Ok(Some(error)),
+                Err(error) if error.is_foreign_change() => return Ok(Some(error)),
                 Err(error) => return Err(RecoverError::of(&tx.id)(error)),
             }
         }
@@ -186,7 +186,7 @@ fn reverse(
 }
 
 /// Logs which files of other writers were moved away.
-fn kept_aside(drifted: &[AbsPath]) {
+fn log_preserved(drifted: &[AbsPath]) {
     for path in drifted {
         tracing::warn!(%path, "modified by another process; its version is kept below drifted/");
     }
@@ -213,7 +213,7 @@ pub fn settle(store: &StateStore, journal: &mut Journal) -> Result<(), RecoverEr
     let wanted = |dir: &AbsPath| named.as_ref().is_none_or(|named| named.contains(dir));
     let drifted =
         transaction::clean_up(store.root(), journal, &wanted).map_err(RecoverError::of(&id))?;
-    kept_aside(&drifted);
+    log_preserved(&drifted);
     journal
         .transactions
         .retain(|tx| tx.mark != TransactionState::Verified);

@@ -156,7 +156,8 @@ pub enum DeviceUsers {
     Open,
     /// Allocation is disabled: devices stay listed as unhealthy. Pods that hold devices keep them, and pods that
     /// the kubelet has already admitted still get theirs.
-    Withheld,
+    #[serde(rename = "Withheld")]
+    Disabled,
     /// Allocation is disabled, no pod that the drain evicts holds a device any more, and host units that use
     /// devices are stopped.
     Quiesced,

@@ -13,7 +13,6 @@ pub mod os;
 pub mod phase;
 pub mod pinned_config;
 pub mod reconciler;
-pub mod recovery_installer;
 pub mod service_port;
 pub mod store;
 pub mod transaction;

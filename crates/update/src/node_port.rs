@@ -67,7 +67,7 @@ pub struct DrainProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainResult {
     /// All pods to be evicted are gone.
-    Wholly,
+    Complete,
     /// It was stopped before it was complete.
     Stopped,
 }
@@ -119,9 +119,9 @@ pub enum IrreversibleStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepDecision {
     /// No precondition of the step has changed.
-    Go,
+    Proceed,
     /// The node is schedulable again, was replaced by another node of the same name, or has new pods.
-    Refilled,
+    DrainAgain,
 }
 
 /// This machine as a node of a cluster.

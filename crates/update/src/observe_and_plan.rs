@@ -138,8 +138,8 @@ pub fn observe_and_plan(
             // The new config is the one whose stored copy is lost.
             Some(name) if name.digest == machinist_ignition::digest(to) => Arc::new(to.clone()),
             _ => {
-                let looked = look_from(root, journal, Arc::default(), to, how, PlanPurpose::All)?;
-                return match is_all_there(journal, &looked) {
+                let looked = plan_from(root, journal, Arc::default(), to, how, PlanPurpose::All)?;
+                return match is_fully_applied(journal, &looked) {
                     true => Ok(looked),
                     false => Err(LookError::Store(lost)),
                 };
@@ -147,7 +147,7 @@ pub fn observe_and_plan(
         },
         from => from.map_err(LookError::Store)?,
     };
-    look_from(root, journal, from, to, how, PlanPurpose::All)
+    plan_from(root, journal, from, to, how, PlanPurpose::All)
 }
 
 /// Works like [`observe_and_plan`], for a config that another daemon has already put on the disk: the plan treats
@@ -159,12 +159,12 @@ pub fn plan_adopted(
     how: PlanOptions<'_>,
 ) -> Result<PlanResult, LookError> {
     let (from, nothing) = (Arc::clone(config), PlanPurpose::Nothing);
-    look_from(root, journal, from, config, how, nothing)
+    plan_from(root, journal, from, config, how, nothing)
 }
 
 /// Returns whether the disk already matches the new config and contains no other owned objects. Then the lost copy
 /// of the previous config does not matter.
-fn is_all_there(journal: &Journal, looked: &PlanResult) -> bool {
+fn is_fully_applied(journal: &Journal, looked: &PlanResult) -> bool {
     let asked = |path| looked.named.contains(path);
     let same = looked.plan.as_ref().is_ok_and(Plan::is_empty);
     same && journal.transactions.is_empty() && journal.owned.keys().all(asked)
@@ -178,7 +178,7 @@ enum PlanPurpose {
     Nothing,
 }
 
-fn look_from(
+fn plan_from(
     root: &Root,
     journal: &Journal,
     from: Arc<MachineConfig>,

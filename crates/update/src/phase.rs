@@ -95,7 +95,7 @@ pub enum PhaseEvent {
     /// The node is cordoned.
     Cordoned,
     /// Device allocation is disabled.
-    Withheld,
+    DevicesDisabled,
     /// The drain is complete.
     Drained,
     /// No pod to be evicted holds a device, and a fresh check of the cluster permits the step.
@@ -205,7 +205,7 @@ impl Phase {
                 (Cordoned, Some(PhaseEffect::Cordon))
             }
             (Cordoned, PhaseEvent::Cordoned) => (DisablingDevices, Some(PhaseEffect::Withhold)),
-            (DisablingDevices, PhaseEvent::Withheld) => (Draining, Some(PhaseEffect::Drain)),
+            (DisablingDevices, PhaseEvent::DevicesDisabled) => (Draining, Some(PhaseEffect::Drain)),
             (Draining, PhaseEvent::Drained) => (Drained, Some(PhaseEffect::Quiesce)),
             (Drained, PhaseEvent::Permitted) => (Self::Staging, Some(PhaseEffect::Stage)),
             (

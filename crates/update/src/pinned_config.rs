@@ -40,7 +40,7 @@ pub enum PinError {
     Root(#[from] RootError),
     /// The file was not written by machinist.
     #[error("{path} is not a valid file of machinist")]
-    Garbled {
+    Malformed {
         /// The file.
         path: AbsPath,
         /// The cause.
@@ -54,7 +54,7 @@ impl PinError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Root(error) => error.reason(),
-            Self::Garbled { .. } => Reason::Io,
+            Self::Malformed { .. } => Reason::Io,
         }
     }
 }
@@ -75,7 +75,7 @@ impl PinnedConfig {
     /// unchanged or unreadable. `None` means that the hold has ended.
     pub fn desired(&self, said: &DesiredConfig) -> Option<DesiredConfig> {
         let over = match said {
-            DesiredConfig::Config(_, digest) | DesiredConfig::Barred(_, digest, _) => {
+            DesiredConfig::Config(_, digest) | DesiredConfig::Blocked(_, digest, _) => {
                 Some(*digest) != self.over || *digest == self.digest
             }
             DesiredConfig::Unknown | DesiredConfig::Nothing | DesiredConfig::Refused(_) => false,
@@ -129,7 +129,7 @@ impl PinnedConfig {
 }
 
 fn garbled(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> PinError {
-    PinError::Garbled {
+    PinError::Malformed {
         path: paths::pinned_config(),
         source: source.into(),
     }
@@ -209,7 +209,7 @@ mod tests {
             .unwrap();
         assert!(matches!(
             PinnedConfig::load(&root),
-            Err(PinError::Garbled { .. })
+            Err(PinError::Malformed { .. })
         ));
         PinnedConfig::forget(&root).unwrap();
         assert_eq!(PinnedConfig::load(&root).unwrap(), None);

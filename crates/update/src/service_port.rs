@@ -1,4 +1,4 @@
-//! Defines the interface between the update and the service manager.
+//! Defines the interfaces between the update and the service manager, and for the installation of recovery units.
 
 use std::{collections::BTreeMap, error::Error, fmt, future::Future, time::Duration};
 
@@ -137,4 +137,23 @@ pub trait Services: Send + Sync + 'static {
     /// Waits until an accepted reboot is cancelled, or until `limit` has passed in addition to the time for which
     /// inhibitor locks may delay it: then the reboot counts as lost.
     fn reboot_over(&self, limit: Duration) -> impl Future<Output = ServiceError> + Send;
+}
+
+/// Installs the units that recover an interrupted update, and the program that they run. In a cluster the agent
+/// installs them itself.
+pub trait RecoveryInstaller: Send + Sync + 'static {
+    /// Installs or updates the units and the program. Returns true if it wrote something, so that systemd needs a
+    /// daemon-reload.
+    ///
+    /// This call blocks. It is idempotent, and is repeated after a crash.
+    ///
+    /// # Errors
+    /// The units or the program are not completely installed; the error states the cause.
+    fn install(&self) -> Result<bool, Box<dyn Error + Send + Sync>>;
+}
+
+impl fmt::Debug for dyn RecoveryInstaller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecoveryInstaller")
+    }
 }

@@ -33,7 +33,7 @@ pub enum YamlFault {
 /// An error that makes a value or the rest of a text unusable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct YamlError {
-    /// What is wrong.
+    /// The kind of fault.
     pub fault: YamlFault,
     /// The path of the field, such as `spec.match[0].path`; empty if there is none.
     pub field: String,

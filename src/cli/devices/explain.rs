@@ -44,7 +44,7 @@ pub(super) fn run(global: &Global, args: &DeviceExplainArgs) -> anyhow::Result<E
     let found = status.devices.iter();
     let mut found = found.filter(|one| one.resource == args.resource);
     let Some(resource) = found.next() else {
-        super::super::output::write_error(&nobody(&status, &args.resource));
+        super::super::output::write_error(&no_provider(&status, &args.resource));
         return Ok(Exit::Failed);
     };
     print_data(args.printed.output, &explained(&status, resource), text)?;
@@ -73,7 +73,7 @@ fn explained<'a>(status: &'a Status, resource: &'a ResourceStatus) -> ResourceFa
 
 /// The message that no source provides the resource, with the problems of files, since one of them
 /// may be intended to provide it.
-fn nobody(status: &Status, resource: &str) -> String {
+fn no_provider(status: &Status, resource: &str) -> String {
     let mut text = format!(
         "{resource} is not provided on this machine: no valid declaration, vendor or plugin\n"
     );
@@ -144,8 +144,8 @@ fn of_vendor(vendor: &VendorStatus) -> String {
         "vendor {name} {there}; {} session(s), {} refusal(s) since the agent started\n",
         vendor.sessions, vendor.refused
     );
-    for told in vendor.told() {
-        let _ = writeln!(text, "  {told}");
+    for message in vendor.problem_texts() {
+        let _ = writeln!(text, "  {message}");
     }
     text
 }
@@ -207,9 +207,9 @@ mod tests {
     #[test]
     fn explain_names_the_holder_of_a_device_and_since_when() {
         let status = status();
-        let told = text(&explained(&status, &status.devices[0]));
+        let message = text(&explained(&status, &status.devices[0]));
         assert_eq!(
-            told,
+            message,
             "acme.dev/x is provided by vendor acme\n\
              registered with the kubelet since 2027-01-15 08:00:00Z\n  \
              a is Healthy since 2027-01-15 08:00:00Z; held by lab/reads/main since 2027-01-15 08:00:00Z\n  \
@@ -226,16 +226,16 @@ mod tests {
 
     #[test]
     fn explain_of_an_unknown_resource_lists_file_errors() {
-        let told = nobody(&status(), "acme.dev/y");
+        let message = no_provider(&status(), "acme.dev/y");
         assert!(
-            told.starts_with("acme.dev/y is not provided on this machine"),
-            "{told}"
+            message.starts_with("acme.dev/y is not provided on this machine"),
+            "{message}"
         );
-        assert!(told.contains("/etc/a.yaml"), "{told}");
-        assert!(!told.contains("lists it with 0"), "{told}");
+        assert!(message.contains("/etc/a.yaml"), "{message}");
+        assert!(!message.contains("lists it with 0"), "{message}");
         let mut left = status();
         left.orphaned_resources = vec!["acme.dev/y".to_owned()];
-        let told = nobody(&left, "acme.dev/y");
-        assert!(told.contains("still lists it with 0"), "{told}");
+        let message = no_provider(&left, "acme.dev/y");
+        assert!(message.contains("still lists it with 0"), "{message}");
     }
 }

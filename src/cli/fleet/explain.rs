@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::{annotations, node::NodeReport, render::silence_duration};
 use machinist_base::reason::Reason;
 use machinist_kube_api::{NodeUpdateState, keys::protocol};
-use machinist_status::{Finding, what_to_do};
+use machinist_status::{Finding, remedy};
 
 /// Explains what a node does or waits for. Never empty.
 pub(super) fn findings(report: &NodeReport, now: Timestamp) -> Vec<Finding> {
@@ -66,7 +66,7 @@ fn failed(report: &NodeReport) -> Option<Finding> {
 
 /// What the user can do so that an update continues.
 fn advice(reason: Reason, report: &NodeReport) -> String {
-    let known = what_to_do(reason, &report.node);
+    let known = remedy(reason, &report.node);
     match known.is_empty() {
         true => reason.meaning().trim().to_owned(),
         false => known,
@@ -78,7 +78,7 @@ fn advice(reason: Reason, report: &NodeReport) -> String {
 fn held_up(report: &NodeReport) -> Option<Finding> {
     let reason = report.reason.as_deref()?;
     let code = annotations::leading(reason)?;
-    let known = what_to_do(code, &report.node);
+    let known = remedy(code, &report.node);
     let advice = match known.is_empty() {
         true => "fix the reported problem".to_owned(),
         false => known,

@@ -201,7 +201,7 @@ impl NodeReport {
 impl CordonPart {
     pub(super) fn of(view: &NodeView) -> Self {
         let cordoned = view.is_cordoned();
-        let by = match view.has_our_mark() {
+        let by = match view.has_cordon_mark() {
             true => "machinist",
             false => "other",
         };

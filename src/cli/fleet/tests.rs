@@ -18,11 +18,11 @@ fn now() -> Timestamp {
 }
 
 /// A node that an agent reported for a minute ago, in a pool that is being updated to `new`.
-fn facts(said: &[(&str, &str)]) -> NodeObjects {
-    let heard = now() - SignedDuration::from_mins(1);
+fn facts(pairs: &[(&str, &str)]) -> NodeObjects {
+    let received = now() - SignedDuration::from_mins(1);
     let mut view = NodeView {
         name: "worker-1".to_owned(),
-        annotations: said
+        annotations: pairs
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
@@ -31,8 +31,8 @@ fn facts(said: &[(&str, &str)]) -> NodeObjects {
     };
     view.status.conditions = serde_json::from_value(json!([{
         "type": condition::READY, "status": "True", "reason": "Ok",
-        "message": "all gates are open", "lastHeartbeatTime": heard,
-        "lastTransitionTime": heard,
+        "message": "all gates are open", "lastHeartbeatTime": received,
+        "lastTransitionTime": received,
     }]))
     .unwrap();
     let spec = json!({"nodeSelector": {"matchLabels": {"role": "worker"}},
@@ -61,7 +61,7 @@ const ON_THE_WAY: [(&str, &str); 3] = [
     (protocol::STATE, "Working"),
 ];
 
-fn told(facts: NodeObjects) -> String {
+fn findings_text(facts: NodeObjects) -> String {
     let found = super::explain::findings(&NodeReport::of(facts, now()), now());
     assert!(!found.is_empty());
     let each = found
@@ -73,7 +73,7 @@ fn told(facts: NodeObjects) -> String {
 #[test]
 fn explain_reports_an_updated_node_as_up_to_date() {
     assert_eq!(
-        told(facts(&ON_NEW)),
+        findings_text(facts(&ON_NEW)),
         "None worker-1 is up to date: new → \n"
     );
 }
@@ -84,9 +84,9 @@ fn changed(mut facts: NodeObjects, change: impl FnOnce(&mut NodeObjects)) -> Nod
 }
 
 fn all_in(facts: NodeObjects, parts: &[&str]) {
-    let told = told(facts);
+    let message = findings_text(facts);
     for part in parts {
-        assert!(told.contains(part), "{part}:\n{told}");
+        assert!(message.contains(part), "{part}:\n{message}");
     }
 }
 
@@ -158,8 +158,8 @@ fn explain_reports_a_running_stalled_or_failed_update() {
             "machinist cancel --undo worker-1",
         ),
     ] {
-        let told = [&ON_THE_WAY[..], &[(protocol::REASON, why)]].concat();
-        let held_up = self::told(facts(&told));
+        let message = [&ON_THE_WAY[..], &[(protocol::REASON, why)]].concat();
+        let held_up = self::findings_text(facts(&message));
         assert!(
             held_up.contains(why) && held_up.contains(advice),
             "{held_up}"

@@ -38,7 +38,7 @@ impl LocalFileSource for Anything {
     }
 }
 
-fn stand_in(text: &[u8], refusals: &[Refusal]) {
+fn check_positions(text: &[u8], refusals: &[Refusal]) {
     assert!(!refusals.is_empty());
     // YAML's line breaks are CR, LF and both.
     let breaks = text.iter().filter(|byte| matches!(byte, b'\n' | b'\r'));
@@ -57,7 +57,7 @@ pub(crate) fn check(text: &[u8]) {
     let config = match merged {
         Ok((config, _)) => config,
         Err(refusals) if text.starts_with(&[0x1f, 0x8b]) => return assert!(!refusals.is_empty()),
-        Err(refusals) => return stand_in(text, &refusals),
+        Err(refusals) => return check_positions(text, &refusals),
     };
     let stored = from_portable_json(&to_portable_json(&config).unwrap()).unwrap();
     assert_eq!(digest(&stored), digest(&config));

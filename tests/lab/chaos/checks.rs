@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// An action on a node or its pods that the API server accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum AgentAction {
     /// The agent cordons the node.
     Cordon,
     /// The agent uncordons the node.
@@ -63,7 +63,12 @@ pub struct Known {
 
 /// The actions in the log from line `from` on that concern a node whose pods' names begin with
 /// `pods`, with their time spans.
-pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Span, Deed)> {
+pub fn agent_actions(
+    log: &[Value],
+    from: usize,
+    node: &str,
+    pods: &str,
+) -> Vec<(Span, AgentAction)> {
     log[from..]
         .iter()
         .filter(|event| {
@@ -76,12 +81,12 @@ pub fn deeds(log: &[Value], from: usize, node: &str, pods: &str) -> Vec<(Span, D
                 begun: time("requestReceivedTimestamp")?,
                 ended: time("stageTimestamp")?,
             };
-            Some((span, deed(event, node, pods)?))
+            Some((span, agent_action(event, node, pods)?))
         })
         .collect()
 }
 
-fn deed(event: &Value, node: &str, pods: &str) -> Option<Deed> {
+fn agent_action(event: &Value, node: &str, pods: &str) -> Option<AgentAction> {
     let object = &event["objectRef"];
     let name = object["name"].as_str()?;
     let user = event["user"]["username"].as_str()?;
@@ -94,37 +99,41 @@ fn deed(event: &Value, node: &str, pods: &str) -> Option<Deed> {
                 .iter()
                 .find(|op| op["path"] == "/spec/unschedulable" && op["op"] != "test")?;
             let on = cordon["value"] == true;
-            Some(if on { Deed::Cordon } else { Deed::Uncordon })
+            Some(if on {
+                AgentAction::Cordon
+            } else {
+                AgentAction::Uncordon
+            })
         }
         ("patch", "nodes", "status") if user == format!("system:node:{node}") && name == node => {
             let boot = event["requestObject"]["status"]["nodeInfo"]["bootID"].as_str()?;
-            Some(Deed::Reports {
+            Some(AgentAction::Reports {
                 boot: boot.to_owned(),
             })
         }
         ("create", "pods", "eviction") if agent && name.starts_with(pods) => {
-            Some(Deed::Evict(name.to_owned()))
+            Some(AgentAction::Evict(name.to_owned()))
         }
         ("delete", "pods", "") if agent && name.starts_with(pods) => {
-            Some(Deed::Evict(name.to_owned()))
+            Some(AgentAction::Evict(name.to_owned()))
         }
         _ => None,
     }
 }
 
 /// The violated properties of a round whose update drained and rebooted; empty when there are none.
-pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
+pub fn judge(deeds: &[(Span, AgentAction)], known: &Known) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut must = |holds: bool, what: &str| {
         if !holds {
             wrong.push(what.to_owned());
         }
     };
-    let times = |of: &Deed| -> Vec<Span> {
+    let times = |of: &AgentAction| -> Vec<Span> {
         let those = deeds.iter().filter(|(_, deed)| deed == of);
         those.map(|(time, _)| *time).collect()
     };
-    let (cordons, uncordons) = (times(&Deed::Cordon), times(&Deed::Uncordon));
+    let (cordons, uncordons) = (times(&AgentAction::Cordon), times(&AgentAction::Uncordon));
     let wanted = usize::from(!known.person);
     // The last action of a killed API server may be missing in its log.
     let fits = |n: usize| n == wanted || known.lost_api && n <= wanted;
@@ -141,7 +150,7 @@ pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
 
     let (cordon, uncordon) = (cordons.first(), uncordons.last());
     for (time, deed) in deeds {
-        if matches!(deed, Deed::Evict(_)) {
+        if matches!(deed, AgentAction::Evict(_)) {
             let before = cordon.is_some_and(|cordon| time.is_before(*cordon));
             let after = uncordon.is_some_and(|uncordon| uncordon.is_before(*time));
             must(!before, &format!("{deed:?} before the cordon"));
@@ -163,8 +172,8 @@ pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
     // The agent reports an update as verified; the kubelet's reports show whether the node had
     // really come back from the reboot.
     let down = known.reboots.first();
-    let came_back = |(time, deed): &(Span, Deed)| {
-        matches!(deed, Deed::Reports { boot } if boot != before)
+    let came_back = |(time, deed): &(Span, AgentAction)| {
+        matches!(deed, AgentAction::Reports { boot } if boot != before)
             && down.is_none_or(|down| time.begun > *down)
             && uncordon.is_none_or(|uncordon| !uncordon.is_before(*time))
     };
@@ -177,12 +186,15 @@ pub fn judge(deeds: &[(Span, Deed)], known: &Known) -> Vec<String> {
 
 /// The same actions with the uncordon moved before the first report of the new boot: a check must
 /// reject them.
-pub fn uncordoned_too_early(deeds: &[(Span, Deed)]) -> Option<Vec<(Span, Deed)>> {
-    let cordoned = deeds.iter().find(|(_, deed)| *deed == Deed::Cordon)?.0;
+pub fn uncordoned_too_early(deeds: &[(Span, AgentAction)]) -> Option<Vec<(Span, AgentAction)>> {
+    let cordoned = deeds
+        .iter()
+        .find(|(_, deed)| *deed == AgentAction::Cordon)?
+        .0;
     let mut moved = deeds.to_vec();
     let uncordon = moved
         .iter_mut()
-        .rfind(|(_, deed)| *deed == Deed::Uncordon)?;
+        .rfind(|(_, deed)| *deed == AgentAction::Uncordon)?;
     uncordon.0 = cordoned;
     Some(moved)
 }

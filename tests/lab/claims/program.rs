@@ -55,7 +55,7 @@ pub(super) fn is_claimed(stage: &Stage) {
         let memory = &device["capacity"]["memory"];
         assert_eq!(memory, &json!({"value": "16Gi"}), "{device:#}");
     }
-    stage.let_claim("accelerator", OFFERED, &[LARGE]);
+    stage.create_claim("accelerator", OFFERED, &[LARGE]);
     stage.run_with("worker", "accelerator");
     let look = "echo $ACME_DEVICES; stat -c %F /dev/$ACME_DEVICES";
     let taken = stage.inside("worker", look);

@@ -181,7 +181,7 @@ pub(super) fn write_back(dice: &mut Dice, top: &Path) {
 
 /// The content of all disks at each moment, from the first copy on.
 #[derive(Debug)]
-pub(super) struct Film {
+pub(super) struct DiskImages {
     /// Image and loop device of each disk.
     disks: Vec<(PathBuf, String)>,
     start: Vec<Vec<u8>>,
@@ -200,7 +200,7 @@ struct Cut {
     blocks: Vec<(usize, usize, Vec<u8>)>,
 }
 
-impl Film {
+impl DiskImages {
     pub(super) fn begin(disks: &Disks) -> Self {
         let devices = disks.mounted.borrow();
         let devices = devices.iter().map(|(device, _)| device.clone());
@@ -221,7 +221,7 @@ impl Film {
     }
 
     /// Copies the blocks that have changed on the disks.
-    pub(super) fn picture(&mut self, what: &str) {
+    pub(super) fn capture(&mut self, what: &str) {
         self.pictures += 1;
         let mut blocks = Vec::new();
         for (disk, of) in self.disks.iter().enumerate() {
@@ -289,8 +289,11 @@ fn writes(device: &str) -> Option<String> {
 fn run(command: &str, arguments: &[&str]) -> String {
     let output = Command::new(command).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("cannot start {command}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command} {arguments:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command} {arguments:?}: {printed}"
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 

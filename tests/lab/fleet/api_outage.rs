@@ -5,7 +5,7 @@ use std::thread;
 use serde_json::Value;
 
 use super::{Fleet, device_pod_reboot, foreign_changes, protocol};
-use crate::chaos::checks::Deed;
+use crate::chaos::checks::AgentAction;
 use crate::support::wait;
 
 /// The cluster itself may evict the pod afterwards: its node was unreachable, so it counts as
@@ -37,14 +37,14 @@ pub fn of_ten_minutes_only_delays_the_update(fleet: &Fleet) {
     assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
     assert_ne!(fleet.first.boot_id(), boot);
     assert_eq!(fleet.first.reboots().len(), reboots + 1);
-    let deeds = fleet.deeds("first", from);
-    let count = |deed: &Deed| deeds.iter().filter(|known| *known == deed).count();
+    let deeds = fleet.agent_actions("first", from);
+    let count = |deed: &AgentAction| deeds.iter().filter(|known| *known == deed).count();
     assert_eq!(
-        (count(&Deed::Cordon), count(&Deed::Uncordon)),
+        (count(&AgentAction::Cordon), count(&AgentAction::Uncordon)),
         (1, 1),
         "{deeds:?}"
     );
-    assert_eq!(deeds.last(), Some(&Deed::Uncordon), "{deeds:?}");
+    assert_eq!(deeds.last(), Some(&AgentAction::Uncordon), "{deeds:?}");
     println!(
         "lab: figure: ten minutes without an API server in a drain: one cordon, one reboot, one uncordon"
     );

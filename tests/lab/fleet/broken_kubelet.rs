@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Fleet, GROUP, USER, device_pod_reboot, protocol};
-use crate::chaos::checks::{self, Deed};
+use crate::chaos::checks::{self, AgentAction};
 use crate::support::{
-    installed::{CONSOLE, Mine},
+    installed::{CONSOLE, InstalledMachine},
     wait,
 };
 
@@ -26,9 +26,9 @@ pub fn config_is_rolled_back_and_its_drain_forced(fleet: &Fleet) {
     assert_eq!(fleet.user().expect("the pod").0, "first");
     device_pod_reboot::keep_the_pod(fleet);
     let settings = format!("drain: {{forceAfter: {}s}}\n", PATIENCE.as_secs());
-    fleet.with_settings(&Mine {
+    fleet.with_settings(&InstalledMachine {
         settings: &settings,
-        ..Mine::default()
+        ..InstalledMachine::default()
     });
     let (boot, reboots) = (node.boot_id(), node.reboots().len());
     let from = fleet.cluster.audit().len();
@@ -60,24 +60,24 @@ pub fn config_is_rolled_back_and_its_drain_forced(fleet: &Fleet) {
         "{object:#}"
     );
     is_forced_in_time(fleet, from);
-    let deeds = fleet.deeds("first", from);
-    let count = |deed: &Deed| deeds.iter().filter(|known| *known == deed).count();
+    let deeds = fleet.agent_actions("first", from);
+    let count = |deed: &AgentAction| deeds.iter().filter(|known| *known == deed).count();
     assert_eq!(
-        (count(&Deed::Cordon), count(&Deed::Uncordon)),
+        (count(&AgentAction::Cordon), count(&AgentAction::Uncordon)),
         (1, 1),
         "{deeds:?}"
     );
-    assert_eq!(deeds.last(), Some(&Deed::Uncordon), "{deeds:?}");
+    assert_eq!(deeds.last(), Some(&AgentAction::Uncordon), "{deeds:?}");
     fleet.annotate("first", &format!("{GROUP}/desiredConfig=rendered-first-b"));
     fleet.wait_done("first", "rendered-first-b");
 }
 
 /// Asserts the time from the cordon to the deletion, in the API server's audit log.
 fn is_forced_in_time(fleet: &Fleet, from: usize) {
-    let deeds = checks::deeds(&fleet.cluster.audit(), from, "first", USER);
-    let span = |of: fn(&Deed) -> bool| deeds.iter().find(|(_, deed)| of(deed)).unwrap().0;
-    let cordon = span(|deed| *deed == Deed::Cordon);
-    let forced = span(|deed| matches!(deed, Deed::Evict(_)));
+    let deeds = checks::agent_actions(&fleet.cluster.audit(), from, "first", USER);
+    let span = |of: fn(&AgentAction) -> bool| deeds.iter().find(|(_, deed)| of(deed)).unwrap().0;
+    let cordon = span(|deed| *deed == AgentAction::Cordon);
+    let forced = span(|deed| matches!(deed, AgentAction::Evict(_)));
     let waited = forced.since(cordon);
     println!("lab: figure: deleted {waited:.2?} after the cordon, drain.forceAfter {PATIENCE:?}");
     assert!(
@@ -88,9 +88,9 @@ fn is_forced_in_time(fleet: &Fleet, from: usize) {
 
 /// Uninstalls machinist from the nodes and the cluster as described in docs/install.md.
 pub fn uninstall_leaves_nothing_behind(fleet: &Fleet) {
-    let uninstall = Mine {
+    let uninstall = InstalledMachine {
         components: &["uninstall"],
-        ..Mine::default()
+        ..InstalledMachine::default()
     };
     fleet.cluster.apply_overlay("vanilla", &uninstall);
     fleet.cluster.wait_rolled_out();

@@ -5,8 +5,8 @@ use std::{thread, time::Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::{FUSE, Fleet, USER, said};
-use crate::chaos::checks::Deed;
+use super::{FUSE, Fleet, USER, output_text};
+use crate::chaos::checks::AgentAction;
 use crate::support::{image, wait};
 
 /// The longest time until a kubelet reports its resources, on a busy machine.
@@ -99,7 +99,7 @@ pub fn survives_a_planned_reboot_with_a_cancelled_update(fleet: &Fleet) {
         });
     assert_eq!(fleet.user(), Some(("first".to_owned(), pod.clone())));
     assert_eq!(fleet.first.read("/etc/example.conf"), b"a\n");
-    assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
+    assert_eq!(fleet.agent_actions("first", from), [AgentAction::Cordon]);
 
     is_cancelled_and_started_again(fleet, &pod);
     let from = fleet.cluster.audit().len();
@@ -108,10 +108,10 @@ pub fn survives_a_planned_reboot_with_a_cancelled_update(fleet: &Fleet) {
     assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
     assert_ne!(fleet.first.boot_id(), boot);
     assert_eq!(fleet.first.read("/etc/example.conf"), b"b\n");
-    let deeds = fleet.deeds("first", from);
+    let deeds = fleet.agent_actions("first", from);
     assert_eq!(deeds.len(), 2, "{deeds:?}");
-    assert!(matches!(&deeds[0], Deed::Evict(_)), "{deeds:?}");
-    assert_eq!(deeds[1], Deed::Uncordon);
+    assert!(matches!(&deeds[0], AgentAction::Evict(_)), "{deeds:?}");
+    assert_eq!(deeds[1], AgentAction::Uncordon);
     is_allocatable_again_after_the_uncordon(fleet, from);
 
     wait::until("the pod to be elsewhere", wait::seconds(60), || {
@@ -141,12 +141,12 @@ pub fn stays_draining_during_an_api_server_outage(fleet: &Fleet) {
 /// Asserts that the node, its pool and the reason are visible with only a kubeconfig.
 fn is_shown_by_remote_commands(fleet: &Fleet) {
     let node = fleet.laptop(&["status", "--node", "first"]);
-    let text = said(&node);
+    let text = output_text(&node);
     assert_eq!(node.status.code(), Some(0), "{text}");
     for word in ["rendered-first-b", "Working", USER] {
         assert!(text.contains(word), "{word}: {text}");
     }
-    let text = said(&fleet.laptop(&["explain", "--node", "first"]));
+    let text = output_text(&fleet.laptop(&["explain", "--node", "first"]));
     assert!(
         text.contains(USER) && text.contains("DrainBudgetNeverAllows"),
         "{text}"
@@ -164,14 +164,14 @@ fn is_shown_by_remote_commands(fleet: &Fleet) {
 fn is_cancelled_and_started_again(fleet: &Fleet, pod: &str) {
     let from = fleet.cluster.audit().len();
     let cancelled = fleet.laptop(&["cancel", "first"]);
-    let text = said(&cancelled);
+    let text = output_text(&cancelled);
     assert!(cancelled.status.success(), "{text}");
     assert_eq!(text, "node/first update to rendered-first-b cancelled\n");
     // The cancel command returns before gates that may delay the uncordon have opened.
     fleet.wait_node("first", "schedulable", |node| {
         node["spec"]["unschedulable"].is_null()
     });
-    fleet.wait_lent("first", "2");
+    fleet.wait_advertised("first", "2");
     assert_eq!(fleet.user(), Some(("first".to_owned(), pod.to_owned())));
     assert_eq!(fleet.first.read("/etc/example.conf"), b"a\n");
     // An agent restart does not start it either.
@@ -181,12 +181,15 @@ fn is_cancelled_and_started_again(fleet: &Fleet, pod: &str) {
         .wait_console("the cancelled update", wait::seconds(30), |status| {
             status["blockers"][0]["reason"] == "Cancelled"
         });
-    assert_eq!(fleet.deeds("first", from), [Deed::Uncordon]);
+    assert_eq!(fleet.agent_actions("first", from), [AgentAction::Uncordon]);
 
     let undone = fleet.laptop(&["cancel", "--undo", "first"]);
-    assert!(undone.status.success(), "{}", said(&undone));
+    assert!(undone.status.success(), "{}", output_text(&undone));
     wait_blocked(fleet);
-    assert_eq!(fleet.deeds("first", from), [Deed::Uncordon, Deed::Cordon]);
+    assert_eq!(
+        fleet.agent_actions("first", from),
+        [AgentAction::Uncordon, AgentAction::Cordon]
+    );
 }
 
 /// The kubelet counts the device as allocatable again at the uncordon – the agent's ListAndWatch

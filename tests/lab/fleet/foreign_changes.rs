@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{FUSE, Fleet, GROUP, USER, device_pod_reboot, protocol};
-use crate::chaos::checks::Deed;
+use crate::chaos::checks::AgentAction;
 use crate::support::wait;
 
 const FORCE: &str = "machinist.dev/force-drain";
@@ -20,7 +20,7 @@ pub fn during_a_blocked_drain(fleet: &Fleet) {
     device_pod_reboot::wait_blocked(fleet);
     desire_a_missing_config(fleet);
     rename_the_config(fleet);
-    assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
+    assert_eq!(fleet.agent_actions("first", from), [AgentAction::Cordon]);
     uncordon_twice(fleet);
     is_forced(fleet);
     fleet.cluster.kubectl(&["uncordon", "first"]);
@@ -89,7 +89,7 @@ fn uncordon_twice(fleet: &Fleet) {
     fleet.wait_node("first", "the cordon again", |node| {
         node["spec"]["unschedulable"] == true
     });
-    assert_eq!(fleet.deeds("first", from), [Deed::Cordon]);
+    assert_eq!(fleet.agent_actions("first", from), [AgentAction::Cordon]);
     fleet.cluster.kubectl(&["uncordon", "first"]);
     fleet.wait_node("first", "that it was uncordoned twice", |node| {
         let blocked = &node["metadata"]["annotations"]["machinist.dev/blocked-by"];
@@ -97,7 +97,11 @@ fn uncordon_twice(fleet: &Fleet) {
             .as_str()
             .is_some_and(|by| by.contains("Node first (NodeUncordoned)"))
     });
-    assert_eq!(fleet.deeds("first", from), [Deed::Cordon], "not fought");
+    assert_eq!(
+        fleet.agent_actions("first", from),
+        [AgentAction::Cordon],
+        "not fought"
+    );
     fleet.cluster.kubectl(&["cordon", "first"]);
     fleet.wait_node("first", "only the pod in the way", |node| {
         let blocked = &node["metadata"]["annotations"]["machinist.dev/blocked-by"];
@@ -118,8 +122,8 @@ fn is_forced(fleet: &Fleet) {
     assert!(node["metadata"]["annotations"][FORCE].is_null(), "{node:#}");
     assert_ne!(fleet.first.boot_id(), boot);
     assert_eq!(fleet.first.read("/etc/example.conf"), b"x\n");
-    let deeds = fleet.deeds("first", from);
-    assert!(matches!(deeds[..], [Deed::Evict(_)]), "{deeds:?}");
+    let deeds = fleet.agent_actions("first", from);
+    assert!(matches!(deeds[..], [AgentAction::Evict(_)]), "{deeds:?}");
 }
 
 /// Asserts that the first node is on the previous config and runs the pod.

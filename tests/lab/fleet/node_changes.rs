@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Fleet, GROUP, protocol};
 use crate::support::{
-    installed::{CONSOLE, Mine},
+    installed::{CONSOLE, InstalledMachine},
     wait,
 };
 
@@ -13,9 +13,9 @@ const TAINT: &str = "machinist.dev/not-ready";
 /// A controller that cordons, drains and uncordons, acted out with kubectl: the agent requests and
 /// waits.
 pub fn drain_is_done_by_a_controller(fleet: &Fleet) {
-    let by_controller = Mine {
+    let by_controller = InstalledMachine {
         settings: "drain: {by: controller}\n",
-        ..Mine::default()
+        ..InstalledMachine::default()
     };
     fleet.with_settings(&by_controller);
     let kubectl = |arguments: &[&str]| fleet.cluster.kubectl(arguments);
@@ -34,7 +34,7 @@ pub fn drain_is_done_by_a_controller(fleet: &Fleet) {
     fleet.ask("second", "rendered-second-b", "b\n", Value::Null);
     let node = asks("drain-rendered-second-b");
     assert!(node["spec"]["unschedulable"].is_null(), "{node:#}");
-    fleet.wait_lent("second", "0");
+    fleet.wait_advertised("second", "0");
     let flags = ["--ignore-daemonsets", "--force", "--timeout=60s"];
     kubectl(&[&["drain", "second"][..], &flags].concat());
     assert_eq!(fleet.second.boot_id(), boot);
@@ -49,9 +49,9 @@ pub fn drain_is_done_by_a_controller(fleet: &Fleet) {
     kubectl(&["uncordon", "second"]);
     acknowledge("uncordon-rendered-second-b");
     fleet.wait_done("second", "rendered-second-b");
-    fleet.wait_lent("second", "2");
+    fleet.wait_advertised("second", "2");
     assert_eq!(
-        fleet.deeds("second", from),
+        fleet.agent_actions("second", from),
         [],
         "all of it was the controller's"
     );
@@ -82,7 +82,7 @@ fn taints(fleet: &Fleet, node: &str, from: usize) -> Vec<bool> {
 /// An operator on the node's console rolls back to the previous config, and later lets the node
 /// follow the cluster again.
 pub fn operator_pins_the_previous_config(fleet: &Fleet) {
-    fleet.with_settings(&Mine::default());
+    fleet.with_settings(&InstalledMachine::default());
     let second = &fleet.second;
     for (command, config, content) in [
         ("rollback", "rendered-second-a", "a\n"),
@@ -105,9 +105,9 @@ pub fn operator_pins_the_previous_config(fleet: &Fleet) {
 /// The Node object is deleted and registered again by its kubelet: the agent restores its own
 /// fields, and pods are scheduled only after that.
 pub fn node_is_registered_again(fleet: &Fleet) {
-    let of_the_pool = Mine {
+    let of_the_pool = InstalledMachine {
         pool: Some(("pool.worker.yaml", "readiness: {startupTaint: true}\n")),
-        ..Mine::default()
+        ..InstalledMachine::default()
     };
     fleet.with_settings(&of_the_pool);
     let pod = fleet.cluster.agent_pod("second").expect("an agent's pod");
@@ -126,7 +126,7 @@ pub fn node_is_registered_again(fleet: &Fleet) {
     fleet.cluster.kubectl(&["delete", "node", "second"]);
     fleet.cluster.node(&fleet.second).restart_kubelet();
     fleet.wait_done("second", "rendered-second-b");
-    fleet.wait_lent("second", "2");
+    fleet.wait_advertised("second", "2");
     let node = fleet.wait_node("second", "no taint of ours", |node| {
         !node["spec"]["taints"].to_string().contains(TAINT)
     });
@@ -135,6 +135,6 @@ pub fn node_is_registered_again(fleet: &Fleet) {
     // The device's taint is changed by a request of its own, which repeats the value.
     taints.dedup();
     assert_eq!(taints, [true, false]);
-    assert_eq!(fleet.deeds("second", from), []);
+    assert_eq!(fleet.agent_actions("second", from), []);
     assert_eq!(fleet.second.boot_id(), boot);
 }

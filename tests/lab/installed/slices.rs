@@ -66,8 +66,8 @@ pub(super) fn are_of_its_own_node(cluster: &Cluster, token: &str) {
         ),
     ] {
         let error = answer.expect_err(what);
-        let told = "is not a ResourceSlice of the node of the agent's token: \"first\"";
-        assert!(error.contains(told), "{what}: {error}");
+        let message = "is not a ResourceSlice of the node of the agent's token: \"first\"";
+        assert!(error.contains(message), "{what}: {error}");
     }
     let there = cluster.object("resourceslice", "lab-other");
     assert!(there.is_some_and(|slice| slice["spec"]["devices"][0]["name"] == "lab"));

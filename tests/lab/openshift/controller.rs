@@ -1,4 +1,4 @@
-//! A double of OpenShift's machine-config-controller: it serves drain requests and assigns configs
+//! A fake of OpenShift's machine-config-controller: it serves drain requests and assigns configs
 //! to the nodes of its pool, by the rules of the real one.
 
 use std::{
@@ -69,20 +69,20 @@ impl<'a> Controller<'a> {
             serde_json::Deserializer::from_reader(events).into_iter::<Value>()
         };
         let events = watch("/api/v1/nodes?watch=1");
-        let told = Arc::clone(&shared);
+        let message = Arc::clone(&shared);
         scope.spawn(move || {
             for event in events.map_while(Result::ok) {
                 let node = &event["object"];
-                lock(&told.seen).node(NodeSight::of(node));
+                lock(&message.seen).node(NodeSight::of(node));
                 let _ = nodes.send(node.clone());
             }
         });
         let path = format!("/apis/{GROUP}/v1/machineconfignodes?watch=1");
         let events = watch(&path);
-        let told = Arc::clone(&shared);
+        let message = Arc::clone(&shared);
         scope.spawn(move || {
             for event in events.map_while(Result::ok) {
-                lock(&told.seen).progress(ProgressSight::of(&event["object"]));
+                lock(&message.seen).progress(ProgressSight::of(&event["object"]));
             }
         });
         let work = Work {
@@ -153,7 +153,7 @@ const LONG: Duration = wait::seconds(120);
 impl Drop for Controller<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- what the controller saw\n{}", self.seen().told());
+            eprintln!("--- what the controller saw\n{}", self.seen().describe());
         }
         self.shared.stop.store(true, Relaxed);
         for watch in &mut self.watches {
@@ -163,7 +163,7 @@ impl Drop for Controller<'_> {
     }
 }
 
-/// The state of the double's single worker.
+/// The state of the fake controller's single worker.
 struct Work<'a> {
     cluster: &'a Cluster,
     kubeconfig: PathBuf,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{AT_ONCE, Content, NODE, SEARCH, Story, node_recorder::ProgressSight, said};
+use super::{AT_ONCE, Content, NODE, SEARCH, Story, node_recorder::ProgressSight, output_text};
 use crate::support::wait;
 
 /// The file as the controller writes it for an ImageDigestMirrorSet, with its empty keys.
@@ -60,10 +60,10 @@ pub fn rebooting(story: &Story<'_>, content: &mut Content) {
     let is_named = |it: &ProgressSight| it.desired.contains(NAME);
     let named = sights.iter().position(is_named).expect("the new config");
     let sights = &sights[named..];
-    assert_ne!(sights[0].status("Updated"), "True", "{}", seen.told());
+    assert_ne!(sights[0].status("Updated"), "True", "{}", seen.describe());
     let alone = |it: &ProgressSight| it.desired.iter().eq([NAME]);
     let alone = sights.iter().position(alone).expect("the new config alone");
-    assert!(alone <= 1, "{}", seen.told());
+    assert!(alone <= 1, "{}", seen.describe());
     let sights = &sights[alone..];
     for sight in sights {
         assert_eq!(
@@ -79,9 +79,13 @@ pub fn rebooting(story: &Story<'_>, content: &mut Content) {
     assert!(
         reached.iter().all(|(at, _)| at.is_some()),
         "{}",
-        seen.told()
+        seen.describe()
     );
-    assert!(reached.is_sorted_by_key(|(at, _)| *at), "{}", seen.told());
+    assert!(
+        reached.is_sorted_by_key(|(at, _)| *at),
+        "{}",
+        seen.describe()
+    );
     let rebooted = &sights[first("RebootedNode").unwrap()..];
     let lost = rebooted
         .iter()
@@ -181,7 +185,7 @@ fn print_requests(story: &Story<'_>, from: usize) {
 
 /// An operator's cordon is kept, whichever request the controller completed last: the alternative
 /// name, the plain one, or none because the update needed no drain.
-pub fn persons_cordon(story: &Story<'_>, content: &mut Content) {
+pub fn operator_cordon(story: &Story<'_>, content: &mut Content) {
     for round in 0..3 {
         if round == 2 {
             content.sysctl ^= 1;
@@ -235,9 +239,9 @@ pub fn cancelled(story: &Story<'_>, content: &Content) {
     let answered = asked.elapsed();
     println!(
         "lab: figure: cancel is answered after {answered:.1?}: {}",
-        said(&output)
+        output_text(&output)
     );
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     assert!(answered < AT_ONCE, "{answered:?}");
     story
         .controller

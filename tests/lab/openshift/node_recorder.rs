@@ -76,7 +76,7 @@ impl NodeSight {
     }
 
     /// All fields but the time, as text.
-    fn says(&self) -> String {
+    fn as_text(&self) -> String {
         format!(
             "{}: {} ({}), {} of {}, asks {} of {}, cordoned {}, {:?}",
             self.name,
@@ -108,8 +108,8 @@ impl ProgressSight {
         let desired = ["spec", "status"].map(|part| &object[part]["configVersion"]["desired"]);
         let conditions = object["status"]["conditions"].as_array();
         let conditions = conditions.into_iter().flatten().map(|condition| {
-            let said = (text(&condition["status"]), text(&condition["message"]));
-            (text(&condition["type"]), said)
+            let output = (text(&condition["status"]), text(&condition["message"]));
+            (text(&condition["type"]), output)
         });
         Self {
             at: Instant::now(),
@@ -126,10 +126,14 @@ impl ProgressSight {
         self.conditions.get(kind).map_or("", |(status, _)| status)
     }
 
-    fn says(&self) -> String {
-        let said = self.conditions.iter();
-        let said = said.map(|(kind, (status, _))| format!("{kind}={status}"));
-        format!("{:?}: {}", self.desired, said.collect::<Vec<_>>().join(" "))
+    fn as_text(&self) -> String {
+        let output = self.conditions.iter();
+        let output = output.map(|(kind, (status, _))| format!("{kind}={status}"));
+        format!(
+            "{:?}: {}",
+            self.desired,
+            output.collect::<Vec<_>>().join(" ")
+        )
     }
 }
 
@@ -143,7 +147,7 @@ pub struct Seen {
 impl Seen {
     pub fn node(&mut self, sight: NodeSight) {
         let last = self.nodes.last();
-        if last.is_none_or(|last| last.says() != sight.says()) {
+        if last.is_none_or(|last| last.as_text() != sight.as_text()) {
             self.nodes.push(sight);
         }
     }
@@ -170,17 +174,17 @@ impl Seen {
     }
 
     /// The recorded versions as text, for failure messages.
-    pub fn told(&self) -> String {
-        let nodes = self.nodes.iter().map(|it| (it.at, it.says()));
-        let progress = self.progress.iter().map(|it| (it.at, it.says()));
+    pub fn describe(&self) -> String {
+        let nodes = self.nodes.iter().map(|it| (it.at, it.as_text()));
+        let progress = self.progress.iter().map(|it| (it.at, it.as_text()));
         let mut all: Vec<_> = nodes.chain(progress).collect();
         all.sort();
         let begun = all.first().map(|(at, _)| *at);
-        let mut told = String::new();
-        for (at, said) in &all {
+        let mut message = String::new();
+        for (at, output) in &all {
             let after = begun.map(|begun| at.duration_since(begun));
-            writeln!(told, "{:>9.1?} {said}", after.unwrap_or_default()).unwrap();
+            writeln!(message, "{:>9.1?} {output}", after.unwrap_or_default()).unwrap();
         }
-        told
+        message
     }
 }

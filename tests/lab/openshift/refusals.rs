@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{AT_ONCE, Content, SSHD, SSHD_WITH_HELPER, Story, node_recorder::ProgressSight, said};
+use super::{
+    AT_ONCE, Content, SSHD, SSHD_WITH_HELPER, Story, node_recorder::ProgressSight, output_text,
+};
 use crate::support::wait;
 
 const NOTHING: &str = "No changes: the machine matches the config.";
@@ -22,15 +24,18 @@ pub fn adoption(story: &Story<'_>, content: &Content) {
         "lab: openshift: kernel arguments {:?}",
         super::kernel_arguments()
     );
-    let looked = said(&story.adopt(&[]));
+    let looked = output_text(&story.adopt(&[]));
     assert!(looked.contains(NOTHING), "{looked}");
     story.machine.write(SSHD, SSHD_WITH_HELPER);
     let boot = story.machine.boot_id();
     let before = story.machine.tree_digest(&["/etc", "/home"], &[]);
     let taken = story.adopt(&["--yes"]);
-    let told = said(&taken);
-    println!("{told}");
-    assert!(taken.status.success() && told.contains(NOTHING), "{told}");
+    let message = output_text(&taken);
+    println!("{message}");
+    assert!(
+        taken.status.success() && message.contains(NOTHING),
+        "{message}"
+    );
     assert_eq!(story.machine.tree_digest(&["/etc", "/home"], &[]), before);
     let (from, _) = story.controller.seen().mark();
     story.machine.start_agent();
@@ -86,27 +91,27 @@ fn is_degraded_at_once(story: &Story<'_>, config: &Value, named: &str) {
     let granted = story
         .controller
         .wait_node("is given", from, |it| it.desired_config == name);
-    let told = story.controller.wait_node("degraded", from, |it| {
+    let message = story.controller.wait_node("degraded", from, |it| {
         it.desired_config == name && it.is_degraded()
     });
-    let after = told.at - granted.at;
+    let after = message.at - granted.at;
     println!(
         "lab: figure: {} after {after:.1?}: {}",
-        told.state, told.reason
+        message.state, message.reason
     );
     assert!(after < AT_ONCE, "{after:?}");
-    assert!(told.reason.contains(named), "{}", told.reason);
-    assert_ne!(told.current_config, name);
+    assert!(message.reason.contains(named), "{}", message.reason);
+    assert_ne!(message.current_config, name);
     let degraded = |sight: &&ProgressSight| sight.status("NodeDegraded") == "True";
     let degraded = || {
         let seen = story.controller.seen();
         seen.progress_from(progress).iter().find(degraded).cloned()
     };
-    let said = wait::value("NodeDegraded", wait::seconds(60), degraded);
-    assert!(said.at - granted.at < AT_ONCE, "{said:?}");
+    let output = wait::value("NodeDegraded", wait::seconds(60), degraded);
+    assert!(output.at - granted.at < AT_ONCE, "{output:?}");
     assert!(
-        said.conditions["NodeDegraded"].1.contains(named),
-        "{said:?}"
+        output.conditions["NodeDegraded"].1.contains(named),
+        "{output:?}"
     );
 }
 
@@ -150,7 +155,7 @@ pub fn unit_that_cannot_start(story: &Story<'_>, content: &Content) {
     let manifest = content.rendered(name).to_string();
     story.machine.write("/root/unit.json", manifest);
     let plan = ["/usr/bin/machinist", "plan", "/root/unit.json"];
-    let plan = said(&story.machine.try_exec(&plan).unwrap());
+    let plan = output_text(&story.machine.try_exec(&plan).unwrap());
     assert!(folded(&plan).contains(TOLD), "{plan}");
 }
 

@@ -178,7 +178,7 @@ impl Machine {
     }
 
     /// The agent's log lines in the journal, in all boots.
-    pub fn story(&self) -> Vec<String> {
+    pub fn agent_log(&self) -> Vec<String> {
         let shown = self.exec(&["journalctl", "--quiet", "--output=cat", "_COMM=machinist"]);
         shown.lines().map(str::to_owned).collect()
     }

@@ -190,7 +190,7 @@ impl Cluster {
     }
 
     /// Prints the logs of a failed test.
-    fn last_words(&self) {
+    fn print_logs(&self) {
         for arguments in [
             &[
                 "get",
@@ -221,7 +221,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.last_words();
+            self.print_logs();
         }
         if lab().keep {
             let (kube, config) = (lab().kube.display(), self.dir.join("admin.kubeconfig"));

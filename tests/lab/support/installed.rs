@@ -35,7 +35,7 @@ pub struct Shipped {
 
 /// The content of an administrator's own kustomization besides the image.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mine<'a> {
+pub struct InstalledMachine<'a> {
     /// The digest of another image than the shipped one.
     pub image: Option<&'a str>,
     /// Settings of the fleet, merged below those that are shipped.
@@ -53,7 +53,7 @@ pub fn binary() -> &'static Path {
         if let Ok(binary) = std::env::var("MACHINIST_LAB_BINARY") {
             return binary.into();
         }
-        said(&mut Command::new(
+        stdout_of(&mut Command::new(
             Path::new(HOME).join("packaging/image/binary"),
         ))
         .into()
@@ -99,7 +99,7 @@ impl Shipped {
         let archive = Path::new(WORK).join(archive);
         let mut build = Command::new(Path::new(HOME).join("packaging/image/build"));
         build.arg("--output").arg(&archive);
-        let image = said(build.arg("--binary").arg(program));
+        let image = stdout_of(build.arg("--binary").arg(program));
         let digest = image.rsplit_once('@').expect("a digest").1;
         Self {
             digest: digest.to_owned(),
@@ -119,7 +119,7 @@ impl Shipped {
 }
 
 /// The standard output of a program that must succeed.
-fn said(program: &mut Command) -> String {
+fn stdout_of(program: &mut Command) -> String {
     let output = program.output().expect("it can be run");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program:?}: {error}");
@@ -142,16 +142,16 @@ impl Cluster {
         self.kubectl(&["apply", "-k", kinds.to_str().unwrap()]);
         let established = ["wait", "--for=condition=Established", "crd", "--all"];
         self.kubectl(&established);
-        let settings = Mine {
+        let settings = InstalledMachine {
             settings,
-            ..Mine::default()
+            ..InstalledMachine::default()
         };
         self.apply_overlay("vanilla", &settings);
         self.wait_rolled_out();
     }
 
     /// Runs `kubectl apply -k` for a kustomization over `packaging/kubernetes/overlays/NAME`.
-    pub fn apply_overlay(&self, name: &str, mine: &Mine<'_>) {
+    pub fn apply_overlay(&self, name: &str, mine: &InstalledMachine<'_>) {
         let dir = self.dir.join("kustomization");
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("mine")).unwrap();

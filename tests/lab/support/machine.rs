@@ -56,13 +56,13 @@ impl Machine {
     /// Switches it on and waits until its manager has nothing left to start.
     pub fn power_on(&mut self) {
         let start = Instant::now();
-        self.press_power();
+        self.power_on_without_waiting();
         self.wait_ready(BOOT);
         self.boot_time = start.elapsed();
     }
 
     /// Switches it on and returns immediately, for tests that observe the boot.
-    pub fn press_power(&self) {
+    pub fn power_on_without_waiting(&self) {
         self.supervisor.power_on();
     }
 
@@ -283,7 +283,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.last_words();
+            self.print_logs();
         }
         if lab().keep {
             self.supervisor.abandon();

@@ -35,7 +35,7 @@ impl Machine {
     }
 
     /// Prints the logs of a failed test.
-    pub(super) fn last_words(&self) {
+    pub(super) fn print_logs(&self) {
         let name = &self.name;
         eprintln!(
             "--- {name}: end of its journal\n{}",

@@ -18,7 +18,7 @@ fn run_of(stage: &Stage, pod: &str) -> Value {
     pod["status"]["containerStatuses"][0]["containerID"].clone()
 }
 
-fn wait_lent(stage: &Stage, node: &Node<'_>) {
+fn wait_advertised(stage: &Stage, node: &Node<'_>) {
     let machine = &stage.machine;
     machine.wait_status("everything registered", wait::seconds(60), |status| {
         let resources = status["devices"].as_array().unwrap();
@@ -51,7 +51,7 @@ pub fn every_order_of_two(stage: &Stage, node: &Node<'_>) {
             stage.machine.exec(&["systemctl", "restart", unit]);
         }
         node.wait_ready(wait::seconds(60));
-        wait_lent(stage, node);
+        wait_advertised(stage, node);
         assert_eq!(
             HOLDERS.map(|pod| run_of(stage, pod)),
             runs,
@@ -74,7 +74,7 @@ pub fn a_power_loss(stage: &mut Stage) {
     machine.exec(&["systemctl", "restart", "acme"]);
     let node = stage.cluster.node(machine);
     node.wait_ready(wait::seconds(90));
-    wait_lent(stage, &node);
+    wait_advertised(stage, &node);
     let everybody = ["delete", "pods", "--all", "--wait=true", "--timeout=60s"];
     stage.cluster.kubectl(&everybody);
     stage.run("next-finder", FOUND);

@@ -35,7 +35,7 @@ pub(super) fn differences(theirs: &Verdict, ours: &MachineConfig) -> Vec<String>
 }
 
 /// The fields of a user or group without those that have their default.
-fn said(account: &BTreeMap<String, Value>) -> BTreeMap<&str, &Value> {
+fn without_defaults(account: &BTreeMap<String, Value>) -> BTreeMap<&str, &Value> {
     let usual = |field: &str| Value::Bool(field == "shouldExist");
     let fields = account.iter().map(|(field, value)| (field.as_str(), value));
     fields
@@ -45,8 +45,8 @@ fn said(account: &BTreeMap<String, Value>) -> BTreeMap<&str, &Value> {
 
 fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
-    let mut put = |kind: &str, name: &str, said: &dyn Debug| {
-        lines.insert(format!("{kind} {name}"), format!("{said:?}"));
+    let mut put = |kind: &str, name: &str, output: &dyn Debug| {
+        lines.insert(format!("{kind} {name}"), format!("{output:?}"));
     };
     let owner = |given: &Value| match given {
         given if given == "root" => json!(0),
@@ -87,7 +87,7 @@ fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
     }
     for (name, user) in &verdict.users {
         put("user", name, &keys(&user.keys));
-        for (field, value) in said(&user.account) {
+        for (field, value) in without_defaults(&user.account) {
             // Ignition writes `*` for an empty hash.
             let locks = field == "passwordHash" && value == "";
             let value = if locks { &json!("*") } else { value };
@@ -95,7 +95,7 @@ fn lines_of_verdict(verdict: &Verdict) -> BTreeMap<String, String> {
         }
     }
     for (name, group) in &verdict.groups {
-        put("group", name, &said(group));
+        put("group", name, &without_defaults(group));
     }
     for section in DISK_SECTIONS
         .iter()
@@ -128,8 +128,8 @@ fn unit_parts(unit: &Unit) -> UnitParts {
 
 fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
-    let mut put = |kind: &str, name: &str, said: &dyn Debug| {
-        lines.insert(format!("{kind} {name}"), format!("{said:?}"));
+    let mut put = |kind: &str, name: &str, output: &dyn Debug| {
+        lines.insert(format!("{kind} {name}"), format!("{output:?}"));
     };
     let owner = |owner: &Owner| serde_json::to_value(owner).unwrap();
     let given = |given: &Option<Owner>| serde_json::to_value(given).unwrap();
@@ -159,14 +159,14 @@ fn lines_of_config(config: &MachineConfig) -> BTreeMap<String, String> {
         put("user", name, &keys(&user.ssh_authorized_keys));
         let account: Option<BTreeMap<String, Value>> =
             serde_json::from_value(serde_json::to_value(&user.account).unwrap()).unwrap();
-        for (field, value) in said(&account.unwrap_or_default()) {
+        for (field, value) in without_defaults(&account.unwrap_or_default()) {
             put("user", &format!("{name} {field}"), value);
         }
     }
     for (name, group) in &config.groups {
         let group = serde_json::to_value(group).unwrap();
         let group: BTreeMap<String, Value> = serde_json::from_value(group).unwrap();
-        put("group", name, &said(&group));
+        put("group", name, &without_defaults(&group));
     }
     for section in config.disk_layout.keys() {
         put("section", section, &"");

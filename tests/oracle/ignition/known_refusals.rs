@@ -6,10 +6,14 @@ use super::known_differences::{Difference, difference};
 /// A difference of a text that is not JSON.
 const fn written(
     name: &'static str,
-    told: &'static str,
+    message: &'static str,
     texts: &'static [&'static str],
 ) -> Difference {
-    Difference { name, texts, told }
+    Difference {
+        name,
+        texts,
+        message,
+    }
 }
 
 const FORBIDDEN: &str = "a path below `/proc`, `/sys`, `/dev`, `/run`, `/var/run` or `/var/lib/machinist`, below a directory `.machinist`, or `/` itself";

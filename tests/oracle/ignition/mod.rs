@@ -204,8 +204,8 @@ fn every_sentence_about_an_absent_field_has_a_case() {
             (format!("{field}: {sentence}"), cases)
         });
     let (sentences, cases): (Vec<String>, Vec<&str>) = rows.unzip();
-    let told = answer("ignition", &["omitted"]);
-    assert_eq!(sentences, told.lines().collect::<Vec<_>>());
+    let message = answer("ignition", &["omitted"]);
+    assert_eq!(sentences, message.lines().collect::<Vec<_>>());
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for row in cases {
         let names: Vec<&str> = row.split('`').skip(1).step_by(2).collect();

@@ -28,7 +28,9 @@ pub(super) fn add(config: &mut MachineConfig, dice: &mut Dice, upheld: bool) {
         let directory = *dice.pick(&[UNITS, UNITS, LOCAL]);
         let text = install(dice, name, upheld);
         add_file(config, &format!("{directory}/{name}"), text);
-        let drop_in = dice.one_in(4).then_some("[Install]\nWantedBy=drop.target\n");
+        let drop_in = dice
+            .one_in(4)
+            .then_some("[Install]\nWantedBy=drop.target\n");
         if let Some(text) = drop_in {
             add_file(
                 config,

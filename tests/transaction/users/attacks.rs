@@ -94,7 +94,7 @@ fn a_root_link_movable_by_a_user_is_not_followed() {
         return;
     }
     let wanted = with_file("/tmp/app/conf", 0);
-    let told = "the link /tmp/app, which belongs to user 0, is in a directory to which every user may move links";
+    let message = "the link /tmp/app, which belongs to user 0, is in a directory to which every user may move links";
     let made = machine(&[Link("/tmp/app", 0, "/etc")]);
     let moved = machine(&[Link("/home/bob/app", 0, "/etc")]);
     let top = moved.path("/");
@@ -107,7 +107,7 @@ fn a_root_link_movable_by_a_user_is_not_followed() {
     for sandbox in [made, moved] {
         let refusals = apply(&sandbox, &wanted).unwrap_err();
         let texts: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-        assert!(texts.len() == 1 && texts[0].contains(told), "{texts:?}");
+        assert!(texts.len() == 1 && texts[0].contains(message), "{texts:?}");
         assert_eq!(sandbox.read("/etc/conf"), None);
     }
 }

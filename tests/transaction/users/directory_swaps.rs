@@ -29,7 +29,7 @@ fn a_link_added_after_apply_blocks_only_changes_and_removal_of_its_own_path() {
     let refusals = apply(&sandbox, &changed).unwrap_err();
     let reasons: Vec<_> = refusals.iter().map(|it| it.reason).collect();
     assert_eq!(reasons, [Reason::UnsafePath]);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&wanted.file("/etc/more", "y", 0o600)).unwrap();
     let left = &hand.journal.transactions[0].left_behind;
     let [left] = &left[..] else {
@@ -60,7 +60,7 @@ fn a_directory_exchanged_after_staging_rolls_the_update_back() {
     }
     let sandbox = machine(&[Dir("/home/bob/a", BOB, 0o755)]);
     let before = outside(&sandbox);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&with_file("/home/bob/a/app", BOB)).unwrap();
     exchange_for_a_link(&sandbox);
     hand.commit().unwrap_err();
@@ -83,7 +83,7 @@ fn rollback_skips_unreachable_user_paths_and_restores_the_rest() {
             add(&sandbox, &File("/home/bob/a/app", BOB));
         }
         let before = outside(&sandbox);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&with_file("/home/bob/a/app", BOB)).unwrap();
         hand.commit().unwrap();
         exchange_for_a_link(&sandbox);

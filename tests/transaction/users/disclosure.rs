@@ -104,7 +104,7 @@ fn a_directory_that_a_user_cannot_read_is_not_given_to_the_user() {
 }
 
 #[test]
-fn a_leaving_entry_gives_back_its_own_object_only() {
+fn a_removed_entry_restores_its_own_object_only() {
     if !plays_users() {
         return;
     }
@@ -122,13 +122,13 @@ fn a_leaving_entry_gives_back_its_own_object_only() {
 }
 
 #[test]
-fn a_rollback_gives_back_its_own_object_only() {
+fn a_rollback_restores_its_own_object_only() {
     if !plays_users() {
         return;
     }
     for swapped in [false, true] {
         let sandbox = machine(&[File(FILE, BOB)]);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&partial(FILE, Some(0), Some(0o600))).unwrap();
         hand.commit().unwrap();
         if swapped {
@@ -147,7 +147,7 @@ fn an_object_that_is_exchanged_during_an_update_is_not_given_to_the_user() {
         return;
     }
     let sandbox = machine(&[File(FILE, BOB)]);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&partial(FILE, Some(BOB), Some(0o640))).unwrap();
     swap_in_secret(&sandbox);
     hand.commit().unwrap_err();

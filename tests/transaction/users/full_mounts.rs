@@ -28,7 +28,7 @@ fn undone(mounts: &[&str], fails: fn(&FsOp) -> bool) -> Option<String> {
         let fails = filled.load(Ordering::Relaxed) && fails(op);
         fails.then(|| io::ErrorKind::StorageFull.into())
     }));
-    let mut hand = ByHand::open(&root);
+    let mut hand = StepwiseUpdate::open(&root);
     hand.stage(&wanted("two")).unwrap();
     hand.commit().unwrap();
     add(&sandbox, &File("/home/bob/new", BOB));

@@ -110,7 +110,7 @@ fn round(sandbox: &Sandbox, dice: &mut Dice, before: &TreeSnapshot, story: &mut 
         assert!(now == *before, "{story}\n{}", difference(before, &now));
     };
     acts(sandbox, dice, story);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     let next = wanted(dice);
     if let Err(refusals) = hand.stage(&next) {
         *story += &format!("refused: {:?}; ", refusals.first().map(|it| it.reason));
@@ -188,7 +188,7 @@ fn hostile_changes_at_unchanged_paths_block_no_other_entry() {
         acts(&sandbox, &mut dice, &mut story);
         acts(&sandbox, &mut dice, &mut story);
         let next = Written(wanted.0.clone()).file("/etc/plain", "next\n", 0o644);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&next)
             .unwrap_or_else(|why| panic!("{story}: {why:?}"));
         skipped += hand.journal.transactions[0].left_behind.len();
@@ -239,7 +239,7 @@ impl KillSwitch {
 /// Kills an update or its undo, between which bob acts. Returns the way that recovery took.
 fn killed_round(sandbox: &Sandbox, dice: &mut Dice, story: &mut String) -> &'static str {
     let switch = KillSwitch::new(sandbox.root());
-    let mut hand = ByHand::open(&switch.root);
+    let mut hand = StepwiseUpdate::open(&switch.root);
     acts(sandbox, dice, story);
     if hand.stage(&wanted(dice)).is_err() {
         return "refused";
@@ -291,7 +291,7 @@ fn recovery_beside_a_hostile_user_reaches_one_config_and_changes_nothing_else() 
         let now = outside(&sandbox).without(|path| *path == at("/etc/plain"));
         assert!(now == before, "{story}\n{}", difference(&before, &now));
         acts(&sandbox, &mut dice, &mut story);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         match hand.journal.transactions.is_empty() {
             true => {}
             false => hand.undo().unwrap_or_else(|why| panic!("{story}: {why:?}")),

@@ -79,12 +79,12 @@ fn ssh_keys_in_a_location_made_unsafe_by_the_user_are_skipped() {
             change(&sandbox);
             let next = keys(comment).file("/etc/next", "next\n", 0o644);
             let warnings = plan(&sandbox, &next).warnings;
-            let told = |warning: &&String| {
+            let message = |warning: &&String| {
                 warning.starts_with("KeysSkipped: ")
                     && warning.contains(why)
                     && warning.ends_with("the SSH keys for bob are skipped")
             };
-            assert_eq!(warnings.iter().filter(told).count(), 1, "{warnings:?}");
+            assert_eq!(warnings.iter().filter(message).count(), 1, "{warnings:?}");
             let before = sandbox.read(KEYS);
             apply(&sandbox, &next).unwrap();
             assert_eq!(sandbox.read("/etc/next").as_deref(), Some("next\n"));

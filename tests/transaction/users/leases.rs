@@ -62,9 +62,9 @@ fn a_leased_file_is_replaced_and_every_other_path_is_applied() {
         let sandbox = machine(&[]);
         apply(&sandbox, &with_file(path, BOB)).unwrap();
         let _first = lease(&sandbox, path);
-        let told: Vec<String> = drift(&sandbox).iter().map(ToString::to_string).collect();
+        let message: Vec<String> = drift(&sandbox).iter().map(ToString::to_string).collect();
         let expected = format!("{path} cannot be read: it is held by a lease of another process");
-        assert_eq!(told, [expected]);
+        assert_eq!(message, [expected]);
         assert!(drift(&sandbox).iter().all(|one| one.by_user));
         let next = with_file(path, BOB).file("/etc/next", "next\n", 0o644);
         let warnings = plan(&sandbox, &next).warnings;
@@ -116,7 +116,7 @@ fn leased_keys_are_skipped_with_a_warning() {
 }
 
 #[test]
-fn a_leased_original_is_kept_and_comes_back() {
+fn a_leased_original_is_kept_and_restored() {
     if !plays_users() {
         return;
     }
@@ -133,9 +133,9 @@ fn a_leased_original_is_kept_and_comes_back() {
         if bring_content_back {
             let without = with_mode(path, 0o640);
             let warnings = plan(&sandbox, &without).warnings;
-            let told =
+            let message =
                 |warning: &String| warning.contains("the original of /srv/app cannot be read");
-            assert!(warnings.iter().any(told), "{warnings:?}");
+            assert!(warnings.iter().any(message), "{warnings:?}");
             apply(&sandbox, &without).unwrap();
             assert_eq!(sandbox.read(path).as_deref(), Some(""));
         }
@@ -150,7 +150,7 @@ fn a_leased_original_is_kept_and_comes_back() {
 }
 
 #[test]
-fn mode_and_owner_of_a_leased_file_are_set_and_brought_back() {
+fn mode_and_owner_of_a_leased_file_are_set_and_restored() {
     if !plays_users() {
         return;
     }
@@ -158,7 +158,7 @@ fn mode_and_owner_of_a_leased_file_are_set_and_brought_back() {
         let sandbox = machine(&[File(path, BOB)]);
         let mode = || sandbox.root().stat(&at(path)).unwrap().unwrap().mode;
         let _held = lease(&sandbox, path);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&with_mode(path, 0o600)).unwrap();
         hand.commit().unwrap();
         assert_eq!(mode(), 0o600);

@@ -72,7 +72,7 @@ fn wanted() -> Written {
 
 /// One update and its undo. Returns the failure: its reason, whether it is retryable, and its text.
 fn attempt(sandbox: &Sandbox, wanted: &Written) -> Option<(Reason, bool, String)> {
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     let staged = hand.try_stage(wanted);
     let failure = match staged {
         Err(StageFailure::Look(error)) => {

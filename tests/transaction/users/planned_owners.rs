@@ -171,7 +171,7 @@ fn paths_accepted_below_changed_directories_commit_verify_and_leave() {
         let before = without_staging(&sandbox.tree());
         sandbox.applied(&wanted);
         assert_eq!(sandbox.read(path).as_deref(), Some("ours\n"), "{name}");
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&wanted)
             .unwrap_or_else(|why| panic!("{name}: {why:?}"));
         assert_eq!(hand.journal.transactions[0].operations.len(), 0, "{name}");

@@ -91,7 +91,7 @@ fn a_directory_continuously_exchanged_for_a_link_redirects_no_operation() {
     let before = outside(&sandbox);
     let (mut tried, mut committed, mut exchanged) = (0, 0, 0);
     while tried < operations {
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&raced()).unwrap();
         let exchanger = Exchanger::start(names.clone());
         let done = hand.commit().is_ok();

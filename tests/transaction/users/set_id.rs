@@ -71,7 +71,7 @@ fn rollback_does_not_restore_set_id_bits_of_a_former_user_file() {
     }
     let sandbox = machine(&[File(APP, 0)]);
     set_mode(&sandbox, 0o4755);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&owned_by(BOB, Some(0o755))).unwrap();
     hand.commit().unwrap();
     assert_eq!((owner(&sandbox, APP), mode(&sandbox)), (BOB, 0o755));
@@ -144,7 +144,7 @@ fn tool_is(sandbox: &Sandbox) -> (u32, u32, u32) {
 /// Applies the config, and checks that a second plan has nothing left to do.
 fn settles(sandbox: &Sandbox, wanted: &Written) {
     apply(sandbox, wanted).unwrap();
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(wanted).unwrap();
     assert_eq!(hand.journal.transactions[0].operations.len(), 0);
     hand.undo().unwrap();
@@ -171,7 +171,7 @@ fn a_program_of_root_gets_its_set_id_mode_together_with_another_owner() {
         assert_eq!(tool_is(&sandbox), (0o755, 0, 0));
         // An undo brings the same back.
         let sandbox = with_tool(0, 0o755);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&wanted).unwrap();
         hand.commit().unwrap();
         hand.undo().unwrap();

@@ -26,9 +26,9 @@ fn with_act_while_staging(sandbox: &Sandbox, act: impl Fn() + Send + Sync + 'sta
 
 /// Checks that the update is not staged, since a user has changed or redirected a path.
 fn is_refused(root: &Root, wanted: &Written) {
-    let mut hand = ByHand::open(root);
+    let mut hand = StepwiseUpdate::open(root);
     let failed = hand.try_stage(wanted).unwrap_err();
-    let others = matches!(&failed, StageFailure::Transaction(error) if error.is_others_doing());
+    let others = matches!(&failed, StageFailure::Transaction(error) if error.is_foreign_change());
     assert!(others, "{failed:?}");
     hand.undo().unwrap();
 }

@@ -19,7 +19,7 @@ pub(super) fn refused(name: &str, sandbox: &Sandbox, wanted: &Written, path: &st
 pub(super) fn applies_and_leaves(name: &str, sandbox: &Sandbox, wanted: &Written) {
     let before = without_staging(&sandbox.tree());
     sandbox.applied(wanted);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(wanted)
         .unwrap_or_else(|why| panic!("{name}: {why:?}"));
     assert_eq!(hand.journal.transactions[0].operations.len(), 0, "{name}");
@@ -79,7 +79,7 @@ fn an_existing_file_of_a_third_user_does_not_block_later_updates() {
         refused("another owner", &sandbox, &other, path);
     }
     let next = config("next").file("/etc/next", "next\n", 0o644);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&next).unwrap();
     let behind = hand.journal.transactions[0].left_behind.join("\n");
     assert!(behind.starts_with(path), "{behind}");

@@ -68,7 +68,7 @@ fn a_users_mount_that_appears_after_staging_rolls_the_update_back_and_is_left_al
     }
     let sandbox = machine(&[Dir(TOP, BOB, 0o755)]);
     let before = outside(&sandbox);
-    let mut hand = ByHand::open(&sandbox.root());
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
     hand.stage(&with_file(APP, BOB)).unwrap();
     let Some(mounted) = mounted(&sandbox, BOB) else {
         return;
@@ -90,7 +90,7 @@ fn undo_and_leaving_skip_a_users_mount_that_appears_after_the_commit() {
     for is_undone in [true, false] {
         let sandbox = machine(&[Dir(TOP, BOB, 0o755)]);
         let before = outside(&sandbox);
-        let mut hand = ByHand::open(&sandbox.root());
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
         hand.stage(&with_file(APP, BOB)).unwrap();
         hand.commit().unwrap();
         if !is_undone {

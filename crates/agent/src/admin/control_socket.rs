@@ -91,7 +91,7 @@ pub(super) async fn submit_config(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    if !control.hears(peer) {
+    if !control.is_permitted(peer) {
         return refuse(
             StatusCode::FORBIDDEN,
             "only root may request changes of the machine",
@@ -131,7 +131,7 @@ pub(super) async fn get_desired_config(
     ConnectInfo(peer): ConnectInfo<PeerProcess>,
     State(control): State<ControlHandle>,
 ) -> Response {
-    if !control.hears(peer) {
+    if !control.is_permitted(peer) {
         return refuse(
             StatusCode::FORBIDDEN,
             "only root may read the agent's desired config",
@@ -180,9 +180,9 @@ impl ControlHandle {
         }
     }
 
-    fn hears(&self, peer: PeerProcess) -> bool {
-        let heard = |uid| uid == 0 || uid == self.own_uid;
-        peer.uid.is_some_and(heard)
+    fn is_permitted(&self, peer: PeerProcess) -> bool {
+        let is_permitted_uid = |uid| uid == 0 || uid == self.own_uid;
+        peer.uid.is_some_and(is_permitted_uid)
     }
 
     async fn answer<T>(

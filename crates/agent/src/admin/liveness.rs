@@ -30,7 +30,7 @@ pub struct Liveness {
 
 /// Creates both sides. A loop that has not beaten for `limit` and does not respond either counts as
 /// stuck.
-pub fn pulse(limit: Duration) -> (Heartbeat, Liveness) {
+pub fn heartbeat(limit: Duration) -> (Heartbeat, Liveness) {
     let (sender, last) = watch::channel(Instant::now());
     let asked = Arc::new(Notify::new());
     let pulse = Heartbeat {

@@ -24,7 +24,7 @@ pub use connection_limit::{LimitedListener, PeerProcess};
 pub use control_socket::{
     Accepted, ApplyRequest, ControlHandle, ControlRequest, DesiredConfigReply,
 };
-pub use liveness::{Heartbeat, Liveness, pulse};
+pub use liveness::{Heartbeat, Liveness, heartbeat};
 pub use port::{BindError, bind, wait};
 pub use routes::{AppState, RefreshHook, control_routes, port_routes, status_routes};
 

@@ -55,7 +55,7 @@ struct Agent {
 async fn agent() -> Agent {
     let starting = Arc::new(Status::starting("/", Mode::Machine, now()));
     let (status, receiver) = watch::channel(starting);
-    let (_pulse, liveness) = pulse(Duration::from_secs(60));
+    let (_pulse, liveness) = heartbeat(Duration::from_secs(60));
     let metrics = Metrics::new(receiver.clone());
     let served = AppState::new(receiver, liveness, metrics);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -123,7 +123,7 @@ async fn probes_agree_with_the_status() {
 
 #[tokio::test(start_paused = true)]
 async fn liveness_check_passes_for_an_idle_loop_and_fails_for_a_stuck_one() {
-    let (pulse, liveness) = pulse(Duration::from_secs(60));
+    let (pulse, liveness) = heartbeat(Duration::from_secs(60));
     assert_eq!(liveness.check().await, Ok(()));
     tokio::time::advance(Duration::from_secs(3600)).await;
     assert!(liveness.check().await.is_err(), "no response");

@@ -28,7 +28,7 @@ impl UserConnections {
 
     pub(super) fn admit(&mut self, most: usize, by_progress: bool) -> ConnectionPermit {
         if self.alive() >= most
-            && let Some(one) = self.next_to_go()
+            && let Some(one) = self.select_to_close()
         {
             one.token.cancel();
         }
@@ -50,7 +50,7 @@ impl UserConnections {
 
     /// Returns the connection to close: the oldest with an unfinished header, else the oldest that does not wait for
     /// its answer, else the oldest.
-    fn next_to_go(&mut self) -> Option<Arc<OpenConnection>> {
+    fn select_to_close(&mut self) -> Option<Arc<OpenConnection>> {
         if let Some(one) = self.unfinished.take_oldest() {
             return Some(one);
         }

@@ -30,7 +30,7 @@ impl NodeViewTask {
         loop {
             let sight = self.sights.borrow_and_update().clone();
             let trouble = self.troubles.borrow_and_update().clone();
-            self.say_nothing_is_asked(&sight);
+            self.publish_no_desired_config(&sight);
             to.send_if_modified(|known| {
                 let now = ClusterView {
                     node: known.node.clone(),
@@ -39,7 +39,7 @@ impl NodeViewTask {
                     zeros: zeros(&sight),
                     trouble: trouble
                         .map(|trouble| ("MachineConfig", trouble))
-                        .or_else(|| Some(("Node", away(&sight)?)))
+                        .or_else(|| Some(("Node", read_error_of(&sight)?)))
                         .map(|(kind, trouble)| blocker(kind, trouble, known.trouble.as_ref())),
                 };
                 let differs = *known != now;
@@ -57,7 +57,7 @@ impl NodeViewTask {
 
     /// Publishes that no config is desired if the Node exists without naming one, or does not
     /// exist.
-    fn say_nothing_is_asked(&self, sight: &NodeSnapshot) {
+    fn publish_no_desired_config(&self, sight: &NodeSnapshot) {
         let named = sight.node.as_ref().and_then(|node| node.desired_config());
         if !sight.asked || named.is_some() {
             return;
@@ -108,7 +108,7 @@ fn zeros(sight: &NodeSnapshot) -> Vec<String> {
 }
 
 /// The problem to report while the Node, and so the desired config, cannot be read.
-fn away(sight: &NodeSnapshot) -> Option<ConfigReadError> {
+fn read_error_of(sight: &NodeSnapshot) -> Option<ConfigReadError> {
     let reason = sight.refused.unwrap_or(Reason::ApiServerUnreachable);
     let what = match reason {
         Reason::ApiServerUnauthorized => "API server rejected the agent's credentials",
@@ -197,10 +197,10 @@ mod tests {
     fn refused_credentials_are_reported_as_unauthorized_not_unreachable() {
         let mut away = sight("new", "True");
         away.away = Some(Instant::now());
-        let silent = super::away(&away).unwrap();
+        let silent = super::read_error_of(&away).unwrap();
         assert_eq!(silent.reason, Reason::ApiServerUnreachable);
         away.refused = Some(Reason::ApiServerUnauthorized);
-        let refused = super::away(&away).unwrap();
+        let refused = super::read_error_of(&away).unwrap();
         assert_eq!(refused.reason, Reason::ApiServerUnauthorized);
         assert!(
             !refused.message.contains("unreachable"),

@@ -151,7 +151,7 @@ impl NodeFieldSources {
         notice.annotations.insert(annotation::CANCELLED, cancelled);
         if let Some(devices) = &mut self.devices {
             let inventory = Arc::clone(&devices.borrow_and_update());
-            notice.taints = inventory.taints.iter().map(to_bear).collect();
+            notice.taints = inventory.taints.iter().map(to_node_taint).collect();
             let present = present(&inventory);
             for gone in self.labels.difference(&present) {
                 notice.labels.insert(gone.clone(), None);
@@ -200,7 +200,7 @@ fn resource_label(name: &ResourceName) -> Option<String> {
     (part.len() <= MAX_LABEL_NAME_LEN).then_some(label)
 }
 
-fn to_bear(taint: &NodeTaint) -> Taint {
+fn to_node_taint(taint: &NodeTaint) -> Taint {
     let value = (!taint.value.is_empty()).then(|| ("value".to_owned(), taint.value.clone().into()));
     Taint {
         key: taint.key.clone(),

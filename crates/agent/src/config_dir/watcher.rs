@@ -60,10 +60,10 @@ impl ConfigDirWatcher {
         armed.watch = tree.watch().inspect_err(complain).ok();
         if let Some(watch) = &mut armed.watch {
             for dir in armed.names.keys().filter(|dir| !armed.whole.contains(*dir)) {
-                told(watch.add_names(dir));
+                log_watch_failure(watch.add_names(dir));
             }
             for dir in &armed.whole {
-                told(watch.add(dir));
+                log_watch_failure(watch.add(dir));
             }
         }
         armed
@@ -146,7 +146,7 @@ impl ConfigDirWatcher {
 }
 
 /// Logs a failed watch, except for a missing path, which is watched through its parent.
-fn told(watched: Result<WatchId, RootError>) {
+fn log_watch_failure(watched: Result<WatchId, RootError>) {
     if let Err(error) = watched
         && !error.is_not_found()
     {

@@ -3,7 +3,7 @@ use tokio::net::TcpListener;
 use super::*;
 
 /// Starts a server that sends `answer` to every client; returns its endpoint.
-async fn says(answer: &'static [u8]) -> Endpoint {
+async fn serve_response(answer: &'static [u8]) -> Endpoint {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -23,14 +23,14 @@ async fn says(answer: &'static [u8]) -> Endpoint {
 
 #[tokio::test]
 async fn http_gate_opens_only_on_200_and_reports_any_other_response() {
-    let good = says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+    let good = serve_response(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
     assert_eq!(get(&good).await.open, Some(true));
-    let ill = says(b"HTTP/1.0 503 Service Unavailable\r\n\r\n").await;
+    let ill = serve_response(b"HTTP/1.0 503 Service Unavailable\r\n\r\n").await;
     let answer = get(&ill).await;
     assert_eq!(answer.open, Some(false));
     assert!(answer.message.ends_with("returned 503"), "{answer:?}");
     for other in [&b"SSH-2.0-OpenSSH 200\r\n"[..], b""] {
-        assert_eq!(get(&says(other).await).await.open, Some(false));
+        assert_eq!(get(&serve_response(other).await).await.open, Some(false));
     }
     assert!(answer.message.contains("/healthz "), "{answer:?}");
     assert!(!answer.message.contains("full"), "it may be a token");
@@ -76,10 +76,10 @@ async fn file_gate_is_probed_below_the_root_and_unit_gate_only_with_systemd() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::open(dir.path()).unwrap();
     let path = AbsPath::new("/licence").unwrap();
-    let look = || file(path.clone(), root.clone());
-    assert_eq!(look().await.open, Some(false));
+    let probe = || file(path.clone(), root.clone());
+    assert_eq!(probe().await.open, Some(false));
     root.replace(&path, b"", 0o600).unwrap();
-    assert_eq!(look().await.open, Some(true));
+    assert_eq!(probe().await.open, Some(true));
     assert_eq!(unit("a.service", None).await.open, None);
     root.build_link(&AbsPath::new("/round").unwrap(), "round")
         .unwrap();

@@ -6,7 +6,7 @@ use super::*;
 fn device_since_moves_only_when_health_or_reason_changes() {
     let at = |second| Timestamp::from_second(second).unwrap();
     let mut before = Vec::new();
-    let mut told = |reason: &str, holder: Option<&str>, second| {
+    let mut problem = |reason: &str, holder: Option<&str>, second| {
         let device = DeviceStatus {
             id: "a".to_owned(),
             reason: reason.to_owned(),
@@ -22,8 +22,8 @@ fn device_since_moves_only_when_health_or_reason_changes() {
         let device = &before[0].devices[0];
         (device.since, device.held_since)
     };
-    assert_eq!(told("", None, 1), (Some(at(1)), None));
-    assert_eq!(told("", Some("x/y/z"), 2), (Some(at(1)), Some(at(2))));
-    assert_eq!(told("hot", Some("x/y/z"), 3), (Some(at(3)), Some(at(2))));
-    assert_eq!(told("hot", None, 4), (Some(at(3)), None));
+    assert_eq!(problem("", None, 1), (Some(at(1)), None));
+    assert_eq!(problem("", Some("x/y/z"), 2), (Some(at(1)), Some(at(2))));
+    assert_eq!(problem("hot", Some("x/y/z"), 3), (Some(at(3)), Some(at(2))));
+    assert_eq!(problem("hot", None, 4), (Some(at(3)), None));
 }

@@ -37,7 +37,7 @@ impl HostInstall {
         let journal = store::peek(&self.root).map_err(InstallError::Journal)?;
         let places = HostPaths::new()?;
         let own = [&places.recover, &places.guard]
-            .map(|path| standing_of_unit(&self.root, path))
+            .map(|path| installed_state_of_unit(&self.root, path))
             .into_iter()
             .collect::<Result<Vec<_>, _>>()?;
         let missing = recovery_missing(&self.root)?;
@@ -159,7 +159,7 @@ fn is_not_the_configs(journal: &Journal, places: &HostPaths) -> Result<(), Insta
 
 /// Whether the agent wrote the unit at `path`.
 pub(super) fn is_our_unit(root: &Root, path: &AbsPath) -> Result<bool, RootError> {
-    Ok(standing_of_unit(root, path)? == InstalledState::Ours)
+    Ok(installed_state_of_unit(root, path)? == InstalledState::Ours)
 }
 
 fn foreign(path: &AbsPath, why: &str) -> InstallError {
@@ -168,7 +168,7 @@ fn foreign(path: &AbsPath, why: &str) -> InstallError {
 }
 
 /// Who owns the unit at `path`.
-fn standing_of_unit(root: &Root, path: &AbsPath) -> Result<InstalledState, RootError> {
+fn installed_state_of_unit(root: &Root, path: &AbsPath) -> Result<InstalledState, RootError> {
     match root.read_nofollow(path, MAX_UNIT_FILE_BYTES) {
         Ok(text) if units::is_ours(&String::from_utf8_lossy(&text)) => Ok(InstalledState::Ours),
         Ok(_) => Ok(InstalledState::Foreign),

@@ -21,7 +21,7 @@ use machinist_drain::{
     eviction::{Drain, DrainError, Options, PodApi},
 };
 use machinist_kube_api::{EventReason, NodeView, keys::annotation};
-use machinist_status::settings::{self, Losing, Settings};
+use machinist_status::settings::{self, DataLossPolicy, Settings};
 use machinist_update::node_port::{
     Blocker, DeviceHolderCounts, DeviceUsers, DrainOrder, DrainResult, IrreversibleStep, NodeError,
     NodeFuture, NodePort, StepDecision,
@@ -74,7 +74,7 @@ impl<P: PodApi> AgentDrain<P> {
         let view = self.ours.live(what).await?;
         let known = locked(&self.cordoned).clone();
         if known.required_action(&view) == cordon_state::NodeRequests::Patience {
-            return Err(self.lifted_again(&view).await);
+            return Err(self.accept_second_uncordon(&view).await);
         }
         let cordoned = self.ours.node.cordon().await;
         let cordoned = cordoned.map_err(|e| self.ours.refused(what, e))?;
@@ -82,7 +82,7 @@ impl<P: PodApi> AgentDrain<P> {
             return Err(self.ours.other(what, Reason::NodeMissing, true));
         }
         locked(&self.cordoned).cordoned(&view);
-        if cordoned == Cordon::Ours && !view.is_cordoned() {
+        if cordoned == Cordon::ByMachinist && !view.is_cordoned() {
             let reason = match known.is_recorded() {
                 true => EventReason::Recordoned,
                 false => EventReason::Cordon,
@@ -94,13 +94,13 @@ impl<P: PodApi> AgentDrain<P> {
     }
 
     /// A second uncordon by another client is respected.
-    async fn lifted_again(&self, view: &NodeView) -> NodeError {
-        self.disown_cordon(view).await;
+    async fn accept_second_uncordon(&self, view: &NodeView) -> NodeError {
+        self.release_cordon(view).await;
         let what = "override the second uncordon of node";
         self.ours.other(what, Reason::NodeUncordoned, true)
     }
 
-    async fn look_afresh(
+    async fn recheck_preconditions(
         &self,
         step: IrreversibleStep,
         to: Option<String>,
@@ -109,13 +109,15 @@ impl<P: PodApi> AgentDrain<P> {
         self.ours.final_check(step, &view).await?;
         let drained = super::drained(step);
         if !drained {
-            return Ok(StepDecision::Go);
+            return Ok(StepDecision::Proceed);
         }
         let asks = locked(&self.cordoned).required_action(&view);
         match asks {
             cordon_state::NodeRequests::Nothing => {}
-            cordon_state::NodeRequests::Cordon => return Ok(StepDecision::Refilled),
-            cordon_state::NodeRequests::Patience => return Err(self.lifted_again(&view).await),
+            cordon_state::NodeRequests::Cordon => return Ok(StepDecision::DrainAgain),
+            cordon_state::NodeRequests::Patience => {
+                return Err(self.accept_second_uncordon(&view).await);
+            }
         }
         let drain = self.as_configured(None);
         let rehearsal = drain
@@ -125,15 +127,15 @@ impl<P: PodApi> AgentDrain<P> {
         let left = locked(&self.left_behind);
         let stays = rehearsal.evict.iter().all(|pod| left.contains(&pod.pod));
         Ok(match stays && rehearsal.refuse.is_empty() {
-            true => StepDecision::Go,
-            false => StepDecision::Refilled,
+            true => StepDecision::Proceed,
+            false => StepDecision::DrainAgain,
         })
     }
 
     /// Removes our ownership annotation, so that another client's later cordon is not taken for
     /// ours.
-    async fn disown_cordon(&self, view: &NodeView) {
-        if !view.has_our_mark() {
+    async fn release_cordon(&self, view: &NodeView) {
+        if !view.has_cordon_mark() {
             return;
         }
         if let Err(error) = self.ours.node.remove_annotation(annotation::CORDONED).await {
@@ -203,7 +205,7 @@ impl<P: PodApi> NodePort for AgentDrain<P> {
     }
 
     fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
-        Box::pin(self.ours.lend(lending))
+        Box::pin(self.ours.set_device_users(lending))
     }
 
     fn holders(&self) -> NodeFuture<'_, Option<DeviceHolderCounts>> {
@@ -227,7 +229,7 @@ impl<P: PodApi> NodePort for AgentDrain<P> {
         step: IrreversibleStep,
         to: Option<String>,
     ) -> NodeFuture<'_, StepDecision> {
-        Box::pin(self.look_afresh(step, to))
+        Box::pin(self.recheck_preconditions(step, to))
     }
 
     fn uncordon(&self, _: String) -> NodeFuture<'_, ()> {
@@ -244,13 +246,13 @@ impl<P: PodApi> NodePort for AgentDrain<P> {
                 .map_err(|e| self.ours.refused(what, e))?
             {
                 Uncordon::NoNode => {}
-                Uncordon::Lifted => {
+                Uncordon::Done => {
                     let but = |missing| format!("; the Node reports only {missing}");
                     let but = missing.map(but).unwrap_or_default();
                     let note = format!("uncordoned{but}");
                     self.ours.emit_node_event(EventReason::Uncordon, note);
                 }
-                Uncordon::Kept => self.ours.emit_node_event(
+                Uncordon::KeptByOperator => self.ours.emit_node_event(
                     EventReason::UncordonSkipped,
                     "not uncordoned: annotation machinist.dev/keep-cordoned is set",
                 ),
@@ -281,8 +283,8 @@ fn options(
     own: Option<String>,
 ) -> Options {
     let permit = |losing| match losing {
-        Losing::Evict => Leave::Evict,
-        Losing::Block => Leave::Refuse,
+        DataLossPolicy::Evict => Leave::Evict,
+        DataLossPolicy::Block => Leave::Refuse,
     };
     let mut options = Options::unattended(own, force_after);
     options.rules.unmanaged = permit(settings.unmanaged);

@@ -116,7 +116,7 @@ impl ControllerDrain {
     }
 
     /// Whether removal of the cordon was already requested.
-    fn is_uncordon_asked(&self, on: &str) -> bool {
+    fn is_uncordon_requested(&self, on: &str) -> bool {
         let plain = DrainRequest::Uncordon(on.to_owned());
         let Some(view) = self.seen() else {
             return false;
@@ -144,7 +144,7 @@ impl ControllerDrain {
 
     async fn drained(&self, order: DrainOrder) -> DrainResult {
         let (begun, since) = (Instant::now(), Clock::system().now());
-        let told = || DrainProgress {
+        let progress = || DrainProgress {
             spent: order.spent + begun.elapsed(),
             blockers: vec![Blocker {
                 kind: "Node".to_owned(),
@@ -161,9 +161,9 @@ impl ControllerDrain {
         self.note_cordon_before();
         let mut fulfilled = std::pin::pin!(self.fulfilled(self.drain_request(&order.to)));
         loop {
-            order.progress.send_replace(told());
+            order.progress.send_replace(progress());
             tokio::select! {
-                () = &mut fulfilled => return DrainResult::Wholly,
+                () = &mut fulfilled => return DrainResult::Complete,
                 () = order.stop.cancelled() => return DrainResult::Stopped,
                 // Cancel-safe: it only waits.
                 () = tokio::time::sleep(WAIT_REPORT_INTERVAL) => {}
@@ -173,7 +173,7 @@ impl ControllerDrain {
 
     /// Checks the state before a step. If another client uncordons the node, the controller cordons
     /// it again by itself.
-    async fn look_afresh(
+    async fn recheck_preconditions(
         &self,
         step: IrreversibleStep,
         to: Option<String>,
@@ -183,8 +183,8 @@ impl ControllerDrain {
         let held = matches!(view.last_applied_drain(), Some(DrainRequest::Drain(_)));
         let away = view.is_cordoned() && held;
         Ok(match away || !super::drained(step) {
-            true => StepDecision::Go,
-            false => StepDecision::Refilled,
+            true => StepDecision::Proceed,
+            false => StepDecision::DrainAgain,
         })
     }
 }
@@ -199,7 +199,7 @@ impl NodePort for ControllerDrain {
     }
 
     fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
-        Box::pin(self.ours.lend(lending))
+        Box::pin(self.ours.set_device_users(lending))
     }
 
     fn drain(&self, order: DrainOrder) -> NodeFuture<'_, DrainResult> {
@@ -211,7 +211,7 @@ impl NodePort for ControllerDrain {
         step: IrreversibleStep,
         to: Option<String>,
     ) -> NodeFuture<'_, StepDecision> {
-        Box::pin(self.look_afresh(step, to))
+        Box::pin(self.recheck_preconditions(step, to))
     }
 
     fn cancel_drain(&self, on: String) -> NodeFuture<'_, ()> {
@@ -226,7 +226,7 @@ impl NodePort for ControllerDrain {
 
     fn uncordon(&self, on: String) -> NodeFuture<'_, ()> {
         Box::pin(async move {
-            if !self.is_uncordon_asked(&on) {
+            if !self.is_uncordon_requested(&on) {
                 self.ours.wait_until_fit().await;
                 // Devices that the Node does not count in time are logged.
                 let _ = self.ours.wait_for_node_allocatable().await;

@@ -32,9 +32,9 @@ const HOLDER_POLL_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HolderDisposition {
     /// It is evicted.
-    Goes,
+    Evicted,
     /// It stays, as pods of DaemonSets and static pods do, or it has already ended.
-    Stays,
+    Remains,
 }
 
 /// State kept between two checks.
@@ -61,7 +61,7 @@ impl NodeContext {
         let Some(devices) = &self.devices else {
             return Some(DeviceHolderCounts::new());
         };
-        let lends = lends(&devices.status().borrow());
+        let lends = advertised_resources(&devices.status().borrow());
         if lends.is_empty() {
             return Some(DeviceHolderCounts::new());
         }
@@ -84,7 +84,7 @@ impl NodeContext {
         let Some(devices) = &self.devices else {
             return Ok(Vec::new());
         };
-        let lends = lends(&devices.status().borrow());
+        let lends = advertised_resources(&devices.status().borrow());
         if lends.is_empty() {
             return Ok(Vec::new());
         }
@@ -124,12 +124,15 @@ impl NodeContext {
         let fate = |holder: &Holder| {
             let pod = (holder.namespace.clone(), holder.pod.clone());
             // A pod without an API object that still holds a device is being cleaned up.
-            fates.get(&pod).copied().unwrap_or(HolderDisposition::Goes)
+            fates
+                .get(&pod)
+                .copied()
+                .unwrap_or(HolderDisposition::Evicted)
         };
         let (goes, stays): (Vec<_>, BTreeSet<_>) = {
             let (goes, stays): (Vec<_>, Vec<_>) = holders
                 .into_iter()
-                .partition(|it| fate(it) == HolderDisposition::Goes);
+                .partition(|it| fate(it) == HolderDisposition::Evicted);
             (goes, stays.into_iter().collect())
         };
         waiting.with(|memory| {
@@ -172,8 +175,8 @@ pub(super) fn dispositions(
 ) -> BTreeMap<(String, String), HolderDisposition> {
     let fate = |(pod, goes): (PodId, bool)| {
         let fate = match goes && !left.contains(&pod) {
-            true => HolderDisposition::Goes,
-            false => HolderDisposition::Stays,
+            true => HolderDisposition::Evicted,
+            false => HolderDisposition::Remains,
         };
         ((pod.namespace, pod.name), fate)
     };
@@ -181,7 +184,7 @@ pub(super) fn dispositions(
 }
 
 /// Resources of which a device was ever advertised to the kubelet.
-fn lends(status: &DevicesStatus) -> BTreeSet<String> {
+fn advertised_resources(status: &DevicesStatus) -> BTreeSet<String> {
     let heard = status.devices.iter().filter(|resource| {
         let mut devices = resource.devices.iter();
         devices.any(|device| device.health != "Missing")
@@ -195,8 +198,8 @@ fn held(
 ) -> machinist_device::holders::DeviceHolders {
     let lends = lends.iter().map(String::as_str).collect();
     match known {
-        HolderSnapshot::Told(holders) => holders.clone().only(&lends),
-        HolderSnapshot::Unasked | HolderSnapshot::Unknown(_) => {
+        HolderSnapshot::Known(holders) => holders.clone().only(&lends),
+        HolderSnapshot::NotQueried | HolderSnapshot::Unknown(_) => {
             machinist_device::holders::DeviceHolders::default()
         }
     }
@@ -259,8 +262,8 @@ mod tests {
         ];
         let fates = dispositions(judged, &[pod("stuck")]);
         let of = |name: &str| fates[&("lab".to_owned(), name.to_owned())];
-        assert_eq!(of("goes"), HolderDisposition::Goes);
-        assert_eq!(of("stays"), HolderDisposition::Stays);
-        assert_eq!(of("stuck"), HolderDisposition::Stays);
+        assert_eq!(of("goes"), HolderDisposition::Evicted);
+        assert_eq!(of("stays"), HolderDisposition::Remains);
+        assert_eq!(of("stuck"), HolderDisposition::Remains);
     }
 }

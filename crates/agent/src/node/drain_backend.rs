@@ -45,7 +45,12 @@ impl<P: PodApi> DrainBackend<P> {
         let by_controller = match self.by {
             DrainBy::Agent => false,
             DrainBy::Controller => true,
-            DrainBy::Auto => *self.controllers.get_or_try_init(|| self.look()).await?,
+            DrainBy::Auto => {
+                *self
+                    .controllers
+                    .get_or_try_init(|| self.detect_controllers())
+                    .await?
+            }
         };
         Ok(match by_controller {
             true => &self.controller,
@@ -53,7 +58,7 @@ impl<P: PodApi> DrainBackend<P> {
         })
     }
 
-    async fn look(&self) -> Result<bool, NodeError> {
+    async fn detect_controllers(&self) -> Result<bool, NodeError> {
         let found = self.cluster.has_openshift_controllers().await;
         let found = found.map_err(|error| {
             self.ours()
@@ -79,7 +84,7 @@ impl<P: PodApi> NodePort for DrainBackend<P> {
     }
 
     fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
-        Box::pin(self.ours().lend(lending))
+        Box::pin(self.ours().set_device_users(lending))
     }
 
     fn holders(&self) -> NodeFuture<'_, Option<DeviceHolderCounts>> {

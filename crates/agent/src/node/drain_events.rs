@@ -76,9 +76,9 @@ mod tests {
             name: "dns".to_owned(),
             uid: "1".to_owned(),
         };
-        let told = |kept| forced(&pod, kept, ", requested: the rack burns");
-        assert!(told(true).contains("despite its PodDisruptionBudget"));
-        let free = told(false);
+        let event = |kept| forced(&pod, kept, ", requested: the rack burns");
+        assert!(event(true).contains("despite its PodDisruptionBudget"));
+        let free = event(false);
         assert!(
             !free.contains("PodDisruptionBudget") && free.ends_with("requested: the rack burns")
         );

@@ -26,14 +26,14 @@ fn published(
         settings: watch::channel(Arc::new(settings)).1,
     };
     let now = Timestamp::from_second(second).unwrap();
-    let (status, told) = watch::channel(Arc::new(Status::starting("/", Mode::Cluster, now)));
+    let (status, report) = watch::channel(Arc::new(Status::starting("/", Mode::Cluster, now)));
     let to = ReporterOutputs {
-        metrics: Metrics::new(told.clone()),
+        metrics: Metrics::new(report.clone()),
         status,
         clock: Clock::from_fn(move || now),
     };
     publish(&from, &to);
-    told.borrow().clone()
+    report.borrow().clone()
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn devices_gate_waits_for_devices_of_before_the_update_up_to_a_limit() {
         let status = published(update, devices, ClusterView::default(), second);
         status.gates.get(GateName::Devices).unwrap().clone()
     };
-    let told = |gate: Gate| (gate.open, gate.reason);
-    assert_eq!(told(gate(1, 1)), (false, Reason::DevicesMissing));
-    assert_eq!(told(gate(2, 1)), (true, Reason::Ok));
+    let summary = |gate: Gate| (gate.open, gate.reason);
+    assert_eq!(summary(gate(1, 1)), (false, Reason::DevicesMissing));
+    assert_eq!(summary(gate(2, 1)), (true, Reason::Ok));
     // Open, and the message lists the missing devices.
     let late = gate(1, 86_400);
     assert!(
@@ -71,7 +71,7 @@ fn devices_gate_waits_for_devices_of_before_the_update_up_to_a_limit() {
         "{}",
         late.message
     );
-    assert_eq!(told(late), (true, Reason::DevicesMissing));
+    assert_eq!(summary(late), (true, Reason::DevicesMissing));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_served_resource_without_devices_is_not_an_orphaned_resource() {
         resources: vec![here].into(),
         ..DevicesView::default()
     };
-    assert_eq!(unlent(&zeros, &devices), ["acme.dev/gone"]);
+    assert_eq!(unadvertised(&zeros, &devices), ["acme.dev/gone"]);
     let cluster = ClusterView {
         zeros: zeros.into(),
         ..ClusterView::default()

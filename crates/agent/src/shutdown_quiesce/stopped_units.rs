@@ -24,7 +24,7 @@ pub enum RecordError {
     Root(#[from] RootError),
     /// The record cannot be parsed.
     #[error("cannot read the list of units stopped for shutdown: {path}")]
-    Garbled {
+    Malformed {
         /// The record.
         path: AbsPath,
         /// The parse error.
@@ -38,7 +38,7 @@ impl RecordError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Root(error) => error.is_retryable(),
-            Self::Garbled { .. } => false,
+            Self::Malformed { .. } => false,
         }
     }
 
@@ -46,7 +46,7 @@ impl RecordError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Root(error) => error.reason(),
-            Self::Garbled { .. } => Reason::Io,
+            Self::Malformed { .. } => Reason::Io,
         }
     }
 }
@@ -63,13 +63,13 @@ pub(super) fn read(root: &Root) -> Result<StoppedUnitsRecord, RecordError> {
         Err(error) if error.is_not_found() => return Ok(StoppedUnitsRecord::default()),
         Err(error) => return Err(error.into()),
     };
-    serde_json::from_slice(&bytes).map_err(|source| RecordError::Garbled { path, source })
+    serde_json::from_slice(&bytes).map_err(|source| RecordError::Malformed { path, source })
 }
 
 /// Like [`read`], before adding units: an unreadable record is moved aside for a new one.
 pub(super) fn read_to_add(root: &Root) -> Result<StoppedUnitsRecord, RecordError> {
     match read(root) {
-        Err(error @ RecordError::Garbled { .. }) => {
+        Err(error @ RecordError::Malformed { .. }) => {
             let kept = backup_path(root, &paths::quiesced(), Clock::system().now())?;
             root.move_new(&paths::quiesced(), &kept)?;
             tracing::error!(
@@ -87,7 +87,7 @@ pub(super) fn write(root: &Root, record: &StoppedUnitsRecord) -> Result<(), Reco
     if record.units.is_empty() {
         return Ok(root.remove_file(&path)?);
     }
-    let encode = |source| RecordError::Garbled {
+    let encode = |source| RecordError::Malformed {
         path: path.clone(),
         source,
     };

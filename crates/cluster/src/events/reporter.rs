@@ -13,13 +13,17 @@ use kube::{
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{ClusterEvent, EventSubject, event_note::format_note};
+use super::{ClusterEvent, EventSubject};
 use crate::{Cluster, ClusterError, node::OwnNode};
 use machinist_base::{
     backoff::{Backoff, jitter},
     clock::Clock,
     error_chain::chain,
 };
+use machinist_plan::escape_line;
+
+/// The API server's limit for a note, in bytes.
+const MAX_NOTE_BYTES: usize = 1024;
 
 /// `reportingController`; the API server requires a qualified name.
 const REPORTING_CONTROLLER: &str = "machinist.dev/agent";
@@ -293,4 +297,35 @@ impl EventSubject {
 
 fn events(client: Client, namespace: &str) -> Api<Written> {
     Api::namespaced(client, namespace)
+}
+
+/// Formats the note within the server's limit. The count of dropped events is never cut off.
+fn format_note(note: &str, left_out: u32) -> String {
+    let more = match left_out {
+        0 => String::new(),
+        count => format!(" ({count} earlier events omitted)"),
+    };
+    let room = MAX_NOTE_BYTES.saturating_sub(more.len());
+    format!(
+        "{}{more}",
+        machinist_kube_api::truncate_at_char(&escape_line(note), room)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_note_counts_omitted_events_even_when_truncated() {
+        assert_eq!(format_note("a", 0), "a");
+        assert_eq!(format_note("a", 3), "a (3 earlier events omitted)");
+        let long = format_note(&"x".repeat(2 * MAX_NOTE_BYTES), 3);
+        assert_eq!(long.len(), MAX_NOTE_BYTES);
+        assert!(long.ends_with("earlier events omitted)"));
+        assert_eq!(
+            format_note("a\x1b[2J\nb\u{202e}", 0),
+            "a\u{fffd}[2J\u{fffd}b\u{fffd}"
+        );
+    }
 }

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{
     NodePatch, OwnNode,
     cordon::MAX_ATTEMPTS,
-    json_patch::{pointer, unchanged},
-    patches, taints,
+    patches::{self, pointer, unchanged},
+    taints,
 };
 use crate::ClusterError;
 use machinist_kube_api::{
@@ -39,7 +39,7 @@ pub struct RemovedKeys {
 impl RemovedKeys {
     /// Collects what machinist owns on a Node.
     pub fn of(view: &NodeView) -> Self {
-        let ours = view.has_our_mark();
+        let ours = view.has_cordon_mark();
         let person = |name: &&String| *name == annotation::KEEP_CORDONED;
         let annotations = view.annotations.keys();
         let labels = view.labels.keys();
@@ -105,7 +105,7 @@ impl OwnNode {
             if only_look {
                 return Ok(Some(left));
             }
-            match self.take_away(&view, &left).await {
+            match self.remove_keys(&view, &left).await {
                 Ok(()) => return Ok(Some(left)),
                 Err(error) if error.is_not_found() => return Ok(None),
                 Err(error) if error.is_conflict() && rounds < MAX_ATTEMPTS => rounds += 1,
@@ -114,7 +114,7 @@ impl OwnNode {
         }
     }
 
-    async fn take_away(&self, view: &NodeView, left: &RemovedKeys) -> Result<(), ClusterError> {
+    async fn remove_keys(&self, view: &NodeView, left: &RemovedKeys) -> Result<(), ClusterError> {
         // Conditions first: this write changes the resource version, which the second request
         // tests. This one tests the UID instead.
         if !left.conditions.is_empty() {

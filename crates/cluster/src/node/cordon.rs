@@ -14,9 +14,9 @@ pub(crate) const MAX_ATTEMPTS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cordon {
     /// Cordoned by machinist, now or earlier; machinist uncordons it.
-    Ours,
+    ByMachinist,
     /// Cordoned earlier by another client; machinist leaves it.
-    Theirs,
+    ByAnother,
     /// The Node does not exist.
     NoNode,
 }
@@ -25,9 +25,9 @@ pub enum Cordon {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uncordon {
     /// The node is uncordoned.
-    Lifted,
+    Done,
     /// An operator asked to keep the node cordoned; the cordon is theirs from now on.
-    Kept,
+    KeptByOperator,
     /// Machinist holds no cordon; the node was left unchanged.
     NotOurs,
     /// The Node does not exist.
@@ -41,10 +41,10 @@ impl OwnNode {
     /// Decides on a live read, never on the watch, and reads again after a conflict. Idempotent, so
     /// it may be repeated after any crash.
     pub async fn cordon(&self) -> Result<Cordon, ClusterError> {
-        self.settle(|view| match (view.is_cordoned(), view.has_our_mark()) {
-            (true, true) => Err(Cordon::Ours),
-            (true, false) => Err(Cordon::Theirs),
-            (false, _) => Ok((patches::cordon(view), Cordon::Ours)),
+        self.settle(|view| match (view.is_cordoned(), view.has_cordon_mark()) {
+            (true, true) => Err(Cordon::ByMachinist),
+            (true, false) => Err(Cordon::ByAnother),
+            (false, _) => Ok((patches::cordon(view), Cordon::ByMachinist)),
         })
         .await
         .map(|settled| settled.unwrap_or(Cordon::NoNode))
@@ -52,10 +52,10 @@ impl OwnNode {
 
     /// Uncordons the node if machinist cordoned it and no operator asked to keep the cordon.
     pub async fn uncordon(&self) -> Result<Uncordon, ClusterError> {
-        self.settle(|view| match (view.has_our_mark(), view.keeps_cordon()) {
+        self.settle(|view| match (view.has_cordon_mark(), view.keeps_cordon()) {
             (false, _) => Err(Uncordon::NotOurs),
-            (true, true) => Ok((patches::uncordon(view, false), Uncordon::Kept)),
-            (true, false) => Ok((patches::uncordon(view, true), Uncordon::Lifted)),
+            (true, true) => Ok((patches::uncordon(view, false), Uncordon::KeptByOperator)),
+            (true, false) => Ok((patches::uncordon(view, true), Uncordon::Done)),
         })
         .await
         .map(|settled| settled.unwrap_or(Uncordon::NoNode))

@@ -46,9 +46,9 @@ pub struct DesiredCondition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ConditionDiff {
     /// They do not differ.
-    Not,
+    Equal,
     /// Only in the message.
-    Words,
+    Message,
     /// In the status, reason or presence, which programs read.
     Fact,
 }
@@ -59,11 +59,11 @@ pub(crate) fn differs(view: &NodeView, wanted: &[DesiredCondition]) -> Condition
         Some(known) if known.status != one.status || known.reason != one.reason => {
             ConditionDiff::Fact
         }
-        Some(known) if known.message != one.message => ConditionDiff::Words,
-        Some(_) => ConditionDiff::Not,
+        Some(known) if known.message != one.message => ConditionDiff::Message,
+        Some(_) => ConditionDiff::Equal,
         None => ConditionDiff::Fact,
     });
-    far.max().unwrap_or(ConditionDiff::Not)
+    far.max().unwrap_or(ConditionDiff::Equal)
 }
 
 /// A patch with all desired conditions; `lastTransitionTime` is kept while the status is unchanged.

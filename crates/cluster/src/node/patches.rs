@@ -2,11 +2,39 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    NodePatch,
-    json_patch::{pointer, unchanged},
-};
-use machinist_kube_api::{NodeView, Taint, keys};
+use super::NodePatch;
+use machinist_kube_api::{MAX_REASON_BYTES, NodeView, Taint, keys, truncate_at_char};
+
+/// Operations that fail if the Node changed since it was read: a failed `test` returns 422.
+pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
+    let test = |path: &str, value: &str| json!({"op": "test", "path": path, "value": value});
+    vec![
+        test("/metadata/uid", &view.uid),
+        test("/metadata/resourceVersion", &view.resource_version),
+    ]
+}
+
+/// Escapes `~` and `/` in a JSON pointer (RFC 6901).
+pub(super) fn pointer(parent: &str, name: &str) -> String {
+    format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+/// Removes the cancellation request for `config`, and records the refusal `why` if there is one. If
+/// another request was made in the meantime, the patch fails and that request is kept.
+pub(super) fn cancel_reply(config: &str, why: Option<&str>) -> NodePatch {
+    let question = pointer("/metadata/annotations", keys::annotation::CANCEL);
+    let mut operations = vec![
+        json!({"op": "test", "path": question, "value": config}),
+        json!({"op": "remove", "path": question}),
+    ];
+    if let Some(why) = why {
+        let answer = pointer("/metadata/annotations", keys::annotation::CANCEL_REFUSED);
+        let text = format!("{config}: {why}");
+        let text = truncate_at_char(&text, MAX_REASON_BYTES);
+        operations.push(json!({"op": "add", "path": answer, "value": text}));
+    }
+    NodePatch::Operations(Value::Array(operations))
+}
 
 /// Cordons the node and annotates it as cordoned by machinist, in one request. The request fails if
 /// the Node changed in between, so that an operator's cordon is never claimed.

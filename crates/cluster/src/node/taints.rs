@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{NodePatch, json_patch};
+use super::{NodePatch, patches};
 use machinist_kube_api::{NodeView, Taint, keys::annotation};
 
 /// Identifies a taint on a Node: key and effect.
@@ -63,7 +63,7 @@ fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Nod
         Some(_) => marks.insert(mark),
         None => marks.remove(mark),
     };
-    let mut operations = json_patch::unchanged(view);
+    let mut operations = patches::unchanged(view);
     if found.is_some() || wanted.is_some() {
         operations.push(match new.is_empty() {
             true => json!({"op": "remove", "path": "/spec/taints"}),
@@ -76,7 +76,7 @@ fn change_one(view: &NodeView, mark: &str, wanted: Option<&Taint>) -> Option<Nod
 
 /// The operations that set the annotation to `marks`.
 fn marks_operations(view: &NodeView, marks: &BTreeSet<&str>) -> Vec<Value> {
-    let path = json_patch::pointer("/metadata/annotations", annotation::TAINTS);
+    let path = patches::pointer("/metadata/annotations", annotation::TAINTS);
     let text = marks.iter().copied().collect::<Vec<_>>().join(",");
     match view.annotation(annotation::TAINTS) {
         None if marks.is_empty() => Vec::new(),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     /// The operations of a change on taints and on the annotation.
-    fn said(change: Option<(String, NodePatch)>) -> Vec<Value> {
+    fn patch_operations(change: Option<(String, NodePatch)>) -> Vec<Value> {
         let Some((_, NodePatch::Operations(Value::Array(all)))) = change else {
             return Vec::new();
         };
@@ -130,12 +130,15 @@ mod tests {
         let theirs = taint("other.dev/x", "");
         let wanted = [taint("acme.dev/serial", "yes")];
         let before = node(std::slice::from_ref(&theirs), "");
-        let operations = said(change(&before, &wanted, |_| false));
+        let operations = patch_operations(change(&before, &wanted, |_| false));
         assert_eq!(operations[0]["value"], json!([theirs, wanted[0]]));
         assert_eq!(operations[1]["path"], "/metadata/annotations");
         assert_eq!(operations[2]["value"], "acme.dev/serial:NoSchedule");
         let after = node(&[wanted[0].clone(), theirs], "acme.dev/serial:NoSchedule");
-        assert_eq!(said(change(&after, &wanted, |_| false)), [Value::Null; 0]);
+        assert_eq!(
+            patch_operations(change(&after, &wanted, |_| false)),
+            [Value::Null; 0]
+        );
     }
 
     #[test]
@@ -143,8 +146,14 @@ mod tests {
         let theirs = taint("acme.dev/serial", "mine");
         let there = node(std::slice::from_ref(&theirs), "");
         let wanted = [taint("acme.dev/serial", "yes")];
-        assert_eq!(said(change(&there, &wanted, |_| false)), [Value::Null; 0]);
-        assert_eq!(said(change(&there, &[], |_| false)), [Value::Null; 0]);
+        assert_eq!(
+            patch_operations(change(&there, &wanted, |_| false)),
+            [Value::Null; 0]
+        );
+        assert_eq!(
+            patch_operations(change(&there, &[], |_| false)),
+            [Value::Null; 0]
+        );
     }
 
     #[test]
@@ -152,11 +161,11 @@ mod tests {
         let ours = taint("acme.dev/serial", "");
         let mark = "acme.dev/serial:NoSchedule";
         let there = node(std::slice::from_ref(&ours), mark);
-        let gone = said(change(&there, &[], |_| false));
+        let gone = patch_operations(change(&there, &[], |_| false));
         assert_eq!(gone[0], json!({"op": "remove", "path": "/spec/taints"}));
         assert_eq!(gone[1]["op"], "remove");
         let taken = node(&[], mark);
-        let back = said(change(&taken, std::slice::from_ref(&ours), |_| false));
+        let back = patch_operations(change(&taken, std::slice::from_ref(&ours), |_| false));
         assert_eq!(back[0]["value"], json!([ours]));
     }
 
@@ -168,16 +177,16 @@ mod tests {
         let wanted = [refused.clone(), other.clone()];
         let (mark, _) = change(&node(&[], ""), &wanted, waits).unwrap();
         assert_eq!(mark, "beta.dev/fpga:NoSchedule");
-        let added = said(change(&node(&[], ""), &wanted, waits));
+        let added = patch_operations(change(&node(&[], ""), &wanted, waits));
         assert_eq!(added[0]["value"], json!([other]));
         assert_eq!(added[2]["value"], "beta.dev/fpga:NoSchedule");
         let both = "acme.dev/serial:NoSchedule,beta.dev/fpga:NoSchedule";
         let there = node(&[refused.clone(), other], both);
-        let removed = said(change(&there, &[], waits));
+        let removed = patch_operations(change(&there, &[], waits));
         assert_eq!(removed[0]["value"], json!([refused]));
         assert_eq!(removed[1]["value"], "acme.dev/serial:NoSchedule");
         assert_eq!(
-            said(change(
+            patch_operations(change(
                 &node(&[refused], "acme.dev/serial:NoSchedule"),
                 &[],
                 waits

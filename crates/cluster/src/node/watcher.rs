@@ -25,15 +25,15 @@ impl OwnNode {
 
     /// Records a listed Node even if its resource version is lower, because the cluster may have
     /// been restored from a backup.
-    fn saw_anew(&self, node: NodeObject) {
+    fn record_listed(&self, node: NodeObject) {
         self.sight.send_if_modified(|sight| {
             sight.node = None;
             false
         });
-        self.saw(node);
+        self.record_object(node);
     }
 
-    fn is_away(&self, error: &ClusterError) {
+    fn record_unreachable(&self, error: &ClusterError) {
         let news = self.sight.send_if_modified(|sight| {
             let answered = !matches!(
                 error.why,
@@ -75,7 +75,7 @@ impl WatchHandler for OwnNode {
 
     async fn listed(&mut self, objects: Vec<NodeObject>) -> Result<(), ClusterError> {
         match objects.into_iter().next() {
-            Some(node) => self.saw_anew(node),
+            Some(node) => self.record_listed(node),
             None => self.is_gone(),
         }
         Ok(())
@@ -98,14 +98,14 @@ impl WatchHandler for OwnNode {
 
     fn changed(&mut self, change: WatchChange<NodeObject>) {
         match change {
-            WatchChange::Applied(node) => drop(self.saw(node)),
+            WatchChange::Applied(node) => drop(self.record_object(node)),
             WatchChange::Deleted(_) => self.is_gone(),
             WatchChange::Bookmark => {}
         }
     }
 
     fn failed(&mut self, error: &ClusterError, _: bool, wait: Duration) -> Duration {
-        self.is_away(error);
+        self.record_unreachable(error);
         pause(wait, error.is_unauthorised())
     }
 }

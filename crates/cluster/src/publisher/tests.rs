@@ -103,15 +103,15 @@ fn node_update_state_follows_the_mcd_protocol() {
         assert_eq!(state(&report, shown), expected, "{report:#?}");
         let notice = desired_node_status(&report, &open(), shown, ALL).unwrap();
         if let Some(Degraded | Unreconcilable) = expected {
-            let text = said(&notice, keys::protocol::REASON).unwrap();
+            let text = value(&notice, keys::protocol::REASON).unwrap();
             assert!(!text.is_empty(), "{report:#?}");
             // The MachineConfigNode shows the same state.
             let clock = Clock::from_fn(|| NOW);
             let before = MachineConfigNodeStatus::default();
-            let told = progress(&report, shown, &before, &clock).unwrap();
+            let mcn = progress(&report, shown, &before, &clock).unwrap();
             let kind = NodeConditionKind::NodeDegraded.as_str();
-            let told = told.conditions.iter().find(|it| it.kind == kind).unwrap();
-            assert_eq!((told.status, &told.message), (Progress::True, &text));
+            let mcn = mcn.conditions.iter().find(|it| it.kind == kind).unwrap();
+            assert_eq!((mcn.status, &mcn.message), (Progress::True, &text));
         }
     }
     // The machine's current config is unknown.
@@ -141,7 +141,7 @@ fn open() -> Gates {
     [gate].into_iter().collect()
 }
 
-fn said(notice: &DesiredNodeStatus, name: &str) -> Option<String> {
+fn value(notice: &DesiredNodeStatus, name: &str) -> Option<String> {
     notice.annotations[name].clone()
 }
 
@@ -152,7 +152,7 @@ fn current_config_annotation_changes_only_together_with_done() {
         desired_node_status(&report(phase, current, "b"), &open(), None, ALL).unwrap()
     };
     assert_eq!(
-        said(&at(Phase::Staging, "a"), CURRENT_CONFIG).as_deref(),
+        value(&at(Phase::Staging, "a"), CURRENT_CONFIG).as_deref(),
         Some("a")
     );
     // The disk is verified, but the node is not uncordoned yet.
@@ -162,16 +162,16 @@ fn current_config_annotation_changes_only_together_with_done() {
             .contains_key(CURRENT_CONFIG)
     );
     let done = at(Phase::Idle, "b");
-    assert_eq!(said(&done, CURRENT_CONFIG).as_deref(), Some("b"));
-    assert_eq!(said(&done, STATE).as_deref(), Some("Done"));
-    assert_eq!(said(&done, REASON).as_deref(), Some(""));
-    assert_eq!(said(&done, POST_CONFIG_ACTION).as_deref(), Some(""));
+    assert_eq!(value(&done, CURRENT_CONFIG).as_deref(), Some("b"));
+    assert_eq!(value(&done, STATE).as_deref(), Some("Done"));
+    assert_eq!(value(&done, REASON).as_deref(), Some(""));
+    assert_eq!(value(&done, POST_CONFIG_ACTION).as_deref(), Some(""));
     let rebooting = at(Phase::RebootPending, "a");
     assert_eq!(
-        said(&rebooting, POST_CONFIG_ACTION).as_deref(),
+        value(&rebooting, POST_CONFIG_ACTION).as_deref(),
         Some("Rebooting")
     );
-    assert_eq!(said(&done, keys::annotation::BLOCKED_BY), None);
+    assert_eq!(value(&done, keys::annotation::BLOCKED_BY), None);
     // The desired config is set by the controller, on every node.
     assert!(!done.annotations.contains_key(DESIRED_CONFIG));
 }
@@ -184,7 +184,7 @@ fn a_long_failure_message_is_truncated_and_starts_with_its_code() {
     let mut damper = DegradedDebounce::default();
     let shown = damper.record_state(degraded_input(&failed), Instant::now());
     let notice = desired_node_status(&failed, &open(), shown, ALL).unwrap();
-    let reason = said(&notice, keys::protocol::REASON).unwrap();
+    let reason = value(&notice, keys::protocol::REASON).unwrap();
     assert!(reason.starts_with("JobFailed: ü"));
     assert!((1999..=2000).contains(&reason.len()), "{}", reason.len());
 }
@@ -272,12 +272,12 @@ fn ready_condition_names_closed_gates_and_drain_blockers() {
         blocked.message
     );
     let notice = desired_node_status(&report, &gates, None, ALL).unwrap();
-    let blocked = said(&notice, keys::annotation::BLOCKED_BY);
+    let blocked = value(&notice, keys::annotation::BLOCKED_BY);
     assert_eq!(blocked.as_deref(), Some("shop/web-0 (UnderPressure)"));
 }
 
 fn lifecycle(report: &UpdateReport) -> [&'static str; 3] {
-    let told = desired_node_status(report, &open(), None, ALL)
+    let reported = desired_node_status(report, &open(), None, ALL)
         .unwrap()
         .conditions;
     [
@@ -285,7 +285,7 @@ fn lifecycle(report: &UpdateReport) -> [&'static str; 3] {
         keys::condition::DRAIN,
         keys::condition::DRAINED,
     ]
-    .map(|kind| told.iter().find(|one| one.kind == kind).unwrap().status)
+    .map(|kind| reported.iter().find(|one| one.kind == kind).unwrap().status)
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn lifecycle_conditions_match_each_update_phase() {
 /// test of the real controller does.
 type Step = (Phase, fn(&mut UpdateReport));
 
-fn told(phases: &[Step]) -> Vec<String> {
+fn condition_changes(phases: &[Step]) -> Vec<String> {
     let mut before: Vec<NodeCondition> = Vec::new();
     let mut changes = Vec::new();
     for (phase, change) in phases {
@@ -357,7 +357,7 @@ fn an_update_with_reboot_sets_conditions_in_the_documented_order() {
     let here: fn(&mut UpdateReport) = |_| {};
     let pending: fn(&mut UpdateReport) = |it| it.reboot_needed_in = Some("boot-1".to_owned());
     let back: fn(&mut UpdateReport) = |it| it.reboot_needed_in = Some("boot-0".to_owned());
-    let changes = told(&[
+    let changes = condition_changes(&[
         (Planned, here),
         (Waiting, here),
         (Cordoned, here),
@@ -433,7 +433,10 @@ fn an_update_without_reboot_reports_its_actions_instead() {
         "UpdateComplete True",
         "Uncordoned Unknown",
     ];
-    assert_eq!(told(&phases.map(|phase| (phase, here))), expected);
+    assert_eq!(
+        condition_changes(&phases.map(|phase| (phase, here))),
+        expected
+    );
 }
 
 #[test]

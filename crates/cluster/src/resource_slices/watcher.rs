@@ -49,7 +49,7 @@ impl SliceReconciler {
             true => tracing::warn!(reason = %error.reason(), "{why}"),
             false => tracing::debug!("{why}"),
         }
-        self.tell.send_if_modified(|published| {
+        self.published_pool.send_if_modified(|published| {
             // Without this kind no resources are published.
             if self.absent {
                 published.resources = Some(std::collections::BTreeSet::new());
@@ -79,7 +79,7 @@ impl WatchHandler for SliceReconciler {
     }
 
     async fn kind(&mut self) -> Result<ApiResource, ClusterError> {
-        if self.wish.wait_for(Option::is_some).await.is_err() {
+        if self.desired_pool.wait_for(Option::is_some).await.is_err() {
             return std::future::pending().await;
         }
         if let Some((api, _)) = &self.api {
@@ -127,7 +127,7 @@ impl WatchHandler for SliceReconciler {
             tokio::select! {
                 // All of these are cancel-safe: a change stays marked as unseen, and the due time
                 // is kept.
-                Ok(()) = self.wish.changed() => self.soon(),
+                Ok(()) = self.desired_pool.changed() => self.soon(),
                 Ok(()) = self.sights.changed() => {
                     // A recreated Node has lost its slices.
                     if self.has_other_owner() {
@@ -142,7 +142,7 @@ impl WatchHandler for SliceReconciler {
         }
     }
 
-    async fn work(&mut self) -> Result<(), ClusterError> {
+    async fn run_due_work(&mut self) -> Result<(), ClusterError> {
         self.settle().await
     }
 

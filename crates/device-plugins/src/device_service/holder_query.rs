@@ -91,7 +91,7 @@ impl HolderQuery {
             Ok(holders) => {
                 let mut names = names(&self.inventory.borrow());
                 names.extend(before.map(self::names).unwrap_or_default());
-                HolderSnapshot::Told(holders.clone().resolve_claimed(&names))
+                HolderSnapshot::Known(holders.clone().resolve_claimed(&names))
             }
             Err(error) => HolderSnapshot::Unknown(chain(error)),
         };
@@ -172,7 +172,7 @@ impl InUseDevices for HolderQuery {
     fn holders(&self) -> CallFuture<'_, machinist_device::holders::DeviceHolders> {
         Box::pin(async {
             let listed = self.kubelet.list().await;
-            listed.map_err(|error| DraCallError::Away(chain(&error)))
+            listed.map_err(|error| DraCallError::Unreachable(chain(&error)))
         })
     }
 }

@@ -55,7 +55,7 @@ impl StatusMerge {
         for problem in plugin_problems.values() {
             match problem {
                 plugin_proxy::PluginProblem::Refused(why) => status.refused(why),
-                plugin_proxy::PluginProblem::Away(why) => status.away(why),
+                plugin_proxy::PluginProblem::Unreachable(why) => status.add_unreachable_source(why),
             }
         }
         status
@@ -115,7 +115,7 @@ fn by_claim(driver: &DriverState, resource: &Resource, plugin: bool) -> Registra
     let published = &driver.published;
     let known = published.resources.as_ref();
     let offered = known.is_some_and(|known| known.contains(&resource.name));
-    let why = if let Some(why) = resource.unfit_for_claims() {
+    let why = if let Some(why) = resource.claim_incompatibility() {
         why
     } else if resource.advertised().next().is_none() {
         "it has no device yet"

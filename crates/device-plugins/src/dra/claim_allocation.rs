@@ -60,7 +60,7 @@ impl ClaimAllocator {
             Ok::<_, PrepareError>((grants, links))
         });
         let found = timeout_at(until, found).await;
-        let (grants, links) = found.map_err(|_| PrepareError::TooLate(claim.clone()))??;
+        let (grants, links) = found.map_err(|_| PrepareError::TimedOut(claim.clone()))??;
         Ok(PreparedClaim {
             links,
             boot: self.boot.as_deref().map(str::to_owned),
@@ -80,7 +80,7 @@ impl ClaimAllocator {
             request: batch.request.clone(),
             source,
         };
-        let late = |_| PrepareError::TooLate(claim.clone());
+        let late = |_| PrepareError::TimedOut(claim.clone());
         let by = self.allocators.of(&resource.source);
         if !resource.asks.allocate {
             let mut grant = batch.grant().map_err(|source| ClaimError::Grant {

@@ -77,9 +77,9 @@ impl ClaimPreparer {
             () = cancelled.cancelled() => return Err(cancelled_error()),
             response = request => response,
         };
-        let response = response.map_err(|_| PrepareError::TooLate(claim.clone()))?;
+        let response = response.map_err(|_| PrepareError::TimedOut(claim.clone()))?;
         let found = response.map_err(|e| PrepareError::ClaimLookup(Box::new(claim.clone()), e))?;
-        let found = found.ok_or_else(|| ClaimError::Gone(claim.clone()))?;
+        let found = found.ok_or_else(|| ClaimError::NotFound(claim.clone()))?;
         let holders = self.device_holders(until).await;
         let work = ClaimWork {
             claim,

@@ -15,7 +15,7 @@ pub(super) enum PrepareError {
     #[error("failed to get claim {0}")]
     ClaimLookup(Box<ClaimName>, #[source] DraCallError),
     #[error("claim {0} was not prepared in time; retrying")]
-    TooLate(ClaimName),
+    TimedOut(ClaimName),
     #[error("claim {0} was unprepared, or the agent is stopping, before it was prepared")]
     Cancelled(ClaimName),
     #[error("claim {claim}, request {request}: retrying")]

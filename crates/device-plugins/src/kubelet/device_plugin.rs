@@ -130,7 +130,7 @@ impl DevicePlugin for DevicePluginService {
         let _in_progress = self.status_writer.allocating();
         let (inventory, resource) = self.now()?;
         let RawMessage(wire) = request.into_inner();
-        let asked = api::AllocateRequest::decode(wire.clone()).map_err(unread)?;
+        let asked = api::AllocateRequest::decode(wire.clone()).map_err(decode_error)?;
         let answers = match resource.asks.allocate {
             true => self.ask_source(&inventory, &resource, &asked, &wire).await,
             false => self.answer_from_specs(&inventory, &resource, &asked).await,
@@ -159,7 +159,8 @@ impl DevicePlugin for DevicePluginService {
                 )));
             }
             let RawMessage(wire) = request.into_inner();
-            let asked = api::PreStartContainerRequest::decode(wire.clone()).map_err(unread)?;
+            let asked =
+                api::PreStartContainerRequest::decode(wire.clone()).map_err(decode_error)?;
             let wanted = AllocationRequest {
                 ids: &asked.devices_ids,
                 wire: Some(&wire),
@@ -178,7 +179,7 @@ impl DevicePlugin for DevicePluginService {
 }
 
 impl DevicePluginService {
-    /// Logs a line about a call, with the number of lines suppressed before: whoever can call this
+    /// Logs a line about a call, with the number of lines suppressed before: any process that can call this
     /// service can cause it at will.
     fn warn(&self, log: impl FnOnce(u64)) {
         if let Some(unsaid) = self.status_writer.log_rates.take(self.resource.as_str()) {
@@ -262,15 +263,15 @@ impl DevicePluginService {
     }
 }
 
-fn unread(error: prost::DecodeError) -> Status {
+fn decode_error(error: prost::DecodeError) -> Status {
     Status::invalid_argument(format!("failed to decode the request: {error}"))
 }
 
 fn unanswered(error: AllocateError) -> Status {
     let message = error.to_string();
     match error {
-        AllocateError::Away { .. } => Status::unavailable(message),
-        AllocateError::TooLate { .. } => Status::deadline_exceeded(message),
+        AllocateError::Unreachable { .. } => Status::unavailable(message),
+        AllocateError::TimedOut { .. } => Status::deadline_exceeded(message),
         AllocateError::Refused { .. } => Status::failed_precondition(message),
     }
 }

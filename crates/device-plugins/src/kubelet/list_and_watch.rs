@@ -140,7 +140,7 @@ pub(super) async fn feed(
             tokio::select! {
                 // The stream ends with the server, so a pending list is not needed.
                 () = stop.cancelled() => return,
-                sending = to.send(Ok(list.message)) => if sending.is_err() { return hung_up(&name) },
+                sending = to.send(Ok(list.message)) => if sending.is_err() { return log_closed_stream(&name) },
             }
             next_at = Instant::now() + LIST_DEBOUNCE;
         }
@@ -150,13 +150,13 @@ pub(super) async fn feed(
         tokio::select! {
             // The caller that stops the server logs it.
             () = stop.cancelled() => return,
-            () = to.closed() => return hung_up(&name),
+            () = to.closed() => return log_closed_stream(&name),
             // Safe to drop: a change stays marked as unseen. The registry ends only with the agent.
             changed = inventory.changed() => if changed.is_err() { return },
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = to.closed() => return hung_up(&name),
+            () = to.closed() => return log_closed_stream(&name),
             // Safe to drop: the next pass reads the latest state.
             () = sleep_until(next_at) => {}
         }
@@ -165,7 +165,7 @@ pub(super) async fn feed(
 
 /// Logs that the kubelet ended the stream. It opens one when it accepts a registration, and ends it
 /// when it restarts or accepts the next registration.
-fn hung_up(name: &ResourceName) {
+fn log_closed_stream(name: &ResourceName) {
     tracing::debug!(resource = %name, "the kubelet closed the ListAndWatch stream of {name}");
 }
 

@@ -32,7 +32,7 @@ impl fmt::Debug for Registrar {
     }
 }
 
-/// Creates the service, which answers with `info` and passes the result to `told`; an error is the
+/// Creates the service, which answers with `info` and passes the result to `on_result`; an error is the
 /// kubelet's text. The kubelet retries by itself, with growing delays. Kubelet 1.33 does so only if
 /// it refused the version or the name; otherwise it waits until the socket is created again.
 pub fn registrar(

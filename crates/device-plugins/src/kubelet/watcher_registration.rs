@@ -54,7 +54,7 @@ impl ResourceTask {
             }
             self.record_lost(&ended);
             self.deps.probe_request.notify_one();
-            match self.next_life(&kubelet).await {
+            match self.next_kubelet(&kubelet).await {
                 Some(next) => kubelet = next,
                 None => break ServerExit::StreamEnded,
             }
@@ -108,7 +108,7 @@ impl ResourceTask {
     }
 
     /// The kubelet that replaces `was`; `None` if `was` is still running or the wait is over.
-    async fn next_life(&mut self, was: &KubeletRun) -> Option<KubeletRun> {
+    async fn next_kubelet(&mut self, was: &KubeletRun) -> Option<KubeletRun> {
         let mut kubelet = self.deps.kubelet.clone();
         let other = kubelet.wait_for(|now| {
             now.as_ref()

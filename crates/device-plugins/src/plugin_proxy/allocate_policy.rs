@@ -44,7 +44,7 @@ pub(super) enum AllocateRejection {
     #[error("the plugin's answer cannot be read: {0}")]
     Unreadable(String),
     #[error("the plugin's answer has {0} parts; at most {MAX_RESPONSE_PARTS} are read")]
-    TooMuch(usize),
+    TooManyParts(usize),
     #[error("the plugin's answer is empty for the container")]
     Empty,
     #[error("{0:?} is not an absolute path without ..")]
@@ -87,7 +87,9 @@ pub(super) fn check(
     look: impl Fn(&AbsPath) -> ResolvedPath,
 ) -> Result<Links, AllocateRejection> {
     match parts(answer, &RESPONSE_SHAPE) {
-        Ok(found) if found > MAX_RESPONSE_PARTS => return Err(AllocateRejection::TooMuch(found)),
+        Ok(found) if found > MAX_RESPONSE_PARTS => {
+            return Err(AllocateRejection::TooManyParts(found));
+        }
         Ok(_) => {}
         Err(error) => return Err(AllocateRejection::Unreadable(error.to_string())),
     }

@@ -18,7 +18,7 @@ use machinist_device::{
     allocator::{
         AllocateError, AllocationFuture, AllocationRequest, AllocationResponse, Allocator,
     },
-    registry::{handed_out, is_stable_name},
+    registry::{is_stable_name, path_for_container},
     source::ResourceSource,
 };
 use machinist_rootfs::Root;
@@ -172,7 +172,7 @@ impl PluginProxy {
             let leads_to = canonical_path(&root, path);
             allocate_policy::ResolvedPath {
                 is_stable: is_stable_name(&root, path),
-                handed_out: handed_out(&root, path, &leads_to).clone(),
+                handed_out: path_for_container(&root, path, &leads_to).clone(),
                 leads_to,
             }
         };
@@ -241,7 +241,7 @@ fn checked_answer<T>(
     let by = || resource.source.clone();
     match answer {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
-        Ok(Err(status)) if is_ours(&status) => Err(AllocateError::Away {
+        Ok(Err(status)) if is_ours(&status) => Err(AllocateError::Unreachable {
             by: by(),
             why: status_text(&status),
         }),
@@ -249,7 +249,7 @@ fn checked_answer<T>(
             by: by(),
             why: format!("{} ({:?})", status_text(&status), status.code()),
         }),
-        Err(_) => Err(AllocateError::TooLate {
+        Err(_) => Err(AllocateError::TimedOut {
             by: by(),
             after: deadline,
         }),
@@ -264,7 +264,7 @@ fn vendor(resource: &Resource) -> String {
 }
 
 fn unreachable_error(resource: &Resource) -> AllocateError {
-    AllocateError::Away {
+    AllocateError::Unreachable {
         by: resource.source.clone(),
         why: format!("no plugin is registered for {}", resource.name),
     }

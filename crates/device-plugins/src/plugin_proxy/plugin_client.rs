@@ -110,7 +110,7 @@ pub(super) async fn dial(
     let path = socket_path(directory, endpoint)?;
     let mut pause = MIN_DIAL_BACKOFF;
     let (channel, address) = loop {
-        let why = match look(root, &path, vendor)? {
+        let why = match find_socket(root, &path, vendor)? {
             None => "socket not found".to_owned(),
             Some(address) => match timeout_at(until, connect(&address)).await {
                 Ok(Ok(channel)) => break (channel, address),
@@ -134,9 +134,12 @@ pub(super) async fn dial(
     let mut client = connection.client();
     let options = client.get_device_plugin_options(api::Empty {});
     let options = timeout_at(until.min(Instant::now() + vendor.deadline), options).await;
-    let said = |status: Status| DialError::Options(status_text(&status));
+    let options_error = |status: Status| DialError::Options(status_text(&status));
     let silent = |_| DialError::Options("no answer in time".to_owned());
-    let options = options.map_err(silent)?.map_err(said)?.into_inner();
+    let options = options
+        .map_err(silent)?
+        .map_err(options_error)?
+        .into_inner();
     connection.options = BackendOptions {
         allocate: true,
         preferred: options.get_preferred_allocation_available,
@@ -146,7 +149,11 @@ pub(super) async fn dial(
 }
 
 /// The address, if the path is a socket of an allowed user; `None` if nothing exists there yet.
-fn look(root: &Root, path: &AbsPath, vendor: &Vendor) -> Result<Option<UnixAddress>, DialError> {
+fn find_socket(
+    root: &Root,
+    path: &AbsPath,
+    vendor: &Vendor,
+) -> Result<Option<UnixAddress>, DialError> {
     let Some((address, stat)) = root.socket_itself(path)? else {
         return Ok(None);
     };

@@ -13,7 +13,7 @@ pub enum PluginProblem {
     /// A registration or a part of a list is not allowed by the vendor's file.
     Refused(String),
     /// A plugin is not connected.
-    Away(String),
+    Unreachable(String),
 }
 
 /// Problems by vendor and resource; those that concern no single resource come first.

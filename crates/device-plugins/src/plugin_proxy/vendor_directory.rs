@@ -46,7 +46,7 @@ pub(super) enum DirectoryChange {
     /// Our socket may have been removed.
     Socket,
     /// The directory was removed.
-    Gone,
+    Removed,
 }
 
 impl VendorDirectory {
@@ -146,7 +146,7 @@ impl VendorDirectory {
         loop {
             let events = self.watch.next().await?;
             if events.iter().any(|event| event.kind == WatchKind::DirGone) {
-                return Ok(DirectoryChange::Gone);
+                return Ok(DirectoryChange::Removed);
             }
             let ours = |event: &WatchEvent| {
                 event.kind == WatchKind::Overflow || event.name.as_deref() == Some(KUBELET_SOCKET)

@@ -51,7 +51,7 @@ pub(super) enum SessionEnd {
     #[error("failed to accept connections")]
     Listen(#[from] std::io::Error),
     #[error("its directory was removed")]
-    Gone,
+    DirectoryRemoved,
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }
@@ -171,7 +171,7 @@ impl ProxyVendorTask {
                 Some(event) = self.events.recv() => self.handle_event(event),
                 // Safe to drop: changes stay in the kernel's queue.
                 change = self.directory.changed() => match change? {
-                    DirectoryChange::Gone => return Err(SessionEnd::Gone),
+                    DirectoryChange::Removed => return Err(SessionEnd::DirectoryRemoved),
                     DirectoryChange::Socket if !self.directory.is_open() => self.server.schedule_restart(),
                     DirectoryChange::Socket => {}
                 },

@@ -4,7 +4,7 @@
 //! A vendor is declared by a file of the machine's owner. `files` watches those; `room` runs a task
 //! and a socket for each; `server` and `connection` accept its processes, one `session` at a time;
 //! `keeper` owns the vendor's offers and passes them to the registry. Vendors are not trusted:
-//! `codec` measures a message before it is decoded, `heard` leaves devices encoded until they are
+//! `codec` measures a message before it is decoded, `lazy_messages` leaves devices encoded until they are
 //! read, `snapshot`, `recipe` and `paths` check everything against the file, and `limits` has the
 //! limits that hold for all vendors; those that a file may set are in `device/vendor/check`.
 

@@ -10,7 +10,7 @@ use machinist_base::abs_path::AbsPath;
 use machinist_device::{
     allocation::ContainerAllocation,
     mount_allowlist,
-    registry::{MountPrefixes, PathObject, handed_out, is_stable_name},
+    registry::{MountPrefixes, PathObject, is_stable_name, path_for_container},
     vendor_declaration::Vendor,
 };
 use machinist_rootfs::Root;
@@ -54,7 +54,9 @@ impl<'a> PathPolicy<'a> {
         let found = self.nodes.get(path);
         found.map_or(Ok(()), |found| found.check_object(path, present))?;
         Ok(match (found, self.root) {
-            (Some(PathObject::Device(real)), Some(root)) => handed_out(root, path, real).clone(),
+            (Some(PathObject::Device(real)), Some(root)) => {
+                path_for_container(root, path, real).clone()
+            }
             _ => path.clone(),
         })
     }

@@ -40,11 +40,11 @@ pub enum OrderOutcome {
     /// The vendor confirmed it.
     Done,
     /// The vendor is not connected, so no program of it can hold the hardware open.
-    Away,
+    Disconnected,
     /// The vendor refused, with its own text.
     Refused(String),
     /// The vendor did not answer within the deadline.
-    TooLate,
+    TimedOut,
 }
 
 /// A request about one resource of one vendor.
@@ -90,7 +90,10 @@ impl VendorsHandle {
             waiting.spawn(async move {
                 let result =
                     timeout(deadline, send_and_wait(&vendor_handle, question, deadline)).await;
-                (name, result.map_or(OrderOutcome::TooLate, OrderOutcome::of))
+                (
+                    name,
+                    result.map_or(OrderOutcome::TimedOut, OrderOutcome::of),
+                )
             });
         }
         let all = waiting.join_all().await;
@@ -116,7 +119,7 @@ impl VendorsHandle {
                 vendor_handle,
                 source,
             }),
-            None => Err(AllocateError::Away {
+            None => Err(AllocateError::Unreachable {
                 by: source.clone(),
                 why: "no file declares it".to_owned(),
             }),
@@ -165,7 +168,7 @@ impl OrderOutcome {
             Ok(answer::Answer::Done(_)) => Self::Done,
             Ok(answer::Answer::Error(why)) => Self::Refused(one_line(&why)),
             Ok(_) => Self::Refused("its answer is for another request".to_owned()),
-            Err(RequestDropped::Disconnected(_)) => Self::Away,
+            Err(RequestDropped::Disconnected(_)) => Self::Disconnected,
             Err(RequestDropped::Busy) => Self::Refused(BUSY_MESSAGE.to_owned()),
         }
     }
@@ -177,7 +180,7 @@ impl VendorCall<'_> {
     }
 
     fn unreachable(&self, why: impl Into<String>) -> AllocateError {
-        AllocateError::Away {
+        AllocateError::Unreachable {
             by: self.source.clone(),
             why: why.into(),
         }
@@ -214,7 +217,7 @@ impl VendorCall<'_> {
     }
 
     fn timed_out(&self, after: Duration) -> AllocateError {
-        AllocateError::TooLate {
+        AllocateError::TimedOut {
             by: self.source.clone(),
             after,
         }
@@ -328,9 +331,9 @@ impl Allocator for VendorsHandle {
             let ids = wanted.ids;
             let call = self.vendor_call(&resource.source).await?;
             match call.grant(self, resource, ids).await {
-                Err(AllocateError::Away { by, why }) => {
+                Err(AllocateError::Unreachable { by, why }) => {
                     let answer = call.allocate_from_specs(self, resource, ids).await;
-                    answer.unwrap_or(Err(AllocateError::Away { by, why }))
+                    answer.unwrap_or(Err(AllocateError::Unreachable { by, why }))
                 }
                 answer => answer,
             }

@@ -84,7 +84,7 @@ pub(super) fn read(
         let message = format!("{kept} parts of snapshots are more than {MAX_SNAPSHOT_TOTAL_PARTS}");
         return Err(whole((Reason::Limit, message)));
     }
-    match resource.unfit_for_claims() {
+    match resource.claim_incompatibility() {
         Some(why) if resource.serve == ServeMode::Dra => {
             let message = format!("{why}, and {} sets serve: dra", vendor.name);
             Err(whole((Reason::RecipeInvalid, message)))

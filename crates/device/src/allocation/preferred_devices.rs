@@ -99,7 +99,7 @@ fn rank<'a>(
             RankedDevice {
                 unknown: false,
                 round: if spread { *round } else { 0 },
-                near: nearness(&facts.numa, order),
+                near: numa_rank(&facts.numa, order),
                 fresh: !spread && !taken.contains_key(device),
                 free: if spread {
                     (0, Reverse(count))
@@ -129,7 +129,7 @@ impl<'a> RankedDevice<'a> {
 
 /// The rank of the device's best NUMA node in `order`. Devices without a NUMA node are usable from
 /// anywhere: they rank right behind those on the best node.
-fn nearness(numa: &[u32], order: &[u32]) -> usize {
+fn numa_rank(numa: &[u32], order: &[u32]) -> usize {
     if numa.is_empty() {
         return 1;
     }

@@ -15,10 +15,11 @@ use self::{dialect::DialectChecker, scalar::YamlScalar};
 /// Reads the first document of `text`.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let told = |error: YamlError| format!("line {}: {error}", error.place.line);
-    let document = machinist_yaml::read_first(text, DialectChecker::new(text)).map_err(told)?;
+    let error_text = |error: YamlError| format!("line {}: {error}", error.place.line);
+    let document =
+        machinist_yaml::read_first(text, DialectChecker::new(text)).map_err(error_text)?;
     let document = document.ok_or_else(|| "it is empty".to_owned())?;
-    machinist_yaml::decode(&document).map_err(told)
+    machinist_yaml::decode(&document).map_err(error_text)
 }
 
 impl Dialect for DialectChecker<'_> {

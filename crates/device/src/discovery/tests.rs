@@ -237,7 +237,7 @@ fn a_device_with_two_definitions_reports_the_conflict() {
                 spec: {resource: acme.dev/x, match: [{cdi: {kind: acme.dev/gpu}}]}}";
     let declaration = declaration::parse("x.yaml", text, &Allowances::default()).unwrap();
     let mut flap_states = FlapStates::new();
-    let mut look = |known: Option<&BTreeMap<String, Device>>, discovery: &Discovery| {
+    let mut discover = |known: Option<&BTreeMap<String, Device>>, discovery: &Discovery| {
         merge(
             known,
             &declaration,
@@ -250,13 +250,13 @@ fn a_device_with_two_definitions_reports_the_conflict() {
     discovery
         .found
         .insert("1".to_owned(), DiscoveredDevice::default());
-    let first = look(None, &discovery);
+    let first = discover(None, &discovery);
     discovery.found.clear();
     let why = "acme.dev/gpu=1 is defined by a and b: conflict, none is used".to_owned();
     discovery.contested.insert("1".to_owned(), why.clone());
-    let next = look(Some(&first.devices), &discovery);
+    let next = discover(Some(&first.devices), &discovery);
     assert_eq!(reported(&next), [format!("1 Unhealthy {why}")]);
     discovery.contested.clear();
-    let gone = look(Some(&next.devices), &discovery);
+    let gone = discover(Some(&next.devices), &discovery);
     assert_eq!(reported(&gone), ["1 Unhealthy 1 is gone"]);
 }

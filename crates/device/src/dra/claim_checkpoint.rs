@@ -112,7 +112,7 @@ impl ClaimCheckpoint {
 pub enum ClaimError {
     /// The claim does not exist any more.
     #[error("claim {0} not found: delete the pod, so that it gets a new claim")]
-    Gone(ClaimName),
+    NotFound(ClaimName),
     /// The API server has another claim of this name, with another UID.
     #[error(
         "claim {0} was deleted and created again with another UID: delete the pod, which waits for the old claim"

@@ -77,7 +77,7 @@ impl Pool {
         let mut devices = Vec::new();
         let mut names = BTreeSet::new();
         for (name, resource) in inventory.served_by(ServeMode::Dra) {
-            if resource.unfit_for_claims().is_some() {
+            if resource.claim_incompatibility().is_some() {
                 continue;
             }
             for (id, number, share) in device_names::shares(resource) {

@@ -13,7 +13,7 @@ use crate::{holders::DeviceHolders, resource_name::ResourceName};
 pub enum DraCallError {
     /// The other side was unreachable or refused.
     #[error("{0}")]
-    Away(String),
+    Unreachable(String),
     /// The claim is not valid.
     #[error(transparent)]
     Claim(#[from] BadClaim),
@@ -22,7 +22,7 @@ pub enum DraCallError {
 impl DraCallError {
     /// Whether the same call may succeed later. The kubelet retries in any case.
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Away(_))
+        matches!(self, Self::Unreachable(_))
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::{MountPrefixes, PathChecker, PathObject, handed_out};
+use super::{MountPrefixes, PathChecker, PathObject, path_for_container};
 use crate::{
     allocation::{ContainerAllocation, PreferredRequest},
     allocator::{
@@ -96,7 +96,7 @@ fn portions([nodes, mounts]: OwnPaths) -> Vec<OwnPaths> {
 
 /// The paths to hand out for the nodes and mounts; an error, as text, if a path must not be passed
 /// to a container.
-fn look(
+fn resolve_node(
     root: &Root,
     prefixes: impl FnOnce() -> MountPrefixes,
     [nodes, mounts]: OwnPaths,
@@ -107,7 +107,7 @@ fn look(
         let found = PathObject::at(root, &node);
         found.check_object(&node, true)?;
         let handed = match &found {
-            PathObject::Device(real) => handed_out(root, &node, real).to_string(),
+            PathObject::Device(real) => path_for_container(root, &node, real).to_string(),
             PathObject::Absent | PathObject::Other(_) => given.clone(),
         };
         Ok((given, handed))
@@ -126,7 +126,7 @@ fn look(
 
 /// The answer to all other calls, which device specs answer instead.
 fn is_not_asked<'a, T: Send + 'a>(resource: &Resource) -> AllocationFuture<'a, T> {
-    let away = AllocateError::Away {
+    let away = AllocateError::Unreachable {
         by: resource.source.clone(),
         why: "a declaration has no allocation backend".to_owned(),
     };
@@ -155,7 +155,7 @@ impl Allocator for DeclarationAllocator {
                 let name = resource.name.clone();
                 let looking = move || {
                     let prefixes = || MountPrefixes::of(&root, name.domain(), &further);
-                    look(&root, prefixes, paths)
+                    resolve_node(&root, prefixes, paths)
                 };
                 let seen = checker.check_path(looking).await;
                 let seen = seen.unwrap_or_else(|no_look| Err(no_look.to_string()));

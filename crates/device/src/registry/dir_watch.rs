@@ -16,7 +16,7 @@ use machinist_rootfs::{Root, RootError, Watch, WatchEvent, WatchId, WatchKind};
 pub enum DirChange {
     /// These names were deleted and not created again, whatever else happened. Names that are no
     /// valid path are left out.
-    Gone(BTreeSet<AbsPath>),
+    Removed(BTreeSet<AbsPath>),
     /// Anything else.
     Other,
 }
@@ -151,7 +151,7 @@ fn kind_of(events: &[WatchEvent]) -> DirChange {
             _ => false,
         };
     }
-    DirChange::Gone(removed)
+    DirChange::Removed(removed)
 }
 
 #[cfg(test)]
@@ -173,11 +173,15 @@ mod tests {
             kind_of(&kinds.iter().map(|kind| event(*kind)).collect::<Vec<_>>())
         };
         let usb = BTreeSet::from([AbsPath::new("/dev/serial/by-id/usb").unwrap()]);
-        let back = DirChange::Gone(BTreeSet::new());
+        let back = DirChange::Removed(BTreeSet::new());
         assert_eq!(of(&[Created, MovedFrom, MovedTo]), DirChange::Other);
         let left = of(&[MovedFrom]);
-        assert_eq!(left, DirChange::Gone(usb.clone()), "it left the directory");
-        assert_eq!(of(&[Created, Deleted]), DirChange::Gone(usb));
+        assert_eq!(
+            left,
+            DirChange::Removed(usb.clone()),
+            "it left the directory"
+        );
+        assert_eq!(of(&[Created, Deleted]), DirChange::Removed(usb));
         assert_eq!(of(&[Deleted, Created]), back, "it is there again");
         assert_eq!(of(&[Created]), DirChange::Other);
     }

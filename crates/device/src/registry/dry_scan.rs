@@ -78,7 +78,7 @@ pub fn check(
 
 /// Conflicts with other declarations and vendors of this root that may offer the same resource.
 /// `file` itself, as a path in the root, is ignored; errors name it as `shown`.
-pub fn rivals(
+pub fn conflicting_sources(
     root: &Root,
     (file, shown): (&AbsPath, &str),
     resource: &ResourceName,

@@ -21,7 +21,7 @@ pub enum PathCheckError {
     TooMany,
     /// The agent is shutting down.
     #[error("path lookup aborted")]
-    BrokeOff,
+    Interrupted,
 }
 
 /// The lookups of one source; for declarations, of one resource. Cheap to clone.
@@ -43,13 +43,13 @@ impl PathChecker {
     ) -> Result<T, PathCheckError> {
         let slot = timeout(LOOKUP_TIMEOUT, Arc::clone(&self.0).acquire_owned()).await;
         let slot = slot.map_err(|_| PathCheckError::TooMany)?;
-        let slot = slot.map_err(|_| PathCheckError::BrokeOff)?;
+        let slot = slot.map_err(|_| PathCheckError::Interrupted)?;
         let lookup = spawn_blocking(move || {
             let _slot = slot;
             check()
         });
         match timeout(LOOKUP_TIMEOUT, lookup).await {
-            Ok(result) => result.map_err(|_| PathCheckError::BrokeOff),
+            Ok(result) => result.map_err(|_| PathCheckError::Interrupted),
             Err(_) => Err(PathCheckError::TooLong),
         }
     }

@@ -47,7 +47,7 @@ impl PathObject {
 /// The path to hand out for a device node at `path`, which resolves to `real`. A link that only root
 /// can change is handed out by its own name, which follows the device when it is plugged in again;
 /// any other link as its checked target, since its owner may replace it before the runtime opens it.
-pub fn handed_out<'a>(root: &Root, path: &'a AbsPath, real: &'a AbsPath) -> &'a AbsPath {
+pub fn path_for_container<'a>(root: &Root, path: &'a AbsPath, real: &'a AbsPath) -> &'a AbsPath {
     match path == real || root.is_lasting_name(path) {
         true => path,
         false => real,
@@ -194,7 +194,7 @@ mod tests {
         ] {
             let path = AbsPath::new(path).unwrap();
             let expected = if kept { &path } else { &real };
-            assert_eq!(handed_out(&root, &path, &real), expected, "{path}");
+            assert_eq!(path_for_container(&root, &path, &real), expected, "{path}");
         }
     }
 }

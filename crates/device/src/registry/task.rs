@@ -156,7 +156,7 @@ impl RegistryTask {
             RegistryEvent::WorkDone(result) => self.record_worker_result(result),
             RegistryEvent::Saved(end) => self.saves.record_result(end),
             RegistryEvent::Files => RegistryDeadlines::debounce(&mut self.deadlines.files),
-            RegistryEvent::Nodes(DirChange::Gone(names)) => self.record_removed_nodes(&names),
+            RegistryEvent::Nodes(DirChange::Removed(names)) => self.record_removed_nodes(&names),
             RegistryEvent::Nodes(DirChange::Other) | RegistryEvent::Units => {
                 RegistryDeadlines::debounce(&mut self.deadlines.scan)
             }

@@ -27,7 +27,7 @@ impl RegistryState {
             let Some(resource) = self.resources.get_mut(name) else {
                 continue;
             };
-            if selectors_changed || !goes_by_names(declaration) {
+            if selectors_changed || !follows_paths(declaration) {
                 continue;
             }
             let flap_states = self.flap_states.entry(name.clone()).or_default();
@@ -62,7 +62,7 @@ fn why(path: &AbsPath, declaration: &Declaration) -> String {
 }
 
 /// Whether each device exists exactly when its path does.
-fn goes_by_names(declaration: &Declaration) -> bool {
+fn follows_paths(declaration: &Declaration) -> bool {
     let mut matches = declaration.matches.iter();
     declaration.group.is_none() && matches.all(|entry| matches!(entry, DeviceSelector::Path(_)))
 }

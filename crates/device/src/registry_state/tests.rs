@@ -45,7 +45,7 @@ fn see(state: &mut RegistryState, there: bool) {
     state.record_scan(&discoveries, NOW, false);
 }
 
-fn told(state: &RegistryState) -> Vec<String> {
+fn device_lines(state: &RegistryState) -> Vec<String> {
     let inventory = state.inventory();
     let resources = inventory.resources.values();
     resources
@@ -74,11 +74,11 @@ fn an_invalid_file_is_reported_and_its_last_valid_version_stays_active() {
         ("/etc/b.yaml", &text("acme.dev/b", "/dev/b")),
     ]));
     see(&mut state, true);
-    let now = told(&state);
+    let now = device_lines(&state);
     assert_eq!(now[..2], ["acme.dev/a a Healthy", "acme.dev/b b Healthy"]);
     assert!(now[2].starts_with("/etc/a.yaml:1:"), "{now:?}");
     state.set_files(files(&[("/etc/a.yaml", &good)]));
-    assert_eq!(told(&state), ["acme.dev/a a Healthy"]);
+    assert_eq!(device_lines(&state), ["acme.dev/a a Healthy"]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn the_last_valid_version_of_a_file_survives_an_agent_restart() {
     let saved = serde_json::to_string(&before.save("boot-1")).unwrap();
     let mut after = RegistryState::default();
     after.restore(serde_json::from_str(&saved).unwrap(), "boot-1", |_| false);
-    assert_eq!(told(&after), ["acme.dev/a a Healthy"]);
+    assert_eq!(device_lines(&after), ["acme.dev/a a Healthy"]);
     after.set_files(files(&[("/etc/a.yaml", "broken")]));
     see(&mut after, true);
     assert_eq!(after.in_force().count(), 1);
@@ -110,7 +110,7 @@ fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
         node.as_str() == "/dev/b"
     });
     assert_eq!(
-        told(&after),
+        device_lines(&after),
         ["acme.dev/a a Unhealthy", "acme.dev/b b Healthy"]
     );
     let mut newer = RegistryState::default();
@@ -122,7 +122,7 @@ fn after_a_reboot_only_devices_whose_node_exists_start_healthy() {
         "boot-1",
         |_| true,
     );
-    assert!(told(&newer).is_empty());
+    assert!(device_lines(&newer).is_empty());
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn one_file_owns_a_resource_and_both_files_report_the_conflict() {
     state.set_files(files(&[("/etc/a.yaml", &first), ("/run/b.yaml", &second)]));
     see(&mut state, true);
     assert_eq!(
-        told(&state),
+        device_lines(&state),
         [
             "acme.dev/x b Healthy",
             "/etc/a.yaml: spec.resource: acme.dev/x is already offered by /run/b.yaml, which takes precedence [EntryDuplicate]",
@@ -142,7 +142,7 @@ fn one_file_owns_a_resource_and_both_files_report_the_conflict() {
     );
     state.set_files(files(&[("/etc/a.yaml", &first)]));
     see(&mut state, true);
-    assert_eq!(told(&state), ["acme.dev/x a Healthy"]);
+    assert_eq!(device_lines(&state), ["acme.dev/x a Healthy"]);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_removed_name_is_reported_at_once_and_confirmed_by_the_next_scan() {
     assert_eq!(state.mark_removed(&names, NOW), [path("/dev/a")].into());
     let at_once = state.inventory();
     assert_eq!(
-        told(&state),
+        device_lines(&state),
         ["acme.dev/a a Unhealthy", "acme.dev/b b Healthy"]
     );
     let mut discoveries = BTreeMap::new();
@@ -185,7 +185,7 @@ fn an_unchanged_resource_is_shared_between_inventories() {
     let second = state.inventory();
     assert!(Arc::ptr_eq(one, second.resources.values().next().unwrap()));
     see(&mut state, false);
-    assert_eq!(told(&state), ["acme.dev/a a Unhealthy"]);
+    assert_eq!(device_lines(&state), ["acme.dev/a a Unhealthy"]);
 }
 
 fn offer(source: ResourceSource, name: &str) -> Resource {
@@ -269,7 +269,7 @@ fn files_of_an_unreadable_directory_stay_active() {
 fn a_flapping_device_of_a_live_source_is_held_back() {
     let acme = ResourceSource::Vendor("acme".into());
     let mut state = RegistryState::default();
-    let say = |state: &mut RegistryState, well: bool, at: u64| {
+    let set_health = |state: &mut RegistryState, well: bool, at: u64| {
         let mut offer = offer(acme.clone(), "acme.dev/x");
         if !well {
             let device = offer.devices.get_mut("a").unwrap();
@@ -278,11 +278,18 @@ fn a_flapping_device_of_a_live_source_is_held_back() {
         state.offer(offer, Duration::from_secs(at));
         state.release_held_devices(Duration::from_secs(at))
     };
-    say(&mut state, true, 0);
-    say(&mut state, false, 100);
-    assert_eq!(say(&mut state, true, 101), None, "once is no flapping");
-    say(&mut state, false, 103);
-    assert_eq!(say(&mut state, true, 104), Some(Duration::from_secs(1)));
+    set_health(&mut state, true, 0);
+    set_health(&mut state, false, 100);
+    assert_eq!(
+        set_health(&mut state, true, 101),
+        None,
+        "once is no flapping"
+    );
+    set_health(&mut state, false, 103);
+    assert_eq!(
+        set_health(&mut state, true, 104),
+        Some(Duration::from_secs(1))
+    );
     let device = |state: &RegistryState| {
         let inventory = state.inventory();
         let resource = inventory.resources.values().next().unwrap();

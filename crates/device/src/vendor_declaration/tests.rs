@@ -115,14 +115,14 @@ fn every_error_has_a_location() {
     ] {
         let text = FULL.replacen(from, to, 1);
         assert_ne!(text, FULL, "{from}");
-        let told = refused(&text);
+        let message = refused(&text);
         assert!(
-            told.iter().any(|one| one.contains(expected)),
-            "{told:?}: {expected}"
+            message.iter().any(|one| one.contains(expected)),
+            "{message:?}: {expected}"
         );
         assert!(
-            told.iter().all(|one| one.contains("acme.yaml:")),
-            "{told:?}"
+            message.iter().all(|one| one.contains("acme.yaml:")),
+            "{message:?}"
         );
     }
     let twice = FULL.replace("45s", "never").replace("/srv/acme", "srv");
@@ -147,8 +147,11 @@ fn the_first_vendor_file_owns_a_name_and_an_invalid_update_is_ignored() {
     let vendors = book.read(both(FULL));
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
     assert_eq!(vendors.problems.len(), 1);
-    let told = vendors.problems[0].to_string();
-    assert!(told.contains("acme is already declared by /etc/"), "{told}");
+    let message = vendors.problems[0].to_string();
+    assert!(
+        message.contains("acme is already declared by /etc/"),
+        "{message}"
+    );
     let vendors = book.read(both("spec: ["));
     assert_eq!(vendors.by_name["acme"].grace, Duration::from_secs(45));
     assert_eq!(vendors.problems.len(), 2);
@@ -178,11 +181,11 @@ fn reserved_user_ids_and_names_are_rejected() {
             "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {{name: {name}}}\nspec:\n  \
              connects: {connects}\n  resources: [acme.dev/*]\n{spec}"
         );
-        let told = parse("x.yaml", &text).map_err(|all| all[0].to_string());
-        told.map(drop)
+        let message = parse("x.yaml", &text).map_err(|all| all[0].to_string());
+        message.map(drop)
     };
     let most = u32::MAX;
-    for (spec, told) in [
+    for (spec, message) in [
         (format!("  group: {most}\n"), "x.yaml:7:10: spec.group: "),
         (
             format!("  users: [0, {most}]\n"),
@@ -190,7 +193,10 @@ fn reserved_user_ids_and_names_are_rejected() {
         ),
     ] {
         let why = file("acme", "program", &spec).unwrap_err();
-        let whole = format!("{told}{most} is not a valid ID; expected 0 to {}", most - 1);
+        let whole = format!(
+            "{message}{most} is not a valid ID; expected 0 to {}",
+            most - 1
+        );
         assert!(why.starts_with(&whole), "{why}");
     }
     assert_eq!(file("lock", "program", ""), Ok(()));

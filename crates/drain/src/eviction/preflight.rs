@@ -189,7 +189,7 @@ async fn asked<P: PodApi>(
         Err(error) => return Err(failed((format!("evict {}", pod.id), error))),
     };
     Ok(match EvictionResponse::of(&refused) {
-        EvictionResponse::Gone => None,
+        EvictionResponse::NotFound => None,
         EvictionResponse::NotServed => return Err(DrainError::NotServed),
         EvictionResponse::Forbidden => {
             let error = EvictionCallError::Refused(refused);
@@ -220,7 +220,9 @@ pub(super) fn blocker_for(
         EvictionResponse::Throttled(_) => Some(WaitReason::Throttled),
         EvictionResponse::NamespaceEnds => Some(WaitReason::NamespaceEnds),
         EvictionResponse::Refused(said) => Some(WaitReason::Refused(said)),
-        EvictionResponse::Gone | EvictionResponse::Forbidden | EvictionResponse::NotServed => None,
+        EvictionResponse::NotFound | EvictionResponse::Forbidden | EvictionResponse::NotServed => {
+            None
+        }
     }
 }
 

@@ -184,7 +184,7 @@ impl<'a, P: PodApi> DrainTask<'a, P> {
         if self.may_evict() {
             let force = options.limits.next(self.api.spent(now));
             earlier(force.map(|left| now + left));
-            for wake in self.queue.wakes(options, self.drain.clock.now()) {
+            for wake in self.queue.next_wakes(options, self.drain.clock.now()) {
                 match wake {
                     // A response frees a slot, and is waited for anyway.
                     NextWake::At(_) if self.is_at_request_limit() => {}

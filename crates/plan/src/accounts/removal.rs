@@ -45,7 +45,7 @@ impl AccountDraft<'_> {
     fn has_keys_of_ours(&self, kept: &Edit) -> bool {
         let name = kept.name();
         let ours = |one: &Edit| {
-            is_line(one, Database::Passwd) && one.name() == name && made_by_us(one).is_some()
+            is_line(one, Database::Passwd) && one.name() == name && created_line(one).is_some()
         };
         let user = self.to.users.get(name);
         matches!(kept, Edit::Line { .. })
@@ -57,7 +57,7 @@ impl AccountDraft<'_> {
     fn user_leaves(&mut self, kept: &Edit) {
         let name = kept.name();
         let origin = EntryOrigin::default();
-        let Some(line) = made_by_us(kept) else {
+        let Some(line) = created_line(kept) else {
             return self.line_returns(kept, user_entry(name, &origin));
         };
         if !self.has(Database::Passwd, name) {
@@ -82,7 +82,7 @@ impl AccountDraft<'_> {
     fn group_leaves(&mut self, kept: &Edit) {
         let name = kept.name();
         let entry = group_entry(name, &EntryOrigin::default());
-        let Some(line) = made_by_us(kept) else {
+        let Some(line) = created_line(kept) else {
             return self.line_returns(kept, entry);
         };
         let Some(gid) = self.id(Database::Group, name) else {
@@ -136,7 +136,7 @@ impl AccountDraft<'_> {
         let Some(owner) = database.owner().filter(|_| is_line(kept, database)) else {
             return;
         };
-        let made = made_by_us(kept).is_some();
+        let made = created_line(kept).is_some();
         let came_back =
             |edit: &Edit| edit.database() == owner && edit.name() == name && !edit.is_removal();
         let back = kept.reversed();
@@ -145,7 +145,7 @@ impl AccountDraft<'_> {
         // If machinist created the owner as well, this entry stays or is removed together with its
         // owner.
         let of_ours =
-            |one: &Edit| is_line(one, owner) && one.name() == name && made_by_us(one).is_some();
+            |one: &Edit| is_line(one, owner) && one.name() == name && created_line(one).is_some();
         let ours = self.observed.accounts.kept.iter().any(of_ours);
         let stays = made && !ours && self.has(owner, name);
         if free && (stays || !made && self.done.edits.iter().any(came_back)) {
@@ -166,12 +166,12 @@ impl AccountDraft<'_> {
                 // A user who no longer exists is not added to a group again.
                 if *after || self.has(Database::Passwd, user) {
                     self.put(back);
-                    self.tell_return(entry, told);
+                    self.record_restored(entry, told);
                 }
             }
             (EditState::Before, _) => {
                 self.put(back);
-                self.tell_return(entry, told);
+                self.record_restored(entry, told);
             }
             (EditState::After, _) => {}
             (EditState::Foreign, _) => self.warn(format!(
@@ -182,7 +182,7 @@ impl AccountDraft<'_> {
     }
 
     /// Records one change per user, even if several parts of its entry are restored.
-    fn tell_return(&mut self, entry: DesiredEntry, told: &'static str) {
+    fn record_restored(&mut self, entry: DesiredEntry, told: &'static str) {
         let same = self.done.changes.iter_mut();
         let mut same = same
             .filter(|change| change.entry.kind == entry.kind && change.entry.name == entry.name);
@@ -202,7 +202,7 @@ fn is_line(edit: &Edit, database: Database) -> bool {
 }
 
 /// The line of an entry that did not exist before machinist created it.
-fn made_by_us(kept: &Edit) -> Option<&str> {
+fn created_line(kept: &Edit) -> Option<&str> {
     match kept {
         Edit::Line {
             before: None,

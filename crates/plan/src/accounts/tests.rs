@@ -299,8 +299,11 @@ fn account_changes_that_detach_a_user_from_its_data_are_rejected() {
         ("ann", asked(&|a| a.groups.extend(text())), "no group \"x\""),
         ("sudo", asked(&|a| a.gecos = text()), "set primaryGroup"),
     ] {
-        let told = refusals(&user(name, account), &observed);
-        assert!(told.contains(wanted) && told.lines().count() == 1, "{told}");
+        let message = refusals(&user(name, account), &observed);
+        assert!(
+            message.contains(wanted) && message.lines().count() == 1,
+            "{message}"
+        );
     }
 }
 

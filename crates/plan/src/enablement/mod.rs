@@ -224,12 +224,12 @@ fn instance_to_enable(
 
 /// The links among `all` that enable one of `units` and that `systemctl disable` removes: links
 /// named like a unit (or an instance of it), links to a unit, and links to a link that is removed.
-pub(crate) fn standing_for(units: &BTreeSet<String>, all: &LinkTargets) -> BTreeSet<AbsPath> {
+pub(crate) fn links_naming(units: &BTreeSet<String>, all: &LinkTargets) -> BTreeSet<AbsPath> {
     let mut gone: BTreeSet<AbsPath> = BTreeSet::new();
     loop {
         let before = gone.len();
         for (path, text) in all {
-            if !gone.contains(path) && stands_for(path, text, units, all, &gone) {
+            if !gone.contains(path) && names_unit(path, text, units, all, &gone) {
                 gone.insert(path.clone());
             }
         }
@@ -239,7 +239,7 @@ pub(crate) fn standing_for(units: &BTreeSet<String>, all: &LinkTargets) -> BTree
     }
 }
 
-fn stands_for(
+fn names_unit(
     path: &AbsPath,
     text: &str,
     units: &BTreeSet<String>,

@@ -13,7 +13,7 @@ pub(crate) fn warnings(
     capabilities: OsCapabilities,
 ) -> Vec<String> {
     let all = all_changes(from, to, observed).into_iter();
-    let kept = all.filter(|change| change.takes_away_what_was_found(capabilities));
+    let kept = all.filter(|change| change.removes_preexisting(capabilities));
     let kept = kept.map(|change| {
         let why = capabilities.missing(change.part.words());
         format!(

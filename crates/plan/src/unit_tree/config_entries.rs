@@ -51,7 +51,7 @@ pub(crate) fn config_entries<'a>(
 }
 
 /// The entries of the unit and preset directories that a config creates; an unknown text is `None`.
-pub(super) fn brought<'a>(
+pub(super) fn created_entries<'a>(
     config: &'a MachineConfig,
     names: &'a BTreeMap<AbsPath, AbsPath>,
 ) -> impl Iterator<Item = (AbsPath, UnitTreeEntry<'a>)> {
@@ -87,12 +87,12 @@ fn hard_text<'a>(config: &'a MachineConfig, target: &str) -> Option<Cow<'a, str>
 }
 
 /// Whether a config creates a file or link at this path of the unit directories.
-pub(crate) fn brings(
+pub(crate) fn creates_entry(
     config: &MachineConfig,
     names: &BTreeMap<AbsPath, AbsPath>,
     path: &AbsPath,
 ) -> bool {
-    brought(config, names).any(|(brought, _)| brought == *path)
+    created_entries(config, names).any(|(brought, _)| brought == *path)
 }
 
 /// The units of which a config contains the file, as a unit or as a file.
@@ -105,7 +105,7 @@ pub(crate) fn units_with_files(
             && matches!(entry, UnitTreeEntry::File(_))
             && !entry.is_mask()
     };
-    let files = brought(config, names).filter(is_file);
+    let files = created_entries(config, names).filter(is_file);
     files.map(|(path, _)| path.file_name().to_owned()).collect()
 }
 
@@ -135,7 +135,7 @@ pub fn unit_texts<'a>(
     names: &'a BTreeMap<AbsPath, AbsPath>,
 ) -> BTreeMap<String, Vec<Cow<'a, str>>> {
     let mut texts: BTreeMap<String, Vec<Cow<'a, str>>> = BTreeMap::new();
-    for (path, entry) in brought(config, names) {
+    for (path, entry) in created_entries(config, names) {
         let directory = path.directory().rsplit('/').next().unwrap_or_default();
         let unit = directory.strip_suffix(".d").unwrap_or(path.file_name());
         if let UnitTreeEntry::File(Some(text)) = entry {
@@ -148,7 +148,7 @@ pub fn unit_texts<'a>(
 /// The units that the files and links of a config name, in addition to those in its list of units.
 pub fn named_in(config: &MachineConfig, names: &BTreeMap<AbsPath, AbsPath>) -> Vec<String> {
     let mut found = Vec::new();
-    for (path, entry) in brought(config, names) {
+    for (path, entry) in created_entries(config, names) {
         let directory = path.directory().rsplit('/').next().unwrap_or_default();
         found.push(path.file_name().to_owned());
         found.extend(directory.strip_suffix(".d").map(str::to_owned));

@@ -15,7 +15,7 @@ use machinist_ignition::{EntryKind, MachineConfig, Unit, UnitName};
 
 /// Whether this is the link of an instance that one of the configs enables or disables by name:
 /// then its template, which has no explicit setting, does not keep it.
-pub(super) fn has_its_own_say(
+pub(super) fn has_own_enablement(
     link: &AbsPath,
     config: &MachineConfig,
     side: ConfigSide<'_>,
@@ -23,13 +23,13 @@ pub(super) fn has_its_own_say(
     let (ConfigSide::After(from), Ok(unit)) = (side, UnitName::new(link.file_name())) else {
         return false;
     };
-    let says = |config: &MachineConfig| {
+    let sets = |config: &MachineConfig| {
         config
             .units
             .get(&unit)
             .is_some_and(|unit| unit.enabled.is_some())
     };
-    says(config) || (says(from) && !config.units.contains_key(&unit))
+    sets(config) || (sets(from) && !config.units.contains_key(&unit))
 }
 
 /// The links of instances that the config enables by name.
@@ -88,7 +88,7 @@ pub(super) fn existing<'a>(
     unit: &'a Unit,
     links: &'a LinkTargets,
 ) -> impl Iterator<Item = (AbsPath, DesiredObject)> + 'a {
-    let all = enablement::standing_for(&BTreeSet::from([name.to_string()]), links);
+    let all = enablement::links_naming(&BTreeSet::from([name.to_string()]), links);
     let own = all
         .into_iter()
         .filter(|path| !is_of_others(path, name, links));

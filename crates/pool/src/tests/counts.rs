@@ -193,9 +193,9 @@ fn pool_status_written_by_a_controller_is_shown_unchanged() {
             {"type": "Updating", "status": "True"}],
     }))
     .unwrap();
-    let said = PoolRow::from_status(&pool).unwrap();
-    assert_eq!((said.updated, said.updating), (Some(false), Some(true)));
-    let cells = said.cells(Timestamp::UNIX_EPOCH);
+    let row = PoolRow::from_status(&pool).unwrap();
+    assert_eq!((row.updated, row.updating), (Some(false), Some(true)));
+    let cells = row.cells(Timestamp::UNIX_EPOCH);
     let expected = [
         "worker",
         "c0",

@@ -48,7 +48,7 @@ pub(super) struct ReplayStep {
 
 impl ReplayStep {
     /// The possible fates of the step, regardless of others.
-    pub(super) fn fates(&self) -> &'static [StepOutcome] {
+    pub(super) fn outcomes(&self) -> &'static [StepOutcome] {
         match &self.change {
             _ if self.durable => &[StepOutcome::Whole],
             DiskChange::Content(_, bytes) if bytes.len() > 1 => &[

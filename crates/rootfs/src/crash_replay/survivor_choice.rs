@@ -71,7 +71,7 @@ fn open(step: &ReplayStep, so_far: &[StepOutcome]) -> &'static [StepOutcome] {
         .iter()
         .all(|need| so_far[*need] == StepOutcome::Whole)
     {
-        true => step.fates(),
+        true => step.outcomes(),
         false => &[StepOutcome::Lost],
     }
 }

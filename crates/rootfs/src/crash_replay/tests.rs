@@ -146,7 +146,7 @@ fn a_surviving_operation_implies_its_dependencies() {
 fn syncing_one_file_system_does_not_sync_another() {
     let (_dir, root, recording, _) = begun();
     root.make_dirs(&at("/var"), 0o755).unwrap();
-    let root = root.with_pretended_mounts(vec![at("/var")]);
+    let root = root.with_simulated_mounts(vec![at("/var")]);
     let start = TreeSnapshot::capture(&root).unwrap();
     let skip = recording.len();
     root.build_file(&at("/etc/one"), b"1", &meta(0o644))

@@ -222,7 +222,7 @@ fn removing_a_tree_stops_at_a_mount() {
     let root = place
         .root
         .clone()
-        .with_pretended_mounts(vec![at("/etc/tree/mount")]);
+        .with_simulated_mounts(vec![at("/etc/tree/mount")]);
     let error = root.remove_tree(&at("/etc/tree")).unwrap_err();
     assert_eq!(error.reason(), Reason::TargetIsMountPoint);
     assert_eq!(place.text("/etc/tree/mount/kept"), "kept");
@@ -232,7 +232,7 @@ fn removing_a_tree_stops_at_a_mount() {
 fn a_simulated_mount_separates_paths_as_a_real_one_does() {
     let place = Place::new();
     place.directory("/var");
-    let root = place.root.clone().with_pretended_mounts(vec![at("/var")]);
+    let root = place.root.clone().with_simulated_mounts(vec![at("/var")]);
     let (a, b) = (place.file("/etc/a", "a"), place.file("/var/b", "b"));
     let exdev = Some(rustix::io::Errno::XDEV.raw_os_error());
     assert_eq!(root.exchange(&a, &b).unwrap_err().raw_os_error(), exdev);

@@ -25,9 +25,9 @@ fn a_socket_can_be_bound_at_a_path_longer_than_an_address() {
         let (mut far, _) = listener.accept().unwrap();
         near.write_all(b"hello").unwrap();
         drop(near);
-        let mut heard = String::new();
-        far.read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "hello");
+        let mut received = String::new();
+        far.read_to_string(&mut received).unwrap();
+        assert_eq!(received, "hello");
     }
 }
 

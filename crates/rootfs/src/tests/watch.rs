@@ -6,8 +6,8 @@ async fn sees(watch: &mut Watch, wanted: &[(&AbsPath, Option<&str>, WatchKind)])
     let wait = async {
         while !missing.is_empty() {
             for event in watch.next().await.unwrap() {
-                let told = (&event.dir, event.name.as_deref(), event.kind);
-                missing.retain(|wanted| *wanted != told);
+                let message = (&event.dir, event.name.as_deref(), event.kind);
+                missing.retain(|wanted| *wanted != message);
             }
         }
     };
@@ -92,16 +92,19 @@ async fn a_recreated_directory_can_be_watched_again() {
     // The directory that was moved is no longer reported, least of all as `/etc/d`.
     place.file("/old/stale", "");
     place.file("/etc/d/f", "");
-    let told = tokio::time::timeout(WAIT_TIMEOUT, watch.next()).await;
-    let told = told.unwrap().unwrap();
+    let message = tokio::time::timeout(WAIT_TIMEOUT, watch.next()).await;
+    let message = message.unwrap().unwrap();
     assert!(
-        told.iter().any(|event| event.name.as_deref() == Some("f")),
-        "{told:?}"
+        message
+            .iter()
+            .any(|event| event.name.as_deref() == Some("f")),
+        "{message:?}"
     );
     assert!(
-        told.iter()
+        message
+            .iter()
             .all(|event| event.name.as_deref() != Some("stale")),
-        "{told:?}"
+        "{message:?}"
     );
     for id in ended {
         watch.remove(id).unwrap();

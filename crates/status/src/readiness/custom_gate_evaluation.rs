@@ -13,7 +13,7 @@ pub(super) fn verdict(probe: &CustomProbe, inputs: &GateInputs) -> GateResult {
         return GateResult::closed(Reason::CustomGateClosed, "not checked yet");
     };
     match answer.open {
-        Some(true) => GateResult::fine(&*answer.message),
+        Some(true) => GateResult::ok(&*answer.message),
         Some(false) => GateResult::closed(Reason::CustomGateClosed, &*answer.message),
         None => GateResult::no_signal(&answer.message),
     }
@@ -34,6 +34,6 @@ fn untainted(taint: &str, inputs: &GateInputs) -> GateResult {
             let message = format!("Node has taint {found}");
             GateResult::closed(Reason::CustomGateClosed, message)
         }
-        None => GateResult::fine(format!("Node does not have taint {taint}")),
+        None => GateResult::ok(format!("Node does not have taint {taint}")),
     }
 }

@@ -100,7 +100,7 @@ pub struct RebootFacts {
 pub enum KubeletReadiness {
     /// This machine is not a node.
     #[default]
-    Unneeded,
+    NotRequired,
     /// The API server is unreachable, so that the last reported state may be outdated.
     Unknown,
     /// The Node does not exist.
@@ -118,7 +118,7 @@ pub enum KubeletReadiness {
 pub enum DeviceManager {
     /// Not needed: no devices are declared, or the agent does not have that role.
     #[default]
-    Unneeded,
+    NotRequired,
     /// The socket exists.
     Listening,
     /// The socket has been missing since this time.

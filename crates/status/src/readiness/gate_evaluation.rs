@@ -63,13 +63,13 @@ fn config(state: &ConfigFacts) -> GateResult {
             };
             GateResult::note(reason, message)
         }
-        None => GateResult::fine("no partially applied update"),
+        None => GateResult::ok("no partially applied update"),
     }
 }
 
 fn boot(boot: &RebootFacts) -> GateResult {
     match (&boot.ordered_at, &boot.current) {
-        (None, _) => GateResult::fine("no reboot pending"),
+        (None, _) => GateResult::ok("no reboot pending"),
         (Some(_), None) => GateResult::no_signal("cannot read the boot ID"),
         (Some(before), Some(now)) if before == now => GateResult::closed(
             Reason::RebootPending,
@@ -87,18 +87,18 @@ fn boot(boot: &RebootFacts) -> GateResult {
 fn kubelet(state: &KubeletReadiness) -> GateResult {
     let closed = |message: &str| GateResult::closed(Reason::KubeletDown, message);
     match state {
-        KubeletReadiness::Unneeded => GateResult::fine("not a node of a cluster"),
+        KubeletReadiness::NotRequired => GateResult::ok("not a node of a cluster"),
         KubeletReadiness::Unknown => GateResult::no_signal("API server unreachable"),
         KubeletReadiness::NoNode => closed("Node not found: the kubelet has not registered it"),
         KubeletReadiness::OldBoot => closed("the kubelet has not reported since this boot"),
         KubeletReadiness::NotReady(why) => closed(&format!("the kubelet is not ready: {why}")),
-        KubeletReadiness::Ready => GateResult::fine("the kubelet is ready"),
+        KubeletReadiness::Ready => GateResult::ok("the kubelet is ready"),
     }
 }
 
 fn other_daemon(seen: Option<&str>) -> GateResult {
     match seen {
-        None => GateResult::fine("no other daemon manages this machine"),
+        None => GateResult::ok("no other daemon manages this machine"),
         Some(seen) => GateResult::closed(
             Reason::OtherDaemon,
             format!("{seen}; machinist applies no config while it is present"),
@@ -108,19 +108,19 @@ fn other_daemon(seen: Option<&str>) -> GateResult {
 
 fn device_manager(state: &DeviceManager, now: Timestamp) -> GateResult {
     match state {
-        DeviceManager::Unneeded => GateResult::fine("no devices to advertise"),
-        DeviceManager::Listening => GateResult::fine("the kubelet accepts device plugins"),
+        DeviceManager::NotRequired => GateResult::ok("no devices to advertise"),
+        DeviceManager::Listening => GateResult::ok("the kubelet accepts device plugins"),
         DeviceManager::Absent(since) if lasted(*since, now, SOCKET_GRACE) => GateResult::closed(
             Reason::KubeletDown,
             "no kubelet socket: the device manager is off or the kubelet is down",
         ),
-        DeviceManager::Absent(_) => GateResult::fine("waiting for the kubelet socket"),
+        DeviceManager::Absent(_) => GateResult::ok("waiting for the kubelet socket"),
     }
 }
 
 fn devices(wait: Option<&DevicesReturn>, limit: Duration, now: Timestamp) -> GateResult {
     let Some(wait) = wait else {
-        return GateResult::fine("not waiting for any device");
+        return GateResult::ok("not waiting for any device");
     };
     let short: Vec<_> = wait
         .before
@@ -131,7 +131,7 @@ fn devices(wait: Option<&DevicesReturn>, limit: Duration, now: Timestamp) -> Gat
         })
         .collect();
     if short.is_empty() {
-        return GateResult::fine("all devices are allocatable again");
+        return GateResult::ok("all devices are allocatable again");
     }
     let short = few(short.iter());
     match lasted(wait.since, now, limit) {
@@ -152,8 +152,8 @@ fn failed_units(units: Option<&FailedUnits>) -> GateResult {
     };
     let new: Vec<_> = units.now.difference(&units.before).collect();
     match (new.is_empty(), units.now.is_empty()) {
-        (true, true) => GateResult::fine("no unit has failed"),
-        (true, false) => GateResult::fine(format!(
+        (true, true) => GateResult::ok("no unit has failed"),
+        (true, false) => GateResult::ok(format!(
             "no unit has failed since the update; failed before it: {}",
             few(units.now.iter())
         )),
@@ -178,7 +178,7 @@ fn pressure(stall: Option<Pressure>, policy: &GatePolicy) -> GateResult {
     .map(|(what, share, limit)| format!("{what} {share:.0}% above {limit}%"))
     .collect();
     match above.is_empty() {
-        true => GateResult::fine("below the thresholds"),
+        true => GateResult::ok("below the thresholds"),
         false => GateResult::closed(Reason::UnderPressure, above.join(", ")),
     }
 }
@@ -191,7 +191,7 @@ fn disk_space(disks: &[FreeSpace], min: MinFree) -> GateResult {
         .collect();
     match (disks.is_empty(), short.is_empty()) {
         (true, _) => GateResult::no_signal("no file system is monitored"),
-        (false, true) => GateResult::fine("enough free space"),
+        (false, true) => GateResult::ok("enough free space"),
         (false, false) => GateResult::closed(Reason::DiskSpaceLow, few(short.iter())),
     }
 }
@@ -218,7 +218,7 @@ fn share(disk: &FreeSpace) -> String {
 
 fn time_sync(synchronised: Option<bool>) -> GateResult {
     match synchronised {
-        Some(true) => GateResult::fine("the clock is synchronised"),
+        Some(true) => GateResult::ok("the clock is synchronised"),
         Some(false) => {
             GateResult::closed(Reason::TimeUnsynchronised, "the clock is not synchronised")
         }

@@ -9,7 +9,7 @@ pub(super) struct GateResult {
 }
 
 impl GateResult {
-    pub(super) fn fine(message: impl Into<String>) -> Self {
+    pub(super) fn ok(message: impl Into<String>) -> Self {
         Self::note(Reason::Ok, message)
     }
 

@@ -24,14 +24,14 @@ pub(super) fn inodes(disks: &[FreeSpace], least: u8) -> GateResult {
     }
     match (counted, short.is_empty()) {
         (false, _) => GateResult::no_signal("no monitored file system has an inode limit"),
-        (true, true) => GateResult::fine("enough free inodes"),
+        (true, true) => GateResult::ok("enough free inodes"),
         (true, false) => GateResult::closed(Reason::InodesLow, few(short.iter())),
     }
 }
 
 pub(super) fn root(read_only: Option<bool>) -> GateResult {
     match read_only {
-        Some(false) => GateResult::fine("/ is writable"),
+        Some(false) => GateResult::ok("/ is writable"),
         Some(true) => GateResult::closed(Reason::RootReadOnly, "/ is mounted read-only"),
         None => GateResult::no_signal("cannot read the mount table"),
     }
@@ -39,10 +39,10 @@ pub(super) fn root(read_only: Option<bool>) -> GateResult {
 
 /// Only relevant if there is a kubelet; the settings are never changed.
 pub(super) fn memory(inputs: &GateInputs) -> GateResult {
-    let kubelet = inputs.kubelet != KubeletReadiness::Unneeded
+    let kubelet = inputs.kubelet != KubeletReadiness::NotRequired
         || inputs.device_manager == DeviceManager::Listening;
     if !kubelet {
-        return GateResult::fine("no kubelet: not checked");
+        return GateResult::ok("no kubelet: not checked");
     }
     let Some(memory) = inputs.memory else {
         return GateResult::no_signal("cannot read the kernel's memory settings");
@@ -56,7 +56,7 @@ pub(super) fn memory(inputs: &GateInputs) -> GateResult {
     .map(|(name, is, wanted)| format!("{name} is {is}, the kubelet requires {wanted}"))
     .collect();
     match wrong.is_empty() {
-        true => GateResult::fine("as required by the kubelet"),
+        true => GateResult::ok("as required by the kubelet"),
         false => GateResult::closed(Reason::KernelMemorySettings, wrong.join(", ")),
     }
 }

@@ -129,13 +129,13 @@ fn device_rows() -> Vec<Row> {
         waiting(now).map(|wait| DevicesReturn { since: at(-299), ..wait })
     };
     vec![
-        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = KubeletReadiness::Unneeded)),
+        (G::Kubelet, true, R::Ok, with(|i| i.kubelet = KubeletReadiness::NotRequired)),
         (G::Kubelet, true, R::Ok, with(|i| i.kubelet = KubeletReadiness::Ready)),
         (G::Kubelet, true, R::SignalMissing, with(|i| i.kubelet = KubeletReadiness::Unknown)),
         (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::NoNode)),
         (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::OldBoot)),
         (G::Kubelet, false, R::KubeletDown, with(|i| i.kubelet = KubeletReadiness::NotReady("CNI".into()))),
-        (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Unneeded)),
+        (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::NotRequired)),
         (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Absent(at(-29)))),
         (G::DeviceManagerAbsent, false, R::KubeletDown, with(|i| i.device_manager = DeviceManager::Absent(at(-30)))),
         (G::DeviceManagerAbsent, true, R::Ok, with(|i| i.device_manager = DeviceManager::Absent(at(60)))),
@@ -183,7 +183,7 @@ fn host_rows() -> Vec<Row> {
         (G::KernelMemorySettings, false, R::KernelMemorySettings, with(|i| i.memory = memory(2, 0))),
         (G::KernelMemorySettings, false, R::KernelMemorySettings, with(|i| i.memory = memory(1, 1))),
         (G::KernelMemorySettings, true, R::SignalMissing, with(|i| i.memory = None)),
-        (G::KernelMemorySettings, true, R::Ok, with(|i| { i.memory = memory(0, 1); i.device_manager = DeviceManager::Unneeded; })),
+        (G::KernelMemorySettings, true, R::Ok, with(|i| { i.memory = memory(0, 1); i.device_manager = DeviceManager::NotRequired; })),
     ]
 }
 
@@ -361,7 +361,7 @@ fn custom_gates_come_last_and_stay_closed_until_probed() {
         };
         (of("Storage"), of("Network"), gates.ready())
     };
-    let told = |open| {
+    let inputs_with_probe = |open| {
         with(|i| {
             let message = "what was found".to_owned();
             i.custom_probes = ProbeResults::from([(unit.clone(), ProbeResult { open, message })]);
@@ -370,9 +370,12 @@ fn custom_gates_come_last_and_stay_closed_until_probed() {
     let missing = (true, Reason::SignalMissing);
     let closed = (false, Reason::CustomGateClosed);
     assert_eq!(judged(&healthy()), (closed, missing, false));
-    assert_eq!(judged(&told(Some(false))), (closed, missing, false));
-    assert_eq!(judged(&told(None)), (missing, missing, true));
-    let mut seen = told(Some(true));
+    assert_eq!(
+        judged(&inputs_with_probe(Some(false))),
+        (closed, missing, false)
+    );
+    assert_eq!(judged(&inputs_with_probe(None)), (missing, missing, true));
+    let mut seen = inputs_with_probe(Some(true));
     seen.taints = Some(["cni.example.com:NoExecute".to_owned()].into());
     assert_eq!(
         judged(&seen),

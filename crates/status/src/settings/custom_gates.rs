@@ -21,7 +21,7 @@ const EXPECTED_NAME: &str = "a name such as StorageReady: letters and digits, a 
 
 pub(super) fn distinct(gates: &[CustomGate]) -> Result<(), &'static str> {
     let names: Vec<_> = gates.iter().map(|gate| &gate.name).collect();
-    match super::extract::has_twins(&names) {
+    match super::extract::has_duplicates(&names) {
         true => Err("each name once"),
         false if gates.len() > MAX_GATES => Err("at most 32 gates"),
         false => Ok(()),

@@ -50,7 +50,7 @@ words! {
         Controller = "controller",
     }
     /// What happens to pods that lose data by eviction.
-    Losing {
+    DataLossPolicy {
         /// They are evicted, and an event reports it.
         Evict = "evict",
         /// They block the drain.

@@ -114,7 +114,7 @@ impl<T: Setting> Setting for Vec<T> {
 }
 
 /// Whether a list contains a value twice.
-pub(super) fn has_twins<T: PartialEq>(all: &[T]) -> bool {
+pub(super) fn has_duplicates<T: PartialEq>(all: &[T]) -> bool {
     all.iter()
         .enumerate()
         .any(|(i, one)| all[..i].contains(one))

@@ -7,11 +7,11 @@ use jiff::tz::TimeZone;
 use super::{
     cluster::{Kubeconfig, NodeName, TimeLimit},
     enums::{
-        AgentRole, CdiAnswer, DrainBy, DriftPolicy, LogFormat, LogLevel, Losing, Owners, Reboot,
-        Registration, SoftReboot,
+        AgentRole, CdiAnswer, DataLossPolicy, DrainBy, DriftPolicy, LogFormat, LogLevel, Owners,
+        Reboot, Registration, SoftReboot,
     },
     error::SettingsError,
-    extract::{FragmentReader, Setting, ValueMismatch, has_twins},
+    extract::{FragmentReader, Setting, ValueMismatch, has_duplicates},
     fragment::{Fragment, ValueNode, ValueShape},
     model::{
         ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
@@ -92,8 +92,8 @@ impl DrainSettings {
             by: read.take("drain.by", DrainBy::Auto),
             force_after: read.take("drain.forceAfter", TimeLimit(None)).0,
             force_chosen: read.is_set("drain.forceAfter"),
-            unmanaged: read.take("drain.unmanaged", Losing::Evict),
-            empty_dir: read.take("drain.emptyDir", Losing::Evict),
+            unmanaged: read.take("drain.unmanaged", DataLossPolicy::Evict),
+            empty_dir: read.take("drain.emptyDir", DataLossPolicy::Evict),
             parallel: read.take_if("drain.parallel", 20, some),
         }
     }
@@ -138,7 +138,7 @@ impl DriftSettings {
     fn read(read: &mut FragmentReader) -> Self {
         let once = |rules: &Vec<DriftRule>| {
             let paths: Vec<_> = rules.iter().map(|rule| &rule.path).collect();
-            match has_twins(&paths) {
+            match has_duplicates(&paths) {
                 true => Err("each path once"),
                 false => Ok(()),
             }
@@ -238,7 +238,7 @@ fn positive(limit: &Duration) -> Result<(), &'static str> {
 }
 
 fn distinct<T: PartialEq>(all: &[T], expected: &'static str) -> Result<(), &'static str> {
-    match all.is_empty() || has_twins(all) {
+    match all.is_empty() || has_duplicates(all) {
         true => Err(expected),
         false => Ok(()),
     }

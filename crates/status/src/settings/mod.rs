@@ -22,8 +22,8 @@ mod window;
 
 pub use cluster::Kubeconfig;
 pub use enums::{
-    AgentRole, CdiAnswer, DrainBy, DriftPolicy, LogFormat, LogLevel, Losing, Owners, Reboot,
-    Registration, SoftReboot,
+    AgentRole, CdiAnswer, DataLossPolicy, DrainBy, DriftPolicy, LogFormat, LogLevel, Owners,
+    Reboot, Registration, SoftReboot,
 };
 pub use error::{SettingOrigin, SettingsError, SettingsProblem};
 pub use extract::EffectiveSetting;

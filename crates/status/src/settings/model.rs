@@ -8,8 +8,8 @@ use std::{
 use super::{
     cluster::Kubeconfig,
     enums::{
-        AgentRole, CdiAnswer, DrainBy, DriftPolicy, LogFormat, LogLevel, Losing, Owners, Reboot,
-        Registration, SoftReboot,
+        AgentRole, CdiAnswer, DataLossPolicy, DrainBy, DriftPolicy, LogFormat, LogLevel, Owners,
+        Reboot, Registration, SoftReboot,
     },
     extract::EffectiveSetting,
     value_types::SourceSetting,
@@ -76,9 +76,9 @@ pub struct DrainSettings {
     /// `drain.forceAfter` is set explicitly: the cluster's UpgradeConfig does not override it.
     pub force_chosen: bool,
     /// `drain.unmanaged`: pods that no controller recreates. Default `evict`, as in OpenShift.
-    pub unmanaged: Losing,
+    pub unmanaged: DataLossPolicy,
     /// `drain.emptyDir`: pods with data that is lost on eviction. Default `evict`, as in OpenShift.
-    pub empty_dir: Losing,
+    pub empty_dir: DataLossPolicy,
     /// `drain.parallel`: parallel evictions, 1 to 100. Default 20: four times what kubectl's own
     /// throttle allows, and no load for an API server.
     pub parallel: u32,

@@ -223,9 +223,9 @@ fn renamed_settings_are_rejected_naming_the_new_name() {
         ..SettingsInputs::default()
     })
     .unwrap_err();
-    let told: Vec<_> = error.problems.iter().map(ToString::to_string).collect();
+    let message: Vec<_> = error.problems.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        message,
         [
             "MACHINIST_JOBS: JOBS: unknown key; it is called ROLES now",
             "MACHINIST_READINESS__OWN: READINESS.OWN: unknown key; it is called READINESS.CUSTOM_GATES now",

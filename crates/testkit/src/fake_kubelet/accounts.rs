@@ -34,7 +34,7 @@ pub struct Known {
     pub(super) lent: BTreeSet<String>,
 }
 
-pub type Books = BTreeMap<String, Known>;
+pub type ResourceAccounts = BTreeMap<String, Known>;
 
 impl Known {
     /// The latest list; empty when none was received.
@@ -80,7 +80,7 @@ impl Known {
 
 /// Writes the checkpoint, after each list. Remembered resources that are not registered again have
 /// no devices.
-pub(super) fn write(directory: &Path, books: &Books, remembered: &BTreeSet<String>) {
+pub(super) fn write(directory: &Path, books: &ResourceAccounts, remembered: &BTreeSet<String>) {
     let mut resources: BTreeMap<&str, Vec<&str>> = remembered
         .iter()
         .map(|name| (name.as_str(), Vec::new()))

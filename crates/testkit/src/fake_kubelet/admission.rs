@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use machinist_device_plugins::kubelet::api::v1beta1 as api;
 
-use super::{KubeletDouble, registration::as_go};
+use super::{FakeKubelet, registration::grpc_go_text};
 
-impl KubeletDouble {
+impl FakeKubelet {
     /// Chooses this many devices and calls `Allocate`; an error is the reason with which the pod
     /// fails.
     pub async fn admit(
@@ -50,7 +50,7 @@ impl KubeletDouble {
         }
         let ids: Vec<_> = chosen.iter().map(String::as_str).collect();
         let answer = self.allocate(resource, &ids).await;
-        let answer = answer.map_err(|status| as_go(&status))?;
+        let answer = answer.map_err(|status| grpc_go_text(&status))?;
         self.service.books.send_modify(|books| {
             let known = books.get_mut(resource);
             known
@@ -78,7 +78,7 @@ impl KubeletDouble {
             .plugin(resource)
             .get_preferred_allocation(request)
             .await;
-        let answer = answer.map_err(|status| as_go(&status))?.into_inner();
+        let answer = answer.map_err(|status| grpc_go_text(&status))?.into_inner();
         let first = answer.container_responses.into_iter().next();
         Ok(first.map(|one| one.device_i_ds).unwrap_or_default())
     }

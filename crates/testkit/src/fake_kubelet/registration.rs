@@ -20,7 +20,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::{Books, Knobs, accounts};
+use super::{Knobs, ResourceAccounts, accounts};
 
 /// How long the real one retries to dial a plugin's socket.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const DIAL_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(super) struct Service {
     pub(super) directory: PathBuf,
-    pub(super) books: Arc<watch::Sender<Books>>,
+    pub(super) books: Arc<watch::Sender<ResourceAccounts>>,
     pub(super) channels: Arc<Mutex<BTreeMap<String, Channel>>>,
     pub(super) asked: Arc<watch::Sender<usize>>,
     /// Resources of the previous kubelet.
@@ -46,7 +46,7 @@ impl Service {
     pub(super) fn new(directory: &Path, knobs: Knobs) -> Self {
         Self {
             directory: directory.to_owned(),
-            books: Arc::new(watch::Sender::new(Books::new())),
+            books: Arc::new(watch::Sender::new(ResourceAccounts::new())),
             channels: Arc::default(),
             asked: Arc::default(),
             remembered: Arc::new(accounts::read(directory)),
@@ -123,7 +123,7 @@ impl Service {
         match options {
             Ok(options) => Ok((channel, (dialled, options.into_inner()))),
             Err(status) => {
-                let error = as_go(&status);
+                let error = grpc_go_text(&status);
                 Err(format!("failed to get device plugin options: {error}"))
             }
         }
@@ -192,7 +192,7 @@ impl Registration for Service {
         self.asked.send_modify(|asked| *asked += 1);
         tokio::time::sleep(self.knobs.answer_late).await;
         let name = &asked.resource_name;
-        let checked = speaks(&[&asked.version], || {
+        let checked = check_versions(&[&asked.version], || {
             format!(
                 "requested API version {:?} is not supported by kubelet. Supported version is [\"v1beta1\"]",
                 asked.version
@@ -208,8 +208,11 @@ impl Registration for Service {
     }
 }
 
-/// Whether the API version of the double is in the plugin's list.
-pub(super) fn speaks(versions: &[&str], refusal: impl Fn() -> String) -> Result<(), String> {
+/// Whether the API version of the fake kubelet is in the plugin's list.
+pub(super) fn check_versions(
+    versions: &[&str],
+    refusal: impl Fn() -> String,
+) -> Result<(), String> {
     let known = versions.contains(&"v1beta1");
     known.then_some(()).ok_or_else(refusal)
 }
@@ -241,7 +244,7 @@ pub(super) fn is_extended(name: &str) -> Result<(), String> {
 }
 
 /// A call's error in the kubelet's wording.
-pub(super) fn as_go(status: &Status) -> String {
+pub(super) fn grpc_go_text(status: &Status) -> String {
     let (code, message) = match status.code() {
         Code::OutOfRange => (
             Code::ResourceExhausted,

@@ -13,7 +13,7 @@ use machinist_device_plugins::kubelet::api::registration::{
 };
 use tonic::transport::Endpoint;
 
-use super::registration::{Service, is_extended, speaks};
+use super::registration::{Service, check_versions, is_extended};
 
 /// The poll interval; the real one is ten times longer.
 const LOOK: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ pub(super) async fn watch(service: Service) {
     std::fs::create_dir_all(&directory).unwrap();
     let mut found: BTreeMap<PathBuf, Found> = BTreeMap::new();
     loop {
-        let there = look(&directory);
+        let there = scan_sockets(&directory);
         // Removed and replaced sockets are handled first.
         found.retain(|path, one| {
             let stays = there.get(path) == Some(&one.identity);
@@ -66,7 +66,7 @@ pub(super) async fn watch(service: Service) {
     }
 }
 
-fn look(directory: &Path) -> BTreeMap<PathBuf, Identity> {
+fn scan_sockets(directory: &Path) -> BTreeMap<PathBuf, Identity> {
     let entries = std::fs::read_dir(directory).unwrap().flatten();
     let visible = entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
     let sockets = visible.filter_map(|entry| {
@@ -92,7 +92,7 @@ async fn register(service: &Service, path: &Path) -> Result<String, String> {
     let info = answer.map_err(|status| status.to_string())?.into_inner();
     let name = info.name;
     let versions: Vec<_> = info.supported_versions.iter().map(String::as_str).collect();
-    let valid = speaks(&versions, || {
+    let valid = check_versions(&versions, || {
         format!("manager version, v1beta1, is not among plugin supported versions {versions:?}")
     });
     let valid = valid.and_then(|()| {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) struct Bus(pub(super) PretendSystemd);
+pub(super) struct Bus(pub(super) FakeSystemd);
 
 #[zbus::interface(name = "org.freedesktop.DBus")]
 impl Bus {
@@ -20,16 +20,16 @@ impl Bus {
     }
 }
 
-pub(super) struct Manager(pub(super) PretendSystemd);
+pub(super) struct Manager(pub(super) FakeSystemd);
 
 #[zbus::interface(name = "org.freedesktop.systemd1.Manager")]
 impl Manager {
     async fn subscribe(&self) {
-        self.0.hear("Subscribe".to_owned());
+        self.0.record_request("Subscribe".to_owned());
     }
 
     async fn reload(&self) {
-        self.0.hear("Reload".to_owned());
+        self.0.record_request("Reload".to_owned());
         let takes = self.0.world().reload_takes;
         tokio::time::sleep(takes).await;
     }
@@ -48,11 +48,8 @@ impl Manager {
         }
         let path = path_of(name);
         let of = || (self.0.clone(), name.to_owned());
-        server.at(path.as_str(), PretendUnit(of())).await.unwrap();
-        server
-            .at(path.as_str(), PretendService(of()))
-            .await
-            .unwrap();
+        server.at(path.as_str(), FakeUnit(of())).await.unwrap();
+        server.at(path.as_str(), FakeService(of())).await.unwrap();
         Ok(OwnedObjectPath::try_from(path).unwrap())
     }
 
@@ -87,7 +84,7 @@ impl Manager {
         _others: Vec<(String, Properties)>,
     ) -> Result<OwnedObjectPath, Refusal> {
         for (property, value) in properties {
-            self.0.hear(format!("{property}={value:?}"));
+            self.0.record_request(format!("{property}={value:?}"));
         }
         self.0.job("StartTransientUnit", name, mode).await
     }
@@ -130,9 +127,9 @@ impl Manager {
     }
 }
 
-struct PretendUnit((PretendSystemd, String));
+struct FakeUnit((FakeSystemd, String));
 
-impl PretendUnit {
+impl FakeUnit {
     fn now(&self) -> Unit {
         let found = self.0.0.world().units.get(&self.0.1).cloned();
         found.unwrap_or_else(Unit::missing)
@@ -140,7 +137,7 @@ impl PretendUnit {
 }
 
 #[zbus::interface(name = "org.freedesktop.systemd1.Unit")]
-impl PretendUnit {
+impl FakeUnit {
     #[zbus(property)]
     async fn id(&self) -> String {
         self.0.1.clone()
@@ -179,16 +176,16 @@ impl PretendUnit {
     }
 }
 
-struct PretendService((PretendSystemd, String));
+struct FakeService((FakeSystemd, String));
 
-impl PretendService {
+impl FakeService {
     fn now(&self) -> Unit {
-        PretendUnit(self.0.clone()).now()
+        FakeUnit(self.0.clone()).now()
     }
 }
 
 #[zbus::interface(name = "org.freedesktop.systemd1.Service")]
-impl PretendService {
+impl FakeService {
     #[zbus(property, name = "Type")]
     async fn service_type(&self) -> &str {
         self.now().service_type
@@ -207,12 +204,12 @@ impl PretendService {
     }
 }
 
-pub(super) struct Login(pub(super) PretendSystemd);
+pub(super) struct Login(pub(super) FakeSystemd);
 
 #[zbus::interface(name = "org.freedesktop.login1.Manager")]
 impl Login {
     async fn reboot(&self, interactive: bool) -> Result<(), Refusal> {
-        self.0.hear(format!("Reboot {interactive}"));
+        self.0.record_request(format!("Reboot {interactive}"));
         self.0.answer_reboot().await
     }
 
@@ -224,12 +221,13 @@ impl Login {
                 "Unknown method RebootWithFlags".into(),
             ));
         }
-        self.0.hear(format!("RebootWithFlags {flags}"));
+        self.0.record_request(format!("RebootWithFlags {flags}"));
         self.0.answer_reboot().await
     }
 
     async fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> OwnedFd {
-        self.0.hear(format!("Inhibit {what} {who} {mode}"));
+        self.0
+            .record_request(format!("Inhibit {what} {who} {mode}"));
         self.0.add_inhibitor(what, who, why, mode);
         let (kept, given) = UnixStream::pair().unwrap();
         self.0.world().locks.push(kept);
@@ -241,7 +239,8 @@ impl Login {
     }
 
     async fn set_wall_message(&self, text: &str, enable: bool) {
-        self.0.hear(format!("SetWallMessage {text:?} {enable}"));
+        self.0
+            .record_request(format!("SetWallMessage {text:?} {enable}"));
     }
 
     #[zbus(property)]
@@ -255,7 +254,7 @@ impl Login {
     }
 }
 
-pub(super) struct TimeDate(pub(super) PretendSystemd);
+pub(super) struct TimeDate(pub(super) FakeSystemd);
 
 #[zbus::interface(name = "org.freedesktop.timedate1")]
 impl TimeDate {

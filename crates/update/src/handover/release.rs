@@ -62,13 +62,13 @@ pub struct ReleasedFiles {
     paths: BTreeSet<AbsPath>,
 }
 
-/// Writes the daemon's state. The parameter `said` is the config from the API server, if it was
+/// Writes the daemon's state. The parameter `served` is the config from the API server, if it was
 /// available: the daemon compares its own copy with that one literally, and would treat a different
 /// spelling as a change.
 pub fn hand_over(
     store: &StateStore,
     rules: &ConfigRules,
-    said: Option<MachineConfigText>,
+    served: Option<MachineConfigText>,
 ) -> Result<ReleasedFiles, HandoverError> {
     let root = store.root();
     let journal = store.load()?;
@@ -94,7 +94,7 @@ pub fn hand_over(
         }
     }
     if !stands {
-        let text = text_of(&config, base.digest, rules, said)?;
+        let text = text_of(&config, base.digest, rules, served)?;
         let path = mcd_state::current_config()?;
         if let Some(dir) = path.parent() {
             root.make_dirs(&dir, 0o755)?;
@@ -227,13 +227,13 @@ fn text_of(
     config: &MachineConfig,
     digest: Digest,
     rules: &ConfigRules,
-    said: Option<MachineConfigText>,
+    served: Option<MachineConfigText>,
 ) -> Result<MachineConfigText, HandoverError> {
-    if let Some(said) = said
-        && mcd_state::parse(&said, "the API server's copy", rules)
+    if let Some(served) = served
+        && mcd_state::parse(&served, "the API server's copy", rules)
             .is_ok_and(|it| it.digest == digest)
     {
-        return Ok(said);
+        return Ok(served);
     }
     let encode = |error: Box<dyn std::error::Error + Send + Sync>| HandoverError::Encode(error);
     let manifest =

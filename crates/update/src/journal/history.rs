@@ -63,7 +63,7 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseRecord {
     /// Its name; a name that an earlier version wrote is read as that of today.
-    #[serde(deserialize_with = "todays_name")]
+    #[serde(deserialize_with = "current_phase_name")]
     pub name: String,
     /// When it began.
     pub started: Timestamp,
@@ -71,7 +71,7 @@ pub struct PhaseRecord {
     pub finished: Option<Timestamp>,
 }
 
-fn todays_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+fn current_phase_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let name = String::deserialize(from)?;
     Ok(Phase::named(&name).map_or(name, |phase| phase.name().to_owned()))
 }

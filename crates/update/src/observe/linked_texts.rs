@@ -15,7 +15,7 @@ use super::{
 
 /// What a link in a unit or preset directory brings.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Brought {
+enum TextOrigin {
     Unit,
     /// A drop-in or a preset file, which a symbolic link may bring as well.
     Part,
@@ -52,15 +52,15 @@ fn texts(
     let mut files = Vec::new();
     for (path, link) in &config.links {
         let own = names.get(path).unwrap_or(path);
-        match (brought(own), link.hard) {
-            (Some(Brought::DropInDirectory), false) => {
+        match (entry_kind(own), link.hard) {
+            (Some(TextOrigin::DropInDirectory), false) => {
                 let listed = known(texts.files(path.as_str(), ".conf"))?;
                 let listed = listed.into_iter().flatten();
                 files.extend(
                     listed.filter_map(|file| Some((own.join(file.file_name()).ok()?, file))),
                 );
             }
-            (Some(Brought::Unit), true) | (Some(Brought::Part), _) => {
+            (Some(TextOrigin::Unit), true) | (Some(TextOrigin::Part), _) => {
                 files.push((own.clone(), path.clone()));
             }
             _ => {}
@@ -82,18 +82,18 @@ fn known<T>(read: Result<T, RootError>) -> Result<Option<T>, RootError> {
     }
 }
 
-fn brought(own: &AbsPath) -> Option<Brought> {
+fn entry_kind(own: &AbsPath) -> Option<TextOrigin> {
     let (directory, name) = (own.directory(), own.file_name());
     let (above, nested) = directory.rsplit_once('/').unwrap_or_default();
     if PRESET_DIRECTORIES.contains(&directory) {
-        return name.ends_with(".preset").then_some(Brought::Part);
+        return name.ends_with(".preset").then_some(TextOrigin::Part);
     }
     if UNIT_DIRECTORIES.contains(&directory) {
         return Some(match name.ends_with(".d") {
-            true => Brought::DropInDirectory,
-            false => Brought::Unit,
+            true => TextOrigin::DropInDirectory,
+            false => TextOrigin::Unit,
         });
     }
     let is_drop_in = nested.ends_with(".d") && name.ends_with(".conf");
-    (is_drop_in && UNIT_DIRECTORIES.contains(&above)).then_some(Brought::Part)
+    (is_drop_in && UNIT_DIRECTORIES.contains(&above)).then_some(TextOrigin::Part)
 }

@@ -49,7 +49,7 @@ pub(super) struct LinkedUnits<'a, 'p> {
 
 impl LinkedUnits<'_, '_> {
     /// Returns the text of the unit file that a link to `target` leads to in the planned tree.
-    pub(super) fn text_behind(&mut self, target: &AbsPath, seen: &mut MachineFacts) -> String {
+    pub(super) fn linked_text(&mut self, target: &AbsPath, seen: &mut MachineFacts) -> String {
         let [today, planned] = &mut self.ends;
         let mut text = String::new();
         for (places, ends) in [

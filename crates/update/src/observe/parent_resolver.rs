@@ -127,7 +127,7 @@ impl<'a> ParentResolver<'a> {
             let at = child(&holder.at, name);
             let entered = match self.made_step(&holder, &at, false)? {
                 ParentEntry::Directory(control) => (control, None),
-                ParentEntry::Barred(why) => (Arc::clone(&holder.control), Some(why)),
+                ParentEntry::Blocked(why) => (Arc::clone(&holder.control), Some(why)),
                 // The plan reports a link where it needs a directory.
                 ParentEntry::Link(_) | ParentEntry::Bare => {
                     self.bare.insert(at.clone());
@@ -201,7 +201,7 @@ impl<'a> ParentResolver<'a> {
                 self.bare.insert(at.clone());
                 return Ok(ResolvedParent { at, ..above });
             }
-            ParentEntry::Barred(why) => return Ok(self.bar(at, &above, why)),
+            ParentEntry::Blocked(why) => return Ok(self.bar(at, &above, why)),
         };
         match self.follow(&above, &link, links + 1)? {
             Ok(led) => Ok(led),
@@ -236,7 +236,7 @@ impl<'a> ParentResolver<'a> {
             if let Some(link) = links.find(|link| !link.hard) {
                 let planned = LinkTarget::planned(link.target.clone(), at, &above.control);
                 return Ok(
-                    planned.map_or_else(|why| ParentEntry::Barred(why.into()), ParentEntry::Link)
+                    planned.map_or_else(|why| ParentEntry::Blocked(why.into()), ParentEntry::Link)
                 );
             }
             // A directory without mode and owner leaves a link of the layout in place.
@@ -270,7 +270,7 @@ impl<'a> ParentResolver<'a> {
         self.bare.insert(at.clone());
         match entered {
             Ok(control) => Ok(ParentEntry::Directory(Arc::new(control))),
-            Err(RootError::Unsafe { why, .. }) => Ok(ParentEntry::Barred(why.into())),
+            Err(RootError::Unsafe { why, .. }) => Ok(ParentEntry::Blocked(why.into())),
             Err(error) => Err(error),
         }
     }
@@ -287,7 +287,7 @@ impl<'a> ParentResolver<'a> {
             Ok(StepResult::Directory(control)) => ParentEntry::Directory(Arc::new(control)),
             Ok(StepResult::Link(link)) => ParentEntry::Link(link),
             Ok(StepResult::Other | StepResult::Absent) => ParentEntry::Bare,
-            Err(RootError::Unsafe { why, .. }) => ParentEntry::Barred(why.into()),
+            Err(RootError::Unsafe { why, .. }) => ParentEntry::Blocked(why.into()),
             // A link that is not text, or that leads below itself, has no end.
             Err(RootError::NotText { .. }) => ParentEntry::Bare,
             Err(error) if error.is_unreachable() || error.is_loop() => ParentEntry::Bare,
@@ -349,7 +349,7 @@ enum ParentEntry {
     /// Neither a directory nor a link to one.
     Bare,
     /// It may not be traversed, for this reason.
-    Barred(Arc<str>),
+    Blocked(Arc<str>),
 }
 
 /// Appends a component to `directory`. An invalid component is ignored, so the result stays in `directory`.

@@ -24,13 +24,13 @@ pub(super) fn read(root: &Root) -> Result<SelinuxLabels, RootError> {
 /// Returns the path of the active policy's rules.
 pub(super) fn contexts_of(root: &Root) -> Result<Option<AbsPath>, RootError> {
     let settings = text_if_there(root, "/etc/selinux/config", MAX_POLICY_BYTES)?;
-    let said = |key: &str| {
+    let value_of = |key: &str| {
         let lines = settings.lines().rev().map(str::trim);
         let mut values = lines.filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         values.next().map(|value| value.trim().to_owned())
     };
-    let off = said("SELINUX").is_some_and(|mode| mode.eq_ignore_ascii_case("disabled"));
-    let contexts = said("SELINUXTYPE").and_then(|name| contexts(&name));
+    let off = value_of("SELINUX").is_some_and(|mode| mode.eq_ignore_ascii_case("disabled"));
+    let contexts = value_of("SELINUXTYPE").and_then(|name| contexts(&name));
     Ok(contexts.filter(|_| !off))
 }
 

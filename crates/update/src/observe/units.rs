@@ -112,7 +112,7 @@ impl UnitReader<'_, '_> {
                 found.texts.extend(text.get(&path).cloned());
             }
             for target in self.links.get(&path).into_iter().flatten() {
-                found.texts.push(self.linked.text_behind(target, seen));
+                found.texts.push(self.linked.linked_text(target, seen));
             }
             let Some(entry) = seen.unit_files.get(&path) else {
                 continue;

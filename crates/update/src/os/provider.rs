@@ -63,7 +63,7 @@ pub enum OsError {
     },
     /// No deployment with this identifier is where the step needs it.
     #[error("cannot {step}: deployment {id} not found")]
-    Gone {
+    DeploymentMissing {
         /// The step.
         step: ProviderStep,
         /// The deployment.
@@ -88,7 +88,7 @@ impl OsError {
         match self {
             Self::Unreachable { retryable, .. } | Self::Failed { retryable, .. } => *retryable,
             Self::TimedOut { .. } => true,
-            Self::Gone { .. } => false,
+            Self::DeploymentMissing { .. } => false,
         }
     }
 
@@ -97,7 +97,7 @@ impl OsError {
         match self {
             Self::Unreachable { .. } => Reason::ImageUnreachable,
             Self::TimedOut { .. } => Reason::OSStepTimeout,
-            Self::Gone { .. } | Self::Failed { .. } => Reason::OSStepFailed,
+            Self::DeploymentMissing { .. } | Self::Failed { .. } => Reason::OSStepFailed,
         }
     }
 }

@@ -48,7 +48,7 @@ impl DesiredConfigWatch {
             DesiredConfig::Unknown
             | DesiredConfig::Nothing
             | DesiredConfig::Refused(_)
-            | DesiredConfig::Barred(..) => None,
+            | DesiredConfig::Blocked(..) => None,
         };
         if is_requested {
             self.approved = digest;

@@ -43,7 +43,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 self.report_refused(&refusals);
                 None
             }
-            DesiredConfig::Barred(_, digest, block) => {
+            DesiredConfig::Blocked(_, digest, block) => {
                 let event = self.event_for_blocked(digest, &block);
                 if event.is_none() {
                     self.publish();
@@ -131,7 +131,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             DesiredConfig::Unknown
             | DesiredConfig::Nothing
             | DesiredConfig::Refused(_)
-            | DesiredConfig::Barred(..) => PhaseEvent::Withdrawn,
+            | DesiredConfig::Blocked(..) => PhaseEvent::Withdrawn,
         }
     }
 }

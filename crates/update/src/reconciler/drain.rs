@@ -119,8 +119,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let result = self.set_device_users(DeviceUsers::Withheld, stop).await?;
-        Ok(result.map(|()| PhaseEvent::Withheld))
+        let result = self.set_device_users(DeviceUsers::Disabled, stop).await?;
+        Ok(result.map(|()| PhaseEvent::DevicesDisabled))
     }
 
     /// Drains the node, waits as long as necessary, and publishes the blockers.
@@ -188,7 +188,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns the event that the end of the drain causes; `None` on a stop.
     fn event_for_drain(&mut self, result: Result<DrainResult, NodeError>) -> Option<PhaseEvent> {
         match result {
-            Ok(DrainResult::Wholly) => Some(PhaseEvent::Drained),
+            Ok(DrainResult::Complete) => Some(PhaseEvent::Drained),
             Ok(DrainResult::Stopped) => None,
             Err(error) => {
                 self.record_failure(&error, error.reason, error.retryable);
@@ -223,8 +223,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let step = IrreversibleStep::Stage { drained: true };
         let result = self.check_step(step, stop).await?;
         Ok(result.map(|permit| match permit {
-            StepDecision::Refilled => PhaseEvent::Refilled,
-            StepDecision::Go => PhaseEvent::Permitted,
+            StepDecision::DrainAgain => PhaseEvent::Refilled,
+            StepDecision::Proceed => PhaseEvent::Permitted,
         }))
     }
 

@@ -3,7 +3,7 @@
 use std::{error::Error, sync::Arc};
 
 use super::{Reconciler, ReconcilerHooks, UpdateError};
-use crate::{recovery_installer::RecoveryInstaller, service_port::Services};
+use crate::service_port::{RecoveryInstaller, Services};
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_ignition::Refusal;
 

@@ -77,14 +77,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 checked = self.run_responsive(check) => checked,
             };
             let error = match checked {
-                Ok(StepDecision::Refilled) => match self.drain_again(&*node, &to, stop).await? {
+                Ok(StepDecision::DrainAgain) => match self.drain_again(&*node, &to, stop).await? {
                     Some(ended) => return Ok(Some(ended)),
                     None => {
                         unreachable_since = None;
                         continue;
                     }
                 },
-                Ok(StepDecision::Go) => {
+                Ok(StepDecision::Proceed) => {
                     self.clear_blockers();
                     return Ok(None);
                 }

@@ -26,7 +26,7 @@ pub enum DesiredConfig {
     Config(Arc<MachineConfig>, Digest),
     /// A config for which no update may begin: an update that has not changed the machine yet is abandoned and the
     /// node uncordoned; one that has continues to its end.
-    Barred(Arc<MachineConfig>, Digest, Arc<BlockReason>),
+    Blocked(Arc<MachineConfig>, Digest, Arc<BlockReason>),
 }
 
 /// Why no update may begin for the desired config.
@@ -48,8 +48,8 @@ impl DesiredConfig {
                 digest == other_digest && mine.name == other.name
             }
             (
-                Self::Barred(mine, digest, reason),
-                Self::Barred(other, other_digest, other_reason),
+                Self::Blocked(mine, digest, reason),
+                Self::Blocked(other, other_digest, other_reason),
             ) => digest == other_digest && mine.name == other.name && reason == other_reason,
             _ => false,
         }
@@ -58,7 +58,7 @@ impl DesiredConfig {
     /// Returns the desired config, blocked or not.
     pub const fn config(&self) -> Option<(&Arc<MachineConfig>, Digest)> {
         match self {
-            Self::Config(config, digest) | Self::Barred(config, digest, _) => {
+            Self::Config(config, digest) | Self::Blocked(config, digest, _) => {
                 Some((config, *digest))
             }
             Self::Unknown | Self::Nothing | Self::Refused(_) => None,
@@ -68,7 +68,7 @@ impl DesiredConfig {
     /// Returns why no update may begin.
     pub const fn block_reason(&self) -> Option<&Arc<BlockReason>> {
         match self {
-            Self::Barred(_, _, reason) => Some(reason),
+            Self::Blocked(_, _, reason) => Some(reason),
             _ => None,
         }
     }

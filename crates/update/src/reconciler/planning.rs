@@ -43,10 +43,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Plans the update to the desired config; adopts the config if the disk already matches it.
     pub(super) async fn plan(&mut self) -> Result<PhaseEvent, UpdateError> {
         let (to, digest) = match self.receive_desired().0 {
-            DesiredConfig::Barred(..) if self.journal.transactions.is_empty() => {
+            DesiredConfig::Blocked(..) if self.journal.transactions.is_empty() => {
                 return Ok(PhaseEvent::Withdrawn);
             }
-            DesiredConfig::Config(to, digest) | DesiredConfig::Barred(to, digest, _) => {
+            DesiredConfig::Config(to, digest) | DesiredConfig::Blocked(to, digest, _) => {
                 (to, digest)
             }
             DesiredConfig::Unknown | DesiredConfig::Nothing | DesiredConfig::Refused(_) => {

@@ -71,7 +71,7 @@ impl StateStore {
         let undone = forgotten && last.is_some_and(|update| !update.outcome.is_done());
         let contents = ContentStore::open(&self.root)?;
         match undone || contents.are_many() {
-            true => Ok(contents.forget_but(&self.contents_of(&wanted)?)?),
+            true => Ok(contents.retain_only(&self.contents_of(&wanted)?)?),
             false => Ok(()),
         }
     }

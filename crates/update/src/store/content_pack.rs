@@ -129,7 +129,7 @@ impl<'a> ContentStore<'a> {
 
     /// Deletes most contents outside `wanted`: it merges the packs that hold little of `wanted`, and keeps the
     /// others.
-    pub(super) fn forget_but(self, wanted: &BTreeSet<Digest>) -> Result<(), RootError> {
+    pub(super) fn retain_only(self, wanted: &BTreeSet<Digest>) -> Result<(), RootError> {
         let held = |pack: &Pack| -> u64 {
             let wanted = pack
                 .index

@@ -5,7 +5,7 @@ use super::{
     commit::set_attributes,
     finalize::{forget_labels, original_place},
     holder_path, mount_point_dirs,
-    target_directory::{clear_staging, reach_to_tidy, staging},
+    target_directory::{clear_staging, reach_for_cleanup, staging},
 };
 use crate::journal::{
     BackupPolicy, Journal, OperationRecord, OperationRecordKind, Transaction, TransactionState,
@@ -88,7 +88,7 @@ fn tidy_after(
         clear_staging(root, &tx.staging)?;
         backups::prune(root, tx);
     }
-    mount_point_dirs::forget_gone(root, journal)?;
+    mount_point_dirs::drop_removed(root, journal)?;
     sync.sync()?;
     Ok(drifted)
 }
@@ -216,7 +216,7 @@ pub fn release(
     let Some(kept) = root.stat(place)? else {
         return Ok(RestoredOriginal::Back);
     };
-    let Some(reached) = reach_to_tidy(root, path)? else {
+    let Some(reached) = reach_for_cleanup(root, path)? else {
         return Ok(RestoredOriginal::Kept);
     };
     let there = reached.stat(path)?;
@@ -258,7 +258,7 @@ fn holds_keys(root: &Root, dir: &AbsPath) -> bool {
     let Some(file) = file.filter(machinist_plan::is_keys_file) else {
         return false;
     };
-    let Ok(Some(reached)) = reach_to_tidy(root, &file) else {
+    let Ok(Some(reached)) = reach_for_cleanup(root, &file) else {
         return false;
     };
     let text = reached.read_text(&file, MAX_KEYS_BYTES);
@@ -275,7 +275,7 @@ fn remove_idle(root: &Root, journal: &mut Journal, dir: &AbsPath) -> Result<(), 
         // It was restored before a crash.
         return Ok(());
     }
-    let Some(root) = &reach_to_tidy(root, dir)? else {
+    let Some(root) = &reach_for_cleanup(root, dir)? else {
         return Ok(());
     };
     let there = root.stat(dir)?.map(|stat| stat.kind);

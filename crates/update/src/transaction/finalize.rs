@@ -92,7 +92,7 @@ fn take_over(
     if keep == BackupPolicy::Original {
         keep_original(journal, tx, target, slot)?;
     }
-    if brings_back(tx, slot) {
+    if restores_original(tx, slot) {
         journal.originals.remove(target);
     }
     journal.adopted.remove(target);
@@ -203,7 +203,7 @@ fn forget_below(journal: &mut Journal, target: &AbsPath) {
 
 /// Returns whether the operation restores an original: then the slot is outside the transaction's own staging
 /// directories.
-pub(super) fn brings_back(tx: &Transaction, slot: &AbsPath) -> bool {
+pub(super) fn restores_original(tx: &Transaction, slot: &AbsPath) -> bool {
     !tx.staging.iter().any(|dir| slot.is_under(dir))
 }
 
@@ -255,7 +255,7 @@ pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {
             };
             if kept {
                 all.entry(record.target.clone()).or_insert(slot.clone());
-            } else if brings_back(tx, slot) {
+            } else if restores_original(tx, slot) {
                 all.remove(&record.target);
             }
         }

@@ -11,8 +11,8 @@ use super::{
     kind_name, mount_point_dirs, object_at,
     ownership::{is_ours, ours_below, released},
     staging_dirs::StagingDirs,
-    target_directory::blame_user,
-    target_path::{TargetPath, approach, forget_links_that_go, lasting_parent, refuse_foreign},
+    target_directory::as_user_change,
+    target_path::{TargetPath, approach, clear_removed_links, lasting_parent, refuse_foreign},
 };
 use crate::journal::{
     ActionRecord, ActionState, BackupPolicy, ConfigName, Direction, GivenLabels, Journal,
@@ -63,12 +63,12 @@ pub fn begin(
     let mut followed = Vec::with_capacity(from.plan.operations.len());
     for (index, operation) in from.plan.operations.iter().enumerate() {
         let recorded = reach_and_record(root, journal, from, (index, operation), &mut places);
-        let recorded = recorded.map_err(|error| blame_user(root, &operation.target, error));
+        let recorded = recorded.map_err(|error| as_user_change(root, &operation.target, error));
         let (record, links) = recorded?;
         operations.push(record);
         followed.push(links);
     }
-    forget_links_that_go(&mut operations, &followed);
+    clear_removed_links(&mut operations, &followed);
     let staging = places.used();
     Ok(Transaction {
         id,

@@ -117,7 +117,7 @@ impl TransactionError {
 
     /// Returns whether another writer's change of the tree is the cause: then a retry of the same commit would not
     /// succeed.
-    pub fn is_others_doing(&self) -> bool {
+    pub fn is_foreign_change(&self) -> bool {
         match self {
             Self::Changed { .. } => true,
             Self::Root(error) => error.is_unsafe(),

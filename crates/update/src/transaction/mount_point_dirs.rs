@@ -96,7 +96,7 @@ pub(super) fn is_at_top(holder: &AbsPath) -> Result<bool, TransactionError> {
 }
 
 /// Drops the directories that no longer exist.
-pub(super) fn forget_gone(root: &Root, journal: &mut Journal) -> Result<(), TransactionError> {
+pub(super) fn drop_removed(root: &Root, journal: &mut Journal) -> Result<(), TransactionError> {
     let mut there = BTreeMap::new();
     for (path, identity) in &journal.holders {
         if root

@@ -5,7 +5,7 @@ use super::{
     commit::{loses_lists, set_attributes, swap},
     object_at, passwd_entries,
     progress::{OperationProgress, metadata_target, operation_progress},
-    target_directory::{DirectoryRefusal, clear_staging, is_machines, reach, staging},
+    target_directory::{DirectoryRefusal, clear_staging, is_machine_error, reach, staging},
     three_step_swap::{self, SwapDirection},
 };
 use crate::journal::{OperationRecord, OperationRecordKind, Transaction, TransactionState};
@@ -96,15 +96,15 @@ fn undo_one(
                 }),
             };
         }
-        Err(DirectoryRefusal::Error(TransactionError::Root(error))) if is_machines(&error) => {
+        Err(DirectoryRefusal::Error(TransactionError::Root(error))) if is_machine_error(&error) => {
             return Err(error.into());
         }
         Err(barred) => {
             let error = barred.into_error(&record.target);
-            return leave_behind(root, tx, record, &error, undone);
+            return keep_changed(root, tx, record, &error, undone);
         }
     };
-    let back = bring_back(&reached.root, tx, record);
+    let back = undo_operation(&reached.root, tx, record);
     let back = back.map_err(|error| reached.blame(&record.target, error));
     let back = back.and_then(|kept| {
         undone.kept.extend(kept);
@@ -112,15 +112,15 @@ fn undo_one(
         confirmed.map_err(|barred| barred.into_error(&record.target))
     });
     match back {
-        Err(error) if reached.is_users_doing(&error, record)? => {
-            leave_behind(&reached.root, tx, record, &error, undone)
+        Err(error) if reached.is_user_change(&error, record)? => {
+            keep_changed(&reached.root, tx, record, &error, undone)
         }
         back => back,
     }
 }
 
 /// Undoes one operation. Returns the target if another writer's version of it was kept.
-fn bring_back(
+fn undo_operation(
     root: &Root,
     tx: &Transaction,
     record: &OperationRecord,
@@ -142,7 +142,7 @@ fn bring_back(
 }
 
 /// Leaves one operation behind: does not modify its target, and keeps the old object.
-fn leave_behind(
+fn keep_changed(
     root: &Root,
     tx: &Transaction,
     record: &OperationRecord,
@@ -234,13 +234,13 @@ fn restore_attributes(root: &Root, record: &OperationRecord) -> Result<(), Trans
     else {
         return Ok(());
     };
-    bring_lists_back(root, record)?;
+    restore_access_lists(root, record)?;
     let (how, only) = ((*chown, *file), record.kind.only_object());
     let before = attributes_before(*before, *after, how);
     set_attributes(root, &record.target, before, how, only)
 }
 
-fn bring_lists_back(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
+fn restore_access_lists(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {
     match loses_lists(&record.kind) {
         true => Ok(root.set_access_lists(&record.target, &record.lists)?),
         false => Ok(()),

@@ -9,7 +9,7 @@ use super::{
     SyncPoints, TransactionError,
     adopted_originals::copy_file,
     backups, kind_name, mount_point_dirs, object_at,
-    target_directory::{blame_user, reach, staging},
+    target_directory::{as_user_change, reach, staging},
 };
 use crate::journal::{GivenLabels, ObjectId, OperationRecord, OperationRecordKind, Transaction};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
@@ -64,7 +64,7 @@ pub fn stage(
             return Err(TransactionError::Stopped);
         }
         let staged = work.stage_one(operation, record);
-        staged.map_err(|error| blame_user(root, &operation.target, error))?;
+        staged.map_err(|error| as_user_change(root, &operation.target, error))?;
     }
     tx.labels = work.close(&tx.operations)?;
     for (operation, record) in planned.iter().zip(&mut tx.operations) {

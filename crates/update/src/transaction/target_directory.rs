@@ -66,13 +66,13 @@ fn way(root: &Root, record: &OperationRecord) -> Result<WalkedPath, DirectoryRef
 fn walk(root: &Root, path: &AbsPath) -> Result<WalkedPath, DirectoryRefusal> {
     root.walk(path).map_err(|error| match error.is_absent() {
         true => DirectoryRefusal::Missing,
-        false => DirectoryRefusal::Error(blame_user(root, path, error.into())),
+        false => DirectoryRefusal::Error(as_user_change(root, path, error.into())),
     })
 }
 
 /// Converts an error into a change of the target by another process, if a user may have caused it by moving a
 /// directory on the path while it was in use.
-pub(super) fn blame_user(
+pub(super) fn as_user_change(
     root: &Root,
     target: &AbsPath,
     error: TransactionError,
@@ -138,12 +138,15 @@ fn staging_way(root: &Root, dir: &AbsPath) -> Result<Option<WalkedPath>, Transac
 
 /// Returns the tree with the directory of `path` pinned; returns `None` if a user could redirect the path, or if it
 /// contains a link now. The path is not modified then.
-pub(super) fn reach_to_tidy(root: &Root, path: &AbsPath) -> Result<Option<Root>, TransactionError> {
+pub(super) fn reach_for_cleanup(
+    root: &Root,
+    path: &AbsPath,
+) -> Result<Option<Root>, TransactionError> {
     let why = match root.walk(path) {
         Ok(way) if way.links.is_empty() => return Ok(Some(root.pinned(&[&way]))),
         Ok(_) => "its path contains a symbolic link".to_owned(),
         Err(error) if error.is_absent() => return Ok(Some(root.clone())),
-        Err(error) if is_machines(&error) => return Err(error.into()),
+        Err(error) if is_machine_error(&error) => return Err(error.into()),
         Err(error) => machinist_base::error_chain::chain(&error),
     };
     let reason = Reason::LeftBehind;
@@ -159,14 +162,14 @@ impl TargetDirectory {
 
     /// Returns whether a user may have caused an error of an undo: by changing objects, by moving the staged ones, or by
     /// filling the file system.
-    pub(super) fn is_users_doing(
+    pub(super) fn is_user_change(
         &self,
         error: &TransactionError,
         record: &OperationRecord,
     ) -> Result<bool, TransactionError> {
         if error.reason() != Reason::NoSpace {
             let moved = matches!(error, TransactionError::MountMissing { .. });
-            return Ok(self.is_users() && (moved || error.is_others_doing()));
+            return Ok(self.is_users() && (moved || error.is_foreign_change()));
         }
         let at_top = |slot| mount_point_dirs::is_at_top(&holder_path::holder(slot));
         let at_top = record.kind.slot().map(at_top).transpose()?;
@@ -192,7 +195,7 @@ impl TargetDirectory {
     /// Converts an error that a user can cause in their own directory into a change by that user.
     pub(super) fn blame(&self, target: &AbsPath, error: TransactionError) -> TransactionError {
         match &error {
-            TransactionError::Root(cause) if self.is_users() && !is_machines(cause) => {
+            TransactionError::Root(cause) if self.is_users() && !is_machine_error(cause) => {
                 tracing::warn!(path = %target, "{}", machinist_base::error_chain::chain(&error));
                 changed(target)
             }
@@ -202,7 +205,7 @@ impl TargetDirectory {
 }
 
 /// Returns whether the error is caused by the machine, and cannot be caused by the user of a directory.
-pub(super) fn is_machines(error: &RootError) -> bool {
+pub(super) fn is_machine_error(error: &RootError) -> bool {
     error.is_starved()
         || matches!(
             error.reason(),

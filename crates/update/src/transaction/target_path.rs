@@ -132,7 +132,7 @@ pub(super) fn lasting_parent(
 }
 
 /// Clears the requested path of operations for which the transaction itself changes a link on the way.
-pub(super) fn forget_links_that_go(operations: &mut [OperationRecord], followed: &[Vec<AbsPath>]) {
+pub(super) fn clear_removed_links(operations: &mut [OperationRecord], followed: &[Vec<AbsPath>]) {
     let targets: BTreeSet<AbsPath> = operations
         .iter()
         .map(|record| record.target.clone())

@@ -61,13 +61,13 @@ pub(super) fn settle(
         // Another process has created an object there in the meantime. The undo keeps that object, and expects the
         // old one in the slot.
         (Some(_), Some(waiting)) if way == SwapDirection::Back => {
-            drop_the_new(root, (slot, &waiting), (&aside, &laid_aside), before)
+            remove_new_object(root, (slot, &waiting), (&aside, &laid_aside), before)
         }
         (Some(_), Some(_)) => Ok(()),
     }
 }
 
-fn drop_the_new(
+fn remove_new_object(
     root: &Root,
     (slot, waiting): (&AbsPath, &ObjectId),
     (aside, laid_aside): (&AbsPath, &ObjectId),

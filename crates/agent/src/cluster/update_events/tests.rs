@@ -49,8 +49,8 @@ fn each_update_step_emits_one_event_and_an_unchanged_report_none() {
         }),
         ..at(Phase::Idle)
     };
-    let told = reasons(&at(Phase::Planned), &refused);
-    assert_eq!(told, [EventReason::FailedToReconcile]);
+    let reported_text = reasons(&at(Phase::Planned), &refused);
+    assert_eq!(reported_text, [EventReason::FailedToReconcile]);
     assert_eq!(reasons(&refused, &refused), []);
     let mut obstacle = UpdateReport {
         phase: Phase::Failed,
@@ -58,8 +58,8 @@ fn each_update_step_emits_one_event_and_an_unchanged_report_none() {
     };
     let failure = obstacle.failure.as_mut().unwrap();
     (failure.code, failure.retryable) = (Reason::ForeignContent, true);
-    let told = reasons(&at(Phase::Planned), &obstacle);
-    assert_eq!(told, [EventReason::FailedToReconcile]);
+    let reported_text = reasons(&at(Phase::Planned), &obstacle);
+    assert_eq!(reported_text, [EventReason::FailedToReconcile]);
     let retry = UpdateReport {
         phase: Phase::Planned,
         ..obstacle.clone()
@@ -129,8 +129,8 @@ fn done_event_names_the_finished_updates_config_by_its_current_name() {
     let mut now = at(Phase::Idle);
     now.updates = before.updates.clone();
     now.config.current = Some(config("c"));
-    let told = news(&before, &now);
-    assert_eq!(told, [(EventReason::NodeDone, "on c".to_owned())]);
+    let reported_text = news(&before, &now);
+    assert_eq!(reported_text, [(EventReason::NodeDone, "on c".to_owned())]);
     // An aborted drain: the last update had ended before this cordon.
     before.cordoned = Some(Timestamp::from_second(300).unwrap());
     assert_eq!(news(&before, &now), []);

@@ -72,7 +72,7 @@ impl<P: PodApi> AgentDrain<P> {
                     told_of.emit_drain_events(&self.ours, &end);
                     order.spent = end.spent;
                     if ended.is_ok() && end.ordered.is_some() {
-                        self.word_is_kept().await;
+                        self.clear_force_request().await;
                     }
                     *locked(&self.left_behind) = end.left_behind;
                     return match of_node.lifted.is_some() && !order.stop.is_cancelled() {
@@ -88,7 +88,7 @@ impl<P: PodApi> AgentDrain<P> {
                 }
                 Ok(()) = sights.changed() => {
                     let view = sights.borrow_and_update().node.clone();
-                    self.heed(view.as_deref(), order, &ordered, &mut of_node).await;
+                    self.apply_force_request(view.as_deref(), order, &ordered, &mut of_node).await;
                     if let Some(view) = view && self.keep_cordoned(&view, order).await == NodeRequests::Patience {
                         of_node.lifted.get_or_insert_with(|| self.clock.now());
                         over.cancel();
@@ -100,7 +100,7 @@ impl<P: PodApi> AgentDrain<P> {
     }
 
     /// Passes an operator's force request to the drain, and reports an invalid one.
-    async fn heed(
+    async fn apply_force_request(
         &self,
         view: Option<&NodeView>,
         order: &DrainOrder,
@@ -111,12 +111,12 @@ impl<P: PodApi> AgentDrain<P> {
         let unexplained = word == ForceAnnotation::Unexplained;
         if unexplained && of_node.unexplained.is_none() {
             self.ours
-                .emit_node_event(EventReason::DrainBlocked, unexplained_note());
+                .emit_node_event(EventReason::DrainBlocked, missing_reason_note());
         }
         let since = of_node.unexplained.unwrap_or_else(|| self.clock.now());
         of_node.unexplained = unexplained.then_some(since);
         if word == ForceAnnotation::Stale {
-            self.word_is_kept().await;
+            self.clear_force_request().await;
         }
         let why = match word {
             ForceAnnotation::Force(why) => Some(why),
@@ -149,9 +149,9 @@ impl<P: PodApi> AgentDrain<P> {
     /// Reports the missing cordon and waits until the node is cordoned. False if stopped.
     async fn is_cordoned_again(&self, order: &DrainOrder) -> bool {
         self.ours
-            .emit_node_event(EventReason::DrainBlocked, lifted_note());
+            .emit_node_event(EventReason::DrainBlocked, second_uncordon_note());
         if let Some(view) = self.seen() {
-            self.disown_cordon(&view).await;
+            self.release_cordon(&view).await;
         }
         let mut sights = self.ours.node.snapshots();
         let stands = sights.wait_for(|sight| {
@@ -171,7 +171,7 @@ impl<P: PodApi> AgentDrain<P> {
     }
 
     /// Removes the operator's force request, which applied to this drain only.
-    async fn word_is_kept(&self) {
+    async fn clear_force_request(&self) {
         if let Err(error) = self
             .ours
             .node
@@ -187,7 +187,7 @@ impl<P: PodApi> AgentDrain<P> {
             Ok(_) => {
                 self.ours
                     .emit_node_event(EventReason::Drained, "node drained");
-                Ok(DrainResult::Wholly)
+                Ok(DrainResult::Complete)
             }
             Err(DrainError::Stopped) => Ok(DrainResult::Stopped),
             Err(error) => {
@@ -199,12 +199,12 @@ impl<P: PodApi> AgentDrain<P> {
     }
 }
 
-fn unexplained_note() -> String {
+fn missing_reason_note() -> String {
     let name = annotation::FORCE_DRAIN;
     format!("annotation {name} has no reason and is ignored; set {name}=REASON")
 }
 
-fn lifted_note() -> String {
+fn second_uncordon_note() -> String {
     "drain paused: the node was uncordoned a second time; cordon it to resume".to_owned()
 }
 
@@ -222,10 +222,11 @@ fn progress(told: &EvictionProgress, node: &str, of_node: &NodeBlockers) -> Drai
         of_the_node(Reason::ApiServerUnreachable, message, since)
     });
     let lifted = of_node.lifted;
-    let lifted = lifted.map(|since| of_the_node(Reason::NodeUncordoned, lifted_note(), since));
+    let lifted =
+        lifted.map(|since| of_the_node(Reason::NodeUncordoned, second_uncordon_note(), since));
     let unexplained = of_node.unexplained;
-    let unexplained =
-        unexplained.map(|since| of_the_node(Reason::ForceReasonMissing, unexplained_note(), since));
+    let unexplained = unexplained
+        .map(|since| of_the_node(Reason::ForceReasonMissing, missing_reason_note(), since));
     let blockers = away
         .into_iter()
         .chain(lifted)

@@ -18,7 +18,7 @@ use machinist_status::Status;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The Node, its controller, and the sequence of requests.
-struct Double {
+struct FakeController {
     node: Arc<ControllerDrain>,
     asks: watch::Receiver<Option<DrainRequest>>,
     statuses: watch::Sender<Arc<Status>>,
@@ -27,7 +27,7 @@ struct Double {
     _dir: tempfile::TempDir,
 }
 
-impl Double {
+impl FakeController {
     /// A node that its last update brought to config `a`.
     async fn new() -> Self {
         let mut view = NodeView::default();
@@ -39,8 +39,8 @@ impl Double {
 
     async fn with(view: NodeView) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (statuses, told) = watch::channel(gates(true));
-        let (ours, _) = ours(dir.path(), told).await;
+        let (statuses, message) = watch::channel(gates(true));
+        let (ours, _) = ours(dir.path(), message).await;
         ours.node.set_snapshot(view.clone());
         let (asks, asked) = watch::channel(None);
         Self {
@@ -140,14 +140,14 @@ impl Double {
 
 #[tokio::test(start_paused = true)]
 async fn drain_and_uncordon_requests_name_the_desired_config() {
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     let (drain, _stop) = double.drain("b");
     double.asked("drain-b").await;
     double.turn(true);
     double.turn(false);
     assert_eq!(
         timeout(LONG, drain).await.unwrap().unwrap(),
-        DrainResult::Wholly
+        DrainResult::Complete
     );
     assert!(double.view.is_cordoned());
     let uncordoned = double.uncordon("b");
@@ -160,7 +160,7 @@ async fn drain_and_uncordon_requests_name_the_desired_config() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_drain_leaves_no_cordon_even_when_repeated() {
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     for (drain, uncordon) in [
         ("drain-b", "uncordon-a-1"),
         ("drain-b", "uncordon-a"),
@@ -173,7 +173,7 @@ async fn a_cancelled_drain_leaves_no_cordon_even_when_repeated() {
 
 #[tokio::test(start_paused = true)]
 async fn a_restarted_agent_continues_to_cancel_a_drain() {
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     let (_drain, stop) = double.drain("b");
     double.asked("drain-b").await;
     double.turn(true);
@@ -197,12 +197,12 @@ async fn a_restarted_agent_continues_to_cancel_a_drain() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_cordon_survives_a_cancelled_drain() {
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     double.set_cordon(true);
     double.reversed("b", ["drain-b", "uncordon-a"]).await;
     assert!(double.view.is_cordoned());
     // Without a drain no request is made.
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     double.set_cordon(true);
     let uncordoned = double.uncordon("a");
     timeout(LONG, uncordoned).await.unwrap().unwrap();
@@ -212,7 +212,7 @@ async fn an_operators_cordon_survives_a_cancelled_drain() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_uncordoned_by_others_is_drained_again() {
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     let (drain, _stop) = double.drain("b");
     double.asked("drain-b").await;
     double.turn(false);
@@ -235,7 +235,7 @@ async fn a_node_uncordoned_by_others_is_drained_again() {
 
 #[tokio::test(start_paused = true)]
 async fn uncordon_after_an_update_waits_for_open_gates() {
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     let (drain, _stop) = double.drain("b");
     double.asked("drain-b").await;
     double.turn(false);
@@ -254,7 +254,7 @@ async fn uncordon_after_an_update_waits_for_open_gates() {
 #[tokio::test(start_paused = true)]
 async fn an_operators_cordon_survives_any_earlier_controller_request() {
     for last in ["uncordon-a", "uncordon-a-1", "uncordon-older"] {
-        let mut double = Double::new().await;
+        let mut double = FakeController::new().await;
         for name in [protocol::DESIRED_DRAIN, protocol::LAST_APPLIED_DRAIN] {
             let value = last.to_owned();
             double.view.annotations.insert(name.to_owned(), value);
@@ -267,7 +267,7 @@ async fn an_operators_cordon_survives_any_earlier_controller_request() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_cordon_survives_an_update_until_the_operator_uncordons() {
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     double.set_cordon(true);
     for (to, cordoned) in [("b", true), ("c", false)] {
         let (drain, _stop) = double.drain(to);
@@ -291,7 +291,7 @@ async fn an_operators_cordon_survives_an_update_until_the_operator_uncordons() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_uncordon_during_a_drain_hands_the_cordon_to_the_controller() {
-    let mut double = Double::new().await;
+    let mut double = FakeController::new().await;
     double.set_cordon(true);
     let (drain, stop) = double.drain("b");
     double.asked("drain-b").await;

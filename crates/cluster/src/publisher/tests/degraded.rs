@@ -15,13 +15,13 @@ fn a_budget_blocking_for_an_hour_is_reported_but_not_degraded() {
         let at = start + Duration::from_secs(60 * minute);
         let shown = damper.record_state(degraded_input(&waits), at);
         let notice = desired_node_status(&waits, &open(), shown, ALL).unwrap();
-        assert_eq!(said(&notice, keys::protocol::STATE).unwrap(), "Working");
-        let blocked = said(&notice, keys::annotation::BLOCKED_BY).unwrap();
+        assert_eq!(value(&notice, keys::protocol::STATE).unwrap(), "Working");
+        let blocked = value(&notice, keys::annotation::BLOCKED_BY).unwrap();
         assert!(blocked.starts_with("shop/web-0"), "{blocked}");
     }
     waits.blockers.clear();
     let notice = desired_node_status(&waits, &open(), None, ALL).unwrap();
-    assert_eq!(said(&notice, keys::annotation::BLOCKED_BY), None);
+    assert_eq!(value(&notice, keys::annotation::BLOCKED_BY), None);
 }
 
 fn failed(phase: Phase, code: Reason, desired: &str) -> UpdateReport {
@@ -34,17 +34,17 @@ fn failed(phase: Phase, code: Reason, desired: &str) -> UpdateReport {
 /// The publications over time: takes reports with the second of each, returns changes of state and
 /// reason.
 fn written(
-    told: impl IntoIterator<Item = (u64, UpdateReport)>,
+    reported: impl IntoIterator<Item = (u64, UpdateReport)>,
 ) -> Vec<(u64, NodeUpdateState, String)> {
     let start = Instant::now();
     let mut damper = DegradedDebounce::default();
     let mut all: Vec<(u64, NodeUpdateState, String)> = Vec::new();
-    for (second, report) in told {
+    for (second, report) in reported {
         let shown =
             damper.record_state(degraded_input(&report), start + Duration::from_secs(second));
         let notice = desired_node_status(&report, &open(), shown, ALL).unwrap();
         let state = state(&report, shown).unwrap();
-        let reason = said(&notice, keys::protocol::REASON).unwrap();
+        let reason = value(&notice, keys::protocol::REASON).unwrap();
         let is_fault = matches!(
             state,
             NodeUpdateState::Degraded | NodeUpdateState::Unreconcilable
@@ -69,7 +69,7 @@ fn states(all: &[(u64, NodeUpdateState, String)]) -> Vec<(u64, NodeUpdateState)>
 #[test]
 fn a_failure_is_shown_at_once_and_stays_through_retries_of_the_same_config() {
     // Every attempt fails with another message, with ten seconds without a failure in between.
-    let told = (0..600).map(|second| match second % 20 {
+    let reported = (0..600).map(|second| match second % 20 {
         0..10 => {
             let mut failed = failed(Phase::Failed, Reason::JobFailed, "b");
             failed.failure.as_mut().unwrap().message = format!("attempt {}", second / 20);
@@ -77,7 +77,7 @@ fn a_failure_is_shown_at_once_and_stays_through_retries_of_the_same_config() {
         }
         _ => (second, report(Phase::Planned, "a", "b")),
     });
-    let all = written(told);
+    let all = written(reported);
     assert_eq!(all[0].1, NodeUpdateState::Degraded);
     assert!(
         all.iter().all(|it| it.1 == NodeUpdateState::Degraded),
@@ -135,9 +135,9 @@ fn a_flapping_failure_changes_the_state_at_most_once_each_way() {
 
 #[test]
 fn a_transient_failure_becomes_degraded_only_after_five_minutes() {
-    let told =
+    let reported =
         (0..400).map(|second| (second, failed(Phase::Failed, Reason::ImageUnreachable, "b")));
-    let all = states(&written(told));
+    let all = states(&written(reported));
     assert_eq!(
         all,
         [
@@ -157,14 +157,14 @@ async fn degraded_is_set_and_cleared_by_time_alone() {
     let (update, reports) = watch::channel(Arc::new(failing));
     let mut status = Status::starting("/".to_owned(), Mode::Cluster, NOW);
     status.gates = open();
-    let (_statuses, told) = watch::channel(Arc::new(status));
-    let (notice, mut said) = watch::channel(None);
+    let (_statuses, reported) = watch::channel(Arc::new(status));
+    let (notice, mut statuses) = watch::channel(None);
     let (progress, progressed) = watch::channel(None);
     let to = Publishers { notice, progress };
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| NOW);
     let duties = watch::channel(ALL).1;
-    tokio::spawn(publish(reports, told, duties, to, clock, stop.clone()));
+    tokio::spawn(publish(reports, reported, duties, to, clock, stop.clone()));
     let begun = Instant::now();
     let is = |wanted: &'static str| {
         move |notice: &Option<DesiredNodeStatus>| {
@@ -173,11 +173,11 @@ async fn degraded_is_set_and_cleared_by_time_alone() {
             state == Some(wanted)
         }
     };
-    said.wait_for(is("Working")).await.unwrap();
-    said.wait_for(is("Degraded")).await.unwrap();
+    statuses.wait_for(is("Working")).await.unwrap();
+    statuses.wait_for(is("Degraded")).await.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 300);
     update.send_replace(Arc::new(report(Phase::Idle, "b", "b")));
-    said.wait_for(is("Done")).await.unwrap();
+    statuses.wait_for(is("Done")).await.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 330);
     let progress = progressed.borrow().clone().unwrap();
     let degraded = NodeConditionKind::NodeDegraded.as_str();
@@ -199,7 +199,7 @@ fn a_new_config_clears_the_previous_failure_from_its_first_phase() {
         let report = report(phase, "a", "good");
         UpdateReport { failure, ..report }
     };
-    let told = [
+    let reported = [
         (0, bad),
         (1, next(Phase::Idle)),
         (2, next(Phase::Planned)),
@@ -208,7 +208,7 @@ fn a_new_config_clears_the_previous_failure_from_its_first_phase() {
         (5, report(Phase::Committing, "a", "good")),
         (6, report(Phase::Idle, "good", "good")),
     ];
-    let seen = told.map(|(second, report)| {
+    let seen = reported.map(|(second, report)| {
         let report = without_old_failure(Arc::new(report));
         (second, UpdateReport::clone(&report))
     });

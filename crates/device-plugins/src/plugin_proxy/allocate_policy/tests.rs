@@ -25,7 +25,7 @@ fn vendor(devices: &[&str], mounts: &[&str], cdi: &[&str]) -> Vendor {
 }
 
 /// A machine with some links that lead outside the allowed prefixes.
-fn look(path: &AbsPath) -> ResolvedPath {
+fn resolve_link(path: &AbsPath) -> ResolvedPath {
     let leads_to = match path.as_str() {
         "/opt/acme/link" => "/etc/shadow",
         "/dev/acme-link" => "/etc/shadow",
@@ -52,7 +52,7 @@ fn checked(vendor: &Vendor, change: impl FnOnce(&mut api::ContainerAllocateRespo
     };
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let bytes = answer.encode_to_vec().into();
-    match check(&bytes, vendor, &name, look) {
+    match check(&bytes, vendor, &name, resolve_link) {
         Ok(_) => "passed on".to_owned(),
         Err(refused) => refused.to_string(),
     }
@@ -166,7 +166,7 @@ fn a_mount_through_a_link_is_passed_on_as_its_checked_target() {
     };
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let bytes = answer.encode_to_vec().into();
-    let links = check(&bytes, &vendor(&[], &[], &[]), &name, look).unwrap();
+    let links = check(&bytes, &vendor(&[], &[], &[]), &name, resolve_link).unwrap();
     let real = "/usr/lib/acme".parse().unwrap();
     assert_eq!(links.mounts, [("/lib/acme".to_owned(), real)].into());
 }
@@ -224,7 +224,7 @@ fn an_empty_answer_and_an_undecodable_one_are_rejected() {
             &Bytes::from_static(bytes),
             &vendor(&[], &[], &[]),
             &name,
-            look,
+            resolve_link,
         )
     };
     assert_eq!(checked(b""), Err(AllocateRejection::Empty));
@@ -274,7 +274,7 @@ fn links_are_replaced_by_checked_targets_and_unknown_fields_stay() {
     let some = vendor(&["/dev/acme*", "/dev/serial/by-id/*"], &[], &[]);
     let name = ResourceName::new("acme.dev/gpu").unwrap();
     let given = answer("/lib/acme", "/dev/shm/acme");
-    let links = check(&given.clone().into(), &some, &name, look).unwrap();
+    let links = check(&given.clone().into(), &some, &name, resolve_link).unwrap();
     assert_eq!(
         resolved(&given, &links),
         answer("/usr/lib/acme", "/dev/acme0")

@@ -283,7 +283,7 @@ impl ProxyVendorTask {
             let message = format!(
                 "the plugin of {resource} ended: {reason}; its devices keep their health for {grace} s"
             );
-            let problem = Some(PluginProblem::Away(message));
+            let problem = Some(PluginProblem::Unreachable(message));
             self.deps.problems.set(name, Some(resource), problem);
         }
         self.registrations.remove(resource, &endpoint);

@@ -87,21 +87,21 @@ proptest! {
     /// Within an instance the generation in force never decreases, whatever is sent in whatever
     /// order.
     #[test]
-    fn generations_never_decrease_within_an_instance(said in prop::collection::vec((0_u8..3, 0_u64..6, 0_u8..3), 0..60)) {
+    fn generations_never_decrease_within_an_instance(steps in prop::collection::vec((0_u8..3, 0_u64..6, 0_u8..3), 0..60)) {
         let mut offers = VendorResources::default();
         let mut highest: BTreeMap<u8, (u64, u8)> = BTreeMap::new();
         let mut last = None;
-        for (instance, generation, content) in said {
+        for (instance, generation, content) in steps {
             if last != Some(instance) {
                 highest.clear();
                 last = Some(instance);
             }
             offers.begin_session(&instance.to_string());
-            let said = resource(&[&content.to_string()]);
-            if offers.check_generation(&said, generation).is_err() {
+            let offer = resource(&[&content.to_string()]);
+            if offers.check_generation(&offer, generation).is_err() {
                 continue;
             }
-            offers.accept(said, generation, 1, None);
+            offers.accept(offer, generation, 1, None);
             if let Some((before, with)) = highest.insert(instance, (generation, content)) {
                 prop_assert!(generation > before || generation == before && content == with);
             }

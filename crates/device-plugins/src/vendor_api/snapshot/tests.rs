@@ -162,8 +162,8 @@ fn all_refused(cases: Vec<(Vec<api::Device>, Reason, &str)>) {
     for (devices, reason, expected) in cases {
         let refused = refused(devices);
         assert_eq!(refused.reason, reason, "{}", refused.message);
-        let told = &refused.message;
-        assert!(told.contains(expected), "{told}: {expected}");
+        let message = &refused.message;
+        assert!(message.contains(expected), "{message}: {expected}");
     }
 }
 
@@ -278,6 +278,6 @@ fn an_undecodable_device_is_named_by_its_index() {
     )
     .unwrap_err();
     assert_eq!(refused.reason, Reason::DeviceInvalid);
-    let told = "device 2 of the snapshot is not valid protobuf";
-    assert!(refused.message.starts_with(told), "{}", refused.message);
+    let message = "device 2 of the snapshot is not valid protobuf";
+    assert!(refused.message.starts_with(message), "{}", refused.message);
 }

@@ -95,7 +95,7 @@ impl VendorTask {
                 continue;
             }
             Arc::make_mut(&mut offer.resource).serve = serve;
-            let why = offer.resource.unfit_for_claims();
+            let why = offer.resource.claim_incompatibility();
             if let (ServeMode::Dra, Some(why)) = (serve, why) {
                 unfit.push((name.clone(), offer.generation, why));
                 continue;

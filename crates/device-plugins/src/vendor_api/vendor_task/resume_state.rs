@@ -16,7 +16,7 @@ impl ResumeState {
         }
     }
 
-    pub(super) const fn is_owed(&self) -> bool {
+    pub(super) const fn is_pending(&self) -> bool {
         self.is_owed
     }
 

@@ -76,7 +76,7 @@ impl VendorTask {
         let quiesced = self.inputs.quiesced.borrow().clone();
         let question = match quiesced {
             Some(why) => question::Asked::Quiesce(api::Quiesce { why }),
-            None if self.resume.is_owed() => question::Asked::Resume(api::Resume {}),
+            None if self.resume.is_pending() => question::Asked::Resume(api::Resume {}),
             None => return,
         };
         let (reply, _) = oneshot::channel();

@@ -108,7 +108,7 @@ fn node(more: &Value) -> Value {
 }
 
 fn all_refused<const N: usize>(cases: [(Value, &str); N]) {
-    for (edits, told) in cases {
+    for (edits, message) in cases {
         let plain = json!({"env": ["OK=1"]});
         let refused = device(&edits, &json!({})).plain().unwrap_err();
         let whole = device(&plain, &edits).plain().unwrap_err();
@@ -117,7 +117,7 @@ fn all_refused<const N: usize>(cases: [(Value, &str); N]) {
                 text.starts_with("/etc/cdi/acme.json: acme.dev/gpu=0: "),
                 "{text}"
             );
-            assert!(text.contains(told), "{text}");
+            assert!(text.contains(message), "{text}");
         }
     }
 }
@@ -153,7 +153,7 @@ fn edits_without_a_device_plugin_form_are_rejected_with_file_and_device() {
 
 #[test]
 fn cdi_nodes_and_mounts_without_a_device_plugin_equivalent_are_rejected() {
-    let why = |told: &str| format!("a device plugin cannot {told}");
+    let why = |message: &str| format!("a device plugin cannot {message}");
     all_refused([
         (
             mount(&json!({"options": ["bind", "nosuid"]})),
@@ -196,22 +196,22 @@ fn a_node_is_allocated_unchanged_or_rejected() {
         mode: 0o660,
         owner: (0, 44),
     };
-    let said = |more: Value| {
+    let edits = |more: Value| {
         let device = device(&node(&more), &json!({}));
         device.plain().unwrap().nodes[0].differs(found)
     };
     let same =
         json!({"type": "c", "major": 195, "minor": 0, "fileMode": 0o660, "uid": 0, "gid": 44});
-    assert_eq!(said(same), None);
+    assert_eq!(edits(same), None);
     // Without a major number runtimes use the numbers on the host.
     for as_it_is in [
         json!({}),
         json!({"major": 0, "minor": 7}),
         json!({"minor": 1}),
     ] {
-        assert_eq!(said(as_it_is), None);
+        assert_eq!(edits(as_it_is), None);
     }
-    for (more, told) in [
+    for (more, message) in [
         (json!({"type": "b"}), "/dev/gpu0 is not a block device"),
         (
             json!({"major": 1}),
@@ -225,7 +225,7 @@ fn a_node_is_allocated_unchanged_or_rejected() {
         (json!({"uid": 1000}), "has owner 0"),
         (json!({"gid": 39}), "has group 44, the spec requires 39"),
     ] {
-        let why = said(more).unwrap();
-        assert!(why.contains(told), "{why}");
+        let why = edits(more).unwrap();
+        assert!(why.contains(message), "{why}");
     }
 }

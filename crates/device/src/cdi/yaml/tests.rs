@@ -83,10 +83,10 @@ fn yaml_errors_name_their_line() {
         ("text: [", "line 1: "),
         ("", "it is empty"),
     ] {
-        let told = read::<Shape>(text).unwrap_err();
+        let message = read::<Shape>(text).unwrap_err();
         assert!(
-            told.starts_with(why) || (why == "line 1: " && told.starts_with("line")),
-            "{told}"
+            message.starts_with(why) || (why == "line 1: " && message.starts_with("line")),
+            "{message}"
         );
     }
 }
@@ -146,6 +146,6 @@ fn excessive_yaml_alias_expansion_is_rejected() {
         let alias = format!("*l{}, ", level - 1).repeat(8);
         text += &format!("x{level}: &l{level} [{alias}]\n");
     }
-    let told = read::<Shape>(&text).unwrap_err();
-    assert!(told.contains("aliases expand to more than"), "{told}");
+    let message = read::<Shape>(&text).unwrap_err();
+    assert!(message.contains("aliases expand to more than"), "{message}");
 }

@@ -11,9 +11,9 @@ fn annotations_that_runtimes_act_on_are_refused() {
         "mounts.nri.containerd.io/container.main",
         "run.oci.hooks.stderr",
     ] {
-        let told = problems(&changed("acme.dev/node:", &format!("{key}:")));
+        let message = problems(&changed("acme.dev/node:", &format!("{key}:")));
         let expected = format!("{key:?} cannot be set by a declaration");
-        assert_eq!(told.len(), 1, "{told:#?}");
-        assert!(told[0].contains(&expected), "{told:#?}");
+        assert_eq!(message.len(), 1, "{message:#?}");
+        assert!(message[0].contains(&expected), "{message:#?}");
     }
 }

@@ -23,7 +23,7 @@ fn inventory() -> Inventory {
     }
 }
 
-fn sick(inventory: &mut Inventory, id: &str) {
+fn mark_unhealthy(inventory: &mut Inventory, id: &str) {
     for resource in inventory.resources.values_mut() {
         let device = Arc::make_mut(resource).devices.get_mut(id).unwrap();
         (device.health, device.reason) = (Health::Unhealthy, Some("it smokes".into()));
@@ -69,13 +69,13 @@ fn judged(
 fn claim_devices_are_found_and_rejections_name_claim_device_and_remedy() {
     let mut inventory = inventory();
     let (none, nobody) = (ClaimCheckpoint::default(), DeviceHolders::default());
-    let say = |claim: &ResourceClaim| judged(&inventory, claim, &none, &nobody);
+    let judge = |claim: &ResourceClaim| judged(&inventory, claim, &none, &nobody);
     let good = claim("c", vec![given("one", "a"), given("one", "b")]);
-    assert_eq!(say(&good), "a b");
+    assert_eq!(judge(&good), "a b");
     let of = |edit: fn(&mut ResourceClaim)| {
         let mut claim = good.clone();
         edit(&mut claim);
-        say(&claim)
+        judge(&claim)
     };
     for (reported, part) in [
         (of(|it| it.uid = "other".into()), "with another UID"),
@@ -89,14 +89,14 @@ fn claim_devices_are_found_and_rejections_name_claim_device_and_remedy() {
     }
     let mut far = given("one", "a");
     far.pool = "elsewhere".into();
-    let reported = say(&claim("c", vec![far]));
+    let reported = judge(&claim("c", vec![far]));
     assert!(
         reported.contains("pool elsewhere") && reported.contains("is node"),
         "{reported}"
     );
-    let reported = say(&claim("c", vec![given("one", "z")]));
+    let reported = judge(&claim("c", vec![given("one", "z")]));
     assert!(reported.contains("no longer publishes"), "{reported}");
-    sick(&mut inventory, "b");
+    mark_unhealthy(&mut inventory, "b");
     let reported = judged(&inventory, &good, &none, &nobody);
     assert!(
         reported.contains("b of acme.dev/x") && reported.contains("it smokes"),

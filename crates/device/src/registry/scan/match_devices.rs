@@ -142,7 +142,7 @@ impl<'a> DeviceFinder<'a> {
             found
         });
         self.discovery.cut |= cut;
-        for together in paths.chunk_by(|one, two| one.is_beside(two)) {
+        for together in paths.chunk_by(|one, two| one.is_sibling_of(two)) {
             if let Some(dir) = together[0].parent() {
                 let nearest = nearest_dir(&root, &dir);
                 self.dirs.entry(nearest).or_insert(WatchDepth::Names);

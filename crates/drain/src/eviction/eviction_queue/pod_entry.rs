@@ -56,7 +56,7 @@ impl PodEntry {
     pub(super) fn wait(&self, now: Timestamp, limit: Option<Timestamp>) -> Option<PodWait> {
         let (what, since) = match (&self.blocker, self.terminating_since) {
             (Some((what, since)), _) => (what.clone(), *since),
-            (None, Some(since)) => (WaitReason::of_leaving(&self.pod, now), since),
+            (None, Some(since)) => (WaitReason::of_terminating(&self.pod, now), since),
             (None, None) => return None,
         };
         let end = self.pod.deleting;

@@ -70,7 +70,7 @@ impl EvictionQueue {
 
     /// When the next request may be due, or when the reported state of a pod changes through time
     /// alone.
-    pub(in crate::eviction) fn wakes(
+    pub(in crate::eviction) fn next_wakes(
         &self,
         options: &Options,
         now: Timestamp,

@@ -65,7 +65,7 @@ impl<P: PodApi> DrainTask<'_, P> {
         let response = EvictionResponse::of(&refused);
         let after = refused.retry_after;
         match response {
-            EvictionResponse::Gone => self.queue.record_deleted(&id),
+            EvictionResponse::NotFound => self.queue.record_deleted(&id),
             EvictionResponse::NotServed => return Err(DrainError::NotServed),
             EvictionResponse::Forbidden => {
                 let act = if forced { "delete" } else { "evict" };
@@ -178,13 +178,13 @@ impl<P: PodApi> DrainTask<'_, P> {
         let (at, now) = (Instant::now(), self.drain.clock.now());
         self.reports.record_change();
         match event {
-            Some(Ok(PodChange::Upto(version))) => self.watch.set_resource_version(version),
-            Some(Ok(PodChange::Is(pod, version))) => {
+            Some(Ok(PodChange::Bookmark(version))) => self.watch.set_resource_version(version),
+            Some(Ok(PodChange::Applied(pod, version))) => {
                 self.watch.set_resource_version(version);
                 self.survey.set_node_is_clear(false);
                 self.queue.merge_pod(*pod, &self.drain.options, at, now);
             }
-            Some(Ok(PodChange::Gone(pod, version))) => {
+            Some(Ok(PodChange::Deleted(pod, version))) => {
                 self.watch.set_resource_version(version);
                 self.queue.record_deleted(&pod);
             }

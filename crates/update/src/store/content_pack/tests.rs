@@ -179,7 +179,9 @@ fn sparsely_used_content_packs_are_compacted() {
     let contents = ContentStore::open(&place.root).unwrap();
     assert!(contents.are_many());
     let (three, seven) = (&configs[3], &configs[7]);
-    contents.forget_but(&wanted(&[&big, three, seven])).unwrap();
+    contents
+        .retain_only(&wanted(&[&big, three, seven]))
+        .unwrap();
     assert_eq!(place.packs().len(), 2, "{:?}", place.packs());
     assert!(
         place.packs().contains_key(&stays),
@@ -192,6 +194,8 @@ fn sparsely_used_content_packs_are_compacted() {
     // A repetition changes nothing.
     let before = place.packs();
     let contents = ContentStore::open(&place.root).unwrap();
-    contents.forget_but(&wanted(&[&big, three, seven])).unwrap();
+    contents
+        .retain_only(&wanted(&[&big, three, seven]))
+        .unwrap();
     assert_eq!(place.packs(), before);
 }
