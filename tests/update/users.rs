@@ -1,5 +1,12 @@
 //! What local users do between a commit and its verification.
 
+use std::{
+    io::Write as _,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
 use machinist_update::{journal::Outcome, reconciler::RebootPolicy};
 
 use crate::update::{
@@ -24,7 +31,7 @@ fn wanted() -> Written {
 
 async fn committed(sandbox: &Sandbox, script: &Script) {
     let mut driver: Driver = start(sandbox, script, &wanted(), RebootPolicy::Auto);
-    driver.patience = std::time::Duration::from_secs(60);
+    driver.patience = Duration::from_secs(60);
     script.wait_for_requests("reboot Logind").await;
     driver.stop().await;
     assert_eq!(sandbox.read("/home/bob/app.conf").unwrap(), "one\n");
@@ -76,4 +83,56 @@ async fn changes_in_root_only_paths_before_verification_fail_the_update() {
     let failed = |report: &machinist_update::reconciler::UpdateReport| report.failure.is_some();
     driver.until("a failure", failed).await;
     driver.stop().await;
+}
+
+#[test]
+fn a_user_who_writes_all_the_time_delays_no_update() {
+    let sandbox = Sandbox::new();
+    let is_root = nix::unistd::geteuid().is_root();
+    let uid = if is_root {
+        BOB
+    } else {
+        nix::unistd::geteuid().as_raw()
+    };
+    let gid = if is_root {
+        BOB
+    } else {
+        nix::unistd::getegid().as_raw()
+    };
+    sandbox.write(
+        "/etc/passwd",
+        &format!("bob:x:{uid}:{gid}::/home/bob:/bin/sh\n"),
+    );
+    sandbox.write("/home/bob/.ssh/authorized_keys", "");
+    for path in ["", "/.ssh", "/.ssh/authorized_keys"] {
+        let path = sandbox.path(&format!("/home/bob{path}"));
+        std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
+    }
+    let keys = sandbox.path("/home/bob/.ssh/authorized_keys");
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                let file = std::fs::OpenOptions::new().append(true).open(&keys);
+                drop(file.map(|mut file| file.write_all(b"# a line\n")));
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        for round in 0..4 {
+            let name = format!("config-{round}");
+            let wanted = config(&name).key("bob", &format!("ssh-ed25519 AAAA{round} key"));
+            let report = sandbox.apply(&wanted.file("/etc/other", &name, 0o644));
+            if report.failure.is_some() {
+                ended.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(report.failure, None, "{name}");
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    let text = sandbox.read("/home/bob/.ssh/authorized_keys").unwrap();
+    assert!(
+        text.contains("AAAA3 key"),
+        "{}",
+        text.replace("# a line\n", "")
+    );
 }

@@ -101,7 +101,7 @@ fn add_user(
         return Err(skipped(Reason::KeysSkipped, why));
     }
     if !own && there && !leased && !place.observed.texts.contains_key(&file) {
-        let why = format!("{file} is not valid UTF-8 text and is not changed");
+        let why = format!("{file} is not valid UTF-8 text, or was replaced while it was read");
         return Err(skipped(Reason::KeysSkipped, why));
     }
     // Includes the home, in case the user was created without one.

@@ -66,6 +66,8 @@ pub struct PlanResult {
     pub named: BTreeSet<AbsPath>,
     /// The canonical paths of those paths in both configs that differ from them.
     pub moved: BTreeMap<AbsPath, AbsPath>,
+    /// The paths in directories that a user controls.
+    pub users: BTreeSet<AbsPath>,
 }
 
 /// Returns the config that the disk is on: that of the newest open transaction, else the verified one.
@@ -230,6 +232,7 @@ fn plan_from(
         plan,
         from,
         named,
+        users: observed.users_directories.keys().cloned().collect(),
         moved: observed.moved(),
     })
 }

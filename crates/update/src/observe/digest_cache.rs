@@ -51,6 +51,11 @@ impl FileStamp {
         }
     }
 
+    /// Returns whether both are stamps of one file, which may have been written in between.
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        (self.device, self.ino) == (other.device, other.ino)
+    }
+
     pub(super) const fn size(&self) -> u64 {
         self.size
     }

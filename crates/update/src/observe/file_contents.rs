@@ -41,6 +41,8 @@ pub(super) struct ReadResult {
     pub(super) text: Option<String>,
     /// Another process holds a lease on it, so that it cannot be read.
     pub(super) leased: bool,
+    /// It was written in place after it was observed, so the digest is not cached.
+    written: bool,
 }
 
 /// Returns the answers in the order of the questions. Reads only files without a cached digest.
@@ -67,7 +69,8 @@ pub(super) fn answer(
     for (question, answer) in questions.iter().zip(&mut answers) {
         if answer.is_none() {
             *answer = read.next();
-            let digest = answer.as_ref().and_then(|answer| answer.digest);
+            let settled = answer.as_ref().filter(|answer| !answer.written);
+            let digest = settled.and_then(|answer| answer.digest);
             if let (Some(known), Some(digest)) = (known, digest) {
                 known.put(question.stamp, digest);
             }
@@ -144,19 +147,26 @@ impl ReadRequest {
         if self.stamp.size() > limit {
             return without_text();
         }
-        let bytes = match root.read_seen(&self.path, limit) {
-            // Another file is there now.
-            Ok((_, stat)) if FileStamp::of(&stat) != self.stamp => return Ok(ReadResult::default()),
-            Ok((bytes, _)) => bytes,
+        // The plan keeps what others have written in a file that it edits, up to the moment of reading.
+        let is_accepted = |stamp: FileStamp| {
+            stamp == self.stamp || self.edited && stamp.is_same_file(&self.stamp)
+        };
+        let (bytes, stamp) = match root.read_seen(&self.path, limit) {
+            Ok((bytes, stat)) => (bytes, FileStamp::of(&stat)),
             Err(RootError::TooLarge { .. }) => return without_text(),
             Err(error) => return Err(error),
         };
+        // Another file is there now.
+        if !is_accepted(stamp) {
+            return Ok(ReadResult::default());
+        }
         let digest = Digest::of(&bytes);
         let text = self.needs_text(digest).then(|| String::from_utf8(bytes));
         Ok(ReadResult {
             digest: Some(digest),
             text: text.and_then(Result::ok),
             leased: false,
+            written: stamp != self.stamp,
         })
     }
 }

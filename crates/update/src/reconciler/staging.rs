@@ -1,7 +1,7 @@
 //! Records the intent and stages the new objects: the last step that does not change the machine.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Reconciler, ReconcilerHooks, UpdateError, plan_state::PlannedUpdate};
 use crate::{
     journal::{Journal, TransactionState},
-    observe_and_plan,
+    observe_and_plan::{self, PlanResult},
     phase::{Phase, PhaseEvent},
     service_port::Services,
     store::StateStore,
@@ -19,7 +19,7 @@ use crate::{
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_ignition::{MachineConfig, UnitName};
-use machinist_plan::{Capabilities, Cost, MAX_TOTAL_FILE_BYTES, UNIT_DIR};
+use machinist_plan::{Action, Capabilities, Cost, MAX_TOTAL_FILE_BYTES, Operation, Plan, UNIT_DIR};
 use machinist_rootfs::{FileKind, Root, Stat};
 
 #[derive(Debug, thiserror::Error)]
@@ -121,22 +121,29 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(Err(PhaseEvent::StepFailed));
             }
         };
-        let mut current = current.plan.ok();
-        if let Some(plan) = &mut current {
-            self.plan.limit_to_repair(plan);
-        }
-        let is_same = |planned: &PlannedUpdate| {
-            current.as_ref().is_some_and(|plan| {
-                plan.operations == planned.plan.operations && plan.actions == planned.plan.actions
-            })
-        };
-        if !self.plan.planned().is_some_and(is_same) {
+        let PlanResult {
+            plan,
+            named,
+            moved,
+            users,
+            ..
+        } = current;
+        let Ok(mut plan) = plan else {
             return Ok(Err(self.replan()));
-        }
+        };
+        self.plan.limit_to_repair(&mut plan);
         let planned = self.plan.take();
-        Ok(planned
-            .map(|planned| (planned, failed_units))
-            .ok_or(PhaseEvent::StepFailed))
+        let Some(planned) = planned.filter(|planned| is_covered(&plan, &planned.plan, &users))
+        else {
+            return Ok(Err(self.replan()));
+        };
+        let planned = PlannedUpdate {
+            plan,
+            named,
+            moved,
+            ..planned
+        };
+        Ok(Ok((planned, failed_units)))
     }
 
     /// Plans again, unless the machine changes too often.
@@ -148,6 +155,21 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.record_failure(&ReplanLimitError, Reason::ObservedChanged, true);
         PhaseEvent::StepFailed
     }
+}
+
+/// Returns whether the current plan may be carried out in place of the approved one: it does the same, except in
+/// directories that a user controls, and needs no further action. A user who changes files all the time delays no
+/// update.
+fn is_covered(current: &Plan, approved: &Plan, users: &BTreeSet<AbsPath>) -> bool {
+    let of_root = |operation: &&Operation| !users.contains(&operation.target);
+    let (now, before) = (current.operations.iter(), approved.operations.iter());
+    let is_approved = |action: &Action| {
+        let mut actions = approved.actions.iter();
+        actions.any(|other| (other.kind, &other.unit) == (action.kind, &action.unit))
+    };
+    current.actions.iter().all(is_approved)
+        && (!current.drain || approved.drain)
+        && now.filter(of_root).eq(before.filter(of_root))
 }
 
 /// Sets the flag that staging checks between two objects.
