@@ -116,6 +116,7 @@ fn operation(target: &str, kind: OperationRecordKind) -> OperationRecord {
         attributes: Some(attributes()),
         lists: BTreeMap::from([("system.posix_acl_access".to_owned(), vec![1, 2])]),
         copy_of: Some(at("/var/lib/machinist/originals/1")),
+        content_before: None,
     }
 }
 

@@ -1,6 +1,11 @@
 //! Other processes write while an update is open: their content is kept, whatever the result of the
 //! update.
 
+use std::{
+    fs::{File, OpenOptions},
+    io::Write as _,
+};
+
 use machinist_testkit::{
     sandbox::{Sandbox, config, difference, without_staging},
     stepwise_update::StepwiseUpdate,
@@ -161,4 +166,57 @@ fn only_the_twenty_newest_set_aside_changes_are_kept() {
     hand.close();
     let newest: Vec<_> = (11..=30).map(|day| format!("{day:02}\n")).collect();
     assert_eq!(drifted(&sandbox), newest);
+}
+
+fn appender(sandbox: &Sandbox, path: &str) -> File {
+    let mut options = OpenOptions::new();
+    options.append(true).open(sandbox.path(path)).unwrap()
+}
+
+/// Writes in place, as `echo >>` and `ssh-copy-id` do.
+fn append(file: &mut File, text: &str) {
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+#[test]
+fn a_file_written_in_place_while_it_is_replaced_is_kept() {
+    let sandbox = Sandbox::new();
+    let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    sandbox.write(
+        "/etc/passwd",
+        &format!("ann:x:{uid}:{gid}::/home/ann:/bin/sh\n"),
+    );
+    sandbox.write("/home/ann/.keep", "");
+    let key = |key: &str| {
+        let keys = config(key).key("ann", key);
+        keys.file("/etc/early", key, 0o644)
+            .file("/etc/late", key, 0o644)
+    };
+    let keys_file = "/home/ann/.ssh/authorized_keys";
+    sandbox.applied(&key("ssh-ed25519 AAAA first"));
+    append(&mut appender(&sandbox, keys_file), "ssh-ed25519 CCCC own\n");
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
+    hand.stage(&key("ssh-ed25519 BBBB second")).unwrap();
+    let [mut early, mut keys, mut late] =
+        ["/etc/early", keys_file, "/etc/late"].map(|path| appender(&sandbox, path));
+    append(&mut early, "\nadded before the exchange\n");
+    append(&mut keys, "ssh-ed25519 DDDD added\n");
+    hand.commit().unwrap();
+    append(&mut late, "\nadded after the exchange\n");
+    hand.close();
+    let kept = drifted(&sandbox);
+    let [keys, late, early] = &kept[..] else {
+        panic!("{kept:#?}");
+    };
+    assert_eq!(early, "ssh-ed25519 AAAA first\nadded before the exchange\n");
+    assert_eq!(late, "ssh-ed25519 AAAA first\nadded after the exchange\n");
+    assert!(
+        keys.ends_with("ssh-ed25519 CCCC own\nssh-ed25519 DDDD added\n"),
+        "{keys}"
+    );
+    let current = sandbox.read(keys_file).unwrap();
+    assert!(
+        current.contains("CCCC own") && current.contains("BBBB second"),
+        "{current}"
+    );
 }

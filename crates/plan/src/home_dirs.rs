@@ -163,6 +163,7 @@ pub(super) fn add_entries(operations: &mut Vec<Operation>, after: &DesiredTree) 
             target: database.path(),
             kind: OperationKind::Entries(edits),
             shared: true,
+            merged_from: None,
             homes: Vec::new(),
         })
     };

@@ -5,7 +5,7 @@
 //! which keeps its directory in place, may have other targets below it.
 
 use super::{Attributes, Edit, NewObject};
-use machinist_base::abs_path::AbsPath;
+use machinist_base::{abs_path::AbsPath, digest::Digest};
 
 /// One change at one path.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ pub struct Operation {
     /// The object belongs to a user and only contains a managed block (`authorized_keys`):
     /// machinist never owns it and keeps no original.
     pub shared: bool,
+    /// Digest of the user's file whose lines the new file keeps.
+    pub merged_from: Option<Digest>,
     /// Home directories of new users inside this tree: they and the files copied from /etc/skel
     /// belong to the user.
     pub homes: Vec<AbsPath>,

@@ -186,7 +186,9 @@ fn fold(
             PathAction::Restore(place) => OperationKind::Restore(place),
         };
         let shared = shared.contains(&path);
+        let facts = observed.objects.get(&path).filter(|_| shared);
         operations.push(Operation {
+            merged_from: facts.and_then(|facts| facts.digest),
             target: path,
             kind,
             shared,

@@ -12,7 +12,9 @@ mod transaction;
 pub use action::{ActionRecord, ActionState};
 pub use encoding::BadJournal;
 pub use history::{Outcome, PhaseRecord, UpdateRecord};
-pub use operation::{BackupPolicy, NestedObject, ObjectId, OperationRecord, OperationRecordKind};
+pub use operation::{
+    BackupPolicy, ContentState, NestedObject, ObjectId, OperationRecord, OperationRecordKind,
+};
 pub use transaction::{Direction, RebootRecord, Transaction, TransactionState, kernel_of};
 
 use std::collections::{BTreeMap, BTreeSet};

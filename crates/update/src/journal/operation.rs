@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 use machinist_plan::{Attributes, Edit};
-use machinist_rootfs::ObjectIdentity;
+use machinist_rootfs::{FileKind, ObjectIdentity, Stat};
 
 /// One operation, with the data that recovery needs to detect whether it is done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +50,28 @@ pub struct OperationRecord {
     /// Path of the original of which the new file is a copy. The original is not needed after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_of: Option<AbsPath>,
+    /// The state of the file at the target before. A file that is written between the plan and the exchange is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_before: Option<ContentState>,
+}
+
+/// Shows whether a file was written in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentState {
+    /// Bytes.
+    pub size: u64,
+    /// Modification time in seconds and nanoseconds since 1970.
+    pub mtime: (i64, u32),
+}
+
+impl ContentState {
+    /// Returns the state of a regular file.
+    pub(crate) fn of(stat: &Stat) -> Option<Self> {
+        (stat.kind == FileKind::File).then_some(Self {
+            size: stat.size,
+            mtime: stat.mtime,
+        })
+    }
 }
 
 /// An object inside a directory that is put in place as a whole.

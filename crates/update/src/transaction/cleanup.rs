@@ -8,7 +8,8 @@ use super::{
     target_directory::{clear_staging, reach_for_cleanup, staging},
 };
 use crate::journal::{
-    BackupPolicy, Journal, OperationRecord, OperationRecordKind, Transaction, TransactionState,
+    BackupPolicy, ContentState, Journal, OperationRecord, OperationRecordKind, Transaction,
+    TransactionState,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_plan::{Attributes, MAX_TOTAL_FILE_BYTES};
@@ -133,9 +134,9 @@ fn keep_pre_image(
     };
     let place = original_place(tx, slot)?;
     let original = keep == BackupPolicy::Original && journal.originals.get(target) == Some(&place);
-    let waits = root.stat(slot)?.is_some();
+    let waits = root.stat(slot)?;
     if original {
-        if waits {
+        if waits.is_some() {
             if let Some(holder) = place.parent() {
                 root.make_dirs(&holder, 0o700)?;
             }
@@ -148,19 +149,22 @@ fn keep_pre_image(
         complete(root, journal, record, &place)?;
         return Ok(None);
     }
-    if !waits {
+    let Some(stat) = waits else {
         return Ok(None);
-    }
-    match keep {
-        BackupPolicy::Drifted => {
-            backups::set_aside(root, tx, slot, slot, target)?;
-            Ok(Some(target.clone()))
+    };
+    let is_kept = match keep {
+        BackupPolicy::Drifted => true,
+        BackupPolicy::No => {
+            record.content_before.is_some() && record.content_before != ContentState::of(&stat)
         }
-        _ => {
-            root.remove_tree(slot)?;
-            Ok(None)
-        }
+        BackupPolicy::Original => false,
+    };
+    if is_kept {
+        backups::set_aside(root, tx, slot, slot, target)?;
+        return Ok(Some(target.clone()));
     }
+    root.remove_tree(slot)?;
+    Ok(None)
 }
 
 /// Restores the previous state of a directory that is kept: removes machinist's objects from it, and moves their

@@ -8,19 +8,20 @@ use super::{
     TransactionError, backups,
     commit::loses_lists,
     finalize::{attributes_of, changed_object, modes, originals},
-    kind_name, mount_point_dirs, object_at,
+    identify, kind_name, mount_point_dirs,
     ownership::{is_ours, ours_below, released},
     staging_dirs::StagingDirs,
     target_directory::as_user_change,
     target_path::{TargetPath, approach, clear_removed_links, lasting_parent, refuse_foreign},
 };
 use crate::journal::{
-    ActionRecord, ActionState, BackupPolicy, ConfigName, Direction, GivenLabels, Journal,
-    NestedObject, OperationRecord, OperationRecordKind, Transaction, TransactionState,
+    ActionRecord, ActionState, BackupPolicy, ConfigName, ContentState, Direction, GivenLabels,
+    Journal, NestedObject, OperationRecord, OperationRecordKind, Transaction, TransactionState,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{
-    Attributes, Edit, NewObject, NodeKind, Operation, OperationKind, Plan, discloses,
+    Attributes, Edit, MAX_TOTAL_FILE_BYTES, NewObject, NodeKind, Operation, OperationKind, Plan,
+    discloses,
 };
 use machinist_rootfs::{DirectoryControl, FileKind, Root};
 
@@ -199,7 +200,11 @@ fn record(
     if let OperationKind::Entries(edits) = &operation.kind {
         return entries(target, edits, &staging, index);
     }
-    let before = object_at(root, &target)?;
+    let stat = root.stat(&target)?;
+    let content_before = stat.as_ref().and_then(ContentState::of);
+    let before = stat
+        .map(|stat| identify(root, &target, &stat))
+        .transpose()?;
     let slot = match &operation.kind {
         OperationKind::Restore(place) => place.clone(),
         _ => staging.join(&index.to_string())?,
@@ -208,7 +213,7 @@ fn record(
     let foreign = operation.shared || is_foreign(&operation.kind);
     let keep = match &before {
         None => BackupPolicy::No,
-        Some(_) => keep_before(journal, from, operation),
+        Some(_) => keep_before(root, journal, from, operation),
     };
     let directory = before
         .as_ref()
@@ -245,19 +250,27 @@ fn record(
         stays: operation.homes.contains(&operation.target),
         attributes,
         copy_of,
+        content_before,
         ..record
     })
 }
 
 /// Decides how to keep the object that an operation replaces.
 fn keep_before(
+    root: &Root,
     journal: &Journal,
     from: &TransactionIntent<'_>,
     operation: &Operation,
 ) -> BackupPolicy {
     let target = &operation.target;
     if operation.shared {
-        return BackupPolicy::No;
+        let current = || root.digest_within(target, MAX_TOTAL_FILE_BYTES).ok();
+        let is_merged =
+            operation.merged_from.is_none() || operation.merged_from == current().flatten();
+        return match is_merged {
+            true => BackupPolicy::No,
+            false => BackupPolicy::Drifted,
+        };
     }
     // An entry without contents created an empty file, and another writer filled it.
     let filled = || from.plan.written.contains(target) && !originals(journal).contains_key(target);
@@ -334,6 +347,7 @@ const fn plain(target: AbsPath, kind: OperationRecordKind) -> OperationRecord {
         attributes: None,
         lists: BTreeMap::new(),
         copy_of: None,
+        content_before: None,
     }
 }
 
