@@ -392,12 +392,12 @@ impl RegistryState {
             let name = &declaration.resource;
             let mine = ResourceSource::File(file.clone());
             if let Some(owner) = self.owners.get(name).filter(|owner| **owner != mine) {
-                refusals.extend(duplicate_resource_refusals(name, owner, &mine));
+                refusals.extend(duplicates(name, owner, &mine));
             }
         }
         for (by, name) in self.offers.keys() {
             if let Some(owner) = self.owners.get(name).filter(|owner| *owner != by) {
-                refusals.extend(duplicate_resource_refusals(name, owner, by));
+                refusals.extend(duplicates(name, owner, by));
             }
         }
         refusals
@@ -430,11 +430,7 @@ fn by_path(
     covered.map(|(id, one)| (id.clone(), one.clone())).collect()
 }
 
-fn duplicate_resource_refusals(
-    name: &ResourceName,
-    owner: &ResourceSource,
-    other: &ResourceSource,
-) -> [Refusal; 2] {
+fn duplicates(name: &ResourceName, owner: &ResourceSource, other: &ResourceSource) -> [Refusal; 2] {
     let problem = |message: String, at: &ResourceSource| {
         let problem = Refusal::new(Reason::EntryDuplicate, message);
         problem.field("spec.resource").file(at.to_string())

@@ -66,10 +66,10 @@ fn a_yaml_alias_bomb_in_a_declaration_is_rejected() {
         let many = vec![format!("*{one}"); 9].join(",");
         text += &format!("{next}: &{next} [{many}]\n");
     }
-    let message = problems(&(text + WHOLE));
+    let found = problems(&(text + WHOLE));
     assert!(
-        message[0].starts_with("x.yaml:5:8: aliases expand to more than"),
-        "{message:?}"
+        found[0].starts_with("x.yaml:5:8: aliases expand to more than"),
+        "{found:?}"
     );
 }
 
@@ -83,12 +83,12 @@ fn capacities_must_be_quantities_and_need_serve_dra() {
     };
     let text = claimed("    memory: 1024Mi\n    cores: 8\n    acme.dev/share: 0.5\n");
     let read = parse("x.yaml", &text, &Allowances::default()).unwrap();
-    let message: Vec<_> = read
+    let found: Vec<_> = read
         .capacity
         .iter()
         .map(|(name, one)| format!("{name} {one}"))
         .collect();
-    assert_eq!(message, ["acme.dev/share 500m", "cores 8", "memory 1Gi"]);
+    assert_eq!(found, ["acme.dev/share 500m", "cores 8", "memory 1Gi"]);
     assert_eq!(
         problems(&claimed("    memory: 40GB\n    co-res: 8\n")),
         [
@@ -97,10 +97,10 @@ fn capacities_must_be_quantities_and_need_serve_dra() {
         ]
     );
     let counted = text.replace("serve: dra", "serve: devicePlugin");
-    let message = problems(&counted).join("\n");
+    let found = problems(&counted).join("\n");
     assert!(
-        message.contains("spec.capacity: device plugins have no capacity"),
-        "{message}"
+        found.contains("spec.capacity: device plugins have no capacity"),
+        "{found}"
     );
 }
 
@@ -193,11 +193,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
 
 #[test]
 fn every_error_has_line_column_and_field() {
-    for (from, to, message) in MISTAKES {
-        let told_now = problems(&changed(from, to));
+    for (from, to, found) in MISTAKES {
+        let found_now = problems(&changed(from, to));
         assert!(
-            told_now.len() == 1 && told_now[0].starts_with(message),
-            "{told_now:#?}\n{message}"
+            found_now.len() == 1 && found_now[0].starts_with(found),
+            "{found_now:#?}\n{found}"
         );
     }
 }
@@ -274,9 +274,9 @@ const HARDWARE_MISTAKES: &[[&str; 3]] = &[
 #[test]
 fn hardware_errors_have_line_and_column() {
     for [from, to, begins] in HARDWARE_MISTAKES {
-        let message = problems(&changed(from, to));
-        assert_eq!(message.len(), 1, "{message:#?}");
-        assert!(message[0].starts_with(begins), "{message:#?}, not {begins}");
+        let found = problems(&changed(from, to));
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert!(found[0].starts_with(begins), "{found:#?}, not {begins}");
     }
 }
 
@@ -329,11 +329,11 @@ fn stop_units_are_full_names_and_never_node_services() {
         ("[systemd-udevd.service]", "is required by the node"),
     ];
     for (units, why) in cases {
-        let message = problems(&quiesce(units));
-        assert_eq!(message.len(), 1, "{message:#?}");
+        let found = problems(&quiesce(units));
+        assert_eq!(found.len(), 1, "{found:#?}");
         assert!(
-            message[0].contains(why) && message[0].contains("spec.quiesce"),
-            "{message:#?}"
+            found[0].contains(why) && found[0].contains("spec.quiesce"),
+            "{found:#?}"
         );
     }
 }
@@ -375,12 +375,12 @@ fn an_unparsable_declaration_is_rejected_with_its_location() {
         "--- 1\n--- 2",
         "a: *b",
     ] {
-        let message = problems(text);
-        assert_eq!(message.len(), 1, "{text:?} {message:?}");
-        assert!(!message[0].contains('\n'), "{message:?}");
+        let found = problems(text);
+        assert_eq!(found.len(), 1, "{text:?} {found:?}");
+        assert!(!found[0].contains('\n'), "{found:?}");
     }
-    let message = problems("spec:\n  match: [\n");
-    assert!(message[0].starts_with("x.yaml:"), "{message:?}");
+    let found = problems("spec:\n  match: [\n");
+    assert!(found[0].starts_with("x.yaml:"), "{found:?}");
     let large = format!("# {}", "x".repeat(MAX_DOCUMENT_BYTES));
     assert!(problems(&large)[0].contains("expected at most 65536 bytes"));
 }
@@ -389,10 +389,10 @@ fn an_unparsable_declaration_is_rejected_with_its_location() {
 fn a_vendor_file_among_declarations_names_its_directory() {
     let text = "apiVersion: machinist.dev/v1\nkind: DeviceVendor\nmetadata: {name: acme}\n\
         spec: {connects: program, resources: [acme.dev/*]}\n";
-    let message = problems(text);
-    assert_eq!(message.len(), 1, "{message:#?}");
+    let found = problems(text);
+    assert_eq!(found.len(), 1, "{found:#?}");
     let begins = "x.yaml:2:7: kind: DeviceVendor must be in vendors.d, not here";
-    assert!(message[0].starts_with(begins), "{message:#?}");
+    assert!(found[0].starts_with(begins), "{found:#?}");
 }
 
 proptest::proptest! {
@@ -410,15 +410,15 @@ fn fields_without_a_dra_form_are_rejected_with_their_location() {
     let text = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\n\
         spec:\n  resource: acme.dev/x\n  serve: dra\n  match: [{path: /dev/x}]\n  \
         share: {replicas: 2, strict: true}\n  container: {annotations: {acme.dev/a: b}}\n";
-    let message = problems(text);
-    assert_eq!(message.len(), 2, "{message:#?}");
+    let found = problems(text);
+    assert_eq!(found.len(), 2, "{found:#?}");
     assert!(
-        message[0].starts_with("x.yaml:8:32: spec.share.strict: "),
-        "{message:#?}"
+        found[0].starts_with("x.yaml:8:32: spec.share.strict: "),
+        "{found:#?}"
     );
     assert!(
-        message[1].starts_with("x.yaml:9:28: spec.container.annotations: "),
-        "{message:#?}"
+        found[1].starts_with("x.yaml:9:28: spec.container.annotations: "),
+        "{found:#?}"
     );
     let plainly = text.replace("  serve: dra\n", "");
     assert!(parse("x.yaml", &plainly, &Allowances::default()).is_ok());
@@ -454,11 +454,8 @@ fn yaml_type_errors_are_reported_in_the_authors_terms() {
             "x.yaml:5:3: spec: this is a list of entries; expected a map of fields",
         ),
     ] {
-        let message = of(spec);
-        assert!(
-            message.starts_with(expected),
-            "{message}\nand not\n{expected}"
-        );
+        let found = of(spec);
+        assert!(found.starts_with(expected), "{found}\nand not\n{expected}");
     }
 }
 
@@ -466,7 +463,7 @@ fn yaml_type_errors_are_reported_in_the_authors_terms() {
 fn values_of_the_wrong_type_are_reported_in_the_authors_terms() {
     let head = "apiVersion: machinist.dev/v1\nkind: DeviceDeclaration\nmetadata: {name: x}\n\
         spec:\n  resource: acme.dev/x\n  match: [{path: /dev/x}]\n";
-    for (more, message) in [
+    for (more, found) in [
         (
             "  share: {replicas: -1}\n",
             "x.yaml:7:21: spec.share.replicas: \"-1\" has the wrong type or size; \
@@ -489,15 +486,15 @@ fn values_of_the_wrong_type_are_reported_in_the_authors_terms() {
             "x.yaml:7:1: a second YAML document starts here; expected one document in each file",
         ),
     ] {
-        let message = format!("{message} [ValueInvalid]");
-        assert_eq!(problems(&format!("{head}{more}")), [message]);
+        let found = format!("{found} [ValueInvalid]");
+        assert_eq!(problems(&format!("{head}{more}")), [found]);
     }
 }
 
 #[test]
 fn another_version_is_the_only_error_of_a_file() {
     let text = "apiVersion: machinist.dev/v2\nkind: DeviceDeclaration\nmetadata: {name: x}\nspec: {novel: 1}\n";
-    let message = "x.yaml:1:13: apiVersion: \"machinist.dev/v2\" is not supported; expected machinist.dev/v1 \
+    let found = "x.yaml:1:13: apiVersion: \"machinist.dev/v2\" is not supported; expected machinist.dev/v1 \
          [VersionUnsupported]";
-    assert_eq!(problems(text), [message]);
+    assert_eq!(problems(text), [found]);
 }
