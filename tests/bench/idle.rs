@@ -27,7 +27,7 @@ fn wakeups(agent: &Agent) -> BTreeMap<OsString, f64> {
         let count = number(&status, "voluntary_ctxt_switches:");
         Some((task.file_name(), count))
     };
-    tasks.filter_map(|task| wakeups(task.unwrap())).collect()
+    tasks.filter_map(|task| wakes(task.unwrap())).collect()
 }
 
 pub(crate) fn measure() {

@@ -417,7 +417,10 @@ fn an_update_under_random_faults_ends_done_with_its_pods_back() {
             .collect();
         let ended = threads.into_iter().map(|thread| thread.join());
         let (met, failed): (Vec<_>, Vec<_>) = ended.partition(Result::is_ok);
-        let failed = failed.into_iter().filter_map(Result::err).map(output);
+        let failed = failed
+            .into_iter()
+            .filter_map(Result::err)
+            .map(panic_message);
         // Printed again at the end, because the output of machines on drop is long.
         assert_eq!(failed.collect::<Vec<_>>(), [""; 0], "seed {seed}");
         met.into_iter().flatten()

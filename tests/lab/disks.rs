@@ -107,7 +107,7 @@ fn cut_everywhere(
             images::write_back(dice, &top);
         }
         let moment = format!("before {} of {}", name_of(op), op.path);
-        camera.lock().unwrap().picture(&moment);
+        camera.lock().unwrap().capture(&moment);
         None
     };
     let root = Root::open(&disks.top()).unwrap();
@@ -115,7 +115,7 @@ fn cut_everywhere(
     let end = TreeSnapshot::capture(&Root::open(&disks.top()).unwrap()).unwrap();
     assert!(case.is_old_or_new(&end), "{what}: not even without a cut");
     let mut film = film.lock().unwrap();
-    film.picture("after the last operation");
+    film.capture("after the last operation");
     disks.unmount();
     found.updates += 1;
     found.moments += film.pictures;
@@ -210,7 +210,7 @@ fn a_disk_that_ignores_flushes_is_detected() {
         assert_eq!(apply(&root, &case.to).unwrap().failure, None);
         drop(root);
         disks.unmount();
-        film.picture("verified");
+        film.capture("verified");
         // Without the first disk's changes the journal is the old one, and it does not list the new
         // files on the other disks.
         for (disk, place) in images::DISKS.iter().enumerate() {

@@ -22,14 +22,14 @@ pub(super) fn both(stage: &Stage) {
 /// that until the resource is served again.
 pub(super) fn neither(stage: &Stage) {
     let machine = &stage.machine;
-    let told = |what: &str, zeros: &Value| {
+    let wait_for_zeros = |what: &str, zeros: &Value| {
         machine.wait_status(what, wait::seconds(30), |status| {
             status["orphanedResources"] == *zeros
         });
     };
-    told("devices in use are not leftovers", &json!([]));
+    wait_for_zeros("devices in use are not leftovers", &json!([]));
     machine.sh(&format!("rm {DECLARED}"));
-    told("the leftover", &json!([FUSE]));
+    wait_for_zeros("the leftover", &json!([FUSE]));
     let line = format!("{FUSE}: not advertised by machinist; its count on the Node is 0");
     for command in [&["devices", "list"][..], &["status"]] {
         let shown = machine.exec(&[&["/usr/bin/machinist"], command].concat());
@@ -37,5 +37,5 @@ pub(super) fn neither(stage: &Stage) {
     }
     machine.write(DECLARED, declaration("dra"));
     stage.wait_devices("devices allocatable again", 2, false);
-    told("the end of it", &json!([]));
+    wait_for_zeros("the end of it", &json!([]));
 }

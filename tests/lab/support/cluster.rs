@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::cgroup::Group;
 use super::{Machine, Node, WORK, credentials, lab, wait};
 
@@ -189,33 +191,44 @@ impl Cluster {
         }
     }
 
-    /// Prints the logs of a failed test.
+    /// Prints what a failed test needs, shortest first, since a report may be cut.
     fn print_logs(&self) {
-        for arguments in [
-            &[
-                "get",
-                "nodes,pods,poddisruptionbudgets",
-                "--all-namespaces",
-                "-o",
-                "wide",
-            ][..],
-            &["get", "nodes", "-o", "yaml"],
-            &[
-                "get",
-                "events",
-                "--all-namespaces",
-                "--sort-by=.lastTimestamp",
-            ],
-        ] {
-            let output = self.try_kubectl(arguments);
-            let text = [output.stdout, output.stderr].concat();
-            eprintln!(
-                "--- kubectl {}\n{}",
-                arguments.join(" "),
-                String::from_utf8_lossy(&text)
-            );
-        }
+        let wide = "get nodes,pods,poddisruptionbudgets --all-namespaces -o wide";
+        self.print(wide, |text| text);
+        let events = "get events --all-namespaces --sort-by=.metadata.creationTimestamp";
+        self.print(events, |text| tail(&text, 40));
+        self.print("get pods --all-namespaces -o json", |text| {
+            let pods = items(&text).into_iter();
+            let waiting = pods.filter(|pod| pod["status"]["phase"] != "Running");
+            waiting
+                .map(|pod| format!("{:#}\n", pod["status"]))
+                .collect()
+        });
+        self.print("get nodes -o json", |text| {
+            let short = |mut node: Value| {
+                for field in ["addresses", "images", "nodeInfo"] {
+                    node["status"][field].take();
+                }
+                node["metadata"]["managedFields"].take();
+                format!("{node:#}\n")
+            };
+            items(&text).into_iter().map(short).collect()
+        });
     }
+
+    fn print(&self, arguments: &str, shown: impl FnOnce(String) -> String) {
+        let words: Vec<&str> = arguments.split(' ').collect();
+        let output = self.try_kubectl(&words);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        eprintln!("--- kubectl {arguments}\n{errors}{}", shown(text));
+    }
+}
+
+/// The items of a list; none if it could not be read.
+fn items(list: &str) -> Vec<Value> {
+    let list: Value = serde_json::from_str(list).unwrap_or_default();
+    list["items"].as_array().cloned().unwrap_or_default()
 }
 
 impl Drop for Cluster {

@@ -37,10 +37,17 @@ impl Machine {
     /// Prints the logs of a failed test.
     pub(super) fn print_logs(&self) {
         let name = &self.name;
-        eprintln!(
-            "--- {name}: end of its journal\n{}",
-            self.journal_with(&["--lines=80"])
-        );
+        for (what, arguments) in [
+            ("machinist", &["--unit=machinist", "--lines=40"][..]),
+            (
+                "kubelet, warnings and errors",
+                &["--unit=kubelet", "--grep=^[EW][0-9]", "--lines=25"],
+            ),
+            ("end of its journal", &["--lines=40"]),
+        ] {
+            let text = self.journal_with(arguments);
+            eprintln!("--- {name}: {what}\n{text}");
+        }
         if let Ok(status) = self.try_exec(&["/usr/bin/machinist", "status"]) {
             let text = [status.stdout, status.stderr].concat();
             eprintln!(

@@ -10,7 +10,7 @@ pub(super) struct Difference {
     pub(super) mode: u32,
     /// A part of the refusal, by which all differences of this kind are recognised; empty where
     /// nothing is refused.
-    pub(super) told: &'static str,
+    pub(super) message: &'static str,
     /// The names of the devices that machinist offers.
     pub(super) ours: &'static [&'static str],
     /// The names of the devices that the library offers.
@@ -28,7 +28,7 @@ const REFUSED: Difference = Difference {
     name: "",
     spec: Vec::new,
     mode: 0o644,
-    told: "",
+    message: "",
     ours: &[],
     theirs: &["a"],
 };
@@ -37,19 +37,19 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "a closing bracket after the end of the document",
         spec: || spec("a", "}"),
-        told: "misplaced bracket",
+        message: "misplaced bracket",
         ..REFUSED
     },
     Difference {
         name: "a comment right behind a quoted text or a bracket",
         spec: || spec("a", "#x"),
-        told: "comments must be separated",
+        message: "comments must be separated",
         ..REFUSED
     },
     Difference {
         name: "the tag `!!binary`",
         spec: || spec("!!binary Zw==", ""),
-        told: "!!binary is not supported",
+        message: "!!binary is not supported",
         theirs: &["g"],
         ..REFUSED
     },
@@ -67,7 +67,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     Difference {
         name: "a file of more than 4 MiB",
         spec: || spec("a", &"\n".repeat(4 << 20)),
-        told: "is longer than 4194304 bytes",
+        message: "is longer than 4194304 bytes",
         ..REFUSED
     },
     Difference {
@@ -78,7 +78,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
             let units = std::iter::once(0xfeff).chain(text.encode_utf16());
             units.flat_map(u16::to_le_bytes).collect()
         },
-        told: "not UTF-8",
+        message: "not UTF-8",
         ..REFUSED
     },
     Difference {
@@ -90,14 +90,14 @@ pub(super) const DIFFERENCES: &[Difference] = &[
             let text = String::from_utf8(spec("a", "")).unwrap();
             text.replace("env: [A=1]", &edits).into_bytes()
         },
-        told: "alias",
+        message: "alias",
         ..REFUSED
     },
     Difference {
         name: "a file that others than root may write",
         spec: || spec("a", ""),
         mode: 0o666,
-        told: "lets others write",
+        message: "lets others write",
         ..REFUSED
     },
 ];

@@ -9,12 +9,12 @@ pub(super) struct Difference {
     /// Configs that together cause it.
     pub(super) texts: &'static [&'static str],
     /// The comparison's message.
-    pub(super) told: &'static str,
+    pub(super) message: &'static str,
 }
 
 impl Difference {
     pub(super) fn is(&self, found: &str) -> bool {
-        found.contains(self.told)
+        found.contains(self.message)
     }
 
     pub(super) fn case(&self) -> Case {
@@ -40,11 +40,11 @@ pub(super) fn is_known(found: &str) -> bool {
 }
 
 macro_rules! difference {
-    ($name:literal, $told:literal, $version:literal, $($rest:literal),+) => {
+    ($name:literal, $message:literal, $version:literal, $($rest:literal),+) => {
         $crate::ignition::known_differences::Difference {
             name: $name,
             texts: &[$(concat!("{\"ignition\":{\"version\":\"", $version, "\"},", $rest, "}")),+],
-            told: $told,
+            message: $message,
         }
     };
 }
@@ -80,7 +80,7 @@ const DIFFERENCES: &[Difference] = &[
         texts: &[
             "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata: {name: a, labels: {machineconfiguration.openshift.io/role: worker}}\nspec: {config: {}}\n",
         ],
-        told: "Ignition refuses it: invalid config version (couldn't parse)",
+        message: "Ignition refuses it: invalid config version (couldn't parse)",
     },
     difference!(
         "an owner by name over an owner by id of an earlier config",

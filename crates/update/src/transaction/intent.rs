@@ -16,7 +16,8 @@ use super::{
 };
 use crate::journal::{
     ActionRecord, ActionState, BackupPolicy, ConfigName, ContentState, Direction, GivenLabels,
-    Journal, NestedObject, OperationRecord, OperationRecordKind, Transaction, TransactionState,
+    Journal, NestedObject, ObjectId, OperationRecord, OperationRecordKind, Transaction,
+    TransactionState,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{
@@ -215,9 +216,7 @@ fn record(
         None => BackupPolicy::No,
         Some(_) => keep_before(root, journal, from, operation),
     };
-    let directory = before
-        .as_ref()
-        .is_some_and(|before| before.kind == kind_name(FileKind::Directory));
+    let directory = is_directory(before.as_ref());
     let ours_before = match directory && keep == BackupPolicy::Original {
         true => ours_below(journal, &target),
         false => Vec::new(),
@@ -253,6 +252,10 @@ fn record(
         content_before,
         ..record
     })
+}
+
+fn is_directory(object: Option<&ObjectId>) -> bool {
+    object.is_some_and(|object| object.kind == kind_name(FileKind::Directory))
 }
 
 /// Decides how to keep the object that an operation replaces.
