@@ -7,6 +7,7 @@ mod api_outage;
 mod broken_kubelet;
 mod device_pod_reboot;
 mod foreign_changes;
+mod new_build;
 mod node_changes;
 
 use std::process::Output;
@@ -162,6 +163,7 @@ fn fleet_commands_cancel_roll_back_and_explain_updates_remotely() {
     node_changes::operator_pins_the_previous_config(&fleet);
     node_changes::node_is_registered_again(&fleet);
     foreign_changes::during_a_blocked_drain(&fleet);
+    new_build::takes_over_a_blocked_drain(&fleet);
     if lab().long {
         api_outage::of_ten_minutes_only_delays_the_update(&fleet);
     }

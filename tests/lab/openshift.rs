@@ -6,6 +6,7 @@ mod controller;
 mod drains;
 mod node_recorder;
 mod refusals;
+mod rendering;
 
 use std::{
     process::Output,
@@ -44,6 +45,11 @@ const CRIO: &str = "[Service]\nExecStart=/bin/sleep infinity\nExecReload=/bin/tr
 /// A unit of the machine that cannot start.
 const LIVE: &str = "[Unit]\nRequires=lab-missing.service\n[Service]\nExecStart=/bin/sleep infinity\n\
     [Install]\nWantedBy=multi-user.target\n";
+
+/// Services of the machine, and presets for two of them.
+const BY_PRESET: &str =
+    "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n";
+const PRESETS: &str = "enable lab-enabled.service\ndisable lab-disabled.service\n";
 
 /// The node, and the controller that gives it its configs.
 struct Story<'a> {
@@ -136,6 +142,12 @@ impl Story<'_> {
             .unwrap()
     }
 
+    /// The name of the config that the node is on.
+    fn on(&self) -> String {
+        let seen = self.controller.seen();
+        seen.last().unwrap().current_config.clone()
+    }
+
     fn annotate(&self, annotations: &[&str]) {
         let annotations = annotations.iter().map(|it| format!("{GROUP}/{it}"));
         let annotations: Vec<_> = annotations.collect();
@@ -168,7 +180,13 @@ fn installed(cluster: &Cluster) -> Machine {
         .file(SSHD, SSHD_WITH_PATTERN)
         .file("/usr/lib/systemd/system/lab-live.service", LIVE)
         .file("/usr/lib/systemd/system/crio.service", CRIO)
-        .enable("crio.service");
+        .enable("crio.service")
+        .file("/usr/lib/systemd/system-preset/10-lab.preset", PRESETS)
+        .enable("lab-disabled.service");
+    for name in ["enabled", "disabled", "silent"] {
+        let unit = format!("/usr/lib/systemd/system/lab-{name}.service");
+        machine = machine.file(&unit, BY_PRESET);
+    }
     for (path, text) in first.files() {
         machine = machine.file(path, text);
     }
@@ -210,6 +228,12 @@ fn an_openshift_node_is_adopted_and_managed_by_its_controllers_rules() {
         });
         step("mirrors for digests cause no drain", || {
             drains::mirrors(&story, &mut content);
+        });
+        step("images of the pool's sources are left alone", || {
+            rendering::images_of_sources(&story, &content);
+        });
+        step("units with drop-ins only follow the presets", || {
+            rendering::drop_ins_only(&story, &mut content);
         });
         step("an update with a reboot, condition by condition", || {
             drains::rebooting(&story, &mut content);

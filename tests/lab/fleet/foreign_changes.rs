@@ -51,7 +51,7 @@ fn rename_the_config(fleet: &Fleet) {
     assert_eq!(status["phase"], "Draining", "{status:#}");
 }
 
-fn name_of_the_pod(fleet: &Fleet) -> String {
+pub fn name_of_the_pod(fleet: &Fleet) -> String {
     let app = format!("app={USER}");
     let pods = fleet.cluster.kubectl_json(&["get", "pods", "-l", &app]);
     let name = pods["items"][0]["metadata"]["name"].as_str();

@@ -117,16 +117,6 @@ fn guard(story: &Story<'_>) {
         });
 }
 
-fn on(story: &Story<'_>) -> String {
-    story
-        .controller
-        .seen()
-        .last()
-        .unwrap()
-        .current_config
-        .clone()
-}
-
 /// Offers a config that needs a drain.
 fn another(story: &Story<'_>, content: &Content, name: &str) {
     let content = Content {
@@ -140,7 +130,7 @@ fn another(story: &Story<'_>, content: &Content, name: &str) {
 /// request.
 pub fn taken_back(story: &Story<'_>, content: &Content) {
     guard(story);
-    let on = on(story);
+    let on = story.on();
     another(story, content, "rendered-worker-withdrawn");
     for round in 0..3 {
         story.controller.roll_out("rendered-worker-withdrawn");
@@ -191,7 +181,7 @@ pub fn operator_cordon(story: &Story<'_>, content: &mut Content) {
             content.sysctl ^= 1;
             story.healthy_update("rendered-worker-quiet", content);
         }
-        let on = on(story);
+        let on = story.on();
         let (from, _) = story.controller.seen().mark();
         story.cluster.kubectl(&["cordon", NODE]);
         let last = story
@@ -223,7 +213,7 @@ pub fn operator_cordon(story: &Story<'_>, content: &mut Content) {
 
 /// Cancels an update with `machinist cancel`; its config stays the desired one.
 pub fn cancelled(story: &Story<'_>, content: &Content) {
-    let on = on(story);
+    let on = story.on();
     another(story, content, "rendered-worker-cancelled");
     story.controller.roll_out("rendered-worker-cancelled");
     story

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::support::wait;
 
-const NOTHING: &str = "No changes: the machine matches the config.";
+pub const NOTHING: &str = "No changes: the machine matches the config.";
 
 /// Adopts the daemon's node, with both ways in which sshd can be configured to read its keys.
 pub fn adoption(story: &Story<'_>, content: &Content) {
