@@ -259,9 +259,9 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     ),
     outside("axum", &["agent::admin"], "HTTP"),
     outside(
-        "axum::http",
-        &["agent::admin", "cluster::response_limit"],
-        "HTTP; a layer of the API server's client",
+        "http",
+        &["cluster::response_limit"],
+        "a layer of the API server's client",
     ),
     outside("prometheus_client", &["status::metrics"], ""),
     outside("tracing_subscriber", &["logging"], ""),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 use machinist_plan::{Attributes, Edit};
-use machinist_rootfs::{FileKind, ObjectIdentity, Stat};
+use machinist_rootfs::ObjectIdentity;
 
 /// One operation, with the data that recovery needs to detect whether it is done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,16 +62,8 @@ pub struct ContentState {
     pub size: u64,
     /// Modification time in seconds and nanoseconds since 1970.
     pub mtime: (i64, u32),
-}
-
-impl ContentState {
-    /// Returns the state of a regular file.
-    pub(crate) fn of(stat: &Stat) -> Option<Self> {
-        (stat.kind == FileKind::File).then_some(Self {
-            size: stat.size,
-            mtime: stat.mtime,
-        })
-    }
+    /// Digest of the content; it decides where size or time differ.
+    pub digest: Digest,
 }
 
 /// An object inside a directory that is put in place as a whole.

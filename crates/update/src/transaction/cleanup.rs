@@ -154,9 +154,9 @@ fn keep_pre_image(
     };
     let is_kept = match keep {
         BackupPolicy::Drifted => true,
-        BackupPolicy::No => {
-            record.content_before.is_some() && record.content_before != ContentState::of(&stat)
-        }
+        BackupPolicy::No => record
+            .content_before
+            .is_some_and(|before| is_written(root, before, slot, &stat)),
         BackupPolicy::Original => false,
     };
     if is_kept {
@@ -165,6 +165,14 @@ fn keep_pre_image(
     }
     root.remove_tree(slot)?;
     Ok(None)
+}
+
+/// Returns whether a file was written after its state was recorded.
+fn is_written(root: &Root, before: ContentState, file: &AbsPath, stat: &Stat) -> bool {
+    let digest = || root.digest_within(file, before.size).ok().flatten();
+    stat.kind == FileKind::File
+        && (stat.size != before.size
+            || stat.mtime != before.mtime && digest() != Some(before.digest))
 }
 
 /// Restores the previous state of a directory that is kept: removes machinist's objects from it, and moves their

@@ -24,7 +24,7 @@ use machinist_plan::{
     Attributes, Edit, MAX_TOTAL_FILE_BYTES, NewObject, NodeKind, Operation, OperationKind, Plan,
     discloses,
 };
-use machinist_rootfs::{DirectoryControl, FileKind, Root};
+use machinist_rootfs::{DirectoryControl, FileKind, Root, Stat};
 
 /// The input for an intent.
 #[expect(
@@ -202,7 +202,7 @@ fn record(
         return entries(target, edits, &staging, index);
     }
     let stat = root.stat(&target)?;
-    let content_before = stat.as_ref().and_then(ContentState::of);
+    let content_before = content_state(root, journal, operation, stat.as_ref());
     let before = stat
         .map(|stat| identify(root, &target, &stat))
         .transpose()?;
@@ -214,7 +214,7 @@ fn record(
     let foreign = operation.shared || is_foreign(&operation.kind);
     let keep = match &before {
         None => BackupPolicy::No,
-        Some(_) => keep_before(root, journal, from, operation),
+        Some(_) => keep_before(journal, from, operation, content_before),
     };
     let directory = is_directory(before.as_ref());
     let ours_before = match directory && keep == BackupPolicy::Original {
@@ -254,22 +254,43 @@ fn record(
     })
 }
 
+/// Returns the state of a file of machinist, or of one that it shares with a user. The caller compares the content
+/// with the config afterwards, so that no change is missed.
+fn content_state(
+    root: &Root,
+    journal: &Journal,
+    operation: &Operation,
+    stat: Option<&Stat>,
+) -> Option<ContentState> {
+    let target = &operation.target;
+    let stat = stat.filter(|stat| stat.kind == FileKind::File)?;
+    if !operation.shared && !is_ours(journal, target) {
+        return None;
+    }
+    // A file that another process holds by a lease cannot be read.
+    let digest = root.digest_within(target, MAX_TOTAL_FILE_BYTES).ok()??;
+    Some(ContentState {
+        size: stat.size,
+        mtime: stat.mtime,
+        digest,
+    })
+}
+
 fn is_directory(object: Option<&ObjectId>) -> bool {
     object.is_some_and(|object| object.kind == kind_name(FileKind::Directory))
 }
 
 /// Decides how to keep the object that an operation replaces.
 fn keep_before(
-    root: &Root,
     journal: &Journal,
     from: &TransactionIntent<'_>,
     operation: &Operation,
+    content: Option<ContentState>,
 ) -> BackupPolicy {
     let target = &operation.target;
     if operation.shared {
-        let current = || root.digest_within(target, MAX_TOTAL_FILE_BYTES).ok();
-        let is_merged =
-            operation.merged_from.is_none() || operation.merged_from == current().flatten();
+        let merged_from = operation.merged_from;
+        let is_merged = merged_from.is_none() || merged_from == content.map(|one| one.digest);
         return match is_merged {
             true => BackupPolicy::No,
             false => BackupPolicy::Drifted,
