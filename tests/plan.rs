@@ -11,6 +11,7 @@
 mod accounts;
 mod companion_properties;
 mod companions;
+mod enablement_order;
 mod first_config;
 mod golden;
 mod kinds;

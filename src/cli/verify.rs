@@ -5,6 +5,7 @@ use clap::Args;
 use super::{
     Exit, Global, OutputFormatArg, config_context::ConfigContext, output::warn, print_data,
 };
+use machinist_base::text;
 use machinist_plan::Verified;
 use machinist_status::settings::Fragment;
 use machinist_update::{journal::Direction, observe_and_plan, store};
@@ -47,7 +48,12 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
         match drift.is_empty() {
             true if !known => "No config was applied yet, nothing to compare.\n".to_owned(),
             true => "The machine matches the config.\n".to_owned(),
-            false => drift.iter().map(|drift| format!("{drift}\n")).collect(),
+            false => {
+                let lines = drift
+                    .iter()
+                    .map(|drift| text::escape_line(&drift.to_string()));
+                lines.map(|line| line + "\n").collect()
+            }
         }
     })?;
     Ok(if drift.is_empty() {

@@ -1,6 +1,6 @@
 //! Settings for machinist itself in a config, and parts of a config that would be ignored silently.
 
-use std::fs;
+use std::{fs, os::unix::ffi::OsStrExt as _};
 
 use crate::agent::harness::{Place, code, err, manifest, out};
 
@@ -143,11 +143,31 @@ fn a_plan_warns_of_ignored_file_names_in_one_line() {
         ),
         "{planned}"
     );
-    let quiet = [".hidden", "used.txt"];
+    let quiet = [".hidden", "used.txt", "is not UTF-8"];
     assert!(
         quiet.iter().all(|name| !planned.contains(name)),
         "{planned}"
     );
+}
+
+#[test]
+fn a_plan_warns_of_objects_with_the_name_of_a_config_that_are_not_files() {
+    let place = with_file("/etc/one", "first");
+    let pipe = place.source().join("60-pipe.yaml");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::create_dir(place.source().join("70-directory.yaml")).unwrap();
+    fs::create_dir(place.source().join("more")).unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"50-\xff.yaml");
+    fs::write(place.source().join(name), "text").unwrap();
+    let planned = out(&place.with_source(&["plan"]));
+    let planned = planned.split_whitespace().collect::<Vec<_>>().join(" ");
+    for warning in [
+        "are ignored, because they are not files: 60-pipe.yaml, 70-directory.yaml",
+        "1 name in",
+        "is ignored, because it is not UTF-8",
+    ] {
+        assert!(planned.contains(warning), "{warning}: {planned}");
+    }
 }
 
 #[test]

@@ -37,3 +37,21 @@ fn foreign_names_are_escaped_in_terminal_and_log_output() {
         assert!(!line.starts_with("machinist: all"), "{line:?}");
     }
 }
+
+#[test]
+fn verification_escapes_the_paths_that_differ() {
+    let place = Place::new();
+    let path = "/etc/a\u{1b}[31m\nmachinist: all is well";
+    let config = serde_json::json!({
+        "ignition": {"version": "3.4.0"},
+        "storage": {"files": [{"path": path, "contents": {"source": "data:,x"}}]},
+    });
+    fs::write(place.source().join("a.ign"), config.to_string()).unwrap();
+    let applied = place.with_source(&["apply", "--yes"]);
+    assert!(applied.status.success(), "{applied:?}");
+    fs::remove_file(place.at(path)).unwrap();
+    let verified = place.machinist(&["verify"]);
+    let printed = String::from_utf8(verified.stdout).unwrap();
+    assert_eq!(printed.lines().count(), 1, "{printed:?}");
+    assert!(!printed.contains('\u{1b}'), "{printed:?}");
+}

@@ -209,3 +209,33 @@ fn a_hard_link_may_lead_to_a_file_that_the_same_update_restores() {
         assert_eq!(refused, [Reason::HardLinkTarget], "{fault}");
     }
 }
+
+#[test]
+fn objects_whose_paths_are_too_long_are_not_counted_silently() {
+    let tree = Tree::new();
+    let name = "n".repeat(250);
+    let chain = vec![name.as_str(); 10].join("/");
+    for top in ["/etc/deep", "/other"] {
+        std::fs::create_dir_all(tree.at(&format!("{top}/{chain}"))).unwrap();
+    }
+    let end = tree.at(&format!("/etc/deep/{chain}/more"));
+    std::fs::rename(tree.at("/other"), end).unwrap();
+    let to = config(
+        r#"{"ignition": {"version": "3.4.0"}, "storage": {"files": [
+            {"path": "/etc/deep", "contents": {"source": "data:,x"}}]}}"#,
+    );
+    let nothing = MachineConfig::default();
+    let observed = tree.observed(&nothing, &to, CallerFacts::default());
+    let plan = machinist_plan::between(&nothing, &to, &observed, &Policies::default(), OFFLINE);
+    let refusals = show(&plan.unwrap_err());
+    assert!(
+        refusals.contains("a directory with at least 1"),
+        "{refusals}"
+    );
+    // The removal of the test's directory is not able to name the lowest directories either.
+    std::fs::rename(
+        tree.at(&format!("/etc/deep/{chain}/more")),
+        tree.at("/other"),
+    )
+    .unwrap();
+}

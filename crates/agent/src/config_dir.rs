@@ -18,7 +18,7 @@ use machinist_base::{abs_path::AbsPath, reason::Reason, text};
 use machinist_ignition::{
     ConfigLoader, ConfigRules, MachineConfig, MergeOrder, Refusal, RejectedConfig,
 };
-use machinist_rootfs::{FileKind, Root, RootError};
+use machinist_rootfs::{FileKind, Listing, Root, RootError};
 use machinist_status::metrics::{Metrics, SourceReadResult};
 use machinist_update::reconciler::DesiredConfig;
 
@@ -100,6 +100,15 @@ impl ConfigValidator {
     }
 }
 
+/// What a directory contains beside manifests.
+#[derive(Default)]
+struct LeftOut {
+    /// Names with another extension.
+    names: Vec<String>,
+    /// Warnings of everything else.
+    more: Vec<String>,
+}
+
 impl DirectorySource {
     /// Reads and merges everything in the directory, in the order of file names; hidden files and names with an
     /// unknown extension are left out.
@@ -134,7 +143,8 @@ impl DirectorySource {
             for warning in warnings {
                 tracing::warn!("{warning}");
             }
-            config.notes.0.extend(self.left_out(left_out, &used));
+            config.notes.0.extend(self.left_out(left_out.names, &used));
+            config.notes.0.extend(left_out.more);
             config
         });
         (config, used)
@@ -163,11 +173,11 @@ impl DirectorySource {
         }
     }
 
-    /// The manifests with their names, the unreadable ones, and the names that are not manifests.
-    fn files(&self) -> Result<(ManifestTexts, Vec<Refusal>, Vec<String>), Refusal> {
+    /// The manifests with their names, the unreadable ones, and what is left out.
+    fn files(&self) -> Result<(ManifestTexts, Vec<Refusal>, LeftOut), Refusal> {
         let listed = self.check(&self.dir);
-        let entries = match listed.and_then(|()| self.tree.list(&self.dir)) {
-            Ok(entries) => entries,
+        let listing = match listed.and_then(|()| self.tree.listing(&self.dir)) {
+            Ok(listing) => listing,
             Err(error) if error.is_not_found() => {
                 let refusal =
                     self.refusal(Reason::SourceEmpty, "the source directory does not exist");
@@ -177,6 +187,8 @@ impl DirectorySource {
             }
             Err(error) => return Err(self.unreadable(&error)),
         };
+        let more = self.not_read(&listing);
+        let entries = listing.entries;
         if entries.len() > MAX_FILES {
             return Err(self.refusal(
                 Reason::SourceUnreadable,
@@ -209,8 +221,37 @@ impl DirectorySource {
                 Err(error) => missing.push(self.unreadable(&error).file(shown)),
             }
         }
-        let left_out = others.into_iter().map(|entry| entry.name);
-        Ok((files, missing, left_out.collect()))
+        let names = others.into_iter().map(|entry| entry.name).collect();
+        Ok((files, missing, LeftOut { names, more }))
+    }
+
+    /// Warnings of objects that look like manifests and are not files, and of names that are not UTF-8.
+    fn not_read(&self, listing: &Listing) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let others = listing.entries.iter().filter(|entry| {
+            !matches!(entry.kind, FileKind::File | FileKind::Link)
+                && machinist_ignition::is_config_name(&entry.name)
+        });
+        let names: Vec<&str> = others.map(|entry| entry.name.as_str()).collect();
+        if !names.is_empty() {
+            warnings.push(format!(
+                "objects in {} are ignored, because they are not files: {}",
+                self.shown,
+                text::join_limited(names.iter(), MAX_SHOWN_NAMES)
+            ));
+        }
+        match listing.unreadable_names {
+            0 => {}
+            1 => warnings.push(format!(
+                "1 name in {} is ignored, because it is not UTF-8",
+                self.shown
+            )),
+            count => warnings.push(format!(
+                "{count} names in {} are ignored, because they are not UTF-8",
+                self.shown
+            )),
+        }
+        warnings
     }
 
     fn unreadable(&self, error: &RootError) -> Refusal {

@@ -120,7 +120,7 @@ impl<'n> FieldValue<'n> {
         None
     }
 
-    fn scalar(&self) -> Option<ScalarValue<'n>> {
+    pub(super) fn scalar(&self) -> Option<ScalarValue<'n>> {
         match &self.node.value {
             TreeValue::Scalar(SpelledScalar { text, plain, .. }) => {
                 Some(ScalarValue::of(text, *plain))

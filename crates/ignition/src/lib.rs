@@ -39,6 +39,7 @@ mod unit_file;
 mod unknown_keys;
 mod versioned_field;
 mod warning;
+mod yaml_merge_keys;
 mod yaml_tree;
 
 pub use account::{Group, PasswordHash, User, UserAccount};

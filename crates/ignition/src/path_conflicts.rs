@@ -19,6 +19,9 @@ const ACCOUNT_DATABASES: [&str; 6] = [
     "/etc/subgid",
 ];
 
+/// How a path of [`ACCOUNT_DATABASES`] is claimed.
+const ACCOUNT_ENTRIES: &str = "entries of users and groups";
+
 /// The entry that claims a path.
 struct PathClaim<'c> {
     what: String,
@@ -88,8 +91,7 @@ fn all(config: &MachineConfig) -> Vec<(AbsPath, PathClaim<'_>)> {
             .iter()
             .filter_map(|path| AbsPath::new(*path).ok())
         {
-            let what = "the account databases of the users and groups";
-            add(&path, what.into(), false, origin);
+            add(&path, ACCOUNT_ENTRIES.into(), false, origin);
         }
     }
     let Ok(unit_directory) = AbsPath::new(UNIT_DIRECTORY) else {
@@ -121,6 +123,19 @@ fn first_of_accounts(config: &MachineConfig) -> Option<&EntryOrigin> {
 }
 
 fn clash(path: &AbsPath, later: &PathClaim<'_>, earlier: &PathClaim<'_>) -> Refusal {
+    if later.what == ACCOUNT_ENTRIES || earlier.what == ACCOUNT_ENTRIES {
+        let (accounts, other) = match later.what == ACCOUNT_ENTRIES {
+            true => (later, earlier),
+            false => (earlier, later),
+        };
+        let message = format!(
+            "{path} cannot be {} in {}, because the users and groups in {} get entries in it",
+            other.what,
+            place(other.origin),
+            place(accounts.origin)
+        );
+        return Refusal::new(Reason::EntryDuplicate, message).at(later.origin);
+    }
     let own = match &later.origin.config {
         Some(name) => format!(" in {name}"),
         None => String::new(),

@@ -1,7 +1,8 @@
-//! The YAML of configs: scalars keep their spelling, because the meaning of `0644` depends on the
-//! field, and merge keys are not supported.
+//! The YAML of configs: scalars keep their spelling, because the meaning of `0644` depends on the field.
 
 use std::rc::Rc;
+
+use super::yaml_merge_keys;
 
 use machinist_yaml::{
     Dialect, Entry, Event, Location, Node, ScalarStyle, Span, Tag, Value, YamlError,
@@ -40,7 +41,11 @@ pub(super) fn read(text: &str) -> (Vec<Rc<TreeNode>>, Vec<YamlError>) {
         let place = Location { line: 1, column: 1 };
         return (Vec::new(), vec![YamlError::syntax(place, message)]);
     }
-    machinist_yaml::read_all(text, ConfigDialect)
+    let (roots, mut faults) = machinist_yaml::read_all(text, ConfigDialect);
+    let roots = roots
+        .iter()
+        .map(|root| yaml_merge_keys::resolve(root, &mut faults));
+    (roots.collect(), faults)
 }
 
 struct ConfigDialect;
@@ -75,11 +80,5 @@ impl Dialect for ConfigDialect {
             plain: style == ScalarStyle::Plain && !forced_text,
             literal: style == ScalarStyle::Literal,
         })
-    }
-
-    /// YAML 1.1 merges maps at the key `<<` (in quotes it is an ordinary key); without support for
-    /// that, absent fields cannot be determined.
-    fn key_fault(key: &SpelledScalar) -> Option<&'static str> {
-        (key.plain && key.text == "<<").then_some("merge keys (<<) are not supported")
     }
 }

@@ -164,7 +164,7 @@ pub(super) fn describe(path: &AbsPath, facts: &FileFacts, observed: &MachineFact
                 };
                 let what = match kind {
                     None => "which does not exist".to_owned(),
-                    Some(ObjectKind::Directory) => directory(*below),
+                    Some(ObjectKind::Directory) => directory(below.map(|count| (count, true))),
                     Some(kind) => noun(*kind).to_owned(),
                 };
                 format!(" ({resolved}{what})")
@@ -174,19 +174,27 @@ pub(super) fn describe(path: &AbsPath, facts: &FileFacts, observed: &MachineFact
     }
 }
 
-fn directory(below: Option<usize>) -> String {
+/// `below`: the number of objects, and whether these are all.
+fn directory(below: Option<(usize, bool)>) -> String {
     match below {
-        Some(0) => "an empty directory".to_owned(),
-        Some(1) => "a directory with 1 object below it".to_owned(),
-        Some(count) => format!("a directory with {count} objects below it"),
+        Some((0, true)) => "an empty directory".to_owned(),
+        Some((1, true)) => "a directory with 1 object below it".to_owned(),
+        Some((count, true)) => format!("a directory with {count} objects below it"),
+        Some((count, false)) => format!("a directory with at least {count} objects below it"),
         None => "a directory".to_owned(),
     }
 }
 
-/// How many objects are below a listed directory.
-fn below(directory: &AbsPath, observed: &MachineFacts) -> Option<usize> {
+/// How many objects are below a listed directory, and whether these are all: longer paths than the system's limit are
+/// not looked at.
+fn below(directory: &AbsPath, observed: &MachineFacts) -> Option<(usize, bool)> {
     observed.children.get(directory)?;
     let listed = observed.children.range(directory.clone()..);
     let listed = listed.filter(|(path, _)| path.is_under(directory));
-    Some(listed.map(|(_, names)| names.len()).sum())
+    let (mut count, mut all) = (0, true);
+    for (path, names) in listed {
+        count += names.len();
+        all &= names.iter().all(|name| path.join(name).is_ok());
+    }
+    Some((count, all))
 }

@@ -1,45 +1,13 @@
 //! Finds settings for which systemd does not load a unit, or cannot start its program.
 
 use super::{
-    enablement::{self, unit_name},
+    enablement::unit_name,
+    exec_lines::{self, LineVerdict},
     unit_catalog::UnitCatalog,
+    unit_values,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{FILE_MODE, UnitFile, UnitName, service_fault};
-
-/// The settings of which a timer needs one (systemd.timer(5)).
-const TIMER_VALUES: [&str; 6] = [
-    "OnActiveSec",
-    "OnBootSec",
-    "OnStartupSec",
-    "OnUnitActiveSec",
-    "OnUnitInactiveSec",
-    "OnCalendar",
-];
-
-/// The same, if they are true.
-const TIMER_FLAGS: [&str; 2] = ["OnClockChange", "OnTimezoneChange"];
-
-/// The settings of which a socket needs one (systemd.socket(5)).
-const LISTEN_KEYS: [&str; 8] = [
-    "ListenStream",
-    "ListenDatagram",
-    "ListenSequentialPacket",
-    "ListenFIFO",
-    "ListenSpecial",
-    "ListenNetlink",
-    "ListenMessageQueue",
-    "ListenUSBFunction",
-];
-
-/// The settings of which a path unit needs one (systemd.path(5)).
-const WATCH_KEYS: [&str; 5] = [
-    "PathExists",
-    "PathExistsGlob",
-    "PathChanged",
-    "PathModified",
-    "DirectoryNotEmpty",
-];
 
 /// The settings of a service that are commands.
 const COMMAND_KEYS: [&str; 7] = [
@@ -50,6 +18,17 @@ const COMMAND_KEYS: [&str; 7] = [
     "ExecReload",
     "ExecStop",
     "ExecStopPost",
+];
+
+/// The types of services that have one command.
+const SINGLE_COMMAND_TYPES: [&str; 7] = [
+    "simple",
+    "exec",
+    "forking",
+    "dbus",
+    "notify",
+    "notify-reload",
+    "idle",
 ];
 
 /// The directories of the files from which Podman's generator creates services.
@@ -101,25 +80,11 @@ fn quadlet_service(file: &AbsPath) -> Option<String> {
 
 /// What a unit lacks, or has in its name, for which systemd refuses it.
 fn lacks_setting(unit: &str, file: &UnitFile) -> Option<String> {
-    let has = |section: &str, keys: &[&str]| {
-        let mut keys = keys.iter();
-        keys.any(|key| file.last(section, key).is_some())
-    };
-    let flagged = || {
-        let mut flags = TIMER_FLAGS.iter();
-        flags.any(|key| file.last("Timer", key).is_some_and(enablement::yes))
-    };
     let why = match unit_name::kind(unit) {
-        "timer" if !has("Timer", &TIMER_VALUES) && !flagged() => {
-            "it has no On…= setting, such as OnCalendar="
-        }
-        "socket" if !has("Socket", &LISTEN_KEYS) => {
-            "it has no Listen…= setting, such as ListenStream="
-        }
-        "path" if !has("Path", &WATCH_KEYS) => {
-            "it has no path to watch, such as PathExists= or DirectoryNotEmpty="
-        }
-        "mount" if !has("Mount", &["What"]) => "it has no What=",
+        "timer" => return unit_values::timer_fault(file),
+        "socket" => return unit_values::socket_fault(file),
+        "path" => return unit_values::path_fault(file),
+        "mount" if file.last("Mount", "What").is_none() => "it has no What=",
         "slice" if !is_slice_name(unit_name::stem(unit)) => {
             "a slice is named after its parents (a-b.slice is in a.slice), and this name is not"
         }
@@ -144,11 +109,8 @@ fn bad_service(unit: &str, file: &UnitFile, catalogue: &UnitCatalog<'_>) -> Opti
     if bus && file.last("Service", "BusName").is_none() {
         return Some("Type=dbus needs BusName=".to_owned());
     }
-    for (key, command) in commands(file) {
-        let program = command.program;
-        if program.contains('/') && !program.starts_with(['/', '%', '$']) && !command.may_fail {
-            return Some(format!("{key}={program} is not an absolute path"));
-        }
+    if let Some(fault) = bad_command(file).or_else(|| bad_combination(file)) {
+        return Some(fault);
     }
     let mut units = catalogue.config.units.iter();
     let own = units.any(|(name, entry)| name.as_str() == unit && entry.contents.is_some());
@@ -160,10 +122,52 @@ fn bad_service(unit: &str, file: &UnitFile, catalogue: &UnitCatalog<'_>) -> Opti
     Some(format!("it {}", service_fault(file)?))
 }
 
+/// A command line for which systemd refuses the service, or the lack of any that it does not ignore.
+fn bad_command(file: &UnitFile) -> Option<String> {
+    let mut started = 0;
+    for (key, line) in lines(file) {
+        match exec_lines::verdict(line) {
+            LineVerdict::Refused(why) => return Some(format!("{key}={line} is not valid: {why}")),
+            LineVerdict::Commands(count) if key == "ExecStart" => started += count,
+            _ => {}
+        }
+    }
+    let kind = file.last("Service", "Type").unwrap_or("simple");
+    let has_other = !file.values("Service", "ExecStop").is_empty()
+        || file.last("Unit", "SuccessAction").is_some();
+    match (started, file.values("Service", "ExecStart").len()) {
+        (2.., 1) if SINGLE_COMMAND_TYPES.contains(&kind) => {
+            Some("it starts several commands, which only Type=oneshot may have".to_owned())
+        }
+        (0, 1..) if !has_other => {
+            Some("its ExecStart= is not valid, and is ignored because of the -".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Settings that exclude each other.
+fn bad_combination(file: &UnitFile) -> Option<String> {
+    let last = |key| file.last("Service", key);
+    match (last("Type"), last("Restart"), last("KillMode")) {
+        (Some("oneshot"), Some(restart @ ("always" | "on-success")), _) => Some(format!(
+            "Restart={restart} is not allowed with Type=oneshot"
+        )),
+        (_, _, Some(mode @ ("process" | "none"))) if last("PAMName").is_some() => {
+            Some(format!("KillMode={mode} is not allowed with PAMName="))
+        }
+        _ => None,
+    }
+}
+
 /// A command of a service whose program is a file of the config without an execute bit: the start
 /// fails with 203/EXEC.
 fn not_executable(unit: &str, file: &UnitFile, catalogue: &UnitCatalog<'_>) -> Option<String> {
-    commands(file).find_map(|(key, command)| {
+    let commands = lines(file).flat_map(|(key, line)| {
+        let commands = exec_lines::commands(line).into_iter();
+        commands.map(move |command| (key, command))
+    });
+    commands.into_iter().find_map(|(key, command)| {
         let program = AbsPath::new(command.program).ok()?;
         let (path, mode) = catalogue.mode_of_file(&program)?;
         (mode & EXECUTE_BITS == 0).then(|| {
@@ -188,32 +192,12 @@ impl UnitCatalog<'_> {
     }
 }
 
-/// One command line of a service.
-struct Command<'a> {
-    program: &'a str,
-    /// Whether systemd ignores it if it is faulty.
-    may_fail: bool,
-}
-
-/// The commands of a service with their keys.
-fn commands(file: &UnitFile) -> impl Iterator<Item = (&'static str, Command<'_>)> {
+/// The command lines of a service with their keys.
+fn lines(file: &UnitFile) -> impl Iterator<Item = (&'static str, &str)> {
     COMMAND_KEYS.into_iter().flat_map(|key| {
         let lines = file.values("Service", key).into_iter();
-        lines.map(move |line| (key, command(line)))
+        lines.map(move |line| (key, line))
     })
-}
-
-fn command(line: &str) -> Command<'_> {
-    let bare = line.trim_start_matches(['-', '@', ':', '+', '!', '|']);
-    let prefixes = &line[..line.len() - bare.len()];
-    let program = match bare.strip_prefix('"') {
-        Some(quoted) => quoted.split('"').next(),
-        None => bare.split([' ', '\t']).next(),
-    };
-    Command {
-        program: program.unwrap_or_default(),
-        may_fail: prefixes.contains('-'),
-    }
 }
 
 #[cfg(test)]
@@ -232,24 +216,6 @@ mod tests {
             ("a@b", false),
         ] {
             assert_eq!(is_slice_name(stem), good, "{stem}");
-        }
-    }
-
-    #[test]
-    fn the_program_of_a_command_follows_its_prefixes() {
-        for (line, program, may_fail) in [
-            ("/bin/a b", "/bin/a", false),
-            ("-/bin/a", "/bin/a", true),
-            ("!!/bin/a", "/bin/a", false),
-            ("\"/opt/a b\" c", "/opt/a b", false),
-            ("", "", false),
-        ] {
-            let found = command(line);
-            assert_eq!(
-                (found.program, found.may_fail),
-                (program, may_fail),
-                "{line}"
-            );
         }
     }
 

@@ -63,6 +63,9 @@ const RUN_TIME_DIRS: [&str; 4] = [
 
 const DEPENDENCY_SUFFIXES: [&str; 3] = [".wants", ".requires", ".upholds"];
 
+/// The target of a link that masks a unit.
+const NULL_DEVICE: &str = "/dev/null";
+
 /// The kernel's limit on followed links (path_resolution(7)).
 const MAX_SYMLINKS: usize = 40;
 
@@ -124,7 +127,7 @@ impl UnitTreeEntry<'_> {
     pub(super) fn is_mask(&self) -> bool {
         match self {
             Self::File(text) => text.as_deref() == Some(""),
-            Self::Link(text) => *text == "/dev/null",
+            Self::Link(text) => *text == NULL_DEVICE,
         }
     }
 }
@@ -135,7 +138,7 @@ impl UnitEntry {
         match self {
             Self::File => false,
             Self::Empty => true,
-            Self::Link(text) => text == "/dev/null",
+            Self::Link(text) => text == NULL_DEVICE,
         }
     }
 }
@@ -160,7 +163,8 @@ pub(super) struct UnitTree<'a> {
     entries: BTreeMap<AbsPath, UnitTreeEntry<'a>>,
     /// Unit files outside the unit directories, by the path that a link names.
     outside: BTreeMap<AbsPath, ExternalTarget<'a>>,
-    /// Links to such files that were removed when their units were disabled, by path.
+    /// Names of units that the base config removed and that come back without it, with the text of each link: aliases,
+    /// links to files outside, and masks.
     away: BTreeMap<AbsPath, &'a str>,
 }
 
@@ -172,7 +176,7 @@ impl<'a> UnitTree<'a> {
         side: ConfigSide<'a>,
     ) -> Self {
         let mut tree = Self::without_ours(observed, side);
-        tree.record_linked_units(config, observed, side);
+        tree.record_linked_units(config);
         let (names, linked) = match side {
             ConfigSide::Before => (&observed.unit_paths_before, &observed.linked_texts_before),
             ConfigSide::After(_) => (&observed.unit_paths, &observed.linked_texts),
@@ -191,9 +195,8 @@ impl<'a> UnitTree<'a> {
             }
             if unit.lifts_mask()
                 && let Some(path) = unit_path(name.as_str())
-                && tree.at(&path).is_some_and(UnitTreeEntry::is_mask)
             {
-                tree.entries.remove(&path);
+                tree.lift_mask(&path);
             }
         }
         tree
@@ -231,7 +234,26 @@ impl<'a> UnitTree<'a> {
                 tree.entries.insert(path, entry);
             }
         }
+        for (path, entry) in &observed.unit_originals {
+            let text = match entry {
+                UnitEntry::Link(text) => text,
+                UnitEntry::Empty => NULL_DEVICE,
+                UnitEntry::File => continue,
+            };
+            if tree.at(path).is_none() {
+                tree.away.insert(path.clone(), text);
+            }
+        }
         tree
+    }
+
+    fn lift_mask(&mut self, path: &AbsPath) {
+        if self.at(path).is_some_and(UnitTreeEntry::is_mask) {
+            self.entries.remove(path);
+        }
+        if self.away.get(path) == Some(&NULL_DEVICE) {
+            self.away.remove(path);
+        }
     }
 
     fn put(&mut self, path: AbsPath, entry: UnitTreeEntry<'a>, observed: &'a MachineFacts) {
@@ -276,7 +298,7 @@ impl<'a> UnitTree<'a> {
 
     fn behind(&self, unit: &str, path: &AbsPath, text: &str) -> UnitResolution<'_> {
         let target = resolve(path, text);
-        if target.as_str() == "/dev/null" {
+        if target.as_str() == NULL_DEVICE {
             return UnitResolution::Masked;
         }
         let target = match self.outside.get(&target) {

@@ -51,7 +51,9 @@ pub(super) fn add(
     // Explicit settings come first; units without a setting keep the remaining links.
     for (name, unit) in &config.units {
         let wish = desired_enablement(name, unit, &catalogue, &presets);
-        if !unit.mask && wish != DesiredEnablement::Unset {
+        // A mask alone leaves the links, as `systemctl mask` does.
+        let applies = !unit.mask || wish == DesiredEnablement::Disabled;
+        if applies && wish != DesiredEnablement::Unset {
             EnablementPlanner {
                 layout,
                 place,
@@ -134,28 +136,34 @@ fn desired_enablement(
     catalogue: &UnitCatalog<'_>,
     presets: &Presets,
 ) -> DesiredEnablement {
-    let (has_file, had_file) = (catalogue.has_file(name), catalogue.had_file(name));
+    let has_file = catalogue.has_file(name);
     match (unit.enabled, catalogue.side) {
         (Some(true), _) => DesiredEnablement::Enabled,
         (Some(false), _) => DesiredEnablement::Disabled,
         // Presets apply to units that are new in the config, with a file or with drop-ins only,
         // like in OpenShift's daemon.
         (None, ConfigSide::After(from)) if has_file || only_drop_ins(unit) => {
-            let silent = |known: &&Unit| {
-                let same = had_file == has_file;
-                same && (had_file || only_drop_ins(known)) && known.enabled.is_none()
-            };
-            match from.units.get(name).filter(silent) {
-                Some(_) => DesiredEnablement::Unset,
-                None if has_file => DesiredEnablement::Preset(presets.ask(name.as_str())),
+            match was_left_to_presets(name, catalogue, from) {
+                true => DesiredEnablement::Unset,
+                false if has_file => DesiredEnablement::Preset(presets.ask(name.as_str())),
                 // Without a preset rule, a drop-in does not enable a unit of the vendor.
-                None => presets
+                false => presets
                     .rule_for(name.as_str())
                     .map_or(DesiredEnablement::Unset, DesiredEnablement::Preset),
             }
         }
         (None, _) => DesiredEnablement::Unset,
     }
+}
+
+/// Whether the base config left the unit to the presets as well: then they do not apply again.
+fn was_left_to_presets(name: &UnitName, catalogue: &UnitCatalog<'_>, from: &MachineConfig) -> bool {
+    let had_file = catalogue.had_file(name);
+    let silent = |known: &Unit| {
+        let same = had_file == catalogue.has_file(name);
+        same && (had_file || only_drop_ins(known)) && known.enabled.is_none()
+    };
+    from.units.get(name).is_some_and(silent)
 }
 
 /// Whether the config contains only drop-ins for the unit.
@@ -264,10 +272,18 @@ impl EnablementPlanner<'_, '_> {
                 self.layout.instance_links.extend(own);
                 self.keep_preset(name, unit, presets);
             }
-            DesiredEnablement::Unset if only_drop_ins(unit) => {
+            // The presets removed no links of a unit that is new: those that the base config removed come back.
+            DesiredEnablement::Unset if only_drop_ins(unit) && self.followed_presets(name) => {
                 self.keep_preset(name, unit, presets);
             }
             _ => {}
+        }
+    }
+
+    fn followed_presets(&self, name: &UnitName) -> bool {
+        match self.catalogue.side {
+            ConfigSide::Before => true,
+            ConfigSide::After(from) => was_left_to_presets(name, self.catalogue, from),
         }
     }
 

@@ -61,6 +61,11 @@ impl YamlError {
         Self::new(YamlFault::Syntax, message).at(place)
     }
 
+    /// A key that a map has already.
+    pub fn key_duplicate(place: Location, message: impl Into<String>) -> Self {
+        Self::new(YamlFault::KeyDuplicate, message).at(place)
+    }
+
     /// A value that is not one of its type.
     pub(crate) fn value(message: impl Into<String>, expected: impl Into<String>) -> Self {
         Self {

@@ -25,7 +25,9 @@ const ACCOUNT_TEXTS: &str =
 const INVALID_LAYOUT: &str =
     "values in `disks`, `filesystems`, `raid` and `luks` that Ignition refuses";
 const UNKNOWN_KEYS: &str = "a key that no version knows, or that differs from a known one in upper and lower case, in a file";
-const YAML: &str = "merge keys (`<<`) and tags such as `!!int` and `!!binary` in YAML";
+const TAGS: &str = "tags such as `!!int` and `!!binary` in YAML";
+const MERGE_KEYS: &str =
+    "a field in front of a merge key (`<<`) that merges a field of the same name";
 const BUTANE_SECTIONS: &str =
     "`boot_device`, `grub`, `ignition`, `kernel_arguments` and `password_hash_local` in Butane";
 const BUTANE: &str = "Butane's `openshift` with directories, links, special mode bits, without a name or a role, or with `64k-pages` in a version before its own";
@@ -208,14 +210,14 @@ pub(super) const REFUSALS: &[Difference] = &[
         &[concat!(r#"{"ignition":{"version":"3.4.0"}}"#, "PADDING")],
     ),
     written(
-        YAML,
-        "merge keys",
+        MERGE_KEYS,
+        "is defined twice",
         &[
-            "ignition: {version: 3.4.0}\nstorage:\n  links:\n  - &a {path: /etc/a, target: b}\n  - {<<: *a, path: /etc/b}\n",
+            "ignition: {version: 3.4.0}\nstorage:\n  links:\n  - {path: /etc/a, target: b, <<: {target: c}}\n",
         ],
     ),
     written(
-        YAML,
+        TAGS,
         "tag",
         &[
             "ignition: {version: 3.4.0}\nstorage:\n  files:\n  - {path: /etc/a, mode: !!int 420, contents: {source: \"data:,x\"}}\n",

@@ -121,6 +121,28 @@ fn a_removed_entry_restores_its_own_object_only() {
     }
 }
 
+/// The file without contents is a copy of the original: only that copy gets its mode back.
+#[test]
+fn a_copy_of_an_original_gets_its_mode_back() {
+    if !plays_users() {
+        return;
+    }
+    for swapped in [false, true] {
+        let sandbox = machine(&[File(FILE, 0)]);
+        chmod(&sandbox, FILE, 0o644);
+        let with_contents = config("contents").file(FILE, "ours\n", 0o644);
+        apply(&sandbox, &with_contents).unwrap();
+        apply(&sandbox, &partial(FILE, None, Some(0o600))).unwrap();
+        assert_eq!(attributes(&sandbox, FILE), (0o600, 0));
+        if swapped {
+            swap_in_secret(&sandbox);
+        }
+        apply(&sandbox, &config("nothing")).unwrap();
+        let expected = if swapped { 0o600 } else { 0o644 };
+        assert_eq!(attributes(&sandbox, FILE), (expected, 0));
+    }
+}
+
 #[test]
 fn a_rollback_restores_its_own_object_only() {
     if !plays_users() {

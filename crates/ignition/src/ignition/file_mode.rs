@@ -2,6 +2,7 @@
 
 use super::super::{
     field_reader::ObjectReader, ignition_dialect::IgnitionDialect, parse_context::ParseContext,
+    scalar::ScalarValue,
 };
 use machinist_base::reason::Reason;
 
@@ -17,8 +18,13 @@ pub(super) fn read(
     reading: &mut ParseContext<'_>,
 ) -> Option<u32> {
     let field = object.get("mode")?;
-    let number = field.integer(&mut reading.problems)?;
     let digits = field.spelling();
+    if let Some((message, expected)) = field.scalar().and_then(|value| misspelled(digits, value)) {
+        let reason = Reason::ValueInvalid;
+        field.refuse(&mut reading.problems, reason, message, Some(&expected));
+        return None;
+    }
+    let number = field.integer(&mut reading.problems)?;
     let mut refuse = |message: String, expected: String| {
         let reason = Reason::ValueInvalid;
         field.refuse(&mut reading.problems, reason, message, Some(&expected));
@@ -55,6 +61,33 @@ pub(super) fn read(
     );
     field.warn(&mut reading.problems, message);
     Some(kept)
+}
+
+/// The message and the expected value for digits that look like a mode and are none: in quotes, or with an 8 or 9.
+fn misspelled(digits: &str, value: ScalarValue<'_>) -> Option<(String, String)> {
+    let is_mode =
+        (3..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let meant = u32::from_str_radix(digits, 8).ok().filter(|_| is_mode);
+    match (value, meant) {
+        (ScalarValue::Text(_), Some(meant)) if digits.starts_with('0') || is_plausible(meant) => {
+            let message = format!("{digits:?} is text");
+            let expected =
+                format!("{meant} (or 0{meant:o} without quotes in YAML) for mode {meant:04o}");
+            Some((message, expected))
+        }
+        (ScalarValue::Number, None) if is_mode && digits.starts_with('0') => {
+            let wrong = digits.bytes().find(|byte| matches!(byte, b'8' | b'9'))?;
+            let message = format!(
+                "{digits} is not an octal number, because {} is not an octal digit",
+                char::from(wrong)
+            );
+            Some((
+                message,
+                "digits from 0 to 7 after the first 0, such as 0644".to_owned(),
+            ))
+        }
+        _ => None,
+    }
 }
 
 /// The mode that the same digits mean in the other base, decimal or octal.
@@ -97,6 +130,25 @@ const fn is_plausible(mode: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_that_are_no_mode_are_explained() {
+        for (digits, plain, expected) in [
+            ("0999", true, Some("9 is not an octal digit")),
+            ("0648", true, Some("8 is not an octal digit")),
+            ("0644", false, Some("420 (or 0644 without quotes in YAML)")),
+            ("644", false, Some("420 (or 0644 without quotes in YAML)")),
+            ("0644", true, None),
+            ("420", false, None),
+            ("x", false, None),
+        ] {
+            let found = misspelled(digits, ScalarValue::of(digits, plain));
+            let found = found.map(|(message, expected)| message + &expected);
+            assert_eq!(found.is_some(), expected.is_some(), "{digits}: {found:?}");
+            let expected = expected.unwrap_or_default();
+            assert!(found.unwrap_or_default().contains(expected), "{digits}");
+        }
+    }
 
     /// The intended mode, if the digits are in the wrong base.
     fn slip(digits: &str) -> Option<u32> {

@@ -6,8 +6,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use super::{UNIT_DIRECTORIES, UnitTree, UnitTreeEntry, unit_path};
 use crate::{
     desired_tree::ConfigSide,
-    enablement::{UNIT_DIR, resolve, unit_name},
-    machine_facts::{MachineFacts, UnitEntry},
+    enablement::{UNIT_DIR, unit_name},
+    machine_facts::MachineFacts,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::MachineConfig;
@@ -49,14 +49,8 @@ pub(super) fn known<'a>(
 }
 
 impl<'a> UnitTree<'a> {
-    /// Records the unit files outside that the config itself creates, and the links that are
-    /// restored when no config disables their units any more.
-    pub(super) fn record_linked_units(
-        &mut self,
-        config: &'a MachineConfig,
-        observed: &'a MachineFacts,
-        side: ConfigSide<'_>,
-    ) {
+    /// Records the unit files outside that the config itself creates.
+    pub(super) fn record_linked_units(&mut self, config: &'a MachineConfig) {
         for (target, outside) in &mut self.outside {
             let place = match outside {
                 ExternalTarget::File(end, _) => end.clone(),
@@ -70,18 +64,6 @@ impl<'a> UnitTree<'a> {
             let content = file.and_then(|file| file.content.as_ref());
             if let Some(content) = content.and_then(|content| content.bytes()) {
                 *outside = ExternalTarget::File(place, Some(String::from_utf8_lossy(content)));
-            }
-        }
-        if matches!(side, ConfigSide::Before) {
-            return;
-        }
-        for (path, entry) in &observed.unit_originals {
-            let UnitEntry::Link(text) = entry else {
-                continue;
-            };
-            let outside = self.outside.get(&resolve(path, text));
-            if matches!(outside, Some(ExternalTarget::File(..))) && self.at(path).is_none() {
-                self.away.insert(path.clone(), text);
             }
         }
     }

@@ -79,7 +79,7 @@ fn link_end(root: &Root, path: AbsPath, count: bool) -> Result<LinkEnd, RootErro
     Ok(LinkEnd { path, kind, below })
 }
 
-/// Counts the objects below a directory; returns `None` if there are too many.
+/// Counts the objects below a directory; returns `None` if there are too many, or too deep ones.
 fn count_below(root: &Root, directory: &AbsPath) -> Result<Option<usize>, RootError> {
     let (mut todo, mut count) = (vec![directory.clone()], 0);
     while let Some(directory) = todo.pop() {
@@ -93,8 +93,13 @@ fn count_below(root: &Root, directory: &AbsPath) -> Result<Option<usize>, RootEr
             return Ok(None);
         }
         let below = listing.entries.iter();
-        let below = below.filter(|entry| entry.kind == FileKind::Directory);
-        todo.extend(below.filter_map(|entry| directory.join(&entry.name).ok()));
+        for entry in below.filter(|entry| entry.kind == FileKind::Directory) {
+            match directory.join(&entry.name) {
+                Ok(path) => todo.push(path),
+                // Its path is too long.
+                Err(_) => return Ok(None),
+            }
+        }
     }
     Ok(Some(count))
 }

@@ -6,8 +6,8 @@ use super::{
     TransactionError, holder_path::holder, kind_name, ownership::is_ours, passwd_entries::edits,
 };
 use crate::journal::{
-    BackupPolicy, GivenLabels, Journal, OperationRecord, OperationRecordKind, Transaction,
-    TransactionState,
+    BackupPolicy, GivenLabels, Journal, ObjectId, OperationRecord, OperationRecordKind,
+    Transaction, TransactionState,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{Attributes, remember};
@@ -82,6 +82,9 @@ fn take_over(
         OperationRecordKind::Metadata { .. } => return take_over_metadata(journal, tx, record),
     };
     forget_attributes(journal, record);
+    if let Some(object) = copied_object(record) {
+        journal.changed_objects.insert(target.clone(), object);
+    }
     let directory = kind_name(FileKind::Directory);
     if before
         .as_ref()
@@ -128,6 +131,23 @@ fn forget_attributes(journal: &mut Journal, record: &OperationRecord) {
     journal.originals.remove(target);
     let attributes = record.attributes.map(|them| (target.clone(), them));
     journal.modes.extend(attributes);
+}
+
+/// The copy of an original that the operation put in its place: no other user can have put it there, so its mode and
+/// owner may be restored later.
+fn copied_object(record: &OperationRecord) -> Option<ObjectIdentity> {
+    let OperationRecordKind::Exchange {
+        after: Some(after), ..
+    } = &record.kind
+    else {
+        return None;
+    };
+    record.copy_of.as_ref()?;
+    let ObjectId { ino, birth, .. } = after;
+    Some(ObjectIdentity {
+        ino: *ino,
+        birth: *birth,
+    })
 }
 
 /// Merges a change of mode and owner in place.
@@ -331,6 +351,6 @@ fn open_changes(journal: &Journal) -> impl Iterator<Item = (&AbsPath, ObjectIden
             object: Some(object),
             ..
         } => Some((&record.target, *object)),
-        _ => None,
+        _ => Some((&record.target, copied_object(record)?)),
     })
 }
