@@ -65,6 +65,11 @@ impl DriftState {
         self.found.values().cloned().collect()
     }
 
+    /// Returns whether the path differs, and a local user may have caused it.
+    pub(super) fn is_by_user(&self, path: &AbsPath) -> bool {
+        self.found.get(path).is_some_and(|drift| drift.by_user)
+    }
+
     /// Records the result of a check, and logs what has changed. `checked` has the paths that were checked; `None`
     /// means all.
     pub(super) fn record(
