@@ -20,7 +20,7 @@ use machinist_update::store;
 /// Flags of `history`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The newest update comes first; the journal keeps the last 20.
+The newest update comes first; the journal keeps the last 20, and the last 5 repairs of drift.
 
 Examples:
   machinist history

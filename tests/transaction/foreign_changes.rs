@@ -10,6 +10,7 @@ use machinist_testkit::{
     sandbox::{Sandbox, config, difference, without_staging},
     stepwise_update::StepwiseUpdate,
 };
+use machinist_update::journal::{Outcome, UpdateRecord};
 
 fn drifted(sandbox: &Sandbox) -> Vec<String> {
     let mut found = Vec::new();
@@ -219,4 +220,34 @@ fn a_file_written_in_place_while_it_is_replaced_is_kept() {
         current.contains("CCCC own") && current.contains("BBBB second"),
         "{current}"
     );
+}
+
+#[test]
+fn set_aside_changes_of_updates_in_the_history_outlive_those_of_repairs() {
+    let sandbox = Sandbox::new();
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
+    hand.stage(&config("earlier").file("/etc/a", "earlier\n", 0o644))
+        .unwrap();
+    hand.commit().unwrap();
+    let tx = hand.journal.top().unwrap();
+    let record = tx.record(Outcome::Done, tx.started);
+    assert!(!record.repair);
+    hand.close();
+    for (second, repair) in (0..=30).map(|second| (second, second > 0)) {
+        let id = format!("20200101T0000{second:02}Z-0");
+        let path = format!("/var/lib/machinist/drifted/{id}/etc-a");
+        sandbox.write(&path, &format!("{second:02}\n"));
+        hand.journal.remember(UpdateRecord {
+            id,
+            repair,
+            ..record.clone()
+        });
+    }
+    hand.stage(&config("wanted").file("/etc/a", "ours\n", 0o644))
+        .unwrap();
+    hand.commit().unwrap();
+    hand.close();
+    let kept = drifted(&sandbox);
+    assert_eq!(kept.len(), 20);
+    assert_eq!(kept[0], "00\n");
 }

@@ -21,6 +21,7 @@ mod leases;
 mod linked_files;
 mod linked_keys;
 mod moved_paths;
+mod moved_staging;
 mod path_rules;
 mod planned_owners;
 mod race;

@@ -7,12 +7,14 @@ use std::sync::{
 
 use machinist_plan::DriftKind;
 use machinist_testkit::{
-    sandbox::{Sandbox, config, restarting},
+    sandbox::{Sandbox, Written, config, restarting},
     scripted_services::Script,
 };
 use machinist_update::{
+    journal::ConfigName,
     phase::Phase,
     reconciler::{DriftAction, DriftHandling, ReconcilerOptions},
+    store,
 };
 
 use crate::update::harness::{Driver, UNIT, machine};
@@ -115,4 +117,35 @@ async fn a_repair_that_is_refused_is_no_failed_update() {
         sandbox.read("/etc/cron.d/one").as_deref(),
         Some("changed\n")
     );
+}
+
+#[tokio::test]
+async fn repairs_leave_the_configs_of_earlier_updates_to_roll_back_to() {
+    let (sandbox, script) = (machine(), Script::new());
+    let earlier = config("earlier").file("/etc/cron.d/0", "earlier\n", 0o644);
+    let paths: Vec<_> = (0..24)
+        .map(|number| format!("/etc/cron.d/{number}"))
+        .collect();
+    let with = |config: Written, path: &String| config.file(path, "wanted\n", 0o644);
+    let wanted = paths.iter().fold(config("wanted"), with);
+    let mut driver = Driver::conducted(&sandbox, &script, earlier.desired(), repairing());
+    driver.until_on(&earlier).await;
+    driver.desired.send_replace(wanted.desired());
+    driver.until_on(&wanted).await;
+    for path in &paths {
+        sandbox.write(path, "changed\n");
+    }
+    let is_repaired = |path: &String| sandbox.read(path).as_deref() == Some("wanted\n");
+    driver
+        .until("all files are repaired", |report| {
+            report.phase == Phase::Idle && report.drift.is_empty() && paths.iter().all(is_repaired)
+        })
+        .await;
+    driver.stop().await;
+    let journal = sandbox.journal();
+    let first = &journal.history[0];
+    assert_eq!((first.to.as_str(), first.repair), ("earlier", false));
+    assert!(journal.history.last().unwrap().repair);
+    let stored = ConfigName::new(first.to.clone(), first.digest);
+    store::whole_config(&sandbox.root(), &stored).unwrap();
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::host_sampler::HostSignals;
 use machinist_base::{abs_path::AbsPath, clock::Clock, reason::Reason};
-use machinist_plan::{DriftEntry, DriftKind};
+use machinist_plan::DriftEntry;
 use machinist_status::readiness::{
     ConfigFacts, DevicesReturn, FailedUnits, Failure, GateInputs, GatePolicy, Gates, ProbeResults,
     RebootFacts,
@@ -286,13 +286,14 @@ fn inputs(
     let drifted = update.drift.iter();
     let drifted = drifted.filter(|drift| settings.drift.policy(&drift.path) != DriftPolicy::Ignore);
     let mut repaired = update.drift.iter();
-    // A path that a user made unsafe is not repaired, and does not close the gate.
+    // A user who changes a path faster than it is repaired must not keep the machine from being ready.
     let repairs = |drift: &DriftEntry| {
-        drift.kind != DriftKind::Unsafe && settings.drift.policy(&drift.path) == DriftPolicy::Repair
+        !drift.by_user && settings.drift.policy(&drift.path) == DriftPolicy::Repair
     };
+    let unverified = update.unverified && !update.repairs_users_path;
     GateInputs {
         config: ConfigFacts {
-            unverified: update.unverified.then(|| config(update).desired),
+            unverified: unverified.then(|| config(update).desired),
             failed,
             drifted: drifted.map(|drift| drift.path.to_string()).collect(),
             drift_holds: repaired.any(repairs),

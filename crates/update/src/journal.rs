@@ -30,6 +30,12 @@ use machinist_rootfs::ObjectIdentity;
 /// Number of finished updates that are kept for `history`.
 pub const MAX_HISTORY_UPDATES: usize = 20;
 
+/// Number of repairs of drift that are kept beside these updates.
+pub const MAX_HISTORY_REPAIRS: usize = 5;
+
+/// Number of undone updates among [`MAX_HISTORY_UPDATES`], once there are so many.
+const MAX_HISTORY_UNDONE: usize = 10;
+
 /// The persistent state of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -80,7 +86,7 @@ pub struct Journal {
     pub transactions: Vec<Transaction>,
     /// Why the last update failed; cleared by the next successful update.
     pub failure: Option<UpdateFailure>,
-    /// Finished updates, oldest first, at most [`MAX_HISTORY_UPDATES`].
+    /// Finished updates, oldest first, at most [`MAX_HISTORY_UPDATES`] and [`MAX_HISTORY_REPAIRS`] repairs.
     pub history: Vec<UpdateRecord>,
 }
 
@@ -265,10 +271,83 @@ impl Journal {
         self.transactions.last_mut()
     }
 
-    /// Adds a finished update and drops the oldest ones beyond [`MAX_HISTORY_UPDATES`].
+    /// Adds a finished update and drops the oldest ones beyond [`MAX_HISTORY_UPDATES`]. Repairs of drift and updates
+    /// that were undone are dropped earlier: a user or a program can cause any number of them, and the configs of the
+    /// other updates are those to roll back to.
     pub fn remember(&mut self, record: UpdateRecord) {
         self.history.push(record);
-        let surplus = self.history.len().saturating_sub(MAX_HISTORY_UPDATES);
-        self.history.drain(..surplus);
+        self.drop_oldest(MAX_HISTORY_REPAIRS, |update| update.repair);
+        let is_undone = |update: &UpdateRecord| !update.repair && !update.outcome.is_done();
+        let updates = self.history.iter().filter(|update| !update.repair).count();
+        if updates > MAX_HISTORY_UPDATES {
+            self.drop_oldest(MAX_HISTORY_UNDONE, is_undone);
+        }
+        self.drop_oldest(MAX_HISTORY_UPDATES, |update| !update.repair);
+    }
+
+    /// Drops the oldest of these records beyond `most`.
+    fn drop_oldest(&mut self, most: usize, is_one: impl Fn(&UpdateRecord) -> bool) {
+        let count = self.history.iter().filter(|update| is_one(update)).count();
+        let mut surplus = count.saturating_sub(most);
+        self.history.retain(|update| {
+            let drops = surplus > 0 && is_one(update);
+            surplus -= usize::from(drops);
+            !drops
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(number: usize, outcome: Outcome, repair: bool) -> UpdateRecord {
+        UpdateRecord {
+            id: number.to_string(),
+            from: String::new(),
+            to: String::new(),
+            digest: Digest::of(&number.to_be_bytes()),
+            started: Timestamp::UNIX_EPOCH,
+            finished: Timestamp::UNIX_EPOCH,
+            outcome,
+            reason: None,
+            phases: Vec::new(),
+            actions: Vec::new(),
+            left_behind: Vec::new(),
+            repair,
+        }
+    }
+
+    fn ids(journal: &Journal) -> Vec<usize> {
+        let ids = journal.history.iter().map(|update| update.id.parse());
+        ids.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn repairs_do_not_displace_updates_in_the_history() {
+        let mut journal = Journal::default();
+        for number in 0..25 {
+            journal.remember(record(number, Outcome::Done, false));
+        }
+        for number in 25..125 {
+            journal.remember(record(number, Outcome::Done, true));
+        }
+        let newest: Vec<_> = (5..25).chain(120..125).collect();
+        assert_eq!(ids(&journal), newest);
+        journal.remember(record(125, Outcome::Done, false));
+        assert_eq!(ids(&journal)[0], 6);
+    }
+
+    #[test]
+    fn updates_that_were_rolled_back_leave_earlier_configs_in_the_history() {
+        let mut journal = Journal::default();
+        for number in 0..20 {
+            journal.remember(record(number, Outcome::Done, false));
+        }
+        for number in 20..120 {
+            journal.remember(record(number, Outcome::RolledBack, false));
+        }
+        let newest: Vec<_> = (10..20).chain(110..120).collect();
+        assert_eq!(ids(&journal), newest);
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use machinist_plan::DriftKind;
 use machinist_status::{
     DeviceStatus, Mode,
     readiness::{Gate, GateName},
@@ -126,4 +127,37 @@ fn an_unreadable_config_does_not_fail_an_update_in_progress() {
     assert_eq!(gate(&update), Reason::UpdateInProgress);
     update.phase = machinist_update::phase::Phase::Failed;
     assert_eq!(gate(&update), Reason::UpdateFailed);
+}
+
+/// A user could close the gate at will otherwise: she changes the path faster than it is repaired.
+#[test]
+fn drift_that_a_user_may_cause_does_not_close_the_gate() {
+    let closes = |by_user: bool, is_in_repair: bool| {
+        let drift = DriftEntry {
+            path: "/home/bob/f".parse().unwrap(),
+            kind: DriftKind::Content,
+            entry: None,
+            kinds: None,
+            by_user,
+            leased: false,
+        };
+        let update = UpdateReport {
+            drift: vec![drift],
+            unverified: is_in_repair,
+            repairs_users_path: is_in_repair && by_user,
+            ..UpdateReport::default()
+        };
+        let mut settings =
+            machinist_status::settings::load(machinist_status::settings::SettingsInputs::default())
+                .unwrap();
+        settings.drift.default = DriftPolicy::Repair;
+        let devices = DevicesView::default();
+        let facts = inputs(&update, &settings, &devices, &HostSignals::default()).config;
+        assert_eq!(facts.drifted, ["/home/bob/f"]);
+        facts.drift_holds || facts.unverified.is_some()
+    };
+    assert!(closes(false, false));
+    assert!(closes(false, true), "a repair of a path of root's");
+    assert!(!closes(true, false));
+    assert!(!closes(true, true));
 }

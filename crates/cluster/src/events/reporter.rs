@@ -20,6 +20,7 @@ use machinist_base::{
     clock::Clock,
     error_chain::chain,
 };
+use machinist_kube_api::EventReason;
 use machinist_plan::escape_line;
 
 /// The API server's limit for a note, in bytes.
@@ -57,17 +58,63 @@ struct EventSeries {
     written: Instant,
 }
 
+/// What a limit of events counts together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct EventBudget {
+    subject: EventSubject,
+    /// Drift counts by itself: a local user can cause any number of such events, and they must not use up the budget
+    /// of the others.
+    is_drift: bool,
+}
+
+impl EventBudget {
+    fn of(event: &ClusterEvent) -> Self {
+        Self {
+            subject: event.subject.clone(),
+            is_drift: event.reason == EventReason::ConfigDriftDetected,
+        }
+    }
+}
+
+/// Remaining burst of each budget, and the time at which it was computed.
+#[derive(Debug, Default)]
+struct EventLimits(HashMap<EventBudget, (u32, Instant)>);
+
+impl EventLimits {
+    /// Forgets the budgets that are full again.
+    fn forget_full(&mut self, now: Instant) {
+        self.0
+            .retain(|_, (left, since)| *left < BURST_EVENTS || *since + REFILL_INTERVAL > now);
+    }
+
+    /// Takes one event from a budget; false if it is used up.
+    fn allow(&mut self, budget: &EventBudget, now: Instant) -> bool {
+        let (left, since) = self.0.entry(budget.clone()).or_insert((BURST_EVENTS, now));
+        while *left < BURST_EVENTS && *since + REFILL_INTERVAL <= now {
+            *left += 1;
+            *since += REFILL_INTERVAL;
+        }
+        if *left == 0 {
+            return false;
+        }
+        if *left == BURST_EVENTS {
+            *since = now;
+        }
+        *left -= 1;
+        true
+    }
+}
+
 /// Writes events and tracks their series.
 pub(super) struct EventReporter {
     cluster: Cluster,
     node: OwnNode,
     clock: Clock,
     series: HashMap<ClusterEvent, EventSeries>,
-    /// Remaining burst of each subject, and the time at which it was computed.
-    allowed: HashMap<EventSubject, (u32, Instant)>,
+    limits: EventLimits,
     names: u32,
-    /// Number of dropped events per subject since its last written one.
-    left_out: HashMap<EventSubject, u32>,
+    /// Number of dropped events per budget since its last written one.
+    left_out: HashMap<EventBudget, u32>,
     /// When an event was last dropped; none once the drop counts are logged.
     untold: Option<Instant>,
 }
@@ -82,7 +129,7 @@ impl EventReporter {
             node,
             clock,
             series: HashMap::new(),
-            allowed: HashMap::new(),
+            limits: EventLimits::default(),
             names: 0,
             left_out: HashMap::new(),
             untold: None,
@@ -100,8 +147,9 @@ impl EventReporter {
     /// Logs how many events were dropped, because the API has no field for them.
     pub(super) fn log_dropped(&mut self) {
         self.untold = None;
-        for (subject, count) in &self.left_out {
-            tracing::warn!("{count} events about {} omitted", self.shown(subject));
+        for (budget, count) in &self.left_out {
+            let subject = self.shown(&budget.subject);
+            tracing::warn!("{count} events about {subject} omitted");
         }
     }
 
@@ -110,8 +158,7 @@ impl EventReporter {
         let now = Instant::now();
         self.series
             .retain(|_, series| series.last + SERIES_TIMEOUT > now);
-        self.allowed
-            .retain(|_, (left, since)| *left < BURST_EVENTS || *since + REFILL_INTERVAL > now);
+        self.limits.forget_full(now);
         if let Some(series) = self.series.get_mut(&event) {
             series.count = series.count.saturating_add(1);
             series.last = now;
@@ -127,13 +174,14 @@ impl EventReporter {
                 Ok(()) => return,
             }
         }
-        if !self.allow(&event.subject, now) {
+        let budget = EventBudget::of(&event);
+        if !self.limits.allow(&budget, now) {
             tracing::debug!("too many events about {:?}; dropping one", event.subject);
-            *self.left_out.entry(event.subject).or_default() += 1;
+            *self.left_out.entry(budget).or_default() += 1;
             self.untold = Some(now);
             return;
         }
-        let left_out = self.left_out.remove(&event.subject).unwrap_or_default();
+        let left_out = self.left_out.remove(&budget).unwrap_or_default();
         if let Some(name) = self.create(&event, left_out).await {
             let series = EventSeries {
                 name,
@@ -143,25 +191,6 @@ impl EventReporter {
             };
             self.series.insert(event, series);
         }
-    }
-
-    fn allow(&mut self, subject: &EventSubject, now: Instant) -> bool {
-        let (left, since) = self
-            .allowed
-            .entry(subject.clone())
-            .or_insert((BURST_EVENTS, now));
-        while *left < BURST_EVENTS && *since + REFILL_INTERVAL <= now {
-            *left += 1;
-            *since += REFILL_INTERVAL;
-        }
-        if *left == 0 {
-            return false;
-        }
-        if *left == BURST_EVENTS {
-            *since = now;
-        }
-        *left -= 1;
-        true
     }
 
     /// Creates the Event and retries until it succeeds or the server rejects it for good. Returns
@@ -315,6 +344,26 @@ fn format_note(note: &str, left_out: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn drift_events_do_not_use_up_the_budget_of_other_events() {
+        let (mut limits, now) = (EventLimits::default(), Instant::now());
+        let mut allowed = |reason| {
+            let event = |number: u32| ClusterEvent {
+                subject: EventSubject::Node,
+                reason,
+                note: number.to_string(),
+            };
+            let events = (0..100).map(event);
+            let allowed = events.filter(|event| limits.allow(&EventBudget::of(event), now));
+            allowed.count()
+        };
+        let drift = EventReason::ConfigDriftDetected;
+        assert_eq!(
+            [drift, EventReason::NodeDone, EventReason::Reboot].map(&mut allowed),
+            [25, 25, 0]
+        );
+    }
 
     #[test]
     fn an_event_note_counts_omitted_events_even_when_truncated() {

@@ -35,6 +35,9 @@ pub struct UpdateRecord {
     /// Paths whose objects were left as a user had changed them, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
+    /// The machine was on this config already: only drift was repaired. False in journals of earlier versions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repair: bool,
 }
 
 /// How an update ended.

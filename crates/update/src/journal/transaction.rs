@@ -204,6 +204,7 @@ impl Transaction {
             phases: self.phases.clone(),
             actions: self.actions.clone(),
             left_behind: self.left_behind.clone(),
+            repair: self.from.as_ref() == Some(&self.to),
         }
     }
 }

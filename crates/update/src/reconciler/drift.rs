@@ -1,6 +1,9 @@
 //! The drift of the machine, and what is needed to find and to repair it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -9,7 +12,9 @@ use super::{
     drift_repair::RepairLog,
     drift_watch::{DirtyPaths, DriftWatch},
 };
-use machinist_base::{abs_path::AbsPath, digest::Digest, error_chain::chain, reason::Reason};
+use machinist_base::{
+    abs_path::AbsPath, digest::Digest, error_chain::chain, rate_limit::LogRates, reason::Reason,
+};
 use machinist_plan::{DriftEntry, DriftKind};
 use machinist_rootfs::Root;
 
@@ -22,6 +27,33 @@ pub(super) struct DriftState {
     /// Drift by path.
     found: BTreeMap<AbsPath, DriftEntry>,
     repairs: RepairLog,
+    log: DriftLog,
+}
+
+/// Limits the lines about drift, which a user can cause at will by changing a path all the time.
+#[derive(Debug)]
+struct DriftLog {
+    by_path: LogRates,
+    total: LogRates,
+}
+
+impl Default for DriftLog {
+    /// A path that an administrator edits gets all its lines, and so does a config with many drifted paths.
+    fn default() -> Self {
+        Self {
+            by_path: LogRates::new(Duration::from_secs(60), 10),
+            total: LogRates::new(Duration::from_secs(10), 200),
+        }
+    }
+}
+
+impl DriftLog {
+    /// Whether to log a line about the path now; if so, the number of lines that were suppressed before it.
+    fn take(&self, path: &AbsPath) -> Option<u64> {
+        let of_path = self.by_path.take(path.as_str())?;
+        let of_all = self.total.take("drift")?;
+        Some(of_path + of_all)
+    }
 }
 
 impl DriftState {
@@ -65,6 +97,11 @@ impl DriftState {
         self.found.values().cloned().collect()
     }
 
+    /// Returns whether the path differs, and a local user may have caused it.
+    pub(super) fn is_by_user(&self, path: &AbsPath) -> bool {
+        self.found.get(path).is_some_and(|drift| drift.by_user)
+    }
+
     /// Records the result of a check, and logs what has changed. `checked` has the paths that were checked; `None`
     /// means all.
     pub(super) fn record(
@@ -84,12 +121,16 @@ impl DriftState {
             .filter(|drift| handling.act(&drift.path) != DriftAction::Ignore);
         now.extend(reported.map(|drift| (drift.path.clone(), drift)));
         for (path, drift) in &now {
-            if before.get(path) != Some(drift) {
-                tracing::warn!(reason = %Reason::Drifted, "{drift}");
+            if before.get(path) != Some(drift)
+                && let Some(unsaid) = self.log.take(path)
+            {
+                tracing::warn!(reason = %Reason::Drifted, unsaid, "{drift}");
             }
         }
         for path in before.keys().filter(|path| !now.contains_key(path)) {
-            tracing::info!(%path, "matches the config again");
+            if let Some(unsaid) = self.log.take(path) {
+                tracing::info!(%path, unsaid, "matches the config again");
+            }
         }
         self.found = now;
     }
@@ -128,5 +169,40 @@ impl DriftState {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drift(path: &AbsPath) -> DriftEntry {
+        DriftEntry {
+            path: path.clone(),
+            kind: DriftKind::Content,
+            entry: None,
+            kinds: None,
+            by_user: true,
+            leased: false,
+        }
+    }
+
+    #[test]
+    fn a_path_that_changes_all_the_time_causes_few_log_lines() {
+        let (mut state, handling) = (DriftState::default(), DriftHandling::default());
+        let path = |number: usize| -> AbsPath { format!("/home/bob/{number}").parse().unwrap() };
+        for _ in 0..1000 {
+            state.record(None, vec![drift(&path(0))], &handling);
+            state.record(None, Vec::new(), &handling);
+        }
+        let next = state.log.take(&path(0));
+        assert_eq!(next, None, "the limit of the path is used up");
+        let other = state.log.take(&path(1));
+        assert!(other.is_some(), "another path has its own");
+        for number in 1..1000 {
+            state.record(None, vec![drift(&path(number))], &handling);
+        }
+        let next = state.log.take(&path(1000));
+        assert_eq!(next, None, "the limit of all is used up");
     }
 }

@@ -51,6 +51,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 .into_keys()
                 .collect(),
             unverified: !self.journal.transactions.is_empty(),
+            repairs_users_path: self
+                .plan
+                .repair_path()
+                .is_some_and(|path| self.drift.is_by_user(path)),
             reboot_needed_in: top
                 .filter(|tx| !tx.offline && (tx.wants_reboot() || tx.booted_into))
                 .and_then(|tx| match &boot {

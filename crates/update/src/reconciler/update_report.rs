@@ -41,6 +41,8 @@ pub struct UpdateReport {
     pub unknown: bool,
     /// There are unverified changes on the disk.
     pub unverified: bool,
+    /// These changes only repair a path that a user controls.
+    pub repairs_users_path: bool,
     /// The running boot; `None` for an offline root.
     pub boot: Option<String>,
     /// The boot in which a reboot became necessary, until the boot after it is verified.

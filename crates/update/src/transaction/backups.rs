@@ -1,12 +1,14 @@
 //! Manages staging, `originals/`, and `drifted/`, the directories beside the machine's own files.
 
+use std::cmp::Reverse;
+
 use super::{
     TransactionError,
     holder_path::{holder, holder_of_staging},
     mount_point_dirs,
 };
 use crate::{
-    journal::{MAX_HISTORY_UPDATES, OperationRecord, Transaction},
+    journal::{MAX_HISTORY_UPDATES, OperationRecord, Transaction, UpdateRecord},
     store::paths,
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
@@ -224,17 +226,23 @@ pub(super) fn clear(root: &Root, dir: &AbsPath) -> Result<(), TransactionError> 
     Ok(())
 }
 
-/// Removes the oldest drifted files beyond [`MAX_DRIFTED_UPDATES`] updates on each mount. An error is only logged,
-/// because the next update tries again.
-pub(super) fn prune(root: &Root, tx: &Transaction) {
+/// Removes the oldest drifted files beyond [`MAX_DRIFTED_UPDATES`] updates on each mount. Those of updates in the
+/// history stay, and those of older repairs are removed first. An error is only logged, because the next update tries
+/// again.
+pub(super) fn prune(root: &Root, history: &[UpdateRecord], tx: &Transaction) {
     for holder in tx.staging.iter().map(holder_of_staging) {
-        if let Err(error) = prune_below(root, &holder, &tx.id) {
+        if let Err(error) = prune_below(root, &holder, history, &tx.id) {
             tracing::warn!(%holder, "failed to remove old versions below drifted/: {}", machinist_base::error_chain::chain(&error));
         }
     }
 }
 
-fn prune_below(root: &Root, holder: &AbsPath, now: &str) -> Result<(), TransactionError> {
+fn prune_below(
+    root: &Root,
+    holder: &AbsPath,
+    history: &[UpdateRecord],
+    now: &str,
+) -> Result<(), TransactionError> {
     let dir = holder.join("drifted")?;
     if root.stat(&dir)?.is_none() {
         return Ok(());
@@ -242,7 +250,11 @@ fn prune_below(root: &Root, holder: &AbsPath, now: &str) -> Result<(), Transacti
     // An ID begins with its time. The current transaction is excluded in case the clock was set back.
     let mut ids = root.list(&dir)?;
     ids.retain(|entry| entry.kind == FileKind::Directory && entry.name != now);
-    ids.sort_by(|a, b| b.name.cmp(&a.name));
+    let is_known = |id: &str| {
+        let mut known = history.iter().filter(|update| !update.repair);
+        known.any(|update| update.id == id)
+    };
+    ids.sort_by_key(|entry| Reverse((is_known(&entry.name), entry.name.clone())));
     for old in ids.iter().skip(MAX_DRIFTED_UPDATES) {
         root.remove_tree(&dir.join(&old.name)?)?;
     }

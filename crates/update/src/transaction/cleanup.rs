@@ -87,7 +87,7 @@ fn tidy_after(
     forget_labels(journal);
     for tx in verified() {
         clear_staging(root, &tx.staging)?;
-        backups::prune(root, tx);
+        backups::prune(root, &journal.history, tx);
     }
     mount_point_dirs::drop_removed(root, journal)?;
     sync.sync()?;

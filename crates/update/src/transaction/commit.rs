@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     SyncPoints, TransactionError, backups, passwd_entries,
     progress::{OperationProgress, operation_progress},
-    target_directory::{DirectoryRefusal, reach},
+    target_directory::{DirectoryRefusal, name_mover, reach},
     three_step_swap::{self, SwapDirection},
 };
 use crate::journal::{OperationRecord, OperationRecordKind, Transaction};
@@ -18,10 +18,10 @@ use machinist_rootfs::{FileKind, Meta, ObjectIdentity, Root};
 /// [`TransactionError::Changed`] nothing is lost: completed operations stay, and [`super::undo`] restores the old
 /// objects.
 pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
-    let root = &root.for_one_pass();
-    let sync = SyncPoints::of(root, tx)?;
+    let pass = &root.for_one_pass();
+    let sync = SyncPoints::of(pass, tx)?;
     for record in &tx.operations {
-        commit_one(root, record)?;
+        commit_one(pass, record).map_err(|error| name_mover(root, &tx.staging, error))?;
     }
     sync.sync()
 }

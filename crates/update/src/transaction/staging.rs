@@ -9,7 +9,7 @@ use super::{
     SyncPoints, TransactionError,
     adopted_originals::copy_file,
     backups, kind_name, mount_point_dirs, object_at,
-    target_directory::{as_user_change, reach, staging},
+    target_directory::{as_user_change, name_mover, reach, staging},
 };
 use crate::journal::{GivenLabels, ObjectId, OperationRecord, OperationRecordKind, Transaction};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
@@ -30,6 +30,17 @@ pub type AbortFlag = AtomicBool;
 /// interrupted attempt in the staging directories are removed first. The caller marks the transaction
 /// [`Staged`](super::super::journal::TransactionState::Staged) and saves the journal.
 pub fn stage(
+    root: &Root,
+    tx: &mut Transaction,
+    planned: &[Operation],
+    chown: bool,
+    stop: &AbortFlag,
+) -> Result<(), TransactionError> {
+    let staged = stage_all(root, tx, planned, chown, stop);
+    staged.map_err(|error| name_mover(root, &tx.staging, error))
+}
+
+fn stage_all(
     root: &Root,
     tx: &mut Transaction,
     planned: &[Operation],

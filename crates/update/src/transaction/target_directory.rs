@@ -85,6 +85,45 @@ pub(super) fn as_user_change(
     changed(target)
 }
 
+/// Names the user who has moved a staging directory away, if that is the cause of an error: another error about a
+/// target on that mount would name the wrong thing.
+pub(super) fn name_mover(
+    root: &Root,
+    dirs: &[AbsPath],
+    error: TransactionError,
+) -> TransactionError {
+    let target = match &error {
+        TransactionError::Changed { target } | TransactionError::MountMissing { target } => {
+            Some(target)
+        }
+        TransactionError::Root(cause) if cause.is_moved() => None,
+        _ => return error,
+    };
+    let moved = dirs.iter().find_map(|dir| moved_away(root, dir, target));
+    moved.map_or(error, TransactionError::Root)
+}
+
+/// The error about a staging directory that no longer exists, if a user controls the top of its mount. `target` is
+/// on that mount.
+fn moved_away(root: &Root, dir: &AbsPath, target: Option<&AbsPath>) -> Option<RootError> {
+    let holder = holder_path::holder_of_staging(dir);
+    let mount = holder.parent()?;
+    if target.is_some_and(|target| !target.is_under(&mount)) {
+        return None;
+    }
+    if root.stat(dir).is_ok_and(|there| there.is_some()) {
+        return None;
+    }
+    let DirectoryControl::User { uid, top } = root.walk(&holder).ok()?.control else {
+        return None;
+    };
+    let user = uid.map_or_else(|| "a user".to_owned(), |uid| format!("user {uid}"));
+    Some(RootError::Unsafe {
+        path: dir.clone(),
+        why: format!("it was moved away during the update by {user}, who controls {top}"),
+    })
+}
+
 /// Returns whether only root can change the path. A path that cannot be walked any more may be a user's.
 fn is_roots(root: &Root, path: &AbsPath) -> bool {
     root.walk(path)

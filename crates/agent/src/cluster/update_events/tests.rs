@@ -85,6 +85,7 @@ fn update(id: &str, finished: i64) -> UpdateRecord {
         phases: Vec::new(),
         actions: Vec::new(),
         left_behind: Vec::new(),
+        repair: false,
     }
 }
 
