@@ -109,6 +109,46 @@ async fn states_of_units_and_of_the_system_are_listed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn units_that_users_control_are_not_among_the_failed_units() {
+    let (machine, systemd) = machine();
+    let failed = Unit {
+        active: "failed",
+        ..Unit::default()
+    };
+    for unit in [
+        "user@1000.service",
+        "session-3.scope",
+        "crio-12.scope",
+        "a.service",
+    ] {
+        machine.set_unit(unit, failed.clone());
+    }
+    assert_eq!(systemd.failed_units().await.unwrap(), ["a.service"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boot_does_not_wait_for_jobs_of_units_that_users_control() {
+    let (machine, systemd) = machine();
+    let state = async || systemd.system_state().await.unwrap();
+    machine.set_system_state("starting");
+    machine.set_boot_jobs(&[]);
+    assert_eq!(state().await, SystemState::Starting);
+    machine.set_boot_jobs(&["user@1000.service", "multi-user.target"]);
+    assert_eq!(state().await, SystemState::Starting);
+    machine.set_boot_jobs(&["user@1000.service", "session-1.scope"]);
+    assert_eq!(state().await, SystemState::Running);
+    // A finished boot stays finished, also while the administrator's services are started.
+    machine.set_boot_jobs(&["user@1000.service", "logrotate.service"]);
+    assert_eq!(state().await, SystemState::Running);
+    machine.set_unit("emergency.target", Unit::default());
+    assert_eq!(state().await, SystemState::Maintenance);
+    machine.set_boot_jobs(&["user@1000.service", "shutdown.target"]);
+    assert_eq!(state().await, SystemState::Stopping);
+    machine.set_system_state("initializing");
+    assert_eq!(state().await, SystemState::Initializing);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_default_target_is_started_again_only_when_the_boot_leads_to_it() {
     let (machine, systemd) = machine();
     machine.set_unit("default.target", Unit::stopped());

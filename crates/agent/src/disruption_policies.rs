@@ -5,7 +5,7 @@ use machinist_ignition::Refusal;
 use machinist_plan::Policies;
 use machinist_rootfs::{Root, RootError};
 use machinist_status::settings::{Settings, SoftReboot};
-use machinist_yaml::{CoreSchema, YamlError};
+use machinist_yaml::{CoreSchema, Location, YamlError};
 
 /// Maximum size in bytes. A hand-written file has a few KiB; more is a mistake.
 const MAX_POLICIES_BYTES: u64 = 1 << 20;
@@ -40,9 +40,9 @@ pub fn policies(root: &Root, settings: &Settings, own_uid: u32) -> Result<Polici
     if (stat.uid != 0 && stat.uid != own_uid) || stat.mode & 0o002 != 0 {
         let message = "the file is not owned by root, or it is writable by other users";
         let refusal = Refusal::new(Reason::SourceUnreadable, message);
-        return Err(refused(&update.policies, vec![refusal]));
+        return Err(refused(root, &update.policies, vec![refusal]));
     }
-    let policies = parse(&text).map_err(|refusals| refused(&update.policies, refusals))?;
+    let policies = parse(&text).map_err(|refusals| refused(root, &update.policies, refusals))?;
     Ok(policies.with_soft_reboots(soft))
 }
 
@@ -50,13 +50,15 @@ pub(super) fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
     let wrong = |reason, message: String| vec![Refusal::new(reason, message)];
     let text = str::from_utf8(text)
         .map_err(|error| wrong(Reason::SyntaxInvalid, format!("not UTF-8 text: {error}")))?;
-    let read = machinist_yaml::read_only(text, CoreSchema);
-    let object: serde_json::Value = read
-        .and_then(|document| machinist_yaml::decode(&document))
-        .map_err(unreadable)?;
+    let document = machinist_yaml::read_only(text, CoreSchema).map_err(unreadable)?;
+    let object: serde_json::Value = machinist_yaml::decode(&document).map_err(unreadable)?;
     if object["kind"] != "MachineConfiguration" {
-        let message = "not a MachineConfiguration (operator.openshift.io/v1)".to_owned();
-        return Err(wrong(Reason::ValueInvalid, message));
+        let message = "not a MachineConfiguration (operator.openshift.io/v1)";
+        let fields = document.fields().map_err(unreadable)?;
+        let kind = fields.iter().find(|(key, _)| key.scalar.as_ref() == "kind");
+        let place = kind.map_or(document.place, |(_, value)| value.place);
+        let refusal = Refusal::new(Reason::ValueInvalid, message);
+        return Err(vec![at(refusal, place)]);
     }
     // The file may come from a cluster object that was created for other settings.
     if object["spec"].is_object() && object["spec"]["nodeDisruptionPolicy"].is_null() {
@@ -66,14 +68,21 @@ pub(super) fn parse(text: &[u8]) -> Result<Policies, Vec<Refusal>> {
 }
 
 fn unreadable(error: YamlError) -> Vec<Refusal> {
-    let mut refusal = Refusal::new(Reason::SyntaxInvalid, error.to_string());
-    (refusal.line, refusal.column) = (Some(error.place.line), Some(error.place.column));
-    vec![refusal]
+    let refusal = Refusal::new(Reason::SyntaxInvalid, error.to_string());
+    vec![at(refusal, error.place)]
 }
 
-fn refused(file: &AbsPath, mut refusals: Vec<Refusal>) -> PoliciesError {
+fn at(refusal: Refusal, place: Location) -> Refusal {
+    Refusal {
+        line: Some(place.line),
+        column: Some(place.column),
+        ..refusal
+    }
+}
+
+fn refused(root: &Root, file: &AbsPath, mut refusals: Vec<Refusal>) -> PoliciesError {
     for refusal in &mut refusals {
-        refusal.file = Some(file.to_string());
+        refusal.file = Some(root.host_path(file).display().to_string());
     }
     PoliciesError::Refused(refusals)
 }
@@ -104,7 +113,20 @@ mod tests {
             let message = format!("{line}:{column}: {}", one.message);
             assert!(message.starts_with(expected), "{text:?}: {message}");
         }
-        let other = parse(b"kind: a\n").unwrap_err();
-        assert_eq!(other[0].reason, Reason::ValueInvalid);
+        for (text, place) in [("a: 1\nkind: a\n", (2, 7)), ("a: 1\n", (1, 1))] {
+            let other = parse(text.as_bytes()).unwrap_err();
+            assert_eq!(other[0].reason, Reason::ValueInvalid);
+            assert_eq!(other[0].line.zip(other[0].column), Some(place));
+        }
+    }
+
+    #[test]
+    fn refused_policies_are_named_with_the_root() {
+        let dir = std::env::temp_dir();
+        let root = Root::open(&dir).unwrap();
+        let refusals = parse(b"kind: a\n").unwrap_err();
+        let error = refused(&root, &"/etc/p.yaml".parse().unwrap(), refusals);
+        let shown = format!("{}:1:7: ", dir.join("etc/p.yaml").display());
+        assert!(error.to_string().contains(&shown), "{error}");
     }
 }

@@ -18,6 +18,16 @@ pub(super) type UnitRow = (
     OwnedObjectPath,
 );
 
+/// One row of `ListJobs`: id, unit, type, state, job path, unit path.
+pub(super) type JobRow = (
+    u32,
+    String,
+    String,
+    String,
+    OwnedObjectPath,
+    OwnedObjectPath,
+);
+
 /// The columns what, who, why, mode, uid and pid.
 pub(super) type InhibitorRow = (String, String, String, String, u32, u32);
 
@@ -50,6 +60,7 @@ pub(super) trait Manager {
         others: &[(&str, Vec<Property<'_>>)],
     ) -> zbus::Result<OwnedObjectPath>;
     fn get_job(&self, id: u32) -> zbus::Result<OwnedObjectPath>;
+    fn list_jobs(&self) -> zbus::Result<Vec<JobRow>>;
     fn list_units(&self) -> zbus::Result<Vec<UnitRow>>;
     fn list_units_filtered(&self, states: &[&str]) -> zbus::Result<Vec<UnitRow>>;
     fn list_units_by_names(&self, names: &[&str]) -> zbus::Result<Vec<UnitRow>>;

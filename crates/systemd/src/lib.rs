@@ -21,6 +21,7 @@ mod timedated;
 mod unit_signals;
 mod unit_state;
 mod update_port;
+mod user_units;
 
 pub use connection::{BusAddresses, SocketDialer};
 pub use error::{SystemdError, SystemdErrorKind};

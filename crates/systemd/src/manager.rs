@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -15,9 +15,10 @@ use zbus::{Connection, OwnedObjectPath, fdo::PropertiesProxy, proxy::CacheProper
 use super::{
     BusAddresses, Logind, SystemdError, Timedated,
     connection::{LiveConnection, Reconnecting, within},
-    dbus_proxies::{REPLACE_MODE, ServiceProxy, UnitProxy},
+    dbus_proxies::{JobRow, REPLACE_MODE, ServiceProxy, UnitProxy, UnitRow},
     error::SystemdErrorKind,
     unit_state::{ActiveState, LoadState, ServiceState, UnitState},
+    user_units::is_controlled_by_user,
 };
 use machinist_update::service_port::Userspace;
 
@@ -31,6 +32,9 @@ pub(super) const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
 pub struct Systemd {
     pub(super) link: Reconnecting,
     reloads: Arc<Reloads>,
+    /// Whether [`Systemd::system_state`] has found the boot finished but for jobs of users. Such a boot stays
+    /// finished, as one does for systemd, whatever jobs are queued later.
+    boot_finished: Arc<AtomicBool>,
 }
 
 /// One row of the list of units.
@@ -75,6 +79,7 @@ impl Systemd {
         Self {
             link: Reconnecting::new(lines),
             reloads: Arc::default(),
+            boot_finished: Arc::default(),
         }
     }
 
@@ -107,7 +112,8 @@ impl Systemd {
         done.map_err(SystemdError::during("let systemd reload its units"))
     }
 
-    /// Names of all failed units, in order.
+    /// Names of the failed units, in order, without those that users control (see
+    /// [`is_controlled_by_user`]).
     pub async fn failed_units(&self) -> Result<Vec<String>, SystemdError> {
         let list = async {
             let manager = self.link.to_manager().await?.manager().await?;
@@ -117,6 +123,7 @@ impl Systemd {
             .await
             .map_err(SystemdError::during("list the failed units"))?;
         let mut names: Vec<_> = rows.into_iter().map(|row| row.0).collect();
+        names.retain(|name| !is_controlled_by_user(name));
         names.sort_unstable();
         Ok(names)
     }
@@ -158,9 +165,13 @@ impl Systemd {
         Ok(states.collect())
     }
 
-    /// The manager's state between boot and shutdown.
+    /// The manager's state between boot and shutdown; a boot that waits only for jobs of units that users control
+    /// is over.
+    ///
+    /// systemd calls a boot finished once no job is left. A user whose service manager never gets ready would keep
+    /// it unfinished.
     pub async fn system_state(&self) -> Result<SystemState, SystemdError> {
-        let state = self.query_system_state().await;
+        let state = self.judge_system_state().await;
         state.map_err(SystemdError::during("read the state of the system"))
     }
 
@@ -203,6 +214,33 @@ impl Systemd {
         queued.map_err(SystemdError::during(format!(
             "start {DEFAULT_TARGET} again"
         )))
+    }
+
+    async fn judge_system_state(&self) -> Result<SystemState, SystemdErrorKind> {
+        const MAINTENANCE_TARGETS: [&str; 2] = ["emergency.target", "rescue.target"];
+        let state = self.query_system_state().await?;
+        if state != SystemState::Starting {
+            return Ok(state);
+        }
+        let manager = self.link.to_manager().await?.manager().await?;
+        let jobs = within(manager.list_jobs()).await?;
+        // systemd reports these states only after the boot.
+        let shutdown = |job: &JobRow| job.1 == "shutdown.target" && job.2 == "start";
+        if jobs.iter().any(shutdown) {
+            return Ok(SystemState::Stopping);
+        }
+        // Without any job the boot has finished since the state was read: the next query shows it.
+        let users_only = !jobs.is_empty() && jobs.iter().all(|job| is_controlled_by_user(&job.1));
+        if !users_only && !self.boot_finished.load(Ordering::Relaxed) {
+            return Ok(state);
+        }
+        self.boot_finished.store(true, Ordering::Relaxed);
+        let targets = within(manager.list_units_by_names(&MAINTENANCE_TARGETS)).await?;
+        let active = |row: &UnitRow| ActiveState::parse(&row.3) == ActiveState::Active;
+        Ok(match targets.iter().any(active) {
+            true => SystemState::Maintenance,
+            false => SystemState::Running,
+        })
     }
 
     pub(super) async fn query_system_state(&self) -> Result<SystemState, SystemdErrorKind> {

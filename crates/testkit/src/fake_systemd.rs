@@ -40,6 +40,14 @@ type Row = (
     String,
     OwnedObjectPath,
 );
+type JobRow = (
+    u32,
+    String,
+    String,
+    String,
+    OwnedObjectPath,
+    OwnedObjectPath,
+);
 type InhibitorRow = (String, String, String, String, u32, u32);
 type Properties = Vec<(String, OwnedVariant)>;
 
@@ -61,6 +69,7 @@ struct World {
     preparing: bool,
     ntp: Option<bool>,
     system_state: &'static str,
+    boot_jobs: Vec<String>,
     userspace: u64,
     soft_reboots: Option<u32>,
     reload_takes: Duration,
@@ -135,6 +144,11 @@ impl FakeSystemd {
 
     pub fn set_system_state(&self, state: &'static str) {
         self.world().system_state = state;
+    }
+
+    /// The units whose start is queued.
+    pub fn set_boot_jobs(&self, units: &[&str]) {
+        self.world().boot_jobs = units.iter().map(|unit| (*unit).to_owned()).collect();
     }
 
     /// When userspace was started, and the count of soft reboots; `None` for a systemd before 256.

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{
-    extract::{Scalar, Setting, ValueMismatch},
+    extract::{Mismatches, Scalar, Setting, ValueMismatch},
     fragment::{ValueNode, ValueShape},
 };
 use crate::readiness::{CustomGate, CustomProbe, Endpoint, GateEffect, GateName};
@@ -29,40 +29,38 @@ pub(super) fn distinct(gates: &[CustomGate]) -> Result<(), &'static str> {
 }
 
 impl Setting for CustomGate {
-    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+    fn read(node: &ValueNode) -> Result<Self, Vec<ValueMismatch>> {
         let whole = || ValueMismatch::new(node, format!("a mapping with {EXPECTED_KEYS}"));
         let ValueShape::Map(entries) = &node.shape else {
-            return Err(whole());
+            return Err(vec![whole()]);
         };
         let (mut name, mut effect, mut probe) = (None, None, None);
+        let (mut wrong, mut probes) = (Mismatches::default(), 0);
         for (key, value) in entries {
             let below = format!(".{key}");
-            let misfit = |misfit: ValueMismatch| misfit.below(&below);
             match key.as_str() {
-                "name" => name = Some(GateNameValue::read(value).map_err(misfit)?.0),
-                "effect" => effect = Some(GateEffect::read(value).map_err(misfit)?),
+                "name" => name = wrong.take(&below, GateNameValue::read(value)),
+                "effect" => effect = wrong.take(&below, GateEffect::read(value)),
                 _ => {
                     let Some(read) = asked(key, value) else {
-                        return Err(misfit(ValueMismatch::new(
-                            value,
-                            format!("only {EXPECTED_KEYS}"),
-                        )));
+                        wrong.add(&below, value, format!("only {EXPECTED_KEYS}"));
+                        continue;
                     };
-                    if probe.replace(read.map_err(misfit)?).is_some() {
-                        let expected = "only one of unit, http, file, taintAbsent";
-                        return Err(misfit(ValueMismatch::new(value, expected)));
+                    probes += 1;
+                    match probes {
+                        1 => probe = wrong.take(&below, read),
+                        _ => wrong.add(&below, value, "only one of unit, http, file, taintAbsent"),
                     }
                 }
             }
         }
-        match (name, effect, probe) {
-            (Some(name), Some(effect), Some(probe)) => Ok(Self {
-                name,
-                probe,
-                effect,
-            }),
-            _ => Err(whole()),
-        }
+        let gate = name.zip(effect).zip(probe);
+        let gate = gate.map(|((name, effect), probe)| Self {
+            name: name.0,
+            probe,
+            effect,
+        });
+        wrong.or(gate, whole)
     }
 
     fn show(&self) -> serde_json::Value {
@@ -77,7 +75,7 @@ impl Setting for CustomGate {
 }
 
 /// The probe in this key; none if there is no such key.
-fn asked(key: &str, value: &ValueNode) -> Option<Result<CustomProbe, ValueMismatch>> {
+fn asked(key: &str, value: &ValueNode) -> Option<Result<CustomProbe, Vec<ValueMismatch>>> {
     Some(match key {
         "unit" => UnitNameValue::read(value).map(|unit| CustomProbe::Unit(unit.0)),
         "http" => Endpoint::read(value).map(CustomProbe::Http),

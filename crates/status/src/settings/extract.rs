@@ -38,7 +38,8 @@ pub(super) trait Scalar: Sized {
 
 /// A value of any shape.
 pub(super) trait Setting: Sized {
-    fn read(node: &ValueNode) -> Result<Self, ValueMismatch>;
+    /// Reads the value, or returns every mistake in it.
+    fn read(node: &ValueNode) -> Result<Self, Vec<ValueMismatch>>;
     fn show(&self) -> serde_json::Value;
 }
 
@@ -75,10 +76,47 @@ impl ValueMismatch {
     }
 }
 
+/// Collects the mistakes of the parts of a value.
+#[derive(Default)]
+pub(super) struct Mismatches(Vec<ValueMismatch>);
+
+impl Mismatches {
+    /// The value of a part; none if it is wrong. `below` is the path of the part in the value.
+    pub(super) fn take<T>(
+        &mut self,
+        below: &str,
+        read: Result<T, Vec<ValueMismatch>>,
+    ) -> Option<T> {
+        let wrong = |wrong: Vec<ValueMismatch>| {
+            let below = wrong.into_iter().map(|one| one.below(below));
+            self.0.extend(below);
+        };
+        read.map_err(wrong).ok()
+    }
+
+    /// Adds a mistake of a part.
+    pub(super) fn add(&mut self, below: &str, node: &ValueNode, expected: impl Into<String>) {
+        self.0.push(ValueMismatch::new(node, expected).below(below));
+    }
+
+    /// The value made of the parts. If none of the parts is wrong and there is no value, `whole` is its mistake.
+    pub(super) fn or<T>(
+        self,
+        value: Option<T>,
+        whole: impl FnOnce() -> ValueMismatch,
+    ) -> Result<T, Vec<ValueMismatch>> {
+        match value {
+            Some(value) if self.0.is_empty() => Ok(value),
+            _ if self.0.is_empty() => Err(vec![whole()]),
+            _ => Err(self.0),
+        }
+    }
+}
+
 impl<T: Scalar> Setting for T {
-    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+    fn read(node: &ValueNode) -> Result<Self, Vec<ValueMismatch>> {
         let ValueShape::Text(text) = &node.shape else {
-            return Err(ValueMismatch::new(node, T::expected()));
+            return Err(vec![ValueMismatch::new(node, T::expected())]);
         };
         let value = match node.at {
             SettingOrigin::Flag { .. } => T::parse_flag(text),
@@ -86,10 +124,10 @@ impl<T: Scalar> Setting for T {
         };
         value.ok_or_else(|| {
             let misfit = ValueMismatch::new(node, T::expected());
-            match T::later(text) {
+            vec![match T::later(text) {
                 Some(why) => misfit.not_yet(why),
                 None => misfit,
-            }
+            }]
         })
     }
 
@@ -99,13 +137,15 @@ impl<T: Scalar> Setting for T {
 }
 
 impl<T: Setting> Setting for Vec<T> {
-    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+    fn read(node: &ValueNode) -> Result<Self, Vec<ValueMismatch>> {
+        let whole = || ValueMismatch::new(node, "a list");
         let ValueShape::List(items) = &node.shape else {
-            return Err(ValueMismatch::new(node, "a list"));
+            return Err(vec![whole()]);
         };
-        let item =
-            |(number, item)| T::read(item).map_err(|misfit| misfit.below(&format!("[{number}]")));
-        items.iter().enumerate().map(item).collect()
+        let mut wrong = Mismatches::default();
+        let item = |(number, item): (usize, _)| wrong.take(&format!("[{number}]"), T::read(item));
+        let read = items.iter().enumerate().filter_map(item).collect();
+        wrong.or(Some(read), whole)
     }
 
     fn show(&self) -> serde_json::Value {
@@ -161,13 +201,19 @@ impl FragmentReader {
                 continue;
             }
             *asked = true;
+            if is_left_empty(leaf) {
+                continue;
+            }
             let read = T::read(&leaf.node).and_then(|read| match judge(&read) {
                 Ok(()) => Ok(read),
-                Err(expected) => Err(ValueMismatch::new(&leaf.node, expected)),
+                Err(expected) => Err(vec![ValueMismatch::new(&leaf.node, expected)]),
             });
             match read {
                 Ok(read) => (value, from) = (read, leaf.node.at.clone()),
-                Err(misfit) => self.problems.push(problem(key, misfit)),
+                Err(wrong) => {
+                    let wrong = wrong.into_iter().map(|misfit| problem(key, misfit));
+                    self.problems.extend(wrong);
+                }
             }
         }
         self.effective.push(EffectiveSetting {
@@ -188,12 +234,28 @@ impl FragmentReader {
     /// Ends the reading: keys that were not read are unknown.
     pub(super) fn finish(mut self) -> (Vec<EffectiveSetting>, Vec<SettingsProblem>) {
         let known: Vec<_> = self.effective.iter().map(|one| one.key).collect();
-        let strangers = self.leaves.iter().filter(|(_, asked)| !asked);
+        let is_section = |leaf: &Leaf| {
+            let section = format!("{}.", leaf.key);
+            is_left_empty(leaf) && known.iter().any(|key| key.starts_with(&section))
+        };
+        let strangers = self.leaves.iter();
+        let strangers = strangers.filter(|(leaf, asked)| !asked && !is_section(leaf));
         let strangers = strangers.map(|(leaf, _)| unknown(leaf, &known));
         self.problems.extend(strangers);
         self.effective.sort_by_key(|one| one.key);
         (self.effective, self.problems)
     }
+}
+
+/// Whether a file names a key or section without a value, which sets nothing.
+pub(super) fn is_left_empty(leaf: &Leaf) -> bool {
+    let in_file = matches!(leaf.node.at, SettingOrigin::File { .. });
+    let is_empty = match &leaf.node.shape {
+        ValueShape::Nothing => true,
+        ValueShape::Map(below) => below.is_empty(),
+        ValueShape::Text(_) | ValueShape::List(_) => false,
+    };
+    in_file && is_empty
 }
 
 fn problem(key: &str, misfit: ValueMismatch) -> SettingsProblem {

@@ -136,9 +136,8 @@ impl Fragment {
                 above => format!("{above}.{name}"),
             };
             match node.shape {
-                ValueShape::Nothing => {}
-                ValueShape::Map(below) => self.flatten(&key, below),
-                ValueShape::Text(_) | ValueShape::List(_) => self.leaves.push(Leaf { key, node }),
+                ValueShape::Map(below) if !below.is_empty() => self.flatten(&key, below),
+                _ => self.leaves.push(Leaf { key, node }),
             }
         }
     }

@@ -11,7 +11,7 @@ use super::{
         Reboot, Registration, SoftReboot,
     },
     error::SettingsError,
-    extract::{FragmentReader, Setting, ValueMismatch, has_duplicates},
+    extract::{FragmentReader, Mismatches, Setting, ValueMismatch, has_duplicates},
     fragment::{Fragment, ValueNode, ValueShape},
     model::{
         ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
@@ -245,26 +245,23 @@ fn distinct<T: PartialEq>(all: &[T], expected: &'static str) -> Result<(), &'sta
 }
 
 impl Setting for DriftRule {
-    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+    fn read(node: &ValueNode) -> Result<Self, Vec<ValueMismatch>> {
         let whole = || ValueMismatch::new(node, "a mapping with path and policy");
         let ValueShape::Map(entries) = &node.shape else {
-            return Err(whole());
+            return Err(vec![whole()]);
         };
         let (mut path, mut policy) = (None, None);
+        let mut wrong = Mismatches::default();
         for (key, value) in entries {
+            let below = format!(".{key}");
             match key.as_str() {
-                "path" => path = Some(Setting::read(value).map_err(|m| m.below(".path"))?),
-                "policy" => policy = Some(Setting::read(value).map_err(|m| m.below(".policy"))?),
-                other => {
-                    let misfit = ValueMismatch::new(value, "only path and policy");
-                    return Err(misfit.below(&format!(".{other}")));
-                }
+                "path" => path = wrong.take(&below, Setting::read(value)),
+                "policy" => policy = wrong.take(&below, Setting::read(value)),
+                _ => wrong.add(&below, value, "only path and policy"),
             }
         }
-        match (path, policy) {
-            (Some(path), Some(policy)) => Ok(Self { path, policy }),
-            _ => Err(whole()),
-        }
+        let rule = path.zip(policy);
+        wrong.or(rule.map(|(path, policy)| Self { path, policy }), whole)
     }
 
     fn show(&self) -> serde_json::Value {

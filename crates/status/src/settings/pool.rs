@@ -2,6 +2,7 @@
 
 use super::{
     error::SettingsProblem,
+    extract::is_left_empty,
     fragment::{Fragment, Leaf},
 };
 use machinist_base::reason::Reason;
@@ -25,6 +26,7 @@ pub(super) fn file_name(pool: &str) -> String {
 pub(super) fn judge(fragment: &mut Fragment) -> Vec<SettingsProblem> {
     let mut problems = Vec::new();
     fragment.leaves.retain(|leaf| match why_not(leaf) {
+        Some(_) if is_left_empty(leaf) => false,
         Some(why) => {
             problems.push(refused(leaf, why));
             false

@@ -1,7 +1,7 @@
 //! Parses the roles of a machine.
 
 use super::{
-    extract::{Setting, ValueMismatch},
+    extract::{Mismatches, Setting, ValueMismatch},
     fragment::{ValueNode, ValueShape},
 };
 
@@ -33,33 +33,37 @@ impl Roles {
         Self(roles)
     }
 
-    fn of_text(node: &ValueNode, text: &str) -> Result<Vec<String>, ValueMismatch> {
+    fn of_text(node: &ValueNode, text: &str) -> Result<Vec<String>, Vec<ValueMismatch>> {
         let roles: Vec<String> = text.split(',').map(|role| role.trim().to_owned()).collect();
         match roles.iter().all(|role| Self::is_role(role)) {
             true => Ok(roles),
-            false => Err(ValueMismatch::new(node, Self::EXPECTED)),
+            false => Err(vec![ValueMismatch::new(node, Self::EXPECTED)]),
         }
     }
 }
 
 impl Setting for Roles {
-    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+    fn read(node: &ValueNode) -> Result<Self, Vec<ValueMismatch>> {
+        let wrong_kind = || ValueMismatch::new(node, Self::EXPECTED);
         let items = match &node.shape {
             ValueShape::Text(text) => return Self::of_text(node, text).map(Self::each_once),
             ValueShape::List(items) => items,
-            ValueShape::Nothing | ValueShape::Map(_) => {
-                return Err(ValueMismatch::new(node, Self::EXPECTED));
-            }
+            ValueShape::Nothing | ValueShape::Map(_) => return Err(vec![wrong_kind()]),
         };
-        let mut roles = Vec::new();
+        let (mut roles, mut wrong) = (Vec::new(), Mismatches::default());
         for (number, item) in items.iter().enumerate() {
             let one = match &item.shape {
                 ValueShape::Text(text) => Self::of_text(item, text),
-                _ => Err(ValueMismatch::new(item, Self::EXPECTED)),
+                _ => Err(vec![ValueMismatch::new(item, Self::EXPECTED)]),
             };
-            roles.extend(one.map_err(|misfit| misfit.below(&format!("[{number}]")))?);
+            roles.extend(
+                wrong
+                    .take(&format!("[{number}]"), one)
+                    .into_iter()
+                    .flatten(),
+            );
         }
-        Ok(Self::each_once(roles))
+        wrong.or(Some(Self::each_once(roles)), wrong_kind)
     }
 
     fn show(&self) -> serde_json::Value {

@@ -149,6 +149,7 @@ fn durations_and_sizes_are_parsed_by_their_units() {
     assert_eq!(settings.readiness.policy.min_free, MinFree::Bytes(2 << 30));
     assert_eq!(settings.readiness.policy.cpu_pressure, 100);
     for (text, bytes) in [
+        ("0", 0),
         ("1048576", 1 << 20),
         ("1 MiB", 1 << 20),
         ("10MB", 10_000_000),
@@ -187,6 +188,7 @@ fn an_invalid_setting_is_reported_with_location_and_expectation() {
         ("users: {allowed: [Root]}", r#"m.yaml:1:19: users.allowed[0]: found "Root"; expected a user name"#),
         ("admin: {listen: localhost}", r#"m.yaml:1:17: admin.listen: found "localhost"; expected an address and a port such as 127.0.0.1:10480"#),
         ("readiness: {gates: {Pressure: loud}}", r#"m.yaml:1:31: readiness.gates.Pressure: found "loud"; expected one of hold, warn, off"#),
+        ("readiness: {diskSpace: {minFree: 5}}", r#"m.yaml:1:34: readiness.diskSpace.minFree: found "5"; expected a share such as 5% or a size such as 1GiB"#),
         ("readiness: {diskSpace: {minFree: 101%}}", r#"m.yaml:1:34: readiness.diskSpace.minFree: found "101%"; expected a share such as 5% or a size such as 1GiB"#),
         ("- a", "m.yaml:1:1: the settings are not a mapping; expected keys"),
         ("a: [1\nb: 2", "m.yaml:2:2: illegal placement of ':' indicator; expected YAML"),
@@ -196,6 +198,45 @@ fn an_invalid_setting_is_reported_with_location_and_expectation() {
         let found = problems(text);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with(expected), "{}\n{expected}", found[0]);
+    }
+}
+
+#[test]
+fn an_unknown_section_without_keys_is_reported() {
+    #[rustfmt::skip]
+    let table = [
+        ("drfit: {}", "m.yaml:1:8: drfit: unknown key; did you mean drift?"),
+        ("drfit:", "m.yaml:1:6: drfit: unknown key; did you mean drift?"),
+        ("nonsense: {}", "m.yaml:1:11: nonsense: unknown key; expected one of actions, "),
+        ("readiness: {gate: {}}", "m.yaml:1:19: readiness.gate: unknown key; did you mean readiness.gates?"),
+    ];
+    for (text, expected) in table {
+        let found = problems(text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(expected), "{}", found[0]);
+    }
+    let text = "drift: {}\nreadiness: {gates: {}, pressure:}\nupdate:\nsource: {from:}\nroles:\n";
+    assert_eq!(
+        read(vec![file("m.yaml", text)]).unwrap().source,
+        SourceSetting::Auto
+    );
+}
+
+#[test]
+fn all_mistakes_of_one_value_are_reported_at_once() {
+    let window = "update: {windows: [{days: [Mo, Tue, We], start: 2am, duration: 8d, length: 1h}, {start: 3am, duration: 1h}]}";
+    #[rustfmt::skip]
+    let table: [(&str, &[&str]); 3] = [
+        (window, &["windows[0].days[0]", "windows[0].days[2]", "windows[0].start", "windows[0].duration", "windows[0].length", "windows[1].start"]),
+        ("drift: {paths: [{path: etc, policy: fix, more: 1}, {path: usr, policy: report}]}", &["paths[0].path", "paths[0].policy", "paths[0].more", "paths[1].path"]),
+        ("readiness: {customGates: [{name: 1, effect: loud, unit: x}, {name: A, effect: hold, file: x, unit: y}]}", &["[0].name", "[0].effect", "[0].unit", "[1].file", "[1].unit"]),
+    ];
+    for (text, fields) in table {
+        let found = problems(text);
+        assert_eq!(found.len(), fields.len(), "{found:#?}");
+        for (problem, field) in found.iter().zip(fields) {
+            assert!(problem.contains(&format!("{field}: ")), "{problem}");
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     error::{SettingOrigin, SettingsProblem},
+    extract::is_left_empty,
     fragment::{Leaf, describe, env_name},
 };
 use machinist_base::{reason::Reason, text::edit_distance};
@@ -42,7 +43,12 @@ pub(super) fn unknown(leaf: &Leaf, known: &[&str]) -> SettingsProblem {
         let message = format!("found {} in place of a section", describe(&leaf.node.shape));
         (Reason::ValueInvalid, message, below.join(", "))
     } else {
-        match misspelled(&leaf.key, &spelled, known) {
+        let sections: Vec<_> = known.iter().flat_map(|key| sections(key)).collect();
+        let meant = match is_left_empty(leaf) {
+            true => misspelled(&leaf.key, &spelled, &sections),
+            false => None,
+        };
+        match meant.or_else(|| misspelled(&leaf.key, &spelled, known)) {
             Some(meant) => (
                 Reason::FieldUnknown,
                 format!("unknown key; did you mean {meant}?"),
@@ -62,6 +68,11 @@ pub(super) fn unknown(leaf: &Leaf, known: &[&str]) -> SettingsProblem {
         message,
         expected,
     }
+}
+
+/// The sections that contain a key, from the outermost.
+fn sections<'k>(key: &'k str) -> impl Iterator<Item = &'k str> {
+    key.match_indices('.').map(|(dot, _)| &key[..dot])
 }
 
 /// The known key that differs by at most two letters, or by one if `key` is short.

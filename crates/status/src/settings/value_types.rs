@@ -179,6 +179,10 @@ impl Scalar for MinFree {
             .iter()
             .find(|(name, _)| *name == unit.trim_start())?;
         let bytes = number.parse::<u64>().ok()?.checked_mul(*factor)?;
+        // A share whose % was forgotten: so few bytes are no limit.
+        if unit.is_empty() && (1..=100).contains(&bytes) {
+            return None;
+        }
         Some(Self::Bytes(bytes))
     }
 

@@ -8,7 +8,7 @@ use jiff::{
 };
 
 use super::{
-    extract::{Scalar, Setting, ValueMismatch},
+    extract::{Mismatches, Scalar, Setting, ValueMismatch},
     fragment::{ValueNode, ValueShape},
 };
 use machinist_base::maintenance_window::MaintenanceWindow;
@@ -74,40 +74,38 @@ impl Scalar for TimeZone {
 }
 
 impl Setting for MaintenanceWindow {
-    fn read(node: &ValueNode) -> Result<Self, ValueMismatch> {
+    fn read(node: &ValueNode) -> Result<Self, Vec<ValueMismatch>> {
         let whole = || ValueMismatch::new(node, "a mapping with days, start and duration");
         let ValueShape::Map(entries) = &node.shape else {
-            return Err(whole());
+            return Err(vec![whole()]);
         };
         let (mut days, mut start, mut duration) = (Vec::new(), None, None);
+        let mut wrong = Mismatches::default();
         for (key, value) in entries {
             let below = format!(".{key}");
-            let misfit = |misfit: ValueMismatch| misfit.below(&below);
             match key.as_str() {
-                "days" => days = Setting::read(value).map_err(misfit)?,
-                "start" => start = Some(Setting::read(value).map_err(misfit)?),
+                "days" => days.extend(
+                    wrong
+                        .take(&below, <Vec<Weekday>>::read(value))
+                        .into_iter()
+                        .flatten(),
+                ),
+                "start" => start = wrong.take(&below, Setting::read(value)),
                 "duration" => {
-                    let read: Duration = Setting::read(value).map_err(misfit)?;
-                    if read.is_zero() || read > Self::MAX_WINDOW {
-                        let expected = "a duration above zero, a week at most";
-                        return Err(misfit(ValueMismatch::new(value, expected)));
+                    duration = wrong.take(&below, Duration::read(value));
+                    if duration.is_some_and(|read| read.is_zero() || read > Self::MAX_WINDOW) {
+                        wrong.add(&below, value, "a duration above zero, a week at most");
                     }
-                    duration = Some(read);
                 }
-                _ => {
-                    let expected = "only days, start and duration";
-                    return Err(misfit(ValueMismatch::new(value, expected)));
-                }
+                _ => wrong.add(&below, value, "only days, start and duration"),
             }
         }
-        match (start, duration) {
-            (Some(start), Some(duration)) => Ok(Self {
-                days,
-                start,
-                duration,
-            }),
-            _ => Err(whole()),
-        }
+        let window = start.zip(duration).map(|(start, duration)| Self {
+            days,
+            start,
+            duration,
+        });
+        wrong.or(window, whole)
     }
 
     fn show(&self) -> serde_json::Value {

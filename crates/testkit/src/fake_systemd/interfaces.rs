@@ -97,6 +97,15 @@ impl Manager {
         Err(Refusal(error.into(), format!("Job {id} does not exist.")))
     }
 
+    async fn list_jobs(&self) -> Vec<JobRow> {
+        let own = |text: &str| text.to_owned();
+        let jobs = self.0.world().boot_jobs.clone();
+        let row = |(id, unit): (u32, String)| {
+            let path = OwnedObjectPath::try_from(path_of(&unit)).unwrap();
+            (id, unit, own("start"), own("running"), job_path(id), path)
+        };
+        (1..).zip(jobs).map(row).collect()
+    }
     async fn list_units(&self) -> Vec<Row> {
         let names: Vec<_> = self.0.world().units.keys().cloned().collect();
         names.iter().map(|name| self.0.row(name)).collect()
