@@ -214,7 +214,7 @@ fn a_hard_link_may_lead_to_a_file_that_the_same_update_restores() {
 fn objects_whose_paths_are_too_long_are_not_counted_silently() {
     let tree = Tree::new();
     let name = "n".repeat(250);
-    let chain = vec![name.as_str(); 10].join("/");
+    let chain = [name.as_str(); 10].join("/");
     for top in ["/etc/deep", "/other"] {
         std::fs::create_dir_all(tree.at(&format!("{top}/{chain}"))).unwrap();
     }

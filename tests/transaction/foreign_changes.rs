@@ -1,10 +1,7 @@
 //! Other processes write while an update is open: their content is kept, whatever the result of the
 //! update.
 
-use std::{
-    fs::{File, OpenOptions},
-    io::Write as _,
-};
+use std::{fs::File, io::Write as _};
 
 use machinist_testkit::{
     sandbox::{Sandbox, config, difference, without_staging},
@@ -170,8 +167,10 @@ fn only_the_twenty_newest_set_aside_changes_are_kept() {
 }
 
 fn appender(sandbox: &Sandbox, path: &str) -> File {
-    let mut options = OpenOptions::new();
-    options.append(true).open(sandbox.path(path)).unwrap()
+    File::options()
+        .append(true)
+        .open(sandbox.path(path))
+        .unwrap()
 }
 
 /// Writes in place, as `echo >>` and `ssh-copy-id` do.

@@ -113,7 +113,7 @@ fn a_user_who_writes_all_the_time_delays_no_update() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
-                let file = std::fs::OpenOptions::new().append(true).open(&keys);
+                let file = std::fs::File::options().append(true).open(&keys);
                 drop(file.map(|mut file| file.write_all(b"# a line\n")));
                 thread::sleep(Duration::from_micros(200));
             }
