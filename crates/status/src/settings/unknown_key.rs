@@ -71,7 +71,7 @@ pub(super) fn unknown(leaf: &Leaf, known: &[&str]) -> SettingsProblem {
 }
 
 /// The sections that contain a key, from the outermost.
-fn sections<'k>(key: &'k str) -> impl Iterator<Item = &'k str> {
+fn sections(key: &str) -> impl Iterator<Item = &str> {
     key.match_indices('.').map(|(dot, _)| &key[..dot])
 }
 
