@@ -3,9 +3,9 @@
 
 mod location;
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::collections::BTreeSet;
 
-use machinist_yaml::{CoreScalar, CoreSchema, Entry, Location, Node, Value, YamlError, YamlFault};
+use machinist_yaml::{CoreScalar, CoreSchema, Location, Node, YamlError, YamlFault};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::Refusal;
@@ -16,9 +16,6 @@ pub const API_VERSION: &str = "machinist.dev/v1";
 /// The maximum size in bytes. No real document is larger; a larger one is a mistake or an attack and
 /// is not parsed.
 pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
-
-/// The maximum number of wrong values that are reported: more than an author can read.
-const MAX_WRONG_VALUES: usize = 64;
 
 /// The kinds of documents and the directories in which each is read.
 const DOCUMENT_KINDS: [(&str, &str); 2] = [
@@ -91,124 +88,11 @@ fn read<W: DeserializeOwned, T>(
     let document = machinist_yaml::read_only(text, CoreSchema).map_err(to_refusals)?;
     let checked = match stray(&document, kind) {
         Some(stray) => Err(vec![stray]),
-        None => decode_and_check(&document, check),
+        None => (machinist_yaml::decode(&document).map_err(to_refusals)).and_then(check),
     };
     checked.map_err(|mut refusals| {
         location::locate(&document, &mut refusals);
         refusals
-    })
-}
-
-/// Decodes a document and validates it. After wrong values the rest of the document is validated as well.
-fn decode_and_check<W: DeserializeOwned, T>(
-    document: &YamlNode,
-    check: impl FnOnce(W) -> Result<T, Vec<Refusal>>,
-) -> Result<T, Vec<Refusal>> {
-    let (written, mut refusals) = decode_sound(document);
-    match written.map(check) {
-        Some(Ok(checked)) if refusals.is_empty() => return Ok(checked),
-        Some(Err(more)) => {
-            // What concerns a value that was left out may be its consequence.
-            let wrong: Vec<_> = refusals
-                .iter()
-                .filter_map(|one| one.field.clone())
-                .collect();
-            let is_new = |field: &String| {
-                let related = |wrong: &String| wrong.starts_with(field) || field.starts_with(wrong);
-                !wrong.iter().any(related)
-            };
-            let more = more.into_iter();
-            refusals.extend(
-                more.filter(|one| wrong.is_empty() || one.field.as_ref().is_some_and(is_new)),
-            );
-        }
-        Some(Ok(_)) | None => {}
-    }
-    Err(refusals)
-}
-
-/// Decodes the document without its wrong values, and returns a refusal of each.
-fn decode_sound<W: DeserializeOwned>(document: &YamlNode) -> (Option<W>, Vec<Refusal>) {
-    let mut refusals: Vec<Refusal> = Vec::new();
-    let mut left = None;
-    for _ in 0..MAX_WRONG_VALUES {
-        let error = match machinist_yaml::decode(left.as_ref().unwrap_or(document)) {
-            Ok(written) => return (Some(written), refusals),
-            Err(error) => error,
-        };
-        let (place, is_missing) = (error.place, error.fault == YamlFault::FieldMissing);
-        let refusal = refusal(error);
-        if !is_missing || !refusals.iter().any(|one| explains(one, &refusal)) {
-            refusals.push(refusal);
-        }
-        left = without(left.as_ref().unwrap_or(document), place, is_missing);
-        if left.is_none() {
-            break;
-        }
-    }
-    (None, refusals)
-}
-
-/// Whether a field is missing because of an earlier mistake: it or a part of it was left out, or its name is misspelled.
-fn explains(earlier: &Refusal, missing: &Refusal) -> bool {
-    let parent = |refusal: &Refusal| {
-        let field = refusal.field.as_deref().unwrap_or_default();
-        field
-            .rsplit_once('.')
-            .map_or("", |(parent, _)| parent)
-            .to_owned()
-    };
-    let is_misspelled =
-        earlier.reason == Reason::FieldUnknown && parent(earlier) == parent(missing);
-    let is_left_out = match (&earlier.field, &missing.field) {
-        (Some(earlier), Some(missing)) => earlier.starts_with(missing.as_str()),
-        _ => false,
-    };
-    is_misspelled || is_left_out
-}
-
-/// The tree without the entry whose key or value begins at `place`; none if there is no such entry. A map begins at
-/// its first key: with `outermost` the map is left out, else the entry in it. Of a list, the items after a wrong one
-/// are left out as well, because their indices would change.
-fn without(node: &YamlNode, place: Location, outermost: bool) -> Option<YamlNode> {
-    let below = |inner: &YamlNode| without(inner, place, outermost);
-    let value = match &node.value {
-        Value::Scalar(_) => return None,
-        Value::Map(entries) => {
-            let is_here =
-                |(key, value): &Entry<CoreScalar>| key.place == place || value.place == place;
-            let here = entries.iter().position(is_here);
-            let inside = || {
-                let found =
-                    |(at, (_, value)): (usize, &Entry<CoreScalar>)| Some((at, below(value)?));
-                entries.iter().enumerate().find_map(found)
-            };
-            let mut entries = entries.clone();
-            match (here, (!outermost || here.is_none()).then(inside).flatten()) {
-                (_, Some((at, inner))) => entries[at].1 = Rc::new(inner),
-                (Some(at), None) => drop(entries.remove(at)),
-                (None, None) => return None,
-            }
-            Value::Map(entries)
-        }
-        Value::List(items) => {
-            let here = items.iter().position(|item| item.place == place);
-            let inside = || {
-                let found = |(at, item): (usize, &Rc<YamlNode>)| Some((at, below(item)?));
-                items.iter().enumerate().find_map(found)
-            };
-            let mut items = items.clone();
-            match (here, (!outermost || here.is_none()).then(inside).flatten()) {
-                (_, Some((at, inner))) => items[at] = Rc::new(inner),
-                (Some(at), None) => items.truncate(at),
-                (None, None) => return None,
-            }
-            Value::List(items)
-        }
-    };
-    Some(YamlNode {
-        place: node.place,
-        value,
     })
 }
 

@@ -498,36 +498,3 @@ fn another_version_is_the_only_error_of_a_file() {
          [VersionUnsupported]";
     assert_eq!(problems(text), [found]);
 }
-
-#[test]
-fn all_mistakes_of_a_declaration_are_reported_at_once() {
-    let text = WHOLE
-        .replace("- path: /dev/ttyACM0", "- pth: /dev/ttyACM0")
-        .replace("replicas: 4", "replicas: many")
-        .replace("from: /opt/acme/lib, to", "from: relative, to")
-        .replace("health: [exists]", "health: 7\n  more: 1");
-    let found = problems(&text);
-    for (place, field) in [
-        ("8:5", "spec.match[1].pth"),
-        ("9:21", "spec.share.replicas"),
-        ("12:", "spec.container.mounts[0].from"),
-        ("16:11", "spec.health"),
-        ("17:3", "spec.more"),
-    ] {
-        let start = format!("x.yaml:{place}");
-        let is_there = |one: &&String| one.starts_with(&start) && one.contains(field);
-        assert_eq!(
-            found.iter().filter(is_there).count(),
-            1,
-            "{field}: {found:#?}"
-        );
-    }
-    assert_eq!(found.len(), 5, "{found:#?}");
-    let found = problems(&text.replace("resource: acme.dev/serial", "resourc: acme.dev/serial"));
-    assert!(
-        found[0].starts_with("x.yaml:5:3: spec.resourc: "),
-        "{found:#?}"
-    );
-    // The rest is not validated without the resource, and its absence is no mistake of its own.
-    assert_eq!(found.len(), 5, "{found:#?}");
-}
