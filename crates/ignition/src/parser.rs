@@ -10,7 +10,7 @@ use super::{
     parse_context::ParseContext,
     partial::PartialConfig,
     warning::Warning,
-    yaml_tree,
+    yaml_merge_keys, yaml_tree,
 };
 use machinist_base::reason::Reason;
 
@@ -91,7 +91,11 @@ pub(super) fn parse_with(
         let refusal = refusal.expected("a config; to remove the config, delete the file");
         return (Vec::new(), vec![refusal]);
     }
-    let (roots, faults) = yaml_tree::read(text);
+    let (roots, mut faults) = yaml_tree::read(text);
+    let roots: Vec<_> = roots
+        .iter()
+        .map(|root| yaml_merge_keys::resolve(root, &mut faults))
+        .collect();
     for fault in faults {
         reading.problems.syntax(fault);
     }

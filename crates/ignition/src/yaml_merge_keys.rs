@@ -105,10 +105,17 @@ fn merged(value: &TreeNode, faults: &mut Vec<YamlError>) -> Vec<TreeEntry> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{disk_layout, yaml_tree};
+    use super::{
+        super::{disk_layout, yaml_tree},
+        resolve,
+    };
 
     fn read(text: &str) -> Result<String, String> {
-        let (roots, faults) = yaml_tree::read(text);
+        let (roots, mut faults) = yaml_tree::read(text);
+        let roots: Vec<_> = roots
+            .iter()
+            .map(|root| resolve(root, &mut faults))
+            .collect();
         match faults.first() {
             Some(fault) => Err(fault.to_string()),
             None => Ok(disk_layout::json(&roots[0]).unwrap().to_string()),

@@ -2,8 +2,6 @@
 
 use std::rc::Rc;
 
-use super::yaml_merge_keys;
-
 use machinist_yaml::{
     Dialect, Entry, Event, Location, Node, ScalarStyle, Span, Tag, Value, YamlError,
 };
@@ -41,11 +39,7 @@ pub(super) fn read(text: &str) -> (Vec<Rc<TreeNode>>, Vec<YamlError>) {
         let place = Location { line: 1, column: 1 };
         return (Vec::new(), vec![YamlError::syntax(place, message)]);
     }
-    let (roots, mut faults) = machinist_yaml::read_all(text, ConfigDialect);
-    let roots = roots
-        .iter()
-        .map(|root| yaml_merge_keys::resolve(root, &mut faults));
-    (roots.collect(), faults)
+    machinist_yaml::read_all(text, ConfigDialect)
 }
 
 struct ConfigDialect;

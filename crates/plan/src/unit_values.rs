@@ -1,8 +1,6 @@
 //! Judges values for which systemd ignores a setting of a timer, socket or path unit. Only values that are certainly
 //! invalid count as such: those with specifiers are valid here.
 
-use std::net::Ipv4Addr;
-
 use super::enablement::{self, unit_name};
 use machinist_ignition::UnitFile;
 
@@ -173,9 +171,15 @@ fn is_address(value: &str) -> bool {
         return vsock.matches(':').count() > 1;
     }
     match value.split_once(':') {
-        Some((address, port)) => address.parse::<Ipv4Addr>().is_ok() && is_port(port),
+        Some((address, port)) => is_ipv4(address) && is_port(port),
         None => is_port(value),
     }
+}
+
+fn is_ipv4(address: &str) -> bool {
+    let parts = address.split('.');
+    let fits = |part: &str| number(part).is_some_and(|number| number <= 255);
+    parts.clone().count() == 4 && parts.into_iter().all(fits)
 }
 
 /// Whether systemd may accept a time span such as `1h 30min`.
