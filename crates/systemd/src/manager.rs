@@ -112,8 +112,8 @@ impl Systemd {
         done.map_err(SystemdError::during("let systemd reload its units"))
     }
 
-    /// Names of the failed units, in order, without those that users control (see
-    /// [`is_controlled_by_user`]).
+    /// Names of the failed units, in order, without those that users control, such as
+    /// `user@1000.service`.
     pub async fn failed_units(&self) -> Result<Vec<String>, SystemdError> {
         let list = async {
             let manager = self.link.to_manager().await?.manager().await?;
