@@ -57,7 +57,7 @@ fn too_many_cdi_specs_are_reported_and_the_others_still_used() {
     let spec = "  match: [{cdi: {kind: acme.dev/gpu}}]\n";
     assert_eq!(hardware.device_lines(spec), ["g0: "]);
     let (_, problems) = hardware.found(spec);
-    let message = "there are more than 1024 specs: not all are read";
+    let message = "there are more than 1024 CDI specs: the rest are not read";
     assert!(problems[0].contains(message), "{problems:?}");
 }
 

@@ -80,7 +80,8 @@ impl<'a> From<&'a Vec<String>> for AllocationRequest<'a> {
 pub type AllocationFuture<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, AllocateError>> + Send + 'a>>;
 
-/// The allocation backend for the resources of one kind of source. Each call has its own deadline.
+/// Allocates the devices of one kind of source: declarations, vendors or device plugins. Each call
+/// has a deadline of its own.
 pub trait Allocator: Debug + Send + Sync + 'static {
     /// What a container gets with exactly these devices, which must exist and be allocatable.
     fn allocate<'a>(

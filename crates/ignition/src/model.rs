@@ -13,8 +13,8 @@ use machinist_base::{abs_path::AbsPath, digest::Digest};
 
 /// The complete desired state of one machine, merged from all documents that apply to it.
 ///
-/// Two configs are equal if they describe the same machine; the origins of entries ([`EntryOrigin`]) and the
-/// config's name do not affect [`MachineConfig::digest`](super::digest).
+/// Configs that describe the same state of a machine have the same [digest](super::digest): it ignores the
+/// config's name and the origins of its entries ([`EntryOrigin`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MachineConfig {

@@ -59,7 +59,7 @@ pub(super) fn quadlets(catalogue: &UnitCatalog<'_>) -> Vec<String> {
         let mut files = catalogue.config.files.keys();
         let source = files.find(|path| quadlet_service(path).as_deref() == Some(name.as_str()))?;
         Some(format!(
-            "{name} is created by a generator from {source}: it is enabled by [Install] in that file"
+            "{name} cannot be enabled directly, because a generator creates it from {source}: add [Install] to that file"
         ))
     };
     enabled.filter_map(|(name, _)| sources(name)).collect()

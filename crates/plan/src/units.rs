@@ -272,7 +272,8 @@ impl EnablementPlanner<'_, '_> {
                 self.layout.instance_links.extend(own);
                 self.keep_preset(name, unit, presets);
             }
-            // The presets removed no links of a unit that is new: those that the base config removed come back.
+            // Only a unit that was in the base config without a setting can have lost links to the presets. For any other
+            // one the plan restores the links that the base config removed.
             DesiredEnablement::Unset if only_drop_ins(unit) && self.followed_presets(name) => {
                 self.keep_preset(name, unit, presets);
             }

@@ -15,8 +15,8 @@
 
 use std::{sync::mpsc, thread, time::Duration};
 
-/// The longest wait for a condition. It only decides a failure, so it is far longer than anything
-/// takes, even next to a compiler on two slow cores.
+/// How long tests wait for a condition. Only a failing test reaches it, so it is generous: enough even
+/// on two slow cores while a compiler runs.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs `act` on a thread of its own, so that a test fails if it never returns.

@@ -17,7 +17,8 @@ use machinist_rootfs::{Root, RootError};
 /// Maximum size of a config in base64.
 const MAX_PINNED_CONFIG_BYTES: u64 = 768 << 20;
 
-/// A held config, and the source's config that it overrides.
+/// A config that an operator holds on the machine, and the source's config that is not applied
+/// meanwhile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PinnedConfig {
     /// The config.

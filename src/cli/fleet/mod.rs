@@ -137,8 +137,8 @@ async fn progress(
     Ok(or_warn(fleet_queries::progress(cluster).await, warnings)?.unwrap_or_default())
 }
 
-/// Replaces a response by a warning if the user may not read it or if this cluster does not have the
-/// kind.
+/// Turns an error into a warning if RBAC forbids the user to read the resource, or if the cluster does
+/// not serve its kind.
 fn or_warn<T>(
     answer: Result<T, ClusterError>,
     warnings: &mut Vec<String>,

@@ -151,7 +151,9 @@ fn fits(
     let message = if devices > most {
         format!("{devices} devices are more than the {most} of vendor {name}")
     } else if bytes > MAX_SNAPSHOT_TOTAL_BYTES {
-        format!("{bytes} bytes of snapshots are more than {MAX_SNAPSHOT_TOTAL_BYTES}")
+        format!(
+            "the snapshots of this vendor have {bytes} bytes; the limit is {MAX_SNAPSHOT_TOTAL_BYTES} bytes"
+        )
     } else {
         return Ok(());
     };

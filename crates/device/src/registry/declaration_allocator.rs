@@ -84,7 +84,7 @@ type HandedOut = [BTreeMap<String, String>; 2];
 /// hangs.
 const MAX_PATHS_PER_LOOKUP: usize = 1000;
 
-/// The paths in portions of at most [`MAX_PATHS_PER_LOOKUP`].
+/// Splits the paths into batches of at most [`MAX_PATHS_PER_LOOKUP`] paths.
 fn portions([nodes, mounts]: OwnPaths) -> Vec<OwnPaths> {
     let of_nodes = nodes.chunks(MAX_PATHS_PER_LOOKUP);
     let of_mounts = mounts.chunks(MAX_PATHS_PER_LOOKUP);

@@ -56,7 +56,7 @@ impl CdiSpecs {
                 if specs.files.len() >= MAX_SPECS {
                     specs.unread = true;
                     let message = format!(
-                        "there are more than {MAX_SPECS} specs: not all are read; devices of kinds in use are kept unchanged"
+                        "there are more than {MAX_SPECS} CDI specs: the rest are not read; devices of kinds in use are kept unchanged"
                     );
                     specs.refuse(&dir, message);
                     return specs;
@@ -155,6 +155,6 @@ mod tests {
         let specs = CdiSpecs::read(&root, &mut BTreeMap::new());
         assert!(specs.unread, "an ignored spec does not count as removed");
         let problem = specs.problems[0].to_string();
-        assert!(problem.contains("more than 1024 specs"), "{problem}");
+        assert!(problem.contains("more than 1024 CDI specs"), "{problem}");
     }
 }

@@ -77,7 +77,9 @@ impl CheckpointSaves {
     pub(super) async fn finish(&mut self, state: &RegistryState) {
         let save = self.writer.save(state, self.due.is_some());
         if timeout(SHUTDOWN_SAVE_TIMEOUT, save).await.is_err() {
-            tracing::warn!("saving devices timed out: the next start may use an older list");
+            tracing::warn!(
+                "saving the device list timed out: after a restart the agent may use an older list"
+            );
         }
     }
 }
