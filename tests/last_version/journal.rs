@@ -251,7 +251,7 @@ fn record(outcome: Outcome) -> UpdateRecord {
         phases: phases(),
         actions: actions(),
         left_behind: vec!["/home/bob: a link".to_owned()],
-        repair: true,
+        repair: false,
     }
 }
 

@@ -201,7 +201,7 @@ impl FragmentReader {
                 continue;
             }
             *asked = true;
-            if is_left_empty(leaf) {
+            if leaf.is_left_empty() {
                 continue;
             }
             let read = T::read(&leaf.node).and_then(|read| match judge(&read) {
@@ -236,7 +236,7 @@ impl FragmentReader {
         let known: Vec<_> = self.effective.iter().map(|one| one.key).collect();
         let is_section = |leaf: &Leaf| {
             let section = format!("{}.", leaf.key);
-            is_left_empty(leaf) && known.iter().any(|key| key.starts_with(&section))
+            leaf.is_left_empty() && known.iter().any(|key| key.starts_with(&section))
         };
         let strangers = self.leaves.iter();
         let strangers = strangers.filter(|(leaf, asked)| !asked && !is_section(leaf));
@@ -245,17 +245,6 @@ impl FragmentReader {
         self.effective.sort_by_key(|one| one.key);
         (self.effective, self.problems)
     }
-}
-
-/// Whether a file names a key or section without a value, which sets nothing.
-pub(super) fn is_left_empty(leaf: &Leaf) -> bool {
-    let in_file = matches!(leaf.node.at, SettingOrigin::File { .. });
-    let is_empty = match &leaf.node.shape {
-        ValueShape::Nothing => true,
-        ValueShape::Map(below) => below.is_empty(),
-        ValueShape::Text(_) | ValueShape::List(_) => false,
-    };
-    in_file && is_empty
 }
 
 fn problem(key: &str, misfit: ValueMismatch) -> SettingsProblem {

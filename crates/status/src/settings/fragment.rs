@@ -52,6 +52,19 @@ pub(super) struct Leaf {
     pub(super) node: ValueNode,
 }
 
+impl Leaf {
+    /// Whether it is a key or section that a file leaves without a value (`key:`), which sets nothing.
+    pub(super) fn is_left_empty(&self) -> bool {
+        let in_file = matches!(self.node.at, SettingOrigin::File { .. });
+        let is_empty = match &self.node.shape {
+            ValueShape::Nothing => true,
+            ValueShape::Map(below) => below.is_empty(),
+            ValueShape::Text(_) | ValueShape::List(_) => false,
+        };
+        in_file && is_empty
+    }
+}
+
 /// The settings of one file, the environment or the flags. Only their syntax has been checked.
 #[derive(Clone, Debug, Default)]
 pub struct Fragment {

@@ -2,7 +2,6 @@
 
 use super::{
     error::SettingsProblem,
-    extract::is_left_empty,
     fragment::{Fragment, Leaf},
 };
 use machinist_base::reason::Reason;
@@ -26,7 +25,7 @@ pub(super) fn file_name(pool: &str) -> String {
 pub(super) fn judge(fragment: &mut Fragment) -> Vec<SettingsProblem> {
     let mut problems = Vec::new();
     fragment.leaves.retain(|leaf| match why_not(leaf) {
-        Some(_) if is_left_empty(leaf) => false,
+        Some(_) if leaf.is_left_empty() => false,
         Some(why) => {
             problems.push(refused(leaf, why));
             false

@@ -2,7 +2,6 @@
 
 use super::{
     error::{SettingOrigin, SettingsProblem},
-    extract::is_left_empty,
     fragment::{Leaf, describe, env_name},
 };
 use machinist_base::{reason::Reason, text::edit_distance};
@@ -44,7 +43,7 @@ pub(super) fn unknown(leaf: &Leaf, known: &[&str]) -> SettingsProblem {
         (Reason::ValueInvalid, message, below.join(", "))
     } else {
         let sections: Vec<_> = known.iter().flat_map(|key| sections(key)).collect();
-        let meant = match is_left_empty(leaf) {
+        let meant = match leaf.is_left_empty() {
             true => misspelled(&leaf.key, &spelled, &sections),
             false => None,
         };
