@@ -181,7 +181,7 @@ pub(super) const REFUSALS: &[Difference] = &[
     ),
     difference!(
         "a file `/etc/passwd`, `/etc/shadow`, `/etc/group` and the like beside users or groups",
-        "is the account databases of the users and groups",
+        "because the users and groups in",
         "3.4.0",
         r#""storage":{"files":[{"path":"/etc/passwd","contents":{"source":"data:,x"}}]},"passwd":{"users":[{"name":"ann","shell":"/bin/sh"}]}"#
     ),
