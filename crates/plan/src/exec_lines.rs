@@ -55,7 +55,7 @@ pub(super) fn verdict(line: &str) -> LineVerdict {
     }
 }
 
-/// The words of a line as they are written, with their quotes, and whether all quotes are closed.
+/// The words of a line with their quotes, and whether all quotes are closed.
 fn words(line: &str) -> (Vec<&str>, bool) {
     let (mut words, mut start) = (Vec::new(), None);
     let (mut quote, mut escaped) = (None, false);

@@ -19,8 +19,8 @@ const INSTANCES: [(&str, &str); 9] = [
     ("sshd-vsock@", ".service"),
 ];
 
-/// Returns whether somebody other than the administrator decides if `unit` fails or hangs. Such a unit says
-/// nothing about the machine, and with it a user could roll back updates or keep the machine from being ready.
+/// Returns whether a user, a peer or a container decides if `unit` fails or hangs. Its state is no evidence of the
+/// machine's health, and by it a user could roll back updates or keep the machine from being ready.
 ///
 /// Every scope counts as such a unit: it contains processes that something else has started, those of a login
 /// (`session-3.scope`), a container (`crio-….scope`) or a machine. The service that manages them is judged instead.
