@@ -109,13 +109,34 @@ pub(super) fn by_hand(
     taken
 }
 
-/// Runs systemctl for all units, and if it fails for each of them: it may end at the first unit that it refuses.
+/// Runs systemctl for all units. It may end at the first unit that it refuses: then it runs once for those that it
+/// accepts in a copy of the tree, since the result of `preset` differs from that of one command for each unit, and
+/// then for each of the others.
 fn run_each(root: &Path, verb: &str, units: &[String]) -> bool {
-    if units.is_empty() || systemctl(root, verb, units).status.success() {
+    if units.is_empty() {
         return false;
     }
-    let units = units.iter().cloned();
-    units.fold(false, |taken, unit| run(root, verb, &[unit]) | taken)
+    let accepted = |units: &[String]| {
+        let copy = tempfile::tempdir().unwrap();
+        let mut copying = Command::new("cp");
+        copying
+            .args(["-a", "--"])
+            .arg(root.join("."))
+            .arg(copy.path());
+        assert!(copying.status().unwrap().success());
+        systemctl(copy.path(), verb, units).status.success()
+    };
+    if accepted(units) {
+        return run(root, verb, units);
+    }
+    let (together, alone): (Vec<String>, Vec<String>) = units
+        .iter()
+        .cloned()
+        .partition(|unit| accepted(std::slice::from_ref(unit)));
+    let taken = run(root, verb, &together);
+    alone
+        .into_iter()
+        .fold(taken, |taken, unit| run(root, verb, &[unit]) | taken)
 }
 
 /// Disables and removes what the config before had.
