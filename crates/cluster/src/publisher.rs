@@ -151,11 +151,18 @@ pub fn failing(report: &UpdateReport) -> Option<Reason> {
     refused.or(failed).filter(|code| !no_failure(code))
 }
 
+/// The node is cordoned for an update that this process does not work on yet: it has just started, and the guard may
+/// have verified the config already.
+fn is_cordon_unresumed(report: &UpdateReport) -> bool {
+    report.phase == Phase::Idle && report.cordoned.is_some()
+}
+
 /// The machine is on the desired config and no step is left.
 fn is_settled(report: &UpdateReport) -> bool {
     let config = &report.config;
     let asked = config.desired.as_ref().or(config.current.as_ref());
     report.phase == Phase::Idle
+        && !is_cordon_unresumed(report)
         && !report.unknown
         && failing(report).is_none()
         && config.current.is_some()
@@ -264,6 +271,7 @@ fn annotations(
     if let Some(current) = &report.config.current
         && !report.unknown
         && report.phase != Phase::Uncordoning
+        && !is_cordon_unresumed(report)
     {
         all.insert(protocol::CURRENT_CONFIG, Some(current.name.clone()));
     }

@@ -161,6 +161,12 @@ fn current_config_annotation_changes_only_together_with_done() {
             .annotations
             .contains_key(CURRENT_CONFIG)
     );
+    // The guard has verified it, and the agent has just started.
+    let mut starting = report(Phase::Idle, "b", "b");
+    starting.cordoned = Some(NOW);
+    let starting = desired_node_status(&starting, &open(), None, ALL).unwrap();
+    assert!(!starting.annotations.contains_key(CURRENT_CONFIG));
+    assert_eq!(value(&starting, STATE).as_deref(), Some("Working"));
     let done = at(Phase::Idle, "b");
     assert_eq!(value(&done, CURRENT_CONFIG).as_deref(), Some("b"));
     assert_eq!(value(&done, STATE).as_deref(), Some("Done"));
