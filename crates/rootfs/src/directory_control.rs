@@ -142,6 +142,7 @@ impl TrustedUsers {
         above: &DirectoryControl,
         at: &AbsPath,
         found: &ComponentFacts,
+        target: &str,
     ) -> Result<Option<LinkBound>, String> {
         let uid = found.stat.uid;
         match above {
@@ -151,6 +152,7 @@ impl TrustedUsers {
                 top,
             } => Ok(Some(LinkBound {
                 link: at.clone(),
+                target: target.to_owned(),
                 owner: uid,
                 user: *user,
                 top: top.clone(),
@@ -209,6 +211,8 @@ impl TrustedUsers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LinkBound {
     pub(super) link: AbsPath,
+    /// The target as written in the link.
+    pub(super) target: String,
     pub(super) owner: u32,
     pub(super) user: u32,
     pub(super) top: AbsPath,
@@ -227,12 +231,17 @@ impl LinkBound {
     pub(super) fn refusal(&self, to: &str) -> String {
         let Self {
             link,
+            target,
             owner,
             user,
             top,
         } = self;
+        let through = match to == target {
+            true => String::new(),
+            false => format!(" through {to}"),
+        };
         format!(
-            "the link {link}, which belongs to user {owner}, leads to {to}; user {user} controls {top}, and \
+            "the link {link}, which belongs to user {owner}, leads to {target}{through}; user {user} controls {top}, and \
              a link there may pass only objects of that user below it"
         )
     }

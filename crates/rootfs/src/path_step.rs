@@ -55,6 +55,7 @@ impl LinkTarget {
                 let (link, user, top) = (at.clone(), *user, top.clone());
                 let bound = Some(LinkBound {
                     link,
+                    target: target.clone(),
                     owner: user,
                     user,
                     top,
@@ -167,7 +168,6 @@ impl Root {
                 StepResult::Directory(trusted.enter(above, at, found).map_err(refused)?)
             }
             FileKind::Link => {
-                let bound = trusted.follow(above, at, found).map_err(refused)?;
                 let target = rustix::fs::readlinkat(handle, "", Vec::new())
                     .map_err(|errno| self.failed("read the link", at, errno.into()))?;
                 let target = target.into_string().map_err(|_| match above {
@@ -177,6 +177,7 @@ impl Root {
                     },
                     _ => refused(format!("the link {at} leads to a path that is not UTF-8")),
                 })?;
+                let bound = trusted.follow(above, at, found, &target).map_err(refused)?;
                 StepResult::Link(LinkTarget { target, bound })
             }
             _ => StepResult::Other,
