@@ -89,7 +89,7 @@ impl StepwiseUpdate {
                 plan: &plan,
                 from,
                 to: store.keep_config(&to.0).unwrap(),
-                drifted: &|_| false,
+                drifted: &|_, _| false,
                 named: &named,
                 moved: &looked.moved,
                 offline: !self.live,

@@ -192,7 +192,7 @@ fn stage(
     options: StageOptions<'_>,
 ) -> Result<(), TransactionError> {
     let root = store.root();
-    let drifted = |path: &AbsPath| is_drifted(root, planned, path);
+    let drifted = |path: &AbsPath, content| is_drifted(root, planned, path, content);
     let mut tx = transaction::begin(
         root,
         journal,
@@ -241,8 +241,13 @@ fn stage(
     Ok(store.save(journal)?)
 }
 
-/// Returns whether a file or link differs from the previous config.
-fn is_drifted(root: &Root, planned: &PlannedUpdate, path: &AbsPath) -> bool {
+/// Returns whether a file or link differs from the previous config. `content` is the digest of the file's content.
+fn is_drifted(
+    root: &Root,
+    planned: &PlannedUpdate,
+    path: &AbsPath,
+    content: Option<Digest>,
+) -> bool {
     let (kind, size) = match root.stat(path) {
         Ok(Some(stat)) => (stat.kind, stat.size),
         _ => return false,
@@ -258,16 +263,15 @@ fn is_drifted(root: &Root, planned: &PlannedUpdate, path: &AbsPath) -> bool {
     if file.is_some_and(|file| file.content.is_none()) {
         return kind != FileKind::File || size > 0;
     }
-    let content = file.and_then(|file| file.content.as_ref());
-    let expected = match content.map(|content| (content.size(), content.digest())) {
+    let wanted = file.and_then(|file| file.content.as_ref());
+    let expected = match wanted.map(|wanted| wanted.digest()) {
         Some(expected) => expected,
         None => match unit_text(from, path) {
-            Some(text) => (text.len() as u64, Digest::of(text.as_bytes())),
+            Some(text) => Digest::of(text.as_bytes()),
             None => return false,
         },
     };
-    let digest = || root.digest_within(path, size).ok().flatten();
-    kind != FileKind::File || size != expected.0 || digest() != Some(expected.1)
+    content != Some(expected)
 }
 
 /// Returns whether a hard link of the previous config is separate from its file and has other content.

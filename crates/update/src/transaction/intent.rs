@@ -19,7 +19,7 @@ use crate::journal::{
     Journal, NestedObject, ObjectId, OperationRecord, OperationRecordKind, Transaction,
     TransactionState,
 };
-use machinist_base::abs_path::AbsPath;
+use machinist_base::{abs_path::AbsPath, digest::Digest};
 use machinist_plan::{
     Attributes, Edit, MAX_TOTAL_FILE_BYTES, NewObject, NodeKind, Operation, OperationKind, Plan,
     discloses,
@@ -38,8 +38,9 @@ pub struct TransactionIntent<'a> {
     pub from: Option<ConfigName>,
     /// The new config, as stored.
     pub to: ConfigName,
-    /// Returns whether an owned path differs from `from`.
-    pub drifted: &'a dyn Fn(&AbsPath) -> bool,
+    /// Returns whether an owned path differs from `from`, given the digest of its content (`None` if it is no file or
+    /// cannot be read).
+    pub drifted: &'a dyn Fn(&AbsPath, Option<Digest>) -> bool,
     /// The canonical paths that the new config names.
     pub named: &'a BTreeSet<AbsPath>,
     /// The canonical paths of those paths in both configs that differ from them.
@@ -301,7 +302,7 @@ fn keep_before(
     if !is_ours(journal, target) || filled() {
         return BackupPolicy::Original;
     }
-    match (from.drifted)(target) {
+    match (from.drifted)(target, content.map(|one| one.digest)) {
         true => BackupPolicy::Drifted,
         false => BackupPolicy::No,
     }
