@@ -136,3 +136,36 @@ fn a_user_who_writes_all_the_time_delays_no_update() {
         text.replace("# a line\n", "")
     );
 }
+
+#[test]
+fn an_update_that_only_leaves_a_users_path_behind_is_in_the_history() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let sandbox = Sandbox::new();
+    std::fs::create_dir_all(sandbox.path("/home/bob")).unwrap();
+    std::os::unix::fs::chown(sandbox.path("/home/bob"), Some(BOB), Some(BOB)).unwrap();
+    let kept = |name: &str| config(name).file("/etc/found", "one\n", 0o644);
+    let path = "/home/bob/sub/app.conf";
+    sandbox.apply(&kept("one").file(path, "one\n", 0o644));
+    assert_eq!(sandbox.read(path).unwrap(), "one\n");
+    let sub = sandbox.path("/home/bob/sub");
+    std::fs::rename(&sub, sandbox.path("/home/bob/away")).unwrap();
+    std::os::unix::fs::symlink("/etc", &sub).unwrap();
+    std::os::unix::fs::lchown(&sub, Some(BOB), Some(BOB)).unwrap();
+    sandbox.write("/etc/app.conf", "of the administrator\n");
+
+    let report = sandbox.apply(&kept("two"));
+    assert_eq!(report.failure, None);
+    let history = sandbox.journal().history;
+    let left = history.last().unwrap().left_behind.join("; ");
+    assert!(left.contains(path), "{left}");
+    assert_eq!(
+        sandbox.read("/etc/app.conf").unwrap(),
+        "of the administrator\n"
+    );
+    // It is no reason for another update.
+    sandbox.apply(&kept("two"));
+    assert_eq!(sandbox.journal().history.len(), history.len());
+}

@@ -416,6 +416,7 @@ pub fn finished(update: &UpdateRecord) -> UpdateStatus {
             })
             .collect(),
         actions: update.actions.iter().map(action).collect(),
+        left_behind: update.left_behind.clone(),
     }
 }
 

@@ -51,7 +51,11 @@ fn write(out: &mut String, update: &UpdateStatus) -> fmt::Result {
         let (unit, state) = (unit.unwrap_or_default(), state.unwrap_or_default());
         escape_line(&format!("{}{unit}{state}", action.kind))
     });
-    list(out, "did", actions)
+    list(out, "did", actions)?;
+    for left in &update.left_behind {
+        writeln!(out, "  left  {}", escape_line(left))?;
+    }
+    Ok(())
 }
 
 /// Comma-separated items, wrapped at the right edge; nothing without items.

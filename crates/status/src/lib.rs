@@ -306,6 +306,9 @@ pub struct UpdateStatus {
     /// The actions after the commit.
     #[serde(default)]
     pub actions: Vec<ActionStatus>,
+    /// Paths that it left as they were, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<String>,
 }
 
 /// One action of an update.

@@ -102,6 +102,7 @@ fn updates() -> Vec<UpdateStatus> {
             unit: Some("chronyd.service".to_owned()),
             state: "Started".to_owned(),
         }],
+        left_behind: vec!["/home/bob/app.conf: a link".to_owned()],
     }]
 }
 

@@ -168,6 +168,7 @@ mod tests {
             reason: Some(machinist_base::reason::Reason::RebootTimeout),
             phases: phases.collect(),
             actions: Vec::new(),
+            left_behind: Vec::new(),
         }
     }
 

@@ -84,7 +84,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             tracing::warn!("{warning}");
         }
         self.plan.keep_warnings(&planned);
-        if planned.plan.is_empty() && self.journal.transactions.is_empty() {
+        // What an update leaves behind is recorded in its history, even if it changes nothing.
+        let is_base = self.journal.base_digest() == Some(planned.digest);
+        let leaves_nothing = planned.plan.left_behind.is_empty() || is_base;
+        if planned.plan.is_empty() && leaves_nothing && self.journal.transactions.is_empty() {
             return self.adopt(planned).await;
         }
         self.plan.set(planned);
