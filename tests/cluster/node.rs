@@ -56,9 +56,9 @@ pub(crate) fn following(own: &OwnNode) -> DropGuard {
 }
 
 async fn until_desired(own: &OwnNode, config: &str) {
-    let mut sights = own.snapshots();
-    let seen = sights.wait_for(|sight| {
-        let node = sight.node.as_deref();
+    let mut snapshots = own.snapshots();
+    let seen = snapshots.wait_for(|snapshot| {
+        let node = snapshot.node.as_deref();
         node.and_then(|node| node.desired_config()) == Some(config)
     });
     let waited = tokio::time::timeout(WAIT_TIMEOUT, seen);
@@ -77,8 +77,8 @@ async fn the_node_is_listed_once_and_then_watched() {
     let (server, own) = with_node().await;
     let _following = following(&own);
     until_desired(&own, "rendered-worker-1").await;
-    let sight = own.snapshots().borrow().clone();
-    let seen = sight.node.unwrap();
+    let snapshot = own.snapshots().borrow().clone();
+    let seen = snapshot.node.unwrap();
     assert_eq!(seen.state(), Some(NodeUpdateState::Done));
     let undone = DrainRequest::Uncordon("rendered-worker-0".to_owned());
     assert_eq!(seen.last_applied_drain(), Some(undone));
@@ -152,15 +152,15 @@ async fn an_outage_keeps_the_last_node_and_reports_its_start_and_end() {
     server.until_watched().await;
     server.trouble(WATCH, InjectedFailure::Code(500, "InternalError"));
     server.end_watches(true);
-    let mut sights = own.snapshots();
-    let away = sights
-        .wait_for(|sight| sight.away.is_some())
+    let mut snapshots = own.snapshots();
+    let away = snapshots
+        .wait_for(|snapshot| snapshot.away.is_some())
         .await
         .unwrap()
         .clone();
     assert!(away.node.is_some());
-    let back = sights
-        .wait_for(|sight| sight.away.is_none())
+    let back = snapshots
+        .wait_for(|snapshot| snapshot.away.is_none())
         .await
         .unwrap()
         .clone();
@@ -190,13 +190,18 @@ async fn a_deleted_and_reregistered_node_has_a_new_identity() {
     let _following = following(&own);
     server.until_watched().await;
     server.remove(NODE);
-    let mut sights = own.snapshots();
-    let gone = |sight: &machinist_cluster::node::NodeSnapshot| sight.asked && sight.node.is_none();
-    sights.wait_for(gone).await.unwrap();
+    let mut snapshots = own.snapshots();
+    let gone = |snapshot: &machinist_cluster::node::NodeSnapshot| {
+        snapshot.asked && snapshot.node.is_none()
+    };
+    snapshots.wait_for(gone).await.unwrap();
     let mut again = node();
     again["metadata"]["uid"] = json!("second");
     server.put(NODE, again);
-    let seen = sights.wait_for(|sight| sight.node.is_some()).await.unwrap();
+    let seen = snapshots
+        .wait_for(|snapshot| snapshot.node.is_some())
+        .await
+        .unwrap();
     assert_eq!(seen.node.as_ref().unwrap().uid, "second");
 }
 

@@ -275,7 +275,7 @@ async fn join(
         trouble: None,
     });
     let seen = NodeViewTask {
-        sights: node.snapshots(),
+        snapshots: node.snapshots(),
         troubles,
         desired,
         boot: boot_id::current(root).ok().flatten().unwrap_or_default(),

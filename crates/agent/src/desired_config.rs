@@ -53,13 +53,13 @@ pub(super) struct DesiredConfigTask {
     /// The desired config for the reconciler.
     to: watch::Sender<DesiredConfig>,
     /// Incremented by each operator request, while `to` is locked for the change.
-    words: watch::Sender<u64>,
+    requests: watch::Sender<u64>,
     shown: watch::Sender<Option<PinStatus>>,
     held: Pin,
     /// None until the first check for another daemon; no desired config is passed on before that.
     bars: Option<UpdateBlockers>,
     /// The config whose update was cancelled and then requested again by an operator.
-    overruled: Option<String>,
+    without_cancellation: Option<String>,
 }
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ enum Pin {
 #[derive(Debug)]
 pub(super) struct DesiredConfigChannels {
     pub(super) desired: watch::Receiver<DesiredConfig>,
-    pub(super) words: watch::Receiver<u64>,
+    pub(super) requests: watch::Receiver<u64>,
     pub(super) held: watch::Receiver<Option<PinStatus>>,
 }
 
@@ -94,22 +94,22 @@ impl DesiredConfigTask {
             Err(error) => Pin::Unreadable(Arc::new(vec![unreadable(&error)])),
         };
         let (to, desired) = watch::channel(DesiredConfig::Unknown);
-        let (words, heard) = watch::channel(0);
+        let (requests, request_count) = watch::channel(0);
         let (shown, seen) = watch::channel(None);
         let holding = Self {
             root: root.clone(),
             source_config,
             to,
-            words,
+            requests,
             shown,
             held,
             bars: None,
-            overruled: None,
+            without_cancellation: None,
         };
         holding.tell(false);
         let ends = DesiredConfigChannels {
             desired,
-            words: heard,
+            requests: request_count,
             held: seen,
         };
         (holding, ends)
@@ -134,7 +134,7 @@ impl DesiredConfigTask {
         mut asks: mpsc::Receiver<ControlRequest>,
     ) {
         let suspect = Arc::clone(&bars.suspect);
-        let mut sights = bars.node.as_ref().map(OwnNode::snapshots);
+        let mut snapshots = bars.node.as_ref().map(OwnNode::snapshots);
         let mut cancelled = None;
         self.bars = Some(bars);
         self.check_other_daemon().await;
@@ -152,10 +152,10 @@ impl DesiredConfigTask {
                     self.check_other_daemon().await;
                     self.tell(false);
                 }
-                asked = cancels(&mut sights, &cancelled) => {
+                asked = cancels(&mut snapshots, &cancelled) => {
                     cancelled = asked;
-                    if self.overruled != cancelled {
-                        self.overruled = None;
+                    if self.without_cancellation != cancelled {
+                        self.without_cancellation = None;
                     }
                     self.tell(false);
                 }
@@ -257,12 +257,12 @@ impl DesiredConfigTask {
             None => tracing::info!("operator requested the source's config"),
         }
         if hold.is_none() {
-            self.overrule().await?;
+            self.remove_cancellation().await?;
         }
         self.keep(hold).await.map_err(|error| chain(&error))?;
         self.tell(true);
         Ok(Accepted {
-            requested: *self.words.borrow(),
+            requested: *self.requests.borrow(),
         })
     }
 
@@ -281,7 +281,7 @@ impl DesiredConfigTask {
 
     /// An operator requests the config whose update was cancelled. While the cancellation is on the
     /// Node, the final check before the first change would refuse the update, so it is removed.
-    async fn overrule(&mut self) -> Result<(), String> {
+    async fn remove_cancellation(&mut self) -> Result<(), String> {
         let node = self.bars.as_ref().and_then(|bars| bars.node.as_ref());
         let Some((node, config)) = node.and_then(|node| Some((node, cancel(&node.snapshots())?)))
         else {
@@ -296,7 +296,7 @@ impl DesiredConfigTask {
                 "failed to undo the cancellation of the update to {config}: {why}"
             ));
         }
-        self.overruled = Some(config);
+        self.without_cancellation = Some(config);
         Ok(())
     }
 
@@ -342,7 +342,8 @@ impl DesiredConfigTask {
         let held = matches!(self.held, Pin::Config(_));
         let node = self.bars.as_ref()?.node.as_ref()?;
         let cancelled = cancel(&node.snapshots()).filter(|_| !held)?;
-        let meant = cancelled == config.name && self.overruled.as_ref() != Some(&cancelled);
+        let meant =
+            cancelled == config.name && self.without_cancellation.as_ref() != Some(&cancelled);
         meant.then(|| BlockReason {
             reason: Reason::Cancelled,
             message: format!("the update to {cancelled} was cancelled by an operator"),
@@ -369,7 +370,7 @@ impl DesiredConfigTask {
         };
         self.to.send_if_modified(|known| {
             if asked {
-                self.words.send_modify(|word| *word += 1);
+                self.requests.send_modify(|word| *word += 1);
             }
             let tell = asked || !known.is_equal_for_readers(&desired);
             if tell {
@@ -390,28 +391,28 @@ impl DesiredConfigTask {
 }
 
 /// The config whose update an operator cancels, according to the Node.
-fn cancel(sights: &watch::Receiver<NodeSnapshot>) -> Option<String> {
-    let sight = sights.borrow();
-    sight.node.as_ref()?.cancel().map(str::to_owned)
+fn cancel(snapshots: &watch::Receiver<NodeSnapshot>) -> Option<String> {
+    let snapshot = snapshots.borrow();
+    snapshot.node.as_ref()?.cancel().map(str::to_owned)
 }
 
 /// Waits until the cancellation on the Node differs from `known`.
 async fn cancels(
-    sights: &mut Option<watch::Receiver<NodeSnapshot>>,
+    snapshots: &mut Option<watch::Receiver<NodeSnapshot>>,
     known: &Option<String>,
 ) -> Option<String> {
-    let Some(sights) = sights else {
+    let Some(snapshots) = snapshots else {
         return std::future::pending().await;
     };
-    let other = sights.wait_for(|sight| {
-        let node = sight.node.as_ref();
+    let other = snapshots.wait_for(|snapshot| {
+        let node = snapshot.node.as_ref();
         // While the Node is unknown, nothing changes.
         node.is_some_and(|node| node.cancel() != known.as_deref())
     });
     if other.await.is_err() {
         std::future::pending().await
     }
-    cancel(sights)
+    cancel(snapshots)
 }
 
 /// The desired config of the source, in its external representation.

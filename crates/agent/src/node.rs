@@ -198,8 +198,8 @@ impl NodeContext {
 
     /// True if unknown, since the extra caution only costs time.
     pub(super) fn is_control_plane(&self) -> bool {
-        let sight = self.node.snapshots().borrow().node.clone();
-        sight.is_none_or(|node| node.is_control_plane())
+        let snapshot = self.node.snapshots().borrow().node.clone();
+        snapshot.is_none_or(|node| node.is_control_plane())
     }
 
     /// Final check before the first change: the update was not cancelled, and no other daemon has

@@ -55,12 +55,12 @@ pub async fn maintain_status(
     clock: Clock,
     stop: CancellationToken,
 ) {
-    let mut sights = node.snapshots();
+    let mut snapshots = node.snapshots();
     let mut written = WrittenStatus::default();
     let mut failures = 0;
     loop {
         let status = statuses.borrow_and_update().clone();
-        let view = sights.borrow_and_update().node.clone();
+        let view = snapshots.borrow_and_update().node.clone();
         let desired = view.as_deref().and_then(NodeView::desired_config);
         let status = status.map(|status| for_the_desired(status, desired, &clock));
         let member = pool.borrow_and_update().clone();
@@ -98,7 +98,7 @@ pub async fn maintain_status(
             // timer ends the wait.
             () = changed(&mut statuses), if wait.is_none() => {}
             () = changed(&mut pool), if wait.is_none() && speaks => {}
-            () = another(&mut sights, &uid, desired.as_deref()), if wait.is_none() && speaks => {}
+            () = another(&mut snapshots, &uid, desired.as_deref()), if wait.is_none() && speaks => {}
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
         }
     }
@@ -111,9 +111,9 @@ async fn changed<T>(of: &mut watch::Receiver<T>) {
 }
 
 /// Waits for a Node with another UID or another desired config than the written one.
-async fn another(sights: &mut watch::Receiver<NodeSnapshot>, uid: &str, desired: Option<&str>) {
+async fn another(snapshots: &mut watch::Receiver<NodeSnapshot>, uid: &str, desired: Option<&str>) {
     let is_other = |node: &NodeView| node.uid != uid || node.desired_config() != desired;
-    let other = sights.wait_for(|it| it.node.as_deref().is_some_and(is_other));
+    let other = snapshots.wait_for(|it| it.node.as_deref().is_some_and(is_other));
     if other.await.is_err() {
         std::future::pending().await
     }

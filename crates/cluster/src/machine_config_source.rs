@@ -141,8 +141,8 @@ impl ConfigSource {
 
     /// The config that the Node names as current; none if it is not needed or not known.
     async fn config_before(&self) -> Result<Option<OsConfig>, ClusterError> {
-        let sight = self.node.snapshots().borrow().clone();
-        let current = sight.node.as_deref().and_then(NodeView::current_config);
+        let snapshot = self.node.snapshots().borrow().clone();
+        let current = snapshot.node.as_deref().and_then(NodeView::current_config);
         let Some(current) = current.filter(|_| self.first) else {
             return Ok(None);
         };

@@ -81,7 +81,7 @@ pub struct NodeSnapshot {
 pub struct OwnNode {
     cluster: Cluster,
     name: Arc<str>,
-    sight: watch::Sender<NodeSnapshot>,
+    snapshot: watch::Sender<NodeSnapshot>,
 }
 
 impl OwnNode {
@@ -90,7 +90,7 @@ impl OwnNode {
         Self {
             cluster,
             name: name.into(),
-            sight: watch::Sender::default(),
+            snapshot: watch::Sender::default(),
         }
     }
 
@@ -106,15 +106,15 @@ impl OwnNode {
 
     /// Receiver of the observed state and its changes.
     pub fn snapshots(&self) -> watch::Receiver<NodeSnapshot> {
-        self.sight.subscribe()
+        self.snapshot.subscribe()
     }
 
     /// Sets the observed Node in a test.
     #[cfg(any(test, feature = "testing"))]
     pub fn set_snapshot(&self, view: NodeView) {
-        self.sight.send_modify(|sight| {
-            sight.asked = true;
-            sight.node = Some(Arc::new(view));
+        self.snapshot.send_modify(|snapshot| {
+            snapshot.asked = true;
+            snapshot.node = Some(Arc::new(view));
         });
     }
 
@@ -187,14 +187,14 @@ impl OwnNode {
     /// older resource version changes nothing. Returns the given Node.
     fn record_object(&self, object: NodeObject) -> Arc<NodeView> {
         let seen = Arc::new(NodeView::from(object));
-        self.sight.send_if_modified(|sight| {
-            let recovered = sight.away.take().is_some() || !sight.asked;
-            sight.refused = None;
-            sight.asked = true;
-            let known = sight.node.as_ref();
+        self.snapshot.send_if_modified(|snapshot| {
+            let recovered = snapshot.away.take().is_some() || !snapshot.asked;
+            snapshot.refused = None;
+            snapshot.asked = true;
+            let known = snapshot.node.as_ref();
             let differs = known.is_none_or(|known| !seen.is_older_than(known) && **known != *seen);
             if differs {
-                sight.node = Some(Arc::clone(&seen));
+                snapshot.node = Some(Arc::clone(&seen));
             }
             recovered || differs
         });
@@ -202,9 +202,9 @@ impl OwnNode {
     }
 
     fn is_gone(&self) {
-        self.sight.send_if_modified(|sight| {
-            let told = sight.asked && sight.node.is_none() && sight.away.is_none();
-            *sight = NodeSnapshot {
+        self.snapshot.send_if_modified(|snapshot| {
+            let told = snapshot.asked && snapshot.node.is_none() && snapshot.away.is_none();
+            *snapshot = NodeSnapshot {
                 asked: true,
                 ..NodeSnapshot::default()
             };

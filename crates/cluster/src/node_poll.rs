@@ -35,11 +35,11 @@ pub trait NodePoll: Send {
 /// Reads until `stop`. The watch on the Node itself runs in another task; nothing is read before it
 /// has seen the Node, and its last state counts while the Node does not exist.
 pub async fn poll<P: NodePoll>(mut poll: P, node: &OwnNode, stop: CancellationToken) {
-    let mut sights = node.snapshots();
+    let mut snapshots = node.snapshots();
     let mut known: Option<P::Input> = None;
     let mut failures = 0;
     loop {
-        let input = sights.borrow_and_update().node.as_deref().map(P::input);
+        let input = snapshots.borrow_and_update().node.as_deref().map(P::input);
         if input.is_some() && input != known {
             (known, failures) = (input, 0);
         }
@@ -48,7 +48,7 @@ pub async fn poll<P: NodePoll>(mut poll: P, node: &OwnNode, stop: CancellationTo
             Some(input) => tokio::select! {
                 () = stop.cancelled() => return,
                 // Cancel-safe: the input is compared again in the next round.
-                () = changed::<P>(&mut sights, Some(input)) => continue,
+                () = changed::<P>(&mut snapshots, Some(input)) => continue,
                 // Cancel-safe by its contract.
                 answer = poll.read(input) => poll.handle(input, answer, &mut failures).await,
             },
@@ -56,7 +56,7 @@ pub async fn poll<P: NodePoll>(mut poll: P, node: &OwnNode, stop: CancellationTo
         tokio::select! {
             () = stop.cancelled() => return,
             // Cancel-safe, as above.
-            () = changed::<P>(&mut sights, known.as_ref()) => {}
+            () = changed::<P>(&mut snapshots, known.as_ref()) => {}
             // Cancel-safe: it only waits.
             () = elapsed(wait) => {}
         }
@@ -65,14 +65,14 @@ pub async fn poll<P: NodePoll>(mut poll: P, node: &OwnNode, stop: CancellationTo
 
 /// Waits until the Node has another input than `known`.
 async fn changed<P: NodePoll>(
-    sights: &mut watch::Receiver<NodeSnapshot>,
+    snapshots: &mut watch::Receiver<NodeSnapshot>,
     known: Option<&P::Input>,
 ) {
-    let differs = |sight: &NodeSnapshot| {
-        let node = sight.node.as_deref();
+    let differs = |snapshot: &NodeSnapshot| {
+        let node = snapshot.node.as_deref();
         node.is_some_and(|node| Some(&P::input(node)) != known)
     };
-    if sights.wait_for(differs).await.is_err() {
+    if snapshots.wait_for(differs).await.is_err() {
         std::future::pending().await
     }
 }

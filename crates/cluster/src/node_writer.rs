@@ -70,12 +70,12 @@ pub async fn maintain_node(
     pace: WriteRate,
     stop: CancellationToken,
 ) {
-    let mut sights = node.snapshots();
+    let mut snapshots = node.snapshots();
     let mut keeper = NodeWriter::new(events, clock, pace);
     loop {
         let notice = notices.borrow_and_update().clone();
-        let sight = sights.borrow_and_update().node.clone();
-        let due = match (&sight, &notice) {
+        let snapshot = snapshots.borrow_and_update().node.clone();
+        let due = match (&snapshot, &notice) {
             (Some(view), Some(notice)) => keeper.due(view, notice),
             _ => DueWrite::Nothing,
         };
@@ -97,7 +97,7 @@ pub async fn maintain_node(
         tokio::select! {
             () = stop.cancelled() => return,
             // All of these are cancel-safe: an unprocessed change stays marked as unseen.
-            () = seen(&mut sights, until.ends_wait()) => {}
+            () = seen(&mut snapshots, until.ends_wait()) => {}
             () = changed(&mut notices), if until.ends_wait() => {}
             () = until.passed() => {}
         }
@@ -112,12 +112,19 @@ async fn changed<T>(of: &mut watch::Receiver<T>) {
 }
 
 /// Waits for a change of the Node, or, after a failure, until an unreachable server responds again.
-async fn seen(sights: &mut watch::Receiver<NodeSnapshot>, any: bool) {
+async fn seen(snapshots: &mut watch::Receiver<NodeSnapshot>, any: bool) {
     if any {
-        return changed(sights).await;
+        return changed(snapshots).await;
     }
-    let away = sights.wait_for(|sight| sight.away.is_some()).await.is_ok();
-    let back = away && sights.wait_for(|sight| sight.away.is_none()).await.is_ok();
+    let away = snapshots
+        .wait_for(|snapshot| snapshot.away.is_some())
+        .await
+        .is_ok();
+    let back = away
+        && snapshots
+            .wait_for(|snapshot| snapshot.away.is_none())
+            .await
+            .is_ok();
     if !back {
         std::future::pending().await
     }

@@ -60,7 +60,7 @@ pub struct SliceReconciler {
     /// Whether the server keeps device taints; older servers drop them silently.
     taints: bool,
     /// State of the Node that owns the slices.
-    sights: watch::Receiver<NodeSnapshot>,
+    snapshots: watch::Receiver<NodeSnapshot>,
     /// When changes are written; none if there are none.
     due: Option<Instant>,
 }
@@ -79,7 +79,7 @@ impl SliceReconciler {
         desired_pool: watch::Receiver<DesiredPool>,
         published_pool: watch::Sender<PublishedPool>,
     ) -> Self {
-        let sights = node.snapshots();
+        let snapshots = node.snapshots();
         Self {
             cluster,
             node,
@@ -92,7 +92,7 @@ impl SliceReconciler {
             last: None,
             owner: None,
             taints: true,
-            sights,
+            snapshots,
             due: None,
         }
     }

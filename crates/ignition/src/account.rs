@@ -149,13 +149,13 @@ pub(super) fn overlay_user(below: &mut User, above: User) {
         below
             .account
             .get_or_insert_with(UserAccount::default)
-            .lay_over(above);
+            .override_with(above);
     }
     below.origin = above.origin;
 }
 
 impl UserAccount {
-    pub(super) fn lay_over(&mut self, above: Self) {
+    pub(super) fn override_with(&mut self, above: Self) {
         keep(&mut self.uid, above.uid);
         keep(&mut self.gecos, above.gecos);
         keep(&mut self.home_dir, above.home_dir);
@@ -191,7 +191,7 @@ impl UserAccount {
 }
 
 impl Group {
-    pub(super) fn lay_over(&mut self, above: Self) {
+    pub(super) fn override_with(&mut self, above: Self) {
         keep(&mut self.gid, above.gid);
         keep(&mut self.password_hash, above.password_hash);
         keep(&mut self.system, above.system);

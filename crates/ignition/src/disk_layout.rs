@@ -18,7 +18,7 @@ pub type DiskLayout = BTreeMap<String, Vec<Value>>;
 
 /// Overlays a later config on an earlier one by Ignition's merge rules: entries are matched by key
 /// and merged field by field, plain lists are concatenated.
-pub(super) fn lay_over(below: &mut DiskLayout, above: DiskLayout) {
+pub(super) fn override_with(below: &mut DiskLayout, above: DiskLayout) {
     for (section, entries) in above {
         merge_lists(below.entry(section).or_default(), entries);
     }
@@ -125,7 +125,7 @@ mod tests {
             "luks": [{"name": "l", "device": "/dev/a"}],
             "raid": [{"name": "r", "devices": ["/dev/d"]}],
         }));
-        lay_over(&mut below, above);
+        override_with(&mut below, above);
         let expected = layout(json!({
             "disks": [{"device": "/dev/a", "wipeTable": true, "partitions": [{"number": 1, "sizeMiB": 6}, {"number": 0, "label": "x", "startMiB": 1}]}, {"device": "/dev/c"}],
             "luks": [{"name": "l", "device": "/dev/a"}],

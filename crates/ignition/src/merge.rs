@@ -73,7 +73,7 @@ pub(super) fn merge_partial(
         notes.extend(document.warnings.iter().map(ToString::to_string));
         notes.extend(covered(&parts, &document.parts));
         notes.extend(replaced(&mut parts, &document.parts));
-        lay_over(&mut parts, document.parts);
+        override_with(&mut parts, document.parts);
     }
     let [os_image, extensions_image] = default_images;
     parts.os_image_url = parts.os_image_url.or(os_image);
@@ -271,23 +271,23 @@ fn odd_hard_links(parts: &PartialConfig) -> Vec<Refusal> {
     refusals
 }
 
-fn lay_over(below: &mut PartialConfig, above: PartialConfig) {
-    merge_maps(&mut below.files, above.files, FilePart::lay_over);
+fn override_with(below: &mut PartialConfig, above: PartialConfig) {
+    merge_maps(&mut below.files, above.files, FilePart::override_with);
     merge_maps(
         &mut below.directories,
         above.directories,
-        NodePart::lay_over,
+        NodePart::override_with,
     );
-    merge_maps(&mut below.links, above.links, LinkPart::lay_over);
-    merge_maps(&mut below.units, above.units, UnitPart::lay_over);
+    merge_maps(&mut below.links, above.links, LinkPart::override_with);
+    merge_maps(&mut below.units, above.units, UnitPart::override_with);
     merge_maps(&mut below.users, above.users, overlay_user);
-    merge_maps(&mut below.groups, above.groups, Group::lay_over);
+    merge_maps(&mut below.groups, above.groups, Group::override_with);
     below.os_origins.extend(above.os_origins);
     below.kernel_arguments.extend(above.kernel_arguments);
     below.extensions.extend(above.extensions);
     keep(&mut below.os_image_url, above.os_image_url);
     keep(&mut below.extensions_image, above.extensions_image);
-    disk_layout::lay_over(&mut below.disk_layout, above.disk_layout);
+    disk_layout::override_with(&mut below.disk_layout, above.disk_layout);
     below.kernel_type = above.kernel_type.or(below.kernel_type.take());
     below.fips |= above.fips;
     below.release = above.release.or(below.release.take());
@@ -296,14 +296,14 @@ fn lay_over(below: &mut PartialConfig, above: PartialConfig) {
 fn merge_maps<K: Ord, V>(
     below: &mut BTreeMap<K, V>,
     above: BTreeMap<K, V>,
-    lay_over: impl Fn(&mut V, V),
+    override_with: impl Fn(&mut V, V),
 ) {
     for (key, value) in above {
         match below.entry(key) {
             Entry::Vacant(place) => {
                 place.insert(value);
             }
-            Entry::Occupied(mut place) => lay_over(place.get_mut(), value),
+            Entry::Occupied(mut place) => override_with(place.get_mut(), value),
         }
     }
 }
@@ -324,7 +324,7 @@ impl ConfigDocument {
 }
 
 impl NodePart {
-    fn lay_over(&mut self, above: Self) {
+    fn override_with(&mut self, above: Self) {
         keep(&mut self.mode, above.mode);
         keep(&mut self.user, above.user);
         keep(&mut self.group, above.group);
@@ -337,8 +337,8 @@ impl FilePart {
     /// Overlays the fields of a later document. Content is one field, already decoded: the
     /// compression in an earlier document does not apply to the content of a later one. Appended
     /// contents are kept, as in Ignition.
-    pub(super) fn lay_over(&mut self, above: Self) {
-        self.node.lay_over(above.node);
+    pub(super) fn override_with(&mut self, above: Self) {
+        self.node.override_with(above.node);
         keep(&mut self.content, above.content);
         self.append.extend(above.append);
         keep(&mut self.append_origin, above.append_origin);
@@ -375,15 +375,15 @@ impl FilePart {
 }
 
 impl LinkPart {
-    fn lay_over(&mut self, above: Self) {
-        self.node.lay_over(above.node);
+    fn override_with(&mut self, above: Self) {
+        self.node.override_with(above.node);
         self.target = above.target;
         keep(&mut self.hard, above.hard);
     }
 }
 
 impl UnitPart {
-    fn lay_over(&mut self, above: Self) {
+    fn override_with(&mut self, above: Self) {
         keep(&mut self.contents, above.contents);
         keep(&mut self.enabled, above.enabled);
         keep(&mut self.mask, above.mask);

@@ -40,10 +40,10 @@ pub(super) async fn reply_to_cancellations(
 }
 
 async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>, events: Events) {
-    let mut sights = node.snapshots();
+    let mut snapshots = node.snapshots();
     // A cancellation that the Node already shows was reported by the previous process.
-    let mut told = match sights.wait_for(|sight| sight.asked).await {
-        Ok(sight) => sight
+    let mut told = match snapshots.wait_for(|snapshot| snapshot.asked).await {
+        Ok(snapshot) => snapshot
             .node
             .as_ref()
             .and_then(|node| node.cancelled().map(str::to_owned)),
@@ -51,7 +51,7 @@ async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>
     };
     loop {
         let report = Arc::clone(&update.borrow_and_update());
-        let asked = asked(&sights.borrow_and_update());
+        let asked = asked(&snapshots.borrow_and_update());
         let cancelled = publisher::cancelled(&report).map(str::to_owned);
         if cancelled.is_some() && cancelled != told {
             let note =
@@ -85,15 +85,15 @@ async fn answering(node: OwnNode, mut update: watch::Receiver<Arc<UpdateReport>>
             // All of these are cancel-safe: a change stays marked as unseen, and the timer is only
             // a retry.
             changed = update.changed() => if changed.is_err() { return },
-            Ok(()) = sights.changed() => {}
+            Ok(()) = snapshots.changed() => {}
             () = tokio::time::sleep(CANCEL_REPLY_RETRY_INTERVAL), if failed => {}
         }
     }
 }
 
 /// The config whose update is to be cancelled, and the Node's desired config.
-fn asked(sight: &NodeSnapshot) -> Option<(String, Option<String>)> {
-    let node = sight.node.as_ref()?;
+fn asked(snapshot: &NodeSnapshot) -> Option<(String, Option<String>)> {
+    let node = snapshot.node.as_ref()?;
     let desired = node.desired_config().map(str::to_owned);
     Some((node.cancel()?.to_owned(), desired))
 }

@@ -18,13 +18,13 @@ const BUSY_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Disables new allocations while the node is cordoned or to be drained, until `stop`.
 pub(super) async fn disable_devices_during_drain(
-    mut sights: watch::Receiver<NodeSnapshot>,
+    mut snapshots: watch::Receiver<NodeSnapshot>,
     devices: DevicesHandle,
     stop: CancellationToken,
 ) {
     let mut known = false;
     loop {
-        let away = leaves(&sights.borrow_and_update());
+        let away = leaves(&snapshots.borrow_and_update());
         if let Some(away) = away.filter(|away| *away != known) {
             let asked = match away {
                 true => devices.disable_allocation(CORDONED_REASON).await,
@@ -41,14 +41,14 @@ pub(super) async fn disable_devices_during_drain(
             // Cancel-safe: the registry was busy, and the request is repeated after any of these.
             () = tokio::time::sleep(BUSY_RETRY_INTERVAL), if again => {}
             // Cancel-safe: a change stays marked as unseen.
-            changed = sights.changed() => if changed.is_err() { return },
+            changed = snapshots.changed() => if changed.is_err() { return },
         }
     }
 }
 
 /// Whether the node is cordoned or being drained; none while the Node is unknown.
-fn leaves(sight: &NodeSnapshot) -> Option<bool> {
-    let node = sight.node.as_ref()?;
+fn leaves(snapshot: &NodeSnapshot) -> Option<bool> {
+    let node = snapshot.node.as_ref()?;
     let asked = node.desired_drain();
     let drains = matches!(asked, Some(DrainRequest::Drain(_)));
     Some(node.is_cordoned() || drains)

@@ -14,7 +14,7 @@ use machinist_update::reconciler::DesiredConfig;
 
 /// Inputs of the cluster view.
 pub(super) struct NodeViewTask {
-    pub(super) sights: watch::Receiver<NodeSnapshot>,
+    pub(super) snapshots: watch::Receiver<NodeSnapshot>,
     pub(super) troubles: watch::Receiver<Option<ConfigReadError>>,
     pub(super) desired: watch::Sender<DesiredConfig>,
     /// Boot ID of the running boot, in the kubelet's format.
@@ -28,18 +28,18 @@ impl NodeViewTask {
         stop: CancellationToken,
     ) {
         loop {
-            let sight = self.sights.borrow_and_update().clone();
+            let snapshot = self.snapshots.borrow_and_update().clone();
             let trouble = self.troubles.borrow_and_update().clone();
-            self.publish_no_desired_config(&sight);
+            self.publish_no_desired_config(&snapshot);
             to.send_if_modified(|known| {
                 let now = ClusterView {
                     node: known.node.clone(),
-                    kubelet: kubelet(&sight, &self.boot),
-                    taints: taints(&sight),
-                    zeros: zeros(&sight),
+                    kubelet: kubelet(&snapshot, &self.boot),
+                    taints: taints(&snapshot),
+                    zeros: zeros(&snapshot),
                     trouble: trouble
                         .map(|trouble| ("MachineConfig", trouble))
-                        .or_else(|| Some(("Node", read_error_of(&sight)?)))
+                        .or_else(|| Some(("Node", read_error_of(&snapshot)?)))
                         .map(|(kind, trouble)| blocker(kind, trouble, known.trouble.as_ref())),
                 };
                 let differs = *known != now;
@@ -49,7 +49,7 @@ impl NodeViewTask {
             tokio::select! {
                 () = stop.cancelled() => return,
                 // Both are cancel-safe: a change stays marked as unseen.
-                changed = self.sights.changed() => if changed.is_err() { return },
+                changed = self.snapshots.changed() => if changed.is_err() { return },
                 Ok(()) = self.troubles.changed() => {}
             }
         }
@@ -57,9 +57,12 @@ impl NodeViewTask {
 
     /// Publishes that no config is desired if the Node exists without naming one, or does not
     /// exist.
-    fn publish_no_desired_config(&self, sight: &NodeSnapshot) {
-        let named = sight.node.as_ref().and_then(|node| node.desired_config());
-        if !sight.asked || named.is_some() {
+    fn publish_no_desired_config(&self, snapshot: &NodeSnapshot) {
+        let named = snapshot
+            .node
+            .as_ref()
+            .and_then(|node| node.desired_config());
+        if !snapshot.asked || named.is_some() {
             return;
         }
         self.desired.send_if_modified(|desired| {
@@ -72,12 +75,12 @@ impl NodeViewTask {
     }
 }
 
-fn kubelet(sight: &NodeSnapshot, boot: &str) -> readiness::KubeletReadiness {
+fn kubelet(snapshot: &NodeSnapshot, boot: &str) -> readiness::KubeletReadiness {
     use readiness::KubeletReadiness;
-    let node = match &sight.node {
-        None if sight.asked => return KubeletReadiness::NoNode,
+    let node = match &snapshot.node {
+        None if snapshot.asked => return KubeletReadiness::NoNode,
         None => return KubeletReadiness::Unknown,
-        Some(_) if sight.away.is_some() => return KubeletReadiness::Unknown,
+        Some(_) if snapshot.away.is_some() => return KubeletReadiness::Unknown,
         Some(node) => node,
     };
     let ready = node.condition(condition::KUBELET_READY);
@@ -90,8 +93,8 @@ fn kubelet(sight: &NodeSnapshot, boot: &str) -> readiness::KubeletReadiness {
 }
 
 /// None while the API server is unreachable, because a taint may have been removed in the meantime.
-fn taints(sight: &NodeSnapshot) -> Option<BTreeSet<String>> {
-    let node = sight.node.as_ref().filter(|_| sight.away.is_none())?;
+fn taints(snapshot: &NodeSnapshot) -> Option<BTreeSet<String>> {
+    let node = snapshot.node.as_ref().filter(|_| snapshot.away.is_none())?;
     let taints = node.spec.taints.iter();
     Some(
         taints
@@ -102,14 +105,14 @@ fn taints(sight: &NodeSnapshot) -> Option<BTreeSet<String>> {
 
 /// Extended resources with a capacity of zero on the last observed Node. Only device plugins of its
 /// kubelet change these.
-fn zeros(sight: &NodeSnapshot) -> Vec<String> {
-    let node = sight.node.as_ref();
+fn zeros(snapshot: &NodeSnapshot) -> Vec<String> {
+    let node = snapshot.node.as_ref();
     node.map_or_else(Vec::new, |node| node.zeros().map(str::to_owned).collect())
 }
 
 /// The problem to report while the Node, and so the desired config, cannot be read.
-fn read_error_of(sight: &NodeSnapshot) -> Option<ConfigReadError> {
-    let reason = sight.refused.unwrap_or(Reason::ApiServerUnreachable);
+fn read_error_of(snapshot: &NodeSnapshot) -> Option<ConfigReadError> {
+    let reason = snapshot.refused.unwrap_or(Reason::ApiServerUnreachable);
     let what = match reason {
         Reason::ApiServerUnauthorized => "API server rejected the agent's credentials",
         Reason::ApiServerForbidden => "not permitted to get the Node",
@@ -117,7 +120,7 @@ fn read_error_of(sight: &NodeSnapshot) -> Option<ConfigReadError> {
         Reason::ClusterAccessInvalid => "the agent's credentials are unusable",
         _ => "API server unreachable",
     };
-    sight.away.map(|_| ConfigReadError {
+    snapshot.away.map(|_| ConfigReadError {
         reason,
         message: format!("{what}; the desired config is unknown"),
     })
@@ -145,7 +148,7 @@ mod tests {
     use machinist_kube_api::{Condition, NodeView, Taint};
     use machinist_status::readiness::KubeletReadiness;
 
-    fn sight(boot: &str, ready: &str) -> NodeSnapshot {
+    fn snapshot(boot: &str, ready: &str) -> NodeSnapshot {
         let mut node = NodeView::default();
         node.status.node_info.boot_id = boot.to_owned();
         node.status.conditions.push(Condition {
@@ -171,19 +174,19 @@ mod tests {
     #[test]
     fn kubelet_ready_of_the_previous_boot_or_during_an_outage_does_not_count() {
         assert_eq!(
-            kubelet(&sight("new", "True"), "new"),
+            kubelet(&snapshot("new", "True"), "new"),
             KubeletReadiness::Ready
         );
         assert_eq!(
-            kubelet(&sight("old", "True"), "new"),
+            kubelet(&snapshot("old", "True"), "new"),
             KubeletReadiness::OldBoot
         );
-        let ill = kubelet(&sight("new", "False"), "new");
+        let ill = kubelet(&snapshot("new", "False"), "new");
         assert_eq!(
             ill,
             KubeletReadiness::NotReady("the kubelet's message".to_owned())
         );
-        let mut away = sight("new", "True");
+        let mut away = snapshot("new", "True");
         away.away = Some(Instant::now());
         assert_eq!(kubelet(&away, "new"), KubeletReadiness::Unknown);
         assert_eq!(taints(&away), None);
@@ -195,7 +198,7 @@ mod tests {
 
     #[test]
     fn refused_credentials_are_reported_as_unauthorized_not_unreachable() {
-        let mut away = sight("new", "True");
+        let mut away = snapshot("new", "True");
         away.away = Some(Instant::now());
         let silent = super::read_error_of(&away).unwrap();
         assert_eq!(silent.reason, Reason::ApiServerUnreachable);
@@ -225,15 +228,15 @@ mod tests {
         ];
         let counts = counts.map(|(name, count)| (name.to_owned(), count.to_owned()));
         node.status.capacity = counts.into();
-        let sight = NodeSnapshot {
+        let snapshot = NodeSnapshot {
             node: Some(Arc::new(node)),
             ..NodeSnapshot::default()
         };
-        assert_eq!(zeros(&sight), ["acme.dev/gone"]);
+        assert_eq!(zeros(&snapshot), ["acme.dev/gone"]);
         assert!(zeros(&NodeSnapshot::default()).is_empty());
         // Ends after one round, because the senders are dropped.
         let seen = NodeViewTask {
-            sights: watch::channel(sight).1,
+            snapshots: watch::channel(snapshot).1,
             troubles: watch::channel(None).1,
             desired: watch::Sender::default(),
             boot: String::new(),
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn taints_are_reported_with_their_effects() {
-        let told = taints(&sight("new", "True")).unwrap();
+        let told = taints(&snapshot("new", "True")).unwrap();
         assert_eq!(told, ["example.com/a:NoExecute".to_owned()].into());
     }
 }

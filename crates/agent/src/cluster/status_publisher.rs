@@ -61,7 +61,7 @@ pub(super) fn start_publishing(
     let more = NodeFieldSources {
         said,
         asked,
-        sights: node.snapshots(),
+        snapshots: node.snapshots(),
         statuses: beside.statuses.clone(),
         update: beside.update.clone(),
         devices: beside.devices.as_ref().map(DevicesHandle::inventory),
@@ -84,7 +84,7 @@ struct NodeFieldSources {
     said: watch::Receiver<Option<DesiredNodeStatus>>,
     /// The drain request for OpenShift's controller.
     asked: watch::Receiver<Option<DrainRequest>>,
-    sights: watch::Receiver<NodeSnapshot>,
+    snapshots: watch::Receiver<NodeSnapshot>,
     statuses: watch::Receiver<Arc<Status>>,
     update: watch::Receiver<Arc<UpdateReport>>,
     /// The machine's devices; none if devices are not managed by this agent.
@@ -134,7 +134,7 @@ impl NodeFieldSources {
                 Ok(()) = self.asked.changed() => {}
                 Ok(()) = self.update.changed() => {}
                 () = news(&mut self.devices) => {}
-                Ok(()) = self.sights.changed(), if self.startup_taint => {}
+                Ok(()) = self.snapshots.changed(), if self.startup_taint => {}
                 Ok(()) = self.statuses.changed(), if self.startup_taint => {}
             }
         }
@@ -164,8 +164,8 @@ impl NodeFieldSources {
         }
         if self.startup_taint {
             let fit = is_fit(&self.statuses.borrow_and_update().gates);
-            let sight = self.sights.borrow_and_update();
-            notice.not_ready_taint = sight.node.as_ref().and_then(|node| tainted(node, fit));
+            let snapshot = self.snapshots.borrow_and_update();
+            notice.not_ready_taint = snapshot.node.as_ref().and_then(|node| tainted(node, fit));
         }
         Some(notice)
     }

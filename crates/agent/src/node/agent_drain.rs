@@ -168,8 +168,9 @@ impl<P: PodApi> AgentDrain<P> {
         {
             Err(error) if !error.is_not_found() => Err(self.ours.refused(what, error)),
             _ => {
-                let mut sights = self.ours.node.snapshots();
-                let gone = sights.wait_for(|sight| !sight.node.as_deref().is_some_and(stands));
+                let mut snapshots = self.ours.node.snapshots();
+                let gone =
+                    snapshots.wait_for(|snapshot| !snapshot.node.as_deref().is_some_and(stands));
                 // Once its removal is observed, the same text counts as a new request.
                 if tokio::time::timeout(WATCH_ECHO_TIMEOUT, gone).await.is_ok() {
                     locked(&self.heard).annotation_removed();

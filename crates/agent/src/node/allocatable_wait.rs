@@ -13,9 +13,9 @@ impl NodeContext {
     pub(super) async fn wait_for_node_allocatable(&self) -> Option<String> {
         let devices = self.devices.as_ref()?;
         let until = Instant::now() + self.settings.borrow().devices.return_limit;
-        let mut sights = self.node.snapshots();
+        let mut snapshots = self.node.snapshots();
         loop {
-            let node = sights.borrow_and_update().node.clone()?;
+            let node = snapshots.borrow_and_update().node.clone()?;
             let offers = advertised_counts(&devices.status_now());
             let missing = missing(&offers, &node.status.allocatable);
             if missing.is_empty() {
@@ -24,7 +24,7 @@ impl NodeContext {
             tokio::select! {
                 // Both are cancel-safe: a change stays marked as unseen, and the deadline is
                 // absolute.
-                changed = sights.changed() => if changed.is_err() { return None },
+                changed = snapshots.changed() => if changed.is_err() { return None },
                 () = sleep_until(until) => {
                     let missing = missing.join(", ");
                     tracing::warn!("Node reports fewer allocatable devices than advertised: {missing}");

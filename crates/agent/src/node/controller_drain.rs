@@ -49,10 +49,10 @@ impl ControllerDrain {
 
     /// Publishes a request, and waits until the controller confirms it.
     async fn fulfilled(&self, request: DrainRequest) {
-        let mut sights = self.ours.node.snapshots();
+        let mut snapshots = self.ours.node.snapshots();
         self.ask(request.clone());
-        let done = sights.wait_for(|sight| {
-            let Some(node) = &sight.node else {
+        let done = snapshots.wait_for(|snapshot| {
+            let Some(node) = &snapshot.node else {
                 return false;
             };
             // After an uncordon, a later cordon is not the one that existed before the drain.

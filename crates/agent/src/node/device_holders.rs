@@ -44,7 +44,7 @@ pub(super) struct HolderWait(Mutex<HolderLogState>);
 #[derive(Debug, Default)]
 struct HolderLogState {
     /// Since when the kubelet has not responded.
-    untold: Option<Instant>,
+    unreported_since: Option<Instant>,
     /// The pods that keep devices, as last logged.
     named: BTreeSet<Holder>,
 }
@@ -94,12 +94,12 @@ impl NodeContext {
         }
         match devices.holders_now().await {
             Ok(known) => {
-                waiting.with(|memory| memory.untold = None);
+                waiting.with(|memory| memory.unreported_since = None);
                 Ok(held(&known, &lends).counted().into_keys().collect())
             }
             Err(error) => {
                 let now = Instant::now();
-                let since = waiting.with(|memory| *memory.untold.get_or_insert(now));
+                let since = waiting.with(|memory| *memory.unreported_since.get_or_insert(now));
                 let message = machinist_base::error_chain::chain(&error);
                 if now.duration_since(since) < UNRESPONSIVE_KUBELET_TIMEOUT {
                     return Err(vec![self.blocker(Reason::HoldersUnknown, message)]);
@@ -108,7 +108,7 @@ impl NodeContext {
                     "{message}; node is drained: assuming that the devices are free after {} s",
                     UNRESPONSIVE_KUBELET_TIMEOUT.as_secs()
                 );
-                waiting.with(|memory| memory.untold = None);
+                waiting.with(|memory| memory.unreported_since = None);
                 Ok(Vec::new())
             }
         }

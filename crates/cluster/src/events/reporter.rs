@@ -116,7 +116,7 @@ pub(super) struct EventReporter {
     /// Number of dropped events per budget since its last written one.
     left_out: HashMap<EventBudget, u32>,
     /// When an event was last dropped; none once the drop counts are logged.
-    untold: Option<Instant>,
+    unreported_since: Option<Instant>,
 }
 
 /// A flood has ended when no event was dropped for this long.
@@ -132,13 +132,13 @@ impl EventReporter {
             limits: EventLimits::default(),
             names: 0,
             left_out: HashMap::new(),
-            untold: None,
+            unreported_since: None,
         }
     }
 
     /// Waits until a flood has ended; forever if there is none.
     pub(super) async fn flood_ended(&self) {
-        match self.untold {
+        match self.unreported_since {
             Some(last) => sleep_until(last + FLOOD_END_AFTER).await,
             None => std::future::pending().await,
         }
@@ -146,7 +146,7 @@ impl EventReporter {
 
     /// Logs how many events were dropped, because the API has no field for them.
     pub(super) fn log_dropped(&mut self) {
-        self.untold = None;
+        self.unreported_since = None;
         for (budget, count) in &self.left_out {
             let subject = self.shown(&budget.subject);
             tracing::warn!("{count} events about {subject} omitted");
@@ -178,7 +178,7 @@ impl EventReporter {
         if !self.limits.allow(&budget, now) {
             tracing::debug!("too many events about {:?}; dropping one", event.subject);
             *self.left_out.entry(budget).or_default() += 1;
-            self.untold = Some(now);
+            self.unreported_since = Some(now);
             return;
         }
         let left_out = self.left_out.remove(&budget).unwrap_or_default();
@@ -281,12 +281,12 @@ impl EventReporter {
     }
 
     fn regarding(&self, subject: &EventSubject) -> ObjectReference {
-        let sight = self.node.snapshots().borrow().node.clone();
+        let snapshot = self.node.snapshots().borrow().node.clone();
         let own = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: Some(self.node.name().to_owned()),
-            uid: sight.map(|node| node.uid.clone()),
+            uid: snapshot.map(|node| node.uid.clone()),
             ..ObjectReference::default()
         };
         match subject {

@@ -26,23 +26,23 @@ impl OwnNode {
     /// Records a listed Node even if its resource version is lower, because the cluster may have
     /// been restored from a backup.
     fn record_listed(&self, node: NodeObject) {
-        self.sight.send_if_modified(|sight| {
-            sight.node = None;
+        self.snapshot.send_if_modified(|snapshot| {
+            snapshot.node = None;
             false
         });
         self.record_object(node);
     }
 
     fn record_unreachable(&self, error: &ClusterError) {
-        let news = self.sight.send_if_modified(|sight| {
+        let news = self.snapshot.send_if_modified(|snapshot| {
             let answered = !matches!(
                 error.why,
                 ClusterErrorKind::Unreachable(_) | ClusterErrorKind::TimedOut(_)
             );
             let refused = answered.then(|| error.reason());
-            let news = sight.away.is_none() || sight.refused != refused;
-            sight.refused = refused;
-            sight.away.get_or_insert_with(Instant::now);
+            let news = snapshot.away.is_none() || snapshot.refused != refused;
+            snapshot.refused = refused;
+            snapshot.away.get_or_insert_with(Instant::now);
             news
         });
         match news {
@@ -83,9 +83,9 @@ impl WatchHandler for OwnNode {
 
     fn opened(&mut self) {
         let mut away = None;
-        self.sight.send_if_modified(|sight| {
-            away = sight.away.take();
-            sight.refused = None;
+        self.snapshot.send_if_modified(|snapshot| {
+            away = snapshot.away.take();
+            snapshot.refused = None;
             away.is_some()
         });
         if let Some(since) = away {

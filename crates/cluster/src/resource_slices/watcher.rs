@@ -32,7 +32,7 @@ impl SliceReconciler {
     }
 
     fn has_other_owner(&self) -> bool {
-        let node = self.sights.borrow().node.clone();
+        let node = self.snapshots.borrow().node.clone();
         node.map(|node| node.uid.clone()) != self.owner
     }
 
@@ -105,7 +105,7 @@ impl WatchHandler for SliceReconciler {
     }
 
     fn opened(&mut self) {
-        self.sights.mark_changed();
+        self.snapshots.mark_changed();
         self.due = None;
     }
 
@@ -128,7 +128,7 @@ impl WatchHandler for SliceReconciler {
                 // All of these are cancel-safe: a change stays marked as unseen, and the due time
                 // is kept.
                 Ok(()) = self.desired_pool.changed() => self.soon(),
-                Ok(()) = self.sights.changed() => {
+                Ok(()) = self.snapshots.changed() => {
                     // A recreated Node has lost its slices.
                     if self.has_other_owner() {
                         self.soon();

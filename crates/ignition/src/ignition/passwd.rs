@@ -132,7 +132,7 @@ fn of_others(
 ) -> Option<UserAccount> {
     let mut account = read_account(object, dialect, reading);
     if let Some(asked) = read_create(object, dialect, reading) {
-        account.get_or_insert_default().lay_over(asked);
+        account.get_or_insert_default().override_with(asked);
     }
     account
 }

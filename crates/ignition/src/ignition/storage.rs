@@ -77,7 +77,9 @@ fn add_file(
     reading: &mut ParseContext<'_>,
 ) {
     match files.get_mut(&path) {
-        Some(before) if dialect.is_two() && file.append_origin.is_some() => before.lay_over(file),
+        Some(before) if dialect.is_two() && file.append_origin.is_some() => {
+            before.override_with(file)
+        }
         Some(before) if dialect.is_two() => *before = file,
         _ => insert(files, path, file, field, reading),
     }

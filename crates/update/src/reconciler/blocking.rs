@@ -57,7 +57,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 () = sleep_until(window) => {
                     // The cluster's earliest time is queried again, because it may have changed.
                     if self.closed_until().is_none() || self.plan.start.is_set_by_cluster() {
-                        return Ok(Some(self.reconsider()));
+                        return Ok(Some(self.event_for_waiting()));
                     }
                     window = self.window_due();
                 }
@@ -67,7 +67,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 // Safe to drop: a change that is missed here is still marked unseen.
                 () = self.options.changed() => match self.progress.phase() {
                     Phase::RebootPending => return Ok(Some(PhaseEvent::Retry)),
-                    Phase::Waiting => return Ok(Some(self.reconsider())),
+                    Phase::Waiting => return Ok(Some(self.event_for_waiting())),
                     _ => {}
                 },
             }

@@ -125,7 +125,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Plans a waiting update again, or withdraws it if the source has no readable config now.
-    pub(super) fn reconsider(&self) -> PhaseEvent {
+    pub(super) fn event_for_waiting(&self) -> PhaseEvent {
         match self.desired.current() {
             DesiredConfig::Config(..) => PhaseEvent::Desired,
             DesiredConfig::Unknown

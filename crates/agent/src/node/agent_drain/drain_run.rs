@@ -49,13 +49,13 @@ impl<P: PodApi> AgentDrain<P> {
     async fn drain_on(
         &self,
         order: &mut DrainOrder,
-        told_of: &mut ReportedDrainState,
+        reported: &mut ReportedDrainState,
     ) -> DrainRunEnd {
         let settings = self.settings.borrow().drain.clone();
         let drain = self.as_configured(self.ours.force_after(&settings).await);
         let mut told = drain.progress();
-        let mut sights = self.ours.node.snapshots();
-        sights.mark_changed();
+        let mut snapshots = self.ours.node.snapshots();
+        snapshots.mark_changed();
         let (ordered, orders) = watch::channel(None);
         let force = ForceState {
             spent: order.spent,
@@ -69,7 +69,7 @@ impl<P: PodApi> AgentDrain<P> {
                 ended = &mut running => {
                     let end = told.borrow().clone();
                     self.show(order, &end, &of_node);
-                    told_of.emit_drain_events(&self.ours, &end);
+                    reported.emit_drain_events(&self.ours, &end);
                     order.spent = end.spent;
                     if ended.is_ok() && end.ordered.is_some() {
                         self.clear_force_request().await;
@@ -84,10 +84,10 @@ impl<P: PodApi> AgentDrain<P> {
                 Ok(()) = told.changed() => {
                     let now = told.borrow_and_update().clone();
                     self.show(order, &now, &of_node);
-                    told_of.emit_drain_events(&self.ours, &now);
+                    reported.emit_drain_events(&self.ours, &now);
                 }
-                Ok(()) = sights.changed() => {
-                    let view = sights.borrow_and_update().node.clone();
+                Ok(()) = snapshots.changed() => {
+                    let view = snapshots.borrow_and_update().node.clone();
                     self.apply_force_request(view.as_deref(), order, &ordered, &mut of_node).await;
                     if let Some(view) = view && self.keep_cordoned(&view, order).await == NodeRequests::Patience {
                         of_node.lifted.get_or_insert_with(|| self.clock.now());
@@ -153,10 +153,10 @@ impl<P: PodApi> AgentDrain<P> {
         if let Some(view) = self.seen() {
             self.release_cordon(&view).await;
         }
-        let mut sights = self.ours.node.snapshots();
-        let stands = sights.wait_for(|sight| {
+        let mut snapshots = self.ours.node.snapshots();
+        let stands = snapshots.wait_for(|snapshot| {
             let asks = |node: &Arc<NodeView>| locked(&self.cordoned).required_action(node);
-            sight.node.as_ref().map(asks) != Some(NodeRequests::Patience)
+            snapshot.node.as_ref().map(asks) != Some(NodeRequests::Patience)
         });
         tokio::select! {
             // Both are cancel-safe: they only wait.
