@@ -138,7 +138,7 @@ impl Stage {
     }
 
     fn run_of(&self, pod: &str) -> Value {
-        let pod = self.cluster.kubectl_json(&["get", "pod", pod]);
+        let pod = self.cluster.object("pod", pod).expect("the pod");
         let container = &pod["status"]["containerStatuses"][0];
         json!([
             pod["metadata"]["uid"],

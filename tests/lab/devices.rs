@@ -67,7 +67,7 @@ fn registered_again(machine: &Machine, what: &str, act: impl FnOnce()) {
 
 /// The fields that differ between two runs of a pod.
 fn run_of(cluster: &Cluster, pod: &str) -> Value {
-    let pod = cluster.kubectl_json(&["get", "pod", pod]);
+    let pod = cluster.object("pod", pod).expect("the pod");
     let container = &pod["status"]["containerStatuses"][0];
     json!([
         pod["metadata"]["uid"],

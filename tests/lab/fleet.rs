@@ -51,7 +51,7 @@ impl Fleet {
     }
 
     fn node(&self, name: &str) -> Value {
-        self.cluster.kubectl_json(&["get", "node", name])
+        self.cluster.object("node", name).expect("the node")
     }
 
     fn wait_node(&self, name: &str, what: &str, condition: impl FnMut(&Value) -> bool) -> Value {
@@ -90,14 +90,12 @@ impl Fleet {
 
     /// The pod that uses the device and its node, if it is running and ready.
     fn user(&self) -> Option<(String, String)> {
-        let pods = self
-            .cluster
-            .kubectl_json(&["get", "pods", "-l", &format!("app={USER}")]);
+        let pods = self.cluster.pods_of(USER);
         let ready = |pod: &&Value| {
             pod["metadata"]["deletionTimestamp"].is_null()
                 && pod["status"]["containerStatuses"][0]["ready"] == true
         };
-        let pod = pods["items"].as_array().unwrap().iter().find(ready)?;
+        let pod = pods.iter().find(ready)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Some((
             text(&pod["spec"]["nodeName"]),
@@ -132,11 +130,10 @@ fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&both).into_owned()
 }
 
-#[test]
-fn fleet_commands_cancel_roll_back_and_explain_updates_remotely() {
-    let cluster = Cluster::start(&lab().version);
+/// Two nodes with the DaemonSet as shipped, on their first configs, whose content is the given letter.
+fn fleet(letter: &str) -> Fleet {
     let fleet = Fleet {
-        cluster,
+        cluster: Cluster::start(&lab().version),
         first: Machine::boot("first"),
         second: Machine::boot("second"),
     };
@@ -146,27 +143,44 @@ fn fleet_commands_cancel_roll_back_and_explain_updates_remotely() {
     fleet
         .cluster
         .install_machinist(&[&fleet.first, &fleet.second], "");
+    let config = |node: &str| format!("rendered-{node}-{letter}");
     for node in ["first", "second"] {
-        let config = format!("rendered-{node}-a");
-        fleet.ask(node, &config, "a\n", Value::Null);
+        fleet.ask(node, &config(node), &format!("{letter}\n"), Value::Null);
     }
     for node in ["first", "second"] {
-        fleet.wait_done(node, &format!("rendered-{node}-a"));
+        fleet.wait_done(node, &config(node));
         fleet.wait_advertised(node, "2");
         fleet.wait_node(node, "a label and a taint of the device", |node| {
             node["metadata"]["labels"]["machinist.dev/resource.machinist.dev-fuse"] == "present"
                 && node["spec"]["taints"][0]["key"] == "machinist.dev/fuse-first"
         });
     }
+    device_pod_reboot::workload(&fleet);
+    fleet
+}
+
+#[test]
+fn fleet_commands_cancel_roll_back_and_explain_updates_remotely() {
+    let fleet = fleet("a");
     device_pod_reboot::survives_a_planned_reboot_with_a_cancelled_update(&fleet);
     node_changes::drain_is_done_by_a_controller(&fleet);
     node_changes::operator_pins_the_previous_config(&fleet);
     node_changes::node_is_registered_again(&fleet);
+}
+
+#[test]
+fn a_blocked_drain_survives_foreign_changes_api_outages_and_a_new_build() {
+    let fleet = fleet("b");
     foreign_changes::during_a_blocked_drain(&fleet);
     new_build::takes_over_a_blocked_drain(&fleet);
     if lab().long {
         api_outage::of_ten_minutes_only_delays_the_update(&fleet);
     }
+}
+
+#[test]
+fn a_broken_kubelet_is_rolled_back_and_an_uninstallation_leaves_nothing() {
+    let fleet = fleet("b");
     broken_kubelet::config_is_rolled_back_and_its_drain_forced(&fleet);
     broken_kubelet::uninstall_leaves_nothing_behind(&fleet);
 }

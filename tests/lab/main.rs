@@ -37,6 +37,7 @@ mod service;
 mod single_machine;
 mod soft_reboot;
 mod support;
+mod user_directories;
 mod vendors;
 
 // Updates of every kind, shared with the power-cut tests.

@@ -178,7 +178,7 @@ fn a_node_drains_reboots_once_and_returns_on_its_desired_config() {
         ["cordon", "evict", "uncordon"]
     );
     assert_eq!(other.boot_id(), other_boot, "the other node is left alone");
-    let object = cluster.kubectl_json(&["get", "node", "other"]);
+    let object = cluster.object("node", "other").expect("the node");
     assert_eq!(annotation(&object, "currentConfig"), "rendered-worker-a");
     assert_eq!(annotation(&object, "state"), "Done");
 }

@@ -66,7 +66,7 @@ impl Stage {
     }
 
     fn restarts(&self, pod: &str) -> Value {
-        let pod = self.cluster.kubectl_json(&["get", "pod", pod]);
+        let pod = self.cluster.object("pod", pod).expect("the pod");
         pod["status"]["containerStatuses"][0]["restartCount"].clone()
     }
 
@@ -175,7 +175,7 @@ fn outlive_the_container_and_a_reload(stage: &Stage) {
     stage.machine.exec(&["systemctl", "daemon-reload"]);
     let open = "exec 3<>/dev/fuse && echo open";
     assert_eq!(stage.inside("finder", open), "open\n");
-    let pod = stage.cluster.kubectl_json(&["get", "pod", "finder"]);
+    let pod = stage.cluster.object("pod", "finder").expect("the pod");
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
     let id = id.and_then(|id| id.strip_prefix("containerd://")).unwrap();
     stage
@@ -251,7 +251,7 @@ fn the_vendors_lives(stage: &Stage, node: &Node<'_>) {
     for pod in ["finder", "stillborn"] {
         stage.wait_reported_health(pod, "Healthy");
     }
-    let ended = stage.cluster.kubectl_json(&["get", "pod", "stillborn"]);
+    let ended = stage.cluster.object("pod", "stillborn").expect("the pod");
     let container = &ended["status"]["containerStatuses"][0];
     assert_eq!(container["restartCount"], 0, "it never started");
     assert!(container["containerID"].is_null(), "{container:#}");

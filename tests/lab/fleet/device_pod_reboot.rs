@@ -14,7 +14,7 @@ const REPORT: SignedDuration = SignedDuration::from_secs(15);
 
 /// One pod with a share of the device, on the first node while that is schedulable; a
 /// PodDisruptionBudget protects it.
-fn workload(fleet: &Fleet) {
+pub fn workload(fleet: &Fleet) {
     let first = json!({"matchExpressions":
         [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["first"]}]});
     let prefers = json!([{"weight": 100, "preference": first}]);
@@ -70,7 +70,6 @@ pub fn wait_blocked(fleet: &Fleet) {
 }
 
 pub fn survives_a_planned_reboot_with_a_cancelled_update(fleet: &Fleet) {
-    workload(fleet);
     let (place, pod) = fleet.user().expect("the pod that uses the device");
     assert_eq!(place, "first");
     let boot = fleet.first.boot_id();

@@ -52,9 +52,8 @@ fn rename_the_config(fleet: &Fleet) {
 }
 
 pub fn name_of_the_pod(fleet: &Fleet) -> String {
-    let app = format!("app={USER}");
-    let pods = fleet.cluster.kubectl_json(&["get", "pods", "-l", &app]);
-    let name = pods["items"][0]["metadata"]["name"].as_str();
+    let pods = fleet.cluster.pods_of(USER);
+    let name = pods[0]["metadata"]["name"].as_str();
     name.unwrap().to_owned()
 }
 

@@ -233,17 +233,17 @@ impl Work<'_> {
         if target.is_empty() {
             return;
         }
-        let sights: Vec<_> = self
+        let snapshots: Vec<_> = self
             .nodes
             .values()
             .map(|node| (NodeSight::of(node), is_ready(node)))
             .collect();
-        let taken = sights.iter().filter(|(node, ready)| {
+        let taken = snapshots.iter().filter(|(node, ready)| {
             let unavailable = !ready || !node.is_done() && !node.is_failing();
             unavailable || node.is_failing() && node.desired_config == target
         });
         let capacity = MAX_UNAVAILABLE.saturating_sub(taken.count());
-        let candidates = sights
+        let candidates = snapshots
             .iter()
             .filter(|(node, ready)| *ready && node.desired_config != target);
         for (node, _) in candidates.take(capacity) {

@@ -55,25 +55,33 @@ pub fn rebooting(story: &Story<'_>, content: &mut Content) {
         last.is_some_and(|it| it.status("Updated") == "True")
     });
     let seen = story.controller.seen();
-    let sights = seen.progress_from(from);
+    let snapshots = seen.progress_from(from);
     // The first write is the status with the new name, no longer updated; the second is the spec.
     let is_named = |it: &ProgressSight| it.desired.contains(NAME);
-    let named = sights.iter().position(is_named).expect("the new config");
-    let sights = &sights[named..];
-    assert_ne!(sights[0].status("Updated"), "True", "{}", seen.describe());
+    let named = snapshots.iter().position(is_named).expect("the new config");
+    let snapshots = &snapshots[named..];
+    assert_ne!(
+        snapshots[0].status("Updated"),
+        "True",
+        "{}",
+        seen.describe()
+    );
     let alone = |it: &ProgressSight| it.desired.iter().eq([NAME]);
-    let alone = sights.iter().position(alone).expect("the new config alone");
+    let alone = snapshots
+        .iter()
+        .position(alone)
+        .expect("the new config alone");
     assert!(alone <= 1, "{}", seen.describe());
-    let sights = &sights[alone..];
-    for sight in sights {
+    let snapshots = &snapshots[alone..];
+    for snapshot in snapshots {
         assert_eq!(
-            sight.desired.iter().collect::<Vec<_>>(),
+            snapshot.desired.iter().collect::<Vec<_>>(),
             [NAME],
-            "{sight:#?}"
+            "{snapshot:#?}"
         );
-        assert_ne!(sight.status("NodeDegraded"), "True", "{sight:#?}");
+        assert_ne!(snapshot.status("NodeDegraded"), "True", "{snapshot:#?}");
     }
-    let first = |kind: &str| sights.iter().position(|it| it.status(kind) == "True");
+    let first = |kind: &str| snapshots.iter().position(|it| it.status(kind) == "True");
     let reached: Vec<_> = ORDER.map(|kind| (first(kind), kind)).into();
     println!("lab: openshift: first true: {reached:?}");
     assert!(
@@ -86,7 +94,7 @@ pub fn rebooting(story: &Story<'_>, content: &mut Content) {
         "{}",
         seen.describe()
     );
-    let rebooted = &sights[first("RebootedNode").unwrap()..];
+    let rebooted = &snapshots[first("RebootedNode").unwrap()..];
     let lost = rebooted
         .iter()
         .find(|it| it.status("Updated") != "True" && it.status("RebootedNode") != "True");

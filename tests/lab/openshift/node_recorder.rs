@@ -145,15 +145,15 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn node(&mut self, sight: NodeSight) {
+    pub fn node(&mut self, snapshot: NodeSight) {
         let last = self.nodes.last();
-        if last.is_none_or(|last| last.as_text() != sight.as_text()) {
-            self.nodes.push(sight);
+        if last.is_none_or(|last| last.as_text() != snapshot.as_text()) {
+            self.nodes.push(snapshot);
         }
     }
 
-    pub fn progress(&mut self, sight: ProgressSight) {
-        self.progress.push(sight);
+    pub fn progress(&mut self, snapshot: ProgressSight) {
+        self.progress.push(snapshot);
     }
 
     pub fn last(&self) -> Option<&NodeSight> {

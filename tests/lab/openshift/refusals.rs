@@ -102,7 +102,7 @@ fn is_degraded_at_once(story: &Story<'_>, config: &Value, named: &str) {
     assert!(after < AT_ONCE, "{after:?}");
     assert!(message.reason.contains(named), "{}", message.reason);
     assert_ne!(message.current_config, name);
-    let degraded = |sight: &&ProgressSight| sight.status("NodeDegraded") == "True";
+    let degraded = |snapshot: &&ProgressSight| snapshot.status("NodeDegraded") == "True";
     let degraded = || {
         let seen = story.controller.seen();
         seen.progress_from(progress).iter().find(degraded).cloned()

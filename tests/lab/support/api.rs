@@ -1,4 +1,4 @@
-//! Access to the API server as an operator has it: through kubectl.
+//! Access to the API server as an operator has it: through kubectl. Polls use [`ApiReader`](super::api_reader::ApiReader).
 
 use std::io::Write;
 use std::path::Path;
@@ -52,8 +52,20 @@ impl Cluster {
 
     /// An object as JSON, or `None` when it does not exist.
     pub fn object(&self, kind: &str, name: &str) -> Option<Value> {
-        let output = self.try_kubectl(&["get", kind, name, "-o", "json"]);
-        serde_json::from_slice(&output.stdout).ok()
+        match path(kind) {
+            Some(list) => self.reader.get(&format!("{list}/{name}")),
+            None => {
+                let output = self.try_kubectl(&["get", kind, name, "-o", "json"]);
+                serde_json::from_slice(&output.stdout).ok()
+            }
+        }
+    }
+
+    /// The pods of the default namespace with a label `app`.
+    pub fn pods_of(&self, app: &str) -> Vec<Value> {
+        let path = format!("/api/v1/namespaces/default/pods?labelSelector=app%3D{app}");
+        let list = self.reader.get(&path).unwrap_or_default();
+        list["items"].as_array().cloned().unwrap_or_default()
     }
 
     /// Polls an object until `condition` holds for it; panics at the deadline.
@@ -121,6 +133,18 @@ impl Cluster {
             &eviction.to_string(),
         )
     }
+}
+
+/// The path of a kind's objects, for the kinds that tests wait for.
+fn path(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "machineconfignode" => "/apis/machineconfiguration.openshift.io/v1/machineconfignodes",
+        "node" => "/api/v1/nodes",
+        "pdb" => "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+        "pod" => "/api/v1/namespaces/default/pods",
+        "resourcequota" => "/api/v1/namespaces/default/resourcequotas",
+        _ => return None,
+    })
 }
 
 /// The status of a condition of a node or pod: `True`, `False` or `Unknown`.

@@ -169,6 +169,12 @@ const EVERY_MACHINE: &[(&str, &str)] = &[
         "/etc/systemd/journald.conf.d/10-lab.conf",
         "[Journal]\nReadKMsg=no\n",
     ),
+    // Kernel events reach all machines of the host: each device that one machine triggers starts processes in every
+    // other one. networkd needs those of its interfaces.
+    (
+        "/usr/lib/systemd/system/systemd-udev-trigger.service.d/10-lab.conf",
+        "[Service]\nExecStart=\nExecStart=-udevadm trigger --type=all --action=add --subsystem-match=net\n",
+    ),
     // The clock is the host's: chronyd monitors it and does not adjust it.
     ("/etc/default/chrony", "DAEMON_OPTS=\"-x -F 1\"\n"),
 ];

@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::api_reader::ApiReader;
 use super::cgroup::Group;
 use super::{Machine, Node, WORK, credentials, lab, wait};
 
+/// Collects garbage seldom: the host has more memory than processor time to spare.
+pub(super) const GOGC: &str = "400";
 const API: &str = "kube-apiserver";
 const CONTROLLERS: &str = "kube-controller-manager";
 
@@ -24,6 +27,7 @@ const START: Duration = wait::seconds(90);
 pub struct Cluster {
     pub(super) dir: PathBuf,
     pub(super) group: Group,
+    pub(super) reader: ApiReader,
     /// In the order in which they were started.
     processes: Mutex<Vec<(String, Child)>>,
     /// From the start of etcd to an API server that reports ready.
@@ -47,13 +51,15 @@ impl Cluster {
         fs::create_dir_all(&dir).unwrap();
         let start = Instant::now();
         let group = Group::new("control-plane");
+        credentials(&dir);
+        let admin = credentials::kubeconfig(&dir, "admin", "system:masters");
         let mut cluster = Self {
             dir,
             group,
+            reader: ApiReader::start(admin),
             processes: Mutex::default(),
             start_time: Duration::ZERO,
         };
-        cluster.credentials();
         cluster.spawn("etcd", &etcd(&cluster.dir));
         cluster.start_api();
         cluster.start_time = start.elapsed();
@@ -113,6 +119,7 @@ impl Cluster {
         command
             .arg(name)
             .env("HOME", &self.dir)
+            .env("GOGC", GOGC)
             .stdin(Stdio::null());
         command
     }
@@ -123,15 +130,6 @@ impl Cluster {
         let mut command = self.group.command(program);
         command.env("HOME", &self.dir).stdin(Stdio::null());
         command
-    }
-
-    fn credentials(&self) {
-        credentials::authority(&self.dir);
-        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
-                      rules:\n- {level: Request, resources: [{group: \"\", resources: [nodes, nodes/status]}]}\n\
-                      - {level: Metadata}\n";
-        fs::write(self.dir.join("audit.yaml"), policy).unwrap();
-        self.kubeconfig("admin", "system:masters");
     }
 
     fn spawn(&self, name: &str, flags: &[String]) {
@@ -252,6 +250,15 @@ impl Drop for Cluster {
         self.group.remove();
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// Creates the CA and the audit policy.
+fn credentials(dir: &Path) {
+    credentials::authority(dir);
+    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
+                  rules:\n- {level: Request, resources: [{group: \"\", resources: [nodes, nodes/status]}]}\n\
+                  - {level: Metadata}\n";
+    fs::write(dir.join("audit.yaml"), policy).unwrap();
 }
 
 fn tail(text: &str, lines: usize) -> String {

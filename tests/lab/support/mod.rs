@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod api;
+pub mod api_reader;
 pub mod builder;
 pub mod cgroup;
 pub mod cluster;

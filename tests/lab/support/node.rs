@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::api::condition;
-use super::cluster::claims_are_off;
+use super::cluster::{GOGC, claims_are_off};
 use super::image::{self, Image};
 use super::{Cluster, Machine, wait};
 
@@ -56,7 +56,10 @@ impl<'a> Node<'a> {
                          KubeletPodResourcesDynamicResources: true}\n";
             machine.write(config, text + gates);
         }
-        let environment = format!("NODE_NAME={name}\nNODE_ADDRESS={}\n", machine.address());
+        let environment = format!(
+            "NODE_NAME={name}\nNODE_ADDRESS={}\nGOGC={GOGC}\n",
+            machine.address()
+        );
         machine.write("/etc/lab/kubelet.env", environment);
         let kubeconfig = cluster.kubeconfig(&format!("system:node:{name}"), "system:nodes");
         machine.write("/etc/lab/kubeconfig", std::fs::read(kubeconfig).unwrap());
@@ -78,7 +81,7 @@ impl<'a> Node<'a> {
 
     /// The node object.
     pub fn object(&self) -> Value {
-        self.cluster.kubectl_json(&["get", "node", self.name()])
+        self.cluster.object("node", self.name()).expect("the node")
     }
 
     /// Makes an image available to pods of this node.

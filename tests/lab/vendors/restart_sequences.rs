@@ -14,7 +14,7 @@ const COUNTS: [(&str, &str); 3] = [(FOUND, "2"), (CARD, "1"), (OFFERED, "2")];
 
 /// The id that differs between two runs of a container.
 fn run_of(stage: &Stage, pod: &str) -> Value {
-    let pod = stage.cluster.kubectl_json(&["get", "pod", pod]);
+    let pod = stage.cluster.object("pod", pod).expect("the pod");
     pod["status"]["containerStatuses"][0]["containerID"].clone()
 }
 
