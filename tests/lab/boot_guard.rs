@@ -158,6 +158,64 @@ fn a_config_that_loses_the_gateway_is_rolled_back_after_two_boots() {
     );
 }
 
+/// Users whose service managers run from the boot on: one kills hers at each boot, that of the other never starts.
+const USERS: [(&str, &str, &str); 2] = [
+    (
+        "killer",
+        "default.target",
+        "[Service]\nType=oneshot\nExecStart=/bin/kill -KILL $MANAGERPID\n",
+    ),
+    (
+        "hanger",
+        "basic.target",
+        "[Unit]\nDefaultDependencies=no\nBefore=basic.target\n[Service]\nType=oneshot\nExecStart=/bin/sleep infinity\n",
+    ),
+];
+
+#[test]
+fn users_whose_service_managers_fail_or_hang_cause_no_rollback() {
+    let guarded = guarded("users");
+    let machine = &guarded.machine;
+    let manager = |user: &str| {
+        format!(
+            "user@{}.service",
+            machine.sh(&format!("id -u {user}")).trim()
+        )
+    };
+    for (user, target, unit) in USERS {
+        // logind wants the caller in one of the machine's control groups.
+        machine.sh(&format!(
+            "useradd --create-home {user} && systemd-run --quiet --wait loginctl enable-linger {user}"
+        ));
+        machine.wait("the user's service manager", wait::seconds(30), || {
+            machine.property(&manager(user), "ActiveState") == "active"
+        });
+        let dir = format!("/home/{user}/.config/systemd/user");
+        let text = unit.replace('\n', "\\n");
+        let make = format!(
+            "mkdir -p {dir}/{target}.wants && printf '{text}' >{dir}/at-boot.service && \
+             ln -s ../at-boot.service {dir}/{target}.wants/"
+        );
+        machine.exec(&["runuser", "-u", user, "--", "sh", "-c", &make]);
+    }
+    let known = boots(machine).len();
+    machine.give_config("90-good.yaml", &config(Value::Null, vec![]));
+    let status = machine.wait_status("the update to end", BACK, |status| {
+        status["phase"] == "Idle" && status["updates"][0]["id"] != guarded.update["id"]
+    });
+    println!("{}", machine.agent_log().join("\n"));
+    assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");
+    assert_eq!(machine.read("/etc/example.conf"), b"reboots\n");
+    assert_eq!(boots(machine).len(), known + 1);
+    let states = USERS.map(|(user, ..)| machine.property(&manager(user), "ActiveState"));
+    assert_eq!(states, ["failed", "activating"]);
+    machine.wait("the agent to be ready", wait::seconds(30), || {
+        machine
+            .probe("/readyz")
+            .is_some_and(|(code, _)| code == 200)
+    });
+}
+
 #[test]
 fn rollback_survives_loss_of_guard_agent_socket_and_power() {
     let guarded = guarded("broken");
