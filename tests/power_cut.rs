@@ -97,17 +97,17 @@ fn an_update_of_every_kind_survives_a_power_cut_at_any_moment() {
 
 #[test]
 fn adding_or_removing_a_user_survives_a_power_cut_at_any_moment() {
-    let (step, count) = if long() { (1, 20_000) } else { (1, 12) };
+    let (step, count) = if long() { (1, 20_000) } else { (2, 6) };
     all_good(&forward(Case::user_comes()), "user comes", step, count);
     all_good(&forward(Case::user_goes()), "user goes", step, count);
-    let (step, count) = if long() { (1, 20_000) } else { (2, 6) };
+    let (step, count) = if long() { (1, 20_000) } else { (5, 4) };
     all_good(&undone(Case::user_comes()), "user undone", step, count);
     all_good(&undone(Case::user_goes()), "user brought back", step, count);
 }
 
 #[test]
 fn a_large_update_survives_a_power_cut_at_any_moment() {
-    let (step, count) = if long() { (1, 300) } else { (9, 3) };
+    let (step, count) = if long() { (1, 300) } else { (18, 3) };
     all_good(&forward(Case::large()), "large", step, count);
 }
 
@@ -128,11 +128,11 @@ fn without_rename_exchange_a_power_cut_at_any_moment_is_survived() {
             |op: &&FsOp| matches!(&op.act, FsOpKind::Rename(to) if to.as_str().ends_with(".aside"));
         log.iter().filter(aside).count()
     };
-    let (step, count) = if long() { (1, 20_000) } else { (1, 6) };
+    let (step, count) = if long() { (1, 20_000) } else { (3, 4) };
     let updated = forward(Case::everything().without_exchange());
     assert!(only_new(&updated.log) >= 5);
     all_good(&updated, "everything, no exchange", step, count);
-    let (step, count) = if long() { (1, 20_000) } else { (2, 4) };
+    let (step, count) = if long() { (1, 20_000) } else { (5, 3) };
     let back = undone(Case::everything().without_exchange());
     assert!(only_new(&back.log) >= 10);
     all_good(&back, "undone, no exchange", step, count);
@@ -162,7 +162,7 @@ fn a_second_power_cut_during_the_recovery_changes_nothing() {
         seed: seed(),
         count,
     };
-    let (step, count) = if long() { (1, 1000) } else { (3, 3) };
+    let (step, count) = if long() { (1, 1000) } else { (8, 3) };
     let (mut recoveries, mut states) = (0, 0);
     let third_name = || Case::small().without_exchange();
     for recorded in [
@@ -189,7 +189,7 @@ fn a_second_power_cut_during_the_recovery_changes_nothing() {
 /// Tries each case and counts the distinct trees over all of them.
 #[test]
 fn random_updates_survive_a_power_cut_at_any_moment() {
-    let step = if long() { 1 } else { 8 };
+    let step = if long() { 1 } else { 16 };
     // The strict model includes every state of the ordered one: it is used here only for the full
     // count.
     let models = [Model::Strict, Model::Ordered];
@@ -249,7 +249,7 @@ fn a_power_cut_after_a_kill_leaves_one_config_or_the_other() {
         |root: &Root, case: &Case| drop(apply(root, &case.to)),
         rolls_back,
     ] {
-        for number in (0..).step_by(if long() { 1 } else { 7 }) {
+        for number in (0..).step_by(if long() { 1 } else { 12 }) {
             let (recorded, killed) = Recorded::killed(Case::small(), number, update);
             if !killed {
                 break;

@@ -34,7 +34,7 @@ fn units_are_enabled_disabled_masked_and_preset_as_by_systemctl() {
         return;
     };
     let seed = from_environment("PLAN_SEED", 1);
-    let rounds = from_environment("PLAN_ROUNDS", 12);
+    let rounds = from_environment("PLAN_ROUNDS", 8);
     for round in from_environment("PLAN_FIRST", 0)..rounds {
         let mut dice = Dice(seed.wrapping_mul(1_000_003).wrapping_add(round));
         let mut further = Dice(dice.0 ^ FURTHER);

@@ -170,7 +170,7 @@ fn an_applied_plan_leaves_nothing_to_do() {
     let seed = from_environment("PLAN_SEED", 1);
     let (mut done, mut refused) = (0, 0);
     let first = from_environment("PLAN_FIRST", 0);
-    let rounds = from_environment("PLAN_ROUNDS", 150);
+    let rounds = from_environment("PLAN_ROUNDS", 60);
     for round in first..first + rounds {
         let mut dice = Dice(seed.wrapping_mul(7_919).wrapping_add(round));
         let tree = Tree::new();

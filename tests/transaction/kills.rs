@@ -105,7 +105,7 @@ fn one_failing_operation_fails_only_the_update() {
     let length = length(&case);
     let (mut failed, mut ended) = (0, 0);
     let errors = [libc::ENOSPC, libc::EIO, libc::EROFS];
-    for number in 0..length {
+    for number in (0..length).step_by(if long() { 1 } else { 2 }) {
         for (index, errno) in errors.into_iter().enumerate() {
             if !long() && number % errors.len() != index {
                 continue;
@@ -135,5 +135,5 @@ fn one_failing_operation_fails_only_the_update() {
         }
     }
     println!("{length} operations: {failed} updates reported a failure, {ended} ended the agent");
-    assert!(failed > 50);
+    assert!(failed > 25);
 }
