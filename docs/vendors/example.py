@@ -21,7 +21,7 @@ INSTANCE = f"acme-{uuid.uuid4()}"
 
 
 def devices():
-    """Returns the current devices; a real driver queries its hardware here."""
+    """Returns the current devices; a real driver queries its hardware here, and reports what is missing as unhealthy."""
     return [
         api.Device(
             id=name,
@@ -51,18 +51,21 @@ class Session:
     def __init__(self):
         self.outbox = queue.Queue()
         self.pause = 10.0
+        self.generation = 0
+        self.offered = None
         hello = api.Hello(
             api_versions=["v1"], vendor="acme", instance=INSTANCE, resources=[RESOURCE]
         )
         self.outbox.put(api.FromVendor(hello=hello))
 
     def said(self):
-        """Yields queued messages, and a heartbeat when the queue is empty."""
+        """Yields queued messages; when there are none, a snapshot if the devices have changed, or a heartbeat."""
         while True:
             try:
                 yield self.outbox.get(timeout=self.pause)
             except queue.Empty:
-                yield api.FromVendor(heartbeat=api.Heartbeat())
+                changed = self.generation > 0 and devices() != self.offered
+                yield self.snapshot() if changed else api.FromVendor(heartbeat=api.Heartbeat())
 
     def run(self):
         with grpc.insecure_channel(f"unix:{SOCKET}") as channel:
@@ -72,15 +75,23 @@ class Session:
                     self.welcome(message.welcome)
                 elif kind == "rejected":
                     print(message.rejected.message, file=sys.stderr)
+                    # The last accepted snapshot stays in force: offer the devices again after the pause.
+                    self.offered = None
                 elif kind == "question":
                     self.outbox.put(api.FromVendor(answer=answer(message.question)))
 
     def welcome(self, welcome):
         self.pause = welcome.heartbeat_ms / 2000
         # Generations continue from those of earlier sessions of this instance.
-        generation = max((kept.generation for kept in welcome.kept), default=0) + 1
-        snapshot = api.Snapshot(resource=RESOURCE, generation=generation, devices=devices())
-        self.outbox.put(api.FromVendor(snapshot=snapshot))
+        self.generation = max((kept.generation for kept in welcome.kept), default=0)
+        self.outbox.put(self.snapshot())
+
+    def snapshot(self):
+        self.generation += 1
+        self.offered = devices()
+        return api.FromVendor(
+            snapshot=api.Snapshot(resource=RESOURCE, generation=self.generation, devices=self.offered)
+        )
 
 
 while True:

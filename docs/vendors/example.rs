@@ -12,7 +12,7 @@ use tonic::transport::Endpoint;
 
 const RESOURCE: &str = "acme.dev/accelerator";
 
-/// Returns the current devices; a real driver queries its hardware here.
+/// Returns the current devices; a real driver queries its hardware here, and reports what is missing as unhealthy.
 fn devices() -> Vec<api::Device> {
     let device = |id: &str| {
         let mut recipe = api::Recipe::default();
@@ -43,6 +43,16 @@ fn answer(question: api::Question) -> api::Answer {
     api::Answer { id, answer }
 }
 
+fn snapshot(generation: &mut u64, devices: &[api::Device]) -> Said {
+    *generation += 1;
+    Said::Snapshot(api::Snapshot {
+        resource: RESOURCE.into(),
+        generation: *generation,
+        devices: devices.to_vec(),
+        asks: None,
+    })
+}
+
 /// Runs one session until it ends.
 async fn session(socket: &str, instance: &str) -> Result<(), Box<dyn std::error::Error>> {
     let channel = Endpoint::new(format!("unix:{socket}"))?.connect().await?;
@@ -59,11 +69,19 @@ async fn session(socket: &str, instance: &str) -> Result<(), Box<dyn std::error:
     let said = ReceiverStream::new(said);
     let mut agent = client.session(said).await?.into_inner();
     let mut pause = Duration::from_secs(10);
+    // The generation of the last snapshot, with its devices; no generation before the welcome.
+    let (mut generation, mut offered) = (None, Vec::new());
     loop {
         let message = tokio::select! {
             message = agent.message() => message?.ok_or("the agent closed it")?,
             () = sleep(pause) => {
-                say(Said::Heartbeat(api::Heartbeat { number: 0 })).await?;
+                match &mut generation {
+                    Some(generation) if devices() != offered => {
+                        offered = devices();
+                        say(snapshot(generation, &offered)).await?;
+                    }
+                    _ => say(Said::Heartbeat(api::Heartbeat { number: 0 })).await?,
+                }
                 continue;
             }
         };
@@ -72,15 +90,14 @@ async fn session(socket: &str, instance: &str) -> Result<(), Box<dyn std::error:
                 pause = Duration::from_millis(u64::from(welcome.heartbeat_ms)) / 2;
                 // Generations continue from those of earlier sessions of this instance.
                 let kept = welcome.kept.iter().map(|one| one.generation).max();
-                say(Said::Snapshot(api::Snapshot {
-                    resource: RESOURCE.into(),
-                    generation: kept.unwrap_or(0) + 1,
-                    devices: devices(),
-                    asks: None,
-                }))
-                .await?;
+                offered = devices();
+                say(snapshot(generation.insert(kept.unwrap_or(0)), &offered)).await?;
             }
-            Some(FromAgent::Rejected(no)) => eprintln!("{}: {}", no.resource, no.message),
+            Some(FromAgent::Rejected(no)) => {
+                eprintln!("{}: {}", no.resource, no.message);
+                // The last accepted snapshot stays in force: offer the devices again after the pause.
+                offered.clear();
+            }
             Some(FromAgent::Question(question)) => say(Said::Answer(answer(question))).await?,
             _ => {}
         }

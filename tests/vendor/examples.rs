@@ -105,11 +105,11 @@ async fn the_python_example_vendor_serves_and_survives_an_agent_restart() {
 }
 
 #[test]
-fn both_example_vendors_are_shorter_than_a_hundred_lines() {
+fn both_example_vendors_are_shorter_than_120_lines() {
     for file in ["docs/vendors/example.py", "docs/vendors/example.rs"] {
         let text = std::fs::read_to_string(home().join(file)).unwrap();
         assert!(
-            text.lines().count() < 100,
+            text.lines().count() < 120,
             "{file}: {}",
             text.lines().count()
         );

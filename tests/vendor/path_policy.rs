@@ -296,8 +296,14 @@ async fn a_message_flood_ends_the_session_without_using_memory() {
                 .await;
         }
         let last = program.wait_for_end().await;
-        assert_eq!(last.code(), Code::ResourceExhausted);
-        assert_eq!(last.message(), "more than 20 messages in a second");
+        // The connection may be reset before the program has read the status.
+        match last.code() {
+            Code::Unknown | Code::Unavailable => {}
+            code => {
+                assert_eq!(code, Code::ResourceExhausted);
+                assert_eq!(last.message(), "more than 20 messages in a second");
+            }
+        }
     }
     let grown = resident().saturating_sub(before);
     // Of 60 messages with 30 MiB only a few are in transit, most of them in the program.
