@@ -130,8 +130,8 @@ impl HolderQuery {
                 for (id, holder) in
                     held.filter(|(id, _)| left.is_none_or(|it| it.find_with_missing(id).is_none()))
                 {
-                    if let Some(unsaid) = log_rates.take(name.as_str()) {
-                        tracing::warn!(resource = %name, unsaid, "{id} of {name} is no longer offered, but still in use by {holder}");
+                    if let Some(suppressed) = log_rates.take(name.as_str()) {
+                        tracing::warn!(resource = %name, suppressed, "{id} of {name} is no longer offered, but still in use by {holder}");
                     }
                 }
             }

@@ -201,9 +201,9 @@ impl ClaimTask {
                     }
                     let answer = preparer.prepare(&claim, call.until, &cancelled).await;
                     if let Err(why) = &answer
-                        && let Some(unsaid) = preparer.log_rates.take("preparation")
+                        && let Some(suppressed) = preparer.log_rates.take("preparation")
                     {
-                        tracing::warn!(claim = %claim, unsaid, "failed to prepare claim {claim}: {why}");
+                        tracing::warn!(claim = %claim, suppressed, "failed to prepare claim {claim}: {why}");
                     }
                     // If the caller no longer waits, the kubelet retries and gets the same answer.
                     let _ = reply.send(answer);

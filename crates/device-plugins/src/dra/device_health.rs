@@ -109,11 +109,11 @@ pub(super) async fn feed(
             list(&inventory, &node, super::status::now())
         };
         if std::mem::replace(&mut cut, left_out) != left_out
-            && let Some(unsaid) = log_rates.take("health")
+            && let Some(suppressed) = log_rates.take("health")
         {
             tracing::warn!(
                 cut,
-                unsaid,
+                suppressed,
                 "health of {cut} devices not reported: the message exceeds the kubelet's limit of 4 MiB"
             );
         }

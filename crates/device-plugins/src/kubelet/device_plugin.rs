@@ -138,8 +138,8 @@ impl DevicePlugin for DevicePluginService {
         let answers = answers.inspect_err(|status| {
             // The kubelet shows the message in the pod's status and nowhere else.
             let (name, why) = (&self.resource, status.message());
-            self.warn(|unsaid| {
-                tracing::warn!(resource = %name, unsaid, "allocation of {name} rejected: {why}");
+            self.warn(|suppressed| {
+                tracing::warn!(resource = %name, suppressed, "allocation of {name} rejected: {why}");
             });
         });
         Ok(Response::new(RawMessage::joined(answers?)))
@@ -168,8 +168,8 @@ impl DevicePlugin for DevicePluginService {
             let by = self.allocators.of(&resource.source).map_err(unanswered)?;
             by.pre_start(&resource, wanted).await.map_err(|error| {
                 let name = &self.resource;
-                self.warn(|unsaid| {
-                    tracing::warn!(resource = %name, unsaid, "a container with {name} cannot start: {error}");
+                self.warn(|suppressed| {
+                    tracing::warn!(resource = %name, suppressed, "a container with {name} cannot start: {error}");
                 });
                 unanswered(error)
             })?;
@@ -182,8 +182,8 @@ impl DevicePluginService {
     /// Logs a line about a call, with the number of lines suppressed before: any process that can call this
     /// service can cause it at will.
     fn warn(&self, log: impl FnOnce(u64)) {
-        if let Some(unsaid) = self.status_writer.log_rates.take(self.resource.as_str()) {
-            log(unsaid);
+        if let Some(suppressed) = self.status_writer.log_rates.take(self.resource.as_str()) {
+            log(suppressed);
         }
     }
 
@@ -199,14 +199,14 @@ impl DevicePluginService {
                 }
                 Ok(_) => {
                     let (name, by) = (&self.resource, &resource.source);
-                    self.warn(|unsaid| {
-                        tracing::warn!(resource = %name, unsaid, "{by} returned an invalid preferred allocation for {name}");
+                    self.warn(|suppressed| {
+                        tracing::warn!(resource = %name, suppressed, "{by} returned an invalid preferred allocation for {name}");
                     });
                 }
                 Err(error) => {
                     let name = &self.resource;
-                    self.warn(|unsaid| {
-                        tracing::warn!(resource = %name, unsaid, "failed to get the preferred allocation of {name}: {error}");
+                    self.warn(|suppressed| {
+                        tracing::warn!(resource = %name, suppressed, "failed to get the preferred allocation of {name}: {error}");
                     });
                 }
             }

@@ -125,14 +125,14 @@ pub(super) async fn feed(
         if sent.as_ref().is_none_or(|sent| !sent.same(&next)) {
             let list = list(&now, &name);
             if std::mem::replace(&mut cut, list.cut) != list.cut
-                && let Some(unsaid) = log_rates.take(name.as_str())
+                && let Some(suppressed) = log_rates.take(name.as_str())
             {
                 match cut {
                     0 => {
-                        tracing::info!(resource = %name, unsaid, "device list is within the kubelet's limit of 4 MiB again")
+                        tracing::info!(resource = %name, suppressed, "device list is within the kubelet's limit of 4 MiB again")
                     }
                     _ => {
-                        tracing::warn!(resource = %name, cut, unsaid, "device list exceeds the kubelet's limit of 4 MiB; omitting the last ids")
+                        tracing::warn!(resource = %name, cut, suppressed, "device list exceeds the kubelet's limit of 4 MiB; omitting the last ids")
                     }
                 }
             }

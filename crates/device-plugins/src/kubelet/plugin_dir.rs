@@ -132,9 +132,9 @@ impl PluginDirTask {
     fn record_fault(&self, error: &RootError) {
         let why = chain(error);
         if self.status_writer.presence(Some(&why))
-            && let Some(unsaid) = self.status_writer.log_rates.take("directory")
+            && let Some(suppressed) = self.status_writer.log_rates.take("directory")
         {
-            tracing::warn!(unsaid, "failed to serve device plugins: {why}");
+            tracing::warn!(suppressed, "failed to serve device plugins: {why}");
         }
     }
 

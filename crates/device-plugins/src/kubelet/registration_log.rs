@@ -86,8 +86,8 @@ fn waiting(
 
 fn log_events(events: &[LoggedRegistration], rates: &LogRates) {
     for text in log_lines(events) {
-        if let Some(unsaid) = rates.take("registrations") {
-            tracing::info!(unsaid, "{text}");
+        if let Some(suppressed) = rates.take("registrations") {
+            tracing::info!(suppressed, "{text}");
         }
     }
 }

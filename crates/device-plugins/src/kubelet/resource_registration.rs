@@ -170,9 +170,9 @@ impl ResourceTask {
         let reason = chain(error);
         let (name, writer) = (&self.name, &self.deps.status_writer);
         if writer.failed(name, &reason)
-            && let Some(unsaid) = writer.log_rates.take(name.as_str())
+            && let Some(suppressed) = writer.log_rates.take(name.as_str())
         {
-            tracing::warn!(resource = %name, unsaid, "{name} is not registered: {reason}");
+            tracing::warn!(resource = %name, suppressed, "{name} is not registered: {reason}");
         }
     }
 

@@ -141,8 +141,8 @@ impl VendorSupervisor {
                 .as_ref()
                 .is_some_and(|socket| !socket.is_open())
             {
-                if let Some(unsaid) = self.log_rates.take(name) {
-                    tracing::warn!(vendor = %name, unsaid, "the socket of vendor {name} was removed; creating it again");
+                if let Some(suppressed) = self.log_rates.take(name) {
+                    tracing::warn!(vendor = %name, suppressed, "the socket of vendor {name} was removed; creating it again");
                 }
                 entry.socket = None;
                 entry.socket_retry = Some((Instant::now() + SOCKET_BACKOFF.wait(0, jitter()), 0));
@@ -320,9 +320,9 @@ impl VendorSupervisor {
                     let failures = entry.socket_retry.map_or(0, |(_, failures)| failures + 1);
                     let why = chain(&error);
                     if entry.problem.borrow().as_ref() != Some(&why)
-                        && let Some(unsaid) = self.log_rates.take(name)
+                        && let Some(suppressed) = self.log_rates.take(name)
                     {
-                        tracing::warn!(vendor = %name, unsaid, "failed to serve the socket of vendor {name}: {why}");
+                        tracing::warn!(vendor = %name, suppressed, "failed to serve the socket of vendor {name}: {why}");
                     }
                     entry.problem.send_replace(Some(why));
                     entry.socket_retry =

@@ -37,8 +37,8 @@ impl ChangeLogger {
             let Some(before) = before else {
                 let devices = resource.devices.len();
                 let source = &resource.source;
-                if let Some(unsaid) = self.take(source) {
-                    tracing::info!(resource = %name, unsaid, "{name} is declared in {source}: {devices} device(s)");
+                if let Some(suppressed) = self.take(source) {
+                    tracing::info!(resource = %name, suppressed, "{name} is declared in {source}: {devices} device(s)");
                 }
                 continue;
             };
@@ -47,9 +47,9 @@ impl ChangeLogger {
         }
         for (name, before) in &old.resources {
             if !new.resources.contains_key(name)
-                && let Some(unsaid) = self.take(&before.source)
+                && let Some(suppressed) = self.take(&before.source)
             {
-                tracing::info!(resource = %name, unsaid, "{name} was removed: it is no longer declared");
+                tracing::info!(resource = %name, suppressed, "{name} was removed: it is no longer declared");
             }
         }
     }
@@ -63,9 +63,9 @@ impl ChangeLogger {
     fn log_inventory_changes(&self, old: &Inventory, new: &Inventory) {
         for problem in &new.problems {
             if !old.problems.contains(problem)
-                && let Some(unsaid) = self.rates.take("problems")
+                && let Some(suppressed) = self.rates.take("problems")
             {
-                tracing::warn!(unsaid, "{problem}");
+                tracing::warn!(suppressed, "{problem}");
             }
         }
         let why = |inventory: &Inventory| inventory.withheld.as_ref().map(|one| one.why.clone());
@@ -90,8 +90,8 @@ impl ChangeLogger {
         if changed_devices.len() <= text::MAX_NAMES_PER_LINE {
             for (id, device) in changed_devices {
                 let (health, why) = (device.health, why(device));
-                if let Some(unsaid) = self.take(&now.source) {
-                    tracing::info!(resource = %name, unsaid, "{id} of {name} is {health}: {why}");
+                if let Some(suppressed) = self.take(&now.source) {
+                    tracing::info!(resource = %name, suppressed, "{id} of {name} is {health}: {why}");
                 }
             }
             return;
@@ -101,7 +101,7 @@ impl ChangeLogger {
             by_health.entry(one.1.health).or_default().push(one);
         }
         for (health, devices) in by_health {
-            let Some(unsaid) = self.take(&now.source) else {
+            let Some(suppressed) = self.take(&now.source) else {
                 return;
             };
             let (count, why) = (devices.len(), why(devices[0].1));
@@ -109,7 +109,7 @@ impl ChangeLogger {
                 devices.into_iter().map(|(id, _)| id),
                 text::MAX_NAMES_PER_LINE,
             );
-            tracing::info!(resource = %name, unsaid, "{count} device(s) of {name} are {health}, the first because {why:?}: {shown}");
+            tracing::info!(resource = %name, suppressed, "{count} device(s) of {name} are {health}, the first because {why:?}: {shown}");
         }
     }
 
@@ -121,12 +121,12 @@ impl ChangeLogger {
         if vanished_ids.is_empty() {
             return;
         }
-        let Some(unsaid) = self.take(&now.source) else {
+        let Some(suppressed) = self.take(&now.source) else {
             return;
         };
         let (name, count) = (&now.name, vanished_ids.len());
         let shown = text::join_limited(vanished_ids.into_iter(), text::MAX_NAMES_PER_LINE);
-        tracing::info!(resource = %name, unsaid, "{count} device(s) of {name} are no longer offered: {shown}");
+        tracing::info!(resource = %name, suppressed, "{count} device(s) of {name} are no longer offered: {shown}");
     }
 }
 

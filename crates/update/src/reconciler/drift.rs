@@ -122,14 +122,14 @@ impl DriftState {
         now.extend(reported.map(|drift| (drift.path.clone(), drift)));
         for (path, drift) in &now {
             if before.get(path) != Some(drift)
-                && let Some(unsaid) = self.log.take(path)
+                && let Some(suppressed) = self.log.take(path)
             {
-                tracing::warn!(reason = %Reason::Drifted, unsaid, "{drift}");
+                tracing::warn!(reason = %Reason::Drifted, suppressed, "{drift}");
             }
         }
         for path in before.keys().filter(|path| !now.contains_key(path)) {
-            if let Some(unsaid) = self.log.take(path) {
-                tracing::info!(%path, unsaid, "matches the config again");
+            if let Some(suppressed) = self.log.take(path) {
+                tracing::info!(%path, suppressed, "matches the config again");
             }
         }
         self.found = now;
@@ -162,7 +162,7 @@ impl DriftState {
                 Some(due) => {
                     if self.repairs.report_suspension(&path, due) {
                         let reason = Reason::Drifted;
-                        tracing::warn!(%path, %reason, "changes repeatedly, so its repair is suspended");
+                        tracing::warn!(%path, %reason, "{path} changes repeatedly, so its repair is suspended");
                     }
                     self.watch.schedule_full_scan(due);
                 }

@@ -76,9 +76,9 @@ impl PluginDirTask {
 
     fn record_blocked(&self, why: &str) {
         if self.status_writer.presence(Some(why))
-            && let Some(unsaid) = self.status_writer.log_rates.take("directory")
+            && let Some(suppressed) = self.status_writer.log_rates.take("directory")
         {
-            tracing::warn!(unsaid, "{why}");
+            tracing::warn!(suppressed, "{why}");
         }
     }
 

@@ -195,8 +195,8 @@ impl ProxyVendorTask {
     fn record_refusal(&mut self, name: &str, reason: &str) {
         let vendor = &self.vendor.name;
         let message = format!("a plugin of {vendor} may not register {name:?}: {reason}");
-        if let Some(unsaid) = self.log.take_refusal(&message) {
-            tracing::warn!(vendor = %vendor, unsaid, "{message}");
+        if let Some(suppressed) = self.log.take_refusal(&message) {
+            tracing::warn!(vendor = %vendor, suppressed, "{message}");
         }
         let problem = Some(PluginProblem::Refused(message));
         self.deps.problems.set(vendor, None, problem);
@@ -232,9 +232,9 @@ impl ProxyVendorTask {
         let vendor = &self.vendor.name;
         if ignored.is_any()
             && is_new
-            && let Some(unsaid) = self.log.take_refusal(&message)
+            && let Some(suppressed) = self.log.take_refusal(&message)
         {
-            tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, unsaid, "{message}");
+            tracing::warn!(vendor = %vendor, resource = %resource, cut, refused, suppressed, "{message}");
         }
         let problem = ignored.is_any().then_some(PluginProblem::Refused(message));
         self.deps.problems.set(vendor, Some(resource), problem);

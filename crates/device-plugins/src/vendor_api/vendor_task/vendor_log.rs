@@ -30,8 +30,8 @@ impl VendorLog {
     /// Counts and logs a fault of the vendor; a repeated one is logged once.
     pub(super) fn record_fault(&mut self, vendor: &str, fault: String) {
         self.refused += 1;
-        if let Some(unsaid) = self.faults.take(&fault) {
-            tracing::warn!(vendor = %vendor, unsaid, "{fault}");
+        if let Some(suppressed) = self.faults.take(&fault) {
+            tracing::warn!(vendor = %vendor, suppressed, "{fault}");
         }
         self.last_reason = Some(fault);
     }
