@@ -10,6 +10,7 @@ use super::{
     kernel_fields::read_kernel,
     parse_context::ParseContext,
     partial::PartialConfig,
+    scalar::ScalarValue,
     versioned_field::{VersionedField, refuse_known},
 };
 use machinist_base::reason::Reason;
@@ -94,8 +95,14 @@ fn read_version(
     let Some(version) = version else {
         return Some(newest);
     };
-    let Some(text) = version.text(problems) else {
-        return Some(newest);
+    // A number, such as 1.6, is refused with the versions that are supported.
+    let text = match version.scalar() {
+        Some(ScalarValue::Text(text)) => text,
+        Some(scalar) if scalar != ScalarValue::Null => version.spelling(),
+        _ => {
+            version.text(problems);
+            return Some(newest);
+        }
     };
     let number = text
         .strip_suffix(".0")

@@ -88,9 +88,14 @@ impl DrainSettings {
             1..=100 => Ok(()),
             _ => Err("a number from 1 to 100"),
         };
+        // Elsewhere zero means no limit; here it would delete pods without one attempt to evict them.
+        let limited = |limit: &TimeLimit| match limit.0 {
+            Some(limit) if limit.is_zero() => Err("never, or a duration above 0, such as 30m"),
+            _ => Ok(()),
+        };
         Self {
             by: read.take("drain.by", DrainBy::Auto),
-            force_after: read.take("drain.forceAfter", TimeLimit(None)).0,
+            force_after: read.take_if("drain.forceAfter", TimeLimit(None), limited).0,
             force_chosen: read.is_set("drain.forceAfter"),
             unmanaged: read.take("drain.unmanaged", DataLossPolicy::Evict),
             empty_dir: read.take("drain.emptyDir", DataLossPolicy::Evict),

@@ -429,6 +429,7 @@ fn force_after_and_node_name_settings_are_validated() {
         "drain: {parallel: 0}",
         "cluster: {node: A}",
         "drain: {forceAfter: soon}",
+        "drain: {forceAfter: 0s}",
     ] {
         assert!(read(vec![file("m.yaml", wrong)]).is_err(), "{wrong}");
     }
