@@ -54,6 +54,22 @@ pub enum WindowState {
     },
 }
 
+/// A time without a gap during which updates may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenSpan {
+    /// When it begins.
+    pub opens: Timestamp,
+    /// When it ends; no longer part of it.
+    pub closes: Timestamp,
+}
+
+impl OpenSpan {
+    /// Whether it contains `now`.
+    pub fn contains(&self, now: Timestamp) -> bool {
+        self.opens <= now && now < self.closes
+    }
+}
+
 impl MaintenanceWindows {
     /// Whether a window is open at `now`, and if not, when the next one opens.
     ///
@@ -74,6 +90,24 @@ impl MaintenanceWindows {
         }
         // `None`: there are no windows, or times so far away that no calendar has them.
         opens.map_or(WindowState::Open, |opens| WindowState::Closed { opens })
+    }
+
+    /// The times from a week before `now` to a week after it at which a window is open, in order.
+    /// Windows that overlap or follow each other without a gap are one span.
+    pub fn spans(&self, now: Timestamp) -> Vec<OpenSpan> {
+        let windows = self.windows.iter();
+        let mut all: Vec<_> = windows
+            .flat_map(|window| window.around(now, &self.zone))
+            .collect();
+        all.sort_unstable();
+        let mut spans: Vec<OpenSpan> = Vec::new();
+        for (opens, closes) in all {
+            match spans.last_mut() {
+                Some(last) if opens <= last.closes => last.closes = last.closes.max(closes),
+                _ => spans.push(OpenSpan { opens, closes }),
+            }
+        }
+        spans
     }
 }
 
@@ -153,6 +187,23 @@ mod tests {
             opens("2026-11-21T22:00:00Z")
         );
         assert_eq!(both.state(at("2026-11-22T04:30:00Z")), WindowState::Open);
+    }
+
+    #[test]
+    fn overlapping_and_adjacent_maintenance_windows_are_one_span() {
+        let mut nights = windows(&[Weekday::Saturday], (22, 0), 2, "UTC");
+        let sunday = windows(&[Weekday::Sunday], (0, 0), 1, "UTC");
+        nights.windows.extend(sunday.windows);
+        let now = at("2026-11-21T23:00:00Z");
+        let spans = nights.spans(now);
+        let open: Vec<_> = spans.iter().filter(|span| span.contains(now)).collect();
+        let whole = OpenSpan {
+            opens: at("2026-11-21T22:00:00Z"),
+            closes: at("2026-11-22T01:00:00Z"),
+        };
+        assert_eq!(open, [&whole]);
+        assert_eq!(spans.len(), 3, "a week before, this one and the next");
+        assert_eq!(MaintenanceWindows::default().spans(now), []);
     }
 
     /// Berlin, 29 March 2026: 02:00 becomes 03:00, at 01:00 UTC.

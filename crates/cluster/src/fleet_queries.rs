@@ -77,8 +77,13 @@ fn pool(found: DynamicObject) -> PoolView {
     let mut unread = Vec::new();
     let spec = read::<MachineConfigPoolSpec>(&found.data, "spec", &mut unread);
     let status = read::<MachineConfigPoolStatus>(&found.data, "status", &mut unread);
+    let mut annotations = metadata.annotations.unwrap_or_default();
+    annotations.retain(|name, _| NodeView::is_kept_annotation(name));
     PoolView {
         name: metadata.name.unwrap_or_default(),
+        uid: metadata.uid.unwrap_or_default(),
+        resource_version: metadata.resource_version.unwrap_or_default(),
+        annotations,
         created: metadata.creation_timestamp.map(|time| time.0),
         spec,
         status,

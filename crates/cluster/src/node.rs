@@ -54,6 +54,7 @@ pub(super) fn view(metadata: ObjectMeta, spec: NodeSpec, status: NodeStatus) -> 
         name: metadata.name.unwrap_or_default(),
         uid: metadata.uid.unwrap_or_default(),
         resource_version: metadata.resource_version.unwrap_or_default(),
+        created: metadata.creation_timestamp.map(|time| time.0),
         annotations,
         has_annotations,
         labels: metadata.labels.unwrap_or_default(),

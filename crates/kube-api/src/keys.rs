@@ -73,6 +73,9 @@ pub mod protocol {
     /// The last observed version of the service CA rotation.
     pub const OBSERVED_SERVER_CA: &str =
         "machineconfiguration.openshift.io/lastObservedServerCAAnnotation";
+    /// On a pool: the order by age in which nodes of a zone are updated, `OldestFirst` or
+    /// `NewestFirst`. Written by administrators; proposed for OpenShift.
+    pub const UPDATE_ORDER: &str = "machineconfiguration.openshift.io/update-order";
     /// Marks a node on which a user logged in; obsolete, no component writes it.
     pub const SSH: &str = "machineconfiguration.openshift.io/ssh";
 }
@@ -108,6 +111,56 @@ pub mod annotation {
     pub const TAINTS: &str = "machinist.dev/taints";
     /// The pods that block a drain, as `namespace/pod (reason)`, comma-separated.
     pub const BLOCKED_BY: &str = "machinist.dev/blocked-by";
+    /// The grant of the controller: what the agent may do now. JSON. Written by the controller.
+    pub const GRANT: &str = "machinist.dev/grant";
+    /// The ID of the grant that the agent has accepted. Written by the agent in one request with
+    /// its cordon or its first step; that request and the controller's withdrawal test the same
+    /// resource version, so that only one of them succeeds.
+    pub const GRANT_ACKNOWLEDGED: &str = "machinist.dev/grant-acknowledged";
+    /// The last grants that ended on the node, as a JSON list: ID, outcome, reason, target and
+    /// time. Appended by the agent, and by the controller when it withdraws a grant.
+    pub const GRANT_ENDS: &str = "machinist.dev/grant-ends";
+    /// The agent's own maintenance windows, as JSON. Written by the agent.
+    pub const WINDOWS: &str = "machinist.dev/windows";
+    /// An operator's request to leave the node out of the rollout of the config of this name.
+    pub const SKIP_ROLLOUT: &str = "machinist.dev/skip-rollout";
+}
+
+/// Machinist's annotations on MachineConfigPools.
+pub mod pool_annotation {
+    /// The grants of the pool's limit, as JSON. Written by the controller, always together with
+    /// the resource version that its decision was made on.
+    pub const GRANTS: &str = "machinist.dev/grants";
+    /// The state of the current rollout, as JSON. Written by the controller.
+    pub const ROLLOUT: &str = "machinist.dev/rollout";
+    /// The last rollouts, as JSON. Written by the controller.
+    pub const HISTORY: &str = "machinist.dev/rollout-history";
+    /// How many nodes are updated first, before all others; a number from 0.
+    pub const CANARY: &str = "machinist.dev/canary";
+    /// How long the canary nodes run the new config before other nodes follow; a duration.
+    pub const CANARY_SOAK: &str = "machinist.dev/canary-soak";
+    /// The number of failures that stops a rollout; a number from 1.
+    pub const STOP_AFTER_FAILURES: &str = "machinist.dev/stop-after-failures";
+    /// The pool's maintenance windows, as JSON.
+    pub const WINDOWS: &str = "machinist.dev/windows";
+    /// The order of nodes: `ZoneThenAge`, `NewestFirst`, or `Label:` and the key of a label.
+    pub const ORDER: &str = "machinist.dev/order";
+    /// How long a node's drain may be blocked before another node is updated instead; a duration.
+    /// Blocked nodes keep their grant if it is absent.
+    pub const STEP_ASIDE_AFTER: &str = "machinist.dev/step-aside-after";
+    /// How long after a config became due its rollout must have begun; a duration.
+    pub const START_DEADLINE: &str = "machinist.dev/start-deadline";
+    /// How long a reboot of these machines takes; a duration.
+    pub const REBOOT_TIME: &str = "machinist.dev/reboot-time";
+    /// Why an administrator paused the pool.
+    pub const PAUSE_REASON: &str = "machinist.dev/pause-reason";
+    /// An administrator's request to continue a stopped or first rollout; each new value counts
+    /// once.
+    pub const RESUME: &str = "machinist.dev/resume";
+    /// The rendered config that the pool is pinned to.
+    pub const PINNED_CONFIG: &str = "machinist.dev/pinned-config";
+    /// IDs of grants that an administrator declares free, comma-separated.
+    pub const RELEASED_GRANTS: &str = "machinist.dev/released-grants";
 }
 
 /// Labels on Nodes.

@@ -20,8 +20,8 @@ pub use machine_config_node::{
     Progress,
 };
 pub use machine_config_pool::{
-    IntOrString, MachineConfigPoolSpec, MachineConfigPoolStatus, Operator, PoolConfiguration,
-    PoolView, Requirement, Selector,
+    IntOrString, MachineConfigPoolSpec, MachineConfigPoolStatus, NamedObject, Operator,
+    PoolConfiguration, PoolView, Requirement, Selector,
 };
 pub use mcd_state::NodeUpdateState;
 pub use node::{Condition, NodeInfo, NodeSpec, NodeStatus, NodeView, Taint, is_extended};

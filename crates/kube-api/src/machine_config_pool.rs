@@ -12,6 +12,12 @@ use super::Condition;
 pub struct PoolView {
     /// Its name.
     pub name: String,
+    /// Its UID, which changes if the pool is deleted and recreated.
+    pub uid: String,
+    /// Its resource version.
+    pub resource_version: String,
+    /// Annotations of the protocol and of machinist.
+    pub annotations: BTreeMap<String, String>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// The spec.
@@ -23,6 +29,12 @@ pub struct PoolView {
 }
 
 impl PoolView {
+    /// A non-empty annotation.
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        let text = self.annotations.get(name)?.as_str();
+        (!text.is_empty()).then_some(text)
+    }
+
     /// Mistakes in the pool's definition, for its author.
     pub fn mistakes(&self) -> Vec<String> {
         let of_it = |what: &String| format!("pool {}: {what}", self.name);
@@ -43,6 +55,18 @@ pub struct MachineConfigPoolSpec {
     pub paused: bool,
     /// Maximum number of nodes that may be unavailable at once, as written; none if unset.
     pub max_unavailable: Option<IntOrString>,
+    /// The stream of OS images that the nodes follow; not supported.
+    pub os_image_stream: NamedObject,
+    /// Sets of images that the nodes pull in advance; not supported.
+    pub pinned_image_sets: Vec<NamedObject>,
+}
+
+/// A reference to an object by its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NamedObject {
+    /// The name; empty if unset.
+    pub name: String,
 }
 
 /// A Kubernetes `IntOrString`.

@@ -91,6 +91,8 @@ pub struct NodeView {
     pub uid: String,
     /// Its resource version.
     pub resource_version: String,
+    /// When it was created.
+    pub created: Option<Timestamp>,
     /// Annotations of the protocol and of machinist.
     pub annotations: BTreeMap<String, String>,
     /// Whether the Node has any annotations; otherwise a JSON patch must create the map first.
@@ -204,6 +206,15 @@ impl NodeView {
     pub fn has_taint(&self, key: &str, effect: &str) -> bool {
         let taints = &self.spec.taints;
         taints.iter().any(|it| it.key == key && it.effect == effect)
+    }
+
+    /// When the agent last confirmed one of its conditions; none if no agent has published any.
+    pub fn agent_heartbeat(&self) -> Option<Timestamp> {
+        let conditions = self.status.conditions.iter();
+        conditions
+            .filter(|it| it.kind.starts_with(keys::MACHINIST_PREFIX))
+            .filter_map(|it| it.last_heartbeat_time)
+            .max()
     }
 
     /// The roles from `node-role.kubernetes.io/` labels.
