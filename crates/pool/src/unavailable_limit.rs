@@ -35,7 +35,7 @@ pub enum BadLimit {
         pool: String,
         /// The number of nodes that the value allows.
         given: usize,
-        /// The number of nodes in the pool.
+        /// The number of nodes in the quorum.
         machines: usize,
         /// The number of unavailable nodes with which the quorum survives.
         bears: usize,
@@ -44,6 +44,16 @@ pub enum BadLimit {
 
 /// Returns the limit of a pool of `machines` nodes. Percentages are rounded down, and the result is at least one.
 pub fn max_unavailable(pool: &PoolView, machines: usize) -> Result<UnavailableLimit, BadLimit> {
+    max_unavailable_in_quorum(pool, machines, machines)
+}
+
+/// Returns the limit of a pool of `machines` nodes whose quorum has `members` nodes, with those of an arbiter pool. A
+/// percentage is one of the pool's own nodes, as in OpenShift; the quorum counts all.
+pub(super) fn max_unavailable_in_quorum(
+    pool: &PoolView,
+    machines: usize,
+    members: usize,
+) -> Result<UnavailableLimit, BadLimit> {
     let at_most = match &pool.spec.max_unavailable {
         None => 1,
         Some(given) => written(given, machines).ok_or_else(|| BadLimit::Malformed {
@@ -58,12 +68,12 @@ pub fn max_unavailable(pool: &PoolView, machines: usize) -> Result<UnavailableLi
         true => 1,
         false => at_most.max(1),
     };
-    let bears = machines.saturating_sub(1) / 2;
+    let bears = members.saturating_sub(1) / 2;
     match PoolKind::of(pool) {
         PoolKind::ControlPlane if at_most > 1 && at_most > bears => Err(BadLimit::Quorum {
             pool: pool.name.clone(),
             given: at_most,
-            machines,
+            machines: members,
             bears,
         }),
         kind => Ok(UnavailableLimit {

@@ -1,0 +1,213 @@
+//! Chooses which nodes may be granted an update, and in which order.
+
+use std::collections::HashSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use machinist_kube_api::{
+    NodeUpdateState, NodeView,
+    keys::{label, protocol},
+};
+
+use super::{
+    GrantOutcome, UnavailableCause,
+    grant::grant_ends,
+    grant_review::is_failing_on,
+    node_order::OrderKey,
+    pool_ledger::{PoolLedger, PoolMember, is_skipped},
+    rollout_inputs::{Recheck, RolloutInputs, later},
+};
+
+/// No grant to a node whose agent has been silent for this long: three of its heartbeats.
+const AGENT_SILENCE_LIMIT: SignedDuration = SignedDuration::from_mins(15);
+
+/// How long a node is left alone after its agent declined a grant or did not acknowledge it.
+const RETRY_DELAY: SignedDuration = SignedDuration::from_mins(10);
+
+/// Why a node that is not on the target is no candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Ineligible {
+    /// It has a grant.
+    Granted,
+    /// It is cordoned or not ready.
+    NotReady,
+    /// It is being updated without a grant.
+    Updating,
+    /// It failed on the target, and the rollout has not been resumed since.
+    Failed,
+    /// Its agent has been silent.
+    AgentSilent,
+    /// It booted into another pool and has not arrived there.
+    InTransit,
+    /// An operator leaves it out.
+    Skipped,
+}
+
+impl Ineligible {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::NotReady => "not ready or cordoned",
+            Self::Updating => "updating without a grant",
+            Self::Failed => "failed on the target",
+            Self::AgentSilent => "without a heartbeat of the agent for 15 min",
+            Self::InTransit => "on the way into another pool",
+            Self::Skipped => "skipped by an operator",
+        }
+    }
+}
+
+/// A node that may be granted an update.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate<'a> {
+    pub(super) node: &'a NodeView,
+    pub(super) is_blocked: bool,
+    pub(super) has_stepped_aside: bool,
+    place: CandidatePlace<'a>,
+}
+
+/// The place of a candidate: the later a flag is set, the less it matters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CandidatePlace<'a> {
+    is_own_node: bool,
+    has_stepped_aside: bool,
+    is_blocked: bool,
+    /// Nodes that failed on another config come first: they have waited for this one.
+    is_on_a_config: bool,
+    key: OrderKey<'a>,
+}
+
+/// The candidates of a pool in order, and the other nodes that are not on the target.
+#[derive(Debug, Default)]
+pub(super) struct Candidates<'a> {
+    pub(super) ordered: Vec<Candidate<'a>>,
+    pub(super) ineligible: Vec<(&'a str, Ineligible)>,
+}
+
+/// Collects the candidates of a pool.
+pub(super) fn candidates<'a>(
+    ledger: &PoolLedger<'a>,
+    inputs: &RolloutInputs<'_>,
+    pools: &HashSet<&str>,
+    recheck: &mut Recheck,
+) -> Candidates<'a> {
+    let mut found = Candidates::default();
+    let Some(target) = ledger.target else {
+        return found;
+    };
+    let stepped_aside: HashSet<&str> = ledger
+        .rollout
+        .iter()
+        .flat_map(|it| it.stepped_aside.iter().map(String::as_str))
+        .collect();
+    for member in ledger.members.iter().filter(|it| !it.is_on_target) {
+        let node = member.node;
+        if let Err(why) = eligible(member, ledger, inputs, pools, recheck) {
+            found.ineligible.push((&node.name, why));
+            continue;
+        }
+        let is_blocked = inputs.blockers.contains_key(node.name.as_str());
+        let has_stepped_aside = stepped_aside.contains(node.name.as_str());
+        let failed_elsewhere = member.status.failing && node.desired_config() != Some(target);
+        found.ordered.push(Candidate {
+            node,
+            is_blocked,
+            has_stepped_aside,
+            place: CandidatePlace {
+                is_own_node: inputs.own_node == Some(node.name.as_str()),
+                has_stepped_aside,
+                is_blocked,
+                is_on_a_config: !failed_elsewhere,
+                key: ledger.settings.order.key(node),
+            },
+        });
+    }
+    found.ordered.sort_by(|a, b| a.place.cmp(&b.place));
+    found.ineligible.sort_unstable();
+    found
+}
+
+fn eligible(
+    member: &PoolMember<'_>,
+    ledger: &PoolLedger<'_>,
+    inputs: &RolloutInputs<'_>,
+    pools: &HashSet<&str>,
+    recheck: &mut Recheck,
+) -> Result<(), Ineligible> {
+    let node = member.node;
+    let target = ledger.target.unwrap_or_default();
+    if is_skipped(node, target) {
+        return Err(Ineligible::Skipped);
+    }
+    match member.cause {
+        Some(UnavailableCause::Granted | UnavailableCause::UnlistedGrant) => {
+            return Err(Ineligible::Granted);
+        }
+        Some(UnavailableCause::Cordoned | UnavailableCause::NotReady) => {
+            return Err(Ineligible::NotReady);
+        }
+        Some(UnavailableCause::Updating) if node.state() == Some(NodeUpdateState::Working) => {
+            return Err(Ineligible::Updating);
+        }
+        Some(UnavailableCause::Failing | UnavailableCause::Updating) | None => {}
+    }
+    if is_failing_on(node, target) && !was_resumed_since(node, target, ledger) {
+        return Err(Ineligible::Failed);
+    }
+    if is_in_transit(node, &ledger.pool.name, pools) {
+        return Err(Ineligible::InTransit);
+    }
+    let heard = node.agent_heartbeat();
+    let silent = heard.is_none_or(|time| later(time, AGENT_SILENCE_LIMIT) <= inputs.now);
+    if silent {
+        return Err(Ineligible::AgentSilent);
+    }
+    if let Some(time) = heard {
+        recheck.at(later(time, AGENT_SILENCE_LIMIT));
+    }
+    Ok(())
+}
+
+/// Whether the rollout was resumed after the node failed on its target: then it is tried again.
+fn was_resumed_since(node: &NodeView, target: &str, ledger: &PoolLedger<'_>) -> bool {
+    let Some(resumed) = ledger.rollout.as_ref().and_then(|it| it.resumed) else {
+        return false;
+    };
+    let ends = grant_ends(node).unwrap_or_default();
+    let failed = ends
+        .iter()
+        .rev()
+        .find(|end| end.target == target && end.outcome.is_failure());
+    failed.is_none_or(|end| end.time < resumed)
+}
+
+/// Whether a node booted directly into a custom pool and does not have that pool's labels yet. It is left out: its
+/// present pool would move it to another config and back.
+fn is_in_transit(node: &NodeView, pool: &str, pools: &HashSet<&str>) -> bool {
+    if node.annotations.contains_key(protocol::CUSTOM_POOL_LABELS) {
+        return false;
+    }
+    let first = node.annotation(protocol::FIRST_PIVOT_CONFIG);
+    let first = first.and_then(|name| name.strip_prefix("rendered-"));
+    let Some((booted, _)) = first.and_then(|rest| rest.rsplit_once('-')) else {
+        return false;
+    };
+    let built_in = [
+        label::ROLE_MASTER,
+        label::ROLE_CONTROL_PLANE,
+        label::ROLE_WORKER,
+    ];
+    booted != pool && !built_in.contains(&booted) && pools.contains(booted)
+}
+
+/// Returns until when a node is left alone, because a grant for `target` ended without an update a short time ago.
+pub(super) fn retry_time(node: &NodeView, target: &str, now: Timestamp) -> Option<Timestamp> {
+    let ends = grant_ends(node).ok()?;
+    let last = ends.last()?;
+    let retried = matches!(
+        last.outcome,
+        GrantOutcome::Declined | GrantOutcome::Withdrawn | GrantOutcome::Cancelled
+    );
+    let due = later(last.time, RETRY_DELAY);
+    (retried && last.target == target && now < due).then_some(due)
+}

@@ -1,0 +1,198 @@
+//! Decides what happens to all pools: the one function that an adapter calls.
+//!
+//! The decision depends on its inputs alone, and not on their order. It requests; the adapter carries out, and calls it
+//! again with what it then knows. Every request carries the version that it was decided on, so that two leaders, a
+//! lost response or an outdated cache lead to a refused request and never to one grant too many.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{
+    Action, Decision, PoolDecision, UnavailableCause,
+    grant_placement::move_grants,
+    grant_review::{IndexedNode, NodeIndex, apply, review},
+    granting::{GrantReport, grant_in_group},
+    hold::HoldReason,
+    limit_group::{LimitGroup, hold_of, limit_groups},
+    membership::split,
+    pool_ledger::PoolLedger,
+    rollout_conditions::rollout_conditions,
+    rollout_holds::{PoolWindow, add_holds},
+    rollout_inputs::{Recheck, RolloutInputs},
+    update_taint::taint_patches,
+};
+
+/// Decides about all pools.
+pub fn decide(inputs: &RolloutInputs<'_>) -> Decision {
+    let split = split(inputs.pools, inputs.nodes);
+    let mut recheck = Recheck::new(inputs.now);
+    let mut actions = Vec::new();
+    let mut ledgers: Vec<PoolLedger<'_>> = split
+        .pools
+        .iter()
+        .map(|members| PoolLedger::new(members, inputs))
+        .collect();
+    let nodes = index(&ledgers, &split.without);
+    let mut events = Vec::new();
+    if inputs.other_grantor.is_none() {
+        for ledger in &mut ledgers {
+            events.extend(review(ledger, inputs, &nodes, &mut recheck, &mut actions));
+        }
+    }
+    apply(&events, &mut ledgers, inputs.now);
+    count_unavailable(&mut ledgers);
+    let groups = limit_groups(&ledgers);
+    for group in &groups {
+        share_holds(group, &mut ledgers);
+    }
+    let windows: Vec<PoolWindow> = ledgers
+        .iter_mut()
+        .map(|ledger| add_holds(ledger, inputs, &mut recheck))
+        .collect();
+    for at in 0..ledgers.len() {
+        actions.extend(move_grants(at, &mut ledgers, inputs, &nodes, &mut recheck));
+    }
+    let mut reports: HashMap<usize, GrantReport> = HashMap::new();
+    for group in &groups {
+        let granted = grant_in_group(
+            group,
+            &mut ledgers,
+            &windows,
+            inputs,
+            &mut recheck,
+            &mut actions,
+        );
+        reports.extend(granted);
+    }
+    for ledger in &mut ledgers {
+        complete(ledger, inputs);
+    }
+    actions.extend(taint_patches(
+        &ledgers,
+        &split.without,
+        inputs,
+        &mut recheck,
+    ));
+    if inputs.other_grantor.is_none() {
+        actions.extend(ledgers.iter().filter_map(PoolLedger::write));
+    }
+    Decision {
+        pools: decisions(&ledgers, &reports, &split.warnings),
+        actions: in_order(actions),
+        recheck: recheck.earliest(),
+    }
+}
+
+fn index<'a>(
+    ledgers: &[PoolLedger<'a>],
+    without: &[&'a machinist_kube_api::NodeView],
+) -> NodeIndex<'a> {
+    let members = ledgers.iter().enumerate().flat_map(|(at, ledger)| {
+        let members = ledger.members.iter();
+        members.map(move |member| (member.node, Some(at)))
+    });
+    let others = without.iter().map(|node| (*node, None));
+    members
+        .chain(others)
+        .map(|(node, pool)| (node.name.as_str(), IndexedNode { node, pool }))
+        .collect()
+}
+
+/// Determines which members count against their limits, after grants were freed.
+fn count_unavailable(ledgers: &mut [PoolLedger<'_>]) {
+    let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
+    let granted: HashSet<String> = grants.map(|grant| grant.node.clone()).collect();
+    for ledger in ledgers {
+        let target = ledger.target;
+        for member in &mut ledger.members {
+            let is_granted = granted.contains(member.node.name.as_str());
+            member.cause = UnavailableCause::of(member.node, &member.status, target, is_granted);
+        }
+    }
+}
+
+/// A record that cannot be read or is not kept holds all pools that share its limit, as does a limit that cannot be
+/// applied.
+fn share_holds(group: &LimitGroup, ledgers: &mut [PoolLedger<'_>]) {
+    let members = group.pools.iter().filter_map(|at| ledgers.get(*at));
+    let mut shared: Vec<_> = members
+        .flat_map(|ledger| &ledger.holds)
+        .filter(|hold| hold.reason == HoldReason::GrantsUnreadable)
+        .cloned()
+        .collect();
+    match group.limit(ledgers) {
+        Ok(limit) => {
+            if let Some(fence) = ledgers.get_mut(group.fence) {
+                fence.warnings.extend(limit.warning);
+            }
+        }
+        Err(error) => shared.push(hold_of(&error)),
+    }
+    let is_not_kept = ledgers
+        .get(group.fence)
+        .is_some_and(|it| it.read.is_not_kept);
+    for at in &group.pools {
+        if let Some(ledger) = ledgers.get_mut(*at) {
+            ledger.read.is_not_kept |= is_not_kept;
+            for hold in &shared {
+                ledger.hold(hold.reason, hold.message.clone());
+            }
+        }
+    }
+}
+
+/// Records that all nodes of a pool are on the target and no grant is left.
+fn complete(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>) {
+    let is_pending = ledger.pending() > 0 || ledger.members.is_empty();
+    let target = ledger.target;
+    let mut grants = ledger.grants.grants.iter();
+    let has_grant = grants.any(|grant| grant.pool == ledger.pool.name);
+    let Some(rollout) = &mut ledger.rollout else {
+        return;
+    };
+    let is_current = target == Some(rollout.target.as_str());
+    if is_pending || has_grant || !is_current || rollout.completed.is_some() {
+        return;
+    }
+    rollout.completed = Some(inputs.now);
+    if rollout.started.is_some() {
+        ledger.ends = Some((rollout.target.clone(), "Completed".to_owned()));
+    }
+    ledger.is_changed |= !ledger.pool.spec.paused;
+}
+
+fn decisions(
+    ledgers: &[PoolLedger<'_>],
+    reports: &HashMap<usize, GrantReport>,
+    warnings: &[String],
+) -> Vec<PoolDecision> {
+    let each = ledgers.iter().enumerate().map(|(at, ledger)| {
+        let report = reports.get(&at);
+        let mut holds = ledger.holds.clone();
+        holds.sort();
+        let of_pool = format!("in pool {}, not", ledger.pool.name);
+        let mut all = ledger.warnings.clone();
+        all.extend(warnings.iter().filter(|it| it.contains(&of_pool)).cloned());
+        all.sort();
+        PoolDecision {
+            pool: ledger.pool.name.clone(),
+            target: ledger.target.map(str::to_owned),
+            holds,
+            conditions: rollout_conditions(ledger, report.is_some_and(|it| it.is_window_too_short)),
+            warnings: all,
+            pending: ledger.pending(),
+            next: report.map(|it| it.next.clone()).unwrap_or_default(),
+        }
+    });
+    each.collect()
+}
+
+/// Orders requests so that the same inputs in another order give the same decision.
+fn in_order(mut actions: Vec<Action>) -> Vec<Action> {
+    actions.sort_by(|a, b| a.order().cmp(&b.order()));
+    // Every patch of a Node tests its version, so that only the first one would succeed.
+    actions.dedup_by(|next, first| match (&*next, &*first) {
+        (Action::PatchNode(next), Action::PatchNode(first)) => next.node == first.node,
+        (next, first) => next == first,
+    });
+    actions
+}

@@ -1,0 +1,74 @@
+//! Determines how far a grant is, from the marks on its Node.
+
+use machinist_kube_api::{NodeView, keys::annotation};
+
+use super::{Grant, GrantEnd, GrantsError, grant::grant_ends};
+
+/// How far a grant that a pool lists is.
+#[derive(Debug)]
+pub enum GrantProgress {
+    /// The Node has the grant's end mark: the slot is free.
+    Ended(GrantEnd),
+    /// The Node exists and the grant has not ended.
+    Open {
+        /// Whether the Node has the grant as the pool lists it.
+        placed: bool,
+        /// Whether the agent has acknowledged it.
+        acknowledged: bool,
+    },
+    /// The Node has another grant that has not ended, from the pool it was in before.
+    Occupied,
+    /// The Node was deleted and created again.
+    Recreated,
+    /// The Node is not among those that were read.
+    Missing,
+    /// The marks cannot be parsed. The grant holds its slot.
+    Unreadable(GrantsError),
+}
+
+impl GrantProgress {
+    /// Determines the progress of `grant` on `node`.
+    pub fn of(grant: &Grant, node: Option<&NodeView>) -> Self {
+        let Some(node) = node else {
+            return Self::Missing;
+        };
+        let ends = match grant_ends(node) {
+            Ok(ends) => ends,
+            Err(error) => return Self::Unreadable(error),
+        };
+        if let Some(end) = ends.iter().find(|end| end.id == grant.id) {
+            return Self::Ended(end.clone());
+        }
+        if grant.uid != node.uid {
+            return Self::Recreated;
+        }
+        let placed = match Grant::of_node(node) {
+            Ok(placed) => placed,
+            Err(error) => return Self::Unreadable(error),
+        };
+        let is_open = |other: &Grant| ends.iter().all(|end| end.id != other.id);
+        match placed {
+            Some(other) if other.id != grant.id && is_open(&other) => Self::Occupied,
+            placed => Self::Open {
+                placed: placed.is_some_and(|it| it.to_annotation() == grant.to_annotation()),
+                acknowledged: grant.acknowledged || is_acknowledged(grant, node),
+            },
+        }
+    }
+}
+
+fn is_acknowledged(grant: &Grant, node: &NodeView) -> bool {
+    node.annotation(annotation::GRANT_ACKNOWLEDGED) == Some(grant.id.as_str())
+}
+
+/// Returns the grant on a Node that has not ended; `None` if there is none.
+pub fn open_grant(node: &NodeView) -> Result<Option<Grant>, GrantsError> {
+    let Some(mut grant) = Grant::of_node(node)? else {
+        return Ok(None);
+    };
+    if grant_ends(node)?.iter().any(|end| end.id == grant.id) {
+        return Ok(None);
+    }
+    grant.acknowledged = is_acknowledged(&grant, node);
+    Ok(Some(grant))
+}

@@ -1,0 +1,203 @@
+//! One pool within a decision: what it records, its members, and what changes.
+
+use jiff::Timestamp;
+
+use machinist_kube_api::{
+    NodeView, PoolView,
+    keys::{annotation, pool_annotation},
+};
+
+use super::{
+    Action, Grant, GrantEnd, Hold, HoldReason, HoldStrength, NodePoolStatus, PoolGrants,
+    PoolMembers, PoolRead, PoolWrite, RolloutHistory, RolloutSettings, RolloutState,
+    UnavailableCause, rollout_inputs::RolloutInputs,
+};
+
+/// A node of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PoolMember<'a> {
+    pub(super) node: &'a NodeView,
+    pub(super) status: NodePoolStatus,
+    /// Whether current and desired config are the target.
+    pub(super) is_on_target: bool,
+    /// Why it counts against the limit.
+    pub(super) cause: Option<UnavailableCause>,
+}
+
+/// A pool, its record, and the changes of one decision.
+#[derive(Debug)]
+pub(super) struct PoolLedger<'a> {
+    pub(super) pool: &'a PoolView,
+    pub(super) read: PoolRead,
+    pub(super) target: Option<&'a str>,
+    pub(super) is_pinned: bool,
+    pub(super) members: Vec<PoolMember<'a>>,
+    pub(super) settings: RolloutSettings,
+    pub(super) history: RolloutHistory,
+    pub(super) grants: PoolGrants,
+    /// Whether the annotation with the grants exists.
+    pub(super) is_recorded: bool,
+    pub(super) rollout: Option<RolloutState>,
+    pub(super) holds: Vec<Hold>,
+    pub(super) warnings: Vec<String>,
+    pub(super) freed: Vec<(Grant, Option<GrantEnd>)>,
+    pub(super) is_rebuild: bool,
+    pub(super) begins: Option<String>,
+    pub(super) ends: Option<(String, String)>,
+    /// Whether there is something to write.
+    pub(super) is_changed: bool,
+}
+
+impl<'a> PoolLedger<'a> {
+    /// Reads the record of a pool. What cannot be read holds the pool.
+    pub(super) fn new(members: &PoolMembers<'a>, inputs: &RolloutInputs<'a>) -> Self {
+        let pool = members.pool;
+        let pinned = pool.annotation(pool_annotation::PINNED_CONFIG);
+        let rendered = pool.spec.configuration.name.as_str();
+        let target = pinned.or((!rendered.is_empty()).then_some(rendered));
+        let read = inputs.reads.get(pool.name.as_str()).copied();
+        let mut ledger = Self {
+            pool,
+            read: read.unwrap_or_default(),
+            target,
+            is_pinned: pinned.is_some(),
+            members: Vec::with_capacity(members.nodes.len()),
+            settings: RolloutSettings::default(),
+            history: RolloutHistory::of(pool),
+            grants: PoolGrants::default(),
+            is_recorded: false,
+            rollout: None,
+            holds: Vec::new(),
+            warnings: pool.mistakes(),
+            freed: Vec::new(),
+            is_rebuild: false,
+            begins: None,
+            ends: None,
+            is_changed: false,
+        };
+        ledger
+            .members
+            .extend(members.nodes.iter().map(|node| PoolMember {
+                node,
+                status: NodePoolStatus::of(node, target),
+                is_on_target: target.is_some()
+                    && node.current_config() == target
+                    && node.desired_config() == target,
+                cause: None,
+            }));
+        ledger.read_record(inputs.now);
+        ledger
+    }
+
+    fn read_record(&mut self, now: Timestamp) {
+        match RolloutSettings::of(self.pool) {
+            Ok(settings) => self.settings = settings,
+            Err(mistakes) => {
+                let all: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+                self.hold(HoldReason::SettingsInvalid, all.join("; "));
+            }
+        }
+        let text = self.pool.annotations.get(pool_annotation::GRANTS);
+        match PoolGrants::parse(&self.pool.name, text.map(String::as_str)) {
+            Ok(grants) => {
+                self.is_recorded = grants.is_some();
+                self.grants = grants.unwrap_or_default();
+            }
+            Err(error) => self.hold(HoldReason::GrantsUnreadable, with_cause(&error)),
+        }
+        let state = match RolloutState::of(self.pool) {
+            Ok(state) => state,
+            Err(error) => return self.hold(HoldReason::GrantsUnreadable, with_cause(&error)),
+        };
+        let resume = self.pool.annotation(pool_annotation::RESUME);
+        let next = self
+            .target
+            .and_then(|target| RolloutState::updated(state.as_ref(), target, resume, now));
+        if let (Some(old), Some(new)) = (&state, &next)
+            && old.target != new.target
+            && old.started.is_some()
+            && old.completed.is_none()
+        {
+            self.ends = Some((old.target.clone(), "Superseded".to_owned()));
+        }
+        // While the pool is paused only its status is written; the change is computed again after that.
+        self.is_changed |= next != state && next.is_some() && !self.pool.spec.paused;
+        self.rollout = next.or(state);
+    }
+
+    /// Adds a hold.
+    pub(super) fn hold(&mut self, reason: HoldReason, message: impl Into<String>) {
+        let hold = Hold::new(reason, message);
+        if !self.holds.contains(&hold) {
+            self.holds.push(hold);
+        }
+    }
+
+    /// The strongest of its holds; `None` if there is none.
+    pub(super) fn strength(&self) -> Option<HoldStrength> {
+        self.holds.iter().map(|hold| hold.reason.strength()).max()
+    }
+
+    /// Whether grants may be placed on nodes.
+    pub(super) fn may_place(&self) -> bool {
+        self.strength().is_none_or(|it| it == HoldStrength::Waits)
+    }
+
+    /// Whether its record cannot be read, so that it must not be written.
+    pub(super) fn is_unreadable(&self) -> bool {
+        let mut holds = self.holds.iter();
+        holds.any(|hold| hold.reason == HoldReason::GrantsUnreadable)
+    }
+
+    /// Whether its target is a config that it ran before and is pinned to.
+    pub(super) fn is_rollback(&self) -> bool {
+        self.is_pinned
+            && self
+                .target
+                .is_some_and(|target| self.history.has_run(target))
+    }
+
+    /// Whether a grant belongs to the rollout of its target.
+    pub(super) fn is_current(&self, grant: &Grant) -> bool {
+        grant.pool == self.pool.name && Some(grant.target.as_str()) == self.target
+    }
+
+    /// Whether the annotation of released grants names this one.
+    pub(super) fn is_released(&self, grant: &Grant) -> bool {
+        let released = self.pool.annotation(pool_annotation::RELEASED_GRANTS);
+        released.is_some_and(|ids| ids.split(',').any(|id| id.trim() == grant.id))
+    }
+
+    /// The number of members that are not on the target.
+    pub(super) fn pending(&self) -> usize {
+        let pending = |member: &&PoolMember<'_>| self.target.is_some() && !member.is_on_target;
+        self.members.iter().filter(pending).count()
+    }
+
+    /// Returns the write of the record, if there is something to write.
+    pub(super) fn write(&self) -> Option<Action> {
+        (self.is_changed && !self.is_unreadable()).then(|| {
+            Action::WritePool(Box::new(PoolWrite {
+                pool: self.pool.name.clone(),
+                uid: self.pool.uid.clone(),
+                resource_version: self.pool.resource_version.clone(),
+                grants: self.grants.clone(),
+                rollout: self.rollout.clone(),
+                freed: self.freed.clone(),
+                is_rebuild: self.is_rebuild,
+                begins: self.begins.clone(),
+                ends: self.ends.clone(),
+            }))
+        })
+    }
+}
+
+/// Whether an operator leaves the node out of the rollout of `target`.
+pub(super) fn is_skipped(node: &NodeView, target: &str) -> bool {
+    node.annotation(annotation::SKIP_ROLLOUT) == Some(target)
+}
+
+/// An error with its cause, for a condition.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    machinist_base::error_chain::chain(error)
+}

@@ -1,0 +1,81 @@
+//! Builds the conditions of a rollout, beside those that OpenShift defines.
+
+use machinist_kube_api::{MAX_REASON_BYTES, truncate_at_char};
+
+use super::{PoolCondition, pool_ledger::PoolLedger, rollout_holds::first_hold};
+
+/// True while nodes are off the target and something holds the rollout; the reason is the most important hold's code.
+pub const ROLLOUT_HELD: &str = "RolloutHeld";
+/// True while the pool is pinned to a config.
+pub const PINNED: &str = "Pinned";
+/// True while nodes need more time than any maintenance window has.
+pub const WINDOW_TOO_SHORT: &str = "WindowTooShort";
+/// True while the pool has fields that machinist does not carry out; the message names them.
+pub const NOT_CARRIED_OUT: &str = "NotCarriedOut";
+/// True if the API server does not keep the annotation with the grants.
+pub const GRANTS_NOT_KEPT: &str = "GrantsNotKept";
+
+/// Returns the conditions of a pool's rollout, in the order in which they are written.
+pub(super) fn rollout_conditions(
+    ledger: &PoolLedger<'_>,
+    is_window_too_short: bool,
+) -> Vec<PoolCondition> {
+    let pending = ledger.pending();
+    let held = first_hold(&ledger.holds).filter(|_| pending > 0 || ledger.target.is_none());
+    let pinned = ledger.target.filter(|_| ledger.is_pinned);
+    let fields = fields_not_carried_out(ledger);
+    let named = fields.join(", ");
+    let texts: Vec<&str> = ledger
+        .holds
+        .iter()
+        .map(|hold| hold.message.as_str())
+        .collect();
+    let all = texts.join("; ");
+    let one = |kind, reason: Option<&'static str>, message: &str| PoolCondition {
+        kind,
+        status: reason.is_some(),
+        reason: reason.unwrap_or("AsExpected"),
+        message: match reason {
+            Some(_) => truncate_at_char(message, MAX_REASON_BYTES).to_owned(),
+            None => String::new(),
+        },
+    };
+    let when = |is: bool, reason: &'static str| is.then_some(reason);
+    let pinned_text = pinned.map(|config| {
+        format!("nodes run {config}; newer configs are rendered and not rolled out until `resume`")
+    });
+    vec![
+        one(ROLLOUT_HELD, held.map(|hold| hold.reason.as_str()), &all),
+        one(
+            PINNED,
+            when(pinned.is_some(), "PinnedByAdministrator"),
+            &pinned_text.unwrap_or_default(),
+        ),
+        one(
+            WINDOW_TOO_SHORT,
+            when(is_window_too_short && pending > 0, WINDOW_TOO_SHORT),
+            "a node takes longer than any maintenance window; one starts at each opening",
+        ),
+        one(
+            NOT_CARRIED_OUT,
+            when(!fields.is_empty(), "FieldsNotSupported"),
+            &format!("{named}: not supported; the rollout proceeds without"),
+        ),
+        one(
+            GRANTS_NOT_KEPT,
+            when(ledger.read.is_not_kept, GRANTS_NOT_KEPT),
+            "the API server did not return the grants that were written; nothing is granted",
+        ),
+    ]
+}
+
+/// The fields of a pool that machinist does not carry out.
+fn fields_not_carried_out(ledger: &PoolLedger<'_>) -> Vec<&'static str> {
+    let spec = &ledger.pool.spec;
+    let fields = [
+        (!spec.os_image_stream.name.is_empty(), "spec.osImageStream"),
+        (!spec.pinned_image_sets.is_empty(), "spec.pinnedImageSets"),
+    ];
+    let set = fields.into_iter().filter(|(is_set, _)| *is_set);
+    set.map(|(_, field)| field).collect()
+}

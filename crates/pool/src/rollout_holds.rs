@@ -1,0 +1,227 @@
+//! Determines why a pool's rollout does not proceed, apart from the state of single nodes.
+
+use jiff::{SignedDuration, Timestamp};
+
+use machinist_kube_api::keys::pool_annotation;
+
+use super::{
+    Hold, HoldReason,
+    estimate::node_update_time,
+    grant_review::is_failing_on,
+    pool_ledger::PoolLedger,
+    rollout_inputs::{Recheck, RolloutInputs, later},
+    rollout_window::{WindowPermit, WindowTimes},
+    stop_rule::default_stop_after,
+};
+
+/// How long a gate or another outside state may go unnoticed when no event reports it.
+const GATE_RECHECK: SignedDuration = SignedDuration::from_secs(30);
+
+/// What granting needs to know about a pool's windows.
+#[derive(Clone, Debug)]
+pub(super) struct PoolWindow {
+    /// How long one node takes.
+    pub(super) needed: SignedDuration,
+    /// Whether nodes may start.
+    pub(super) permit: WindowPermit,
+}
+
+/// Adds the holds of a pool, and records a rollout that is stopped. Returns the window.
+pub(super) fn add_holds(
+    ledger: &mut PoolLedger<'_>,
+    inputs: &RolloutInputs<'_>,
+    recheck: &mut Recheck,
+) -> PoolWindow {
+    let needed = node_update_time(
+        &ledger.history,
+        &ledger.settings,
+        inputs
+            .reboots
+            .get(ledger.pool.name.as_str())
+            .copied()
+            .unwrap_or_default(),
+    );
+    let permit = WindowTimes::new(&ledger.settings.windows, inputs.now).permit(needed);
+    let window = PoolWindow { needed, permit };
+    if let Some(object) = inputs.other_grantor {
+        ledger.hold(
+            HoldReason::OtherGrantor,
+            format!("{object} shows that another controller grants updates"),
+        );
+        return window;
+    }
+    if ledger.read.is_not_kept {
+        let message = format!(
+            "the API server did not return annotation {} of MachineConfigPool {}",
+            pool_annotation::GRANTS,
+            ledger.pool.name
+        );
+        ledger.hold(HoldReason::GrantsNotKept, message);
+    }
+    if ledger.target.is_none() {
+        ledger.hold(
+            HoldReason::NoConfig,
+            "no config has been rendered for the pool",
+        );
+        return window;
+    }
+    if ledger.pool.spec.paused {
+        let reason = ledger.pool.annotation(pool_annotation::PAUSE_REASON);
+        let message = reason.map_or_else(
+            || "the pool is paused".to_owned(),
+            |reason| format!("the pool is paused: {reason}"),
+        );
+        ledger.hold(HoldReason::Paused, message);
+    }
+    if ledger.pending() == 0 {
+        return window;
+    }
+    pending_holds(ledger, inputs, &window, recheck);
+    window
+}
+
+/// Adds the holds that matter only while nodes are not on the target.
+fn pending_holds(
+    ledger: &mut PoolLedger<'_>,
+    inputs: &RolloutInputs<'_>,
+    window: &PoolWindow,
+    recheck: &mut Recheck,
+) {
+    let target = ledger.target.unwrap_or_default();
+    if ledger.rollout.is_none() {
+        let message = format!(
+            "{} nodes are not on {target}, and this would be the first rollout of the pool; \
+             `plan --pool` shows it, `resume` starts it",
+            ledger.pending()
+        );
+        ledger.hold(HoldReason::FirstRollout, message);
+    }
+    let exists = inputs
+        .configs
+        .as_ref()
+        .is_none_or(|all| all.contains(target));
+    if !exists {
+        ledger.hold(
+            HoldReason::ConfigMissing,
+            format!("MachineConfig {target} does not exist"),
+        );
+    }
+    stop_after_failures(ledger);
+    schedule_holds(ledger, inputs, recheck);
+    match window.permit {
+        WindowPermit::Open | WindowPermit::TooShort { .. } => {}
+        WindowPermit::Closed { opens, .. } => {
+            opens.into_iter().for_each(|opens| recheck.at(opens));
+            ledger.hold(
+                HoldReason::OutsideWindow,
+                outside_window(opens, window.needed),
+            );
+        }
+    }
+    let gates = inputs.gates.iter().filter(|gate| {
+        let pool = gate.pool.as_deref();
+        pool.is_none_or(|pool| pool == ledger.pool.name)
+    });
+    for gate in gates {
+        recheck.at(later(inputs.now, GATE_RECHECK));
+        ledger.hold(HoldReason::GateClosed, gate.message.clone());
+    }
+}
+
+/// Describes when nodes may start again.
+pub(super) fn outside_window(opens: Option<Timestamp>, needed: SignedDuration) -> String {
+    let minutes = needed.as_secs().div_euclid(60);
+    match opens {
+        Some(opens) => format!(
+            "a node takes about {minutes} min, and no open maintenance window is that long; the next one opens at \
+             {opens}"
+        ),
+        None => "no maintenance window opens within a week".to_owned(),
+    }
+}
+
+/// Adds holds of the schedule: the time of an UpgradeConfig and the pool's start deadline.
+fn schedule_holds(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>, recheck: &mut Recheck) {
+    let Some(rollout) = &ledger.rollout else {
+        return;
+    };
+    if rollout.started.is_some() || rollout.completed.is_some() {
+        return;
+    }
+    let since = rollout.since;
+    // UpgradeConfig: only a time later than `upgradeAt` permits the upgrade.
+    if let Some(time) = inputs.not_before.filter(|time| inputs.now <= *time) {
+        recheck.at(later(time, SignedDuration::from_millis(1)));
+        ledger.hold(
+            HoldReason::NotYetDue,
+            format!("the upgrade is scheduled for {time}"),
+        );
+        return;
+    }
+    let Some(limit) = ledger.settings.start_deadline else {
+        return;
+    };
+    let due = inputs.not_before.map_or(since, |time| time.max(since));
+    let deadline = later(due, limit);
+    recheck.at(deadline);
+    if inputs.now >= deadline {
+        ledger.hold(
+            HoldReason::StartDeadlineMissed,
+            format!("the rollout did not begin by {deadline}; `resume` starts it"),
+        );
+    }
+}
+
+/// Stops a rollout after too many failures, and keeps it stopped until a new target or `resume`.
+fn stop_after_failures(ledger: &mut PoolLedger<'_>) {
+    let Some(target) = ledger.target else { return };
+    let members = ledger.members.iter();
+    let mut names: Vec<&str> = members
+        .filter(|member| is_failing_on(member.node, target))
+        .map(|member| member.node.name.as_str())
+        .collect();
+    names.sort_unstable();
+    let limit = ledger.settings.stop_after_failures;
+    let limit = limit.unwrap_or_else(|| default_stop_after(ledger.members.len()));
+    let Some(rollout) = &mut ledger.rollout else {
+        return;
+    };
+    // A node that failed before `resume` still reports it; only new failures count then.
+    let visible = if rollout.resumed.is_some() {
+        0
+    } else {
+        names.len()
+    };
+    let failures = rollout.failures.max(visible);
+    let is_canary = rollout.canary_passed.is_none() && ledger.settings.canary_nodes > 0;
+    let reason = match rollout.stopped.as_deref() {
+        Some(code) => HoldReason::named(code).unwrap_or(HoldReason::StoppedAfterFailures),
+        None if failures > 0 && is_canary && rollout.started.is_some() => HoldReason::CanaryFailed,
+        None if failures >= limit => HoldReason::StoppedAfterFailures,
+        None => return,
+    };
+    if rollout.stopped.is_none() {
+        rollout.stopped = Some(reason.as_str().to_owned());
+        ledger.is_changed = true;
+        ledger.ends = Some((rollout.target.clone(), reason.as_str().to_owned()));
+    }
+    let named = machinist_base::text::join_limited(names.iter(), MAX_NAMED_NODES);
+    let named = if named.is_empty() {
+        String::new()
+    } else {
+        format!(" ({named})")
+    };
+    let message = format!(
+        "{failures} nodes failed on {}{named}; a new config, `resume` or `rollback --pool` continues",
+        rollout.target
+    );
+    ledger.hold(reason, message);
+}
+
+/// How many nodes a message names.
+pub(super) const MAX_NAMED_NODES: usize = 10;
+
+/// Returns the most important hold of a pool.
+pub(super) fn first_hold(holds: &[Hold]) -> Option<&Hold> {
+    holds.iter().min()
+}

@@ -1,0 +1,124 @@
+//! What a decision about rollouts is made on.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jiff::{SignedDuration, Timestamp};
+
+use machinist_kube_api::{NodeView, PoolView};
+
+use super::RebootKind;
+
+/// How long a machine may take to reboot before it counts as failed: the default of the agents' own limit.
+const REBOOT_TIME_LIMIT: SignedDuration = SignedDuration::from_mins(30);
+
+/// How a pool was read. What is not set is not known, which is always safe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolRead {
+    /// It was read from the API server, or returned by a write, after the nodes were read. Then a grant that it lists
+    /// was still listed when the nodes had the versions that patches test.
+    pub is_confirmed: bool,
+    /// This leader has rebuilt its grants, or read its first list of nodes after the pool, and the annotation has not
+    /// been missing since.
+    pub is_rebuilt: bool,
+    /// The last write was accepted, but its response did not hold the grants.
+    pub is_not_kept: bool,
+}
+
+/// A gate between grants that an adapter evaluates, such as pods that are not back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedGate {
+    /// The pool that waits; all if unset.
+    pub pool: Option<String>,
+    /// One sentence.
+    pub message: String,
+}
+
+/// Everything that a decision depends on.
+#[derive(Clone, Debug)]
+pub struct RolloutInputs<'a> {
+    /// All pools.
+    pub pools: &'a [PoolView],
+    /// All nodes, read at one time.
+    pub nodes: &'a [NodeView],
+    /// The time.
+    pub now: Timestamp,
+    /// How each pool was read, by name.
+    pub reads: HashMap<&'a str, PoolRead>,
+    /// Whether the nodes were listed from the API server after the pools were read.
+    pub nodes_are_listed: bool,
+    /// Nodes that do not exist, according to the API server itself.
+    pub absent_nodes: BTreeSet<&'a str>,
+    /// The node that this controller runs on.
+    pub own_node: Option<&'a str>,
+    /// The object that shows that another controller grants updates.
+    pub other_grantor: Option<&'a str>,
+    /// The rendered configs that exist; `None` if that is not known.
+    pub configs: Option<BTreeSet<&'a str>>,
+    /// Nodes with pods whose disruption budgets allow no eviction now, with the blockers.
+    pub blockers: BTreeMap<&'a str, Vec<String>>,
+    /// The gates that are closed.
+    pub gates: &'a [ClosedGate],
+    /// The time before which nothing starts, from an UpgradeConfig.
+    pub not_before: Option<Timestamp>,
+    /// The reboot that each pool's update needs, by the pool's name.
+    pub reboots: BTreeMap<&'a str, RebootKind>,
+    /// How long a machine may take to reboot.
+    pub reboot_time_limit: SignedDuration,
+    /// How many Nodes may get or lose the taint of the update now.
+    pub taint_patches: usize,
+}
+
+impl<'a> RolloutInputs<'a> {
+    /// Creates the inputs of a leader that knows nothing beside pools and nodes.
+    pub fn new(pools: &'a [PoolView], nodes: &'a [NodeView], now: Timestamp) -> Self {
+        Self {
+            pools,
+            nodes,
+            now,
+            reads: HashMap::new(),
+            nodes_are_listed: false,
+            absent_nodes: BTreeSet::new(),
+            own_node: None,
+            other_grantor: None,
+            configs: None,
+            blockers: BTreeMap::new(),
+            gates: &[],
+            not_before: None,
+            reboots: BTreeMap::new(),
+            reboot_time_limit: REBOOT_TIME_LIMIT,
+            taint_patches: 0,
+        }
+    }
+}
+
+/// The earliest time at which a decision may change without an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recheck {
+    now: Timestamp,
+    earliest: Option<Timestamp>,
+}
+
+impl Recheck {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            now,
+            earliest: None,
+        }
+    }
+
+    /// Adds a time; one that has passed is ignored.
+    pub(super) fn at(&mut self, time: Timestamp) {
+        if time > self.now {
+            self.earliest = Some(self.earliest.map_or(time, |known| known.min(time)));
+        }
+    }
+
+    pub(super) fn earliest(self) -> Option<Timestamp> {
+        self.earliest
+    }
+}
+
+/// Adds a duration to a time; the end of time if there is no such time.
+pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
+}
