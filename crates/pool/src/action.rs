@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use machinist_kube_api::NodeView;
 
-use super::{Grant, GrantEnd, Hold, PoolCondition, PoolGrants, RolloutState};
+use super::{Grant, GrantEnd, Hold, PoolCondition, PoolGrants, RolloutStates};
 
 /// One request. Requests of one decision are independent of each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Action {
     /// Read this pool from the API server, not from a cache, and decide again on the same nodes. Only a pool that was
     /// read after the nodes proves that a grant is still listed when its node is patched.
     ReadPool(String),
-    /// List all Nodes from the API server after reading the pools, and decide again: grants are to be rebuilt.
+    /// List all Nodes from the API server, and decide again: grants of pools that were read before are to be rebuilt.
     ListNodes,
     /// Read this Node from the API server: a pool lists a grant for it, and it is not among the nodes. If it does not
     /// exist, decide again with it among the absent nodes.
@@ -48,17 +48,28 @@ pub struct PoolWrite {
     pub resource_version: String,
     /// The grants that the annotation must hold.
     pub grants: PoolGrants,
-    /// The state of the rollout; `None` leaves the annotation as it is.
-    pub rollout: Option<RolloutState>,
+    /// The rollouts of the pools that share the limit; `None` leaves the annotation as it is.
+    pub rollouts: Option<RolloutStates>,
     /// The grants that this write frees, with their end marks; none for those of deleted nodes and released ones. The
     /// adapter records their times in the history in the same write.
     pub freed: Vec<(Grant, Option<GrantEnd>)>,
     /// Whether the grants were rebuilt from a live list of nodes. After success the pool counts as rebuilt.
     pub is_rebuild: bool,
-    /// The config whose rollout begins with this write.
-    pub begins: Option<String>,
-    /// The config whose rollout ends with this write, and `Completed` or the code with which it was stopped.
-    pub ends: Option<(String, String)>,
+    /// The rollouts that begin with this write.
+    pub begins: Vec<RolloutEdge>,
+    /// The rollouts that end with this write.
+    pub ends: Vec<RolloutEdge>,
+}
+
+/// The beginning or the end of a rollout, for the history of its pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RolloutEdge {
+    /// The pool.
+    pub pool: String,
+    /// The config.
+    pub target: String,
+    /// `Completed`, `Superseded` or the code with which the rollout was stopped; empty for a beginning.
+    pub result: String,
 }
 
 /// A patch of a Node, which succeeds only on the version that it was decided on.
@@ -77,7 +88,8 @@ pub struct NodePatchRequest {
 /// A change of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeChange {
-    /// Set the grant and the desired config, and remove the taint of the update, in one patch.
+    /// Set the grant and the desired config, and remove the taint of the update and the acknowledgement of an earlier
+    /// target, in one patch.
     PlaceGrant {
         /// The value of the grant's annotation.
         grant: String,

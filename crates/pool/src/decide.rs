@@ -7,12 +7,12 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    Action, Decision, PoolDecision, UnavailableCause,
+    Action, Decision, PoolDecision, PoolMembers, RolloutStates, UnavailableCause,
     grant_placement::move_grants,
     grant_review::{IndexedNode, NodeIndex, apply, review},
     granting::{GrantReport, grant_in_group},
     hold::HoldReason,
-    limit_group::{LimitGroup, hold_of, limit_groups},
+    limit_group::{LimitGroup, hold_of, limit_groups, writes},
     membership::split,
     pool_ledger::PoolLedger,
     rollout_conditions::rollout_conditions,
@@ -26,11 +26,8 @@ pub fn decide(inputs: &RolloutInputs<'_>) -> Decision {
     let split = split(inputs.pools, inputs.nodes);
     let mut recheck = Recheck::new(inputs.now);
     let mut actions = Vec::new();
-    let mut ledgers: Vec<PoolLedger<'_>> = split
-        .pools
-        .iter()
-        .map(|members| PoolLedger::new(members, inputs))
-        .collect();
+    let groups = limit_groups(&split.pools);
+    let mut ledgers = read_ledgers(&groups, &split.pools, inputs);
     let nodes = index(&ledgers, &split.without);
     let mut events = Vec::new();
     if inputs.other_grantor.is_none() {
@@ -40,7 +37,6 @@ pub fn decide(inputs: &RolloutInputs<'_>) -> Decision {
     }
     apply(&events, &mut ledgers, inputs.now);
     count_unavailable(&mut ledgers);
-    let groups = limit_groups(&ledgers);
     for group in &groups {
         share_holds(group, &mut ledgers);
     }
@@ -73,13 +69,33 @@ pub fn decide(inputs: &RolloutInputs<'_>) -> Decision {
         &mut recheck,
     ));
     if inputs.other_grantor.is_none() {
-        actions.extend(ledgers.iter().filter_map(PoolLedger::write));
+        actions.extend(groups.iter().flat_map(|group| writes(group, &ledgers)));
     }
     Decision {
         pools: decisions(&ledgers, &reports, &split.warnings),
         actions: in_order(actions),
         recheck: recheck.earliest(),
     }
+}
+
+/// Reads every pool. The rollouts of a group are recorded on the pool that fences it.
+fn read_ledgers<'a>(
+    groups: &[LimitGroup],
+    pools: &[PoolMembers<'a>],
+    inputs: &RolloutInputs<'a>,
+) -> Vec<PoolLedger<'a>> {
+    let mut fences: Vec<_> = pools.iter().map(|members| members.pool).collect();
+    for group in groups {
+        for at in &group.pools {
+            if let (Some(slot), Some(fence)) = (fences.get_mut(*at), pools.get(group.fence)) {
+                *slot = fence.pool;
+            }
+        }
+    }
+    let with_fence = pools.iter().zip(fences);
+    with_fence
+        .map(|(members, fence)| PoolLedger::new(members, &RolloutStates::of(fence), inputs))
+        .collect()
 }
 
 fn index<'a>(
@@ -154,10 +170,11 @@ fn complete(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>) {
         return;
     }
     rollout.completed = Some(inputs.now);
-    if rollout.started.is_some() {
-        ledger.ends = Some((rollout.target.clone(), "Completed".to_owned()));
+    let started = rollout.started.is_some().then(|| rollout.target.clone());
+    if let Some(target) = started {
+        ledger.ends = Some(ledger.edge(target, "Completed"));
     }
-    ledger.is_changed |= !ledger.pool.spec.paused;
+    ledger.is_rollout_changed |= !ledger.pool.spec.paused;
 }
 
 fn decisions(
@@ -188,6 +205,15 @@ fn decisions(
 
 /// Orders requests so that the same inputs in another order give the same decision.
 fn in_order(mut actions: Vec<Action>) -> Vec<Action> {
+    // The response of a write is a live read.
+    let written: HashSet<String> = actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::WritePool(write) => Some(write.pool.clone()),
+            _ => None,
+        })
+        .collect();
+    actions.retain(|action| !matches!(action, Action::ReadPool(pool) if written.contains(pool)));
     actions.sort_by(|a, b| a.order().cmp(&b.order()));
     // Every patch of a Node tests its version, so that only the first one would succeed.
     actions.dedup_by(|next, first| match (&*next, &*first) {

@@ -57,7 +57,9 @@ impl GrantProgress {
     }
 }
 
-fn is_acknowledged(grant: &Grant, node: &NodeView) -> bool {
+/// Whether the Node has the agent's acknowledgement of this grant. It is removed when the grant gets another target, so
+/// that a state from before is not mistaken for a failure on the new one.
+pub(super) fn is_acknowledged(grant: &Grant, node: &NodeView) -> bool {
     node.annotation(annotation::GRANT_ACKNOWLEDGED) == Some(grant.id.as_str())
 }
 

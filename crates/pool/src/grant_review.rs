@@ -14,7 +14,7 @@ use machinist_kube_api::{
 use super::{
     Action, Grant, GrantEnd, GrantOutcome, NodeChange, PoolKind,
     action::patch,
-    grant_progress::GrantProgress,
+    grant_progress::{GrantProgress, is_acknowledged},
     pool_ledger::PoolLedger,
     rollout_inputs::{Recheck, RolloutInputs, later},
 };
@@ -91,7 +91,8 @@ pub(super) fn review(
                 ledger.is_changed |= acknowledged && !grant.acknowledged;
                 grant.acknowledged = acknowledged;
                 let failed = node.is_some_and(|node| has_failed(&grant, node, inputs, recheck));
-                if acknowledged && failed && !grant.failed {
+                let began = node.is_some_and(|node| is_acknowledged(&grant, node));
+                if began && failed && !grant.failed {
                     ledger.is_changed = true;
                     grant.failed = true;
                     events.push(RolloutEvent::Failed {
@@ -229,6 +230,6 @@ pub(super) fn apply(events: &[RolloutEvent], ledgers: &mut [PoolLedger<'_>], now
         if rollout.done >= ledger.settings.canary_nodes && rollout.canary_passed.is_none() {
             rollout.canary_passed = Some(now);
         }
-        ledger.is_changed |= *rollout != before;
+        ledger.is_rollout_changed |= *rollout != before;
     }
 }

@@ -107,7 +107,7 @@ fn rebuild(
         .filter_map(|member| open_grant(member.node).ok().flatten())
         .filter(|grant| !listed.contains(grant.id.as_str()))
         .collect();
-    if !inputs.nodes_are_listed {
+    if !fence.read.is_listed {
         if !found.is_empty() {
             request_list(actions);
         }
@@ -326,14 +326,16 @@ fn finish(
             }
         }
         if has_granted && let Some(rollout) = &mut ledger.rollout {
-            if rollout.started.is_none() {
+            let before = rollout.clone();
+            let begins = rollout.started.is_none().then(|| rollout.target.clone());
+            if begins.is_some() {
                 rollout.started = Some(now);
-                ledger.begins = Some(rollout.target.clone());
             }
             if round.short_window.is_some() {
                 rollout.short_window = round.short_window;
             }
-            ledger.is_changed = true;
+            ledger.is_rollout_changed |= *rollout != before;
+            ledger.begins = begins.map(|target| ledger.edge(target, ""));
         }
     }
     if has_granted && let Some(fence) = ledgers.get_mut(group.fence) {

@@ -41,6 +41,7 @@ mod update_taint;
 
 pub use action::{
     Action, Decision, MAX_NEXT_NODES, NodeChange, NodePatchRequest, PoolDecision, PoolWrite,
+    RolloutEdge,
 };
 pub use conditions::{PoolCondition, conditions};
 pub use decide::decide;
@@ -69,7 +70,7 @@ pub use rollout_history::{
 pub use rollout_inputs::{ClosedGate, PoolRead, RolloutInputs};
 pub use rollout_settings::{RolloutSettings, SettingError};
 pub use rollout_state::{
-    MAX_ROLLOUT_BYTES, MAX_STEPPED_ASIDE_NODES, RolloutState, RolloutStateError,
+    MAX_ROLLOUT_BYTES, MAX_STEPPED_ASIDE_NODES, RolloutState, RolloutStateError, RolloutStates,
 };
 pub use rollout_window::{WindowPermit, WindowTimes};
 pub use stop_rule::default_stop_after;

@@ -1,8 +1,10 @@
 //! The pools that share one limit, and the one whose resource version fences it.
 
+use std::collections::BTreeMap;
+
 use super::{
-    BadLimit, Hold, HoldReason, PoolKind, UnavailableLimit, pool_ledger::PoolLedger,
-    unavailable_limit::max_unavailable_in_quorum,
+    Action, BadLimit, Hold, HoldReason, PoolKind, PoolMembers, PoolWrite, RolloutStates,
+    UnavailableLimit, pool_ledger::PoolLedger, unavailable_limit::max_unavailable_in_quorum,
 };
 use machinist_kube_api::keys::label;
 
@@ -16,14 +18,14 @@ pub(super) struct LimitGroup {
 }
 
 /// Groups pools: control plane and arbiter nodes are one quorum, every other pool has a limit of its own.
-pub(super) fn limit_groups(ledgers: &[PoolLedger<'_>]) -> Vec<LimitGroup> {
+pub(super) fn limit_groups(pools: &[PoolMembers<'_>]) -> Vec<LimitGroup> {
     let is_quorum = |at: &usize| {
-        let ledger = ledgers.get(*at);
-        ledger.is_some_and(|it| PoolKind::of(it.pool) == PoolKind::ControlPlane)
+        let members = pools.get(*at);
+        members.is_some_and(|it| PoolKind::of(it.pool) == PoolKind::ControlPlane)
     };
-    let (mut quorum, others): (Vec<_>, Vec<_>) = (0..ledgers.len()).partition(is_quorum);
+    let (mut quorum, others): (Vec<_>, Vec<_>) = (0..pools.len()).partition(is_quorum);
     quorum.sort_by_key(|at| {
-        let name = ledgers.get(*at).map_or("", |it| it.pool.name.as_str());
+        let name = pools.get(*at).map_or("", |it| it.pool.name.as_str());
         let rank = match name {
             label::ROLE_MASTER => 0,
             label::ROLE_CONTROL_PLANE => 1,
@@ -70,6 +72,53 @@ impl LimitGroup {
                 .map(|limit| limit.at_most.min(group.at_most)),
         }
     }
+}
+
+/// Returns the writes of a group: one of the pool that fences it, with the rollouts of all, and one of every other pool
+/// that still lists grants of its own.
+pub(super) fn writes(group: &LimitGroup, ledgers: &[PoolLedger<'_>]) -> Vec<Action> {
+    let members: Vec<_> = group
+        .pools
+        .iter()
+        .filter_map(|at| Some((*at, ledgers.get(*at)?)))
+        .collect();
+    if members.iter().any(|(_, ledger)| ledger.is_unreadable()) {
+        return Vec::new();
+    }
+    let begins = || {
+        members
+            .iter()
+            .filter_map(|(_, ledger)| ledger.begins.clone())
+    };
+    let ends = || members.iter().filter_map(|(_, ledger)| ledger.ends.clone());
+    let is_rollout_changed = members.iter().any(|(_, ledger)| ledger.is_rollout_changed);
+    let rollouts = || {
+        let all = members
+            .iter()
+            .filter_map(|(_, ledger)| Some((ledger.pool.name.clone(), ledger.rollout.clone()?)));
+        RolloutStates {
+            rollouts: all.collect(),
+            rest: BTreeMap::new(),
+        }
+    };
+    let changed = members
+        .iter()
+        .filter(|(at, ledger)| ledger.is_changed || (*at == group.fence && is_rollout_changed));
+    let writes = changed.map(|(at, ledger)| {
+        let is_fence = *at == group.fence;
+        Action::WritePool(Box::new(PoolWrite {
+            pool: ledger.pool.name.clone(),
+            uid: ledger.pool.uid.clone(),
+            resource_version: ledger.pool.resource_version.clone(),
+            grants: ledger.grants.clone(),
+            rollouts: is_fence.then(rollouts),
+            freed: ledger.freed.clone(),
+            is_rebuild: ledger.is_rebuild,
+            begins: begins().filter(|_| is_fence).collect(),
+            ends: ends().filter(|_| is_fence).collect(),
+        }))
+    });
+    writes.collect()
 }
 
 /// Returns the hold of a limit that cannot be applied.

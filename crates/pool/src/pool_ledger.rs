@@ -8,9 +8,9 @@ use machinist_kube_api::{
 };
 
 use super::{
-    Action, Grant, GrantEnd, Hold, HoldReason, HoldStrength, NodePoolStatus, PoolGrants,
-    PoolMembers, PoolRead, PoolWrite, RolloutHistory, RolloutSettings, RolloutState,
-    UnavailableCause, rollout_inputs::RolloutInputs,
+    Grant, GrantEnd, Hold, HoldReason, HoldStrength, NodePoolStatus, PoolGrants, PoolMembers,
+    PoolRead, RolloutEdge, RolloutHistory, RolloutSettings, RolloutState, RolloutStateError,
+    RolloutStates, UnavailableCause, rollout_inputs::RolloutInputs,
 };
 
 /// A node of a pool.
@@ -42,15 +42,22 @@ pub(super) struct PoolLedger<'a> {
     pub(super) warnings: Vec<String>,
     pub(super) freed: Vec<(Grant, Option<GrantEnd>)>,
     pub(super) is_rebuild: bool,
-    pub(super) begins: Option<String>,
-    pub(super) ends: Option<(String, String)>,
-    /// Whether there is something to write.
+    pub(super) begins: Option<RolloutEdge>,
+    pub(super) ends: Option<RolloutEdge>,
+    /// Whether its grants are to be written.
     pub(super) is_changed: bool,
+    /// Whether its rollout is to be written, on the pool that fences its limit.
+    pub(super) is_rollout_changed: bool,
 }
 
 impl<'a> PoolLedger<'a> {
     /// Reads the record of a pool. What cannot be read holds the pool.
-    pub(super) fn new(members: &PoolMembers<'a>, inputs: &RolloutInputs<'a>) -> Self {
+    /// Its rollout is one of `rollouts`, which the pool that fences its limit records.
+    pub(super) fn new(
+        members: &PoolMembers<'a>,
+        rollouts: &Result<RolloutStates, RolloutStateError>,
+        inputs: &RolloutInputs<'a>,
+    ) -> Self {
         let pool = members.pool;
         let pinned = pool.annotation(pool_annotation::PINNED_CONFIG);
         let rendered = pool.spec.configuration.name.as_str();
@@ -74,6 +81,7 @@ impl<'a> PoolLedger<'a> {
             begins: None,
             ends: None,
             is_changed: false,
+            is_rollout_changed: false,
         };
         ledger
             .members
@@ -85,11 +93,11 @@ impl<'a> PoolLedger<'a> {
                     && node.desired_config() == target,
                 cause: None,
             }));
-        ledger.read_record(inputs.now);
+        ledger.read_record(rollouts, inputs.now);
         ledger
     }
 
-    fn read_record(&mut self, now: Timestamp) {
+    fn read_record(&mut self, rollouts: &Result<RolloutStates, RolloutStateError>, now: Timestamp) {
         match RolloutSettings::of(self.pool) {
             Ok(settings) => self.settings = settings,
             Err(mistakes) => {
@@ -105,9 +113,9 @@ impl<'a> PoolLedger<'a> {
             }
             Err(error) => self.hold(HoldReason::GrantsUnreadable, with_cause(&error)),
         }
-        let state = match RolloutState::of(self.pool) {
-            Ok(state) => state,
-            Err(error) => return self.hold(HoldReason::GrantsUnreadable, with_cause(&error)),
+        let state = match rollouts {
+            Ok(all) => all.rollouts.get(&self.pool.name).cloned(),
+            Err(error) => return self.hold(HoldReason::GrantsUnreadable, with_cause(error)),
         };
         let resume = self.pool.annotation(pool_annotation::RESUME);
         let next = self
@@ -118,10 +126,11 @@ impl<'a> PoolLedger<'a> {
             && old.started.is_some()
             && old.completed.is_none()
         {
-            self.ends = Some((old.target.clone(), "Superseded".to_owned()));
+            let target = old.target.clone();
+            self.ends = Some(self.edge(target, "Superseded"));
         }
         // While the pool is paused only its status is written; the change is computed again after that.
-        self.is_changed |= next != state && next.is_some() && !self.pool.spec.paused;
+        self.is_rollout_changed |= next != state && next.is_some() && !self.pool.spec.paused;
         self.rollout = next.or(state);
     }
 
@@ -174,21 +183,13 @@ impl<'a> PoolLedger<'a> {
         self.members.iter().filter(pending).count()
     }
 
-    /// Returns the write of the record, if there is something to write.
-    pub(super) fn write(&self) -> Option<Action> {
-        (self.is_changed && !self.is_unreadable()).then(|| {
-            Action::WritePool(Box::new(PoolWrite {
-                pool: self.pool.name.clone(),
-                uid: self.pool.uid.clone(),
-                resource_version: self.pool.resource_version.clone(),
-                grants: self.grants.clone(),
-                rollout: self.rollout.clone(),
-                freed: self.freed.clone(),
-                is_rebuild: self.is_rebuild,
-                begins: self.begins.clone(),
-                ends: self.ends.clone(),
-            }))
-        })
+    /// Describes the beginning or the end of a rollout of this pool.
+    pub(super) fn edge(&self, target: String, result: &str) -> RolloutEdge {
+        RolloutEdge {
+            pool: self.pool.name.clone(),
+            target,
+            result: result.to_owned(),
+        }
     }
 }
 

@@ -5,9 +5,8 @@ use jiff::{SignedDuration, Timestamp};
 use machinist_kube_api::keys::pool_annotation;
 
 use super::{
-    Hold, HoldReason,
+    Hold, HoldReason, UnavailableCause,
     estimate::node_update_time,
-    grant_review::is_failing_on,
     pool_ledger::PoolLedger,
     rollout_inputs::{Recheck, RolloutInputs, later},
     rollout_window::{WindowPermit, WindowTimes},
@@ -175,12 +174,16 @@ fn schedule_holds(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>, reche
 /// Stops a rollout after too many failures, and keeps it stopped until a new target or `resume`.
 fn stop_after_failures(ledger: &mut PoolLedger<'_>) {
     let Some(target) = ledger.target else { return };
+    // Failures within a grant are counted once, when they are first seen.
     let members = ledger.members.iter();
-    let mut names: Vec<&str> = members
-        .filter(|member| is_failing_on(member.node, target))
-        .map(|member| member.node.name.as_str())
-        .collect();
+    let failing = members.filter(|it| it.cause == Some(UnavailableCause::Failing));
+    let ungranted: Vec<&str> = failing.map(|it| it.node.name.as_str()).collect();
+    let grants = ledger.grants.grants.iter();
+    let failed = grants.filter(|grant| grant.failed && grant.target == target);
+    let mut names = ungranted.clone();
+    names.extend(failed.map(|grant| grant.node.as_str()));
     names.sort_unstable();
+    names.dedup();
     let limit = ledger.settings.stop_after_failures;
     let limit = limit.unwrap_or_else(|| default_stop_after(ledger.members.len()));
     let Some(rollout) = &mut ledger.rollout else {
@@ -190,7 +193,7 @@ fn stop_after_failures(ledger: &mut PoolLedger<'_>) {
     let visible = if rollout.resumed.is_some() {
         0
     } else {
-        names.len()
+        ungranted.len()
     };
     let failures = rollout.failures.max(visible);
     let is_canary = rollout.canary_passed.is_none() && ledger.settings.canary_nodes > 0;
@@ -200,10 +203,11 @@ fn stop_after_failures(ledger: &mut PoolLedger<'_>) {
         None if failures >= limit => HoldReason::StoppedAfterFailures,
         None => return,
     };
+    let mut is_new = false;
     if rollout.stopped.is_none() {
         rollout.stopped = Some(reason.as_str().to_owned());
-        ledger.is_changed = true;
-        ledger.ends = Some((rollout.target.clone(), reason.as_str().to_owned()));
+        ledger.is_rollout_changed = true;
+        is_new = true;
     }
     let named = machinist_base::text::join_limited(names.iter(), MAX_NAMED_NODES);
     let named = if named.is_empty() {
@@ -215,6 +219,10 @@ fn stop_after_failures(ledger: &mut PoolLedger<'_>) {
         "{failures} nodes failed on {}{named}; a new config, `resume` or `rollback --pool` continues",
         rollout.target
     );
+    if is_new {
+        let target = rollout.target.clone();
+        ledger.ends = Some(ledger.edge(target, reason.as_str()));
+    }
     ledger.hold(reason, message);
 }
 

@@ -20,6 +20,8 @@ pub struct PoolRead {
     /// This leader has rebuilt its grants, or read its first list of nodes after the pool, and the annotation has not
     /// been missing since.
     pub is_rebuilt: bool,
+    /// The nodes were listed from the API server after it was read: then no grant that was placed before is missed.
+    pub is_listed: bool,
     /// The last write was accepted, but its response did not hold the grants.
     pub is_not_kept: bool,
 }
@@ -44,8 +46,6 @@ pub struct RolloutInputs<'a> {
     pub now: Timestamp,
     /// How each pool was read, by name.
     pub reads: HashMap<&'a str, PoolRead>,
-    /// Whether the nodes were listed from the API server after the pools were read.
-    pub nodes_are_listed: bool,
     /// Nodes that do not exist, according to the API server itself.
     pub absent_nodes: BTreeSet<&'a str>,
     /// The node that this controller runs on.
@@ -76,7 +76,6 @@ impl<'a> RolloutInputs<'a> {
             nodes,
             now,
             reads: HashMap::new(),
-            nodes_are_listed: false,
             absent_nodes: BTreeSet::new(),
             own_node: None,
             other_grantor: None,

@@ -1,6 +1,7 @@
 //! The state of a pool's current rollout, which survives the controller.
 //!
-//! It is written together with the pool's grants, so that it is fenced by the same resource version.
+//! It is written together with the grants of the limit, so that it is fenced by the same resource version: the rollout of
+//! an arbiter pool is recorded on the pool of the control plane.
 
 use std::collections::BTreeMap;
 
@@ -60,6 +61,16 @@ pub struct RolloutState {
     pub rest: BTreeMap<String, Value>,
 }
 
+/// The rollouts of all pools that share a limit, as they are recorded on the pool that fences it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutStates {
+    /// The rollouts by the name of their pool.
+    pub rollouts: BTreeMap<String, RolloutState>,
+    /// Fields of a later version, kept as they are.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, Value>,
+}
+
 /// A state that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -72,6 +83,27 @@ pub struct RolloutStateError {
     /// The position and the expected value; none if the text is too long.
     #[source]
     pub cause: Option<serde_json::Error>,
+}
+
+impl RolloutStates {
+    /// Parses the rollouts that are recorded on a pool; empty if machinist has not rolled out anything.
+    pub fn of(pool: &PoolView) -> Result<Self, RolloutStateError> {
+        let error = |cause| RolloutStateError {
+            pool: pool.name.clone(),
+            cause,
+        };
+        match pool.annotation(pool_annotation::ROLLOUT) {
+            None => Ok(Self::default()),
+            Some(text) if text.len() > MAX_ROLLOUT_BYTES => Err(error(None)),
+            Some(text) => serde_json::from_str(text).map_err(|cause| error(Some(cause))),
+        }
+    }
+
+    /// Formats the rollouts for the annotation.
+    pub fn to_annotation(&self) -> String {
+        // Plain data with string keys cannot fail to serialize.
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 impl RolloutState {
@@ -92,27 +124,6 @@ impl RolloutState {
             completed: None,
             rest: BTreeMap::new(),
         }
-    }
-
-    /// Parses the state of a pool; `None` if machinist has not rolled out anything in this pool.
-    pub fn of(pool: &PoolView) -> Result<Option<Self>, RolloutStateError> {
-        let error = |cause| RolloutStateError {
-            pool: pool.name.clone(),
-            cause,
-        };
-        match pool.annotation(pool_annotation::ROLLOUT) {
-            None => Ok(None),
-            Some(text) if text.len() > MAX_ROLLOUT_BYTES => Err(error(None)),
-            Some(text) => serde_json::from_str(text)
-                .map(Some)
-                .map_err(|cause| error(Some(cause))),
-        }
-    }
-
-    /// Formats the state for the annotation.
-    pub fn to_annotation(&self) -> String {
-        // Plain data with string keys cannot fail to serialize.
-        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// Returns the state for `target` and the value `resume` of the annotation: unchanged, or a new rollout, or the

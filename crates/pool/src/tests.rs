@@ -1,5 +1,10 @@
 mod counts;
+mod grants;
+mod model;
+mod progress;
 mod properties;
+mod rollout;
+mod scale;
 
 use std::collections::BTreeMap;
 

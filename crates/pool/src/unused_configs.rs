@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
 
-use super::{Grant, GrantsError, PoolGrants, RolloutHistory, RolloutState};
+use super::{Grant, GrantsError, PoolGrants, RolloutHistory, RolloutStates};
 
 /// A rendered config that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ pub fn used_configs(
         let grants = PoolGrants::parse(&pool.name, text)?;
         let grants = grants.map(|it| it.grants).unwrap_or_default();
         used.extend(grants.into_iter().map(|grant| grant.target));
-        let rollout = RolloutState::of(pool).ok().flatten();
-        used.extend(rollout.map(|it| it.target));
+        let rollouts = RolloutStates::of(pool).unwrap_or_default().rollouts;
+        used.extend(rollouts.into_values().map(|it| it.target));
         let history = RolloutHistory::of(pool);
         used.extend(history.rollouts.into_iter().map(|it| it.target));
     }

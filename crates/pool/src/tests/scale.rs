@@ -1,0 +1,81 @@
+//! Tests that a decision about many nodes is fast, and does not grow with their square.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    super::*,
+    model::{ApiServer, Leader, ready_node, run_leader},
+    rollout::{annotate, decided, granted, plain_pool},
+};
+use machinist_kube_api::{IntOrString, NodeView, PoolView, keys::pool_annotation};
+
+/// How long a decision about 5,000 nodes may take. An optimized build stays below 10 ms on an idle machine; tests share
+/// theirs, and debug builds are slow.
+const LIMIT: Duration = match cfg!(debug_assertions) {
+    true => Duration::from_secs(3),
+    false => Duration::from_millis(40),
+};
+
+fn cluster(machines: usize) -> ([PoolView; 2], Vec<NodeView>) {
+    let mut pool = plain_pool("worker", 1);
+    pool.spec.max_unavailable = Some(IntOrString::Text("5%".to_owned()));
+    annotate(
+        &mut pool,
+        pool_annotation::WINDOWS,
+        "{\"windows\": [{\"start\": \"00:00\", \"duration\": \"24h\"}]}",
+    );
+    let node = |at: usize| {
+        let name = format!("worker-{at:05}.cluster.example.com");
+        let mut node = ready_node(
+            &name,
+            "worker",
+            "rendered-worker-0123456789abcdef0123456789abcdef",
+        );
+        let zone = format!("zone-{}", at % 3);
+        node.labels
+            .insert("topology.kubernetes.io/zone".to_owned(), zone);
+        node
+    };
+    (
+        [pool, plain_pool("master", 1)],
+        (0..machines).map(node).collect(),
+    )
+}
+
+fn fastest(pools: &[PoolView], nodes: &[NodeView]) -> Duration {
+    let times = (0..5).map(|_| {
+        let begin = Instant::now();
+        let decision = decided(pools, nodes, |inputs| inputs.taint_patches = 50);
+        assert!(!decision.pools.is_empty());
+        begin.elapsed()
+    });
+    times.min().unwrap()
+}
+
+#[test]
+fn a_decision_about_5000_nodes_is_fast() {
+    let (pools, nodes) = cluster(5000);
+    assert_eq!(granted(&decided(&pools, &nodes, |_| {})).len(), 250);
+    let first = fastest(&pools, &nodes);
+    let mut server = ApiServer::new(pools.to_vec(), nodes);
+    let mut leader = Leader::start(&server, None);
+    run_leader(&mut leader, &mut server);
+    let text = server
+        .pools
+        .iter()
+        .find_map(|it| it.annotation(pool_annotation::GRANTS));
+    let bytes = text.map_or(0, str::len);
+    assert!(bytes > 0 && bytes <= MAX_GRANTS_BYTES, "{bytes}");
+    let granted = fastest(&server.pools, &server.nodes);
+    println!("5000 nodes: {first:?}; with 250 grants ({bytes} bytes): {granted:?}");
+    assert!(first < LIMIT && granted < LIMIT, "{first:?} {granted:?}");
+}
+
+#[test]
+fn the_time_per_node_does_not_grow_with_the_cluster() {
+    let (pools, small) = cluster(500);
+    let (_, large) = cluster(5000);
+    let (small, large) = (fastest(&pools, &small), fastest(&pools, &large));
+    println!("500 nodes: {small:?}, 5000 nodes: {large:?}");
+    assert!(large < small * 40, "{small:?} {large:?}");
+}
