@@ -48,7 +48,7 @@ pub struct PoolWrite {
     pub resource_version: String,
     /// The grants that the annotation must hold.
     pub grants: PoolGrants,
-    /// The rollouts of the pools that share the limit; `None` leaves the annotation as it is.
+    /// The rollouts of the pools that share the limit; `None` leaves the annotation unchanged.
     pub rollouts: Option<RolloutStates>,
     /// The grants that this write frees, with their end marks; none for those of deleted nodes and released ones. The
     /// adapter records their times in the history in the same write.
@@ -135,7 +135,7 @@ pub(super) fn patch(node: &NodeView, change: NodeChange) -> Action {
     })
 }
 
-/// What was decided about one pool, for its status.
+/// The decision about one pool, for its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolDecision {
     /// The pool.
@@ -162,7 +162,7 @@ pub const MAX_NEXT_NODES: usize = 20;
 pub struct Decision {
     /// The pools, in the order of the input.
     pub pools: Vec<PoolDecision>,
-    /// What is to be done, in a stable order.
+    /// The requests, in a stable order.
     pub actions: Vec<Action>,
     /// When time alone may change the decision; `None` if only events can.
     pub recheck: Option<Timestamp>,

@@ -4,17 +4,14 @@ use std::collections::HashSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use machinist_kube_api::{
-    NodeUpdateState, NodeView,
-    keys::{label, protocol},
-};
+use machinist_kube_api::NodeView;
 
 use super::{
     GrantOutcome, UnavailableCause,
     grant::grant_ends,
-    grant_review::is_failing_on,
     node_order::OrderKey,
-    pool_ledger::{PoolLedger, PoolMember, is_skipped},
+    pool_ledger::PoolLedger,
+    pool_member::PoolMember,
     rollout_inputs::{Recheck, RolloutInputs, later},
 };
 
@@ -92,9 +89,9 @@ pub(super) fn candidates<'a>(
     recheck: &mut Recheck,
 ) -> Candidates<'a> {
     let mut found = Candidates::default();
-    let Some(target) = ledger.target else {
+    if ledger.target.is_none() {
         return found;
-    };
+    }
     let stepped_aside: HashSet<&str> = ledger
         .rollout
         .iter()
@@ -102,13 +99,16 @@ pub(super) fn candidates<'a>(
         .collect();
     for member in ledger.members.iter().filter(|it| !it.is_on_target) {
         let node = member.node;
+        let Some(key) = member.key.clone() else {
+            continue;
+        };
         if let Err(why) = eligible(member, ledger, inputs, pools, recheck) {
             found.ineligible.push((&node.name, why));
             continue;
         }
         let is_blocked = inputs.blockers.contains_key(node.name.as_str());
         let has_stepped_aside = stepped_aside.contains(node.name.as_str());
-        let failed_elsewhere = member.status.failing && node.desired_config() != Some(target);
+        let failed_elsewhere = member.status.failing && !member.is_desired;
         found.ordered.push(Candidate {
             node,
             is_blocked,
@@ -118,11 +118,11 @@ pub(super) fn candidates<'a>(
                 has_stepped_aside,
                 is_blocked,
                 is_on_a_config: !failed_elsewhere,
-                key: ledger.settings.order.key(node),
+                key,
             },
         });
     }
-    found.ordered.sort_by(|a, b| a.place.cmp(&b.place));
+    found.ordered.sort_unstable_by(|a, b| a.place.cmp(&b.place));
     found.ineligible.sort_unstable();
     found
 }
@@ -134,9 +134,7 @@ fn eligible(
     pools: &HashSet<&str>,
     recheck: &mut Recheck,
 ) -> Result<(), Ineligible> {
-    let node = member.node;
-    let target = ledger.target.unwrap_or_default();
-    if is_skipped(node, target) {
+    if member.is_skipped {
         return Err(Ineligible::Skipped);
     }
     match member.cause {
@@ -146,18 +144,20 @@ fn eligible(
         Some(UnavailableCause::Cordoned | UnavailableCause::NotReady) => {
             return Err(Ineligible::NotReady);
         }
-        Some(UnavailableCause::Updating) if node.state() == Some(NodeUpdateState::Working) => {
+        Some(UnavailableCause::Updating) if member.is_working => {
             return Err(Ineligible::Updating);
         }
         Some(UnavailableCause::Failing | UnavailableCause::Updating) | None => {}
     }
-    if is_failing_on(node, target) && !was_resumed_since(node, target, ledger) {
+    if member.is_failing_on_target() && !was_resumed_since(member.node, ledger) {
         return Err(Ineligible::Failed);
     }
-    if is_in_transit(node, &ledger.pool.name, pools) {
+    let is_other = |pool: &str| pool != ledger.pool.name && pools.contains(pool);
+    // Its present pool would move it to another config and back.
+    if member.booted_pool.is_some_and(is_other) {
         return Err(Ineligible::InTransit);
     }
-    let heard = node.agent_heartbeat();
+    let heard = member.heartbeat;
     let silent = heard.is_none_or(|time| later(time, AGENT_SILENCE_LIMIT) <= inputs.now);
     if silent {
         return Err(Ineligible::AgentSilent);
@@ -169,7 +169,8 @@ fn eligible(
 }
 
 /// Whether the rollout was resumed after the node failed on its target: then it is tried again.
-fn was_resumed_since(node: &NodeView, target: &str, ledger: &PoolLedger<'_>) -> bool {
+fn was_resumed_since(node: &NodeView, ledger: &PoolLedger<'_>) -> bool {
+    let target = ledger.target.unwrap_or_default();
     let Some(resumed) = ledger.rollout.as_ref().and_then(|it| it.resumed) else {
         return false;
     };
@@ -179,25 +180,6 @@ fn was_resumed_since(node: &NodeView, target: &str, ledger: &PoolLedger<'_>) -> 
         .rev()
         .find(|end| end.target == target && end.outcome.is_failure());
     failed.is_none_or(|end| end.time < resumed)
-}
-
-/// Whether a node booted directly into a custom pool and does not have that pool's labels yet. It is left out: its
-/// present pool would move it to another config and back.
-fn is_in_transit(node: &NodeView, pool: &str, pools: &HashSet<&str>) -> bool {
-    if node.annotations.contains_key(protocol::CUSTOM_POOL_LABELS) {
-        return false;
-    }
-    let first = node.annotation(protocol::FIRST_PIVOT_CONFIG);
-    let first = first.and_then(|name| name.strip_prefix("rendered-"));
-    let Some((booted, _)) = first.and_then(|rest| rest.rsplit_once('-')) else {
-        return false;
-    };
-    let built_in = [
-        label::ROLE_MASTER,
-        label::ROLE_CONTROL_PLANE,
-        label::ROLE_WORKER,
-    ];
-    booted != pool && !built_in.contains(&booted) && pools.contains(booted)
 }
 
 /// Returns until when a node is left alone, because a grant for `target` ended without an update a short time ago.

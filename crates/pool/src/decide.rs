@@ -117,11 +117,12 @@ fn index<'a>(
 fn count_unavailable(ledgers: &mut [PoolLedger<'_>]) {
     let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
     let granted: HashSet<String> = grants.map(|grant| grant.node.clone()).collect();
-    for ledger in ledgers {
-        let target = ledger.target;
-        for member in &mut ledger.members {
-            let is_granted = granted.contains(member.node.name.as_str());
-            member.cause = UnavailableCause::of(member.node, &member.status, target, is_granted);
+    if granted.is_empty() {
+        return;
+    }
+    for member in ledgers.iter_mut().flat_map(|it| &mut it.members) {
+        if granted.contains(member.node.name.as_str()) {
+            member.cause = Some(UnavailableCause::Granted);
         }
     }
 }

@@ -24,7 +24,7 @@ pub enum RebootKind {
     None,
     /// Of user space only.
     Soft,
-    /// Of the machine. What is not known is assumed to be one.
+    /// Of the machine. Without a plan, a reboot is assumed.
     #[default]
     Full,
 }

@@ -90,7 +90,7 @@ pub struct Grant {
     /// Whether the target is a config that the pool ran before, so that lower versions are permitted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rollback: bool,
-    /// Fields of a later version, kept as they are.
+    /// Fields of a later version, kept unchanged.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }
@@ -103,7 +103,7 @@ pub enum GrantOutcome {
     Done,
     /// The update failed, and the node takes pods again.
     Failed,
-    /// The update failed; the node is back on its earlier config and takes pods again.
+    /// The update failed; the node has its earlier config and takes pods again.
     RolledBack,
     /// The update was cancelled before it changed anything.
     Cancelled,
@@ -166,17 +166,17 @@ pub struct GrantEnd {
     pub target: String,
     /// When it ended.
     pub time: Timestamp,
-    /// Fields of a later version, kept as they are.
+    /// Fields of a later version, kept unchanged.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }
 
-/// The grants of one limit, as they are recorded on its pool.
+/// The record of one limit's grants on its pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolGrants {
     /// The grants, in the order of their IDs.
     pub grants: Vec<Grant>,
-    /// Fields of a later version, kept as they are.
+    /// Fields of a later version, kept unchanged.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }

@@ -4,10 +4,7 @@ use std::collections::HashSet;
 
 use jiff::SignedDuration;
 
-use machinist_kube_api::{
-    NodeUpdateState, NodeView,
-    keys::{annotation, taint},
-};
+use machinist_kube_api::{NodeUpdateState, NodeView, keys::annotation};
 
 use super::{
     Action, Grant, GrantKind, GrantOutcome, NodeChange,
@@ -17,14 +14,12 @@ use super::{
     grant_progress::GrantProgress,
     grant_review::{IndexedNode, NodeIndex, is_failing_on},
     pool_ledger::PoolLedger,
+    pool_member::has_update_taint,
     rollout_inputs::{Recheck, RolloutInputs, later},
 };
 
 /// How long an agent may take to acknowledge a grant.
 pub(super) const ACKNOWLEDGE_TIME: SignedDuration = SignedDuration::from_mins(10);
-
-/// Effect of the taint of the update.
-pub(super) const TAINT_EFFECT: &str = "PreferNoSchedule";
 
 /// What happens to a grant next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +205,7 @@ fn place(grant: &Grant, node: &NodeView) -> Option<Action> {
     let change = NodeChange::PlaceGrant {
         grant: grant.to_annotation(),
         desired: grant.target.clone(),
-        removes_taint: node.has_taint(taint::UPDATE_IN_PROGRESS, TAINT_EFFECT),
+        removes_taint: has_update_taint(node),
     };
     Some(patch(node, change))
 }

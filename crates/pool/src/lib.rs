@@ -25,6 +25,7 @@ mod membership;
 mod node_order;
 mod node_status;
 mod pool_ledger;
+mod pool_member;
 mod rollout_conditions;
 mod rollout_history;
 mod rollout_holds;
@@ -60,6 +61,7 @@ pub use machine_counts::MachineCounts;
 pub use membership::{Membership, NodesByPool, PoolKind, PoolMembers, split};
 pub use node_order::{NodeOrder, OrderKey};
 pub use node_status::NodePoolStatus;
+pub use pool_member::has_update_taint;
 pub use rollout_conditions::{
     GRANTS_NOT_KEPT, NOT_CARRIED_OUT, PINNED, ROLLOUT_HELD, WINDOW_TOO_SHORT,
 };
@@ -77,7 +79,7 @@ pub use stop_rule::default_stop_after;
 pub use summary::{COLUMNS, PoolRow, age, table};
 pub use unavailable_limit::{BadLimit, UnavailableLimit, max_unavailable};
 pub use unused_configs::{RenderedConfig, missing_configs, unused_configs, used_configs};
-pub use update_taint::{MAX_TAINT_PATCHES_PER_SECOND, has_update_taint};
+pub use update_taint::MAX_TAINT_PATCHES_PER_SECOND;
 
 #[cfg(test)]
 mod tests;

@@ -2,27 +2,13 @@
 
 use jiff::Timestamp;
 
-use machinist_kube_api::{
-    NodeView, PoolView,
-    keys::{annotation, pool_annotation},
-};
+use machinist_kube_api::{PoolView, keys::pool_annotation};
 
 use super::{
-    Grant, GrantEnd, Hold, HoldReason, HoldStrength, NodePoolStatus, PoolGrants, PoolMembers,
-    PoolRead, RolloutEdge, RolloutHistory, RolloutSettings, RolloutState, RolloutStateError,
-    RolloutStates, UnavailableCause, rollout_inputs::RolloutInputs,
+    Grant, GrantEnd, Hold, HoldReason, HoldStrength, PoolGrants, PoolMembers, PoolRead,
+    RolloutEdge, RolloutHistory, RolloutSettings, RolloutState, RolloutStateError, RolloutStates,
+    pool_member::PoolMember, rollout_inputs::RolloutInputs,
 };
-
-/// A node of a pool.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PoolMember<'a> {
-    pub(super) node: &'a NodeView,
-    pub(super) status: NodePoolStatus,
-    /// Whether current and desired config are the target.
-    pub(super) is_on_target: bool,
-    /// Why it counts against the limit.
-    pub(super) cause: Option<UnavailableCause>,
-}
 
 /// A pool, its record, and the changes of one decision.
 #[derive(Debug)]
@@ -68,7 +54,7 @@ impl<'a> PoolLedger<'a> {
             read: read.unwrap_or_default(),
             target,
             is_pinned: pinned.is_some(),
-            members: Vec::with_capacity(members.nodes.len()),
+            members: Vec::new(),
             settings: RolloutSettings::default(),
             history: RolloutHistory::of(pool),
             grants: PoolGrants::default(),
@@ -83,17 +69,11 @@ impl<'a> PoolLedger<'a> {
             is_changed: false,
             is_rollout_changed: false,
         };
-        ledger
-            .members
-            .extend(members.nodes.iter().map(|node| PoolMember {
-                node,
-                status: NodePoolStatus::of(node, target),
-                is_on_target: target.is_some()
-                    && node.current_config() == target
-                    && node.desired_config() == target,
-                cause: None,
-            }));
         ledger.read_record(rollouts, inputs.now);
+        let order = &ledger.settings.order;
+        let nodes = members.nodes.iter();
+        let members = nodes.map(|node| PoolMember::new(node, target, order));
+        ledger.members = members.collect();
         ledger
     }
 
@@ -191,11 +171,6 @@ impl<'a> PoolLedger<'a> {
             result: result.to_owned(),
         }
     }
-}
-
-/// Whether an operator leaves the node out of the rollout of `target`.
-pub(super) fn is_skipped(node: &NodeView, target: &str) -> bool {
-    node.annotation(annotation::SKIP_ROLLOUT) == Some(target)
 }
 
 /// An error with its cause, for a condition.

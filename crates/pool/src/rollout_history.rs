@@ -95,7 +95,7 @@ pub struct RolloutRecord {
 pub struct RolloutHistory {
     /// The rollouts.
     pub rollouts: Vec<RolloutRecord>,
-    /// Fields of a later version, kept as they are.
+    /// Fields of a later version, kept unchanged.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }

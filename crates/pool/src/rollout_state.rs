@@ -56,17 +56,17 @@ pub struct RolloutState {
     /// When all nodes were on the target and no grant was left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed: Option<Timestamp>,
-    /// Fields of a later version, kept as they are.
+    /// Fields of a later version, kept unchanged.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }
 
-/// The rollouts of all pools that share a limit, as they are recorded on the pool that fences it.
+/// The record of all rollouts that share a limit, on the pool that fences it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutStates {
     /// The rollouts by the name of their pool.
     pub rollouts: BTreeMap<String, RolloutState>,
-    /// Fields of a later version, kept as they are.
+    /// Fields of a later version, kept unchanged.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }

@@ -5,6 +5,7 @@ mod progress;
 mod properties;
 mod rollout;
 mod scale;
+mod taints;
 
 use std::collections::BTreeMap;
 

@@ -3,14 +3,14 @@
 
 use std::collections::HashSet;
 
-use machinist_kube_api::{NodeView, keys::taint};
+use machinist_kube_api::NodeView;
 
 use super::{
     Action, NodeChange,
     action::patch,
-    grant_placement::TAINT_EFFECT,
     hold::HoldStrength,
     pool_ledger::PoolLedger,
+    pool_member::has_update_taint,
     rollout_inputs::{Recheck, RolloutInputs, later},
 };
 
@@ -31,11 +31,14 @@ pub(super) fn taint_patches(
     let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
     let granted: HashSet<&str> = grants.map(|grant| grant.node.as_str()).collect();
     let members = ledgers.iter().flat_map(members_with_wish);
-    let members = members.filter(|(node, wanted)| !wanted || !granted.contains(&*node.name));
+    let members = members.filter(|(node, has, wanted)| {
+        has != wanted && (!wanted || !granted.contains(node.name.as_str()))
+    });
     // A node that left all pools is not updated by any.
-    let others = without_pool.iter().map(|node| (*node, false));
-    let changes = members.chain(others).filter_map(|(node, wanted)| {
-        let has = node.has_taint(taint::UPDATE_IN_PROGRESS, TAINT_EFFECT);
+    let others = without_pool
+        .iter()
+        .map(|node| (*node, has_update_taint(node), false));
+    let changes = members.chain(others).filter_map(|(node, has, wanted)| {
         let change = match wanted {
             true => NodeChange::AddTaint,
             false => NodeChange::RemoveTaint,
@@ -43,32 +46,30 @@ pub(super) fn taint_patches(
         (has != wanted).then_some((node, change))
     });
     let mut changes: Vec<_> = changes.collect();
-    changes.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+    // Only the first by name are sorted: a rollout begins with one change for every node.
+    let by_name =
+        |a: &(&NodeView, NodeChange), b: &(&NodeView, NodeChange)| a.0.name.cmp(&b.0.name);
     if changes.len() > inputs.taint_patches {
         recheck.at(later(inputs.now, jiff::SignedDuration::from_secs(1)));
+        changes.select_nth_unstable_by(inputs.taint_patches, by_name);
         changes.truncate(inputs.taint_patches);
     }
+    changes.sort_by(by_name);
     changes
         .into_iter()
         .map(|(node, change)| patch(node, change))
         .collect()
 }
 
-/// The nodes of a pool whose taint is decided, with the decision. A pool that is frozen leaves taints alone.
-fn members_with_wish<'a>(ledger: &'a PoolLedger<'_>) -> impl Iterator<Item = (&'a NodeView, bool)> {
+/// The nodes of a pool whose taint is decided, whether they have it, and whether they are to have it. A pool that is frozen leaves taints alone.
+fn members_with_wish<'a>(
+    ledger: &'a PoolLedger<'_>,
+) -> impl Iterator<Item = (&'a NodeView, bool, bool)> {
     let is_frozen = ledger.strength() == Some(HoldStrength::Freezes);
     let may_grant = ledger.may_place();
     let members = ledger.members.iter().filter(move |_| !is_frozen);
     members.map(move |member| {
-        let is_pending = !member.is_on_target && member.node.desired_config() != ledger.target;
-        (
-            member.node,
-            may_grant && is_pending && ledger.target.is_some(),
-        )
+        let wanted = may_grant && !member.is_desired && ledger.target.is_some();
+        (member.node, member.has_taint, wanted)
     })
-}
-
-/// Returns whether a node has the taint, for its removal when machinist is uninstalled or a pool is deleted.
-pub fn has_update_taint(node: &NodeView) -> bool {
-    node.has_taint(taint::UPDATE_IN_PROGRESS, TAINT_EFFECT)
 }

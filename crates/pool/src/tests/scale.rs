@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     super::*,
-    model::{ApiServer, Leader, ready_node, run_leader},
+    model::{ApiServer, Leader, minutes, ready_node, run_leader, start},
     rollout::{annotate, decided, granted, plain_pool},
 };
 use machinist_kube_api::{IntOrString, NodeView, PoolView, keys::pool_annotation};
@@ -31,6 +31,8 @@ fn cluster(machines: usize) -> ([PoolView; 2], Vec<NodeView>) {
             "worker",
             "rendered-worker-0123456789abcdef0123456789abcdef",
         );
+        let age = i64::try_from((at * 7919) % machines).unwrap();
+        node.created = Some(start() - minutes(age));
         let zone = format!("zone-{}", at % 3);
         node.labels
             .insert("topology.kubernetes.io/zone".to_owned(), zone);

@@ -1,0 +1,81 @@
+//! What a decision needs to know about one node. It is computed in one pass: a Node has many small strings, and reading
+//! them again for each question would take most of the time of a decision about thousands.
+
+use jiff::Timestamp;
+
+use machinist_kube_api::{
+    NodeUpdateState, NodeView,
+    keys::{annotation, label, protocol, taint},
+};
+
+use super::{NodeOrder, NodePoolStatus, UnavailableCause, node_order::OrderKey};
+
+/// Effect of the taint of the update.
+const TAINT_EFFECT: &str = "PreferNoSchedule";
+
+/// A node of a pool.
+#[derive(Clone, Debug)]
+pub(super) struct PoolMember<'a> {
+    pub(super) node: &'a NodeView,
+    pub(super) status: NodePoolStatus,
+    /// Whether the desired config is the target.
+    pub(super) is_desired: bool,
+    /// Whether current and desired config are the target.
+    pub(super) is_on_target: bool,
+    pub(super) is_working: bool,
+    pub(super) has_taint: bool,
+    /// Whether an operator leaves the node out of the rollout of the target.
+    pub(super) is_skipped: bool,
+    /// The custom pool that the node booted into and whose labels it does not have yet.
+    pub(super) booted_pool: Option<&'a str>,
+    pub(super) heartbeat: Option<Timestamp>,
+    /// Its place in the order; `None` if it is on the target.
+    pub(super) key: Option<OrderKey<'a>>,
+    /// Why it counts against the limit.
+    pub(super) cause: Option<UnavailableCause>,
+}
+
+impl<'a> PoolMember<'a> {
+    /// Reads a node of a pool with this target and order. The cause is the one without grants of pools.
+    pub(super) fn new(node: &'a NodeView, target: Option<&str>, order: &NodeOrder) -> Self {
+        let status = NodePoolStatus::of(node, target);
+        let is_desired = target.is_some() && node.desired_config() == target;
+        let is_on_target = is_desired && node.current_config() == target;
+        Self {
+            node,
+            status,
+            is_desired,
+            is_on_target,
+            is_working: node.state() == Some(NodeUpdateState::Working),
+            has_taint: has_update_taint(node),
+            is_skipped: target.is_some() && node.annotation(annotation::SKIP_ROLLOUT) == target,
+            booted_pool: booted_pool(node),
+            heartbeat: node.agent_heartbeat(),
+            key: (!is_on_target).then(|| order.key(node)),
+            cause: UnavailableCause::of(node, &status, target, false),
+        }
+    }
+
+    /// Whether it reports a failed update to the target.
+    pub(super) fn is_failing_on_target(&self) -> bool {
+        self.status.degraded && self.is_desired && !self.is_on_target
+    }
+}
+
+/// Returns the custom pool that a node booted into directly, unless it has that pool's labels.
+fn booted_pool(node: &NodeView) -> Option<&str> {
+    let first = node.annotation(protocol::FIRST_PIVOT_CONFIG)?;
+    let (booted, _) = first.strip_prefix("rendered-")?.rsplit_once('-')?;
+    let built_in = [
+        label::ROLE_MASTER,
+        label::ROLE_CONTROL_PLANE,
+        label::ROLE_WORKER,
+    ];
+    let has_labels = node.annotations.contains_key(protocol::CUSTOM_POOL_LABELS);
+    (!has_labels && !built_in.contains(&booted)).then_some(booted)
+}
+
+/// Returns whether a node has the taint, for its removal when machinist is uninstalled or a pool is deleted.
+pub fn has_update_taint(node: &NodeView) -> bool {
+    node.has_taint(taint::UPDATE_IN_PROGRESS, TAINT_EFFECT)
+}
