@@ -58,6 +58,8 @@ impl Ineligible {
 #[derive(Clone, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) node: &'a NodeView,
+    /// It counts against the limit already, so that it needs no free slot.
+    pub(super) has_slot: bool,
     pub(super) is_blocked: bool,
     pub(super) has_stepped_aside: bool,
     place: CandidatePlace<'a>,
@@ -111,6 +113,7 @@ pub(super) fn candidates<'a>(
         let failed_elsewhere = member.status.failing && !member.is_desired;
         found.ordered.push(Candidate {
             node,
+            has_slot: member.cause.is_some(),
             is_blocked,
             has_stepped_aside,
             place: CandidatePlace {

@@ -102,6 +102,12 @@ fn index<'a>(
     ledgers: &[PoolLedger<'a>],
     without: &[&'a machinist_kube_api::NodeView],
 ) -> NodeIndex<'a> {
+    // Few nodes have grants; hashing the names of all takes longer than the rest.
+    let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
+    let granted: HashSet<&str> = grants.map(|grant| grant.node.as_str()).collect();
+    if granted.is_empty() {
+        return NodeIndex::new();
+    }
     let members = ledgers.iter().enumerate().flat_map(|(at, ledger)| {
         let members = ledger.members.iter();
         members.map(move |member| (member.node, Some(at)))
@@ -109,6 +115,7 @@ fn index<'a>(
     let others = without.iter().map(|node| (*node, None));
     members
         .chain(others)
+        .filter(|(node, _)| granted.contains(node.name.as_str()))
         .map(|(node, pool)| (node.name.as_str(), IndexedNode { node, pool }))
         .collect()
 }

@@ -34,7 +34,10 @@ impl SlotCount {
     }
 
     /// Whether a node may be granted; one that counts already needs no free slot.
-    fn has_room(&self, node: &str) -> bool {
+    fn has_room(&self, node: &str, counts: bool) -> bool {
+        if !counts {
+            return self.unavailable.len() < self.at_most;
+        }
         let others = self.unavailable.len() - usize::from(self.unavailable.contains_key(node));
         others < self.at_most
     }
@@ -100,7 +103,8 @@ impl Slots {
     pub(super) fn has_room(&self, at: usize, candidate: &Candidate<'_>) -> bool {
         let node = candidate.node.name.as_str();
         let pool = self.pools.get(&at);
-        self.group.has_room(node) && pool.is_none_or(|pool| pool.has_room(node))
+        let counts = candidate.has_slot;
+        self.group.has_room(node, counts) && pool.is_none_or(|pool| pool.has_room(node, counts))
     }
 
     /// Takes a slot for a candidate.
