@@ -32,7 +32,9 @@ pub fn decide(inputs: &RolloutInputs<'_>) -> Decision {
     let mut events = Vec::new();
     if inputs.other_grantor.is_none() {
         for ledger in &mut ledgers {
-            events.extend(review(ledger, inputs, &nodes, &mut recheck, &mut actions));
+            let found = review(ledger, inputs, &nodes, &mut recheck, &mut actions);
+            let name = ledger.pool.name.clone();
+            events.extend(found.into_iter().map(|event| (name.clone(), event)));
         }
     }
     apply(&events, &mut ledgers, inputs.now);
@@ -94,7 +96,9 @@ fn read_ledgers<'a>(
     }
     let with_fence = pools.iter().zip(fences);
     with_fence
-        .map(|(members, fence)| PoolLedger::new(members, &RolloutStates::of(fence), inputs))
+        .map(|(members, fence)| {
+            PoolLedger::new(members, &fence.name, &RolloutStates::of(fence), inputs)
+        })
         .collect()
 }
 

@@ -195,12 +195,21 @@ fn is_reboot_overdue(node: &NodeView, inputs: &RolloutInputs<'_>, recheck: &mut 
 }
 
 /// Applies events to the rollouts of the pools that they concern.
-pub(super) fn apply(events: &[RolloutEvent], ledgers: &mut [PoolLedger<'_>], now: Timestamp) {
-    for event in events {
+///
+/// A grant that is recorded on another object than the rollout, because its node changed its pool, is left out: the two
+/// could not be written at once, and would be counted again if one of the writes is refused.
+pub(super) fn apply(
+    events: &[(String, RolloutEvent)],
+    ledgers: &mut [PoolLedger<'_>],
+    now: Timestamp,
+) {
+    for (recorded_on, event) in events {
         let pool = match event {
             RolloutEvent::Ended { pool, .. } | RolloutEvent::Failed { pool, .. } => pool,
         };
-        let ledger = ledgers.iter_mut().find(|it| it.pool.name == *pool);
+        let ledger = ledgers
+            .iter_mut()
+            .find(|it| it.pool.name == *pool && it.fence == recorded_on);
         let Some(ledger) = ledger else {
             continue;
         };

@@ -14,6 +14,8 @@ use super::{
 #[derive(Debug)]
 pub(super) struct PoolLedger<'a> {
     pub(super) pool: &'a PoolView,
+    /// The pool that records its rollout.
+    pub(super) fence: &'a str,
     pub(super) read: PoolRead,
     pub(super) target: Option<&'a str>,
     pub(super) is_pinned: bool,
@@ -41,6 +43,7 @@ impl<'a> PoolLedger<'a> {
     /// Its rollout is one of `rollouts`, which the pool that fences its limit records.
     pub(super) fn new(
         members: &PoolMembers<'a>,
+        fence: &'a str,
         rollouts: &Result<RolloutStates, RolloutStateError>,
         inputs: &RolloutInputs<'a>,
     ) -> Self {
@@ -51,6 +54,7 @@ impl<'a> PoolLedger<'a> {
         let read = inputs.reads.get(pool.name.as_str()).copied();
         let mut ledger = Self {
             pool,
+            fence,
             read: read.unwrap_or_default(),
             target,
             is_pinned: pinned.is_some(),
