@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use machinist_kube_api::keys::{annotation, label};
 
 use super::{
-    Action, Grant, GrantKind, Hold, HoldReason,
+    Action, Grant, GrantKind, Hold, HoldReason, UnavailableCause,
     action::MAX_NEXT_NODES,
     canary::{CanaryAllowance, canary_allowance},
     candidates::{Candidate, Candidates, candidates, retry_time},
@@ -143,7 +143,13 @@ fn wait_for_control_plane(at: usize, group: &LimitGroup, ledgers: &mut [PoolLedg
     let Some(pending) = pending.map(|it| it.pool.name.clone()) else {
         return;
     };
-    if let Some(ledger) = ledgers.get_mut(at).filter(|it| is_arbiter(it)) {
+    // One that is desired to update already holds the slot that the control plane waits for.
+    let has_slot = |ledger: &PoolLedger<'_>| {
+        let mut members = ledger.members.iter();
+        members.any(|it| it.cause == Some(UnavailableCause::Updating))
+    };
+    let ledger = ledgers.get_mut(at);
+    if let Some(ledger) = ledger.filter(|it| is_arbiter(it) && !has_slot(it)) {
         ledger.hold(
             HoldReason::WaitingForControlPlane,
             format!("nodes of pool {pending} are updated first"),
