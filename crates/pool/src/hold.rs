@@ -40,7 +40,7 @@ pub enum HoldStrength {
     Waits,
     /// The rollout does not proceed: nothing is granted or placed, and nodes lose the taint of the update.
     Stops,
-    /// As [`HoldStrength::Stops`], but taints stay as they are, as in OpenShift.
+    /// Stops grants like [`HoldStrength::Stops`], but taints stay as they are, as in OpenShift.
     Freezes,
 }
 

@@ -4,7 +4,7 @@
 
 use std::{
     fs::File,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError, mpsc},
     thread,
     time::Duration,
@@ -52,7 +52,7 @@ impl ApiReader {
     }
 }
 
-async fn connect(kubeconfig: &PathBuf) -> Client {
+async fn connect(kubeconfig: &Path) -> Client {
     let file = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(file, &options)

@@ -348,30 +348,20 @@ impl Schedule {
             .find(|it| it.name == name)
             .unwrap();
         node.annotations.remove(annotation::BLOCKED_BY);
-        let state = node.state();
-        // A machine whose Node was created again in the middle of its update continues it.
-        if state == Some(NodeUpdateState::Working) && open_grant(node).unwrap().is_none() {
-            let desired = node
-                .annotations
-                .get(protocol::DESIRED_CONFIG)
-                .cloned()
-                .unwrap();
-            node.annotations
-                .insert(protocol::CURRENT_CONFIG.to_owned(), desired);
-            node.annotations
-                .insert(protocol::STATE.to_owned(), "Done".to_owned());
-            node.resource_version = next_version(&node.resource_version);
-        }
-        if failed && open_grant(node).unwrap().is_none() {
-            let current = node
-                .annotations
-                .get(protocol::CURRENT_CONFIG)
-                .cloned()
-                .unwrap();
-            node.annotations
-                .insert(protocol::DESIRED_CONFIG.to_owned(), current);
-            node.annotations
-                .insert(protocol::STATE.to_owned(), "Done".to_owned());
+        // A machine whose Node was created again in the middle of its update continues it; one that failed goes back.
+        let is_working = node.state() == Some(NodeUpdateState::Working);
+        let reached = match (is_working, failed) {
+            (true, _) => protocol::DESIRED_CONFIG,
+            (false, true) => protocol::CURRENT_CONFIG,
+            (false, false) => return,
+        };
+        if open_grant(node).unwrap().is_none() {
+            let config = node.annotations.get(reached).cloned().unwrap();
+            for name in [protocol::CURRENT_CONFIG, protocol::DESIRED_CONFIG] {
+                node.annotations.insert(name.to_owned(), config.clone());
+            }
+            let state = (protocol::STATE.to_owned(), "Done".to_owned());
+            node.annotations.extend([state]);
             node.resource_version = next_version(&node.resource_version);
         }
     }
