@@ -16,6 +16,7 @@ mod frame_floods;
 mod idle_connections;
 mod kubelet;
 mod lifecycle;
+mod memory;
 mod path_policy;
 mod requests;
 mod status_text;

@@ -24,8 +24,12 @@ use tonic::transport::server::Connected;
 use super::limits::HELLO_TIMEOUT;
 use crate::authority_rewrite::AuthorityRewrite;
 
-/// How long the final status of a session may take to reach the vendor.
+/// How long the final status of a session may take to be written.
 const FINAL_STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the vendor may take to close a connection whose final status was written. To close it
+/// earlier would make the vendor's next write fail, and many gRPC libraries then drop the status
+/// unread.
+const PEER_CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The process at the other end.
 #[derive(Clone, Debug)]
@@ -62,12 +66,14 @@ enum ConnectionPhase {
     AwaitingHello,
     /// The session is open.
     Session,
-    /// The session has ended.
+    /// The session has ended, and its final status is being written.
     Closing,
+    /// The writing side is shut down. What the vendor still writes is read and discarded.
+    HalfClosed,
 }
 
 /// A connection that limits its own lifetime. It reads as closed when it has had no session for too
-/// long, and shortly after its session has ended, so that idle peers do not occupy the few
+/// long, and some seconds after its session has ended, so that idle peers do not occupy the few
 /// connections.
 #[derive(Debug)]
 pub(super) struct VendorConnection {
@@ -107,23 +113,35 @@ impl VendorConnection {
         })
     }
 
-    /// Whether the current phase has timed out. Called with each read, so that every change of
+    /// Whether the connection has to read as closed. Called with each read, so that every change of
     /// phase wakes the reader.
-    fn is_up(&mut self, cx: &mut Context<'_>) -> bool {
+    fn is_expired(&mut self, cx: &mut Context<'_>) -> bool {
         if self.phase == ConnectionPhase::AwaitingHello
             && self.accepted.as_mut().poll(cx).is_ready()
         {
             self.phase = ConnectionPhase::Session;
         }
-        let is_over = self.phase != ConnectionPhase::Closing
-            && (self.ended.as_mut().poll(cx).is_ready() || self.stop.as_mut().poll(cx).is_ready());
-        if is_over {
-            self.phase = ConnectionPhase::Closing;
-            self.left
-                .as_mut()
-                .reset(Instant::now() + FINAL_STATUS_TIMEOUT);
+        let is_open = matches!(
+            self.phase,
+            ConnectionPhase::AwaitingHello | ConnectionPhase::Session
+        );
+        if is_open
+            && (self.ended.as_mut().poll(cx).is_ready() || self.stop.as_mut().poll(cx).is_ready())
+        {
+            self.begin(ConnectionPhase::Closing, FINAL_STATUS_TIMEOUT);
+        }
+        if self.phase == ConnectionPhase::Closing && self.left.as_mut().poll(cx).is_ready() {
+            // A socket of this machine shuts down at once. On an error the vendor has already
+            // closed it, which the next read reports.
+            let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
+            self.begin(ConnectionPhase::HalfClosed, PEER_CLOSE_TIMEOUT);
         }
         self.phase != ConnectionPhase::Session && self.left.as_mut().poll(cx).is_ready()
+    }
+
+    fn begin(&mut self, phase: ConnectionPhase, timeout: Duration) {
+        self.phase = phase;
+        self.left.as_mut().reset(Instant::now() + timeout);
     }
 }
 
@@ -142,7 +160,7 @@ impl AsyncRead for VendorConnection {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.is_up(cx) {
+        if this.is_expired(cx) {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut this.stream).poll_read(cx, into)
@@ -155,7 +173,11 @@ impl AsyncWrite for VendorConnection {
         cx: &mut Context<'_>,
         from: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, from)
+        let this = self.get_mut();
+        if this.phase == ConnectionPhase::HalfClosed {
+            return Poll::Ready(Ok(from.len()));
+        }
+        Pin::new(&mut this.stream).poll_write(cx, from)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

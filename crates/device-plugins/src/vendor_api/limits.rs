@@ -22,7 +22,6 @@ pub(super) const MAX_SNAPSHOT_TOTAL_PARTS: usize = 2 * MAX_MESSAGE_PARTS;
 pub(super) const MESSAGES_PER_SECOND: u32 = 20;
 /// The session ends when every message has had to wait for this long. A backlog that built up while
 /// the machine was too busy to run the agent is worked off by then.
-/// no time for us is dealt with by then.
 pub(super) const CONGESTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of small messages read ahead of the one being handled: twenty seconds' worth at the
 /// maximum rate, at most 0.4 MiB. HTTP/2 ends a connection with about 150 unread messages.
