@@ -14,8 +14,8 @@ pub enum Action {
     ReadPool(String),
     /// List all Nodes from the API server, and decide again: grants of pools that were read before are to be rebuilt.
     ListNodes,
-    /// Read this Node from the API server: a pool lists a grant for it, and it is not among the nodes. If it does not
-    /// exist, decide again with it among the absent nodes.
+    /// Read this Node from the API server: a pool lists a grant for it, and it is not among the nodes or has another UID.
+    /// Then decide again with the result among the [node reads](super::RolloutInputs::node_reads).
     ReadNode(String),
     /// Write the record of a pool. If it succeeds, decide again on the same nodes with the returned pool; if the pool
     /// has changed (409), read it and decide again.
@@ -98,14 +98,16 @@ pub enum NodeChange {
         /// Whether the node has the taint.
         removes_taint: bool,
     },
-    /// Append the end mark; if the grant was placed, remove it and set the desired config back.
+    /// Append the end mark, remove the grant if it was placed, and set the desired config back if it is the grant's.
     WithdrawGrant {
         /// The ID.
         id: String,
         /// The value of the annotation with the end marks.
         ends: String,
-        /// Whether the Node has the grant: then its annotation is removed and `desiredConfig` is set.
+        /// Whether the Node has the grant: then its annotation is removed.
         is_placed: bool,
+        /// Whether `desiredConfig` is set.
+        resets_desired: bool,
         /// The value of `desiredConfig`; `None` removes it, because the node has no config yet.
         desired: Option<String>,
     },

@@ -150,7 +150,12 @@ fn eligible(
         Some(UnavailableCause::Updating) if member.is_working => {
             return Err(Ineligible::Updating);
         }
-        Some(UnavailableCause::Failing | UnavailableCause::Updating) | None => {}
+        Some(
+            UnavailableCause::Failing
+            | UnavailableCause::Updating
+            | UnavailableCause::AwaitingGrant,
+        )
+        | None => {}
     }
     if member.is_failing_on_target() && !was_resumed_since(member.node, ledger) {
         return Err(Ineligible::Failed);

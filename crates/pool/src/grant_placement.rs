@@ -214,10 +214,14 @@ fn withdraw(grant: &Grant, node: &NodeView, inputs: &RolloutInputs<'_>) -> Optio
     let ends = grant_ends(node).ok()?;
     let placed = Grant::of_node(node).ok()?;
     let end = grant.end(GrantOutcome::Withdrawn, "NotAcknowledged", inputs.now);
+    let is_placed = placed.is_some_and(|it| it.id == grant.id);
+    // A Node that was created again may have lost the grant and kept its target.
+    let is_desired = node.desired_config() == Some(grant.target.as_str());
     let change = NodeChange::WithdrawGrant {
         id: grant.id.clone(),
         ends: with_end(&ends, end),
-        is_placed: placed.is_some_and(|it| it.id == grant.id),
+        is_placed,
+        resets_desired: is_placed || is_desired,
         desired: node.current_config().map(str::to_owned),
     };
     Some(patch(node, change))

@@ -18,7 +18,7 @@ pub enum GrantProgress {
     },
     /// The Node has another grant that has not ended, from the pool it was in before.
     Occupied,
-    /// The Node was deleted and created again.
+    /// The Node was deleted and created again, or this view of it is older than the pool's.
     Recreated,
     /// The Node is not among those that were read.
     Missing,
@@ -32,15 +32,17 @@ impl GrantProgress {
         let Some(node) = node else {
             return Self::Missing;
         };
+        // An end mark on a Node with another UID proves nothing: it may be an old view of a Node that was created again,
+        // and the grant was passed on to the new one.
+        if grant.uid != node.uid {
+            return Self::Recreated;
+        }
         let ends = match grant_ends(node) {
             Ok(ends) => ends,
             Err(error) => return Self::Unreadable(error),
         };
         if let Some(end) = ends.iter().find(|end| end.id == grant.id) {
             return Self::Ended(end.clone());
-        }
-        if grant.uid != node.uid {
-            return Self::Recreated;
         }
         let placed = match Grant::of_node(node) {
             Ok(placed) => placed,

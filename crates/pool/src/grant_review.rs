@@ -12,7 +12,7 @@ use machinist_kube_api::{
 };
 
 use super::{
-    Action, Grant, GrantEnd, GrantOutcome, NodeChange, PoolKind,
+    Action, Grant, GrantEnd, GrantOutcome, NodeChange, NodeRead, PoolKind,
     action::patch,
     grant_progress::{GrantProgress, is_acknowledged},
     pool_ledger::PoolLedger,
@@ -81,7 +81,7 @@ pub(super) fn review(
                 ledger.freed.push((grant, None));
                 continue;
             }
-            GrantProgress::Recreated => {
+            GrantProgress::Recreated if is_live(&grant, inputs, actions) => {
                 let uid = node.map_or_else(String::new, |node| node.uid.clone());
                 ledger.is_changed = true;
                 grant.uid = uid;
@@ -107,7 +107,7 @@ pub(super) fn review(
                     .warnings
                     .push(format!("grant {} keeps its slot: {text}", grant.id));
             }
-            GrantProgress::Missing | GrantProgress::Occupied => {}
+            GrantProgress::Missing | GrantProgress::Recreated | GrantProgress::Occupied => {}
         }
         ledger.grants.grants.push(grant);
     }
@@ -133,6 +133,23 @@ fn reset_desired(node: &NodeView) -> Action {
     patch(node, NodeChange::ResetDesired { desired })
 }
 
+/// Whether the Node of a grant was read after the grant. If not, its UID may be the one before the grant's, and the grant
+/// would be given back to a Node that is gone.
+fn is_live(grant: &Grant, inputs: &RolloutInputs<'_>, actions: &mut Vec<Action>) -> bool {
+    let is_live = inputs.node_reads.get(grant.node.as_str()) == Some(&NodeRead::Exists);
+    if !is_live {
+        request_read(grant, actions);
+    }
+    is_live
+}
+
+fn request_read(grant: &Grant, actions: &mut Vec<Action>) {
+    let read = Action::ReadNode(grant.node.clone());
+    if !actions.contains(&read) {
+        actions.push(read);
+    }
+}
+
 /// Whether a grant is free although its Node was not read. The machine of a deleted Node may still be a member of the
 /// quorum and in the middle of its update; a worker that is not in the cluster disrupts nothing.
 fn is_free_without_node(
@@ -141,11 +158,8 @@ fn is_free_without_node(
     inputs: &RolloutInputs<'_>,
     actions: &mut Vec<Action>,
 ) -> bool {
-    if !inputs.absent_nodes.contains(grant.node.as_str()) {
-        let read = Action::ReadNode(grant.node.clone());
-        if !actions.contains(&read) {
-            actions.push(read);
-        }
+    if inputs.node_reads.get(grant.node.as_str()) != Some(&NodeRead::Absent) {
+        request_read(grant, actions);
         return false;
     }
     if PoolKind::of(ledger.pool) != PoolKind::ControlPlane {

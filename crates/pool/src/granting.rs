@@ -146,7 +146,12 @@ fn wait_for_control_plane(at: usize, group: &LimitGroup, ledgers: &mut [PoolLedg
     // One that is desired to update already holds the slot that the control plane waits for.
     let has_slot = |ledger: &PoolLedger<'_>| {
         let mut members = ledger.members.iter();
-        members.any(|it| it.cause == Some(UnavailableCause::Updating))
+        members.any(|it| {
+            matches!(
+                it.cause,
+                Some(UnavailableCause::Updating | UnavailableCause::AwaitingGrant)
+            )
+        })
     };
     let ledger = ledgers.get_mut(at);
     if let Some(ledger) = ledger.filter(|it| is_arbiter(it) && !has_slot(it)) {

@@ -69,7 +69,7 @@ pub use rollout_history::{
     MAX_HISTORY_BYTES, MAX_ROLLOUTS, MAX_WORST_NODES, NodeUpdate, RolloutHistory, RolloutRecord,
     WorstNode,
 };
-pub use rollout_inputs::{ClosedGate, PoolRead, RolloutInputs};
+pub use rollout_inputs::{ClosedGate, NodeRead, PoolRead, RolloutInputs};
 pub use rollout_settings::{RolloutSettings, SettingError};
 pub use rollout_state::{
     MAX_ROLLOUT_BYTES, MAX_STEPPED_ASIDE_NODES, RolloutState, RolloutStateError, RolloutStates,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use machinist_kube_api::NodeView;
+use machinist_kube_api::{NodeUpdateState, NodeView};
 
 use super::{NodePoolStatus, grant_progress::open_grant};
 
@@ -25,6 +25,8 @@ pub enum UnavailableCause {
     Failing,
     /// Its update is in progress without a grant.
     Updating,
+    /// It has a desired config, and no grant to begin the update.
+    AwaitingGrant,
 }
 
 impl UnavailableCause {
@@ -37,7 +39,13 @@ impl UnavailableCause {
             Self::NotReady => "not ready",
             Self::Failing => "failing",
             Self::Updating => "updating",
+            Self::AwaitingGrant => "waiting for a grant",
         }
+    }
+
+    /// Whether the node takes pods and nothing is happening on it, although it counts.
+    pub const fn is_in_service(self) -> bool {
+        matches!(self, Self::Failing | Self::AwaitingGrant)
     }
 
     /// Returns why `node`, which has this status, counts against the limit of a pool with this target; `None` if it is
@@ -63,7 +71,12 @@ impl UnavailableCause {
         }
         match status.managed {
             true if status.failing && node.desired_config() == target => Some(Self::Failing),
-            true if !status.done && !status.degraded => Some(Self::Updating),
+            true if !status.done && !status.degraded => Some(match node.state() {
+                Some(NodeUpdateState::Done) if node.desired_config() != node.current_config() => {
+                    Self::AwaitingGrant
+                }
+                _ => Self::Updating,
+            }),
             _ => None,
         }
     }

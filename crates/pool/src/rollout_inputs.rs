@@ -26,6 +26,16 @@ pub struct PoolRead {
     pub is_not_kept: bool,
 }
 
+/// The result of a read of one Node from the API server, after all pools were read: it is newer than what any pool lists.
+/// It is forgotten when a pool changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NodeRead {
+    /// The Node is among the nodes as it was read.
+    Exists,
+    /// The Node does not exist.
+    Absent,
+}
+
 /// A gate between grants that an adapter evaluates, such as pods that are not back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedGate {
@@ -46,8 +56,8 @@ pub struct RolloutInputs<'a> {
     pub now: Timestamp,
     /// How each pool was read, by name.
     pub reads: HashMap<&'a str, PoolRead>,
-    /// Nodes that do not exist, according to the API server itself.
-    pub absent_nodes: BTreeSet<&'a str>,
+    /// Nodes that were read from the API server after all pools, by name.
+    pub node_reads: BTreeMap<&'a str, NodeRead>,
     /// The node that this controller runs on.
     pub own_node: Option<&'a str>,
     /// The object that shows that another controller grants updates.
@@ -76,7 +86,7 @@ impl<'a> RolloutInputs<'a> {
             nodes,
             now,
             reads: HashMap::new(),
-            absent_nodes: BTreeSet::new(),
+            node_reads: BTreeMap::new(),
             own_node: None,
             other_grantor: None,
             configs: None,

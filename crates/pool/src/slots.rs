@@ -20,31 +20,38 @@ const ID_UID_BYTES: usize = 8;
 struct SlotCount {
     at_most: usize,
     unavailable: BTreeMap<String, UnavailableCause>,
+    out_of_service: usize,
 }
 
 impl SlotCount {
     fn new(at_most: usize, all: &UnavailableNodes<'_>) -> Self {
+        let unavailable: BTreeMap<_, _> = all
+            .iter()
+            .map(|(node, cause)| (node.to_owned(), cause))
+            .collect();
+        let out_of_service = unavailable.values().filter(|it| !it.is_in_service());
         Self {
             at_most,
-            unavailable: all
-                .iter()
-                .map(|(node, cause)| (node.to_owned(), cause))
-                .collect(),
+            out_of_service: out_of_service.count(),
+            unavailable,
         }
     }
 
-    /// Whether a node may be granted; one that counts already needs no free slot.
+    /// Whether a node may be granted. One that counts already needs no free slot: then only nodes that are out of
+    /// service count, or else two nodes that wait could hold each other for ever.
     fn has_room(&self, node: &str, counts: bool) -> bool {
         if !counts {
             return self.unavailable.len() < self.at_most;
         }
-        let others = self.unavailable.len() - usize::from(self.unavailable.contains_key(node));
+        let own = self.unavailable.get(node);
+        let others = self.out_of_service - usize::from(own.is_some_and(|it| !it.is_in_service()));
         others < self.at_most
     }
 
     fn take(&mut self, node: &str) {
-        self.unavailable
-            .insert(node.to_owned(), UnavailableCause::Granted);
+        let granted = UnavailableCause::Granted;
+        let before = self.unavailable.insert(node.to_owned(), granted);
+        self.out_of_service += usize::from(before.is_none_or(UnavailableCause::is_in_service));
     }
 }
 

@@ -229,7 +229,9 @@ fn a_grant_of_a_deleted_node_is_freed_for_workers_and_kept_for_the_quorum() {
         let pools = [pool.clone()];
         let unknown = decided(&pools, &[], |_| {});
         assert_eq!(unknown.actions, [Action::ReadNode("gone".to_owned())]);
-        let absent = decided(&pools, &[], |inputs| inputs.absent_nodes = ["gone"].into());
+        let absent = decided(&pools, &[], |inputs| {
+            inputs.node_reads = [("gone", NodeRead::Absent)].into()
+        });
         assert_eq!(listed(&absent) == Some(vec![]), is_free, "{role}");
         annotate(&mut pool, pool_annotation::RELEASED_GRANTS, "g0, g1");
         let pools = [pool];
@@ -350,4 +352,39 @@ fn a_node_that_failed_after_its_drain_is_retargeted_in_its_slot() {
         open_grant(&server.nodes[1]).unwrap().is_some(),
         "{decision:?}"
     );
+}
+
+#[test]
+fn an_outdated_view_of_a_recreated_node_neither_takes_nor_frees_its_grant() {
+    let mut one = grant("g1", "a");
+    one.uid = "uid-new".to_owned();
+    let mut pool = plain_pool("worker", 1);
+    listing(&mut pool, vec![one.clone()]);
+    record(&mut pool, |_| {});
+    // The grant was withdrawn from the Node before it was created again and inherited it.
+    let before = ended(worker("a"), &grant("g1", "a"), GrantOutcome::Withdrawn);
+    let (pools, nodes) = ([pool], [before]);
+    let decision = decided(&pools, &nodes, |_| {});
+    assert_eq!(decision.actions, [Action::ReadNode("a".to_owned())]);
+}
+
+#[test]
+fn a_withdrawal_resets_the_desired_config_of_a_node_that_lost_its_grant() {
+    let one = grant("g1", "a");
+    let mut pool = plain_pool("worker", 1);
+    listing(&mut pool, vec![one]);
+    record(&mut pool, |_| {});
+    let (pools, nodes) = ([pool], [worker_in("a", OLD, NEW, "Done")]);
+    let decision = decided(&pools, &nodes, |inputs| inputs.now = start() + minutes(10));
+    let Some(NodeChange::WithdrawGrant {
+        is_placed,
+        resets_desired,
+        desired,
+        ..
+    }) = change(&decision)
+    else {
+        panic!("{decision:#?}");
+    };
+    let resets = (*is_placed, *resets_desired, desired.as_deref());
+    assert_eq!(resets, (false, true, Some(OLD)));
 }

@@ -192,12 +192,15 @@ fn apply_change(node: &mut NodeView, change: &NodeChange) {
         NodeChange::WithdrawGrant {
             ends,
             is_placed,
+            resets_desired,
             desired,
             ..
         } => {
             set(node, annotation::GRANT_ENDS, Some(ends));
             if *is_placed {
                 set(node, annotation::GRANT, None);
+            }
+            if *resets_desired {
                 set(node, protocol::DESIRED_CONFIG, desired.as_deref());
             }
         }

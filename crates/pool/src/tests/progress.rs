@@ -4,7 +4,8 @@ use jiff::SignedDuration;
 
 use super::{
     super::*,
-    model::{AgentStep, ApiServer, Leader, NEW, act, minutes, run_leader, start},
+    cordoned,
+    model::{AgentStep, ApiServer, Leader, NEW, OLD, act, minutes, run_leader, start},
     rollout::{annotate, decided, first_hold, granted, plain_pool, record, worker, worker_in},
 };
 use machinist_base::maintenance_window::MaintenanceWindows;
@@ -324,4 +325,27 @@ fn a_pinned_pool_returns_to_the_earlier_config_and_grants_a_rollback() {
             .iter()
             .any(|it| it.kind == PINNED && it.status)
     );
+}
+
+#[test]
+fn nodes_that_wait_in_service_do_not_hold_each_other() {
+    // The limit was lowered after both had been chosen or had failed.
+    for (state, resumed) in [("Done", false), ("Degraded", true)] {
+        let mut pool = plain_pool("worker", 1);
+        record(&mut pool, |rollout| {
+            rollout.started = Some(start());
+            if resumed {
+                rollout.resumed = Some(start() + minutes(1));
+            }
+        });
+        let nodes = ["a", "b"].map(|name| worker_in(name, OLD, NEW, state));
+        let first = decided(&[pool.clone()], &nodes, |inputs| {
+            inputs.now = start() + minutes(2)
+        });
+        assert_eq!(granted(&first).len(), 1, "{state}: {first:#?}");
+        // One that is out of service holds the slot.
+        let nodes = [cordoned(nodes[0].clone()), nodes[1].clone()];
+        let second = decided(&[pool], &nodes, |inputs| inputs.now = start() + minutes(2));
+        assert_eq!(granted(&second).len(), 0, "{state}: {second:#?}");
+    }
 }

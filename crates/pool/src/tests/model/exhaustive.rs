@@ -157,7 +157,7 @@ fn digest(write: impl Fn(&mut DefaultHasher)) -> u128 {
 fn hash_leader(leader: &Leader, hasher: &mut DefaultHasher) {
     hash_views(&leader.pools, &leader.nodes, hasher);
     (&leader.own_node, &leader.confirmed, &leader.rebuilt).hash(hasher);
-    (&leader.listed, &leader.absent).hash(hasher);
+    (&leader.listed, &leader.node_reads).hash(hasher);
 }
 
 fn hash_views(pools: &[PoolView], nodes: &[NodeView], hasher: &mut DefaultHasher) {

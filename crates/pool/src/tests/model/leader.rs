@@ -1,9 +1,9 @@
 //! A leader of the model: its caches, and its requests that are on their way.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::ApiServer;
-use crate::{Action, Decision, PoolGrants, PoolRead, RolloutInputs, decide};
+use crate::{Action, Decision, NodeRead, PoolGrants, PoolRead, RolloutInputs, decide};
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
 
 /// A process that believes to be the leader.
@@ -16,7 +16,7 @@ pub(in crate::tests) struct Leader {
     pub(in crate::tests) confirmed: BTreeSet<String>,
     pub(in crate::tests) rebuilt: BTreeSet<String>,
     pub(in crate::tests) listed: BTreeSet<String>,
-    pub(in crate::tests) absent: BTreeSet<String>,
+    pub(in crate::tests) node_reads: BTreeMap<String, NodeRead>,
     /// Writes and patches that the server has not received yet.
     pub(in crate::tests) requests: VecDeque<Action>,
     pub(in crate::tests) taint_patches: usize,
@@ -34,7 +34,7 @@ pub(in crate::tests) enum Delivery {
 }
 
 /// How often a turn may read and decide again before it must have requested something.
-const MAX_READS_PER_TURN: usize = 8;
+const MAX_READS_PER_TURN: usize = 24;
 
 impl Leader {
     /// Starts a process: it knows nothing but what its first lists return.
@@ -60,9 +60,9 @@ impl Leader {
             self.nodes.remove(at);
         }
         self.nodes.extend(live.cloned());
-        // The node may be newer than the pools, and exists again if it is here.
+        // The node may be newer than the pools.
         self.confirmed.clear();
-        self.absent.remove(name);
+        self.node_reads.remove(name);
         true
     }
 
@@ -72,6 +72,7 @@ impl Leader {
             return false;
         }
         self.pools.clone_from(&server.pools);
+        self.node_reads.clear();
         self.confirmed.clear();
         self.listed.clear();
         true
@@ -91,7 +92,8 @@ impl Leader {
             inputs.reads.insert(&pool.name, read);
         }
         inputs.own_node = self.own_node.as_deref();
-        inputs.absent_nodes = self.absent.iter().map(String::as_str).collect();
+        let reads = self.node_reads.iter();
+        inputs.node_reads = reads.map(|(name, read)| (name.as_str(), *read)).collect();
         inputs.taint_patches = self.taint_patches;
         decide(&inputs)
     }
@@ -119,16 +121,18 @@ impl Leader {
                 Action::ReadPool(name) => self.read_pool(server, name),
                 Action::ListNodes => {
                     self.nodes.clone_from(&server.nodes);
-                    self.absent.clear();
+                    self.node_reads.clear();
                     self.confirmed.clear();
                     let names = self.pools.iter().map(|pool| pool.name.clone());
                     self.listed = names.collect();
                 }
                 Action::ReadNode(name) => {
                     self.sync_node(server, name);
-                    if server.node(name).is_none() {
-                        self.absent.insert(name.clone());
-                    }
+                    let read = match server.node(name) {
+                        Some(_) => NodeRead::Exists,
+                        None => NodeRead::Absent,
+                    };
+                    self.node_reads.insert(name.clone(), read);
                 }
                 Action::WritePool(_) | Action::PatchNode(_) => {}
             }
@@ -137,9 +141,13 @@ impl Leader {
     }
 
     fn read_pool(&mut self, server: &ApiServer, name: &str) {
-        self.pools.retain(|it| it.name != name);
-        self.pools.extend(server.pool(name).cloned());
-        self.pools.sort_by(|a, b| a.name.cmp(&b.name));
+        let known = self.pools.iter().find(|it| it.name == name);
+        if known != server.pool(name) {
+            self.node_reads.clear();
+            self.pools.retain(|it| it.name != name);
+            self.pools.extend(server.pool(name).cloned());
+            self.pools.sort_by(|a, b| a.name.cmp(&b.name));
+        }
         self.confirmed.insert(name.to_owned());
         self.listed.remove(name);
     }
@@ -171,6 +179,7 @@ impl Leader {
                         if write.is_rebuild {
                             self.rebuilt.insert(write.pool.clone());
                         }
+                        self.node_reads.clear();
                         self.pools.retain(|it| it.name != write.pool);
                         self.pools.push(pool);
                         self.pools.sort_by(|a, b| a.name.cmp(&b.name));
