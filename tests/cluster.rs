@@ -12,6 +12,7 @@ mod access;
 mod cleanup;
 mod configs;
 mod events;
+mod grants;
 mod handover;
 mod machine_config_node;
 mod node;

@@ -23,6 +23,7 @@ mod drain;
 mod drain_oracle;
 mod fleet;
 mod gateway;
+mod grants;
 mod harness_self_test;
 mod installed;
 mod kubelet;

@@ -1,6 +1,7 @@
 //! Connects this machine to its Node: reads the desired config from the cluster and publishes the machine's state.
 
 mod cancel_reply;
+mod grant_end;
 mod mcd_drain;
 mod node_view;
 mod status_publisher;
@@ -19,7 +20,7 @@ use super::{
     node::{AgentDrain, ControllerDrain, DrainBackend, NodeContext},
     pool_settings::PoolMembershipTask,
 };
-use crate::{host, reporter::ClusterView};
+use crate::{grant_gate::GrantGate, host, reporter::ClusterView};
 use machinist_base::{clock::Clock, shutdown::Tasks};
 use machinist_cluster::{
     Cluster, ClusterAccess, ClusterEnv,
@@ -79,6 +80,8 @@ pub(super) struct ClusterHandle {
     pool: watch::Receiver<Option<String>>,
     /// Notified when another daemon may have started.
     suspect: Arc<Notify>,
+    /// Whether a controller has to grant updates of our Node.
+    grants: GrantGate,
 }
 
 /// Conditions that prevent an update from starting; `seen` receives where another daemon was detected.
@@ -94,6 +97,7 @@ pub(super) fn update_blockers(
         },
         suspect: joined.map_or_else(Arc::default, |joined| Arc::clone(&joined.suspect)),
         node: joined.map(|joined| joined.node.clone()),
+        grants: joined.map(|joined| joined.grants.clone()),
         seen,
     }
 }
@@ -130,6 +134,7 @@ impl ClusterHandle {
             pod_uid,
             pool,
             suspect,
+            grants,
         } = self;
         let (asks, asked) = watch::channel(None);
         status_publisher::start_publishing(
@@ -145,14 +150,7 @@ impl ClusterHandle {
             update_events::emit_update_events(beside.update.clone(), events.clone(), tasks.token());
         tasks.spawn("update events", happened);
         if beside.settings.borrow().has_role(AgentRole::Config) {
-            let update = beside.update.clone();
-            let answer = cancel_reply::reply_to_cancellations(
-                node.clone(),
-                update,
-                events.clone(),
-                tasks.token(),
-            );
-            tasks.spawn("cancelled updates", answer);
+            start_replies(&node, &beside, &events, tasks);
         }
         if let Some(devices) = beside.devices.clone()
             && !beside.settings.borrow().has_role(AgentRole::Config)
@@ -171,12 +169,23 @@ impl ClusterHandle {
             suspect,
             settings: beside.settings.clone(),
             held: beside.held,
+            grants,
         };
         let pods = NodePods::new(cluster.clone(), None);
         let agent = AgentDrain::new(ours.clone(), pods, beside.settings, pod_uid);
         let controller = ControllerDrain::new(ours, asks);
         Arc::new(DrainBackend::new(by, cluster, agent, controller))
     }
+}
+
+/// Starts the tasks that reply to requests on the Node: to operators who cancel updates, and to the controller's grants.
+fn start_replies(node: &OwnNode, beside: &AgentHandles, events: &Events, tasks: &Tasks) {
+    let (update, stop) = (beside.update.clone(), tasks.token());
+    let answer = cancel_reply::reply_to_cancellations(node.clone(), update, events.clone(), stop);
+    tasks.spawn("cancelled updates", answer);
+    let (update, held) = (beside.update.clone(), beside.held.clone());
+    let ending = grant_end::end_grants(node.clone(), update, held, Clock::system(), tasks.token());
+    tasks.spawn("ended grants", ending);
 }
 
 /// Connects the reconciler to the Node, if there is one.
@@ -286,6 +295,7 @@ async fn join(
     let report = events::report(cluster.clone(), node.clone(), queue, clock, stop);
     tasks.spawn("events", report);
     let joined = Some(ClusterHandle {
+        grants: GrantGate::new(node.clone()),
         node,
         cluster,
         events,

@@ -1,6 +1,8 @@
 //! Determines the desired config: from the source, or from an operator override that holds the
 //! machine on a config.
 
+mod node_requests;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
@@ -9,10 +11,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::mcd_detect::{McdDetector, McdStatus};
+use super::{
+    grant_gate::GrantGate,
+    mcd_detect::{McdDetector, McdStatus},
+};
 use crate::admin::{Accepted, ApplyRequest, ControlRequest, DesiredConfigReply};
 use machinist_base::{clock::Clock, error_chain::chain, reason::Reason};
-use machinist_cluster::node::{NodeSnapshot, OwnNode};
+use machinist_cluster::node::OwnNode;
 use machinist_ignition::{MachineConfig, Refusal};
 use machinist_rootfs::Root;
 use machinist_status::PinStatus;
@@ -20,9 +25,13 @@ use machinist_update::{
     pinned_config::{PinError, PinnedConfig},
     reconciler::{BlockReason, DesiredConfig},
 };
+use node_requests::{cancel, cancels, grant, grant_changes};
 
 /// Interval at which another daemon is looked for again after it was detected.
 const MCD_RECHECK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Interval at which a controller is looked for again while an update waits for its grant.
+const GRANT_RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long handling an operator's request waits for each API request. A client that asks for a
 /// rollback waits five seconds, and may ask because of the outage.
@@ -40,6 +49,8 @@ pub(super) struct UpdateBlockers {
     pub(super) suspect: Arc<Notify>,
     /// Our Node, where an operator can cancel an update.
     pub(super) node: Option<OwnNode>,
+    /// Whether a controller has to grant updates of our Node.
+    pub(super) grants: Option<GrantGate>,
     /// Publishes where the other daemon was detected.
     pub(super) seen: watch::Sender<Option<String>>,
 }
@@ -135,12 +146,18 @@ impl DesiredConfigTask {
     ) {
         let suspect = Arc::clone(&bars.suspect);
         let mut snapshots = bars.node.as_ref().map(OwnNode::snapshots);
+        let mut granted = bars.node.as_ref().map(OwnNode::snapshots);
         let mut cancelled = None;
         self.bars = Some(bars);
-        self.check_other_daemon().await;
+        self.check_blockers().await;
         self.tell(false);
         loop {
             let beside = self.other_daemon().is_some();
+            let awaits_grant = self.awaits_grant();
+            let known_grant = granted.as_ref().and_then(|snapshots| {
+                let snapshot = snapshots.borrow();
+                grant(snapshot.node.as_ref()?)
+            });
             tokio::select! {
                 // All of these are cancel-safe: a permit is kept, the timer restarts, and a change
                 // stays marked as unseen.
@@ -152,6 +169,11 @@ impl DesiredConfigTask {
                     self.check_other_daemon().await;
                     self.tell(false);
                 }
+                () = tokio::time::sleep(GRANT_RECHECK_INTERVAL), if awaits_grant => {
+                    self.check_grants().await;
+                    self.tell(false);
+                }
+                () = grant_changes(&mut granted, known_grant) => self.tell(false),
                 asked = cancels(&mut snapshots, &cancelled) => {
                     cancelled = asked;
                     if self.without_cancellation != cancelled {
@@ -164,7 +186,7 @@ impl DesiredConfigTask {
                     if changed.is_err() {
                         return;
                     }
-                    self.check_other_daemon().await;
+                    self.check_blockers().await;
                     self.follow().await;
                 }
                 // Cancel-safe: a request that was not received stays in the queue.
@@ -300,6 +322,26 @@ impl DesiredConfigTask {
         Ok(())
     }
 
+    async fn check_blockers(&self) {
+        self.check_other_daemon().await;
+        self.check_grants().await;
+    }
+
+    async fn check_grants(&self) {
+        let grants = self.bars.as_ref().and_then(|bars| bars.grants.as_ref());
+        if let Some(grants) = grants {
+            grants.try_refresh().await;
+        }
+    }
+
+    /// Whether the desired config waits for its grant.
+    fn awaits_grant(&self) -> bool {
+        match &*self.to.borrow() {
+            DesiredConfig::Blocked(_, _, block) => block.reason == Reason::AwaitingGrant,
+            _ => false,
+        }
+    }
+
     async fn check_other_daemon(&self) {
         let Some(bars) = &self.bars else {
             return;
@@ -339,15 +381,21 @@ impl DesiredConfigTask {
                 message: format!("{seen}; no update is started while it is present"),
             });
         }
-        let held = matches!(self.held, Pin::Config(_));
-        let node = self.bars.as_ref()?.node.as_ref()?;
-        let cancelled = cancel(&node.snapshots()).filter(|_| !held)?;
-        let meant =
-            cancelled == config.name && self.without_cancellation.as_ref() != Some(&cancelled);
-        meant.then(|| BlockReason {
-            reason: Reason::Cancelled,
-            message: format!("the update to {cancelled} was cancelled by an operator"),
-        })
+        // What an operator of this machine wants now needs no grant and is not cancelled.
+        if matches!(self.held, Pin::Config(_)) {
+            return None;
+        }
+        let bars = self.bars.as_ref()?;
+        let cancelled = cancel(&bars.node.as_ref()?.snapshots());
+        let is_cancelled =
+            cancelled.as_ref() == Some(&config.name) && self.without_cancellation != cancelled;
+        if is_cancelled {
+            return Some(BlockReason {
+                reason: Reason::Cancelled,
+                message: format!("the update to {} was cancelled by an operator", config.name),
+            });
+        }
+        bars.grants.as_ref()?.block(&config.name)
     }
 
     /// Publishes the desired config to the reconciler and the status; `asked` means that an
@@ -388,31 +436,6 @@ impl DesiredConfigTask {
             Pin::Nothing | Pin::Unreadable(_) => None,
         });
     }
-}
-
-/// The config whose update an operator cancels, according to the Node.
-fn cancel(snapshots: &watch::Receiver<NodeSnapshot>) -> Option<String> {
-    let snapshot = snapshots.borrow();
-    snapshot.node.as_ref()?.cancel().map(str::to_owned)
-}
-
-/// Waits until the cancellation on the Node differs from `known`.
-async fn cancels(
-    snapshots: &mut Option<watch::Receiver<NodeSnapshot>>,
-    known: &Option<String>,
-) -> Option<String> {
-    let Some(snapshots) = snapshots else {
-        return std::future::pending().await;
-    };
-    let other = snapshots.wait_for(|snapshot| {
-        let node = snapshot.node.as_ref();
-        // While the Node is unknown, nothing changes.
-        node.is_some_and(|node| node.cancel() != known.as_deref())
-    });
-    if other.await.is_err() {
-        std::future::pending().await
-    }
-    cancel(snapshots)
 }
 
 /// The desired config of the source, in its external representation.

@@ -11,6 +11,7 @@ mod device_status;
 mod disruption_policies;
 mod dra;
 mod endpoints;
+mod grant_gate;
 pub mod host;
 pub mod host_install;
 pub mod host_sampler;

@@ -19,7 +19,10 @@ pub(super) use agent_drain::AgentDrain;
 pub(super) use controller_drain::ControllerDrain;
 pub(super) use drain_backend::DrainBackend;
 
-use super::mcd_detect::{McdDetector, McdStatus};
+use super::{
+    grant_gate::GrantGate,
+    mcd_detect::{McdDetector, McdStatus},
+};
 use machinist_base::{
     backoff::{Backoff, jitter},
     error_chain::chain,
@@ -82,6 +85,8 @@ pub(super) struct NodeContext {
     pub(super) settings: watch::Receiver<Arc<settings::Settings>>,
     /// The config of an operator override, which the Node does not name as desired.
     pub(super) held: watch::Receiver<Option<PinStatus>>,
+    /// Whether a controller has to grant updates.
+    pub(super) grants: GrantGate,
 }
 
 impl NodeContext {
@@ -202,14 +207,33 @@ impl NodeContext {
         snapshot.is_none_or(|node| node.is_control_plane())
     }
 
-    /// Final check before the first change: the update was not cancelled, and no other daemon has
-    /// started. The reconciler is notified of either one, and ends the update.
+    /// Whether an update needs a grant now. One to a config that an operator of this machine wants needs none.
+    pub(super) async fn needs_grant(&self, what: &str) -> Result<bool, NodeError> {
+        let is_held = self.held.borrow().is_some();
+        let is_needed = self.grants.refresh().await;
+        Ok(is_needed.map_err(|e| self.refused(what, e))? && !is_held)
+    }
+
+    /// Acknowledges the grant of an update that disturbs no pod, before its first change.
+    async fn acknowledge_grant(&self, what: &str, to: &str) -> Result<(), NodeError> {
+        let needs_grant = self.needs_grant(what).await?;
+        let granted = self.node.acknowledge_grant(to).await;
+        match granted.map_err(|e| self.refused(what, e))? {
+            Some(false) if needs_grant => Err(self.other(what, Reason::AwaitingGrant, true)),
+            Some(_) => Ok(()),
+            None => Err(self.other(what, Reason::NodeMissing, true)),
+        }
+    }
+
+    /// Final check before the first change of an update to `to`: it was not cancelled, no other daemon has
+    /// started, and the grant is acknowledged. The reconciler is notified of the first two, and ends the update.
     pub(super) async fn final_check(
         &self,
         step: IrreversibleStep,
         view: &NodeView,
+        to: Option<&str>,
     ) -> Result<(), NodeError> {
-        let IrreversibleStep::Stage { .. } = step else {
+        let IrreversibleStep::Stage { drained } = step else {
             return Ok(());
         };
         let what = "apply changes on node";
@@ -222,7 +246,12 @@ impl NodeContext {
                 self.suspect.notify_one();
                 Err(self.other(what, Reason::OtherDaemon, true))
             }
-            McdStatus::Absent => Ok(()),
+            // The cordon has acknowledged it already.
+            McdStatus::Absent if drained => Ok(()),
+            McdStatus::Absent => match to {
+                Some(to) => self.acknowledge_grant(what, to).await,
+                None => Ok(()),
+            },
             McdStatus::Unknown(error) => Err(self.refused(what, error)),
         }
     }

@@ -203,6 +203,8 @@ reasons! {
     Cancelled,
     /// OpenShift's machine-config-daemon manages this machine, and two agents must not change it.
     OtherDaemon,
+    /// A controller rolls out configs in this cluster, and it has not granted this node its update.
+    AwaitingGrant,
     // Drain
     /// A PodDisruptionBudget does not allow the eviction of a pod now.
     DrainBlockedByBudget,

@@ -5,6 +5,7 @@
 //! and retrying happen only in this module's top-level loops.
 
 mod client;
+mod controller_lease;
 mod error;
 pub mod events;
 pub mod fleet_queries;

@@ -3,6 +3,7 @@
 mod cleanup;
 mod cordon;
 pub(crate) mod desired_status;
+mod grant;
 pub(crate) mod patches;
 pub(crate) mod taints;
 mod watcher;
@@ -22,6 +23,7 @@ pub use cleanup::RemovedKeys;
 pub(super) use cordon::MAX_ATTEMPTS;
 pub use cordon::{Cordon, Uncordon};
 pub use desired_status::{DesiredCondition, DesiredNodeStatus};
+pub use grant::update_grant;
 
 use super::{Cluster, ClusterError};
 use machinist_base::reason::Reason;

@@ -169,6 +169,17 @@ fn is_settled(report: &UpdateReport) -> bool {
         && asked.map(|it| it.digest) == config.current.as_ref().map(|it| it.digest)
 }
 
+/// The update to the desired config has not begun, because the controller has not granted it. The node is done with its
+/// current config: a node that is working would not be granted anything.
+fn awaits_grant(report: &UpdateReport) -> bool {
+    let blocked = report.barred.as_ref().filter(|blocked| blocked.stands);
+    report.phase == Phase::Idle
+        && !is_cordon_unresumed(report)
+        && !report.unknown
+        && report.config.current.is_some()
+        && blocked.is_some_and(|blocked| blocked.bar.reason == Reason::AwaitingGrant)
+}
+
 /// The config can never be applied on this machine, so waiting does not help.
 fn is_unreconcilable(report: &UpdateReport) -> bool {
     // That a config cannot be found or read is not a property of the config.
@@ -218,7 +229,7 @@ pub fn state(report: &UpdateReport, fault: Option<&MachineFault>) -> Option<Node
     let nothing_known = report.config.current.is_none() && report.config.desired.is_none();
     if let Some(fault) = fault {
         Some(fault.state)
-    } else if is_settled(report) {
+    } else if is_settled(report) || awaits_grant(report) {
         Some(NodeUpdateState::Done)
     } else if nothing_known && failing(report).is_none() {
         None
@@ -259,7 +270,7 @@ fn annotations(
         all.insert(protocol::STATE, Some(state.to_string()));
         let reason = match (fault, state) {
             (Some(fault), _) => fault.text.clone(),
-            (None, NodeUpdateState::Done) => String::new(),
+            (None, NodeUpdateState::Done) if !awaits_grant(report) => String::new(),
             (None, _) => why(report),
         };
         let reason = machinist_kube_api::truncate_at_char(&escape_line(&reason), MAX_REASON_BYTES)

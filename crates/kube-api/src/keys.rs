@@ -26,6 +26,12 @@ pub const UPGRADE_NAMESPACE: &str = "openshift-managed-upgrade-operator";
 /// Name of the only UpgradeConfig that the operator uses.
 pub const UPGRADE_CONFIG: &str = "managed-upgrade-config";
 
+/// Namespace of machinist's own objects.
+pub const NAMESPACE: &str = "machinist-system";
+
+/// The Lease that the leader of `machinist controller` holds, in [`NAMESPACE`].
+pub const CONTROLLER_LEASE: &str = "machinist-controller";
+
 /// Prefix of machinist's own names.
 pub const MACHINIST_PREFIX: &str = "machinist.dev/";
 

@@ -70,7 +70,7 @@ pub use rollout_history::{
     WorstNode,
 };
 pub use rollout_inputs::{ClosedGate, NodeRead, PoolRead, RolloutInputs};
-pub use rollout_settings::{RolloutSettings, SettingError};
+pub use rollout_settings::{RolloutSettings, SettingError, format_windows};
 pub use rollout_state::{
     MAX_ROLLOUT_BYTES, MAX_STEPPED_ASIDE_NODES, RolloutState, RolloutStateError, RolloutStates,
 };

@@ -1,7 +1,7 @@
 //! Reads how a pool's rollouts proceed from the pool's annotations.
 
 use jiff::{SignedDuration, civil::Time, civil::Weekday, tz::TimeZone};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use machinist_base::maintenance_window::{MaintenanceWindow, MaintenanceWindows};
 use machinist_kube_api::{PoolView, keys::pool_annotation as key, keys::protocol};
@@ -167,18 +167,18 @@ fn parse_duration(text: &str) -> Option<SignedDuration> {
 pub(super) const WINDOWS_FORM: &str = "windows such as {\"timeZone\": \"Europe/Berlin\", \"windows\": \
      [{\"days\": [\"Sat\"], \"start\": \"22:00\", \"duration\": \"4h\"}]}";
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WindowsForm {
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     time_zone: Option<String>,
     windows: Vec<WindowForm>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WindowForm {
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     days: Vec<String>,
     start: String,
     duration: String,
@@ -203,6 +203,30 @@ pub(super) fn parse_windows(text: &str) -> Result<MaintenanceWindows, BadWindows
         windows: windows.collect::<Option<_>>().ok_or(BadWindows)?,
         zone,
     })
+}
+
+/// Formats the windows of an agent for the annotation on its Node; `None` if updates may begin at any time, or if the time
+/// zone has no name, so that only the agent can tell.
+pub fn format_windows(windows: &MaintenanceWindows) -> Option<String> {
+    if windows.zone.iana_name().is_none() && windows.zone != TimeZone::UTC {
+        return None;
+    }
+    let each = windows.windows.iter().map(|window| WindowForm {
+        days: window.days.iter().map(|day| short_name(*day)).collect(),
+        start: window.start.strftime("%H:%M").to_string(),
+        duration: format!("{}s", window.duration.as_secs()),
+    });
+    let form = WindowsForm {
+        time_zone: windows.zone.iana_name().map(str::to_owned),
+        windows: each.collect(),
+    };
+    (!form.windows.is_empty()).then(|| serde_json::to_string(&form).unwrap_or_default())
+}
+
+fn short_name(day: Weekday) -> String {
+    let mut name = format!("{day:?}");
+    name.truncate(3);
+    name
 }
 
 fn window(form: &WindowForm) -> Option<MaintenanceWindow> {
@@ -230,5 +254,5 @@ fn window(form: &WindowForm) -> Option<MaintenanceWindow> {
 fn weekday(name: &str) -> Option<Weekday> {
     let monday = Weekday::Monday;
     let mut days = monday.cycle_forward().take(7);
-    days.find(|day| format!("{day:?}").get(..3) == Some(name))
+    days.find(|day| short_name(*day) == name)
 }

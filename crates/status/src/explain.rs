@@ -106,6 +106,10 @@ pub fn remedy(reason: Reason, node: &str) -> String {
         Reason::ForceReasonMissing => {
             format!("kubectl annotate --overwrite node {node} machinist.dev/force-drain=REASON")
         }
+        Reason::AwaitingGrant => {
+            "to see whether a controller is running: kubectl -n machinist-system get lease machinist-controller"
+                .to_owned()
+        }
         Reason::Cancelled => format!("to start it anyway: machinist cancel --undo {node}"),
         Reason::OutsideWindow => "wait for the maintenance window".to_owned(),
         _ => String::new(),

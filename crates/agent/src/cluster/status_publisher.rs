@@ -22,7 +22,11 @@ use machinist_kube_api::{
     DrainRequest, NodeView, Taint,
     keys::{annotation, condition, label, protocol, taint},
 };
-use machinist_status::{Status, settings::AgentRole};
+use machinist_pool::format_windows;
+use machinist_status::{
+    Status,
+    settings::{AgentRole, Settings},
+};
 use machinist_update::reconciler::UpdateReport;
 
 /// Effect of the start-up taint; running pods are not evicted.
@@ -65,6 +69,7 @@ pub(super) fn start_publishing(
         statuses: beside.statuses.clone(),
         update: beside.update.clone(),
         devices: beside.devices.as_ref().map(DevicesHandle::inventory),
+        settings: beside.settings.clone(),
         labels: BTreeSet::new(),
         startup_taint,
     };
@@ -89,6 +94,8 @@ struct NodeFieldSources {
     update: watch::Receiver<Arc<UpdateReport>>,
     /// The machine's devices; none if devices are not managed by this agent.
     devices: Option<watch::Receiver<Arc<Inventory>>>,
+    /// The maintenance windows, which the controller has to know before it grants an update.
+    settings: watch::Receiver<Arc<Settings>>,
     /// Resource labels that were published so far.
     labels: BTreeSet<String>,
     startup_taint: bool,
@@ -133,6 +140,7 @@ impl NodeFieldSources {
                 told = self.said.changed() => if told.is_err() { return },
                 Ok(()) = self.asked.changed() => {}
                 Ok(()) = self.update.changed() => {}
+                Ok(()) = self.settings.changed() => {}
                 () = news(&mut self.devices) => {}
                 Ok(()) = self.snapshots.changed(), if self.startup_taint => {}
                 Ok(()) = self.statuses.changed(), if self.startup_taint => {}
@@ -149,6 +157,14 @@ impl NodeFieldSources {
         let report = Arc::clone(&self.update.borrow_and_update());
         let cancelled = publisher::cancelled(&report).map(str::to_owned);
         notice.annotations.insert(annotation::CANCELLED, cancelled);
+        let windows = {
+            let settings = self.settings.borrow_and_update();
+            let has_config = settings.has_role(AgentRole::Config);
+            has_config.then(|| format_windows(&settings.update.windows))
+        };
+        if let Some(windows) = windows {
+            notice.annotations.insert(annotation::WINDOWS, windows);
+        }
         if let Some(devices) = &mut self.devices {
             let inventory = Arc::clone(&devices.borrow_and_update());
             notice.taints = inventory.taints.iter().map(to_node_taint).collect();

@@ -76,10 +76,13 @@ impl<P: PodApi> AgentDrain<P> {
         if known.required_action(&view) == cordon_state::NodeRequests::Patience {
             return Err(self.accept_second_uncordon(&view).await);
         }
-        let cordoned = self.ours.node.cordon().await;
+        let needs_grant = self.ours.needs_grant(what).await?;
+        let cordoned = self.ours.node.cordon(needs_grant).await;
         let cordoned = cordoned.map_err(|e| self.ours.refused(what, e))?;
-        if cordoned == Cordon::NoNode {
-            return Err(self.ours.other(what, Reason::NodeMissing, true));
+        match cordoned {
+            Cordon::NoNode => return Err(self.ours.other(what, Reason::NodeMissing, true)),
+            Cordon::NotGranted => return Err(self.ours.other(what, Reason::AwaitingGrant, true)),
+            Cordon::ByMachinist | Cordon::ByAnother => {}
         }
         locked(&self.cordoned).cordoned(&view);
         if cordoned == Cordon::ByMachinist && !view.is_cordoned() {
@@ -105,8 +108,8 @@ impl<P: PodApi> AgentDrain<P> {
         step: IrreversibleStep,
         to: Option<String>,
     ) -> Result<StepDecision, NodeError> {
-        let view = self.ours.check_still_desired(to).await?;
-        self.ours.final_check(step, &view).await?;
+        let view = self.ours.check_still_desired(to.clone()).await?;
+        self.ours.final_check(step, &view, to.as_deref()).await?;
         let drained = super::drained(step);
         if !drained {
             return Ok(StepDecision::Proceed);

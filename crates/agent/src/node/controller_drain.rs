@@ -178,8 +178,8 @@ impl ControllerDrain {
         step: IrreversibleStep,
         to: Option<String>,
     ) -> Result<StepDecision, NodeError> {
-        let view = self.ours.check_still_desired(to).await?;
-        self.ours.final_check(step, &view).await?;
+        let view = self.ours.check_still_desired(to.clone()).await?;
+        self.ours.final_check(step, &view, to.as_deref()).await?;
         let held = matches!(view.last_applied_drain(), Some(DrainRequest::Drain(_)));
         let away = view.is_cordoned() && held;
         Ok(match away || !super::drained(step) {

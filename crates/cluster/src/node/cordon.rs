@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{OwnNode, patches};
+use super::{OwnNode, grant, patches};
 use crate::ClusterError;
 use machinist_kube_api::NodeView;
 
@@ -17,6 +17,8 @@ pub enum Cordon {
     ByMachinist,
     /// Cordoned earlier by another client; machinist leaves it.
     ByAnother,
+    /// The Node has no grant, so that it was not cordoned.
+    NotGranted,
     /// The Node does not exist.
     NoNode,
 }
@@ -35,16 +37,27 @@ pub enum Uncordon {
 }
 
 impl OwnNode {
-    /// Cordons the node and, in the same patch, annotates it as cordoned by machinist. An existing
-    /// cordon without this annotation stays with its owner.
+    /// Cordons the node and, in the same patch, annotates it as cordoned by machinist and acknowledges its grant. An
+    /// existing cordon without this annotation stays with its owner. With `needs_grant`, a node without a grant is not
+    /// cordoned.
     ///
     /// Decides on a live read, never on the watch, and reads again after a conflict. Idempotent, so
     /// it may be repeated after any crash.
-    pub async fn cordon(&self) -> Result<Cordon, ClusterError> {
-        self.settle(|view| match (view.is_cordoned(), view.has_cordon_mark()) {
-            (true, true) => Err(Cordon::ByMachinist),
-            (true, false) => Err(Cordon::ByAnother),
-            (false, _) => Ok((patches::cordon(view), Cordon::ByMachinist)),
+    pub async fn cordon(&self, needs_grant: bool) -> Result<Cordon, ClusterError> {
+        self.settle(|view| {
+            if needs_grant && grant::update_grant(view).is_none() {
+                return Err(Cordon::NotGranted);
+            }
+            let owner = match view.has_cordon_mark() || !view.is_cordoned() {
+                true => Cordon::ByMachinist,
+                false => Cordon::ByAnother,
+            };
+            let unacknowledged = grant::unacknowledged(view);
+            match (view.is_cordoned(), unacknowledged) {
+                (true, None) => Err(owner),
+                (true, Some(id)) => Ok((grant::acknowledge(view, &id), owner)),
+                (false, id) => Ok((patches::cordon(view, id.as_deref()), owner)),
+            }
         })
         .await
         .map(|settled| settled.unwrap_or(Cordon::NoNode))
@@ -62,7 +75,7 @@ impl OwnNode {
     }
 
     /// Reads, decides and writes; starts over after a conflict. None if the Node does not exist.
-    async fn settle<T>(
+    pub(super) async fn settle<T>(
         &self,
         decide: impl Fn(&NodeView) -> Result<(super::NodePatch, T), T>,
     ) -> Result<Option<T>, ClusterError> {

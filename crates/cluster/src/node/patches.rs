@@ -36,15 +36,26 @@ pub(super) fn cancel_reply(config: &str, why: Option<&str>) -> NodePatch {
     NodePatch::Operations(Value::Array(operations))
 }
 
-/// Cordons the node and annotates it as cordoned by machinist, in one request. The request fails if
-/// the Node changed in between, so that an operator's cordon is never claimed.
-pub(super) fn cordon(view: &NodeView) -> NodePatch {
+/// The operation that acknowledges a grant.
+pub(super) fn acknowledgement(id: &str) -> Value {
+    let path = pointer(
+        "/metadata/annotations",
+        keys::annotation::GRANT_ACKNOWLEDGED,
+    );
+    json!({"op": "add", "path": path, "value": id})
+}
+
+/// Cordons the node and annotates it as cordoned by machinist, in one request, which also acknowledges a grant. The
+/// request fails if the Node changed in between, so that an operator's cordon is never claimed and a withdrawn grant never
+/// acknowledged.
+pub(super) fn cordon(view: &NodeView, acknowledged: Option<&str>) -> NodePatch {
     let mut operations = unchanged(view);
     if !view.has_annotations {
         operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
     }
     let mark = pointer("/metadata/annotations", keys::annotation::CORDONED);
     operations.push(json!({"op": "add", "path": mark, "value": "update"}));
+    operations.extend(acknowledged.map(acknowledgement));
     operations.push(json!({"op": "add", "path": "/spec/unschedulable", "value": true}));
     NodePatch::Operations(Value::Array(operations))
 }

@@ -349,3 +349,21 @@ fn nodes_that_wait_in_service_do_not_hold_each_other() {
         assert_eq!(granted(&second).len(), 0, "{state}: {second:#?}");
     }
 }
+
+#[test]
+fn the_windows_of_an_agent_are_read_as_they_are_written() {
+    assert_eq!(format_windows(&MaintenanceWindows::default()), None);
+    for text in [
+        NIGHT,
+        "{\"timeZone\": \"Europe/Berlin\", \"windows\": [{\"start\": \"22:00\", \"duration\": \"90m\"}, \
+         {\"days\": [\"Mon\", \"Thu\"], \"start\": \"03:05\", \"duration\": \"168h\"}]}",
+    ] {
+        let windows = crate::rollout_settings::parse_windows(text).unwrap();
+        let again = format_windows(&windows).unwrap();
+        assert_eq!(
+            crate::rollout_settings::parse_windows(&again).unwrap(),
+            windows,
+            "{again}"
+        );
+    }
+}

@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use tokio::{sync::Notify, time::timeout};
 
 use super::{
-    super::{super::mcd_detect::McdDetector, ControllerDrain},
+    super::{
+        super::{grant_gate::GrantGate, mcd_detect::McdDetector},
+        ControllerDrain,
+    },
     *,
 };
 use machinist_cluster::{Cluster, ClusterAccess, events::Events, node::OwnNode, pods::NodePods};
@@ -67,8 +70,10 @@ pub(in crate::node) async fn ours(
     statuses: watch::Receiver<Arc<Status>>,
 ) -> (NodeContext, Cluster) {
     let cluster = cluster(dir).await;
+    let node = OwnNode::new(cluster.clone(), "a");
     let ours = NodeContext {
-        node: OwnNode::new(cluster.clone(), "a"),
+        grants: GrantGate::new(node.clone()),
+        node,
         devices: None,
         statuses,
         events: Events::new().0,
