@@ -219,7 +219,8 @@ impl Base {
     /// machinist they stay when their unit is no longer enabled.
     pub(crate) fn put_back(&self, tree: &Tree, there: &BTreeMap<String, String>) {
         for (path, target) in &self.links {
-            let was_there = there.contains_key(path.trim_start_matches('/'));
+            // A link of the same name that the config created is not restored.
+            let was_there = there.get(path.trim_start_matches('/')) == Some(target);
             if was_there && fs::symlink_metadata(tree.at(path)).is_err() {
                 tree.link(path, target);
             }
