@@ -22,6 +22,7 @@ mod limit_accounting;
 mod limit_group;
 mod machine_counts;
 mod membership;
+mod node_annotations;
 mod node_order;
 mod node_status;
 mod pool_ledger;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use machinist_kube_api::{NodeUpdateState, NodeView};
 
-use super::{NodePoolStatus, grant_progress::open_grant};
+use super::{NodePoolStatus, grant_progress::open_grant, node_annotations::NodeAnnotations};
 
 /// Why a node counts against the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,11 +56,22 @@ impl UnavailableCause {
         target: Option<&str>,
         is_granted: bool,
     ) -> Option<Self> {
+        let annotations = NodeAnnotations::of(node);
+        Self::with_annotations(node, &annotations, status, target, is_granted)
+    }
+
+    pub(super) fn with_annotations(
+        node: &NodeView,
+        annotations: &NodeAnnotations<'_>,
+        status: &NodePoolStatus,
+        target: Option<&str>,
+        is_granted: bool,
+    ) -> Option<Self> {
         if is_granted {
             return Some(Self::Granted);
         }
         // What cannot be parsed may be a grant.
-        if !matches!(open_grant(node), Ok(None)) {
+        if annotations.has_grant && !matches!(open_grant(node), Ok(None)) {
             return Some(Self::UnlistedGrant);
         }
         if node.is_cordoned() {
@@ -70,13 +81,15 @@ impl UnavailableCause {
             return Some(Self::NotReady);
         }
         match status.managed {
-            true if status.failing && node.desired_config() == target => Some(Self::Failing),
-            true if !status.done && !status.degraded => Some(match node.state() {
-                Some(NodeUpdateState::Done) if node.desired_config() != node.current_config() => {
-                    Self::AwaitingGrant
-                }
-                _ => Self::Updating,
-            }),
+            true if status.failing && annotations.desired_config == target => Some(Self::Failing),
+            true if !status.done && !status.degraded => {
+                let is_begun = annotations.state != Some(NodeUpdateState::Done)
+                    || annotations.desired_config == annotations.current_config;
+                Some(match is_begun {
+                    true => Self::Updating,
+                    false => Self::AwaitingGrant,
+                })
+            }
             _ => None,
         }
     }

@@ -1,9 +1,8 @@
 //! Classifies one node within its pool.
 
-use machinist_kube_api::{
-    NodeUpdateState, NodeView,
-    keys::{condition, protocol},
-};
+use machinist_kube_api::{NodeUpdateState, NodeView, keys::condition};
+
+use super::node_annotations::NodeAnnotations;
 
 /// The state of a node within its pool. The definitions are OpenShift's, so that both compute the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +27,17 @@ impl NodePoolStatus {
     /// Classifies `node` in a pool with the target config `target`. Without a target, which is the case in a pool
     /// that no controller renders for, it compares the node with its own desired config.
     pub fn of(node: &NodeView, target: Option<&str>) -> Self {
-        let (current, desired) = (node.current_config(), node.desired_config());
-        let image = |name| node.annotation(name);
-        let same_image = image(protocol::CURRENT_IMAGE) == image(protocol::DESIRED_IMAGE);
-        let state = node.state();
+        Self::with_annotations(node, &NodeAnnotations::of(node), target)
+    }
+
+    pub(super) fn with_annotations(
+        node: &NodeView,
+        annotations: &NodeAnnotations<'_>,
+        target: Option<&str>,
+    ) -> Self {
+        let (current, desired) = (annotations.current_config, annotations.desired_config);
+        let same_image = annotations.current_image == annotations.desired_image;
+        let state = annotations.state;
         let degraded = matches!(
             state,
             Some(NodeUpdateState::Degraded | NodeUpdateState::Unreconcilable)

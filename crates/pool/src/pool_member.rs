@@ -5,10 +5,13 @@ use jiff::Timestamp;
 
 use machinist_kube_api::{
     NodeUpdateState, NodeView,
-    keys::{annotation, label, protocol, taint},
+    keys::{label, taint},
 };
 
-use super::{NodeOrder, NodePoolStatus, UnavailableCause, node_order::OrderKey};
+use super::{
+    NodeOrder, NodePoolStatus, UnavailableCause, node_annotations::NodeAnnotations,
+    node_order::OrderKey,
+};
 
 /// Effect of the taint of the update.
 const TAINT_EFFECT: &str = "PreferNoSchedule";
@@ -38,21 +41,22 @@ pub(super) struct PoolMember<'a> {
 impl<'a> PoolMember<'a> {
     /// Reads a node of a pool with this target and order. The cause is the one without grants of pools.
     pub(super) fn new(node: &'a NodeView, target: Option<&str>, order: &NodeOrder) -> Self {
-        let status = NodePoolStatus::of(node, target);
-        let is_desired = target.is_some() && node.desired_config() == target;
-        let is_on_target = is_desired && node.current_config() == target;
+        let annotations = NodeAnnotations::of(node);
+        let status = NodePoolStatus::with_annotations(node, &annotations, target);
+        let is_desired = target.is_some() && annotations.desired_config == target;
+        let is_on_target = is_desired && annotations.current_config == target;
         Self {
             node,
             status,
             is_desired,
             is_on_target,
-            is_working: node.state() == Some(NodeUpdateState::Working),
+            is_working: annotations.state == Some(NodeUpdateState::Working),
             has_taint: has_update_taint(node),
-            is_skipped: target.is_some() && node.annotation(annotation::SKIP_ROLLOUT) == target,
-            booted_pool: booted_pool(node),
+            is_skipped: target.is_some() && annotations.skip_rollout == target,
+            booted_pool: booted_pool(&annotations),
             heartbeat: node.agent_heartbeat(),
             key: (!is_on_target).then(|| order.key(node)),
-            cause: UnavailableCause::of(node, &status, target, false),
+            cause: UnavailableCause::with_annotations(node, &annotations, &status, target, false),
         }
     }
 
@@ -63,16 +67,15 @@ impl<'a> PoolMember<'a> {
 }
 
 /// Returns the custom pool that a node booted into directly, unless it has that pool's labels.
-fn booted_pool(node: &NodeView) -> Option<&str> {
-    let first = node.annotation(protocol::FIRST_PIVOT_CONFIG)?;
+fn booted_pool<'a>(annotations: &NodeAnnotations<'a>) -> Option<&'a str> {
+    let first = annotations.first_pivot_config?;
     let (booted, _) = first.strip_prefix("rendered-")?.rsplit_once('-')?;
     let built_in = [
         label::ROLE_MASTER,
         label::ROLE_CONTROL_PLANE,
         label::ROLE_WORKER,
     ];
-    let has_labels = node.annotations.contains_key(protocol::CUSTOM_POOL_LABELS);
-    (!has_labels && !built_in.contains(&booted)).then_some(booted)
+    (!annotations.has_custom_pool_labels && !built_in.contains(&booted)).then_some(booted)
 }
 
 /// Returns whether a node has the taint, for its removal when machinist is uninstalled or a pool is deleted.
