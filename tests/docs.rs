@@ -21,6 +21,7 @@ use machinist::cli::Cli;
 use machinist_base::reason::Reason;
 use machinist_cluster::publisher::is_transient;
 use machinist_kube_api::EventReason;
+use machinist_pool::HoldReason;
 use machinist_status::readiness::{GateEffect, GateName};
 use machinist_update::phase::Phase;
 
@@ -144,6 +145,42 @@ fn documented_differences_from_ignition_match_the_oracle() {
     let message = section(&page("docs/config.md"), "## Differences from Ignition");
     assert!(found.len() > 20, "{found:?}");
     assert_eq!(message, found);
+}
+
+#[test]
+fn every_hold_and_setting_of_a_pool_is_documented() {
+    use machinist_kube_api::keys::pool_annotation as setting;
+    let rows = rows(&page("docs/pools.md"));
+    let holds = rows.iter().filter(|cells| cells.len() == 2);
+    let holds: Vec<_> = holds
+        .filter(|cells| cells[0] != "code" && !cells[0].starts_with('-'))
+        .map(|cells| (cells[0].as_str(), cells[1].clone()))
+        .collect();
+    let meant = HoldReason::ALL.iter().map(|hold| {
+        let meaning = hold.meaning().replace('`', "");
+        (hold.as_str(), meaning.trim().to_owned())
+    });
+    assert_eq!(holds, meant.collect::<Vec<_>>());
+    let settings = rows.iter().filter(|cells| cells.len() == 4);
+    let named: BTreeSet<_> = settings
+        .map(|cells| cells[0].as_str())
+        .filter(|name| name.contains('/'))
+        .collect();
+    let ours = [
+        setting::CANARY,
+        setting::CANARY_SOAK,
+        setting::STOP_AFTER_FAILURES,
+        setting::WINDOWS,
+        setting::ORDER,
+        setting::STEP_ASIDE_AFTER,
+        setting::START_DEADLINE,
+        setting::REBOOT_TIME,
+        setting::PAUSE_REASON,
+        setting::RESUME,
+        setting::PINNED_CONFIG,
+        setting::RELEASED_GRANTS,
+    ];
+    assert_eq!(named, BTreeSet::from(ours));
 }
 
 #[test]

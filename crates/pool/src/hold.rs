@@ -61,7 +61,7 @@ holds! {
     NoConfig: Freezes,
     /// An administrator paused the pool.
     Paused: Freezes,
-    /// Machinist has not rolled out anything in this pool yet; `resume` starts it.
+    /// Machinist has not rolled out anything in this pool yet; `machinist.dev/resume` starts it.
     FirstRollout: Freezes,
     /// The config that the pool is to run does not exist.
     ConfigMissing: Stops,

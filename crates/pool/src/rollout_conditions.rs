@@ -1,6 +1,6 @@
 //! Builds the conditions of a rollout, beside those that OpenShift defines.
 
-use machinist_kube_api::{MAX_REASON_BYTES, truncate_at_char};
+use machinist_kube_api::{MAX_REASON_BYTES, keys::pool_annotation, truncate_at_char};
 
 use super::{PoolCondition, pool_ledger::PoolLedger, rollout_holds::first_hold};
 
@@ -42,7 +42,10 @@ pub(super) fn rollout_conditions(
     };
     let when = |is: bool, reason: &'static str| is.then_some(reason);
     let pinned_text = pinned.map(|config| {
-        format!("nodes run {config}; newer configs are rendered and not rolled out until `resume`")
+        format!(
+            "nodes run {config}; newer configs are rendered, and not rolled out until annotation {} is removed",
+            pool_annotation::PINNED_CONFIG
+        )
     });
     vec![
         one(ROLLOUT_HELD, held.map(|hold| hold.reason.as_str()), &all),

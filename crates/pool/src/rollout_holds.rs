@@ -90,8 +90,9 @@ fn pending_holds(
     if ledger.rollout.is_none() {
         let message = format!(
             "{} nodes are not on {target}, and this would be the first rollout of the pool; \
-             `plan --pool` shows it, `resume` starts it",
-            ledger.pending()
+             annotation {} starts it",
+            ledger.pending(),
+            pool_annotation::RESUME
         );
         ledger.hold(HoldReason::FirstRollout, message);
     }
@@ -166,7 +167,10 @@ fn schedule_holds(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>, reche
     if inputs.now >= deadline {
         ledger.hold(
             HoldReason::StartDeadlineMissed,
-            format!("the rollout did not begin by {deadline}; `resume` starts it"),
+            format!(
+                "the rollout did not begin by {deadline}; a new value of annotation {} starts it",
+                pool_annotation::RESUME
+            ),
         );
     }
 }
@@ -216,8 +220,9 @@ fn stop_after_failures(ledger: &mut PoolLedger<'_>) {
         format!(" ({named})")
     };
     let message = format!(
-        "{failures} nodes failed on {}{named}; a new config, `resume` or `rollback --pool` continues",
-        rollout.target
+        "{failures} nodes failed on {}{named}; a new config or a new value of annotation {} continues",
+        rollout.target,
+        pool_annotation::RESUME
     );
     if is_new {
         let target = rollout.target.clone();
