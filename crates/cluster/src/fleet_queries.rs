@@ -4,24 +4,22 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{core::v1::Node, events::v1::Event},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::events::v1::Event;
 use kube::{
-    Api, Client, Resource,
+    Api, Client,
     api::{DynamicObject, ListParams},
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
 use super::{
     Cluster, ClusterError,
     machine_config_node::{objects, status_of},
+    node::NodeObject,
     resource,
 };
 use machinist_kube_api::{
-    MachineConfigNodeStatus, MachineConfigPoolSpec, MachineConfigPoolStatus, NodeSpec, NodeStatus,
-    NodeView, PoolView, keys,
+    MachineConfigNodeStatus, MachineConfigPoolSpec, MachineConfigPoolStatus, NodeView, PoolView,
+    keys,
 };
 
 /// Page size of lists, same as kubectl's.
@@ -42,48 +40,33 @@ pub struct NodeEvent {
     pub count: u32,
 }
 
-/// The fields of a Node that are read.
-#[derive(Clone, Debug, Deserialize, Resource)]
-#[resource(inherit = Node)]
-struct NodeFields {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: NodeSpec,
-    #[serde(default)]
-    status: NodeStatus,
-}
-
-impl From<NodeFields> for NodeView {
-    fn from(found: NodeFields) -> Self {
-        super::node::view(found.metadata, found.spec, found.status)
-    }
-}
-
 /// All MachineConfigPools, sorted by name. 404 if the kind does not exist.
 pub async fn pools(cluster: &Cluster) -> Result<Vec<PoolView>, ClusterError> {
-    let found: Vec<DynamicObject> = all(cluster, "the MachineConfigPools", |client| {
-        Api::all_with(client, &resource("MachineConfigPool", "machineconfigpools"))
-    })
-    .await?;
-    let mut pools: Vec<_> = found.into_iter().map(pool).collect();
+    let kind = resource("MachineConfigPool", "machineconfigpools");
+    let objects = |client| Api::all_with(client, &kind);
+    let mut pools: Vec<PoolView> =
+        all(cluster, "the MachineConfigPools", objects, pool_view).await?;
     pools.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(pools)
 }
 
 /// Converts a pool. Fields that cannot be parsed are treated as absent: a pool of a newer API
 /// version is better shown partially than not at all.
-fn pool(found: DynamicObject) -> PoolView {
+pub fn pool_view(found: DynamicObject) -> PoolView {
     let metadata = found.metadata;
     let mut unread = Vec::new();
     let spec = read::<MachineConfigPoolSpec>(&found.data, "spec", &mut unread);
     let status = read::<MachineConfigPoolStatus>(&found.data, "status", &mut unread);
+    let has_annotations = metadata.annotations.is_some();
     let mut annotations = metadata.annotations.unwrap_or_default();
     annotations.retain(|name, _| NodeView::is_kept_annotation(name));
     PoolView {
         name: metadata.name.unwrap_or_default(),
         uid: metadata.uid.unwrap_or_default(),
         resource_version: metadata.resource_version.unwrap_or_default(),
+        generation: metadata.generation,
         annotations,
+        has_annotations,
         created: metadata.creation_timestamp.map(|time| time.0),
         spec,
         status,
@@ -107,15 +90,15 @@ fn read<T: DeserializeOwned + Default>(
 
 /// All Nodes, sorted by name.
 pub async fn nodes(cluster: &Cluster) -> Result<Vec<NodeView>, ClusterError> {
-    let found: Vec<NodeFields> = all(cluster, "the Nodes", Api::all).await?;
-    let mut nodes: Vec<NodeView> = found.into_iter().map(NodeView::from).collect();
+    let objects = Api::<NodeObject>::all;
+    let mut nodes: Vec<NodeView> = all(cluster, "the Nodes", objects, NodeView::from).await?;
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(nodes)
 }
 
 /// One Node.
 pub async fn node(cluster: &Cluster, name: &str) -> Result<NodeView, ClusterError> {
-    let get = |client| async move { Api::<NodeFields>::all(client).get(name).await };
+    let get = |client| async move { Api::<NodeObject>::all(client).get(name).await };
     let found = cluster.request("get", format!("Node {name}"), get).await?;
     Ok(found.into())
 }
@@ -124,11 +107,9 @@ pub async fn node(cluster: &Cluster, name: &str) -> Result<NodeView, ClusterErro
 pub async fn progress(
     cluster: &Cluster,
 ) -> Result<BTreeMap<String, MachineConfigNodeStatus>, ClusterError> {
-    let found: Vec<DynamicObject> = all(cluster, "the MachineConfigNodes", objects).await?;
-    let named = found
-        .into_iter()
-        .filter_map(|it| Some((it.metadata.name.clone()?, status_of(&it)?)));
-    Ok(named.collect())
+    let named = |it: DynamicObject| Some((it.metadata.name.clone()?, status_of(&it)?));
+    let found: Vec<_> = all(cluster, "the MachineConfigNodes", objects, named).await?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// Events of machinist about a Node, newest first.
@@ -166,12 +147,14 @@ fn event(found: Event) -> NodeEvent {
     }
 }
 
-/// Lists all objects of a kind, in pages.
-async fn all<K>(
+/// Lists all objects of a kind, in pages. Each page is reduced to `view` before the next one is read: managed fields
+/// and images take most of the memory of a Node.
+async fn all<K, V>(
     cluster: &Cluster,
     shown: &'static str,
     api: impl Fn(Client) -> Api<K> + Send + Sync,
-) -> Result<Vec<K>, ClusterError>
+    view: impl Fn(K) -> V,
+) -> Result<Vec<V>, ClusterError>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug + Send,
 {
@@ -184,7 +167,7 @@ where
             async move { objects.list(asked).await }
         };
         let part = cluster.request("list", shown, list).await?;
-        found.extend(part.items);
+        found.extend(part.items.into_iter().map(&view));
         match part.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok(found),

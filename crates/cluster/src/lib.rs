@@ -24,20 +24,21 @@ mod response_limit;
 mod token_file;
 pub mod update_cancel;
 mod upgrade_config;
-mod watch_loop;
+pub mod watch_loop;
 mod watch_stream;
 
 pub use client::{Cluster, ClusterAccess, ClusterEnv};
 pub use error::{ClusterError, ClusterErrorKind, ConnectError};
 pub use node_commands::handover_annotations;
 pub use upgrade_config::UpgradeConfig;
+pub use watch_stream::WatchChange;
 
 use kube::api::ApiResource;
 
 use machinist_kube_api::keys;
 
 /// A kind of OpenShift's machine config API group, for objects that are read untyped.
-fn resource(kind: &str, plural: &str) -> ApiResource {
+pub fn resource(kind: &str, plural: &str) -> ApiResource {
     ApiResource {
         group: keys::GROUP.to_owned(),
         version: "v1".to_owned(),

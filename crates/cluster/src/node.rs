@@ -33,7 +33,7 @@ use machinist_kube_api::{NodeSpec, NodeStatus, NodeView, keys};
 /// during deserialization.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = Node)]
-pub(crate) struct NodeObject {
+pub struct NodeObject {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: NodeSpec,

@@ -30,7 +30,11 @@ const MIN_WATCH_INTERVAL: Duration = Duration::from_secs(1);
 type Kind<W> = <<W as WatchHandler>::Object as Resource>::DynamicType;
 
 /// The objects that are watched, and what their changes cause.
-pub(crate) trait WatchHandler: Send + Sync {
+#[allow(
+    async_fn_in_trait,
+    reason = "its implementations are known, and their futures are Send"
+)]
+pub trait WatchHandler: Send + Sync {
     /// The type of the objects.
     type Object: Resource<DynamicType: Send + Sync>
         + Clone
@@ -39,26 +43,34 @@ pub(crate) trait WatchHandler: Send + Sync {
         + Send
         + 'static;
 
+    /// What a list keeps of each object.
+    type View: From<Self::Object> + Send;
+
+    /// How many objects a list reads at once; `None` if all. Each page is reduced to views before the next one is read.
+    const PAGE_ITEMS: Option<u32>;
+
     /// Whether a watch continues where the last one ended; otherwise each one begins with a list.
     const RESUMES_WATCH: bool;
 
+    /// The API server.
     fn cluster(&self) -> &Cluster;
 
     /// The objects in messages.
     fn object(&self) -> String;
 
-    /// The field selector of the objects.
+    /// The field selector of the objects; empty if all are watched.
     fn selector(&self) -> String;
 
     /// Waits until the objects are needed, and returns their kind.
     async fn kind(&mut self) -> Result<Kind<Self>, ClusterError>;
 
     /// All objects, from a list.
-    async fn listed(&mut self, objects: Vec<Self::Object>) -> Result<(), ClusterError>;
+    async fn listed(&mut self, objects: Vec<Self::View>) -> Result<(), ClusterError>;
 
     /// The server has accepted the watch.
     fn opened(&mut self);
 
+    /// The watch reports a change.
     fn changed(&mut self, change: WatchChange<Self::Object>);
 
     /// Waits until there is work besides the changes. Must be cancel-safe.
@@ -77,7 +89,7 @@ pub(crate) trait WatchHandler: Send + Sync {
 }
 
 /// Lists and watches until `stop`.
-pub(crate) async fn run<W: WatchHandler>(mut handler: W, stop: CancellationToken) {
+pub async fn run<W: WatchHandler>(mut handler: W, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         // Cancel-safe: the next start lists again, and completes unfinished writes.
@@ -142,12 +154,31 @@ async fn turn<W: WatchHandler>(
 /// A consistent list, although one from the server's watch cache would be cheaper: a stale cache
 /// could show an earlier desired config and make the agent roll back a running update.
 async fn list<W: WatchHandler>(handler: &mut W, kind: &Kind<W>) -> Result<String, ClusterError> {
-    let params = &ListParams::default().fields(&handler.selector());
-    let list = |client| async move { Api::<W::Object>::all_with(client, kind).list(params).await };
-    let request = handler.cluster().request("list", handler.object(), list);
-    let found = request.await?;
-    handler.listed(found.items).await?;
-    Ok(found.metadata.resource_version.unwrap_or_default())
+    let mut params = ListParams {
+        field_selector: field_selector(handler),
+        limit: W::PAGE_ITEMS,
+        ..ListParams::default()
+    };
+    let mut objects = Vec::new();
+    loop {
+        let page = &params;
+        let list =
+            |client| async move { Api::<W::Object>::all_with(client, kind).list(page).await };
+        let request = handler.cluster().request("list", handler.object(), list);
+        let found = request.await?;
+        objects.extend(found.items.into_iter().map(W::View::from));
+        match found.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => {
+                handler.listed(objects).await?;
+                return Ok(found.metadata.resource_version.unwrap_or_default());
+            }
+        }
+    }
+}
+
+fn field_selector<W: WatchHandler>(handler: &W) -> Option<String> {
+    Some(handler.selector()).filter(|selector| !selector.is_empty())
 }
 
 async fn watch<W: WatchHandler>(
@@ -156,7 +187,10 @@ async fn watch<W: WatchHandler>(
     from: &str,
     version: &mut Option<String>,
 ) -> Result<(), ClusterError> {
-    let params = WatchParams::default().fields(&handler.selector());
+    let params = WatchParams {
+        field_selector: field_selector(handler),
+        ..WatchParams::default()
+    };
     let opened = open_watch::<W::Object>(handler.cluster(), kind, handler.object(), params, from);
     let mut changes = pin!(opened.await?);
     handler.opened();

@@ -22,7 +22,8 @@ const WATCH_MAX_SECS: u32 = 280;
 const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// What a watch reports about one object.
-pub(crate) enum WatchChange<K> {
+#[derive(Debug)]
+pub enum WatchChange<K> {
     /// It was created or changed.
     Applied(K),
     /// It was deleted.

@@ -187,6 +187,9 @@ pub mod label {
     pub const ZONE: &str = "topology.kubernetes.io/zone";
     /// The role that a MachineConfig applies to.
     pub const CONFIG_ROLE: &str = "machineconfiguration.openshift.io/role";
+    /// The pool that a rendered MachineConfig was merged for. Written by machinist's controller,
+    /// which removes MachineConfigs with this label when they are no longer in use.
+    pub const RENDERED_FOR: &str = "machinist.dev/rendered-for";
     /// Prefix of labels for resources of the machine, with the slash written as a dash:
     /// `machinist.dev/resource.acme.dev-serial`. The value is [`PRESENT`].
     pub const RESOURCE_PREFIX: &str = "machinist.dev/resource.";

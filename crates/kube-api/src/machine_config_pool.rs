@@ -16,8 +16,12 @@ pub struct PoolView {
     pub uid: String,
     /// Its resource version.
     pub resource_version: String,
+    /// The generation of its spec.
+    pub generation: Option<i64>,
     /// Annotations of the protocol and of machinist.
     pub annotations: BTreeMap<String, String>,
+    /// Whether the pool has any annotations; otherwise a JSON patch must create the map first.
+    pub has_annotations: bool,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// The spec.
@@ -38,8 +42,11 @@ impl PoolView {
     /// Mistakes in the pool's definition, for its author.
     pub fn mistakes(&self) -> Vec<String> {
         let of_it = |what: &String| format!("pool {}: {what}", self.name);
-        let selector = self.spec.node_selector.mistakes();
-        self.unread.iter().chain(&selector).map(of_it).collect()
+        let nodes = self.spec.node_selector.mistakes("spec.nodeSelector");
+        let configs = &self.spec.machine_config_selector;
+        let configs = configs.mistakes("spec.machineConfigSelector");
+        let selectors = nodes.iter().chain(&configs);
+        self.unread.iter().chain(selectors).map(of_it).collect()
     }
 }
 
@@ -49,6 +56,8 @@ impl PoolView {
 pub struct MachineConfigPoolSpec {
     /// Selects the nodes of the pool.
     pub node_selector: Selector,
+    /// Selects the MachineConfigs that are merged into the pool's config.
+    pub machine_config_selector: Selector,
     /// The desired config of its nodes.
     pub configuration: PoolConfiguration,
     /// Whether the rollout is paused: no node gets a new desired config.
@@ -83,6 +92,8 @@ pub enum IntOrString {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineConfigPoolStatus {
+    /// The generation of the spec that the status describes.
+    pub observed_generation: Option<i64>,
     /// The last config that all nodes were on.
     pub configuration: PoolConfiguration,
     /// Number of nodes in the pool.
@@ -118,6 +129,8 @@ impl MachineConfigPoolStatus {
 pub struct PoolConfiguration {
     /// Its name; empty before the first rendering.
     pub name: String,
+    /// The MachineConfigs that were merged into it.
+    pub source: Vec<NamedObject>,
 }
 
 /// A label selector.
@@ -195,12 +208,14 @@ impl Selector {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
     }
 
-    /// All mistakes in it.
-    pub fn mistakes(&self) -> Vec<String> {
+    /// All mistakes in it; `field` is its path in the object.
+    pub fn mistakes(&self, field: &str) -> Vec<String> {
         let all = self.match_expressions.iter().enumerate();
-        let field = "spec.nodeSelector.matchExpressions";
-        all.filter_map(|(at, one)| Some(format!("{field}[{at}]: {}", one.mistake()?)))
-            .collect()
+        all.filter_map(|(at, one)| {
+            let mistake = one.mistake()?;
+            Some(format!("{field}.matchExpressions[{at}]: {mistake}"))
+        })
+        .collect()
     }
 
     /// Labels that must be present according to the expressions.

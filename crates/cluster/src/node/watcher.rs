@@ -54,6 +54,9 @@ impl OwnNode {
 
 impl WatchHandler for OwnNode {
     type Object = NodeObject;
+    type View = NodeObject;
+
+    const PAGE_ITEMS: Option<u32> = None;
 
     const RESUMES_WATCH: bool = true;
 

@@ -63,6 +63,9 @@ impl SliceReconciler {
 
 impl WatchHandler for SliceReconciler {
     type Object = DynamicObject;
+    type View = DynamicObject;
+
+    const PAGE_ITEMS: Option<u32> = None;
 
     const RESUMES_WATCH: bool = false;
 
