@@ -14,8 +14,8 @@ use crate::layering::{
 const MAX_DEFINITIONS: usize = 3;
 
 /// Names that state the role of an item in its module, so that they may be defined anywhere.
-const ROLE_WORDS: [&str; 8] = [
-    "ALL", "Config", "Error", "KIND", "Options", "Output", "Scalar", "Value",
+const ROLE_WORDS: [&str; 10] = [
+    "ALL", "Config", "Error", "KIND", "Object", "Options", "Output", "Scalar", "Value", "View",
 ];
 
 /// The names of types and constants that a file defines outside of tests.

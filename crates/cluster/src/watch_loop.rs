@@ -47,10 +47,14 @@ pub trait WatchHandler: Send + Sync {
     type View: From<Self::Object> + Send;
 
     /// How many objects a list reads at once; `None` if all. Each page is reduced to views before the next one is read.
-    const PAGE_ITEMS: Option<u32>;
+    fn page_items() -> Option<u32> {
+        None
+    }
 
     /// Whether a watch continues where the last one ended; otherwise each one begins with a list.
-    const RESUMES_WATCH: bool;
+    fn resumes_watch() -> bool {
+        true
+    }
 
     /// The API server.
     fn cluster(&self) -> &Cluster;
@@ -142,7 +146,7 @@ async fn turn<W: WatchHandler>(
     *version = Some(from.clone());
     let ended = watch(handler, kind, &from, version).await;
     let has_expired = ended.as_ref().is_err_and(ClusterError::is_expired);
-    if has_expired || !W::RESUMES_WATCH {
+    if has_expired || !W::resumes_watch() {
         *version = None;
     }
     match has_expired {
@@ -156,7 +160,7 @@ async fn turn<W: WatchHandler>(
 async fn list<W: WatchHandler>(handler: &mut W, kind: &Kind<W>) -> Result<String, ClusterError> {
     let mut params = ListParams {
         field_selector: field_selector(handler),
-        limit: W::PAGE_ITEMS,
+        limit: W::page_items(),
         ..ListParams::default()
     };
     let mut objects = Vec::new();

@@ -56,10 +56,6 @@ impl WatchHandler for OwnNode {
     type Object = NodeObject;
     type View = NodeObject;
 
-    const PAGE_ITEMS: Option<u32> = None;
-
-    const RESUMES_WATCH: bool = true;
-
     fn cluster(&self) -> &Cluster {
         &self.cluster
     }

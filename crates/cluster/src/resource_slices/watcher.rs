@@ -65,9 +65,9 @@ impl WatchHandler for SliceReconciler {
     type Object = DynamicObject;
     type View = DynamicObject;
 
-    const PAGE_ITEMS: Option<u32> = None;
-
-    const RESUMES_WATCH: bool = false;
+    fn resumes_watch() -> bool {
+        false
+    }
 
     fn cluster(&self) -> &Cluster {
         &self.cluster

@@ -1,0 +1,74 @@
+//! Runs the controller: elects a leader and acts while this process is it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::{leader::lead, lease::LeaseElection};
+use machinist_base::clock::Clock;
+use machinist_cluster::Cluster;
+use machinist_ignition::ConfigRules;
+
+/// How long the release of the Lease may take at the end.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How a controller runs.
+#[derive(Clone, Debug)]
+pub struct ControllerOptions {
+    /// The namespace of the Lease; that of the pod or kubeconfig if unset.
+    pub namespace: Option<String>,
+    /// The name of this process in the Lease, such as its pod's. It need not be unique.
+    pub identity: String,
+    /// The Node that this process runs on; it is updated last.
+    pub node: Option<String>,
+    /// Users and groups that configs may manage.
+    pub rules: ConfigRules,
+}
+
+/// Runs until `stop`.
+pub async fn run(
+    cluster: Cluster,
+    options: ControllerOptions,
+    clock: Clock,
+    stop: CancellationToken,
+) {
+    let namespace = match &options.namespace {
+        Some(namespace) => namespace.clone(),
+        None => cluster.namespace().await,
+    };
+    // A restarted container has the name of its predecessor, which must not keep the Lease.
+    let draw = machinist_base::backoff::jitter();
+    let identity = format!("{}_{:08x}", options.identity, draw.to_bits() & 0xffff_ffff);
+    let mut election = LeaseElection::new(cluster.clone(), namespace, identity, clock.clone());
+    tracing::info!("waiting for the leadership");
+    loop {
+        let leadership = tokio::select! {
+            () = stop.cancelled() => return,
+            // Dropping it leaves at most a Lease that ends by itself.
+            leadership = election.acquire() => Arc::new(leadership),
+        };
+        tracing::info!("this process is the leader");
+        let acting = lead(
+            cluster.clone(),
+            Arc::clone(&leadership),
+            options.rules.clone(),
+            options.node.clone(),
+            clock.clone(),
+        );
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            lost = election.keep(&leadership) => {
+                tracing::warn!("this process is no longer the leader: {lost}");
+                continue;
+            }
+            // Dropping it cancels requests under way; each tests the version that it was decided on.
+            () = acting => {}
+        }
+        if timeout(RELEASE_TIMEOUT, election.release()).await.is_err() {
+            tracing::debug!("the Lease was not released in time");
+        }
+        return;
+    }
+}

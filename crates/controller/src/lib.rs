@@ -1,0 +1,28 @@
+//! The controller of MachineConfigPools in clusters without OpenShift.
+//!
+//! Two replicas run, and the holder of a Lease acts. It watches Nodes, pools and MachineConfigs, renders a config for
+//! each pool, and carries out the decisions of `machinist_pool::decide`. A Lease does not fence: a process that was
+//! suspended may still send a request after another one has become the leader. Every write therefore tests the resource
+//! version that it was decided on.
+
+mod config_object;
+mod controller;
+mod inbox;
+mod json_patch;
+mod leader;
+mod leadership;
+mod lease;
+mod node_patch;
+mod pool_patch;
+mod pool_status;
+mod render;
+mod renderer;
+mod requests;
+mod rollout;
+mod rollout_view;
+mod status_writer;
+mod taint_budget;
+mod unused_config_collector;
+mod watches;
+
+pub use controller::{ControllerOptions, run};

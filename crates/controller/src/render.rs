@@ -1,0 +1,156 @@
+//! Merges the MachineConfigs that a pool selects into one. Pure functions.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::config_object::ConfigObject;
+use machinist_ignition::{
+    ConfigRules, MachineConfig, MergeOrder, Refusal, TextSource, merge, parse, to_machine_config,
+};
+use machinist_kube_api::{PoolView, keys::label};
+
+/// Maximum size of a rendered config as JSON: the API server stores objects of at most 1.5 MiB.
+const MAX_CONFIG_BYTES: usize = 1_572_864;
+
+/// Prefix of the names of rendered configs.
+const RENDERED_PREFIX: &str = "rendered-";
+
+/// A config that was rendered for a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct RenderedPoolConfig {
+    pub(crate) name: String,
+    pub(crate) manifest: Value,
+    /// The MachineConfigs that were merged, in their order.
+    pub(crate) sources: Vec<String>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Why no config can be rendered for a pool.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RenderError {
+    /// The pool selects no MachineConfigs.
+    #[error("no MachineConfig matches spec.machineConfigSelector; expected at least one")]
+    NothingSelected,
+    /// MachineConfigs have mistakes.
+    #[error("{}", joined(.0))]
+    Refused(Vec<Refusal>),
+    /// The merged config is too large.
+    #[error(
+        "the merged config {name} has {bytes} bytes as JSON; expected at most {MAX_CONFIG_BYTES}"
+    )]
+    TooLarge {
+        /// Its name.
+        name: String,
+        /// Its size.
+        bytes: usize,
+    },
+    /// The merged config cannot be written as a manifest.
+    #[error("the merged config cannot be written: {0}")]
+    NotWritable(#[from] machinist_ignition::MissingContent),
+}
+
+impl RenderError {
+    /// The stable code.
+    pub(crate) fn code(&self) -> String {
+        match self {
+            Self::NothingSelected => "NoMachineConfigs".to_owned(),
+            Self::Refused(refusals) => match refusals.first() {
+                Some(refusal) => refusal.reason.to_string(),
+                None => "Refused".to_owned(),
+            },
+            Self::TooLarge { .. } => "ConfigTooLarge".to_owned(),
+            Self::NotWritable(_) => "ConfigNotWritable".to_owned(),
+        }
+    }
+}
+
+fn joined(refusals: &[Refusal]) -> String {
+    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+/// The names and resource versions of the MachineConfigs that a pool selects; rendered ones are never selected, nor is
+/// anything by an empty selector.
+pub(crate) fn selected<'c>(
+    pool: &PoolView,
+    configs: &'c BTreeMap<String, ConfigObject>,
+) -> Vec<&'c ConfigObject> {
+    let selector = &pool.spec.machine_config_selector;
+    let is_selected = |config: &&ConfigObject| {
+        !selector.is_empty()
+            && !config.name.starts_with(RENDERED_PREFIX)
+            && config.rendered_for().is_none()
+            && selector.selects(&config.labels)
+    };
+    configs.values().filter(is_selected).collect()
+}
+
+/// Renders the config of a pool from the texts of MachineConfigs, by name.
+pub(crate) fn render(
+    pool: &str,
+    texts: &[(String, String)],
+    rules: &ConfigRules,
+) -> Result<RenderedPoolConfig, RenderError> {
+    if texts.is_empty() {
+        return Err(RenderError::NothingSelected);
+    }
+    let rules = ConfigRules {
+        source: TextSource::ApiServer,
+        ..rules.clone()
+    };
+    let (mut documents, mut refusals) = (Vec::new(), Vec::new());
+    for (name, text) in texts {
+        match parse(text, &format!("MachineConfig {name}"), &rules) {
+            Ok(found) => documents.extend(found),
+            Err(found) => refusals.extend(found),
+        }
+    }
+    if !refusals.is_empty() {
+        return Err(RenderError::Refused(without_lines(refusals)));
+    }
+    let sources = ordered_names(&documents);
+    let merged = merge(documents, pool, MergeOrder::WorkerFirst);
+    let (config, warnings) =
+        merged.map_err(|refusals| RenderError::Refused(without_lines(refusals)))?;
+    let manifest = manifest(pool, &config)?;
+    let bytes = manifest.to_string().len();
+    if bytes > MAX_CONFIG_BYTES {
+        return Err(RenderError::TooLarge {
+            name: config.name,
+            bytes,
+        });
+    }
+    Ok(RenderedPoolConfig {
+        name: config.name,
+        manifest,
+        sources,
+        warnings,
+    })
+}
+
+fn manifest(pool: &str, config: &MachineConfig) -> Result<Value, RenderError> {
+    let mut manifest = to_machine_config(config)?;
+    manifest["metadata"]["labels"] = json!({label::RENDERED_FOR: pool});
+    Ok(manifest)
+}
+
+/// The names of the sources in the order in which they are merged: role `worker` first.
+fn ordered_names(documents: &[machinist_ignition::ConfigDocument]) -> Vec<String> {
+    let rank =
+        |it: &machinist_ignition::ConfigDocument| it.role.as_deref() != Some(label::ROLE_WORKER);
+    let mut ordered: Vec<_> = documents.iter().collect();
+    ordered.sort_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
+    ordered.into_iter().map(|it| it.name.clone()).collect()
+}
+
+/// Removes lines and columns: nobody has seen the text that the API server returned.
+fn without_lines(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
+    for refusal in &mut refusals {
+        (refusal.line, refusal.column) = (None, None);
+    }
+    refusals
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! The requests of the leader to the API server.
+
+use std::sync::Arc;
+
+use kube::{
+    Api, Client,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::Value;
+
+use crate::{config_object::ConfigObject, leadership::Leadership, watches::slim};
+use machinist_cluster::{Cluster, ClusterError, fleet_queries, node::NodeObject, resource};
+use machinist_kube_api::{NodeView, PoolView, keys};
+
+/// Sends requests as long as this process is the leader.
+#[derive(Debug)]
+pub(crate) struct LeaderRequests {
+    cluster: Cluster,
+    leadership: Arc<Leadership>,
+}
+
+impl LeaderRequests {
+    pub(crate) fn new(cluster: Cluster, leadership: Arc<Leadership>) -> Self {
+        Self {
+            cluster,
+            leadership,
+        }
+    }
+
+    pub(crate) async fn nodes(&self) -> Result<Vec<NodeView>, ClusterError> {
+        let nodes = fleet_queries::nodes(&self.cluster).await?;
+        Ok(nodes.into_iter().map(slim).collect())
+    }
+
+    pub(crate) async fn pools(&self) -> Result<Vec<PoolView>, ClusterError> {
+        fleet_queries::pools(&self.cluster).await
+    }
+
+    /// One Node; `None` if it does not exist.
+    pub(crate) async fn node(&self, name: &str) -> Result<Option<NodeView>, ClusterError> {
+        let get = |client| async move { Api::<NodeObject>::all(client).get_opt(name).await };
+        let object = format!("Node {name}");
+        let found = self.cluster.request("get", object, get).await?;
+        Ok(found.map(|node| slim(node.into())))
+    }
+
+    /// One pool; `None` if it does not exist.
+    pub(crate) async fn pool(&self, name: &str) -> Result<Option<PoolView>, ClusterError> {
+        let get = |client| async move { pools(client).get_opt(name).await };
+        let found = self.cluster.request("get", pool_object(name), get).await?;
+        Ok(found.map(fleet_queries::pool_view))
+    }
+
+    /// Patches a Node; 422 if a test of the patch fails.
+    pub(crate) async fn patch_node(
+        &self,
+        name: &str,
+        operations: &Value,
+    ) -> Result<NodeView, ClusterError> {
+        self.leadership.permit().await;
+        let patch = |client| async move {
+            let patch = json_patch(operations)?;
+            let nodes = Api::<NodeObject>::all(client);
+            nodes.patch(name, &parameters(), &patch).await
+        };
+        let object = format!("Node {name}");
+        let patched = self.cluster.request("patch", object, patch).await?;
+        Ok(slim(patched.into()))
+    }
+
+    /// Patches a pool; 422 if a test of the patch fails.
+    pub(crate) async fn patch_pool(
+        &self,
+        name: &str,
+        operations: &Value,
+    ) -> Result<PoolView, ClusterError> {
+        self.leadership.permit().await;
+        let patch = |client| async move {
+            let patch = json_patch(operations)?;
+            pools(client).patch(name, &parameters(), &patch).await
+        };
+        let request = self.cluster.request("patch", pool_object(name), patch);
+        Ok(fleet_queries::pool_view(request.await?))
+    }
+
+    /// Merges fields into a pool's status; 409 if `body` names another resource version than the pool has.
+    pub(crate) async fn patch_pool_status(
+        &self,
+        name: &str,
+        body: &Value,
+    ) -> Result<PoolView, ClusterError> {
+        self.leadership.permit().await;
+        let patch = |client| async move {
+            let patch = Patch::Merge(body);
+            pools(client)
+                .patch_status(name, &parameters(), &patch)
+                .await
+        };
+        let act = "write the status of";
+        let request = self.cluster.request(act, pool_object(name), patch);
+        Ok(fleet_queries::pool_view(request.await?))
+    }
+
+    /// Creates a MachineConfig from a manifest; `None` if it exists already, which is not changed.
+    pub(crate) async fn create_config(
+        &self,
+        name: &str,
+        manifest: &Value,
+    ) -> Result<Option<ConfigObject>, ClusterError> {
+        self.leadership.permit().await;
+        let create = |client| async move {
+            let object: DynamicObject =
+                serde_json::from_value(manifest.clone()).map_err(kube::Error::SerdeError)?;
+            let params = PostParams {
+                field_manager: Some(keys::FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            configs(client).create(&params, &object).await
+        };
+        let object = format!("MachineConfig {name}");
+        match self.cluster.request("create", object, create).await {
+            Ok(created) => Ok(Some(created.into())),
+            Err(error) if error.code() == 409 => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a MachineConfig, if it is still the same object. One that does not exist is no error.
+    pub(crate) async fn delete_config(&self, config: &ConfigObject) -> Result<(), ClusterError> {
+        self.leadership.permit().await;
+        let name = config.name.as_str();
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(config.uid.clone()),
+                resource_version: Some(config.resource_version.clone()),
+            }),
+            ..DeleteParams::default()
+        };
+        let params = &params;
+        let delete = |client| async move { configs(client).delete(name, params).await.map(drop) };
+        let object = format!("MachineConfig {name}");
+        match self.cluster.request("delete", object, delete).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn pools(client: Client) -> Api<DynamicObject> {
+    let kind = resource("MachineConfigPool", "machineconfigpools");
+    Api::all_with(client, &kind)
+}
+
+fn configs(client: Client) -> Api<DynamicObject> {
+    Api::all_with(client, &resource("MachineConfig", "machineconfigs"))
+}
+
+fn pool_object(name: &str) -> String {
+    format!("MachineConfigPool {name}")
+}
+
+fn json_patch(operations: &Value) -> Result<Patch<()>, kube::Error> {
+    let operations = serde_json::from_value(operations.clone());
+    operations.map(Patch::Json).map_err(kube::Error::SerdeError)
+}
+
+fn parameters() -> PatchParams {
+    PatchParams {
+        field_manager: Some(keys::FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
+}

@@ -1,0 +1,280 @@
+//! Carries out decisions about rollouts, in the order in which the model of `machinist_pool` does: reads until a decision
+//! requests none, then one write of a pool and a new decision, and patches of Nodes when no write is left.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use crate::{
+    node_patch::node_patch, pool_patch, requests::LeaderRequests, rollout_view::RolloutView,
+    taint_budget::TaintBudget,
+};
+use machinist_base::{clock::Clock, error_chain::chain};
+use machinist_cluster::ClusterError;
+use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
+use machinist_pool::{
+    Action, Decision, NodeChange, NodePatchRequest, PoolGrants, PoolWrite, decide,
+};
+
+/// How many reads and writes of pools follow each other before watch events are taken into account.
+const MAX_STEPS_PER_TURN: usize = 64;
+
+/// What the leader knows beside pools and Nodes.
+#[derive(Debug)]
+pub(crate) struct RolloutFacts<'f> {
+    pub(crate) own_node: Option<&'f str>,
+    pub(crate) other_grantor: Option<&'f str>,
+    pub(crate) configs: BTreeSet<&'f str>,
+}
+
+/// The end of a turn.
+#[derive(Debug)]
+pub(crate) struct RolloutTurn {
+    /// The last decision.
+    pub(crate) decision: Decision,
+    /// Whether more is to be done without waiting for an event.
+    pub(crate) is_unfinished: bool,
+}
+
+/// Carries out decisions.
+#[derive(Debug)]
+pub(crate) struct Rollout {
+    clock: Clock,
+    taints: TaintBudget,
+}
+
+impl Rollout {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            taints: TaintBudget::new(),
+        }
+    }
+
+    /// Decides and carries out, until only patches of Nodes were left and are sent.
+    pub(crate) async fn turn(
+        &mut self,
+        view: &mut RolloutView,
+        facts: &RolloutFacts<'_>,
+        requests: &LeaderRequests,
+    ) -> Result<RolloutTurn, ClusterError> {
+        for _ in 0..MAX_STEPS_PER_TURN {
+            let decision = self.decision(view, facts);
+            let mut patches = Vec::new();
+            let mut step = None;
+            for action in &decision.actions {
+                match action {
+                    Action::PatchNode(patch) => patches.push(patch),
+                    other => step = step.or(Some(other)),
+                }
+            }
+            match step {
+                Some(step) => self.carry_out(step, view, requests).await?,
+                None => {
+                    let is_unfinished = self.patch_nodes(&patches, view, requests).await?;
+                    return Ok(RolloutTurn {
+                        is_unfinished,
+                        decision,
+                    });
+                }
+            }
+        }
+        Ok(RolloutTurn {
+            decision: self.decision(view, facts),
+            is_unfinished: true,
+        })
+    }
+
+    fn decision(&mut self, view: &RolloutView, facts: &RolloutFacts<'_>) -> Decision {
+        let mut inputs = view.inputs(self.clock.now());
+        inputs.own_node = facts.own_node;
+        inputs.other_grantor = facts.other_grantor;
+        inputs.configs = Some(facts.configs.clone());
+        inputs.taint_patches = self.taints.left();
+        decide(&inputs)
+    }
+
+    /// Carries out one read, or the write of one pool.
+    async fn carry_out(
+        &self,
+        action: &Action,
+        view: &mut RolloutView,
+        requests: &LeaderRequests,
+    ) -> Result<(), ClusterError> {
+        match action {
+            Action::ListNodes => view.listed_nodes(requests.nodes().await?),
+            Action::ReadPool(name) => view.read_pool(name, requests.pool(name).await?),
+            Action::ReadNode(name) => view.read_node(name, requests.node(name).await?),
+            Action::WritePool(write) => self.write_pool(write, view, requests).await?,
+            Action::PatchNode(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn write_pool(
+        &self,
+        write: &PoolWrite,
+        view: &mut RolloutView,
+        requests: &LeaderRequests,
+    ) -> Result<(), ClusterError> {
+        let now = self.clock.now();
+        let Some(pool) = view.pool(&write.pool) else {
+            return Ok(());
+        };
+        let operations = pool_patch::record_patch(pool, write, now);
+        let known = pool.annotations.get(pool_annotation::GRANTS).cloned();
+        match requests.patch_pool(&write.pool, &operations).await {
+            Ok(pool) => {
+                let returned = pool.annotations.get(pool_annotation::GRANTS);
+                let is_kept = write.grants.is_kept(returned.map(String::as_str));
+                log_write(write, known.as_deref(), is_kept);
+                view.wrote_pool(pool, write.is_rebuild, (!is_kept).then_some(now));
+                self.write_other_histories(write, view, requests, now).await;
+                Ok(())
+            }
+            Err(error) if error.is_conflict() || error.is_not_found() => {
+                tracing::debug!("{}", chain(&error));
+                let live = requests.pool(&write.pool).await?;
+                let is_same = |it: &PoolView| it.resource_version == write.resource_version;
+                let is_unchanged = live.as_ref().is_some_and(is_same);
+                view.read_pool(&write.pool, live);
+                // The version is not why it was refused: the object itself is invalid.
+                if is_unchanged { Err(error) } else { Ok(()) }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the history of other pools that the write concerns. It only serves estimates, rollbacks and people, so that
+    /// a failure is not repeated.
+    async fn write_other_histories(
+        &self,
+        write: &PoolWrite,
+        view: &mut RolloutView,
+        requests: &LeaderRequests,
+        now: Timestamp,
+    ) {
+        for name in pool_patch::other_pools(write) {
+            let pool = view.pool(name);
+            let patch = pool.and_then(|pool| pool_patch::history_patch(pool, write, now));
+            let Some(operations) = patch else {
+                continue;
+            };
+            match requests.patch_pool(name, &operations).await {
+                Ok(pool) => view.put_pool(name, Some(pool)),
+                Err(error) => tracing::warn!("{}", chain(&error)),
+            }
+        }
+    }
+
+    /// Sends patches of Nodes, which are independent of each other. Returns whether one was refused because the Node has
+    /// changed.
+    async fn patch_nodes(
+        &mut self,
+        patches: &[&NodePatchRequest],
+        view: &mut RolloutView,
+        requests: &LeaderRequests,
+    ) -> Result<bool, ClusterError> {
+        let mut is_refused = false;
+        let mut failure = None;
+        for request in patches {
+            let Some(node) = view.node(&request.node) else {
+                continue;
+            };
+            let operations = node_patch(node, request);
+            if matches!(
+                request.change,
+                NodeChange::AddTaint | NodeChange::RemoveTaint
+            ) {
+                self.taints.take();
+            }
+            match requests.patch_node(&request.node, &operations).await {
+                Ok(node) => {
+                    log_patch(request);
+                    view.put_node(&request.node, Some(node));
+                }
+                Err(error) if error.is_conflict() || error.is_not_found() => {
+                    tracing::debug!("{}", chain(&error));
+                    let live = requests.node(&request.node).await?;
+                    let is_same = |it: &NodeView| it.resource_version == request.resource_version;
+                    if live.as_ref().is_some_and(is_same) {
+                        // The version is not why it was refused: the object itself is invalid.
+                        tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+                        failure = failure.or(Some(error));
+                    }
+                    view.put_node(&request.node, live);
+                    is_refused = true;
+                }
+                // The API server refuses this Node; others may be patched.
+                Err(error) if matches!(error.code(), 400..=428 | 430..=499) => {
+                    tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+                    failure = failure.or(Some(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(is_refused),
+        }
+    }
+}
+
+fn log_write(write: &PoolWrite, known: Option<&str>, is_kept: bool) {
+    let known = PoolGrants::parse(&write.pool, known).ok().flatten();
+    let known: BTreeSet<String> = known
+        .into_iter()
+        .flat_map(|it| it.grants)
+        .map(|grant| grant.id)
+        .collect();
+    let new = write.grants.grants.iter();
+    for grant in new.filter(|grant| !known.contains(&grant.id)) {
+        tracing::info!(
+            "granted: node {} to {} (pool {}, grant {})",
+            grant.node,
+            grant.target,
+            grant.pool,
+            grant.id
+        );
+    }
+    for (grant, end) in &write.freed {
+        let outcome = match end {
+            Some(end) => String::from(end.outcome.clone()),
+            None => "Released".to_owned(),
+        };
+        let (node, id) = (&grant.node, &grant.id);
+        tracing::info!(
+            "ended: node {node}, {outcome} (pool {}, grant {id})",
+            grant.pool
+        );
+    }
+    for edge in &write.ends {
+        let (pool, target, result) = (&edge.pool, &edge.target, &edge.result);
+        tracing::info!("pool {pool}: the rollout of {target} has ended: {result}");
+    }
+    if !is_kept {
+        tracing::error!(
+            "the API server did not return annotation {} of MachineConfigPool {}; nothing is granted",
+            pool_annotation::GRANTS,
+            write.pool
+        );
+    }
+}
+
+fn log_patch(request: &NodePatchRequest) {
+    let node = &request.node;
+    match &request.change {
+        NodeChange::PlaceGrant { desired, .. } => {
+            tracing::info!("node {node}: grant placed, desired config {desired}");
+        }
+        NodeChange::WithdrawGrant { id, .. } => {
+            tracing::info!("node {node}: grant {id} withdrawn, it was not acknowledged");
+        }
+        NodeChange::RequestCancel { target } => {
+            tracing::info!("node {node}: asked to cancel the update to {target}");
+        }
+        NodeChange::ResetDesired { .. } => tracing::info!("node {node}: desired config set back"),
+        NodeChange::AddTaint => tracing::debug!("node {node}: taint added"),
+        NodeChange::RemoveTaint => tracing::debug!("node {node}: taint removed"),
+    }
+}
