@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use super::{
-    Global, adopt, apply, cancel, completions, cordon, crds, devices, drain, explain, guard,
-    history, journal, man, plan, recover, release, render, rollback, run, settings, status,
+    Global, adopt, apply, cancel, completions, controller, cordon, crds, devices, drain, explain,
+    guard, history, journal, man, plan, recover, release, render, rollback, run, settings, status,
     uninstall, vendor_check, verify,
 };
 
@@ -61,6 +61,8 @@ pub enum Command {
     Uncordon(cordon::UncordonArgs),
     /// Cancel the update of a node before it changes the disk
     Cancel(cancel::CancelArgs),
+    /// Run the controller: render MachineConfigPools and roll them out, in a cluster without OpenShift
+    Controller(controller::ControllerArgs),
     /// Take a machine over from OpenShift's machine-config-daemon
     Adopt(adopt::AdoptArgs),
     /// Return a machine to OpenShift's machine-config-daemon

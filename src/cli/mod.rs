@@ -24,6 +24,7 @@ mod status;
 pub mod adopt;
 pub mod apply;
 pub mod cancel;
+pub mod controller;
 pub mod cordon;
 pub mod devices;
 pub mod drain;
@@ -128,6 +129,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Cordon(args) => cordon::cordon(&global, &args),
         Command::Uncordon(args) => cordon::uncordon(&global, &args),
         Command::Cancel(args) => cancel::run(&global, &args),
+        Command::Controller(args) => controller::run(&global, &args),
         Command::Adopt(args) => adopt::run(&global, &args),
         Command::Release(args) => release::run(&global, &args),
         Command::Recover(args) => recover::run(&global, &args),

@@ -431,6 +431,7 @@ fn uninstall_pods_equal_agent_pods_except_for_arguments() {
 fn every_packaged_manifest_is_used_by_a_kustomization() {
     for dir in [
         "base",
+        "controller",
         "updates",
         "plugins",
         "policies",
