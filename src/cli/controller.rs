@@ -22,19 +22,16 @@ const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Flags of `controller`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Several processes may run; the one that holds the Lease machinist-controller acts. SIGTERM and ^C release the Lease \
+Several processes may run; the one that holds the Lease machinist-system/machinist-controller acts. SIGTERM and ^C release the Lease \
 and end the process, a second signal ends it at once.
 
 Examples:
   machinist controller
-  machinist controller --kubeconfig ~/.kube/config --namespace machinist-system")]
+  machinist controller --kubeconfig ~/.kube/config")]
 pub struct ControllerArgs {
     /// The cluster.
     #[command(flatten)]
     pub reach: ClusterArgs,
-    /// Namespace of the Lease [default: that of the pod, or of the kubeconfig's context]
-    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
-    pub namespace: Option<String>,
     /// Name of this process in the Lease
     #[arg(
         long,
@@ -62,7 +59,6 @@ impl ControllerArgs {
         }
         rules.groups = self.groups.iter().cloned().collect();
         ControllerOptions {
-            namespace: self.namespace.clone(),
             identity: self.identity.clone(),
             node: self.node_name.clone(),
             rules,

@@ -16,8 +16,6 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How a controller runs.
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
-    /// The namespace of the Lease; that of the pod or kubeconfig if unset.
-    pub namespace: Option<String>,
     /// The name of this process in the Lease, such as its pod's. It need not be unique.
     pub identity: String,
     /// The Node that this process runs on; it is updated last.
@@ -33,14 +31,10 @@ pub async fn run(
     clock: Clock,
     stop: CancellationToken,
 ) {
-    let namespace = match &options.namespace {
-        Some(namespace) => namespace.clone(),
-        None => cluster.namespace().await,
-    };
     // A restarted container has the name of its predecessor, which must not keep the Lease.
     let draw = machinist_base::backoff::jitter();
     let identity = format!("{}_{:08x}", options.identity, draw.to_bits() & 0xffff_ffff);
-    let mut election = LeaseElection::new(cluster.clone(), namespace, identity, clock.clone());
+    let mut election = LeaseElection::new(cluster.clone(), identity, clock.clone());
     tracing::info!("waiting for the leadership");
     loop {
         let leadership = tokio::select! {

@@ -20,10 +20,7 @@ use machinist_base::{
     error_chain::chain,
 };
 use machinist_cluster::{Cluster, ClusterError};
-use machinist_kube_api::keys;
-
-/// Name of the Lease.
-const LEASE_NAME: &str = "machinist-controller";
+use machinist_kube_api::keys::{self, CONTROLLER_LEASE, NAMESPACE};
 
 /// How often the leader renews the Lease, and how often others look at it.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
@@ -38,10 +35,10 @@ const LEASE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::fr
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LostLease {
     /// Another process holds it.
-    #[error("Lease {LEASE_NAME} is held by {0:?}")]
+    #[error("Lease {CONTROLLER_LEASE} is held by {0:?}")]
     Taken(String),
     /// It could not be renewed in time.
-    #[error("Lease {LEASE_NAME} could not be renewed for 10 s")]
+    #[error("Lease {CONTROLLER_LEASE} could not be renewed for 10 s")]
     NotRenewed,
 }
 
@@ -56,7 +53,6 @@ struct ObservedLease {
 #[derive(Debug)]
 pub(crate) struct LeaseElection {
     cluster: Cluster,
-    namespace: String,
     identity: String,
     clock: Clock,
     observed: Option<ObservedLease>,
@@ -65,10 +61,9 @@ pub(crate) struct LeaseElection {
 }
 
 impl LeaseElection {
-    pub(crate) fn new(cluster: Cluster, namespace: String, identity: String, clock: Clock) -> Self {
+    pub(crate) fn new(cluster: Cluster, identity: String, clock: Clock) -> Self {
         Self {
             cluster,
-            namespace,
             identity,
             clock,
             observed: None,
@@ -172,19 +167,19 @@ impl LeaseElection {
     async fn create(&mut self) -> Result<bool, ClusterError> {
         let lease = Lease {
             metadata: ObjectMeta {
-                name: Some(LEASE_NAME.to_owned()),
-                namespace: Some(self.namespace.clone()),
+                name: Some(CONTROLLER_LEASE.to_owned()),
+                namespace: Some(NAMESPACE.to_owned()),
                 ..ObjectMeta::default()
             },
             spec: Some(self.spec(None, self.clock.now())),
         };
-        let (namespace, params, wanted) = (&self.namespace, parameters(), &lease);
+        let (params, wanted) = (parameters(), &lease);
         let create = |client: Client| {
-            let leases = Api::<Lease>::namespaced(client, namespace);
+            let leases = Api::<Lease>::namespaced(client, NAMESPACE);
             let params = params.clone();
             async move { within(leases.create(&params, wanted)).await }
         };
-        match self.cluster.request("create", self.object(), create).await {
+        match self.cluster.request("create", lease_object(), create).await {
             Ok(lease) => {
                 self.own = Some(lease);
                 Ok(true)
@@ -239,29 +234,27 @@ impl LeaseElection {
     }
 
     async fn read(&self) -> Result<Option<Lease>, ClusterError> {
-        let namespace = &self.namespace;
         let get = |client: Client| async move {
-            let leases = Api::<Lease>::namespaced(client, namespace);
-            within(leases.get_opt(LEASE_NAME)).await
+            let leases = Api::<Lease>::namespaced(client, NAMESPACE);
+            within(leases.get_opt(CONTROLLER_LEASE)).await
         };
-        self.cluster.request("get", self.object(), get).await
+        self.cluster.request("get", lease_object(), get).await
     }
 
     /// Replaces the Lease, if it still has the resource version of `lease`.
     async fn replace(&self, lease: &Lease) -> Result<Lease, ClusterError> {
-        let namespace = &self.namespace;
         let replace = |client: Client| async move {
-            let leases = Api::<Lease>::namespaced(client, namespace);
-            within(leases.replace(LEASE_NAME, &parameters(), lease)).await
+            let leases = Api::<Lease>::namespaced(client, NAMESPACE);
+            within(leases.replace(CONTROLLER_LEASE, &parameters(), lease)).await
         };
         self.cluster
-            .request("replace", self.object(), replace)
+            .request("replace", lease_object(), replace)
             .await
     }
+}
 
-    fn object(&self) -> String {
-        format!("Lease {}/{LEASE_NAME}", self.namespace)
-    }
+fn lease_object() -> String {
+    format!("Lease {NAMESPACE}/{CONTROLLER_LEASE}")
 }
 
 /// Bounds a request, whose own limit is longer than a Lease lasts.
