@@ -93,7 +93,7 @@ fn a_node_updates_when_the_controller_grants_it_and_ends_its_grant() {
         cluster.apply(&manifest(name, content, Value::Null));
     }
 
-    // A controller takes over. A config that somebody else desires waits, and the node stays in service.
+    // A controller takes over. A config that another client sets waits, and the node stays in service.
     cluster.apply(LEASE);
     let desired = format!("{GROUP}/desiredConfig=rendered-worker-a");
     cluster.kubectl(&["annotate", "node", "worker", &desired]);

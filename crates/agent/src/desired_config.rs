@@ -381,7 +381,7 @@ impl DesiredConfigTask {
                 message: format!("{seen}; no update is started while it is present"),
             });
         }
-        // What an operator of this machine wants now needs no grant and is not cancelled.
+        // A config that an operator of this machine has pinned needs no grant and is not cancelled.
         if matches!(self.held, Pin::Config(_)) {
             return None;
         }

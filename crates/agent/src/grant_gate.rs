@@ -1,7 +1,7 @@
 //! Holds back updates that a controller has to grant: at most as many nodes of a pool as its limit allows update at once.
 //!
-//! The controller sets the grant and the desired config in one request, so that a node waits here only when somebody else
-//! has set its desired config, or after the controller has withdrawn the grant.
+//! The controller sets the grant and the desired config in one request, so that a node waits here only when another
+//! client has set its desired config, or after the controller has withdrawn the grant.
 
 use std::sync::{
     Arc,
@@ -32,7 +32,7 @@ impl GrantGate {
         }
     }
 
-    /// Looks for a controller. If the API server does not answer, what was known before stays.
+    /// Looks for a controller. If the API server does not answer, the last result stays in effect.
     pub(crate) async fn refresh(&self) -> Result<bool, ClusterError> {
         let is_needed = self.node.cluster().has_grant_controller().await?;
         let was_needed = self.is_needed.swap(is_needed, Ordering::Relaxed);

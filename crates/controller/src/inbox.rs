@@ -1,4 +1,4 @@
-//! Collects what the watches report until the leader takes it. Several changes of one object become one.
+//! Collects reports of the watches until the leader takes them. Several changes of one object become one.
 
 use std::{
     collections::BTreeMap,

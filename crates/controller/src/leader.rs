@@ -1,4 +1,4 @@
-//! What the leader does: it takes the reports of the watches, renders, decides, carries out, and writes the status.
+//! Acts as the leader: takes the reports of the watches, renders, decides, carries out, and writes the status.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -132,7 +132,7 @@ struct Leader {
 }
 
 impl Leader {
-    /// Takes what the watches have reported.
+    /// Takes the reports of the watches.
     fn take(&mut self, inbox: &Inbox) {
         let nodes = inbox.nodes.take();
         self.known.nodes |= nodes.listed.is_some();

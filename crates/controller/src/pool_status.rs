@@ -23,7 +23,7 @@ pub(crate) struct RenderOutcome {
     pub(crate) message: String,
 }
 
-/// What is written of a status.
+/// The part of a status that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusScope {
     /// Everything that OpenShift's controllers write, and the conditions of rollouts.

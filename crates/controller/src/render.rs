@@ -144,8 +144,8 @@ fn ordered_names(documents: &[machinist_ignition::ConfigDocument]) -> Vec<String
     ordered.into_iter().map(|it| it.name.clone()).collect()
 }
 
-/// Removes lines and columns, because nobody has seen the text that the API server returned, and the second name of the
-/// MachineConfig.
+/// Removes lines and columns, because they refer to text of the API server that its users do not see, and the second
+/// name of the MachineConfig.
 fn without_lines(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
     for refusal in &mut refusals {
         (refusal.line, refusal.column) = (None, None);

@@ -49,7 +49,7 @@ struct FinishedRender {
     result: Result<(String, Vec<String>), RenderOutcome>,
 }
 
-/// What is known about the rendering of one pool.
+/// The state of the rendering of one pool.
 #[derive(Debug, Default)]
 struct PoolRender {
     /// The selection that was seen last.
@@ -67,7 +67,7 @@ pub(crate) struct Renderer {
     rules: ConfigRules,
     configs: BTreeMap<String, ConfigObject>,
     pools: BTreeMap<String, PoolRender>,
-    /// Rendered configs that were deleted by someone else.
+    /// Rendered configs that another client deleted.
     deleted: BTreeMap<String, String>,
     outcomes: BTreeMap<String, RenderOutcome>,
 }
@@ -93,7 +93,7 @@ impl Renderer {
         &self.outcomes
     }
 
-    /// Takes what the watch on MachineConfigs has reported.
+    /// Takes the reports of the watch on MachineConfigs.
     pub(crate) fn take_configs(&mut self, reports: ReportedChanges<ConfigObject>) {
         if let Some(listed) = reports.listed {
             let listed = listed.into_iter().map(|it| (it.name.clone(), it));

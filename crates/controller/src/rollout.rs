@@ -19,7 +19,7 @@ use machinist_pool::{
 /// How many reads and writes of pools follow each other before watch events are taken into account.
 const MAX_STEPS_PER_TURN: usize = 64;
 
-/// What the leader knows beside pools and Nodes.
+/// Inputs of a decision beside pools and Nodes.
 #[derive(Debug)]
 pub(crate) struct RolloutFacts<'f> {
     pub(crate) own_node: Option<&'f str>,

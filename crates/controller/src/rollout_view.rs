@@ -48,7 +48,7 @@ impl RolloutView {
         at.ok().and_then(|at| self.nodes.get(at))
     }
 
-    /// Takes what the watch on Nodes has reported.
+    /// Takes the reports of the watch on Nodes.
     pub(crate) fn take_nodes(&mut self, reports: ReportedChanges<NodeView>) {
         if let Some(listed) = reports.listed {
             self.set_nodes(listed);
@@ -58,7 +58,7 @@ impl RolloutView {
         }
     }
 
-    /// Takes what the watch on pools has reported.
+    /// Takes the reports of the watch on pools.
     pub(crate) fn take_pools(&mut self, reports: ReportedChanges<PoolView>) {
         if let Some(listed) = reports.listed {
             let kept: BTreeSet<String> = listed.iter().map(|pool| pool.name.clone()).collect();
@@ -174,7 +174,7 @@ impl RolloutView {
         self.node_reads.insert(name.to_owned(), read);
     }
 
-    /// The inputs of a decision, apart from what is known from elsewhere.
+    /// The inputs of a decision that come from pools and Nodes.
     pub(crate) fn inputs(&self, now: Timestamp) -> RolloutInputs<'_> {
         let mut inputs = RolloutInputs::new(&self.pools, &self.nodes, now);
         for pool in &self.pools {

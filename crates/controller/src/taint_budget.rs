@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use machinist_pool::MAX_TAINT_PATCHES_PER_SECOND;
 
-/// What is left of the current second.
+/// The number of patches in the current second.
 #[derive(Debug)]
 pub(crate) struct TaintBudget {
     since: Instant,

@@ -61,7 +61,7 @@ async fn collect(
     if !may_remove {
         return Ok(());
     }
-    // The caches may be old: what is removed is decided on live reads.
+    // The caches may be old, so that only live reads decide about a removal.
     let (nodes, pools) = (requests.nodes().await?, requests.pools().await?);
     let used = match used_configs(&pools, &nodes) {
         Ok(used) => used,

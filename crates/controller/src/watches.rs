@@ -30,7 +30,7 @@ const WATCH_PAGE_ITEMS: u32 = 500;
 /// How long until a kind that does not exist is looked for again: its CRD may be installed later.
 const ABSENT_KIND_RECHECK: Duration = Duration::from_secs(60);
 
-/// What is kept of an object.
+/// The fields of an object that are kept.
 pub(crate) trait WatchedView: Send + Sync + Sized + 'static {
     /// The object in the API server.
     type Object: Resource<DynamicType: Clone + Debug + Send + Sync>

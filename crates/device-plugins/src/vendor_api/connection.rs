@@ -68,7 +68,7 @@ enum ConnectionPhase {
     Session,
     /// The session has ended, and its final status is being written.
     Closing,
-    /// The writing side is shut down. What the vendor still writes is read and discarded.
+    /// The writing side is shut down. Further data of the vendor is read and discarded.
     HalfClosed,
 }
 
