@@ -60,7 +60,7 @@ async fn a_lost_vendor_session_keeps_devices_for_the_grace_and_can_resume() {
         .await
         .unwrap();
     lists(&agent, &["x/acme0=Healthy"]).await;
-    drop(program);
+    program.close().await;
     vendor_is(&agent, "acme", |one| one.lapsing.is_some()).await;
     assert_eq!(listed(&agent.handle.status_now()), ["x/acme0=Healthy"]);
     let status = agent
@@ -378,7 +378,7 @@ async fn the_crash_of_one_vendor_does_not_affect_another() {
         .offer("acme.dev/y", 1, vec![device("acme1")])
         .await
         .unwrap();
-    drop(first);
+    first.close().await;
     let gone = "x/acme0=Unhealthy (vendor acme is disconnected: it closed its session)";
     lists(&agent, &[gone, "y/acme1=Healthy"]).await;
     // The agent task that removed the devices also serves the new session, so the effects of the

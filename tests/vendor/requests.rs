@@ -113,7 +113,7 @@ async fn without_the_vendor_recipes_are_used_and_other_allocations_rejected() {
     let machine = Machine::new();
     let agent = machine.agent();
     let (program, resource) = asked_for(&machine, &agent).await;
-    drop(program);
+    program.close().await;
     vendor_is(&agent, "acme", |one| one.instance.is_none()).await;
     let vendors = agent.handle.vendors();
     let answer = vendors

@@ -25,7 +25,7 @@ async fn rejected_vendor_devices_are_reported_until_accepted() {
     let (mut program, _) = machine.hello("acme", "one", &["acme.dev/x"]).await.unwrap();
     let offered = program.offer("acme.dev/x", 1, vec![device("acme0")]).await;
     offered.unwrap();
-    drop(program);
+    program.close().await;
     let lapsed = "x/acme0=Unhealthy (vendor acme is disconnected: it closed its session)";
     lists(&agent, &[lapsed]).await;
     let broke_off = |one: &machinist_device_plugins::vendor_api::LiveVendorStatus| {

@@ -161,6 +161,14 @@ impl Program {
             .await;
     }
 
+    /// Ends the session properly: it returns when the agent has ended its side. A program that is dropped may instead
+    /// look like one whose connection was lost.
+    pub async fn close(mut self) {
+        let (closed, _) = mpsc::channel(1);
+        drop(std::mem::replace(&mut self.to, closed));
+        self.wait_for_end().await;
+    }
+
     /// Waits for the end of the session.
     pub async fn wait_for_end(&mut self) -> Status {
         loop {
