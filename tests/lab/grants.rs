@@ -60,18 +60,25 @@ fn wait_end(cluster: &Cluster, id: &str) -> Value {
     ends(&node).pop().unwrap()
 }
 
-/// The requests that changed the cordon or the acknowledgement.
-fn acknowledgements(cluster: &Cluster) -> Vec<String> {
+/// The successful requests that acknowledge a grant.
+fn acknowledgements(cluster: &Cluster) -> Vec<Value> {
     let audit = cluster.audit();
-    let patches = audit.iter().filter(|event| {
+    let patches = audit.into_iter().filter(|event| {
         event["stage"] == "ResponseComplete"
             && event["verb"] == "patch"
             && event["objectRef"]["resource"] == "nodes"
-            && event["user"]["username"] == "machinist-worker"
+            && event["responseStatus"]["code"] == 200
     });
-    let bodies = patches.map(|event| event["requestObject"].to_string());
+    let bodies = patches.map(|event| event["requestObject"].clone());
+    let acknowledges = |operation: &Value| {
+        let path = operation["path"].as_str().unwrap_or_default();
+        operation["op"] == "add" && path.ends_with("/machinist.dev~1grant-acknowledged")
+    };
     bodies
-        .filter(|body| body.contains("grant-acknowledged") && body.contains("\"add\""))
+        .filter(|body| {
+            body.as_array()
+                .is_some_and(|all| all.iter().any(acknowledges))
+        })
         .collect()
 }
 
@@ -120,10 +127,8 @@ fn a_node_updates_when_the_controller_grants_it_and_ends_its_grant() {
     // The acknowledgement is part of the request that cordons.
     let acknowledged = acknowledgements(&cluster);
     assert_eq!(acknowledged.len(), 1);
-    assert!(
-        acknowledged[0].contains("/spec/unschedulable"),
-        "{acknowledged:?}"
-    );
+    let request = acknowledged[0].to_string();
+    assert!(request.contains("/spec/unschedulable"), "{request}");
 
     // A config that this machine refuses ends the grant as a failure, without a cordon.
     place(&cluster, "g2", "rendered-worker-c");
