@@ -72,24 +72,32 @@ async fn a_controller_is_responsible_while_its_lease_has_a_holder() {
 #[tokio::test]
 async fn a_grant_is_acknowledged_in_the_patch_that_cordons() {
     let (server, own) = with_node().await;
-    assert_eq!(own.cordon(true).await.unwrap(), Cordon::NotGranted);
+    assert_eq!(own.cordon(CONFIG, true).await.unwrap(), Cordon::NotGranted);
     assert_eq!(server.writes().len(), 0);
     place(&server, &grant());
-    assert_eq!(own.cordon(true).await.unwrap(), Cordon::ByMachinist);
-    assert_eq!(server.writes().len(), 1);
+    // An operator of the machine has pinned it to another config: the grant is not for that update.
+    assert_eq!(
+        own.cordon("pinned", false).await.unwrap(),
+        Cordon::ByMachinist
+    );
+    assert!(annotation(&server, "machinist.dev/grant-acknowledged").is_null());
+    own.uncordon().await.unwrap();
+    let writes = server.writes().len();
+    assert_eq!(own.cordon(CONFIG, true).await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(server.writes().len(), writes + 1);
     assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
     assert_eq!(
         annotation(&server, "machinist.dev/grant-acknowledged"),
         "g1"
     );
-    assert_eq!(own.cordon(true).await.unwrap(), Cordon::ByMachinist);
-    assert_eq!(server.writes().len(), 1, "nothing is left to do");
+    assert_eq!(own.cordon(CONFIG, true).await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(server.writes().len(), writes + 1, "nothing is left to do");
     // The controller has set another target inside the grant.
     server.edit(NODE, |node| {
         let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
         annotations.remove("machinist.dev/grant-acknowledged");
     });
-    assert_eq!(own.cordon(true).await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(own.cordon(CONFIG, true).await.unwrap(), Cordon::ByMachinist);
     assert_eq!(
         annotation(&server, "machinist.dev/grant-acknowledged"),
         "g1"
@@ -105,7 +113,7 @@ async fn a_grant_that_is_withdrawn_meanwhile_is_not_acknowledged() {
     };
     place(&server, &grant());
     server.trouble("PATCH", InjectedFailure::Meanwhile(withdraw));
-    assert_eq!(own.cordon(true).await.unwrap(), Cordon::NotGranted);
+    assert_eq!(own.cordon(CONFIG, true).await.unwrap(), Cordon::NotGranted);
     assert!(server.object(NODE)["spec"].get("unschedulable").is_none());
     place(&server, &grant());
     server.trouble("PATCH", InjectedFailure::Meanwhile(withdraw));

@@ -208,7 +208,10 @@ async fn a_deleted_and_reregistered_node_has_a_new_identity() {
 #[tokio::test]
 async fn the_cordon_and_its_annotation_are_one_patch() {
     let (server, own) = with_node().await;
-    assert_eq!(own.cordon(false).await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(
+        own.cordon("rendered-worker-1", false).await.unwrap(),
+        Cordon::ByMachinist
+    );
     let object = server.object(NODE);
     assert_eq!(object["spec"]["unschedulable"], true);
     assert!(object["metadata"]["annotations"]["machinist.dev/cordoned"].is_string());
@@ -216,7 +219,10 @@ async fn the_cordon_and_its_annotation_are_one_patch() {
     // Fields of other owners are unchanged.
     assert_eq!(object["spec"]["taints"], node()["spec"]["taints"]);
     // After a crash the request is repeated: nothing is left to do.
-    assert_eq!(own.cordon(false).await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(
+        own.cordon("rendered-worker-1", false).await.unwrap(),
+        Cordon::ByMachinist
+    );
     assert_eq!(server.writes().len(), 1);
 
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::Done);
@@ -234,7 +240,10 @@ async fn the_cordon_and_its_annotation_are_one_patch() {
 async fn an_operators_cordon_is_not_taken_over() {
     let (server, own) = with_node().await;
     server.edit(NODE, |node| node["spec"]["unschedulable"] = json!(true));
-    assert_eq!(own.cordon(false).await.unwrap(), Cordon::ByAnother);
+    assert_eq!(
+        own.cordon("rendered-worker-1", false).await.unwrap(),
+        Cordon::ByAnother
+    );
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::NotOurs);
     assert_eq!(server.writes().len(), 0);
     assert_eq!(server.object(NODE)["spec"]["unschedulable"], true);
@@ -245,7 +254,10 @@ async fn a_concurrent_cordon_by_an_operator_is_kept() {
     let (server, own) = with_node().await;
     let person = |node: &mut Value| node["spec"]["unschedulable"] = json!(true);
     server.trouble("PATCH", InjectedFailure::Meanwhile(person));
-    assert_eq!(own.cordon(false).await.unwrap(), Cordon::ByAnother);
+    assert_eq!(
+        own.cordon("rendered-worker-1", false).await.unwrap(),
+        Cordon::ByAnother
+    );
     let annotations = &server.object(NODE)["metadata"]["annotations"];
     assert!(annotations.get("machinist.dev/cordoned").is_none());
 }
@@ -255,7 +267,10 @@ async fn a_conflicting_cordon_patch_is_retried_without_losing_other_changes() {
     let (server, own) = with_node().await;
     let other = |node: &mut Value| node["spec"]["taints"][1]["value"] = json!("y");
     server.trouble("PATCH", InjectedFailure::Meanwhile(other));
-    assert_eq!(own.cordon(false).await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(
+        own.cordon("rendered-worker-1", false).await.unwrap(),
+        Cordon::ByMachinist
+    );
     assert_eq!(server.object(NODE)["spec"]["taints"][1]["value"], "y");
     assert_eq!(server.requests_starting("PATCH").len(), 2);
 }
@@ -263,7 +278,7 @@ async fn a_conflicting_cordon_patch_is_retried_without_losing_other_changes() {
 #[tokio::test]
 async fn keep_cordoned_hands_the_agents_cordon_to_the_operator() {
     let (server, own) = with_node().await;
-    own.cordon(false).await.unwrap();
+    own.cordon("rendered-worker-1", false).await.unwrap();
     server.edit(NODE, |node| {
         node["metadata"]["annotations"]["machinist.dev/keep-cordoned"] = json!("");
     });
@@ -287,7 +302,10 @@ async fn a_node_without_annotations_can_be_cordoned() {
             .unwrap()
             .remove("annotations");
     });
-    assert_eq!(own.cordon(false).await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(
+        own.cordon("rendered-worker-1", false).await.unwrap(),
+        Cordon::ByMachinist
+    );
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::Done);
 }
 
@@ -295,7 +313,10 @@ async fn a_node_without_annotations_can_be_cordoned() {
 async fn without_a_node_object_nothing_is_cordoned() {
     let (server, own) = with_node().await;
     server.remove(NODE);
-    assert_eq!(own.cordon(false).await.unwrap(), Cordon::NoNode);
+    assert_eq!(
+        own.cordon("rendered-worker-1", false).await.unwrap(),
+        Cordon::NoNode
+    );
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::NoNode);
     assert!(own.read().await.unwrap().is_none());
 }

@@ -189,7 +189,7 @@ async fn node(name: &str) -> (Server, OwnNode) {
 
 async fn write_draining() {
     let (server, own) = serving(plain()).await;
-    own.cordon(false).await.unwrap();
+    own.cordon("rendered-worker-1", false).await.unwrap();
     let _keeps = keeping(&own, with_devices(notice(&draining())));
     let written = |server: &Server| {
         let node = server.object(NODE);
@@ -204,7 +204,7 @@ async fn write_draining() {
 
 async fn write_requests() {
     let (server, own) = serving(plain()).await;
-    own.cordon(false).await.unwrap();
+    own.cordon("rendered-worker-1", false).await.unwrap();
     let cluster = server.cluster().await;
     let ask = async |config: &str| {
         let wanted = Some(config.to_owned());
@@ -249,7 +249,10 @@ async fn a_cordon_of_the_last_version_is_recognised_and_removed() {
         Some(DrainRequest::Drain(NEW.to_owned()))
     );
     assert_eq!(view.cancelled(), Some(NEW));
-    assert_eq!(own.cordon(false).await.unwrap(), Cordon::ByMachinist);
+    assert_eq!(
+        own.cordon("rendered-worker-1", false).await.unwrap(),
+        Cordon::ByMachinist
+    );
     assert_eq!(server.writes().len(), 0);
     assert_eq!(own.uncordon().await.unwrap(), Uncordon::Done);
     assert!(server.object(NODE)["spec"]["unschedulable"].is_null());

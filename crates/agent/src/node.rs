@@ -209,9 +209,13 @@ impl NodeContext {
 
     /// Whether an update needs a grant now. One to a config that an operator of this machine wants needs none.
     pub(super) async fn needs_grant(&self, what: &str) -> Result<bool, NodeError> {
-        let is_held = self.held.borrow().is_some();
-        let is_needed = self.grants.refresh().await;
-        Ok(is_needed.map_err(|e| self.refused(what, e))? && !is_held)
+        if self.held.borrow().is_some() {
+            return Ok(false);
+        }
+        self.grants
+            .refresh()
+            .await
+            .map_err(|e| self.refused(what, e))
     }
 
     /// Acknowledges the grant of an update that disturbs no pod, before its first change.

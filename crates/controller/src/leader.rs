@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
+    failure_log::log_failure,
     inbox::Inbox,
     leadership::Leadership,
     pool_status::StatusScope,
@@ -20,7 +21,6 @@ use crate::{
 use machinist_base::{
     backoff::{Backoff, jitter},
     clock::Clock,
-    error_chain::chain,
 };
 use machinist_cluster::{Cluster, ClusterError};
 use machinist_ignition::ConfigRules;
@@ -69,7 +69,7 @@ pub(crate) async fn lead(
                     next
                 }
                 Err(error) => {
-                    report(&error, failures == 0);
+                    log_failure(&error, failures == 0);
                     let wait = TURN_BACKOFF.wait(failures, jitter());
                     failures = failures.saturating_add(1);
                     let wait = wait.max(error.retry_after().unwrap_or_default());
@@ -91,13 +91,6 @@ pub(crate) async fn lead(
             () = sleep_until(wake.map_or(latest, |wake| wake.min(latest))) => {}
         }
         sleep_until(earliest).await;
-    }
-}
-
-fn report(error: &ClusterError, is_first: bool) {
-    match is_first {
-        true => tracing::warn!(reason = %error.reason(), "{}", chain(error)),
-        false => tracing::debug!("{}", chain(error)),
     }
 }
 

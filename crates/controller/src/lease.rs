@@ -13,7 +13,10 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::leadership::{LEASE_DURATION, Leadership};
+use crate::{
+    failure_log::log_failure,
+    leadership::{LEASE_DURATION, Leadership},
+};
 use machinist_base::{
     backoff::{Backoff, jitter},
     clock::Clock,
@@ -83,7 +86,7 @@ impl LeaseElection {
                     sleep(self.next_look()).await;
                 }
                 Err(error) => {
-                    report(&error, failures == 0);
+                    log_failure(&error, failures == 0);
                     sleep(LEASE_BACKOFF.wait(failures, jitter())).await;
                     failures = failures.saturating_add(1);
                 }
@@ -109,7 +112,7 @@ impl LeaseElection {
                 }
                 Ok(Some(holder)) => return LostLease::Taken(holder),
                 Err(error) => {
-                    report(&error, failures == 0);
+                    log_failure(&error, failures == 0);
                     next = Instant::now() + LEASE_BACKOFF.wait(failures, jitter()) / 2;
                     failures = failures.saturating_add(1);
                 }
@@ -297,13 +300,6 @@ fn parameters() -> PostParams {
     PostParams {
         field_manager: Some(keys::FIELD_MANAGER.to_owned()),
         ..PostParams::default()
-    }
-}
-
-fn report(error: &ClusterError, is_first: bool) {
-    match is_first {
-        true => tracing::warn!(reason = %error.reason(), "{}", chain(error)),
-        false => tracing::debug!("{}", chain(error)),
     }
 }
 

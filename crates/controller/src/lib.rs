@@ -7,6 +7,7 @@
 
 mod config_object;
 mod controller;
+mod failure_log;
 mod inbox;
 mod json_patch;
 mod leader;

@@ -9,10 +9,7 @@ use machinist_kube_api::{
     NodeView, Taint,
     keys::{annotation, protocol, taint},
 };
-use machinist_pool::{NodeChange, NodePatchRequest, has_update_taint};
-
-/// The effect of the taint of the update.
-const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
+use machinist_pool::{NodeChange, NodePatchRequest, UPDATE_TAINT_EFFECT, has_update_taint};
 
 /// Builds the patch for a request; `node` is the version of the Node that was decided on.
 pub(crate) fn node_patch(node: &NodeView, request: &NodePatchRequest) -> Value {
@@ -88,11 +85,11 @@ impl NodePatch<'_> {
         match wanted {
             true => taints.push(Taint {
                 key: taint::UPDATE_IN_PROGRESS.to_owned(),
-                effect: PREFER_NO_SCHEDULE.to_owned(),
+                effect: UPDATE_TAINT_EFFECT.to_owned(),
                 rest: BTreeMap::new(),
             }),
             false => taints.retain(|it| {
-                it.key != taint::UPDATE_IN_PROGRESS || it.effect != PREFER_NO_SCHEDULE
+                it.key != taint::UPDATE_IN_PROGRESS || it.effect != UPDATE_TAINT_EFFECT
             }),
         }
         match taints.is_empty() {

@@ -49,6 +49,13 @@ pub(crate) fn other_pools(write: &PoolWrite) -> BTreeSet<&str> {
 /// Builds the patch that makes a rendered config the target of its pool.
 pub(crate) fn configuration_patch(pool: &PoolView, config: &str, sources: &[String]) -> Value {
     let mut patch = JsonPatch::of_version(&pool.uid, &pool.resource_version);
+    let sources = sources.iter().map(String::as_str);
+    patch.set("/spec/configuration", configuration(config, sources));
+    patch.into_value()
+}
+
+/// The config of a pool, as a reference with its sources.
+pub(crate) fn configuration<'s>(config: &str, sources: impl Iterator<Item = &'s str>) -> Value {
     let reference = |name: &str| {
         json!({
             "apiVersion": format!("{}/v1", keys::GROUP),
@@ -56,13 +63,12 @@ pub(crate) fn configuration_patch(pool: &PoolView, config: &str, sources: &[Stri
             "name": name,
         })
     };
-    let mut configuration = reference(config);
-    let sources: Vec<Value> = sources.iter().map(|name| reference(name)).collect();
-    if let Some(fields) = configuration.as_object_mut() {
+    let mut value = reference(config);
+    let sources: Vec<Value> = sources.map(reference).collect();
+    if let Some(fields) = value.as_object_mut() {
         fields.insert("source".to_owned(), Value::Array(sources));
     }
-    patch.set("/spec/configuration", configuration);
-    patch.into_value()
+    value
 }
 
 fn annotations_patch(pool: &PoolView, uid: &str, resource_version: &str) -> JsonPatch {

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::{Map, Value, json};
 
-use machinist_kube_api::{
-    Condition, MAX_REASON_BYTES, MachineConfigPoolStatus, PoolView, keys, truncate_at_char,
-};
+use crate::pool_patch::configuration;
+use machinist_kube_api::{Condition, MAX_REASON_BYTES, MachineConfigPoolStatus, truncate_at_char};
 use machinist_pool::{MachineCounts, PoolCondition, PoolMembers, conditions};
 
 /// The condition that is true while no config can be rendered for a pool.
@@ -83,7 +82,12 @@ pub(crate) fn status_patch(
     let is_new_config =
         !pool.spec.configuration.name.is_empty() && pool.spec.configuration != known.configuration;
     if is_whole && counts.all_updated() && is_new_config {
-        status.insert("configuration".to_owned(), configuration(pool));
+        let found = &pool.spec.configuration;
+        let sources = found.source.iter().map(|it| it.name.as_str());
+        status.insert(
+            "configuration".to_owned(),
+            configuration(&found.name, sources),
+        );
     }
     if is_whole && known.observed_generation != pool.generation {
         status.insert("observedGeneration".to_owned(), json!(pool.generation));
@@ -124,24 +128,6 @@ fn changed_counts(known: &MachineConfigPoolStatus, counts: &MachineCounts) -> Ma
     changed
         .map(|(field, _, count)| (field.to_owned(), json!(count)))
         .collect()
-}
-
-/// The config of a pool, as a reference with its sources.
-fn configuration(pool: &PoolView) -> Value {
-    let reference = |name: &str| {
-        json!({
-            "apiVersion": format!("{}/v1", keys::GROUP),
-            "kind": "MachineConfig",
-            "name": name,
-        })
-    };
-    let found = &pool.spec.configuration;
-    let mut value = reference(&found.name);
-    let sources: Vec<Value> = found.source.iter().map(|it| reference(&it.name)).collect();
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("source".to_owned(), Value::Array(sources));
-    }
-    value
 }
 
 /// The list of all conditions, those of other writers first; `None` if it does not change.

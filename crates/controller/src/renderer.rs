@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     config_object::ConfigObject,
+    failure_log::log_failure,
     inbox::ReportedChanges,
     pool_patch::configuration_patch,
     pool_status::RenderOutcome,
@@ -155,10 +156,7 @@ impl Renderer {
 
     fn failed(&mut self, pool: &str, error: &ClusterError) -> Instant {
         let state = self.pools.entry(pool.to_owned()).or_default();
-        match state.failures {
-            0 => tracing::warn!(reason = %error.reason(), "{}", chain(error)),
-            _ => tracing::debug!("{}", chain(error)),
-        }
+        log_failure(error, state.failures == 0);
         let wait = RENDER_BACKOFF.wait(state.failures, jitter());
         state.failures = state.failures.saturating_add(1);
         let retry = Instant::now() + wait.max(error.retry_after().unwrap_or_default());

@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config_object::ConfigObject,
+    failure_log::log_failure,
     inbox::{Inbox, Mailbox},
 };
-use machinist_base::error_chain::chain;
 use machinist_cluster::{
     Cluster, ClusterError, WatchChange, fleet_queries,
     node::NodeObject,
@@ -186,10 +186,7 @@ where
             self.inbox.arrived.notify_one();
             return ABSENT_KIND_RECHECK;
         }
-        match first {
-            true => tracing::warn!(reason = %error.reason(), "{}", chain(error)),
-            false => tracing::debug!("{}", chain(error)),
-        }
+        log_failure(error, first);
         wait
     }
 }

@@ -62,7 +62,7 @@ pub use machine_counts::MachineCounts;
 pub use membership::{Membership, NodesByPool, PoolKind, PoolMembers, split};
 pub use node_order::{NodeOrder, OrderKey};
 pub use node_status::NodePoolStatus;
-pub use pool_member::has_update_taint;
+pub use pool_member::{UPDATE_TAINT_EFFECT, has_update_taint};
 pub use rollout_conditions::{
     GRANTS_NOT_KEPT, NOT_CARRIED_OUT, PINNED, ROLLOUT_HELD, WINDOW_TOO_SHORT,
 };

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Effect of the taint of the update.
-const TAINT_EFFECT: &str = "PreferNoSchedule";
+pub const UPDATE_TAINT_EFFECT: &str = "PreferNoSchedule";
 
 /// A node of a pool.
 #[derive(Clone, Debug)]
@@ -80,5 +80,5 @@ fn booted_pool<'a>(annotations: &NodeAnnotations<'a>) -> Option<&'a str> {
 
 /// Returns whether a node has the taint, for its removal when machinist is uninstalled or a pool is deleted.
 pub fn has_update_taint(node: &NodeView) -> bool {
-    node.has_taint(taint::UPDATE_IN_PROGRESS, TAINT_EFFECT)
+    node.has_taint(taint::UPDATE_IN_PROGRESS, UPDATE_TAINT_EFFECT)
 }

@@ -77,7 +77,7 @@ impl<P: PodApi> AgentDrain<P> {
             return Err(self.accept_second_uncordon(&view).await);
         }
         let needs_grant = self.ours.needs_grant(what).await?;
-        let cordoned = self.ours.node.cordon(needs_grant).await;
+        let cordoned = self.ours.node.cordon(to, needs_grant).await;
         let cordoned = cordoned.map_err(|e| self.ours.refused(what, e))?;
         match cordoned {
             Cordon::NoNode => return Err(self.ours.other(what, Reason::NodeMissing, true)),

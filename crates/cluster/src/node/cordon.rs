@@ -37,13 +37,13 @@ pub enum Uncordon {
 }
 
 impl OwnNode {
-    /// Cordons the node and, in the same patch, annotates it as cordoned by machinist and acknowledges its grant. An
-    /// existing cordon without this annotation stays with its owner. With `needs_grant`, a node without a grant is not
+    /// Cordons the node and, in the same patch, annotates it as cordoned by machinist and acknowledges its grant for the
+    /// update to `to`. An existing cordon without this annotation stays with its owner. With `needs_grant`, a node without a grant is not
     /// cordoned.
     ///
     /// Decides on a live read, never on the watch, and reads again after a conflict. Idempotent, so
     /// it may be repeated after any crash.
-    pub async fn cordon(&self, needs_grant: bool) -> Result<Cordon, ClusterError> {
+    pub async fn cordon(&self, to: &str, needs_grant: bool) -> Result<Cordon, ClusterError> {
         self.settle(|view| {
             if needs_grant && grant::update_grant(view).is_none() {
                 return Err(Cordon::NotGranted);
@@ -52,7 +52,7 @@ impl OwnNode {
                 true => Cordon::ByMachinist,
                 false => Cordon::ByAnother,
             };
-            let unacknowledged = grant::unacknowledged(view);
+            let unacknowledged = grant::unacknowledged(view, to);
             match (view.is_cordoned(), unacknowledged) {
                 (true, None) => Err(owner),
                 (true, Some(id)) => Ok((grant::acknowledge(view, &id), owner)),

@@ -20,10 +20,11 @@ pub fn update_grant(view: &NodeView) -> Option<Grant> {
     (grant.uid == view.uid && grant.kind == GrantKind::Config).then_some(grant)
 }
 
-/// The ID of the grant that is to be acknowledged before the node is disrupted; `None` if it was, or if there is none.
-pub(super) fn unacknowledged(view: &NodeView) -> Option<String> {
+/// The ID of the grant that is to be acknowledged before the node is disrupted by the update to `config`; `None` if it was,
+/// or if there is none.
+pub(super) fn unacknowledged(view: &NodeView, config: &str) -> Option<String> {
     let grant = update_grant(view)?;
-    (!grant.acknowledged).then_some(grant.id)
+    (!grant.acknowledged && grant.target == config).then_some(grant.id)
 }
 
 /// Acknowledges a grant without a cordon. The controller's withdrawal tests the same version, so that only one of both

@@ -1,5 +1,5 @@
 use super::*;
-use machinist_kube_api::{NodeView, keys::protocol};
+use machinist_kube_api::{NodeView, PoolView, keys::protocol};
 
 fn time(text: &str) -> Timestamp {
     text.parse().unwrap()
