@@ -133,8 +133,7 @@ impl Stage {
     }
 
     fn inside(&self, pod: &str, line: &str) -> String {
-        let shell = ["exec", pod, "--", "/bin/sh", "-c", line];
-        String::from_utf8(self.cluster.try_kubectl(&shell).stdout).unwrap()
+        self.cluster.shell_in_pod(pod, line)
     }
 
     fn run_of(&self, pod: &str) -> Value {

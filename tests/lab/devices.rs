@@ -121,10 +121,7 @@ fn declared_devices_are_allocatable_across_kubelet_and_agent_restarts() {
     for pod in ["one", "two", "tunnel", "none"] {
         cluster.wait_pod(pod, "Running", wait::seconds(60));
     }
-    let inside = |pod: &str, line: &str| {
-        let shell = ["exec", pod, "--", "/bin/sh", "-c", line];
-        String::from_utf8(cluster.try_kubectl(&shell).stdout).unwrap()
-    };
+    let inside = |pod: &str, line: &str| cluster.shell_in_pod(pod, line);
     for (pod, path, number) in [
         ("one", "/dev/fuse", "a:e5"),
         ("two", "/dev/fuse", "a:e5"),
@@ -198,9 +195,8 @@ fn a_resource_of_the_plugin_watcher_is_registered_after_every_restart() {
     let take = |pod: &str| {
         cluster.pod(pod, "watched", &[(FUSE, 1)]);
         cluster.wait_pod(pod, "Running", wait::seconds(60));
-        let shell = ["exec", pod, "--", "stat", "-c", "%t:%T", "/dev/fuse"];
-        let seen = cluster.try_kubectl(&shell).stdout;
-        assert_eq!(String::from_utf8(seen).unwrap(), "a:e5\n", "{pod}");
+        let seen = cluster.shell_in_pod(pod, "stat -c %t:%T /dev/fuse");
+        assert_eq!(seen, "a:e5\n", "{pod}");
     };
     take("one");
     let run = run_of(&cluster, "one");

@@ -153,9 +153,7 @@ fn cards_without_cdi(cluster: &Cluster, machine: &Machine) {
     cluster.pod("carded", "numa", &[(CARD, 1)]);
     cluster.wait_pod("carded", "Running", wait::seconds(60));
     let look = "echo $CARDS; stat -c %t:%T /dev/card0; exec 3<>/dev/card0 && echo open";
-    let shell = ["exec", "carded", "--", "/bin/sh", "-c", look];
-    let seen = String::from_utf8(cluster.try_kubectl(&shell).stdout).unwrap();
-    assert_eq!(seen, "acme\na:e5\nopen\n");
+    assert_eq!(cluster.shell_in_pod("carded", look), "acme\na:e5\nopen\n");
     // The card whose spec has a hook is not advertised, and `devices explain` and the warning name
     // the reason.
     let message = machine.exec(&["/usr/bin/machinist", "devices", "explain", CARD]);

@@ -113,6 +113,20 @@ impl Cluster {
         self.apply(&pod.to_string());
     }
 
+    /// What a shell in a running pod prints. A restarted kubelet refuses `exec` until it has listed
+    /// its pods again, so a request that reaches no container is repeated.
+    pub fn shell_in_pod(&self, pod: &str, line: &str) -> String {
+        let arguments = ["exec", pod, "--", "/bin/sh", "-c", line];
+        let what = format!("a shell in pod {pod}");
+        let output = wait::value(&what, wait::seconds(30), || {
+            let output = self.try_kubectl(&arguments);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let ran = output.status.success() || errors.contains("terminated with exit code");
+            ran.then_some(output)
+        });
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Waits until a pod is in a phase; for `Running` all of its containers must be ready.
     pub fn wait_pod(&self, name: &str, phase: &str, deadline: Duration) -> Value {
         self.wait_object("pod", name, phase, deadline, |pod| {
