@@ -194,6 +194,10 @@ fn decisions(
     reports: &HashMap<usize, GrantReport>,
     warnings: &[String],
 ) -> Vec<PoolDecision> {
+    // Pools of one limit record their grants on one of them.
+    let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
+    let running = grants.filter(|grant| !grant.failed);
+    let updating: HashSet<&str> = running.map(|grant| grant.pool.as_str()).collect();
     let each = ledgers.iter().enumerate().map(|(at, ledger)| {
         let report = reports.get(&at);
         let mut holds = ledger.holds.clone();
@@ -206,7 +210,11 @@ fn decisions(
             pool: ledger.pool.name.clone(),
             target: ledger.target.map(str::to_owned),
             holds,
-            conditions: rollout_conditions(ledger, report.is_some_and(|it| it.is_window_too_short)),
+            conditions: rollout_conditions(
+                ledger,
+                updating.contains(ledger.pool.name.as_str()),
+                report.is_some_and(|it| it.is_window_too_short),
+            ),
             warnings: all,
             pending: ledger.pending(),
             next: report.map(|it| it.next.clone()).unwrap_or_default(),

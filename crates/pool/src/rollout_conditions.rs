@@ -2,9 +2,13 @@
 
 use machinist_kube_api::{MAX_REASON_BYTES, keys::pool_annotation, truncate_at_char};
 
-use super::{PoolCondition, pool_ledger::PoolLedger, rollout_holds::first_hold};
+use super::{
+    Hold, HoldReason, HoldStrength, PoolCondition, pool_ledger::PoolLedger,
+    rollout_holds::first_hold,
+};
 
-/// True while nodes are off the target and something holds the rollout; the reason is the most important hold's code.
+/// True while nodes are off the target and none of them updates, or no more will. The reason is the code of the most
+/// important hold, also while the condition is false because nodes still update.
 pub const ROLLOUT_HELD: &str = "RolloutHeld";
 /// True while the pool is pinned to a config.
 pub const PINNED: &str = "Pinned";
@@ -18,19 +22,13 @@ pub const GRANTS_NOT_KEPT: &str = "GrantsNotKept";
 /// Returns the conditions of a pool's rollout, in the order in which they are written.
 pub(super) fn rollout_conditions(
     ledger: &PoolLedger<'_>,
+    is_updating: bool,
     is_window_too_short: bool,
 ) -> Vec<PoolCondition> {
     let pending = ledger.pending();
-    let held = first_hold(&ledger.holds).filter(|_| pending > 0 || ledger.target.is_none());
     let pinned = ledger.target.filter(|_| ledger.is_pinned);
     let fields = fields_not_carried_out(ledger);
     let named = fields.join(", ");
-    let texts: Vec<&str> = ledger
-        .holds
-        .iter()
-        .map(|hold| hold.message.as_str())
-        .collect();
-    let all = texts.join("; ");
     let one = |kind, reason: Option<&'static str>, message: &str| PoolCondition {
         kind,
         status: reason.is_some(),
@@ -48,7 +46,7 @@ pub(super) fn rollout_conditions(
         )
     });
     vec![
-        one(ROLLOUT_HELD, held.map(|hold| hold.reason.as_str()), &all),
+        rollout_held(ledger, is_updating),
         one(
             PINNED,
             when(pinned.is_some(), "PinnedByAdministrator"),
@@ -70,6 +68,23 @@ pub(super) fn rollout_conditions(
             "the API server did not return the grants that were written; nothing is granted",
         ),
     ]
+}
+
+fn rollout_held(ledger: &PoolLedger<'_>, is_updating: bool) -> PoolCondition {
+    let first = first_hold(&ledger.holds);
+    let first = first.filter(|_| ledger.pending() > 0 || ledger.target.is_none());
+    let proceeds = |hold: &Hold| {
+        let is_step = is_updating || hold.reason == HoldReason::CanarySoaking;
+        is_step && hold.reason.strength() == HoldStrength::Waits
+    };
+    let texts = ledger.holds.iter().filter(|_| first.is_some());
+    let all: Vec<&str> = texts.map(|hold| hold.message.as_str()).collect();
+    PoolCondition {
+        kind: ROLLOUT_HELD,
+        status: first.is_some_and(|hold| !proceeds(hold)),
+        reason: first.map_or("AsExpected", |hold| hold.reason.as_str()),
+        message: truncate_at_char(&all.join("; "), MAX_REASON_BYTES).to_owned(),
+    }
 }
 
 /// The fields of a pool that machinist does not carry out.

@@ -40,12 +40,15 @@ fn the_first_node_is_the_canary_and_soaks() {
     let mut leader = Leader::start(&server, None);
     run_leader(&mut leader, &mut server);
     assert_eq!(server.disrupted(), ["a"]);
-    let hold = |leader: &Leader, server: &ApiServer| first_hold(&leader.decision(server));
-    assert_eq!(hold(&leader, &server), Some(HoldReason::CanaryInProgress));
+    let held = |leader: &Leader, server: &ApiServer| {
+        let condition = leader.decision(server).pools[0].conditions[0].clone();
+        (condition.status, condition.reason)
+    };
+    assert_eq!(held(&leader, &server), (false, "CanaryInProgress"));
     assert!(act(&mut server, "a", &AgentStep::Acknowledge));
     assert!(act(&mut server, "a", &AgentStep::End(GrantOutcome::Done)));
     run_leader(&mut leader, &mut server);
-    assert_eq!(hold(&leader, &server), Some(HoldReason::CanarySoaking));
+    assert_eq!(held(&leader, &server), (false, "CanarySoaking"));
     server.now += minutes(14);
     assert_eq!(server.disrupted(), [""; 0]);
     server.now += minutes(16);
@@ -54,6 +57,34 @@ fn the_first_node_is_the_canary_and_soaks() {
     }
     run_leader(&mut leader, &mut server);
     assert_eq!(server.disrupted(), ["b", "c", "d"]);
+}
+
+/// Nodes that wait for the others are no reason to look at the pool; nodes that nobody updates are.
+#[test]
+fn a_rollout_is_held_only_while_no_node_updates() {
+    let pool = plain_pool("worker", 1);
+    let mut server = ApiServer::new(vec![pool], vec![worker("a"), worker("b")]);
+    let mut leader = Leader::start(&server, None);
+    run_leader(&mut leader, &mut server);
+    let held = |leader: &Leader, server: &ApiServer| {
+        let condition = leader.decision(server).pools[0].conditions[0].clone();
+        assert!(!condition.message.is_empty());
+        (condition.status, condition.reason)
+    };
+    assert_eq!(held(&leader, &server), (false, "NodesUnavailable"));
+    assert!(act(&mut server, "a", &AgentStep::Acknowledge));
+    assert!(act(&mut server, "a", &AgentStep::FailDrained));
+    run_leader(&mut leader, &mut server);
+    assert_eq!(held(&leader, &server), (true, "StoppedAfterFailures"));
+
+    let nodes = [cordoned(worker("a")), worker("b")];
+    let pools = [plain_pool("worker", 1)];
+    let decision = decided(&pools, &nodes, |_| {});
+    let condition = &decision.pools[0].conditions[0];
+    assert_eq!(
+        (condition.status, condition.reason),
+        (true, "NodesUnavailable")
+    );
 }
 
 #[test]
