@@ -190,8 +190,15 @@ fn was_resumed_since(node: &NodeView, ledger: &PoolLedger<'_>) -> bool {
     failed.is_none_or(|end| end.time < resumed)
 }
 
-/// Returns until when a node is left alone, because a grant for `target` ended without an update a short time ago.
-pub(super) fn retry_time(node: &NodeView, target: &str, now: Timestamp) -> Option<Timestamp> {
+/// Returns until when a node is left alone, because a grant for the target ended without an update a short time ago, and
+/// the rollout has not been resumed since.
+pub(super) fn retry_time(
+    node: &NodeView,
+    ledger: &PoolLedger<'_>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let target = ledger.target?;
+    let resumed = ledger.rollout.as_ref().and_then(|it| it.resumed);
     let ends = grant_ends(node).ok()?;
     let last = ends.last()?;
     let retried = matches!(
@@ -199,5 +206,6 @@ pub(super) fn retry_time(node: &NodeView, target: &str, now: Timestamp) -> Optio
         GrantOutcome::Declined | GrantOutcome::Withdrawn | GrantOutcome::Cancelled
     );
     let due = later(last.time, RETRY_DELAY);
-    (retried && last.target == target && now < due).then_some(due)
+    let is_recent = now < due && resumed.is_none_or(|resumed| resumed < last.time);
+    (retried && last.target == target && is_recent).then_some(due)
 }

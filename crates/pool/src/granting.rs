@@ -233,8 +233,7 @@ impl<'i> GrantRound<'i, '_> {
         recheck: &mut Recheck,
     ) -> Option<Hold> {
         let node = candidate.node;
-        let target = ledger.target.unwrap_or_default();
-        if let Some(due) = retry_time(node, target, self.inputs.now) {
+        if let Some(due) = retry_time(node, ledger, self.inputs.now) {
             recheck.at(due);
             let message = format!(
                 "node {} was tried a short time ago; again at {due}",

@@ -167,6 +167,16 @@ fn a_blocked_node_steps_aside_once_and_all_blocked_stops() {
     assert_eq!(first_hold(&decision), Some(HoldReason::AllBlocked));
     let message = &decision.pools[0].holds[0].message;
     assert_eq!(message.matches("shop/db").count(), 1, "{message}");
+
+    // Nobody knows yet whether the pods still block: the nodes are tried again after a while, or at once when resumed.
+    assert_eq!(
+        first_hold(&leader.decision(&server)),
+        Some(HoldReason::NodesNotEligible)
+    );
+    server.now += minutes(1);
+    annotate(&mut server.pools[0], pool_annotation::RESUME, "2");
+    run_leader(&mut leader, &mut server);
+    assert_eq!(server.disrupted().len(), 1);
 }
 
 #[test]
