@@ -33,6 +33,7 @@ mod numa;
 mod openshift;
 mod policies;
 mod policy_table;
+mod pools;
 mod rollback;
 mod service;
 mod single_machine;

@@ -152,6 +152,8 @@ impl Cluster {
 /// The path of a kind's objects, for the kinds that tests wait for.
 fn path(kind: &str) -> Option<&'static str> {
     Some(match kind {
+        "machineconfig" => "/apis/machineconfiguration.openshift.io/v1/machineconfigs",
+        "machineconfigpool" => "/apis/machineconfiguration.openshift.io/v1/machineconfigpools",
         "machineconfignode" => "/apis/machineconfiguration.openshift.io/v1/machineconfignodes",
         "node" => "/api/v1/nodes",
         "pdb" => "/apis/policy/v1/namespaces/default/poddisruptionbudgets",

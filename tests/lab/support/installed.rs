@@ -23,6 +23,12 @@ pub const CONSOLE: &str = "/usr/local/libexec/machinist/machinist";
 /// The image is pulled, started and its probes succeed; the rest is for busy cores.
 const ROLLED_OUT: &str = "180s";
 
+/// The lab's pod network does not lead to the API server.
+const CONTROLLER_PATCH: &str = r#"patches:
+- target: {kind: Deployment, name: machinist-controller}
+  patch: '[{"op": "add", "path": "/spec/template/spec/hostNetwork", "value": true}]'
+"#;
+
 /// The image as `packaging/image/build` makes it.
 #[derive(Debug)]
 pub struct Shipped {
@@ -44,6 +50,8 @@ pub struct InstalledMachine<'a> {
     pub pool: Option<(&'a str, &'a str)>,
     /// Directories of `packaging/kubernetes`.
     pub components: &'a [&'a str],
+    /// Whether the controller runs in the cluster, too.
+    pub controller: bool,
 }
 
 /// The static release binary, built once per run. MACHINIST_LAB_BINARY names an existing one.
@@ -161,10 +169,15 @@ impl Cluster {
             .arg(dir.join("machinist"))
             .status();
         assert!(copied.is_ok_and(|status| status.success()));
+        let (resource, patch) = if mine.controller {
+            (", ../machinist/controller", CONTROLLER_PATCH)
+        } else {
+            ("", "")
+        };
         let mut text = format!(
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n\
-             resources: [../machinist/overlays/{name}]\n\
-             images: [{{name: localhost/machinist, digest: '{}'}}]\n",
+             resources: [../machinist/overlays/{name}{resource}]\n\
+             images: [{{name: localhost/machinist, digest: '{}'}}]\n{patch}",
             mine.image.unwrap_or(&shipped().digest)
         );
         let components = mine.components.iter();

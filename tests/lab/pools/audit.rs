@@ -1,0 +1,126 @@
+//! What the API server's audit log says about rollouts, whatever controller and agents report.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::NODES;
+use crate::support::Cluster;
+
+const CONTROLLER: &str = "system:serviceaccount:machinist-system:machinist-controller";
+const AGENTS: &str = "system:serviceaccount:machinist-system:";
+
+/// The updates of nodes, from the request that cordons to the one that uncordons.
+#[derive(Debug)]
+pub struct Updates {
+    /// The node, the begin, and the end if there was one.
+    all: Vec<(String, Timestamp, Option<Timestamp>)>,
+}
+
+fn is_patch_of_node(event: &Value) -> bool {
+    let object = &event["objectRef"];
+    event["stage"] == "ResponseComplete"
+        && event["verb"] == "patch"
+        && object["resource"] == "nodes"
+        && object["subresource"].is_null()
+}
+
+fn user(event: &Value) -> &str {
+    event["user"]["username"].as_str().unwrap_or_default()
+}
+
+fn name(event: &Value) -> String {
+    event["objectRef"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The names of nodes that the controller has patched since the log had `from` lines.
+pub fn controllers_node_patches(cluster: &Cluster, from: usize) -> Vec<String> {
+    let log = cluster.audit().split_off(from);
+    let patches = log
+        .iter()
+        .filter(|it| is_patch_of_node(it) && user(it) == CONTROLLER);
+    patches.map(name).collect()
+}
+
+/// Requests of the controller that its role or the API server forbade, each once. An API server that has just started
+/// does not know its roles yet, and refuses what it permits later.
+pub fn refused(cluster: &Cluster) -> Vec<String> {
+    let log = cluster.audit();
+    let refused = log.iter().filter(|event| {
+        let code = event["responseStatus"]["code"].as_u64();
+        user(event) == CONTROLLER && matches!(code, Some(400 | 401 | 403 | 405 | 415 | 422))
+    });
+    let mut all: Vec<String> = refused
+        .map(|event| {
+            format!(
+                "{} {} {}",
+                event["verb"], event["requestURI"], event["responseStatus"]
+            )
+        })
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+impl Updates {
+    /// The updates since the log had `from` lines. The last action of an API server that is killed may be missing in its
+    /// log, so an update without an end has ended at the first of the `outages` after its begin.
+    pub fn of(cluster: &Cluster, from: usize, outages: &[Timestamp]) -> Self {
+        let log = cluster.audit().split_off(from);
+        let mut all: Vec<(String, Timestamp, Option<Timestamp>)> = Vec::new();
+        let accepted = log.iter().filter(|event| {
+            is_patch_of_node(event)
+                && event["responseStatus"]["code"] == 200
+                && user(event).starts_with(AGENTS)
+        });
+        for event in accepted {
+            let mut operations = event["requestObject"].as_array().into_iter().flatten();
+            let cordon = operations.rfind(|operation| {
+                operation["path"] == "/spec/unschedulable" && operation["op"] != "test"
+            });
+            let Some(cordon) = cordon else { continue };
+            let time = event["requestReceivedTimestamp"].as_str().unwrap();
+            let (node, time) = (name(event), time.parse().unwrap());
+            if cordon["value"] == true {
+                let outage = outages.iter().find(|outage| **outage > time);
+                all.push((node, time, outage.copied()));
+            } else if let Some(open) = all.iter_mut().rfind(|it| it.0 == node) {
+                open.2 = Some(time);
+            }
+        }
+        Self { all }
+    }
+
+    /// The nodes in the order in which they began.
+    pub fn order(&self) -> Vec<&str> {
+        self.all.iter().map(|(node, ..)| node.as_str()).collect()
+    }
+
+    /// The largest number of nodes that were cordoned for an update at one time.
+    pub fn most_at_once(&self) -> usize {
+        self.most_of(&NODES)
+    }
+
+    /// The same of these nodes.
+    pub fn most_of(&self, nodes: &[&str]) -> usize {
+        let mut changes: BTreeMap<Timestamp, isize> = BTreeMap::new();
+        let those = self.all.iter().filter(|it| nodes.contains(&it.0.as_str()));
+        for (_, begun, ended) in those {
+            *changes.entry(*begun).or_default() += 1;
+            if let Some(ended) = ended {
+                *changes.entry(*ended).or_default() -= 1;
+            }
+        }
+        let mut now = 0;
+        let counts = changes.values().map(|change| {
+            now += change;
+            now
+        });
+        counts.max().unwrap_or(0).try_into().unwrap()
+    }
+}
