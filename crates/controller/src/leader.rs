@@ -183,7 +183,14 @@ impl Leader {
             .turn(&mut self.view, &facts, &self.requests)
             .await?;
         let now = self.clock.now();
-        wake.extend(turn.decision.recheck.map(|at| instant(at, now)));
+        let retry = self.view.next_retry(now);
+        wake.extend(
+            turn.decision
+                .recheck
+                .into_iter()
+                .chain(retry)
+                .map(|at| instant(at, now)),
+        );
         wake.extend(turn.is_unfinished.then(Instant::now));
         let scope = match other_grantor {
             None => StatusScope::Whole,

@@ -193,6 +193,14 @@ impl RolloutView {
         inputs
     }
 
+    /// When a pool whose grants were not kept is written again; `None` if no pool waits for that.
+    pub(crate) fn next_retry(&self, now: Timestamp) -> Option<Timestamp> {
+        let failures = self.not_kept.values();
+        let retries =
+            failures.map(|at| at.saturating_add(NOT_KEPT_RETRY).unwrap_or(Timestamp::MAX));
+        retries.filter(|at| *at > now).min()
+    }
+
     fn replace_pool(&mut self, name: &str, pool: Option<PoolView>) {
         let at = self.pools.binary_search_by(|it| it.name.as_str().cmp(name));
         let known = at.ok().and_then(|at| self.pools.get(at));

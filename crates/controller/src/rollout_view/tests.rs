@@ -127,4 +127,12 @@ fn grants_that_were_not_kept_are_tried_again_after_a_while() {
     assert!(read(&view, "worker").is_not_kept);
     let later = now() + NOT_KEPT_RETRY;
     assert!(!view.inputs(later).reads["worker"].is_not_kept);
+    assert_eq!(
+        view.next_retry(now()),
+        Some(later),
+        "nothing else wakes the leader then"
+    );
+    assert_eq!(view.next_retry(later), None);
+    view.wrote_pool(pool("worker", "1", "3", None), false, None);
+    assert_eq!(view.next_retry(now()), None);
 }
