@@ -10,6 +10,7 @@
 
 mod access;
 mod cleanup;
+mod collections;
 mod configs;
 mod events;
 mod grants;
@@ -18,6 +19,6 @@ mod machine_config_node;
 mod node;
 mod node_status;
 mod patches;
-mod server;
+pub(crate) mod server;
 mod slices;
 mod upgrade;

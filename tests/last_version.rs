@@ -14,6 +14,8 @@
     reason = "a test may panic, and plays the outside world that makes files and devices"
 )]
 
+#[path = "cluster/collections.rs"]
+mod collections;
 mod devices;
 mod fixture;
 mod handover;

@@ -1,13 +1,14 @@
 //! A small API server: objects by path, watches, and scripted failures.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     convert::Infallible,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use super::collections;
 use axum::{
     body::{Body, Bytes, to_bytes},
     extract::{Request, State},
@@ -49,12 +50,20 @@ pub(crate) enum InjectedFailure {
     Hang,
     /// Another client changes the object just before.
     Meanwhile(fn(&mut Value)),
+    /// The request is carried out, and its response is sent once the value is true.
+    Late(watch::Receiver<bool>),
 }
 
 #[derive(Default)]
-struct Inside {
-    objects: BTreeMap<String, Value>,
-    version: u64,
+pub(crate) struct Inside {
+    pub(crate) objects: BTreeMap<String, Value>,
+    pub(crate) version: u64,
+    /// Paths of the collections that are served with all rules of [`collections`].
+    pub(crate) collections: BTreeSet<String>,
+    /// Every change, with its version and the path of the object: what a watch begins with.
+    history: Vec<(u64, String, Bytes)>,
+    /// Annotations that are not stored.
+    dropped_annotations: BTreeSet<String>,
     /// Open watches: the collection's path, and the sender of its lines.
     watches: Vec<(String, mpsc::UnboundedSender<Line>)>,
     heard: Vec<RecordedRequest>,
@@ -153,9 +162,20 @@ impl Server {
     }
 
     pub(crate) fn remove(&self, path: &str) {
-        self.inside(|inside| {
-            let gone = inside.objects.remove(path).unwrap();
-            inside.tell(path, "DELETED", &gone);
+        self.inside(|inside| inside.remove(path));
+    }
+
+    /// From now on these collections are served with all rules of [`collections`].
+    pub(crate) fn serve_collections(&self, paths: &[&str]) {
+        let paths = paths.iter().map(|path| (*path).to_owned());
+        self.inside(|inside| inside.collections.extend(paths));
+    }
+
+    /// Whether this annotation is stored from now on, on any object.
+    pub(crate) fn keep_annotation(&self, name: &str, is_kept: bool) {
+        self.inside(|inside| match is_kept {
+            true => drop(inside.dropped_annotations.remove(name)),
+            false => drop(inside.dropped_annotations.insert(name.to_owned())),
         });
     }
 
@@ -245,6 +265,11 @@ impl Server {
         }
     }
 
+    /// The number of open watches.
+    pub(crate) fn watches(&self) -> usize {
+        self.inside(|inside| inside.watches.len())
+    }
+
     pub(crate) async fn until_watched(&self) {
         self.until("a watch", |it| {
             it.inside(|inside| !inside.watches.is_empty())
@@ -254,8 +279,12 @@ impl Server {
 }
 
 impl Inside {
-    fn put(&mut self, path: &str, mut object: Value) {
+    pub(crate) fn put(&mut self, path: &str, mut object: Value) {
         self.version += 1;
+        let annotations = object.pointer_mut("/metadata/annotations");
+        if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
+            annotations.retain(|name, _| !self.dropped_annotations.contains(name));
+        }
         let devices = object
             .pointer_mut("/spec/devices")
             .and_then(Value::as_array_mut);
@@ -279,13 +308,18 @@ impl Inside {
         self.tell(path, event, &object);
     }
 
+    pub(crate) fn remove(&mut self, path: &str) {
+        let gone = self.objects.remove(path).unwrap();
+        self.version += 1;
+        self.tell(path, "DELETED", &gone);
+    }
+
     fn tell(&mut self, path: &str, event: &str, object: &Value) {
-        let line = format!("{}\n", json!({"type": event, "object": object}));
+        let line = Bytes::from(format!("{}\n", json!({"type": event, "object": object})));
+        self.history
+            .push((self.version, path.to_owned(), line.clone()));
         self.watches.retain(|(collection, lines)| {
-            let concerned = path
-                .rsplit_once('/')
-                .is_some_and(|(of, _)| of == collection);
-            !concerned || lines.send(Ok(line.clone().into())).is_ok()
+            !is_in(collection, path) || lines.send(Ok(line.clone())).is_ok()
         });
     }
 
@@ -296,6 +330,11 @@ impl Inside {
             .position(|(begins, _)| what.starts_with(begins.as_str()))?;
         self.troubles.remove(at).map(|(_, trouble)| trouble)
     }
+}
+
+fn is_in(collection: &str, path: &str) -> bool {
+    path.rsplit_once('/')
+        .is_some_and(|(of, _)| of == collection)
 }
 
 async fn answer(State(server): State<Server>, request: Request) -> Result<Response, Infallible> {
@@ -333,20 +372,37 @@ async fn answer(State(server): State<Server>, request: Request) -> Result<Respon
         Some(InjectedFailure::Long(mebibytes)) => long(mebibytes),
         Some(InjectedFailure::Hang | InjectedFailure::Meanwhile(_)) => std::future::pending().await,
         None if !known => status(401, "Unauthorized", "Unauthorized"),
-        None if heard.query.contains("watch=true") => server.watch(&path),
+        Some(InjectedFailure::Late(mut released)) => {
+            let response = server.inside(|inside| carry_out(inside, &path, &heard));
+            let _ = released.wait_for(|released| *released).await;
+            response
+        }
+        None if heard.query.contains("watch=true") => server.watch(&path, &heard.query),
         None => server.inside(|inside| carry_out(inside, &path, &heard)),
     })
 }
 
 impl Server {
-    fn watch(&self, path: &str) -> Response {
+    fn watch(&self, path: &str, query: &str) -> Response {
         let (lines, stream) = mpsc::unbounded_channel();
-        self.inside(|inside| inside.watches.push((path.to_owned(), lines)));
+        self.inside(|inside| {
+            if inside.collections.contains(path) {
+                let from = collections::version(query);
+                let missed = inside.history.iter().filter(|it| it.0 > from);
+                for (_, _, line) in missed.filter(|it| is_in(path, &it.1)) {
+                    let _ = lines.send(Ok(line.clone()));
+                }
+            }
+            inside.watches.push((path.to_owned(), lines));
+        });
         Response::new(Body::from_stream(UnboundedReceiverStream::new(stream)))
     }
 }
 
 fn carry_out(inside: &mut Inside, path: &str, heard: &RecordedRequest) -> Response {
+    if let Some(response) = collections::carry_out(inside, path, heard) {
+        return response;
+    }
     let (object_path, _) = path.rsplit_once("/status").unwrap_or((path, ""));
     let found = inside.objects.get(object_path).cloned();
     match (heard.what.split(' ').next().unwrap(), found) {
@@ -369,8 +425,7 @@ fn carry_out(inside: &mut Inside, path: &str, heard: &RecordedRequest) -> Respon
             reply(201, &inside.objects[object_path].to_string())
         }
         ("DELETE", Some(object)) => {
-            let gone = inside.objects.remove(object_path);
-            inside.tell(object_path, "DELETED", &gone.unwrap_or_default());
+            inside.remove(object_path);
             reply(200, &object.to_string())
         }
         _ => status(404, "NotFound", "not found"),
@@ -411,7 +466,7 @@ fn long(mebibytes: usize) -> Response {
     Response::new(Body::from_stream(tokio_stream::iter(line)))
 }
 
-fn status(code: u16, reason: &str, message: &str) -> Response {
+pub(crate) fn status(code: u16, reason: &str, message: &str) -> Response {
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code,
@@ -419,7 +474,7 @@ fn status(code: u16, reason: &str, message: &str) -> Response {
     reply(code, &body.to_string())
 }
 
-fn reply(code: u16, body: &str) -> Response {
+pub(crate) fn reply(code: u16, body: &str) -> Response {
     let reply = Response::builder()
         .status(code)
         .header("content-type", "application/json");
