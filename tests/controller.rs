@@ -11,3 +11,4 @@ mod grants;
 mod harness;
 mod leadership;
 mod objects;
+mod process;

@@ -1,6 +1,11 @@
 //! Implements `machinist controller`, which renders MachineConfigPools and rolls them out.
 
-use std::time::Duration;
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::Args;
 
@@ -9,15 +14,20 @@ use super::{
     node_selection::{self, ClusterArgs},
     start_logging,
 };
+use machinist_agent::admin::{self, ProcessProbes};
 use machinist_base::{
     clock::Clock,
     shutdown::{ProcessSignals, Tasks},
 };
-use machinist_controller::ControllerOptions;
+use machinist_controller::{ControllerMonitor, ControllerOptions};
 use machinist_ignition::ConfigRules;
+use machinist_status::settings::AdminSettings;
 
 /// How long the release of the Lease may delay the end.
 const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The default of `--listen`: the port after the agent's.
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10481);
 
 /// Flags of `controller`.
 #[derive(Debug, Args)]
@@ -27,6 +37,7 @@ and end the process, a second signal ends it at once.
 
 Examples:
   machinist controller
+  machinist controller --listen [::]:10481
   machinist controller --kubeconfig ~/.kube/config")]
 pub struct ControllerArgs {
     /// The cluster.
@@ -43,6 +54,9 @@ pub struct ControllerArgs {
     /// The Node that this process runs on, which is updated last
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub node_name: Option<String>,
+    /// Address of /healthz, /readyz and /metrics [default: 127.0.0.1:10481, or the next free port]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
     /// A user that configs may manage; may be repeated [default: core, as in OpenShift]
     #[arg(long = "user", value_name = "NAME")]
     pub users: Vec<String>,
@@ -79,7 +93,20 @@ async fn serve(args: &ControllerArgs) -> anyhow::Result<()> {
     let signals = ProcessSignals::listen()?;
     let cluster = args.reach.cluster().await?;
     let tasks = Tasks::new();
-    let acting = machinist_controller::run(cluster, args.options(), Clock::system(), tasks.token());
+    let monitor = ControllerMonitor::new();
+    let address = AdminSettings {
+        listen: args.listen.unwrap_or(DEFAULT_ADDRESS),
+        chosen: args.listen.is_some(),
+    };
+    let listener = admin::bind_named(address, "--listen")?;
+    tracing::info!(
+        "serving probes and metrics at http://{}",
+        listener.local_addr()?
+    );
+    let routes = admin::process_routes(Arc::new(Probes(monitor.clone())));
+    tasks.spawn("port", admin::serve(listener, routes, tasks.token()));
+    let clock = Clock::system();
+    let acting = machinist_controller::run(cluster, args.options(), monitor, clock, tasks.token());
     tasks.spawn("controller", acting);
     tokio::select! {
         // Both may be dropped: the tasks are ended below.
@@ -88,4 +115,22 @@ async fn serve(args: &ControllerArgs) -> anyhow::Result<()> {
     }
     tasks.finish(LEASE_RELEASE_TIMEOUT).await?;
     Ok(())
+}
+
+/// The state of this process for its port.
+#[derive(Debug)]
+struct Probes(ControllerMonitor);
+
+impl ProcessProbes for Probes {
+    fn healthy(&self) -> Result<String, String> {
+        self.0.healthy()
+    }
+
+    fn ready(&self) -> Result<String, String> {
+        self.0.ready()
+    }
+
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        self.0.metrics()
+    }
 }

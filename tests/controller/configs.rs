@@ -20,7 +20,7 @@ fn rendered(lab: &Lab) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn a_refused_rendering_names_the_object_and_the_field_and_keeps_the_target() {
     let lab = Lab::with_nodes(&["a"]).await;
-    let _running = lab.start("one").await;
+    let running = lab.start("one").await;
     lab.until("a target", |lab| !lab.target().is_empty()).await;
     let target = lab.target();
     let bad = objects::config("60-bad", "etc/no-slash", "x");
@@ -42,6 +42,13 @@ async fn a_refused_rendering_names_the_object_and_the_field_and_keeps_the_target
         rendered(&lab),
         std::slice::from_ref(&target),
         "nothing else is rendered"
+    );
+
+    let failures = "render_failures_total{pool=\"worker\"}";
+    assert_eq!(
+        running.metric(failures),
+        Some(1.0),
+        "each selection is rendered once"
     );
 
     lab.server.remove(&config_path("60-bad"));

@@ -32,7 +32,7 @@ async fn paused_lab(names: &[&str]) -> (Lab, super::harness::Running) {
 #[tokio::test(start_paused = true)]
 async fn nodes_are_updated_one_after_the_other() {
     let lab = Lab::with_nodes(&["a", "b"]).await;
-    let _running = lab.start("one").await;
+    let running = lab.start("one").await;
     for _ in 0..2 {
         lab.until("a placed grant", |lab| !lab.granted_nodes().is_empty())
             .await;
@@ -48,6 +48,23 @@ async fn nodes_are_updated_one_after_the_other() {
     let status = lab.server.object(WORKER)["status"].clone();
     assert_eq!(status["updatedMachineCount"], 2);
     assert_eq!(status["configuration"]["name"], lab.target());
+    let shown = [
+        ("grants_total{pool=\"worker\",outcome=\"Done\"}", 2.0),
+        ("grants_total{pool=\"worker\",outcome=\"Failed\"}", 0.0),
+        ("node_update_duration_seconds_count{pool=\"worker\"}", 2.0),
+        ("rollouts_total{pool=\"worker\",result=\"Completed\"}", 1.0),
+        ("pool_machines{pool=\"worker\",state=\"updated\"}", 2.0),
+        ("pool_grants{pool=\"worker\"}", 0.0),
+        ("pool_stuck_seconds{pool=\"worker\"}", 0.0),
+    ];
+    for (name, expected) in shown {
+        assert_eq!(running.metric(name), Some(expected), "{name}");
+    }
+    let target = format!(
+        "pool_target_info{{pool=\"worker\",config=\"{}\"}}",
+        lab.target()
+    );
+    assert_eq!(running.metric(&target), Some(1.0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,7 +91,7 @@ async fn a_pool_that_another_client_pauses_meanwhile_is_decided_about_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_on_the_pool_is_read_and_decided_again_without_waiting() {
-    let (lab, _running) = paused_lab(&["a", "b"]).await;
+    let (lab, running) = paused_lab(&["a", "b"]).await;
     let label = |pool: &mut Value| pool["metadata"]["labels"] = json!({"x": "y"});
     lab.server
         .trouble(POOL_WRITE, InjectedFailure::Meanwhile(label));
@@ -95,11 +112,13 @@ async fn a_conflict_on_the_pool_is_read_and_decided_again_without_waiting() {
         placed.id, grants[0].id,
         "the Node has the grant that the pool lists"
     );
+    let refused = "api_requests_total{verb=\"patch\",resource=\"machineconfigpools\",code=\"422\"}";
+    assert_eq!(running.metric(refused), Some(1.0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_granted_while_the_server_does_not_keep_grants() {
-    let (lab, _running) = paused_lab(&["a", "b"]).await;
+    let (lab, running) = paused_lab(&["a", "b"]).await;
     lab.server.keep_annotation(GRANTS, false);
     set_paused(&lab, false);
     lab.until("the condition", |lab| {
@@ -117,6 +136,10 @@ async fn nothing_is_granted_while_the_server_does_not_keep_grants() {
         "a Node has a grant that no pool lists"
     );
 
+    let held = "pool_held{pool=\"worker\",reason=\"GrantsNotKept\"}";
+    assert_eq!(running.metric(held), Some(1.0));
+    assert!(running.metric("pool_stuck_seconds{pool=\"worker\"}") > Some(580.0));
+
     lab.server.keep_annotation(GRANTS, true);
     lab.pass(Duration::from_secs(15)).await;
     lab.until("a placed grant", |lab| lab.granted_nodes().len() == 1)
@@ -130,7 +153,7 @@ async fn nothing_is_granted_while_the_server_does_not_keep_grants() {
 #[tokio::test(start_paused = true)]
 async fn a_controller_config_stops_grants_and_is_named() {
     let lab = Lab::with_nodes(&["a", "b"]).await;
-    let _running = lab.start("one").await;
+    let running = lab.start("one").await;
     lab.until("a placed grant", |lab| lab.granted_nodes().len() == 1)
         .await;
     let first = lab.granted_nodes().remove(0);
@@ -155,6 +178,13 @@ async fn a_controller_config_stops_grants_and_is_named() {
     assert!(
         lab.granted_nodes().is_empty(),
         "the other node is not granted"
+    );
+
+    let held = "pool_held{pool=\"worker\",reason=\"OtherGrantor\"}";
+    assert_eq!(running.metric(held), Some(1.0));
+    assert_eq!(
+        running.metric("pool_stuck_seconds{pool=\"worker\"}"),
+        Some(0.0)
     );
 
     lab.server.remove(GRANTOR);

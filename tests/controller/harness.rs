@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use machinist_base::clock::Clock;
-use machinist_controller::ControllerOptions;
+use machinist_controller::{ControllerMonitor, ControllerOptions};
 use machinist_ignition::ConfigRules;
 use machinist_testkit::WAIT_TIMEOUT;
 use tokio::{task::JoinHandle, time::Instant};
@@ -37,6 +37,7 @@ pub(crate) struct Lab {
 /// A running controller, which is ended when this is dropped.
 pub(crate) struct Running {
     pub(crate) stop: DropGuard,
+    pub(crate) monitor: ControllerMonitor,
     pub(crate) task: JoinHandle<()>,
 }
 
@@ -75,8 +76,11 @@ impl Lab {
         let clock = Clock::from_fn(move || now_after(began));
         let stop = CancellationToken::new();
         let cluster = self.server.cluster().await;
-        let acting = machinist_controller::run(cluster, options, clock, stop.clone());
+        let monitor = ControllerMonitor::new();
+        let shown = monitor.clone();
+        let acting = machinist_controller::run(cluster, options, shown, clock, stop.clone());
         Running {
+            monitor,
             stop: stop.drop_guard(),
             task: tokio::spawn(acting),
         }
@@ -122,4 +126,18 @@ async fn pause() {
 fn now_after(began: Instant) -> Timestamp {
     let begin: Timestamp = BEGIN.parse().unwrap();
     begin + began.elapsed()
+}
+
+impl Running {
+    /// The value of a metric, named with its labels as the page shows them; `None` if it is absent.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let page = self.monitor.metrics().unwrap();
+        let found = page.lines().find_map(|line| {
+            let value = line
+                .strip_prefix("machinist_controller_")?
+                .strip_prefix(name)?;
+            value.strip_prefix(' ')
+        });
+        found.map(|value| value.parse().unwrap())
+    }
 }

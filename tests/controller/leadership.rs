@@ -49,7 +49,11 @@ async fn a_leader_whose_lease_another_process_takes_during_a_turn_sends_no_furth
     lab.server.edit(LEASE, |lease| {
         lease["spec"]["holderIdentity"] = json!(holder)
     });
+    assert_eq!(running.metric("is_leader"), Some(1.0));
     lab.pass(Duration::from_secs(7)).await;
+    assert_eq!(running.metric("is_leader"), Some(0.0));
+    assert_eq!(running.metric("pool_grants{pool=\"worker\"}"), None);
+    assert_eq!(running.monitor.ready().unwrap(), "not the leader");
     let before = lab.writes();
     release.send_replace(true);
     lab.pass(Duration::from_secs(5)).await;
@@ -91,6 +95,19 @@ async fn a_leader_that_cannot_renew_its_lease_during_a_turn_sends_no_further_wri
     lab.pass(Duration::from_secs(5)).await;
     assert_eq!(lab.writes(), before, "no write follows");
     assert!(lab.granted_nodes().is_empty());
+    assert_eq!(running.metric("is_leader"), Some(0.0));
+    lab.pass(Duration::from_secs(20)).await;
+    let reason = running.monitor.ready().unwrap_err();
+    assert!(
+        reason.contains("has not answered about the Lease"),
+        "{reason}"
+    );
+    assert!(
+        running.monitor.healthy().is_ok(),
+        "a restart would not help"
+    );
+    let failed = "api_requests_total{verb=\"update\",resource=\"leases\",code=\"503\"}";
+    assert!(running.metric(failed) > Some(1.0));
 
     lab.server.stop_failing();
     lab.until("the placed grant", |lab| !lab.granted_nodes().is_empty())
@@ -105,8 +122,14 @@ async fn a_controller_that_ends_releases_its_lease_and_the_next_one_acts_at_once
     let first = lab.start("one").await;
     lab.until("a placed grant", |lab| !lab.granted_nodes().is_empty())
         .await;
+    assert_eq!(first.monitor.ready().unwrap(), "leader");
     let second = lab.start("two").await;
+    assert!(
+        second.monitor.ready().is_err(),
+        "it has not reached the API server"
+    );
     lab.pass(Duration::from_secs(20)).await;
+    assert_eq!(second.monitor.ready().unwrap(), "not the leader");
     let holder = |lab: &Lab| {
         let lease = lab.server.object(LEASE);
         lease["spec"]["holderIdentity"]

@@ -265,7 +265,11 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         &["cluster::response_limit"],
         "a layer of the API server's client",
     ),
-    outside("prometheus_client", &["status::metrics"], ""),
+    outside(
+        "prometheus_client",
+        &["controller::metrics", "status::metrics"],
+        "",
+    ),
     outside("tracing_subscriber", &["logging"], ""),
     outside("tracing_journald", &["logging"], ""),
     outside(

@@ -428,6 +428,28 @@ fn uninstall_pods_equal_agent_pods_except_for_arguments() {
 }
 
 #[test]
+fn the_probes_of_the_controller_use_the_port_that_it_listens_on() {
+    let all = all("controller");
+    let deployment = all.iter().find(|one| one["kind"] == "Deployment").unwrap();
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let arguments = container["args"].as_array().unwrap();
+    let listen = arguments
+        .iter()
+        .find_map(|it| it.as_str().unwrap().strip_prefix("--listen="))
+        .unwrap();
+    let listen: std::net::SocketAddr = listen.parse().unwrap();
+    assert!(
+        listen.ip().is_unspecified(),
+        "the kubelet is outside the pod"
+    );
+    assert_eq!(container["ports"][0]["containerPort"], listen.port());
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        let request = &container[probe]["httpGet"];
+        assert_eq!(*request, json!({"port": listen.port(), "path": path}));
+    }
+}
+
+#[test]
 fn every_packaged_manifest_is_used_by_a_kustomization() {
     for dir in [
         "base",

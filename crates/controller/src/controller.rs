@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::{leader::lead, lease::LeaseElection};
+use crate::{leader::lead, lease::LeaseElection, monitor::ControllerMonitor};
 use machinist_base::clock::Clock;
 use machinist_cluster::Cluster;
 use machinist_ignition::ConfigRules;
@@ -28,13 +28,15 @@ pub struct ControllerOptions {
 pub async fn run(
     cluster: Cluster,
     options: ControllerOptions,
+    monitor: ControllerMonitor,
     clock: Clock,
     stop: CancellationToken,
 ) {
     // A restarted container has the name of its predecessor, which must not keep the Lease.
     let draw = machinist_base::backoff::jitter();
     let identity = format!("{}_{:08x}", options.identity, draw.to_bits() & 0xffff_ffff);
-    let mut election = LeaseElection::new(cluster.clone(), identity, clock.clone());
+    let mut election =
+        LeaseElection::new(cluster.clone(), identity, clock.clone(), monitor.clone());
     tracing::info!("waiting for the leadership");
     loop {
         let leadership = tokio::select! {
@@ -43,23 +45,27 @@ pub async fn run(
             leadership = election.acquire() => Arc::new(leadership),
         };
         tracing::info!("this process is the leader");
+        monitor.set_leader(true);
         let acting = lead(
             cluster.clone(),
             Arc::clone(&leadership),
             options.rules.clone(),
             options.node.clone(),
+            monitor.clone(),
             clock.clone(),
         );
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
             lost = election.keep(&leadership) => {
+                monitor.set_leader(false);
                 tracing::warn!("this process is no longer the leader: {lost}");
                 continue;
             }
             // Dropping it cancels requests under way; each tests the version that it was decided on.
             () = acting => {}
         }
+        monitor.set_leader(false);
         if timeout(RELEASE_TIMEOUT, election.release()).await.is_err() {
             tracing::debug!("the Lease was not released in time");
         }

@@ -9,6 +9,8 @@ use crate::{
     failure_log::log_failure,
     inbox::Inbox,
     leadership::Leadership,
+    monitor::ControllerMonitor,
+    pool_report::pool_reports,
     pool_status::StatusScope,
     renderer::Renderer,
     requests::LeaderRequests,
@@ -41,21 +43,23 @@ pub(crate) async fn lead(
     leadership: Arc<Leadership>,
     rules: ConfigRules,
     own_node: Option<String>,
+    monitor: ControllerMonitor,
     clock: Clock,
 ) {
     let inbox = Arc::new(Inbox::default());
     // The watches end when this is dropped.
     let mut watches = watches::start(&cluster, &inbox);
     let mut leader = Leader {
-        requests: LeaderRequests::new(cluster, leadership),
+        requests: LeaderRequests::new(cluster, leadership, monitor.clone()),
         view: RolloutView::default(),
-        renderer: Renderer::new(rules),
-        rollout: Rollout::new(clock.clone()),
+        renderer: Renderer::new(rules, monitor.clone()),
+        rollout: Rollout::new(clock.clone(), monitor.clone()),
         statuses: StatusWriter::default(),
         collector: UnusedConfigCollector::new(),
         own_node,
         grantors: BTreeSet::new(),
         known: KnownKinds::default(),
+        monitor,
         clock,
     };
     let (mut failures, mut wake) = (0, None);
@@ -63,7 +67,11 @@ pub(crate) async fn lead(
         let earliest = Instant::now() + MIN_TURN_INTERVAL;
         leader.take(&inbox);
         if leader.known.all() {
-            wake = match leader.turn().await {
+            leader.monitor.synced();
+            leader.monitor.turn_step();
+            let turned = leader.turn().await;
+            leader.monitor.turn_ended();
+            wake = match turned {
                 Ok(next) => {
                     failures = 0;
                     next
@@ -121,6 +129,7 @@ struct Leader {
     /// ControllerConfigs, by name.
     grantors: BTreeSet<String>,
     known: KnownKinds,
+    monitor: ControllerMonitor,
     clock: Clock,
 }
 
@@ -202,6 +211,8 @@ impl Leader {
             .write(view, &turn.decision, renders, scope, &self.requests, now)
             .await?;
         wake.extend(due);
+        let reports = pool_reports(&self.view, &turn.decision);
+        self.monitor.metrics.publish(reports);
         if scope == StatusScope::Whole {
             let due = self
                 .collector

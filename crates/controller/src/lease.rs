@@ -14,8 +14,9 @@ use kube::{Api, Client, api::PostParams};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
-    failure_log::log_failure,
+    failure_log::{log_failure, response_code},
     leadership::{LEASE_DURATION, Leadership},
+    monitor::ControllerMonitor,
 };
 use machinist_base::{
     backoff::{Backoff, jitter},
@@ -58,17 +59,24 @@ pub(crate) struct LeaseElection {
     cluster: Cluster,
     identity: String,
     clock: Clock,
+    monitor: ControllerMonitor,
     observed: Option<ObservedLease>,
     /// The Lease as this process wrote it.
     own: Option<Lease>,
 }
 
 impl LeaseElection {
-    pub(crate) fn new(cluster: Cluster, identity: String, clock: Clock) -> Self {
+    pub(crate) fn new(
+        cluster: Cluster,
+        identity: String,
+        clock: Clock,
+        monitor: ControllerMonitor,
+    ) -> Self {
         Self {
             cluster,
             identity,
             clock,
+            monitor,
             observed: None,
             own: None,
         }
@@ -79,7 +87,9 @@ impl LeaseElection {
         let mut failures = 0;
         loop {
             let began = Instant::now();
-            match self.try_acquire().await {
+            let tried = self.try_acquire().await;
+            self.monitor.election_step(tried.is_ok());
+            match tried {
                 Ok(true) => return Leadership::new(began),
                 Ok(false) => {
                     failures = 0;
@@ -104,7 +114,9 @@ impl LeaseElection {
                 return LostLease::NotRenewed;
             }
             let began = Instant::now();
-            match self.renew().await {
+            let renewed = self.renew().await;
+            self.monitor.election_step(renewed.is_ok());
+            match renewed {
                 Ok(None) => {
                     leadership.renew(began);
                     failures = 0;
@@ -182,7 +194,8 @@ impl LeaseElection {
             let params = params.clone();
             async move { within(leases.create(&params, wanted)).await }
         };
-        match self.cluster.request("create", lease_object(), create).await {
+        let created = self.cluster.request("create", lease_object(), create).await;
+        match self.counted("create", created) {
             Ok(lease) => {
                 self.own = Some(lease);
                 Ok(true)
@@ -241,7 +254,8 @@ impl LeaseElection {
             let leases = Api::<Lease>::namespaced(client, NAMESPACE);
             within(leases.get_opt(CONTROLLER_LEASE)).await
         };
-        self.cluster.request("get", lease_object(), get).await
+        let found = self.cluster.request("get", lease_object(), get).await;
+        self.counted("get", found)
     }
 
     /// Replaces the Lease, if it still has the resource version of `lease`.
@@ -250,9 +264,14 @@ impl LeaseElection {
             let leases = Api::<Lease>::namespaced(client, NAMESPACE);
             within(leases.replace(CONTROLLER_LEASE, &parameters(), lease)).await
         };
-        self.cluster
-            .request("replace", lease_object(), replace)
-            .await
+        let request = self.cluster.request("replace", lease_object(), replace);
+        self.counted("update", request.await)
+    }
+
+    fn counted<T>(&self, verb: &str, response: Result<T, ClusterError>) -> Result<T, ClusterError> {
+        let code = response_code(&response);
+        self.monitor.metrics.requested(verb, "leases", code);
+        response
     }
 }
 

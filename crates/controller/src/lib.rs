@@ -13,8 +13,11 @@ mod json_patch;
 mod leader;
 mod leadership;
 mod lease;
+mod metrics;
+mod monitor;
 mod node_patch;
 mod pool_patch;
+mod pool_report;
 mod pool_status;
 mod render;
 mod renderer;
@@ -27,3 +30,4 @@ mod unused_config_collector;
 mod watches;
 
 pub use controller::{ControllerOptions, run};
+pub use monitor::ControllerMonitor;

@@ -12,6 +12,7 @@ use crate::{
     config_object::ConfigObject,
     failure_log::log_failure,
     inbox::ReportedChanges,
+    monitor::ControllerMonitor,
     pool_patch::configuration_patch,
     pool_status::RenderOutcome,
     render::{RenderError, RenderedPoolConfig, render, selected},
@@ -71,16 +72,18 @@ pub(crate) struct Renderer {
     /// Rendered configs that another client deleted.
     deleted: BTreeMap<String, String>,
     outcomes: BTreeMap<String, RenderOutcome>,
+    monitor: ControllerMonitor,
 }
 
 impl Renderer {
-    pub(crate) fn new(rules: ConfigRules) -> Self {
+    pub(crate) fn new(rules: ConfigRules, monitor: ControllerMonitor) -> Self {
         Self {
             rules,
             configs: BTreeMap::new(),
             pools: BTreeMap::new(),
             deleted: BTreeMap::new(),
             outcomes: BTreeMap::new(),
+            monitor,
         }
     }
 
@@ -242,7 +245,13 @@ impl Renderer {
                     }
                     Ok((rendered.name, rendered.sources))
                 }
-                Err(error) => Err(refused(name, &error, has_target)),
+                Err(error) => {
+                    let outcome = refused(name, &error, has_target);
+                    if outcome.is_degraded {
+                        self.monitor.metrics.render_failed(name);
+                    }
+                    Err(outcome)
+                }
             };
             let state = self.pools.entry(name.to_owned()).or_default();
             state.done = Some(FinishedRender { selection, result });

@@ -8,7 +8,10 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::{config_object::ConfigObject, leadership::Leadership, watches::slim};
+use crate::{
+    config_object::ConfigObject, failure_log::response_code, leadership::Leadership,
+    monitor::ControllerMonitor, watches::slim,
+};
 use machinist_cluster::{Cluster, ClusterError, fleet_queries, node::NodeObject, resource};
 use machinist_kube_api::{NodeView, PoolView, keys};
 
@@ -17,37 +20,65 @@ use machinist_kube_api::{NodeView, PoolView, keys};
 pub(crate) struct LeaderRequests {
     cluster: Cluster,
     leadership: Arc<Leadership>,
+    monitor: ControllerMonitor,
 }
 
+const NODES: &str = "nodes";
+const POOLS: &str = "machineconfigpools";
+const POOL_STATUS: &str = "machineconfigpools/status";
+const CONFIGS: &str = "machineconfigs";
+
 impl LeaderRequests {
-    pub(crate) fn new(cluster: Cluster, leadership: Arc<Leadership>) -> Self {
+    pub(crate) fn new(
+        cluster: Cluster,
+        leadership: Arc<Leadership>,
+        monitor: ControllerMonitor,
+    ) -> Self {
         Self {
             cluster,
             leadership,
+            monitor,
         }
     }
 
+    /// Counts a response, which is also a step of the leader.
+    fn counted<T>(
+        &self,
+        verb: &str,
+        resource: &str,
+        response: Result<T, ClusterError>,
+    ) -> Result<T, ClusterError> {
+        let code = response_code(&response);
+        self.monitor.metrics.requested(verb, resource, code);
+        self.monitor.turn_step();
+        response
+    }
+
     pub(crate) async fn nodes(&self) -> Result<Vec<NodeView>, ClusterError> {
-        let nodes = fleet_queries::nodes(&self.cluster).await?;
+        let nodes = fleet_queries::nodes(&self.cluster).await;
+        let nodes = self.counted("list", NODES, nodes)?;
         Ok(nodes.into_iter().map(slim).collect())
     }
 
     pub(crate) async fn pools(&self) -> Result<Vec<PoolView>, ClusterError> {
-        fleet_queries::pools(&self.cluster).await
+        let pools = fleet_queries::pools(&self.cluster).await;
+        self.counted("list", POOLS, pools)
     }
 
     /// One Node; `None` if it does not exist.
     pub(crate) async fn node(&self, name: &str) -> Result<Option<NodeView>, ClusterError> {
         let get = |client| async move { Api::<NodeObject>::all(client).get_opt(name).await };
         let object = format!("Node {name}");
-        let found = self.cluster.request("get", object, get).await?;
+        let found = self.cluster.request("get", object, get).await;
+        let found = self.counted("get", NODES, found)?;
         Ok(found.map(|node| slim(node.into())))
     }
 
     /// One pool; `None` if it does not exist.
     pub(crate) async fn pool(&self, name: &str) -> Result<Option<PoolView>, ClusterError> {
         let get = |client| async move { pools(client).get_opt(name).await };
-        let found = self.cluster.request("get", pool_object(name), get).await?;
+        let found = self.cluster.request("get", pool_object(name), get).await;
+        let found = self.counted("get", POOLS, found)?;
         Ok(found.map(fleet_queries::pool_view))
     }
 
@@ -64,7 +95,8 @@ impl LeaderRequests {
             nodes.patch(name, &parameters(), &patch).await
         };
         let object = format!("Node {name}");
-        let patched = self.cluster.request("patch", object, patch).await?;
+        let patched = self.cluster.request("patch", object, patch).await;
+        let patched = self.counted("patch", NODES, patched)?;
         Ok(slim(patched.into()))
     }
 
@@ -80,7 +112,8 @@ impl LeaderRequests {
             pools(client).patch(name, &parameters(), &patch).await
         };
         let request = self.cluster.request("patch", pool_object(name), patch);
-        Ok(fleet_queries::pool_view(request.await?))
+        let patched = self.counted("patch", POOLS, request.await)?;
+        Ok(fleet_queries::pool_view(patched))
     }
 
     /// Merges fields into a pool's status; 409 if `body` names another resource version than the pool has.
@@ -98,7 +131,8 @@ impl LeaderRequests {
         };
         let act = "write the status of";
         let request = self.cluster.request(act, pool_object(name), patch);
-        Ok(fleet_queries::pool_view(request.await?))
+        let patched = self.counted("patch", POOL_STATUS, request.await)?;
+        Ok(fleet_queries::pool_view(patched))
     }
 
     /// Creates a MachineConfig from a manifest; `None` if it exists already, which is not changed.
@@ -118,7 +152,8 @@ impl LeaderRequests {
             configs(client).create(&params, &object).await
         };
         let object = format!("MachineConfig {name}");
-        match self.cluster.request("create", object, create).await {
+        let created = self.cluster.request("create", object, create).await;
+        match self.counted("create", CONFIGS, created) {
             Ok(created) => Ok(Some(created.into())),
             Err(error) if error.code() == 409 => Ok(None),
             Err(error) => Err(error),
@@ -139,7 +174,8 @@ impl LeaderRequests {
         let params = &params;
         let delete = |client| async move { configs(client).delete(name, params).await.map(drop) };
         let object = format!("MachineConfig {name}");
-        match self.cluster.request("delete", object, delete).await {
+        let deleted = self.cluster.request("delete", object, delete).await;
+        match self.counted("delete", CONFIGS, deleted) {
             Err(error) if error.is_not_found() => Ok(()),
             other => other,
         }

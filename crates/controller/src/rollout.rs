@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use crate::{
-    node_patch::node_patch, pool_patch, requests::LeaderRequests, rollout_view::RolloutView,
-    taint_budget::TaintBudget,
+    monitor::ControllerMonitor, node_patch::node_patch, pool_patch, requests::LeaderRequests,
+    rollout_view::RolloutView, taint_budget::TaintBudget,
 };
 use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::ClusterError;
@@ -40,13 +41,15 @@ pub(crate) struct RolloutTurn {
 #[derive(Debug)]
 pub(crate) struct Rollout {
     clock: Clock,
+    monitor: ControllerMonitor,
     taints: TaintBudget,
 }
 
 impl Rollout {
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock, monitor: ControllerMonitor) -> Self {
         Self {
             clock,
+            monitor,
             taints: TaintBudget::new(),
         }
     }
@@ -91,7 +94,10 @@ impl Rollout {
         inputs.other_grantor = facts.other_grantor;
         inputs.configs = Some(facts.configs.clone());
         inputs.taint_patches = self.taints.left();
-        decide(&inputs)
+        let began = Instant::now();
+        let decision = decide(&inputs);
+        self.monitor.metrics.decided(began.elapsed());
+        decision
     }
 
     /// Carries out one read, or the write of one pool.
@@ -128,6 +134,9 @@ impl Rollout {
                 let returned = pool.annotations.get(pool_annotation::GRANTS);
                 let is_kept = write.grants.is_kept(returned.map(String::as_str));
                 log_write(write, known.as_deref(), is_kept);
+                if is_kept {
+                    self.monitor.metrics.wrote(write);
+                }
                 view.wrote_pool(pool, write.is_rebuild, (!is_kept).then_some(now));
                 self.write_other_histories(write, view, requests, now).await;
                 Ok(())

@@ -15,6 +15,7 @@ mod connection_limit;
 mod control_socket;
 mod liveness;
 mod port;
+mod process_routes;
 mod request_progress;
 mod routes;
 mod user_connections;
@@ -25,7 +26,8 @@ pub use control_socket::{
     Accepted, ApplyRequest, ControlHandle, ControlRequest, DesiredConfigReply,
 };
 pub use liveness::{Heartbeat, Liveness, heartbeat};
-pub use port::{BindError, bind, wait};
+pub use port::{BindError, bind, bind_named, wait};
+pub use process_routes::{ProcessProbes, process_routes};
 pub use routes::{AppState, RefreshHook, control_routes, port_routes, status_routes};
 
 use std::time::Duration;

@@ -136,11 +136,11 @@ fn readable(served: AppState) -> Router {
         .with_state(served)
 }
 
-type RouteResponse = (StatusCode, String);
+pub(super) type RouteResponse = (StatusCode, String);
 
 /// Allows one request per connection: probes are seconds apart, and an idle connection costs
 /// memory.
-async fn close(mut response: Response) -> Response {
+pub(super) async fn close(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     response
@@ -197,7 +197,7 @@ async fn ready(State(served): State<AppState>, RawQuery(query): RawQuery) -> Rou
     }
 }
 
-const fn stuck(why: String) -> RouteResponse {
+pub(super) const fn stuck(why: String) -> RouteResponse {
     (StatusCode::SERVICE_UNAVAILABLE, why)
 }
 

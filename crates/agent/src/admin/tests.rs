@@ -151,7 +151,7 @@ async fn a_taken_default_port_falls_back_and_a_configured_port_fails() {
         listen,
         chosen: true,
     };
-    assert!(matches!(bind(chosen), Err(BindError::Chosen(at, _)) if at == listen));
+    assert!(matches!(bind(chosen), Err(BindError::Chosen(at, ..)) if at == listen));
     let default = AdminSettings {
         listen,
         chosen: false,

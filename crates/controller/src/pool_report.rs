@@ -1,0 +1,83 @@
+//! What is measured of a pool at the end of a turn.
+
+use std::collections::BTreeMap;
+
+use crate::rollout_view::RolloutView;
+use machinist_kube_api::keys::pool_annotation;
+use machinist_pool::{Decision, Grant, HoldReason, MachineCounts, PoolGrants, split};
+
+/// The state of a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolReport {
+    pub(crate) pool: String,
+    pub(crate) counts: MachineCounts,
+    /// The most important hold, if nodes are left.
+    pub(crate) held: Option<HoldReason>,
+    /// What changes when a node of the rollout makes a step.
+    pub(crate) progress: RolloutProgress,
+}
+
+/// How far a rollout is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RolloutProgress {
+    pub(crate) target: Option<String>,
+    /// How many nodes are not on the target.
+    pub(crate) pending: usize,
+    /// The open grants of the pool's nodes: their IDs, and whether they are acknowledged.
+    pub(crate) grants: Vec<(String, bool)>,
+}
+
+impl PoolReport {
+    /// Whether the rollout is to make steps now: nodes are left, and it waits neither for a time nor for an administrator.
+    pub(crate) fn is_to_proceed(&self) -> bool {
+        let waits_by_request = matches!(
+            self.held,
+            Some(
+                HoldReason::OtherGrantor
+                    | HoldReason::NoConfig
+                    | HoldReason::Paused
+                    | HoldReason::FirstRollout
+                    | HoldReason::NotYetDue
+                    | HoldReason::OutsideWindow
+                    | HoldReason::CanarySoaking
+            )
+        );
+        self.progress.pending > 0 && !waits_by_request
+    }
+}
+
+/// Reports about all pools.
+pub(crate) fn pool_reports(view: &RolloutView, decision: &Decision) -> Vec<PoolReport> {
+    let mut grants = BTreeMap::<String, Vec<(String, bool)>>::new();
+    for pool in view.pools() {
+        let text = pool.annotation(pool_annotation::GRANTS);
+        let found: Vec<Grant> = PoolGrants::parse(&pool.name, text)
+            .ok()
+            .flatten()
+            .map(|it| it.grants)
+            .unwrap_or_default();
+        for grant in found {
+            // The record of the control plane pool has the grants of arbiter nodes as well.
+            let of_pool = grants.entry(grant.pool).or_default();
+            of_pool.push((grant.id, grant.acknowledged));
+        }
+    }
+    let split = split(view.pools(), view.nodes());
+    let each = split.pools.iter().filter_map(|members| {
+        let name = members.pool.name.as_str();
+        let decided = decision.pools.iter().find(|it| it.pool == name)?;
+        let is_waiting = decided.pending > 0 || decided.target.is_none();
+        let hold = decided.holds.first().filter(|_| is_waiting);
+        Some(PoolReport {
+            pool: name.to_owned(),
+            counts: MachineCounts::of(members),
+            held: hold.map(|hold| hold.reason),
+            progress: RolloutProgress {
+                target: decided.target.clone(),
+                pending: decided.pending,
+                grants: grants.remove(name).unwrap_or_default(),
+            },
+        })
+    });
+    each.collect()
+}
