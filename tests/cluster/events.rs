@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use machinist_base::clock::Clock;
-use machinist_cluster::events::{EventSubject, Events, report};
+use machinist_cluster::events::{EventSource, EventSubject, Events, report};
 use machinist_kube_api::EventReason;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -21,7 +21,13 @@ async fn start_events() -> (Server, Events, DropGuard) {
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| "2026-11-21T22:00:00Z".parse::<Timestamp>().unwrap());
     let cluster = server.cluster().await;
-    tokio::spawn(report(cluster, own, message, clock, stop.clone()));
+    tokio::spawn(report(
+        cluster,
+        EventSource::Agent(own),
+        message,
+        clock,
+        stop.clone(),
+    ));
     (server, events, stop.drop_guard())
 }
 

@@ -44,6 +44,7 @@ async fn a_refused_rendering_names_the_object_and_the_field_and_keeps_the_target
         "nothing else is rendered"
     );
 
+    assert!(lab.has_event("RenderDegraded", place), "{:?}", lab.events());
     let failures = "render_failures_total{pool=\"worker\"}";
     assert_eq!(
         running.metric(failures),

@@ -45,6 +45,19 @@ async fn nodes_are_updated_one_after_the_other() {
     lab.until("the end", |lab| lab.is("Updated", "AllNodesUpdated"))
         .await;
     assert!(lab.grants().is_empty());
+    lab.until("the events", |lab| lab.events().len() == 2).await;
+    let target = lab.target();
+    let reported = [
+        (
+            "RolloutStarted".to_owned(),
+            format!("the rollout of {target} has begun"),
+        ),
+        (
+            "RolloutCompleted".to_owned(),
+            format!("all nodes are on {target}"),
+        ),
+    ];
+    assert_eq!(lab.events(), reported);
     let status = lab.server.object(WORKER)["status"].clone();
     assert_eq!(status["updatedMachineCount"], 2);
     assert_eq!(status["configuration"]["name"], lab.target());
@@ -136,6 +149,13 @@ async fn nothing_is_granted_while_the_server_does_not_keep_grants() {
         "a Node has a grant that no pool lists"
     );
 
+    let annotation = "did not return annotation machinist.dev/grants of MachineConfigPool worker";
+    assert!(
+        lab.has_event("RolloutHeld", annotation),
+        "{:?}",
+        lab.events()
+    );
+    assert!(!lab.has_event("RolloutStarted", ""), "{:?}", lab.events());
     let held = "pool_held{pool=\"worker\",reason=\"GrantsNotKept\"}";
     assert_eq!(running.metric(held), Some(1.0));
     assert!(running.metric("pool_stuck_seconds{pool=\"worker\"}") > Some(580.0));
@@ -180,6 +200,7 @@ async fn a_controller_config_stops_grants_and_is_named() {
         "the other node is not granted"
     );
 
+    assert!(lab.has_event("RolloutHeld", object), "{:?}", lab.events());
     let held = "pool_held{pool=\"worker\",reason=\"OtherGrantor\"}";
     assert_eq!(running.metric(held), Some(1.0));
     assert_eq!(
@@ -261,4 +282,54 @@ async fn a_grant_that_nobody_acknowledges_is_withdrawn() {
         annotations["machineconfiguration.openshift.io/desiredConfig"],
         objects::OLD
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_fails_stops_the_rollout_and_is_named_once_with_its_code() {
+    let lab = Lab::with_nodes(&["a", "b"]).await;
+    lab.server.edit(WORKER, |pool| {
+        pool["metadata"]["annotations"]["machinist.dev/canary"] = json!("1");
+    });
+    let running = lab.start("one").await;
+    lab.until("a placed grant", |lab| lab.granted_nodes().len() == 1)
+        .await;
+    let name = lab.granted_nodes().remove(0);
+    lab.acknowledge(&name);
+    lab.end(&name, GrantOutcome::RolledBack, "VerifyFailed");
+    lab.until("the hold", |lab| lab.is("RolloutHeld", "CanaryFailed"))
+        .await;
+    lab.pass(Duration::from_secs(30)).await;
+    assert!(lab.granted_nodes().is_empty());
+    let failed = format!(
+        "node {name} failed on {}: RolledBack, VerifyFailed",
+        lab.target()
+    );
+    let failures: Vec<_> = lab
+        .events()
+        .into_iter()
+        .filter(|it| it.0 == "NodeFailed")
+        .collect();
+    assert_eq!(failures, [("NodeFailed".to_owned(), failed)]);
+    assert!(
+        lab.has_event("RolloutStopped", "CanaryFailed"),
+        "{:?}",
+        lab.events()
+    );
+    assert!(
+        lab.has_event("RolloutHeld", "CanaryFailed"),
+        "{:?}",
+        lab.events()
+    );
+    let shown = [
+        ("grants_total{pool=\"worker\",outcome=\"RolledBack\"}", 1.0),
+        (
+            "rollouts_total{pool=\"worker\",result=\"CanaryFailed\"}",
+            1.0,
+        ),
+        ("pool_held{pool=\"worker\",reason=\"CanaryFailed\"}", 1.0),
+        ("node_update_duration_seconds_count{pool=\"worker\"}", 0.0),
+    ];
+    for (name, expected) in shown {
+        assert_eq!(running.metric(name), Some(expected), "{name}");
+    }
 }

@@ -9,6 +9,7 @@ use super::harness::Lab;
 pub(crate) const NODES: &str = "/api/v1/nodes";
 pub(crate) const POOLS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools";
 pub(crate) const CONFIGS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigs";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/machinist-system/leases";
 pub(crate) const LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/machinist-system/leases/machinist-controller";
@@ -151,6 +152,27 @@ impl Lab {
             annotations.insert(protocol::CURRENT_CONFIG.to_owned(), json!(current));
             node["spec"]["unschedulable"] = json!(false);
         });
+    }
+
+    /// The events of the pool, as reason and note.
+    pub(crate) fn events(&self) -> Vec<(String, String)> {
+        let paths = self.server.below(EVENTS);
+        let mut events: Vec<_> = paths.iter().map(|path| self.server.object(path)).collect();
+        events.sort_by_key(|event| event["metadata"]["name"].to_string());
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let pool = |event: &&Value| event["regarding"]["kind"] == "MachineConfigPool";
+        let pools = events.iter().filter(pool);
+        pools
+            .map(|event| (text(&event["reason"]), text(&event["note"])))
+            .collect()
+    }
+
+    /// Whether the pool has an event with this reason, and this text in its note.
+    pub(crate) fn has_event(&self, reason: &str, note: &str) -> bool {
+        let events = self.events();
+        events
+            .iter()
+            .any(|it| it.0 == reason && it.1.contains(note))
     }
 
     /// A condition of the pool.

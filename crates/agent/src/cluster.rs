@@ -24,7 +24,7 @@ use crate::{grant_gate::GrantGate, host, reporter::ClusterView};
 use machinist_base::{clock::Clock, shutdown::Tasks};
 use machinist_cluster::{
     Cluster, ClusterAccess, ClusterEnv,
-    events::{self, Events},
+    events::{self, EventSource, Events},
     machine_config_source::{ConfigSource, ConfigSubscribers},
     node::OwnNode,
     pods::NodePods,
@@ -291,8 +291,9 @@ async fn join(
     };
     tasks.spawn("node view", seen.publish_view(to, tasks.token()));
     let (events, queue) = Events::new();
+    let source = EventSource::Agent(node.clone());
     let (clock, stop) = (Clock::system(), tasks.token());
-    let report = events::report(cluster.clone(), node.clone(), queue, clock, stop);
+    let report = events::report(cluster.clone(), source, queue, clock, stop);
     tasks.spawn("events", report);
     let joined = Some(ClusterHandle {
         grants: GrantGate::new(node.clone()),

@@ -1,4 +1,4 @@
-//! Publishes events.k8s.io/v1 events on the Node and on pods. A repeated event increments the count
+//! Publishes events.k8s.io/v1 events on the Node, on pods and on MachineConfigPools. A repeated event increments the count
 //! of the existing one, and floods are rate-limited.
 //!
 //! Events are best effort: callers never wait, and events that cannot be written in time are
@@ -20,7 +20,7 @@ const EVENT_QUEUE_LEN: usize = 64;
 /// The object that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EventSubject {
-    /// The agent's own Node.
+    /// The Node of the agent that reports it.
     Node,
     /// A pod.
     Pod {
@@ -31,6 +31,40 @@ pub enum EventSubject {
         /// The pod's UID.
         uid: String,
     },
+    /// A MachineConfigPool.
+    Pool {
+        /// The pool's name.
+        name: String,
+        /// The pool's UID.
+        uid: String,
+    },
+}
+
+/// The component that reports events.
+#[derive(Clone, Debug)]
+pub enum EventSource {
+    /// The agent of this Node, which is the subject of events without another one.
+    Agent(OwnNode),
+    /// A process of the controller, by its name.
+    Controller(String),
+}
+
+impl EventSource {
+    /// `reportingController`; the API server requires a qualified name.
+    const fn component(&self) -> &'static str {
+        match self {
+            Self::Agent(_) => "machinist.dev/agent",
+            Self::Controller(_) => "machinist.dev/controller",
+        }
+    }
+
+    /// `reportingInstance`.
+    fn instance(&self) -> &str {
+        match self {
+            Self::Agent(node) => node.name(),
+            Self::Controller(name) => name,
+        }
+    }
 }
 
 /// An event. The note names objects and numbers, never contents of files or secrets.
@@ -71,12 +105,12 @@ impl Events {
 /// Writes queued events in order until `stop`, or until every handle is dropped.
 pub async fn report(
     cluster: Cluster,
-    node: OwnNode,
+    source: EventSource,
     mut told: mpsc::Receiver<ClusterEvent>,
     clock: Clock,
     stop: CancellationToken,
 ) {
-    let mut reporter = EventReporter::new(cluster, node, clock);
+    let mut reporter = EventReporter::new(cluster, source, clock);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,

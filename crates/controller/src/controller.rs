@@ -5,9 +5,15 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::{leader::lead, lease::LeaseElection, monitor::ControllerMonitor};
+use crate::{
+    leader::lead, lease::LeaseElection, monitor::ControllerMonitor, pool_events::PoolEvents,
+    requests::LeaderRequests,
+};
 use machinist_base::clock::Clock;
-use machinist_cluster::Cluster;
+use machinist_cluster::{
+    Cluster,
+    events::{self, EventSource, Events},
+};
 use machinist_ignition::ConfigRules;
 
 /// How long the release of the Lease may take at the end.
@@ -35,8 +41,33 @@ pub async fn run(
     // A restarted container has the name of its predecessor, which must not keep the Lease.
     let draw = machinist_base::backoff::jitter();
     let identity = format!("{}_{:08x}", options.identity, draw.to_bits() & 0xffff_ffff);
-    let mut election =
-        LeaseElection::new(cluster.clone(), identity, clock.clone(), monitor.clone());
+    let (events, queue) = Events::new();
+    let source = EventSource::Controller(identity.clone());
+    let reporting = events::report(cluster.clone(), source, queue, clock.clone(), stop.clone());
+    let election = LeaseElection::new(cluster.clone(), identity, clock.clone(), monitor.clone());
+    let acting = act(
+        cluster,
+        options,
+        election,
+        monitor,
+        PoolEvents::new(events),
+        clock,
+        stop,
+    );
+    // The reports end with the last handle of their queue.
+    tokio::join!(acting, reporting);
+}
+
+/// Acts as the leader whenever this process is it.
+async fn act(
+    cluster: Cluster,
+    options: ControllerOptions,
+    mut election: LeaseElection,
+    monitor: ControllerMonitor,
+    events: PoolEvents,
+    clock: Clock,
+    stop: CancellationToken,
+) {
     tracing::info!("waiting for the leadership");
     loop {
         let leadership = tokio::select! {
@@ -47,8 +78,12 @@ pub async fn run(
         tracing::info!("this process is the leader");
         monitor.set_leader(true);
         let acting = lead(
-            cluster.clone(),
-            Arc::clone(&leadership),
+            LeaderRequests::new(
+                cluster.clone(),
+                Arc::clone(&leadership),
+                monitor.clone(),
+                events.clone(),
+            ),
             options.rules.clone(),
             options.node.clone(),
             monitor.clone(),

@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     failure_log::log_failure,
     inbox::Inbox,
-    leadership::Leadership,
     monitor::ControllerMonitor,
     pool_report::pool_reports,
     pool_status::StatusScope,
@@ -24,7 +23,7 @@ use machinist_base::{
     backoff::{Backoff, jitter},
     clock::Clock,
 };
-use machinist_cluster::{Cluster, ClusterError};
+use machinist_cluster::ClusterError;
 use machinist_ignition::ConfigRules;
 use machinist_kube_api::keys;
 
@@ -39,8 +38,7 @@ const TURN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::fro
 
 /// Acts as the leader. It never returns; the caller drops it when the leadership ends.
 pub(crate) async fn lead(
-    cluster: Cluster,
-    leadership: Arc<Leadership>,
+    requests: LeaderRequests,
     rules: ConfigRules,
     own_node: Option<String>,
     monitor: ControllerMonitor,
@@ -48,9 +46,9 @@ pub(crate) async fn lead(
 ) {
     let inbox = Arc::new(Inbox::default());
     // The watches end when this is dropped.
-    let mut watches = watches::start(&cluster, &inbox);
+    let mut watches = watches::start(requests.cluster(), &inbox);
     let mut leader = Leader {
-        requests: LeaderRequests::new(cluster, leadership, monitor.clone()),
+        requests,
         view: RolloutView::default(),
         renderer: Renderer::new(rules, monitor.clone()),
         rollout: Rollout::new(clock.clone(), monitor.clone()),

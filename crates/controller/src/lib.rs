@@ -16,6 +16,7 @@ mod lease;
 mod metrics;
 mod monitor;
 mod node_patch;
+mod pool_events;
 mod pool_patch;
 mod pool_report;
 mod pool_status;

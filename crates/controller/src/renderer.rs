@@ -249,6 +249,7 @@ impl Renderer {
                     let outcome = refused(name, &error, has_target);
                     if outcome.is_degraded {
                         self.monitor.metrics.render_failed(name);
+                        requests.events().render_degraded(pool, &outcome.message);
                     }
                     Err(outcome)
                 }

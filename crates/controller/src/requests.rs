@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     config_object::ConfigObject, failure_log::response_code, leadership::Leadership,
-    monitor::ControllerMonitor, watches::slim,
+    monitor::ControllerMonitor, pool_events::PoolEvents, watches::slim,
 };
 use machinist_cluster::{Cluster, ClusterError, fleet_queries, node::NodeObject, resource};
 use machinist_kube_api::{NodeView, PoolView, keys};
@@ -21,6 +21,7 @@ pub(crate) struct LeaderRequests {
     cluster: Cluster,
     leadership: Arc<Leadership>,
     monitor: ControllerMonitor,
+    events: PoolEvents,
 }
 
 const NODES: &str = "nodes";
@@ -33,12 +34,23 @@ impl LeaderRequests {
         cluster: Cluster,
         leadership: Arc<Leadership>,
         monitor: ControllerMonitor,
+        events: PoolEvents,
     ) -> Self {
         Self {
             cluster,
             leadership,
             monitor,
+            events,
         }
+    }
+
+    pub(crate) const fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Events about pools, which are written beside the other requests.
+    pub(crate) const fn events(&self) -> &PoolEvents {
+        &self.events
     }
 
     /// Counts a response, which is also a step of the leader.

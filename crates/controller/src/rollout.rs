@@ -136,6 +136,7 @@ impl Rollout {
                 log_write(write, known.as_deref(), is_kept);
                 if is_kept {
                     self.monitor.metrics.wrote(write);
+                    requests.events().wrote(write, known.as_deref(), view);
                 }
                 view.wrote_pool(pool, write.is_rebuild, (!is_kept).then_some(now));
                 self.write_other_histories(write, view, requests, now).await;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
+    pool_events::PoolEvents,
     pool_status::{RenderOutcome, StatusScope, status_patch},
     requests::LeaderRequests,
     rollout_view::RolloutView,
@@ -38,7 +39,7 @@ impl StatusWriter {
         requests: &LeaderRequests,
         now: Timestamp,
     ) -> Result<Option<Instant>, ClusterError> {
-        self.log(decision);
+        self.log(decision, view, requests.events());
         let mut patches = Vec::new();
         for members in &split(view.pools(), view.nodes()).pools {
             let name = members.pool.name.as_str();
@@ -69,8 +70,8 @@ impl StatusWriter {
         Ok(due)
     }
 
-    /// Logs what has changed about each pool.
-    fn log(&mut self, decision: &Decision) {
+    /// Logs what has changed about each pool, and emits events of holds.
+    fn log(&mut self, decision: &Decision, view: &RolloutView, events: &PoolEvents) {
         for pool in &decision.pools {
             let name = &pool.pool;
             let known = self.warnings.get(name).map(Vec::as_slice);
@@ -90,6 +91,9 @@ impl StatusWriter {
                     hold.reason.as_str(),
                     hold.message
                 );
+                if let Some(pool) = view.pool(name) {
+                    events.held(pool, hold);
+                }
             }
         }
     }

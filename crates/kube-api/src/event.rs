@@ -107,4 +107,16 @@ reasons! {
     TaintRefused: Warning, "Report";
     /// The node is on its desired config.
     NodeDone: Normal, "Finish";
+    /// The rollout of a new config to the nodes of the pool has begun.
+    RolloutStarted: Normal, "Rollout";
+    /// The rollout waits until an administrator acts or a time comes; the note has the code and the details.
+    RolloutHeld: Normal, "Rollout";
+    /// A node of the pool failed to update; the note names it and the reason code.
+    NodeFailed: Warning, "Rollout";
+    /// The rollout was stopped; the note has the code.
+    RolloutStopped: Warning, "Rollout";
+    /// All nodes of the pool are on the new config.
+    RolloutCompleted: Normal, "Rollout";
+    /// MachineConfigs of the pool are refused; the note names the object and the field.
+    RenderDegraded: Warning, "Render";
 }

@@ -13,21 +13,18 @@ use kube::{
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{ClusterEvent, EventSubject};
-use crate::{Cluster, ClusterError, node::OwnNode};
+use super::{ClusterEvent, EventSource, EventSubject};
+use crate::{Cluster, ClusterError};
 use machinist_base::{
     backoff::{Backoff, jitter},
     clock::Clock,
     error_chain::chain,
 };
-use machinist_kube_api::EventReason;
+use machinist_kube_api::{EventReason, keys};
 use machinist_plan::escape_line;
 
 /// The API server's limit for a note, in bytes.
 const MAX_NOTE_BYTES: usize = 1024;
-
-/// `reportingController`; the API server requires a qualified name.
-const REPORTING_CONTROLLER: &str = "machinist.dev/agent";
 
 /// Namespace for events about cluster-scoped objects.
 const CLUSTER_EVENT_NAMESPACE: &str = "default";
@@ -108,7 +105,7 @@ impl EventLimits {
 /// Writes events and tracks their series.
 pub(super) struct EventReporter {
     cluster: Cluster,
-    node: OwnNode,
+    source: EventSource,
     clock: Clock,
     series: HashMap<ClusterEvent, EventSeries>,
     limits: EventLimits,
@@ -123,10 +120,10 @@ pub(super) struct EventReporter {
 const FLOOD_END_AFTER: Duration = Duration::from_secs(10);
 
 impl EventReporter {
-    pub(super) fn new(cluster: Cluster, node: OwnNode, clock: Clock) -> Self {
+    pub(super) fn new(cluster: Cluster, source: EventSource, clock: Clock) -> Self {
         Self {
             cluster,
-            node,
+            source,
             clock,
             series: HashMap::new(),
             limits: EventLimits::default(),
@@ -259,7 +256,7 @@ impl EventReporter {
         let name = regarding.name.clone().unwrap_or_default();
         Written {
             metadata: ObjectMeta {
-                // The node name separates agents; the time separates two agents of the same node.
+                // The object separates writers about different ones; the time separates those about the same one.
                 name: Some(format!(
                     "{name}.{:x}{:04x}",
                     now.as_microsecond(),
@@ -269,8 +266,8 @@ impl EventReporter {
                 ..ObjectMeta::default()
             },
             event_time: Some(MicroTime(now)),
-            reporting_controller: Some(REPORTING_CONTROLLER.to_owned()),
-            reporting_instance: Some(self.node.name().to_owned()),
+            reporting_controller: Some(self.source.component().to_owned()),
+            reporting_instance: Some(self.source.instance().to_owned()),
             action: Some(event.reason.action().to_owned()),
             reason: Some(event.reason.as_str().to_owned()),
             type_: Some(event.reason.weight().as_str().to_owned()),
@@ -281,36 +278,48 @@ impl EventReporter {
     }
 
     fn regarding(&self, subject: &EventSubject) -> ObjectReference {
-        let snapshot = self.node.snapshots().borrow().node.clone();
-        let own = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(self.node.name().to_owned()),
-            uid: snapshot.map(|node| node.uid.clone()),
-            ..ObjectReference::default()
-        };
-        match subject {
-            EventSubject::Node => own,
-            EventSubject::Pod {
-                namespace,
-                name,
+        let reference =
+            |version: &str, kind: &str, name: &str, uid: Option<String>| ObjectReference {
+                api_version: Some(version.to_owned()),
+                kind: Some(kind.to_owned()),
+                name: Some(name.to_owned()),
                 uid,
-            } => ObjectReference {
-                kind: Some("Pod".to_owned()),
+                ..ObjectReference::default()
+            };
+        match (subject, &self.source) {
+            (EventSubject::Node, EventSource::Agent(node)) => {
+                let snapshot = node.snapshots().borrow().node.clone();
+                let uid = snapshot.map(|node| node.uid.clone());
+                reference("v1", "Node", node.name(), uid)
+            }
+            (EventSubject::Node, EventSource::Controller(name)) => {
+                reference("v1", "Node", name, None)
+            }
+            (
+                EventSubject::Pod {
+                    namespace,
+                    name,
+                    uid,
+                },
+                _,
+            ) => ObjectReference {
                 namespace: Some(namespace.clone()),
-                name: Some(name.clone()),
-                uid: Some(uid.clone()),
-                ..own
+                ..reference("v1", "Pod", name, Some(uid.clone()))
             },
+            (EventSubject::Pool { name, uid }, _) => {
+                let version = format!("{}/v1", keys::GROUP);
+                reference(&version, "MachineConfigPool", name, Some(uid.clone()))
+            }
         }
     }
 
     fn shown(&self, subject: &EventSubject) -> String {
         match subject {
-            EventSubject::Node => format!("Node {}", self.node.name()),
+            EventSubject::Node => format!("Node {}", self.source.instance()),
             EventSubject::Pod {
                 namespace, name, ..
             } => format!("Pod {namespace}/{name}"),
+            EventSubject::Pool { name, .. } => format!("MachineConfigPool {name}"),
         }
     }
 }
@@ -318,7 +327,7 @@ impl EventReporter {
 impl EventSubject {
     fn namespace(&self) -> &str {
         match self {
-            Self::Node => CLUSTER_EVENT_NAMESPACE,
+            Self::Node | Self::Pool { .. } => CLUSTER_EVENT_NAMESPACE,
             Self::Pod { namespace, .. } => namespace,
         }
     }
