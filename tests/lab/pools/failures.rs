@@ -164,9 +164,8 @@ fn a_failed_node_stops_the_rollout_and_returns_when_the_config_is_withdrawn(pool
     let (old, boots) = (pools.target("worker"), pools.boots());
     let from = pools.cluster.audit().len();
     pools.cluster.apply(&failing_config());
-    let pool = pools.wait_pool("worker", "a stopped rollout", |pool| {
-        held(pool) == "StoppedAfterFailures"
-    });
+    let stopped = |pool: &Value| held(pool) == "StoppedAfterFailures";
+    let pool = pools.wait_pool("worker", "a stopped rollout", stopped);
     let message = condition(&pool, "RolloutHeld")["message"].as_str().unwrap();
     assert!(message.contains(FAULTY), "{message}");
     let node = pools.wait_node(FAULTY, "the earlier config", |node| {

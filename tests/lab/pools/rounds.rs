@@ -172,7 +172,7 @@ fn no_fault_lets_more_nodes_update_than_the_limit() {
     let begun = Instant::now();
     let given = std::env::var("MACHINIST_LAB_ROUNDS").ok();
     let given = given.map(|count| count.parse().expect("MACHINIST_LAB_ROUNDS is a number"));
-    let count: usize = given.unwrap_or(rounds(2, 100));
+    let count: usize = given.unwrap_or(rounds(1, 100));
     for round in 0..count {
         let limit = 1 + all.dice.pick(2);
         let faults = 1 + all.dice.pick(3);
