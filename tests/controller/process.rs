@@ -6,10 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use super::{
-    harness::Lab,
-    objects::{LEASE, POOLS},
-};
+use super::{harness::Lab, objects::POOLS};
 
 /// A process that is killed when this is dropped.
 struct Process {
@@ -72,7 +69,9 @@ async fn the_port_serves_probes_and_metrics() {
     }
     let process = start(&lab).await;
     lab.server
-        .until("the leadership", |server| !server.object(LEASE).is_null())
+        .until("the leadership", |server| {
+            !server.requests_starting(&missing).is_empty()
+        })
         .await;
     let (code, text) = get(&process, "/readyz").await;
     assert_eq!(code, 503, "{text}");
