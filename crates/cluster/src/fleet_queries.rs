@@ -50,6 +50,18 @@ pub async fn pools(cluster: &Cluster) -> Result<Vec<PoolView>, ClusterError> {
     Ok(pools)
 }
 
+/// One MachineConfigPool; `None` if it does not exist.
+pub async fn pool(cluster: &Cluster, name: &str) -> Result<Option<PoolView>, ClusterError> {
+    let kind = &resource("MachineConfigPool", "machineconfigpools");
+    let get = |client| async move {
+        let pools = Api::<DynamicObject>::all_with(client, kind);
+        pools.get_opt(name).await
+    };
+    let object = format!("MachineConfigPool {name}");
+    let found = cluster.request("get", object, get).await?;
+    Ok(found.map(pool_view))
+}
+
 /// Converts a pool. Fields that cannot be parsed are treated as absent: a pool of a newer API
 /// version is better shown partially than not at all.
 pub fn pool_view(found: DynamicObject) -> PoolView {

@@ -9,7 +9,6 @@ mod config_object;
 mod controller;
 mod failure_log;
 mod inbox;
-mod json_patch;
 mod leader;
 mod leadership;
 mod lease;

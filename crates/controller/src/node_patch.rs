@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::json_patch::{JsonPatch, annotation_path};
+use machinist_cluster::json_patch::{JsonPatch, annotation_path};
 use machinist_kube_api::{
     NodeView, Taint,
     keys::{annotation, protocol, taint},

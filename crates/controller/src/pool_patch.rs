@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::json_patch::{JsonPatch, annotation_path};
+use machinist_cluster::json_patch::{JsonPatch, annotation_path};
 use machinist_kube_api::{
     PoolView,
     keys::{self, pool_annotation},

@@ -12,7 +12,10 @@ use crate::{
     config_object::ConfigObject, failure_log::response_code, leadership::Leadership,
     monitor::ControllerMonitor, pool_events::PoolEvents, watches::slim,
 };
-use machinist_cluster::{Cluster, ClusterError, fleet_queries, node::NodeObject, resource};
+use machinist_cluster::{
+    Cluster, ClusterError, fleet_queries, node::NodeObject, node_commands::DryRun, pool_commands,
+    resource,
+};
 use machinist_kube_api::{NodeView, PoolView, keys};
 
 /// Sends requests as long as this process is the leader.
@@ -88,10 +91,8 @@ impl LeaderRequests {
 
     /// One pool; `None` if it does not exist.
     pub(crate) async fn pool(&self, name: &str) -> Result<Option<PoolView>, ClusterError> {
-        let get = |client| async move { pools(client).get_opt(name).await };
-        let found = self.cluster.request("get", pool_object(name), get).await;
-        let found = self.counted("get", POOLS, found)?;
-        Ok(found.map(fleet_queries::pool_view))
+        let found = fleet_queries::pool(&self.cluster, name).await;
+        self.counted("get", POOLS, found)
     }
 
     /// Patches a Node; 422 if a test of the patch fails.
@@ -119,13 +120,9 @@ impl LeaderRequests {
         operations: &Value,
     ) -> Result<PoolView, ClusterError> {
         self.leadership.permit().await;
-        let patch = |client| async move {
-            let patch = json_patch(operations)?;
-            pools(client).patch(name, &parameters(), &patch).await
-        };
-        let request = self.cluster.request("patch", pool_object(name), patch);
-        let patched = self.counted("patch", POOLS, request.await)?;
-        Ok(fleet_queries::pool_view(patched))
+        let patched =
+            pool_commands::patch_pool(&self.cluster, name, operations, DryRun::None).await;
+        self.counted("patch", POOLS, patched)
     }
 
     /// Merges fields into a pool's status; 409 if `body` names another resource version than the pool has.

@@ -15,7 +15,7 @@ pub(super) fn unchanged(view: &NodeView) -> Vec<Value> {
 }
 
 /// Escapes `~` and `/` in a JSON pointer (RFC 6901).
-pub(super) fn pointer(parent: &str, name: &str) -> String {
+pub(crate) fn pointer(parent: &str, name: &str) -> String {
     format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
