@@ -9,7 +9,9 @@
 )]
 
 mod cluster;
+mod pool_reports;
 mod pool_settings;
+mod pool_world;
 
 use crate::drain::api;
 

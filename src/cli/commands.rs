@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use super::{
     Global, adopt, apply, cancel, completions, controller, cordon, crds, devices, drain, explain,
-    guard, history, journal, man, plan, recover, release, render, rollback, run, settings, status,
-    uninstall, vendor_check, verify,
+    guard, history, journal, man, plan, pool, recover, release, render, rollback, run, settings,
+    status, uninstall, vendor_check, verify,
 };
 
 /// Applies machine configs, advertises devices to the kubelet and reports whether the machine is
@@ -61,6 +61,10 @@ pub enum Command {
     Uncordon(cordon::UncordonArgs),
     /// Cancel the update of a node before it changes the disk
     Cancel(cancel::CancelArgs),
+    /// Show the rollout of a pool and each of its nodes
+    Pool(pool::PoolArgs),
+    /// Estimate how long the rollout of a pool takes
+    Estimate(pool::EstimateArgs),
     /// Run the controller: render MachineConfigPools and roll them out, in a cluster without OpenShift
     Controller(controller::ControllerArgs),
     /// Take a machine over from OpenShift's machine-config-daemon

@@ -9,7 +9,7 @@ use super::{
     config_context::ConfigContext,
     fleet,
     node_selection::{ClusterArgs, log},
-    print_data, root_flag, start_logging_beside_a_page, status,
+    pool, print_data, root_flag, selector, start_logging_beside_a_page, status,
 };
 use machinist_base::reason::Reason;
 use machinist_status::{
@@ -25,16 +25,20 @@ use machinist_update::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Explains what the machine does or waits for: from the running agent, or else from the journal; with --node, from \
-the state that the node publishes in the cluster.
+the state that the node publishes in the cluster; with --pool, why no further node of a pool is updated.
 
 Examples:
   machinist explain
   machinist explain --root ./sandbox -o json
-  machinist explain --node worker-1")]
+  machinist explain --node worker-1
+  machinist explain --pool worker")]
 pub struct ExplainArgs {
     /// Explain a node from its state in the cluster
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "pool")]
     pub node: Option<String>,
+    /// Explain why no further node of a MachineConfigPool is updated
+    #[arg(long, value_name = "NAME", value_parser = selector::pool)]
+    pub pool: Option<String>,
     /// The cluster.
     #[command(flatten)]
     pub reach: ClusterArgs,
@@ -44,13 +48,16 @@ pub struct ExplainArgs {
 }
 
 pub(super) fn run(global: &Global, args: &ExplainArgs) -> anyhow::Result<Exit> {
+    if let Some(name) = &args.pool {
+        return pool::explain(global, &args.reach, name, args.printed);
+    }
     let found = match &args.node {
         Some(name) => {
             start_logging_beside_a_page(log(global))?;
             fleet::explain(&args.reach, name)?
         }
         None if !args.reach.is_silent() => {
-            super::output::print_error("cluster flags require --node NAME");
+            super::output::print_error("cluster flags require --node NAME or --pool NAME");
             return Ok(Exit::Usage);
         }
         None => here(global)?,

@@ -33,6 +33,7 @@ pub mod guard;
 pub mod history;
 pub mod journal;
 pub mod plan;
+pub mod pool;
 pub mod recover;
 pub mod release;
 pub mod render;
@@ -129,6 +130,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Cordon(args) => cordon::cordon(&global, &args),
         Command::Uncordon(args) => cordon::uncordon(&global, &args),
         Command::Cancel(args) => cancel::run(&global, &args),
+        Command::Pool(args) => pool::run(&global, &args),
+        Command::Estimate(args) => pool::estimate(&global, &args),
         Command::Controller(args) => controller::run(&global, &args),
         Command::Adopt(args) => adopt::run(&global, &args),
         Command::Release(args) => release::run(&global, &args),

@@ -18,6 +18,21 @@ pub(super) fn node(text: &str) -> Result<String, String> {
     }
 }
 
+/// The prefixes that kubectl accepts before the name of a pool.
+const POOL_PREFIXES: [&str; 3] = ["machineconfigpool/", "machineconfigpools/", "mcp/"];
+
+/// The name of a pool, or `mcp/NAME`.
+pub(super) fn pool(text: &str) -> Result<String, String> {
+    let name = POOL_PREFIXES
+        .iter()
+        .find_map(|kind| text.strip_prefix(kind));
+    let name = name.unwrap_or(text);
+    match is_object_name(name) {
+        true => Ok(name.to_owned()),
+        false => Err("expected the name of a pool, or mcp/NAME".to_owned()),
+    }
+}
+
 /// A label selector in the syntax of the API server.
 pub(super) fn labels(text: &str) -> Result<String, String> {
     let wrong = requirements(text)

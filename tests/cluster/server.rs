@@ -414,6 +414,7 @@ fn carry_out(inside: &mut Inside, path: &str, heard: &RecordedRequest) -> Respon
             reply(201, &heard.body.to_string())
         }
         ("PATCH", Some(object)) => match super::patches::patched(object, heard) {
+            Ok(object) if heard.query.contains("dryRun=All") => reply(200, &object.to_string()),
             Ok(object) => {
                 inside.put(object_path, object);
                 reply(200, &inside.objects[object_path].to_string())
@@ -432,8 +433,8 @@ fn carry_out(inside: &mut Inside, path: &str, heard: &RecordedRequest) -> Respon
     }
 }
 
-/// The one object that a field selector names, as a list, or the slices of a node; nothing else can
-/// be listed here.
+/// The one object that a field selector names, as a list, or the slices of a node, or all objects of a
+/// collection; one without objects does not exist.
 fn list(inside: &Inside, path: &str, query: &str) -> Response {
     let found: Vec<&Value> = if query.contains("spec.driver%3Ddra.machinist.dev%2Cspec.nodeName%3D")
     {
@@ -450,7 +451,14 @@ fn list(inside: &Inside, path: &str, query: &str) -> Response {
             .into_iter()
             .collect()
     } else {
-        return status(404, "NotFound", "not found");
+        let below = format!("{path}/");
+        let all = inside.objects.iter();
+        let own = all.filter(|(at, _)| at.strip_prefix(&below).is_some_and(|it| !it.contains('/')));
+        let own: Vec<&Value> = own.map(|(_, one)| one).collect();
+        if own.is_empty() {
+            return status(404, "NotFound", "not found");
+        }
+        own
     };
     let list = json!({
         "kind": "List", "apiVersion": "v1",

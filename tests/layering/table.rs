@@ -135,6 +135,7 @@ const DRIVERS: &[&str] = &[
     "cli::controller",
     "cli::drain",
     "cli::handover",
+    "cli::pool::watch",
     "cli::vendor_check",
     "cluster",
     "controller",

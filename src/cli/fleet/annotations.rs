@@ -10,15 +10,15 @@ use machinist_kube_api::{
 
 /// One blocker of an update in the annotation `machinist.dev/blocked-by`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct BlockedBy {
+pub(in crate::cli) struct BlockedBy {
     /// `namespace/pod`, or a kind and a name.
-    pub(super) name: String,
+    pub(in crate::cli) name: String,
     /// The stable code; none if this version does not know it.
-    pub(super) reason: Option<Reason>,
+    pub(in crate::cli) reason: Option<Reason>,
 }
 
 /// Parses `shop/db-0 (DrainBlockedByBudget), shop/web (…)`; truncated entries are skipped.
-pub(super) fn blocked_by(text: &str) -> Vec<BlockedBy> {
+pub(in crate::cli) fn blocked_by(text: &str) -> Vec<BlockedBy> {
     let each = text.split("), ").filter_map(|one| {
         let (name, code) = one.rsplit_once(" (")?;
         Some(BlockedBy {
@@ -30,13 +30,13 @@ pub(super) fn blocked_by(text: &str) -> Vec<BlockedBy> {
 }
 
 /// The code at the start of a text, as in the `reason` annotation.
-pub(super) fn leading(text: &str) -> Option<Reason> {
+pub(in crate::cli) fn leading(text: &str) -> Option<Reason> {
     Reason::named(text.split_once(':')?.0)
 }
 
 /// Since when a node has been in its state: the last transition in its MachineConfigNode, otherwise
 /// the last transition of machinist's condition.
-pub(super) fn since(
+pub(in crate::cli) fn since(
     node: &NodeView,
     progress: Option<&MachineConfigNodeStatus>,
 ) -> Option<Timestamp> {
@@ -46,7 +46,7 @@ pub(super) fn since(
 }
 
 /// The running step with its message; the last one, if one step is part of another.
-pub(super) fn step(progress: &MachineConfigNodeStatus) -> Option<(String, String)> {
+pub(in crate::cli) fn step(progress: &MachineConfigNodeStatus) -> Option<(String, String)> {
     let under_way = |kind: &&NodeConditionKind| {
         let all = progress.conditions.iter();
         all.clone()
@@ -62,7 +62,7 @@ pub(super) fn step(progress: &MachineConfigNodeStatus) -> Option<(String, String
 
 /// Shortens a rendered config's name, 48 characters that are mostly digest, to the first digits of
 /// the digest.
-pub(super) fn brief(config: &str) -> String {
+pub(in crate::cli) fn brief(config: &str) -> String {
     let Some((_, digest)) = config.rsplit_once('-').filter(|(head, digest)| {
         let hex = digest.bytes().all(|byte| byte.is_ascii_hexdigit());
         head.starts_with("rendered-") && hex && digest.len() >= 16

@@ -4,7 +4,7 @@
 //! show the published state. The requests are here and in `cluster/fleet.rs`; the processing of the
 //! responses does no I/O.
 
-mod annotations;
+pub(super) mod annotations;
 mod explain;
 mod node;
 mod pools;
@@ -16,6 +16,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+pub(super) use pools::NodePart;
+
 use node::NodeReport;
 use pools::PoolsReport;
 
@@ -31,9 +33,19 @@ const MAX_EVENTS: usize = 8;
 /// There is no pool of that name.
 #[derive(Debug, thiserror::Error)]
 #[error("MachineConfigPool {name} not found; {}", those(.others))]
-struct PoolNotFound {
+pub(super) struct PoolNotFound {
     name: String,
     others: Vec<String>,
+}
+
+impl PoolNotFound {
+    /// Names the pools that exist.
+    pub(super) fn new(name: &str, pools: Vec<PoolView>) -> Self {
+        Self {
+            name: name.to_owned(),
+            others: pools.into_iter().map(|pool| pool.name).collect(),
+        }
+    }
 }
 
 fn those(others: &[String]) -> String {
@@ -110,9 +122,7 @@ async fn several(reach: &ClusterArgs, name: &str) -> anyhow::Result<PoolsReport>
     let cluster = reach.cluster().await?;
     let pools = fleet_queries::pools(&cluster).await?;
     if !name.is_empty() && !pools.iter().any(|pool| pool.name == name) {
-        let others = pools.into_iter().map(|pool| pool.name).collect();
-        let name = name.to_owned();
-        return Err(PoolNotFound { name, others }.into());
+        return Err(PoolNotFound::new(name, pools).into());
     }
     let nodes = fleet_queries::nodes(&cluster).await?;
     let mut warnings = Vec::new();
@@ -130,7 +140,7 @@ async fn pools_of(cluster: &Cluster, warnings: &mut Vec<String>) -> anyhow::Resu
     Ok(or_warn(fleet_queries::pools(cluster).await, warnings)?.unwrap_or_default())
 }
 
-async fn progress(
+pub(super) async fn progress(
     cluster: &Cluster,
     warnings: &mut Vec<String>,
 ) -> anyhow::Result<BTreeMap<String, MachineConfigNodeStatus>> {
@@ -139,7 +149,7 @@ async fn progress(
 
 /// Turns an error into a warning if RBAC forbids the user to read the resource, or if the cluster does
 /// not serve its kind.
-fn or_warn<T>(
+pub(super) fn or_warn<T>(
     answer: Result<T, ClusterError>,
     warnings: &mut Vec<String>,
 ) -> Result<Option<T>, ClusterError> {

@@ -55,30 +55,30 @@ pub(super) struct ConditionPart {
 }
 
 /// One node of a pool.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct NodePart {
-    pub(super) name: String,
+pub(in crate::cli) struct NodePart {
+    pub(in crate::cli) name: String,
     /// The state annotation; none if it does not exist.
-    pub(super) state: Option<String>,
-    pub(super) reason: Option<String>,
-    pub(super) current: Option<String>,
-    pub(super) desired: Option<String>,
-    pub(super) since: Option<Timestamp>,
+    pub(in crate::cli) state: Option<String>,
+    pub(in crate::cli) reason: Option<String>,
+    pub(in crate::cli) current: Option<String>,
+    pub(in crate::cli) desired: Option<String>,
+    pub(in crate::cli) since: Option<Timestamp>,
     /// Readiness as pools count it, from conditions and cordon.
-    pub(super) ready: bool,
-    pub(super) updated: bool,
-    pub(super) unavailable: bool,
-    pub(super) degraded: bool,
+    pub(in crate::cli) ready: bool,
+    pub(in crate::cli) updated: bool,
+    pub(in crate::cli) unavailable: bool,
+    pub(in crate::cli) degraded: bool,
     /// Whether it has a current config; other nodes are not counted.
-    pub(super) managed: bool,
+    pub(in crate::cli) managed: bool,
     /// `machinist` or `other`; none without a cordon.
-    pub(super) cordoned_by: Option<&'static str>,
-    pub(super) blocked_by: Vec<BlockedBy>,
+    pub(in crate::cli) cordoned_by: Option<&'static str>,
+    pub(in crate::cli) blocked_by: Vec<BlockedBy>,
 }
 
 impl PoolsReport {
-    pub(super) fn of(
+    pub(in crate::cli) fn of(
         pools: &[PoolView],
         nodes: &[NodeView],
         progress: &BTreeMap<String, MachineConfigNodeStatus>,
@@ -97,7 +97,7 @@ impl PoolsReport {
     }
 
     /// Removes all other pools.
-    pub(super) fn keep(&mut self, name: &str) {
+    pub(in crate::cli) fn keep(&mut self, name: &str) {
         self.pools.retain(|pool| pool.name == name);
         self.without_pool.clear();
         let word = |warning: &String| {
@@ -148,7 +148,7 @@ impl PoolReport {
 }
 
 impl NodePart {
-    fn of(
+    pub(in crate::cli) fn of(
         node: &NodeView,
         target: Option<&str>,
         progress: Option<&MachineConfigNodeStatus>,

@@ -1,0 +1,109 @@
+//! Implements `machinist estimate`: how long the rollout of a pool takes, in which waves.
+
+use clap::Args;
+
+use super::{
+    render::nodes_text,
+    report::PoolObjects,
+    rollout_estimate::{RolloutEstimate, RolloutWave, duration, estimate},
+};
+use crate::cli::{
+    Exit, Global, OutputFormatArg,
+    node_selection::{ClusterArgs, log},
+    output::wrapped,
+    print_data, selector, short, start_logging_beside_a_page,
+};
+use machinist_base::{clock::Clock, text::join_limited};
+use machinist_plan::escape_line;
+
+/// How many waves and nodes of a wave the page shows.
+const MAX_SHOWN_WAVES: usize = 10;
+
+/// Flags of `estimate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The time of one node is that within which nine of ten of the pool's last successful updates ended. Without any, it is \
+5 min plus a reboot. Time outside of maintenance windows and of blocked drains is not part of the estimate.
+
+Examples:
+  machinist estimate --pool worker
+  machinist estimate --pool worker -o json")]
+pub struct EstimateArgs {
+    /// The pool
+    #[arg(long, value_name = "NAME", value_parser = selector::pool)]
+    pub pool: String,
+    /// The cluster.
+    #[command(flatten)]
+    pub reach: ClusterArgs,
+    /// The output format.
+    #[command(flatten)]
+    pub printed: OutputFormatArg,
+}
+
+pub(in crate::cli) fn run(global: &Global, args: &EstimateArgs) -> anyhow::Result<Exit> {
+    start_logging_beside_a_page(log(global))?;
+    let name = args.pool.as_str();
+    let objects = short()?.block_on(async {
+        let cluster = args.reach.cluster().await?;
+        PoolObjects::read(&cluster, Some(name)).await
+    })?;
+    let estimate = estimate(&objects, name, Clock::system().now())?;
+    print_data(args.printed.output, &estimate, page)?;
+    Ok(Exit::Done)
+}
+
+fn page(estimate: &RolloutEstimate) -> String {
+    let target = estimate.target.as_deref().unwrap_or("no config");
+    let head = format!(
+        "{}: {} of {} not on {target}, at most {} at once",
+        estimate.pool,
+        estimate.pending,
+        nodes_text(estimate.machines),
+        estimate.at_most
+    );
+    let mut text = wrapped("", "  ", &escape_line(&head));
+    let basis = &estimate.basis.text;
+    let node = format!("per node {}: {basis}", duration(estimate.node_seconds));
+    text += &wrapped("  ", "    ", &node);
+    for (at, wave) in estimate.waves.iter().take(MAX_SHOWN_WAVES).enumerate() {
+        text += &wrapped("  ", "    ", &escape_line(&wave_text(at, wave)));
+    }
+    let more = estimate.waves.len().saturating_sub(MAX_SHOWN_WAVES);
+    if more > 0 {
+        text += &format!("  … {more} more waves\n");
+    }
+    text += &format!("  total {}", duration(estimate.total_seconds));
+    if let Some(typical) = estimate.typical_seconds {
+        text += &format!(
+            "; with the median of all recorded updates {}",
+            duration(typical)
+        );
+    }
+    text.push('\n');
+    let cluster = format!(
+        "OpenShift's formula for a whole cluster update with this pool: {}",
+        duration(estimate.cluster_seconds)
+    );
+    text += &wrapped("  ", "    ", &cluster);
+    let notes = estimate.notes.iter();
+    let notes = notes.map(|note| wrapped("  note: ", "    ", &escape_line(note)));
+    text + &notes.collect::<String>()
+}
+
+fn wave_text(at: usize, wave: &RolloutWave) -> String {
+    let canary = if wave.is_canary { ", canary" } else { "" };
+    let unknown = wave.nodes - wave.names.len();
+    let names = join_limited(wave.names.iter(), MAX_SHOWN_WAVES);
+    let names = match (names.is_empty(), unknown) {
+        (true, _) => String::new(),
+        (false, 0) => format!(": {names}"),
+        (false, unknown) => format!(": {names} and {unknown} more"),
+    };
+    format!(
+        "wave {}, from {} to {}, {}{canary}{names}",
+        at + 1,
+        duration(wave.starts_after_seconds),
+        duration(wave.ends_after_seconds),
+        nodes_text(wave.nodes)
+    )
+}

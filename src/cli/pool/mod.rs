@@ -1,0 +1,67 @@
+//! Commands on MachineConfigPools: their rollouts are shown, explained and estimated.
+//!
+//! They run on any machine with a kubeconfig. What they show beyond the published state is the result of
+//! `machinist_pool::decide`, the function that the controller acts on.
+
+mod controller_report;
+mod decision;
+mod estimate;
+mod explain;
+mod findings;
+mod grants;
+mod render;
+mod report;
+mod rollout_estimate;
+mod watch;
+
+use clap::Args;
+
+pub use estimate::EstimateArgs;
+
+pub(super) use estimate::run as estimate;
+pub(super) use explain::run as explain;
+
+use super::{
+    Exit, Global, OutputFormatArg,
+    node_selection::{ClusterArgs, log},
+    selector, short, start_logging_beside_a_page,
+};
+
+/// Flags of `pool`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Shows the target of a pool, how many nodes are on it, and each node with its state, grant and blockers; all pools \
+if no name is given. With --watch, prints the page again after each change until ^C.
+
+Examples:
+  machinist pool
+  machinist pool worker
+  machinist pool worker --watch
+  machinist pool worker -o json")]
+pub struct PoolArgs {
+    /// The pool [default: all, one line each]
+    #[arg(value_name = "NAME", value_parser = selector::pool)]
+    pub name: Option<String>,
+    /// Print the page again after each change
+    #[arg(short, long)]
+    pub watch: bool,
+    /// The cluster.
+    #[command(flatten)]
+    pub reach: ClusterArgs,
+    /// The output format.
+    #[command(flatten)]
+    pub printed: OutputFormatArg,
+}
+
+pub(super) fn run(global: &Global, args: &PoolArgs) -> anyhow::Result<Exit> {
+    start_logging_beside_a_page(log(global))?;
+    short()?.block_on(async {
+        let cluster = args.reach.cluster().await?;
+        let name = args.name.as_deref();
+        let shown = watch::show(&cluster, name, args.printed, None).await?;
+        if args.watch {
+            watch::watch(&cluster, name, args.printed, shown).await?;
+        }
+        Ok(Exit::Done)
+    })
+}
