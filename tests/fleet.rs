@@ -9,7 +9,10 @@
 )]
 
 mod cluster;
+mod pool_changes;
+mod pool_grants;
 mod pool_reports;
+mod pool_rollback;
 mod pool_settings;
 mod pool_world;
 

@@ -65,6 +65,12 @@ pub enum Command {
     Pool(pool::PoolArgs),
     /// Estimate how long the rollout of a pool takes
     Estimate(pool::EstimateArgs),
+    /// Pause the rollouts of a pool
+    Pause(pool::PauseArgs),
+    /// Unpause a pool, remove its pin, and start a first or stopped rollout
+    Resume(pool::ResumeArgs),
+    /// Free the slot of a grant that no agent will end
+    ReleaseGrant(pool::ReleaseGrantArgs),
     /// Run the controller: render MachineConfigPools and roll them out, in a cluster without OpenShift
     Controller(controller::ControllerArgs),
     /// Take a machine over from OpenShift's machine-config-daemon

@@ -8,7 +8,9 @@ use super::{
     agent_client::{self, ApplyMode},
     apply,
     config_context::ConfigContext,
-    start_logging_beside_a_page, status,
+    output::print_error,
+    pool::{self, PoolWriteArgs},
+    selector, start_logging_beside_a_page, status,
 };
 use machinist_status::settings::Fragment;
 use machinist_update::{
@@ -21,11 +23,14 @@ use machinist_update::{
 #[command(after_help = "\
 Returns to an earlier config: rolls back an update in progress, or applies the earlier config again. \
 Shows the plan and asks for confirmation; --yes is required without a terminal. \
-The agent keeps that config until its source changes or machinist apply is run.
+The agent keeps that config until its source changes or machinist apply is run. \
+With --pool, pins a MachineConfigPool to a config that it ran before: its nodes update to it as in any rollout, and \
+newer configs wait until machinist resume --pool.
 
 Examples:
   machinist rollback
   machinist rollback --to 2
+  machinist rollback --pool worker --to rendered-worker-5f2c
   machinist rollback --root ./sandbox --yes")]
 pub struct RollbackArgs {
     /// How many configs to go back, or the name of one in the history
@@ -34,9 +39,32 @@ pub struct RollbackArgs {
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
+    /// Roll back a MachineConfigPool instead of this machine
+    #[arg(long, value_name = "NAME", value_parser = selector::pool)]
+    pub pool: Option<String>,
+    /// Unpause the pool with the rollback
+    #[arg(long, requires = "pool")]
+    pub unpause: bool,
+    /// The write of a pool.
+    #[command(flatten)]
+    pub write: PoolWriteArgs,
 }
 
 pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> {
+    if let Some(name) = &args.pool {
+        let rollback = pool::PoolRollback {
+            pool: name,
+            to: &args.to,
+            yes: args.yes,
+            unpause: args.unpause,
+            write: &args.write,
+        };
+        return pool::roll_back(global, &rollback);
+    }
+    if !args.write.is_default() {
+        print_error("cluster flags, --dry-run and -o require --pool NAME");
+        return Ok(Exit::Usage);
+    }
     let context = ConfigContext::open(global, Fragment::default(), false)?;
     start_logging_beside_a_page(context.settings.log)?;
     let journal = store::peek(&context.root)?;

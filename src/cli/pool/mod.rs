@@ -1,25 +1,37 @@
-//! Commands on MachineConfigPools: their rollouts are shown, explained and estimated.
+//! Commands on MachineConfigPools: their rollouts are shown, explained, estimated, paused, resumed and rolled back.
 //!
 //! They run on any machine with a kubeconfig. What they show beyond the published state is the result of
 //! `machinist_pool::decide`, the function that the controller acts on.
 
+mod change;
 mod controller_report;
 mod decision;
 mod estimate;
 mod explain;
 mod findings;
 mod grants;
+mod pause;
+mod release_grant;
 mod render;
 mod report;
+mod rollback;
+mod rollback_plan;
 mod rollout_estimate;
 mod watch;
 
 use clap::Args;
 
+pub use change::PoolWriteArgs;
 pub use estimate::EstimateArgs;
+pub use pause::{PauseArgs, ResumeArgs};
+pub use release_grant::ReleaseGrantArgs;
 
 pub(super) use estimate::run as estimate;
 pub(super) use explain::run as explain;
+pub(super) use pause::{pause, resume};
+pub(super) use release_grant::run as release_grant;
+pub(super) use rollback::run as roll_back;
+pub(super) use rollback_plan::PoolRollback;
 
 use super::{
     Exit, Global, OutputFormatArg,
