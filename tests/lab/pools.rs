@@ -14,7 +14,7 @@ use crate::support::{Cluster, Machine, lab, wait};
 const GROUP: &str = "machineconfiguration.openshift.io";
 const NODES: [&str; 3] = ["one", "two", "three"];
 /// An update with a drain and a reboot takes about 25 s here; the rest is for busy cores.
-const NODE_UPDATE: std::time::Duration = wait::seconds(150);
+const NODE_UPDATE: std::time::Duration = wait::seconds(300);
 
 /// A unit that fails after the reboot is rolled back after a minute.
 const SETTINGS: &str = "update: {verifyTimeout: 60s}\n";

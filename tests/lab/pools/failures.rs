@@ -125,7 +125,8 @@ fn a_blocked_node_steps_aside(pools: &Pools) {
     pools.cluster.kubectl(&deployment);
     pools.cluster.workload("guarded", BLOCKED, 1);
     pools.cluster.apply(BUDGET);
-    pools.set("worker", "step-aside-after", "5s");
+    // Longer than the budget of the controllers blocks the other node, until the replica that was evicted is ready again.
+    pools.set("worker", "step-aside-after", "60s");
     pools.set("worker", "canary", "0");
     let (from, old) = (pools.cluster.audit().len(), pools.target("worker"));
     pools.apply_config("10-worker", "worker", &[rebooting("third\n")]);
