@@ -2,7 +2,7 @@
 //! two pools, and configs that drain and reboot.
 
 mod audit;
-mod failures;
+mod blocked;
 mod rounds;
 
 use serde_json::{Value, json};
@@ -15,9 +15,6 @@ const GROUP: &str = "machineconfiguration.openshift.io";
 const NODES: [&str; 3] = ["one", "two", "three"];
 /// An update with a drain and a reboot takes about 25 s here; the rest is for busy cores.
 const NODE_UPDATE: std::time::Duration = wait::seconds(300);
-
-/// A unit that fails after the reboot is rolled back after a minute.
-const SETTINGS: &str = "update: {verifyTimeout: 60s}\n";
 
 /// Three nodes with agents: `one` and `two` are in pool `worker`, `three` is in pool `edge`.
 struct Pools {
@@ -78,7 +75,7 @@ impl Pools {
             pools.cluster.join(machine);
         }
         let all: Vec<_> = pools.machines.iter().collect();
-        pools.cluster.install_machinist(&all, SETTINGS);
+        pools.cluster.install_machinist(&all, "");
         pools.move_to_edge("three");
         let edge = json!({
             "apiVersion": format!("{GROUP}/v1"), "kind": "MachineConfigPool",
@@ -112,7 +109,6 @@ impl Pools {
     fn install_controller(&self) {
         let mine = InstalledMachine {
             controller: true,
-            settings: SETTINGS,
             ..InstalledMachine::default()
         };
         self.cluster.apply_overlay("vanilla", &mine);
