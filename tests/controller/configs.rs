@@ -44,7 +44,8 @@ async fn a_refused_rendering_names_the_object_and_the_field_and_keeps_the_target
         "nothing else is rendered"
     );
 
-    assert!(lab.has_event("RenderDegraded", place), "{:?}", lab.events());
+    lab.until("the event", |lab| lab.has_event("RenderDegraded", place))
+        .await;
     let failures = "render_failures_total{pool=\"worker\"}";
     assert_eq!(
         running.metric(failures),

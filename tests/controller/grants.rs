@@ -61,12 +61,15 @@ async fn nodes_are_updated_one_after_the_other() {
     let status = lab.server.object(WORKER)["status"].clone();
     assert_eq!(status["updatedMachineCount"], 2);
     assert_eq!(status["configuration"]["name"], lab.target());
+    // The leader publishes them after the response about the status.
+    let updated = "pool_machines{pool=\"worker\",state=\"updated\"}";
+    lab.until("the metrics", |_| running.metric(updated) == Some(2.0))
+        .await;
     let shown = [
         ("grants_total{pool=\"worker\",outcome=\"Done\"}", 2.0),
         ("grants_total{pool=\"worker\",outcome=\"Failed\"}", 0.0),
         ("node_update_duration_seconds_count{pool=\"worker\"}", 2.0),
         ("rollouts_total{pool=\"worker\",result=\"Completed\"}", 1.0),
-        ("pool_machines{pool=\"worker\",state=\"updated\"}", 2.0),
         ("pool_grants{pool=\"worker\"}", 0.0),
         ("pool_stuck_seconds{pool=\"worker\"}", 0.0),
     ];
