@@ -147,3 +147,22 @@ async fn a_controller_that_ends_releases_its_lease_and_the_next_one_acts_at_once
     assert!(waited <= 6, "{waited} s");
     drop(second);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_ends_during_a_renewal_releases_its_lease() {
+    let lab = Lab::with_nodes(&["a"]).await;
+    let running = lab.start("one").await;
+    lab.until("a placed grant", |lab| !lab.granted_nodes().is_empty())
+        .await;
+    let renewals = |lab: &Lab| lab.server.requests_starting("PUT /apis/coordination").len();
+    let before = renewals(&lab);
+    // The renewal is stored, and its response arrives after the end.
+    let (_release, released) = watch::channel(false);
+    let late = InjectedFailure::Late(released);
+    lab.server.trouble("PUT /apis/coordination", late);
+    lab.until("a renewal", |lab| renewals(lab) > before).await;
+    drop(running.stop);
+    lab.until("the end", |_| running.task.is_finished()).await;
+    let holder = lab.server.object(LEASE)["spec"]["holderIdentity"].clone();
+    assert!(holder.is_null(), "{holder}");
+}

@@ -134,16 +134,35 @@ impl LeaseElection {
 
     /// Gives the Lease up, so that another process need not wait for its end.
     pub(crate) async fn release(&mut self) {
-        let Some(mut lease) = self.own.take() else {
+        let Some(own) = self.own.take() else {
             return;
         };
+        if let Err(error) = self.give_up(own).await {
+            tracing::debug!("{}", chain(&error));
+        }
+    }
+
+    async fn give_up(&self, own: Lease) -> Result<(), ClusterError> {
+        let refused = match self.replace(&self.without_holder(own)).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_conflict() => error,
+            Err(error) => return Err(error),
+        };
+        // A renewal was under way when this process was told to end, so that its version is not known.
+        match self.read().await? {
+            Some(lease) if holder(&lease) == self.identity => {
+                self.replace(&self.without_holder(lease)).await.map(drop)
+            }
+            _ => Err(refused),
+        }
+    }
+
+    fn without_holder(&self, mut lease: Lease) -> Lease {
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = None;
             spec.renew_time = Some(MicroTime(self.clock.now()));
         }
-        if let Err(error) = self.replace(&lease).await {
-            tracing::debug!("{}", chain(&error));
-        }
+        lease
     }
 
     /// The time until the observed Lease can be taken over, at most the interval of looks.
