@@ -145,7 +145,7 @@ async fn all_pools_are_listed_with_their_progress_and_state() {
     );
     assert_eq!(
         row(&shown, "worker"),
-        ["worker", "1b1b1b1b", "1/3", "1", "CanaryInProgress"]
+        ["worker", "1b1b1b1b", "1/3", "1", "Updating"]
     );
     annotate(
         &server,
@@ -218,8 +218,6 @@ async fn explain_names_what_holds_a_pool_and_what_each_node_waits_for() {
     assert_contains(
         &text,
         &[
-            "the rollout is held: the canary nodes are updated first",
-            "[CanaryInProgress]",
             "w2 is Working on 0a0a0a0a → 1b1b1b1b; for 28m; phase Drained; grant g1: acknowledged, 28m; blocked by shop/db-0 (DrainBlockedByBudget) [DrainBlockedByBudget]",
             "waiting for a grant: 1 node: w3; next: w3",
         ],
@@ -234,7 +232,7 @@ async fn explain_names_what_holds_a_pool_and_what_each_node_waits_for() {
         .map(|it| &it["name"])
         .collect();
     assert_eq!(names, ["w2", "w3"]);
-    assert_eq!(document["findings"][0]["code"], "CanaryInProgress");
+    assert_eq!(document["findings"][0]["code"], "DrainBlockedByBudget");
 }
 
 #[tokio::test(flavor = "multi_thread")]

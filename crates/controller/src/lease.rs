@@ -148,7 +148,7 @@ impl LeaseElection {
             Err(error) if error.is_conflict() => error,
             Err(error) => return Err(error),
         };
-        // A renewal was under way when this process was told to end, so that its version is not known.
+        // A renewal was under way when this process received its signal, so that the version is not known.
         match self.read().await? {
             Some(lease) if holder(&lease) == self.identity => {
                 self.replace(&self.without_holder(lease)).await.map(drop)

@@ -275,7 +275,7 @@ impl Collector for LeaderCollector {
             grants,
         )?;
         let held = pools.iter().filter_map(|(it, _)| {
-            let reason = it.held?.as_str();
+            let reason = it.hold.filter(|_| it.is_held)?.as_str();
             Some((of_pool(&it.pool, "reason", reason), 1))
         });
         let help = "Why the pool's rollout waits; always 1, absent while it does not";

@@ -1,4 +1,4 @@
-//! What is measured of a pool at the end of a turn.
+//! Reports the state of each pool at the end of a turn, for metrics.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,10 @@ use machinist_pool::{Decision, Grant, HoldReason, MachineCounts, PoolGrants, spl
 pub(crate) struct PoolReport {
     pub(crate) pool: String,
     pub(crate) counts: MachineCounts,
-    /// The most important hold, if nodes are left.
-    pub(crate) held: Option<HoldReason>,
+    /// The most important hold, if nodes are left, also while the rollout proceeds.
+    pub(crate) hold: Option<HoldReason>,
+    /// Whether the rollout is held, as in its condition.
+    pub(crate) is_held: bool,
     /// What changes when a node of the rollout makes a step.
     pub(crate) progress: RolloutProgress,
 }
@@ -31,7 +33,7 @@ impl PoolReport {
     /// Whether the rollout is to make steps now: nodes are left, and it waits neither for a time nor for an administrator.
     pub(crate) fn is_to_proceed(&self) -> bool {
         let waits_by_request = matches!(
-            self.held,
+            self.hold,
             Some(
                 HoldReason::OtherGrantor
                     | HoldReason::NoConfig
@@ -66,12 +68,12 @@ pub(crate) fn pool_reports(view: &RolloutView, decision: &Decision) -> Vec<PoolR
     let each = split.pools.iter().filter_map(|members| {
         let name = members.pool.name.as_str();
         let decided = decision.pools.iter().find(|it| it.pool == name)?;
-        let is_waiting = decided.pending > 0 || decided.target.is_none();
-        let hold = decided.holds.first().filter(|_| is_waiting);
+        let condition = decided.rollout_held();
         Some(PoolReport {
             pool: name.to_owned(),
             counts: MachineCounts::of(members),
-            held: hold.map(|hold| hold.reason),
+            hold: condition.and_then(|it| HoldReason::named(it.reason)),
+            is_held: condition.is_some_and(|it| it.status),
             progress: RolloutProgress {
                 target: decided.target.clone(),
                 pending: decided.pending,

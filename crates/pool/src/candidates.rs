@@ -16,7 +16,7 @@ use super::{
 };
 
 /// No grant to a node whose agent has been silent for this long: three of its heartbeats.
-const AGENT_SILENCE_LIMIT: SignedDuration = SignedDuration::from_mins(15);
+pub const AGENT_SILENCE_LIMIT: SignedDuration = SignedDuration::from_mins(15);
 
 /// How long a node is left alone after its agent declined a grant or did not acknowledge it.
 const RETRY_DELAY: SignedDuration = SignedDuration::from_mins(10);

@@ -45,6 +45,7 @@ pub use action::{
     Action, Decision, MAX_NEXT_NODES, NodeChange, NodePatchRequest, PoolDecision, PoolWrite,
     RolloutEdge,
 };
+pub use candidates::AGENT_SILENCE_LIMIT;
 pub use conditions::{PoolCondition, conditions};
 pub use decide::decide;
 pub use duration_histogram::DurationHistogram;

@@ -3,7 +3,7 @@
 use machinist_kube_api::{MAX_REASON_BYTES, keys::pool_annotation, truncate_at_char};
 
 use super::{
-    Hold, HoldReason, HoldStrength, PoolCondition, pool_ledger::PoolLedger,
+    Hold, HoldReason, HoldStrength, PoolCondition, PoolDecision, pool_ledger::PoolLedger,
     rollout_holds::first_hold,
 };
 
@@ -18,6 +18,13 @@ pub const WINDOW_TOO_SHORT: &str = "WindowTooShort";
 pub const NOT_CARRIED_OUT: &str = "NotCarriedOut";
 /// True if the API server does not keep the annotation with the grants.
 pub const GRANTS_NOT_KEPT: &str = "GrantsNotKept";
+
+impl PoolDecision {
+    /// The condition `RolloutHeld`: whether nothing proceeds, and the code of the most important hold.
+    pub fn rollout_held(&self) -> Option<&PoolCondition> {
+        self.conditions.iter().find(|it| it.kind == ROLLOUT_HELD)
+    }
+}
 
 /// Returns the conditions of a pool's rollout, in the order in which they are written.
 pub(super) fn rollout_conditions(

@@ -7,12 +7,12 @@ use super::{
     controller_report::{ControllerReport, ControllerState},
     grants::{GrantState, NodeGrant},
     render::{blocker, configs, controller_text, grant_text, nodes_text},
-    report::{AGENT_SILENCE_LIMIT, HeldRollout, NodeRollout, PoolRollout},
+    report::{HeldRollout, NodeRollout, PoolRollout},
 };
 use crate::cli::fleet::annotations::leading;
 use machinist_base::{reason::Reason, text::join_limited};
 use machinist_kube_api::keys;
-use machinist_pool::{HoldReason, age};
+use machinist_pool::{AGENT_SILENCE_LIMIT, HoldReason, age};
 use machinist_status::remedy;
 
 /// How many idle nodes the page names.

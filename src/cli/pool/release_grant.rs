@@ -7,13 +7,12 @@ use serde::Serialize;
 use super::{
     change::{PoolChangeOutput, PoolWriteArgs, change, patch_of},
     grants::{GrantState, NodeGrant, listed},
-    report::AGENT_SILENCE_LIMIT,
 };
 use crate::cli::{Exit, Global, node_selection::log, selector, short, start_logging_beside_a_page};
 use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::{Cluster, fleet_queries, json_patch::JsonPatch};
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
-use machinist_pool::{PoolGrants, age, open_grant};
+use machinist_pool::{AGENT_SILENCE_LIMIT, PoolGrants, age, open_grant};
 
 /// Flags of `release-grant`.
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
@@ -18,9 +18,6 @@ use machinist_kube_api::{
 use machinist_pool::{
     NodePoolStatus, PINNED, PoolDecision, PoolMembers, ROLLOUT_HELD, max_unavailable, split,
 };
-
-/// How long an agent may be silent until it counts as not running: three of its heartbeats.
-pub(super) const AGENT_SILENCE_LIMIT: SignedDuration = SignedDuration::from_mins(15);
 
 /// Conditions that repeat what other fields of the report show.
 const SHOWN_ELSEWHERE: [&str; 4] = ["Updated", "Updating", ROLLOUT_HELD, PINNED];
@@ -232,11 +229,10 @@ fn held(pool: &PoolView, decided: &PoolDecision) -> Option<HeldRollout> {
             published: true,
         });
     }
-    let hold = decided.holds.first()?;
-    let is_held = decided.pending > 0 || decided.target.is_none();
-    is_held.then(|| HeldRollout {
-        code: hold.reason.as_str().to_owned(),
-        message: hold.message.clone(),
+    let found = decided.rollout_held().filter(|it| it.status)?;
+    Some(HeldRollout {
+        code: found.reason.to_owned(),
+        message: found.message.clone(),
         published: false,
     })
 }

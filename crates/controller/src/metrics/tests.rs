@@ -4,7 +4,7 @@ use super::*;
 use crate::pool_report::RolloutProgress;
 use machinist_pool::{Grant, GrantKind, MachineCounts, PoolGrants, RolloutEdge};
 
-fn report(pending: usize, held: Option<HoldReason>) -> PoolReport {
+fn report(pending: usize, hold: Option<HoldReason>) -> PoolReport {
     PoolReport {
         pool: "worker".to_owned(),
         counts: MachineCounts {
@@ -12,7 +12,8 @@ fn report(pending: usize, held: Option<HoldReason>) -> PoolReport {
             updated: 1,
             ..MachineCounts::default()
         },
-        held,
+        hold,
+        is_held: hold.is_some(),
         progress: RolloutProgress {
             target: Some("rendered-worker-1".to_owned()),
             pending,
@@ -109,6 +110,16 @@ async fn only_the_leader_shows_pools_and_counters_remain() {
     assert!(
         !page.contains("secret-node"),
         "no label names a node:\n{page}"
+    );
+    let mut proceeding = report(2, Some(HoldReason::CanaryInProgress));
+    proceeding.is_held = false;
+    metrics.publish(vec![proceeding]);
+    assert_eq!(
+        value(
+            &metrics,
+            "pool_held{pool=\"worker\",reason=\"CanaryInProgress\"}"
+        ),
+        None
     );
     metrics.set_leader(false);
     assert_eq!(value(&metrics, "pool_grants{pool=\"worker\"}"), None);

@@ -59,7 +59,7 @@ fn the_first_node_is_the_canary_and_soaks() {
     assert_eq!(server.disrupted(), ["b", "c", "d"]);
 }
 
-/// Nodes that wait for the others are no reason to look at the pool; nodes that nobody updates are.
+/// While a node updates and the others wait for it, the condition is false; it is true when no node updates.
 #[test]
 fn a_rollout_is_held_only_while_no_node_updates() {
     let pool = plain_pool("worker", 1);
