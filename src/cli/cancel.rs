@@ -100,10 +100,10 @@ pub(super) fn run(global: &Global, args: &CancelArgs) -> anyhow::Result<Exit> {
     let answer = CancelOutput {
         api_version: "machinist.dev/v1",
         kind: "Cancel",
-        dry_run: args.nodes.dry_run.as_str(),
+        dry_run: args.nodes.mode.dry_run.as_str(),
         nodes,
     };
-    let suffix = args.nodes.dry_run.suffix();
+    let suffix = args.nodes.mode.dry_run.suffix();
     print_data(args.printed.output, &answer, |answer| page(answer, suffix))?;
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
@@ -132,7 +132,7 @@ async fn all(args: &CancelArgs) -> anyhow::Result<Vec<NodeCancelResult>> {
     let begun = Instant::now();
     let mut asked = Vec::new();
     for node in names {
-        let seen = request_cancel(&cluster, &node, args.nodes.dry_run.into(), |seen| {
+        let seen = request_cancel(&cluster, &node, args.nodes.mode.dry_run.into(), |seen| {
             annotation_value(seen, args.undo)
         });
         asked.push((seen.await, node));
@@ -183,7 +183,7 @@ async fn follow(
     let Some(config) = seen.pending() else {
         return Ok(ended(None, CancelOutcome::Nothing, None));
     };
-    if args.no_wait || args.nodes.dry_run != super::node_selection::DryRunArg::None {
+    if args.no_wait || args.nodes.mode.dry_run != super::node_selection::DryRunArg::None {
         return Ok(ended(Some(config), CancelOutcome::Asked, None));
     }
     loop {

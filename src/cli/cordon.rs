@@ -98,11 +98,11 @@ fn run(
             CordonRequest::Cordon { .. } => "Cordon",
             CordonRequest::Uncordon => "Uncordon",
         },
-        dry_run: nodes.dry_run.as_str(),
+        dry_run: nodes.mode.dry_run.as_str(),
         nodes: set,
     };
     print_data(printed.output, &answer, |answer| {
-        page(answer, wish, nodes.dry_run)
+        page(answer, wish, nodes.mode.dry_run)
     })?;
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
@@ -112,7 +112,8 @@ async fn set(nodes: &SelectedNodes, wish: CordonRequest) -> anyhow::Result<Vec<N
     let cluster = nodes.cluster().await?;
     let mut all = Vec::new();
     for node in nodes.names(&cluster).await? {
-        let done = node_commands::apply_cordon(&cluster, &node, wish, nodes.dry_run.into()).await;
+        let done =
+            node_commands::apply_cordon(&cluster, &node, wish, nodes.mode.dry_run.into()).await;
         let before = done.as_ref().ok();
         all.push(NodeCordonResult {
             changed: before.is_some_and(|before| !before.settled),

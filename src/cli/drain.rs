@@ -143,7 +143,7 @@ pub(super) fn run(global: &Global, args: &DrainArgs) -> anyhow::Result<Exit> {
     start_logging_beside_a_page(log(global))?;
     let nodes = short()?.block_on(all(args))?;
     let failed = nodes.iter().any(|node| node.reason.is_some());
-    let drain = report::DrainOutput::new(args.nodes.dry_run.as_str(), nodes);
+    let drain = report::DrainOutput::new(args.nodes.mode.dry_run.as_str(), nodes);
     print_data(args.printed.output, &drain, |drain| {
         drain.nodes.iter().map(NodeDrainReport::to_text).collect()
     })?;
@@ -183,7 +183,7 @@ async fn one(
 ) -> NodeDrainReport {
     let pods = NodePods::new(cluster.clone(), args.pod_selector.clone());
     let drain = Drain::new(Arc::new(pods), name, args.options(), Clock::system());
-    let dry_run = args.nodes.dry_run;
+    let dry_run = args.nodes.mode.dry_run;
     // Also without --dry-run: obstacles are reported before the node is changed.
     let rehearsal = match drain.rehearse(dry_run == DryRunArg::Server).await {
         Ok(rehearsal) => rehearsal,

@@ -26,6 +26,17 @@ pub struct SelectedNodes {
     /// Label selector of nodes, instead of names
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector::labels)]
     pub selector: Option<String>,
+    /// The dry-run mode.
+    #[command(flatten)]
+    pub mode: DryRunMode,
+    /// The cluster.
+    #[command(flatten)]
+    pub reach: ClusterArgs,
+}
+
+/// The flag for the dry-run mode.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct DryRunMode {
     /// Show what would be done: client sends no writes, server sends dry-run requests
     #[arg(
         long,
@@ -38,9 +49,6 @@ pub struct SelectedNodes {
         hide_possible_values = true
     )]
     pub dry_run: DryRunArg,
-    /// The cluster.
-    #[command(flatten)]
-    pub reach: ClusterArgs,
 }
 
 /// The dry-run mode.

@@ -149,14 +149,20 @@ impl Pools {
         self.patch_pool(pool, &json!({"spec": {"maxUnavailable": nodes}}));
     }
 
-    /// Starts or restarts the rollout of a pool.
+    /// Starts or restarts the rollout of a pool, as an administrator does.
     fn resume(&self, pool: &str) {
-        let current = self.pool(pool);
-        let number: u32 = annotation(&current, "machinist.dev/resume")
-            .parse()
-            .unwrap_or(0);
-        let annotations = json!({"machinist.dev/resume": (number + 1).to_string()});
-        self.patch_pool(pool, &json!({"metadata": {"annotations": annotations}}));
+        self.command(&["resume", "--pool", pool]);
+    }
+
+    /// Runs machinist on an administrator's workstation, and returns what it printed.
+    fn command(&self, arguments: &[&str]) -> String {
+        let output = self.cluster.machinist("laptop", arguments).output();
+        let output = output.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        // Lines are wrapped at words.
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     fn pool(&self, name: &str) -> Value {
@@ -285,6 +291,7 @@ fn an_installed_controller_changes_no_node_until_its_rollout_is_resumed() {
     pools.resume("worker");
     let pool = pools.wait_rolled_out("worker");
     assert_eq!(pool["status"]["machineCount"], 2);
+    reports_name_the_rollout(&pools);
     let updates = audit::Updates::of(&pools.cluster, before, &[]);
     let expected = if leader == "one" {
         ["two", "one"]
@@ -332,4 +339,23 @@ fn an_installed_controller_changes_no_node_until_its_rollout_is_resumed() {
     pools.wait_rolled_out("worker");
     assert_eq!(pools.machine("two").read("/etc/motd"), b"edge\n");
     assert_eq!(audit::refused(&pools.cluster), [""; 0]);
+}
+
+/// The events of the pool, and the commands that show it.
+fn reports_name_the_rollout(pools: &Pools) {
+    let of_pool =
+        "--field-selector=involvedObject.kind=MachineConfigPool,involvedObject.name=worker";
+    wait::until("the event of the end", wait::seconds(30), || {
+        let events = pools.cluster.kubectl(&["get", "events", of_pool]);
+        ["RolloutHeld", "RolloutStarted", "RolloutCompleted"]
+            .iter()
+            .all(|reason| events.contains(reason))
+    });
+    let shown = pools.command(&["pool", "worker"]);
+    assert!(shown.starts_with("worker: 2 of 2 nodes on "), "{shown}");
+    let shown = pools.command(&["explain", "--pool", "worker"]);
+    assert!(shown.contains("is up to date: 2 of 2"), "{shown}");
+    let shown = pools.command(&["estimate", "--pool", "edge"]);
+    assert!(shown.contains("FirstRollout"), "{shown}");
+    println!("lab: figure: {shown}");
 }

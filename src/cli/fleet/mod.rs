@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 pub(super) use pools::NodePart;
+pub(super) use render::warnings;
 
 use node::NodeReport;
 use pools::PoolsReport;

@@ -156,7 +156,8 @@ fn events(report: &NodeReport, now: Timestamp) -> String {
     text
 }
 
-fn warnings(warnings: &[String]) -> String {
+/// Problems that an administrator should fix, and objects that could not be read.
+pub(in crate::cli) fn warnings(warnings: &[String]) -> String {
     let each = warnings
         .iter()
         .map(|warning| wrapped("  ", "    ", &escape_line(warning)));

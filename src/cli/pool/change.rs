@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::cli::{
     Format, OutputFormatArg,
     fleet::PoolNotFound,
-    node_selection::{ClusterArgs, DryRunArg},
+    node_selection::{ClusterArgs, DryRunArg, DryRunMode},
     print_data,
 };
 use machinist_cluster::{Cluster, fleet_queries, json_patch::JsonPatch, pool_commands};
@@ -16,18 +16,9 @@ use machinist_plan::escape_line;
 /// Where a change of a pool is carried out, and how it is printed.
 #[derive(Clone, Debug, Args)]
 pub struct PoolWriteArgs {
-    /// Show what would be done: client sends no writes, server sends dry-run requests
-    #[arg(
-        long,
-        value_name = "WHERE",
-        value_enum,
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "none",
-        default_missing_value = "client",
-        hide_possible_values = true
-    )]
-    pub dry_run: DryRunArg,
+    /// The dry-run mode.
+    #[command(flatten)]
+    pub mode: DryRunMode,
     /// The cluster.
     #[command(flatten)]
     pub reach: ClusterArgs,
@@ -40,7 +31,7 @@ impl PoolWriteArgs {
     /// Whether no flag is given.
     pub(in crate::cli) fn is_default(&self) -> bool {
         let is_text = self.printed.output == Format::Text;
-        self.dry_run == DryRunArg::None && self.reach.is_silent() && is_text
+        self.mode.dry_run == DryRunArg::None && self.reach.is_silent() && is_text
     }
 }
 
@@ -75,7 +66,7 @@ impl<D: Serialize> PoolChangeOutput<D> {
         Self {
             api_version: "machinist.dev/v1",
             kind,
-            dry_run: args.dry_run.as_str(),
+            dry_run: args.mode.dry_run.as_str(),
             pool: pool.to_owned(),
             changed,
             message,
@@ -85,7 +76,7 @@ impl<D: Serialize> PoolChangeOutput<D> {
 
     /// Prints the line that names the change.
     pub(super) fn print(&self, args: &PoolWriteArgs) -> anyhow::Result<()> {
-        let suffix = args.dry_run.suffix();
+        let suffix = args.mode.dry_run.suffix();
         print_data(args.printed.output, self, |it| {
             let line = format!("machineconfigpool/{} {}{suffix}", it.pool, it.message);
             escape_line(&line) + "\n"
@@ -100,7 +91,7 @@ pub(super) async fn change(
     args: &PoolWriteArgs,
     decide: impl Fn(&PoolView) -> anyhow::Result<Option<JsonPatch>>,
 ) -> anyhow::Result<PoolView> {
-    let dry_run = args.dry_run.into();
+    let dry_run = args.mode.dry_run.into();
     match pool_commands::change_pool(cluster, name, dry_run, decide).await? {
         Some(pool) => Ok(pool),
         None => Err(PoolNotFound::new(name, fleet_queries::pools(cluster).await?).into()),

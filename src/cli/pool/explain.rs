@@ -5,11 +5,10 @@ use serde::Serialize;
 use super::{
     controller_report::ControllerReport,
     findings::{PoolFinding, findings},
-    render::warnings,
     report::{NodeRollout, PoolObjects, PoolProgress},
 };
 use crate::cli::{
-    Exit, Global, OutputFormatArg,
+    Exit, Global, OutputFormatArg, fleet,
     node_selection::{ClusterArgs, log},
     output::wrapped,
     print_data, short, start_logging_beside_a_page,
@@ -61,7 +60,7 @@ pub(in crate::cli) fn run(
     };
     print_data(printed.output, &explanation, |it| {
         let text: String = it.findings.iter().map(sentence).collect();
-        text + &warnings(&it.warnings)
+        text + &fleet::warnings(&it.warnings)
     })?;
     Ok(Exit::Done)
 }

@@ -9,7 +9,10 @@ use super::{
     report::{HeldRollout, NodeRollout, PoolProgress, PoolRollout},
 };
 use crate::cli::{
-    fleet::annotations::{BlockedBy, brief},
+    fleet::{
+        self,
+        annotations::{BlockedBy, brief},
+    },
     output::wrapped,
 };
 use machinist_base::text::join_limited;
@@ -41,7 +44,7 @@ pub(super) fn list(report: &PoolProgress, now: Timestamp) -> String {
     });
     let mut text = table("", std::iter::once(head).chain(rows).collect());
     text += &controller_note(&report.controller, now);
-    text + &warnings(&report.warnings)
+    text + &fleet::warnings(&report.warnings)
 }
 
 /// What a pool does, in a few words.
@@ -79,7 +82,7 @@ pub(super) fn one(report: &PoolProgress, now: Timestamp) -> String {
         }
         text += &nodes(pool, now);
     }
-    text + &warnings(&report.warnings)
+    text + &fleet::warnings(&report.warnings)
 }
 
 fn rows(
@@ -246,16 +249,4 @@ pub(super) fn table<const N: usize>(indent: &str, rows: Vec<[String; N]>) -> Str
         format!("{indent}{}\n", line.trim_end())
     });
     lines.collect()
-}
-
-/// Problems that an administrator should fix, and objects that could not be read.
-pub(super) fn warnings(warnings: &[String]) -> String {
-    let each = warnings
-        .iter()
-        .map(|warning| wrapped("  ", "    ", &escape_line(warning)));
-    let text: String = each.collect();
-    match text.is_empty() {
-        true => text,
-        false => format!("\nwarnings\n{text}"),
-    }
 }

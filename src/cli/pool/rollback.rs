@@ -36,7 +36,7 @@ pub(in crate::cli) fn run(global: &Global, args: &PoolRollback<'_>) -> anyhow::R
         output((false, format!("already pinned to {}", plan.to)), plan)?;
         return Ok(Exit::Done);
     }
-    let asks = args.write.dry_run == DryRunArg::None;
+    let asks = args.write.mode.dry_run == DryRunArg::None;
     if args.write.printed.output == Format::Text && asks {
         print(&page(args.pool, &plan))?;
     }

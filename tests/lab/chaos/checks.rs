@@ -36,6 +36,11 @@ impl Span {
         self.ended < other.begun
     }
 
+    /// When the request arrived.
+    pub const fn begun(self) -> Timestamp {
+        self.begun
+    }
+
     /// From the end of an earlier span to the begin of this one.
     pub fn since(self, earlier: Self) -> Duration {
         let time = self.begun.duration_since(earlier.ended);

@@ -6,16 +6,18 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::NODES;
+use crate::chaos::checks::{AgentAction, agent_actions};
 use crate::support::Cluster;
 
 const CONTROLLER: &str = "system:serviceaccount:machinist-system:machinist-controller";
-const AGENTS: &str = "system:serviceaccount:machinist-system:";
+
+/// The node, the begin, and the end if there was one.
+type Update = (&'static str, Timestamp, Option<Timestamp>);
 
 /// The updates of nodes, from the request that cordons to the one that uncordons.
 #[derive(Debug)]
 pub struct Updates {
-    /// The node, the begin, and the end if there was one.
-    all: Vec<(String, Timestamp, Option<Timestamp>)>,
+    all: Vec<Update>,
 }
 
 fn is_patch_of_node(event: &Value) -> bool {
@@ -71,34 +73,32 @@ impl Updates {
     /// The updates since the log had `from` lines. The last action of an API server that is killed may be missing in its
     /// log, so an update without an end has ended at the first of the `outages` after its begin.
     pub fn of(cluster: &Cluster, from: usize, outages: &[Timestamp]) -> Self {
-        let log = cluster.audit().split_off(from);
-        let mut all: Vec<(String, Timestamp, Option<Timestamp>)> = Vec::new();
-        let accepted = log.iter().filter(|event| {
-            is_patch_of_node(event)
-                && event["responseStatus"]["code"] == 200
-                && user(event).starts_with(AGENTS)
-        });
-        for event in accepted {
-            let mut operations = event["requestObject"].as_array().into_iter().flatten();
-            let cordon = operations.rfind(|operation| {
-                operation["path"] == "/spec/unschedulable" && operation["op"] != "test"
-            });
-            let Some(cordon) = cordon else { continue };
-            let time = event["requestReceivedTimestamp"].as_str().unwrap();
-            let (node, time) = (name(event), time.parse().unwrap());
-            if cordon["value"] == true {
-                let outage = outages.iter().find(|outage| **outage > time);
-                all.push((node, time, outage.copied()));
-            } else if let Some(open) = all.iter_mut().rfind(|it| it.0 == node) {
-                open.2 = Some(time);
+        let log = cluster.audit();
+        let mut all: Vec<Update> = Vec::new();
+        for node in NODES {
+            for (span, action) in agent_actions(&log, from, node, "") {
+                let time = span.begun();
+                match action {
+                    AgentAction::Cordon => {
+                        let outage = outages.iter().find(|outage| **outage > time);
+                        all.push((node, time, outage.copied()));
+                    }
+                    AgentAction::Uncordon => {
+                        if let Some(open) = all.iter_mut().rfind(|it| it.0 == node) {
+                            open.2 = Some(time);
+                        }
+                    }
+                    AgentAction::Evict(_) | AgentAction::Reports { .. } => {}
+                }
             }
         }
+        all.sort_by_key(|(_, begun, _)| *begun);
         Self { all }
     }
 
     /// The nodes in the order in which they began.
     pub fn order(&self) -> Vec<&str> {
-        self.all.iter().map(|(node, ..)| node.as_str()).collect()
+        self.all.iter().map(|(node, ..)| *node).collect()
     }
 
     /// The largest number of nodes that were cordoned for an update at one time.
@@ -109,7 +109,7 @@ impl Updates {
     /// The same of these nodes.
     pub fn most_of(&self, nodes: &[&str]) -> usize {
         let mut changes: BTreeMap<Timestamp, isize> = BTreeMap::new();
-        let those = self.all.iter().filter(|it| nodes.contains(&it.0.as_str()));
+        let those = self.all.iter().filter(|it| nodes.contains(&it.0));
         for (_, begun, ended) in those {
             *changes.entry(*begun).or_default() += 1;
             if let Some(ended) = ended {

@@ -17,10 +17,10 @@ use machinist_status::metrics;
 
 /// What a process shows of itself.
 pub trait ProcessProbes: fmt::Debug + Send + Sync + 'static {
-    /// Whether it works; the error says what makes no progress.
+    /// Whether it works; the error names the step that makes no progress.
     fn healthy(&self) -> Result<String, String>;
 
-    /// Whether it can serve its purpose; the error says what it waits for.
+    /// Whether it can serve its purpose; the error names what it waits for.
     fn ready(&self) -> Result<String, String>;
 
     /// Its metrics in the OpenMetrics text format.
