@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use machinist_base::{backoff::Backoff, clock::Clock};
 use machinist_cluster::{
     events::{ClusterEvent, Events},
-    node::{DesiredCondition, DesiredNodeStatus, OwnNode},
+    node::{DesiredCondition, DesiredNodeStatus, NodeFitness, OwnNode},
     node_writer::{WriteRate, maintain_node},
 };
 use machinist_kube_api::{EventReason, Taint};
@@ -40,7 +40,10 @@ fn notice(state: &str, ready: bool) -> DesiredNodeStatus {
         labels: BTreeMap::new(),
         taints: Vec::new(),
         stand_back: false,
-        not_ready_taint: Some(!ready),
+        fitness: Some(NodeFitness {
+            uid: "first".to_owned(),
+            fit: ready,
+        }),
         conditions: vec![
             condition_of("machinist.dev/Ready", ready),
             condition_of("machinist.dev/DrainInProgress", !ready),
@@ -202,6 +205,31 @@ async fn removed_node_status_is_restored_also_on_a_reregistered_node() {
     assert!(last.what.starts_with("PATCH"), "nothing creates a Node");
 }
 
+/// The gates may still be those of the deleted Node when the kubelet registers the new one.
+#[tokio::test]
+async fn a_reregistered_node_is_tainted_first_until_its_own_gates_are_open() {
+    let kept = kept(notice("Done", true), QUICK).await;
+    let server = &kept.server;
+    let done = |server: &Server| has_condition(server, "Done", "True");
+    server.until("everything is written", done).await;
+    assert!(!has_taint(server), "the first Node is fit");
+
+    let before = server.writes().len();
+    server.remove(NODE);
+    let mut again = node();
+    again["metadata"]["uid"] = json!("second");
+    server.put(NODE, again);
+    server.until("written to the new Node", done).await;
+    assert!(has_taint(server), "these gates are of the first Node");
+    let first = server.writes()[before].body.to_string();
+    assert!(first.contains("machinist.dev/not-ready"), "{first}");
+
+    let mut fit = notice("Done", true);
+    fit.fitness.as_mut().unwrap().uid = "second".to_owned();
+    kept.notices.send_replace(Some(fit));
+    server.until("no taint", |server| !has_taint(server)).await;
+}
+
 #[tokio::test]
 async fn after_an_outage_the_latest_desired_status_is_written() {
     let (server, own) = with_node().await;
@@ -209,7 +237,11 @@ async fn after_an_outage_the_latest_desired_status_is_written() {
         server.trouble("PATCH", InjectedFailure::Code(503, "ServiceUnavailable"));
         server.trouble("PATCH", InjectedFailure::Cut);
     }
-    let kept = keeping(server, own, notice("Working", false), QUICK);
+    let first = DesiredNodeStatus {
+        fitness: None,
+        ..notice("Working", false)
+    };
+    let kept = keeping(server, own, first, QUICK);
     kept.server
         .until("two attempts failed", |it| it.writes().len() >= 2)
         .await;
@@ -231,8 +263,7 @@ async fn after_an_outage_the_latest_desired_status_is_written() {
 #[tokio::test]
 async fn a_conflicting_taint_patch_is_retried_after_a_read() {
     let (server, own) = with_node().await;
-    // The second write is the taint's.
-    server.trouble("PATCH", InjectedFailure::Meanwhile(|_| {}));
+    // The first write is the taint's.
     server.trouble(
         "PATCH",
         InjectedFailure::Meanwhile(|node| {

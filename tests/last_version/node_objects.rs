@@ -7,7 +7,7 @@ use machinist_base::{backoff::Backoff, clock::Clock, digest::Digest, reason::Rea
 use machinist_cluster::{
     events::Events,
     machine_config_node,
-    node::{Cordon, DesiredNodeStatus, OwnNode, Uncordon},
+    node::{Cordon, DesiredNodeStatus, NodeFitness, OwnNode, Uncordon},
     node_commands::{self, CordonRequest, DryRun},
     node_writer::{WriteRate, maintain_node},
     publisher::{self, ExternalWriters},
@@ -128,7 +128,7 @@ fn with_devices(notice: DesiredNodeStatus) -> DesiredNodeStatus {
         effect: "NoSchedule".to_owned(),
         rest: Default::default(),
     });
-    notice.not_ready_taint = Some(true);
+    notice.fitness = Some(NodeFitness::default());
     let request = DrainRequest::Drain(NEW.to_owned()).to_string();
     let annotations = &mut notice.annotations;
     annotations.insert(keys::protocol::DESIRED_DRAIN, Some(request));
@@ -266,7 +266,13 @@ async fn drain_annotations_of_the_last_version_are_removed_after_the_update() {
     own.uncordon().await.unwrap();
     // No device is left, and the node is ready.
     let mut done = notice(&report(Phase::Idle, NEW));
-    done.not_ready_taint = Some(false);
+    done.fitness = Some(NodeFitness {
+        uid: plain()["metadata"]["uid"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+        fit: true,
+    });
     done.annotations.insert(keys::annotation::CANCELLED, None);
     let keeps = keeping(&own, done.clone());
     let rests = |server: &Server| {

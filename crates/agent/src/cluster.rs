@@ -278,6 +278,7 @@ async fn join(
     }
     let (to, views) = watch::channel(ClusterView {
         node: Some(name),
+        node_uid: String::new(),
         kubelet: readiness::KubeletReadiness::Unknown,
         taints: None,
         zeros: Vec::new(),

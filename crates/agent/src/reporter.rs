@@ -80,6 +80,8 @@ pub struct DevicesView {
 pub struct ClusterView {
     /// The Node's name; none without a cluster.
     pub node: Option<String>,
+    /// The Node's UID; empty while the Node is unknown.
+    pub node_uid: String,
     /// The kubelet's readiness.
     pub kubelet: machinist_status::readiness::KubeletReadiness,
     /// The Node's taints, each as `key:effect`; none while the Node is unknown.
@@ -199,6 +201,7 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
         held: from.held.borrow().clone(),
         requested: update.requested,
         node: cluster.node,
+        node_uid: cluster.node_uid,
         blockers: blockers(&update).chain(cluster.trouble).collect(),
         gates,
         orphaned_resources: unadvertised(&cluster.zeros, &devices),

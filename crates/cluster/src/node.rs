@@ -22,7 +22,7 @@ use tokio::{sync::watch, time::Instant};
 pub use cleanup::RemovedKeys;
 pub(super) use cordon::MAX_ATTEMPTS;
 pub use cordon::{Cordon, Uncordon};
-pub use desired_status::{DesiredCondition, DesiredNodeStatus};
+pub use desired_status::{DesiredCondition, DesiredNodeStatus, NodeFitness};
 pub use grant::update_grant;
 
 use super::{Cluster, ClusterError};

@@ -205,9 +205,12 @@ impl NodeWriter {
             self.named = None;
             self.refused.clear();
         }
-        let change = metadata(view, notice, !self.swept)
-            .or_else(|| patches::remediation_exclusion(view, notice.stand_back))
-            .or_else(|| patches::not_ready_taint(view, notice.not_ready_taint?));
+        // The taint of a new Node is written first, so that no pod is scheduled before it.
+        let fitness = notice.fitness.as_ref();
+        let change = fitness
+            .and_then(|fitness| patches::not_ready_taint(view, fitness))
+            .or_else(|| metadata(view, notice, !self.swept))
+            .or_else(|| patches::remediation_exclusion(view, notice.stand_back));
         if let Some(change) = change {
             return DueWrite::Now(change, None);
         }

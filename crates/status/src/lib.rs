@@ -43,6 +43,9 @@ pub struct Status {
     pub version: String,
     /// The Node's name, in a cluster.
     pub node: Option<String>,
+    /// UID of the Node for which the gates were evaluated; empty while the Node is unknown.
+    #[serde(skip)]
+    pub node_uid: String,
     /// The root directory, as given on the command line.
     pub root: String,
     /// The kind of root.
@@ -372,6 +375,7 @@ impl Status {
             kind: "Status".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node: None,
+            node_uid: String::new(),
             root: root.into(),
             mode,
             source: String::new(),

@@ -34,6 +34,10 @@ impl NodeViewTask {
             to.send_if_modified(|known| {
                 let now = ClusterView {
                     node: known.node.clone(),
+                    node_uid: snapshot
+                        .node
+                        .as_ref()
+                        .map_or_else(String::new, |node| node.uid.clone()),
                     kubelet: kubelet(&snapshot, &self.boot),
                     taints: taints(&snapshot),
                     zeros: zeros(&snapshot),

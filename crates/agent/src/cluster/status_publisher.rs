@@ -12,15 +12,15 @@ use machinist_cluster::{
     Cluster,
     events::Events,
     machine_config_node,
-    node::{DesiredNodeStatus, NodeSnapshot, OwnNode},
+    node::{DesiredNodeStatus, NodeFitness, OwnNode},
     node_writer::{self, WriteRate},
     publisher::{self, ExternalWriters, Publishers},
 };
 use machinist_device::{Inventory, ResourceName, taint::NodeTaint};
 use machinist_device_plugins::device_service::DevicesHandle;
 use machinist_kube_api::{
-    DrainRequest, NodeView, Taint,
-    keys::{annotation, condition, label, protocol, taint},
+    DrainRequest, Taint,
+    keys::{annotation, label, protocol},
 };
 use machinist_pool::format_windows;
 use machinist_status::{
@@ -28,9 +28,6 @@ use machinist_status::{
     settings::{AgentRole, Settings},
 };
 use machinist_update::reconciler::UpdateReport;
-
-/// Effect of the start-up taint; running pods are not evicted.
-const NO_SCHEDULE: &str = "NoSchedule";
 
 /// Starts the tasks that publish the machine's state on the Node and its MachineConfigNode.
 pub(super) fn start_publishing(
@@ -65,7 +62,6 @@ pub(super) fn start_publishing(
     let more = NodeFieldSources {
         said,
         asked,
-        snapshots: node.snapshots(),
         statuses: beside.statuses.clone(),
         update: beside.update.clone(),
         devices: beside.devices.as_ref().map(DevicesHandle::inventory),
@@ -89,7 +85,6 @@ struct NodeFieldSources {
     said: watch::Receiver<Option<DesiredNodeStatus>>,
     /// The drain request for OpenShift's controller.
     asked: watch::Receiver<Option<DrainRequest>>,
-    snapshots: watch::Receiver<NodeSnapshot>,
     statuses: watch::Receiver<Arc<Status>>,
     update: watch::Receiver<Arc<UpdateReport>>,
     /// The machine's devices; none if devices are not managed by this agent.
@@ -142,7 +137,6 @@ impl NodeFieldSources {
                 Ok(()) = self.update.changed() => {}
                 Ok(()) = self.settings.changed() => {}
                 () = news(&mut self.devices) => {}
-                Ok(()) = self.snapshots.changed(), if self.startup_taint => {}
                 Ok(()) = self.statuses.changed(), if self.startup_taint => {}
             }
         }
@@ -179,9 +173,11 @@ impl NodeFieldSources {
             self.labels.extend(present);
         }
         if self.startup_taint {
-            let fit = is_fit(&self.statuses.borrow_and_update().gates);
-            let snapshot = self.snapshots.borrow_and_update();
-            notice.not_ready_taint = snapshot.node.as_ref().and_then(|node| tainted(node, fit));
+            let status = self.statuses.borrow_and_update();
+            notice.fitness = Some(NodeFitness {
+                uid: status.node_uid.clone(),
+                fit: is_fit(&status.gates),
+            });
         }
         Some(notice)
     }
@@ -225,42 +221,9 @@ fn to_node_taint(taint: &NodeTaint) -> Taint {
     }
 }
 
-/// Whether the Node must have the start-up taint: from its registration until it is fit for pods
-/// for the first time. A Node without the taint that was evaluated before has been fit already.
-fn tainted(node: &NodeView, fit: bool) -> Option<bool> {
-    match fit {
-        true => Some(false),
-        false if node.has_taint(taint::NOT_READY, NO_SCHEDULE) => None,
-        false => node.condition(condition::READY).is_none().then_some(true),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use machinist_kube_api::{Condition, Taint};
-
-    fn node(judged: bool, bears: bool) -> NodeView {
-        let mut node = NodeView::default();
-        if judged {
-            node.status.conditions.push(Condition {
-                kind: condition::READY.to_owned(),
-                status: "True".to_owned(),
-                reason: String::new(),
-                message: String::new(),
-                last_heartbeat_time: None,
-                last_transition_time: None,
-            });
-        }
-        if bears {
-            node.spec.taints.push(Taint {
-                key: taint::NOT_READY.to_owned(),
-                effect: NO_SCHEDULE.to_owned(),
-                rest: std::collections::BTreeMap::new(),
-            });
-        }
-        node
-    }
 
     #[test]
     fn a_resource_label_exists_only_if_the_name_fits_a_label_key() {
@@ -274,13 +237,5 @@ mod tests {
             77
         );
         assert_eq!(label(&format!("acme.dev/{}", "x".repeat(46))), None);
-    }
-
-    #[test]
-    fn startup_taint_is_removed_once_when_the_node_first_becomes_fit() {
-        assert_eq!(tainted(&node(false, false), false), Some(true));
-        assert_eq!(tainted(&node(true, true), false), None);
-        assert_eq!(tainted(&node(true, true), true), Some(false));
-        assert_eq!(tainted(&node(true, false), false), None);
     }
 }

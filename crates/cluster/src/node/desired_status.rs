@@ -17,13 +17,38 @@ pub struct DesiredNodeStatus {
     /// Taints that devices declare: the complete set of machinist's taints except the start-up
     /// taint.
     pub taints: Vec<Taint>,
-    /// Whether the node has the start-up taint; none if machinist does not manage it.
-    pub not_ready_taint: Option<bool>,
+    /// Decides about the start-up taint; none if machinist does not manage it.
+    pub fitness: Option<NodeFitness>,
     /// Whether to set the label that keeps remediators away, because the node is down on purpose. A
     /// label that another writer set stays with that writer.
     pub stand_back: bool,
     /// All of machinist's conditions; others of ours are removed.
     pub conditions: Vec<DesiredCondition>,
+}
+
+/// Whether a Node is fit for pods, as its gates say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFitness {
+    /// UID of the Node for which the gates were evaluated.
+    pub uid: String,
+    /// Whether these gates are open.
+    pub fit: bool,
+}
+
+impl NodeFitness {
+    /// Whether the Node must have the start-up taint: from its registration until it is fit for
+    /// the first time. A Node without the taint that has a readiness condition has been fit
+    /// before. None if the taint stays as it is.
+    pub(super) fn start_up_taint(&self, view: &NodeView) -> Option<bool> {
+        match self.fit && self.uid == view.uid {
+            true => Some(false),
+            false if view.spec.taints.iter().any(patches::is_our_taint) => None,
+            false => view
+                .condition(keys::condition::READY)
+                .is_none()
+                .then_some(true),
+        }
+    }
 }
 
 /// A desired node condition.

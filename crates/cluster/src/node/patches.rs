@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::NodePatch;
+use super::{NodeFitness, NodePatch};
 use machinist_kube_api::{MAX_REASON_BYTES, NodeView, Taint, keys, truncate_at_char};
 
 /// Operations that fail if the Node changed since it was read: a failed `test` returns 422.
@@ -135,7 +135,8 @@ pub(super) fn is_our_taint(taint: &Taint) -> bool {
 
 /// Adds or removes the start-up taint; none if nothing changes. Other taints in the list are kept:
 /// if another client changed the list meanwhile, the request fails.
-pub(crate) fn not_ready_taint(view: &NodeView, wanted: bool) -> Option<NodePatch> {
+pub(crate) fn not_ready_taint(view: &NodeView, fitness: &NodeFitness) -> Option<NodePatch> {
+    let wanted = fitness.start_up_taint(view)?;
     let old = &view.spec.taints;
     if old.iter().any(is_our_taint) == wanted {
         return None;
