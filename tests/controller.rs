@@ -6,6 +6,7 @@
     reason = "a test may panic, plays the server and the agents, and starts the program"
 )]
 
+mod blockers;
 mod configs;
 mod grants;
 mod harness;

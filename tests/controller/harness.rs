@@ -13,7 +13,7 @@ use machinist_testkit::WAIT_TIMEOUT;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::objects::{self, CONFIGS, LEASES, NODES, POOLS, WORKER};
+use super::objects::{self, BUDGETS, CONFIGS, LEASES, NODES, POOLS, WORKER};
 use crate::cluster::server::Server;
 
 /// How long each wait lets requests proceed.
@@ -45,7 +45,7 @@ impl Lab {
     /// A cluster with these workers, one MachineConfig and the pool.
     pub(crate) async fn with_nodes(names: &[&str]) -> Self {
         let server = Server::start().await;
-        server.serve_collections(&[NODES, POOLS, CONFIGS, LEASES]);
+        server.serve_collections(&[NODES, POOLS, CONFIGS, BUDGETS, LEASES]);
         server.put(
             &objects::config_path("50-a"),
             objects::config("50-a", "/etc/a", "1"),

@@ -10,6 +10,7 @@ pub(crate) const NODES: &str = "/api/v1/nodes";
 pub(crate) const POOLS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools";
 pub(crate) const CONFIGS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigs";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+pub(crate) const BUDGETS: &str = "/apis/policy/v1/poddisruptionbudgets";
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/machinist-system/leases";
 pub(crate) const LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/machinist-system/leases/machinist-controller";

@@ -3,6 +3,7 @@
 mod cleanup;
 mod cordon;
 pub(crate) mod desired_status;
+mod fitness;
 mod grant;
 pub(crate) mod patches;
 pub(crate) mod taints;
@@ -22,7 +23,8 @@ use tokio::{sync::watch, time::Instant};
 pub use cleanup::RemovedKeys;
 pub(super) use cordon::MAX_ATTEMPTS;
 pub use cordon::{Cordon, Uncordon};
-pub use desired_status::{DesiredCondition, DesiredNodeStatus, NodeFitness};
+pub use desired_status::{DesiredCondition, DesiredNodeStatus};
+pub use fitness::NodeFitness;
 pub use grant::update_grant;
 
 use super::{Cluster, ClusterError};

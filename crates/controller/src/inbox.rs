@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::config_object::ConfigObject;
+use crate::{config_object::ConfigObject, watched_budget::WatchedBudget};
 use machinist_kube_api::{NodeView, PoolView};
 
 /// The reports about one kind.
@@ -65,6 +65,7 @@ pub(crate) struct Inbox {
     pub(crate) nodes: Mailbox<NodeView>,
     pub(crate) pools: Mailbox<PoolView>,
     pub(crate) configs: Mailbox<ConfigObject>,
+    pub(crate) budgets: Mailbox<WatchedBudget>,
     /// Names of objects that show that another controller grants updates.
     pub(crate) grantors: Mailbox<String>,
     /// Wakes the leader after a report.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
+    eviction_blockers::EvictionBlockers,
     failure_log::log_failure,
     inbox::Inbox,
     monitor::ControllerMonitor,
@@ -54,6 +55,7 @@ pub(crate) async fn lead(
         rollout: Rollout::new(clock.clone(), monitor.clone()),
         statuses: StatusWriter::default(),
         collector: UnusedConfigCollector::new(),
+        blockers: EvictionBlockers::default(),
         own_node,
         grantors: BTreeSet::new(),
         known: KnownKinds::default(),
@@ -106,12 +108,13 @@ struct KnownKinds {
     nodes: bool,
     pools: bool,
     configs: bool,
+    budgets: bool,
     grantors: bool,
 }
 
 impl KnownKinds {
     fn all(&self) -> bool {
-        self.nodes && self.pools && self.configs && self.grantors
+        self.nodes && self.pools && self.configs && self.budgets && self.grantors
     }
 }
 
@@ -123,6 +126,7 @@ struct Leader {
     rollout: Rollout,
     statuses: StatusWriter,
     collector: UnusedConfigCollector,
+    blockers: EvictionBlockers,
     own_node: Option<String>,
     /// ControllerConfigs, by name.
     grantors: BTreeSet<String>,
@@ -143,6 +147,9 @@ impl Leader {
         let configs = inbox.configs.take();
         self.known.configs |= configs.listed.is_some();
         self.renderer.take_configs(configs);
+        let budgets = inbox.budgets.take();
+        self.known.budgets |= budgets.listed.is_some();
+        self.blockers.take_budgets(budgets);
         let grantors = inbox.grantors.take();
         let before = self.grantors.clone();
         if let Some(listed) = grantors.listed {
@@ -187,8 +194,9 @@ impl Leader {
         };
         let turn = self
             .rollout
-            .turn(&mut self.view, &facts, &self.requests)
+            .turn(&mut self.view, &facts, &mut self.blockers, &self.requests)
             .await?;
+        wake.extend(turn.blockers_due);
         let now = self.clock.now();
         let retry = self.view.next_retry(now);
         wake.extend(

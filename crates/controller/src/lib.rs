@@ -7,6 +7,7 @@
 
 mod config_object;
 mod controller;
+mod eviction_blockers;
 mod failure_log;
 mod inbox;
 mod leader;
@@ -27,6 +28,7 @@ mod rollout_view;
 mod status_writer;
 mod taint_budget;
 mod unused_config_collector;
+mod watched_budget;
 mod watches;
 
 pub use controller::{ControllerOptions, run};

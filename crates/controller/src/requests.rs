@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use crate::{
     config_object::ConfigObject, failure_log::response_code, leadership::Leadership,
-    monitor::ControllerMonitor, pool_events::PoolEvents, watches::slim,
+    monitor::ControllerMonitor, pool_events::PoolEvents, watched_budget::BoundPod, watches::slim,
 };
 use machinist_cluster::{
-    Cluster, ClusterError, fleet_queries, node::NodeObject, node_commands::DryRun, pool_commands,
-    resource,
+    Cluster, ClusterError, fleet_queries, node::NodeObject, node_commands::DryRun, pods,
+    pool_commands, resource,
 };
 use machinist_kube_api::{NodeView, PoolView, keys};
 
@@ -31,6 +31,7 @@ const NODES: &str = "nodes";
 const POOLS: &str = "machineconfigpools";
 const POOL_STATUS: &str = "machineconfigpools/status";
 const CONFIGS: &str = "machineconfigs";
+const PODS: &str = "pods";
 
 impl LeaderRequests {
     pub(crate) fn new(
@@ -93,6 +94,18 @@ impl LeaderRequests {
     pub(crate) async fn pool(&self, name: &str) -> Result<Option<PoolView>, ClusterError> {
         let found = fleet_queries::pool(&self.cluster, name).await;
         self.counted("get", POOLS, found)
+    }
+
+    /// The pods of a namespace that have these labels and are bound to a Node.
+    pub(crate) async fn pods(
+        &self,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<BoundPod>, ClusterError> {
+        let found = pods::selected_pods(&self.cluster, namespace, selector).await;
+        let found = self.counted("list", PODS, found)?;
+        let bound = found.into_iter();
+        Ok(bound.map(|(node, pod)| BoundPod { node, pod }).collect())
     }
 
     /// Patches a Node; 422 if a test of the patch fails.

@@ -7,14 +7,15 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
-    monitor::ControllerMonitor, node_patch::node_patch, pool_patch, requests::LeaderRequests,
-    rollout_view::RolloutView, taint_budget::TaintBudget,
+    eviction_blockers::EvictionBlockers, monitor::ControllerMonitor, node_patch::node_patch,
+    pool_patch, requests::LeaderRequests, rollout_view::RolloutView, taint_budget::TaintBudget,
 };
 use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::ClusterError;
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
 use machinist_pool::{
-    Action, Decision, NodeChange, NodePatchRequest, PoolGrants, PoolWrite, decide,
+    Action, Decision, Grant, HoldReason, NodeChange, NodePatchRequest, PoolGrants, PoolWrite,
+    decide,
 };
 
 /// How many reads and writes of pools follow each other before watch events are taken into account.
@@ -35,6 +36,8 @@ pub(crate) struct RolloutTurn {
     pub(crate) decision: Decision,
     /// Whether more is to be done without waiting for an event.
     pub(crate) is_unfinished: bool,
+    /// When blockers are read again because every node is blocked.
+    pub(crate) blockers_due: Option<Instant>,
 }
 
 /// Carries out decisions.
@@ -59,10 +62,15 @@ impl Rollout {
         &mut self,
         view: &mut RolloutView,
         facts: &RolloutFacts<'_>,
+        blockers: &mut EvictionBlockers,
         requests: &LeaderRequests,
     ) -> Result<RolloutTurn, ClusterError> {
         for _ in 0..MAX_STEPS_PER_TURN {
-            let decision = self.decision(view, facts);
+            let decision = self.decision(view, facts, blockers);
+            if depends_on_blockers(&decision, view) && blockers.next_read() <= Instant::now() {
+                blockers.read(requests, self.clock.now()).await?;
+                continue;
+            }
             let mut patches = Vec::new();
             let mut step = None;
             for action in &decision.actions {
@@ -77,19 +85,27 @@ impl Rollout {
                     let is_unfinished = self.patch_nodes(&patches, view, requests).await?;
                     return Ok(RolloutTurn {
                         is_unfinished,
+                        blockers_due: is_all_blocked(&decision).then(|| blockers.next_read()),
                         decision,
                     });
                 }
             }
         }
         Ok(RolloutTurn {
-            decision: self.decision(view, facts),
+            decision: self.decision(view, facts, blockers),
             is_unfinished: true,
+            blockers_due: None,
         })
     }
 
-    fn decision(&mut self, view: &RolloutView, facts: &RolloutFacts<'_>) -> Decision {
+    fn decision(
+        &mut self,
+        view: &RolloutView,
+        facts: &RolloutFacts<'_>,
+        blockers: &EvictionBlockers,
+    ) -> Decision {
         let mut inputs = view.inputs(self.clock.now());
+        inputs.blockers = Some(blockers.by_node());
         inputs.own_node = facts.own_node;
         inputs.other_grantor = facts.other_grantor;
         inputs.configs = Some(facts.configs.clone());
@@ -230,15 +246,37 @@ impl Rollout {
     }
 }
 
-fn log_write(write: &PoolWrite, known: Option<&str>, is_kept: bool) {
+/// Whether other blockers could change the decision: it grants updates, or grants none because of blockers.
+fn depends_on_blockers(decision: &Decision, view: &RolloutView) -> bool {
+    let grants = |action: &Action| match action {
+        Action::WritePool(write) => {
+            let pool = view.pool(&write.pool);
+            let known = pool.and_then(|pool| pool.annotations.get(pool_annotation::GRANTS));
+            new_grants(write, known.map(String::as_str))
+                .next()
+                .is_some()
+        }
+        _ => false,
+    };
+    decision.actions.iter().any(grants) || is_all_blocked(decision)
+}
+
+fn is_all_blocked(decision: &Decision) -> bool {
+    let mut holds = decision.pools.iter().flat_map(|pool| &pool.holds);
+    holds.any(|hold| hold.reason == HoldReason::AllBlocked)
+}
+
+/// The grants of a write that the pool did not list before.
+fn new_grants<'w>(write: &'w PoolWrite, known: Option<&str>) -> impl Iterator<Item = &'w Grant> {
     let known = PoolGrants::parse(&write.pool, known).ok().flatten();
-    let known: BTreeSet<String> = known
-        .into_iter()
-        .flat_map(|it| it.grants)
-        .map(|grant| grant.id)
-        .collect();
-    let new = write.grants.grants.iter();
-    for grant in new.filter(|grant| !known.contains(&grant.id)) {
+    let known = known.into_iter().flat_map(|it| it.grants);
+    let known: BTreeSet<String> = known.map(|grant| grant.id).collect();
+    let grants = write.grants.grants.iter();
+    grants.filter(move |grant| !known.contains(&grant.id))
+}
+
+fn log_write(write: &PoolWrite, known: Option<&str>, is_kept: bool) {
+    for grant in new_grants(write, known) {
         tracing::info!(
             "granted: node {} to {} (pool {}, grant {})",
             grant.node,

@@ -1,8 +1,9 @@
-//! The watches: one each on Nodes, MachineConfigPools, MachineConfigs, and on the ControllerConfig that only OpenShift's
-//! controllers create.
+//! The watches: one each on Nodes, MachineConfigPools, MachineConfigs, PodDisruptionBudgets, and on the ControllerConfig
+//! that only OpenShift's controllers create.
 
 use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
 
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{
     Resource, ResourceExt as _,
     api::{ApiResource, DynamicObject},
@@ -15,6 +16,7 @@ use crate::{
     config_object::ConfigObject,
     failure_log::log_failure,
     inbox::{Inbox, Mailbox},
+    watched_budget::WatchedBudget,
 };
 use machinist_cluster::{
     Cluster, ClusterError, WatchChange, fleet_queries,
@@ -41,6 +43,11 @@ pub(crate) trait WatchedView: Send + Sync + Sized + 'static {
         + 'static;
 
     fn of(object: Self::Object) -> Self;
+
+    /// The name under which changes of an object are collected.
+    fn key(object: &Self::Object) -> String {
+        object.name_any()
+    }
 
     fn mailbox(inbox: &Inbox) -> &Mailbox<Self>;
 }
@@ -81,6 +88,22 @@ impl WatchedView for ConfigObject {
     }
 }
 
+impl WatchedView for WatchedBudget {
+    type Object = PodDisruptionBudget;
+
+    fn of(object: PodDisruptionBudget) -> Self {
+        object.into()
+    }
+
+    fn key(object: &PodDisruptionBudget) -> String {
+        Self::key(object)
+    }
+
+    fn mailbox(inbox: &Inbox) -> &Mailbox<Self> {
+        &inbox.budgets
+    }
+}
+
 impl WatchedView for String {
     type Object = DynamicObject;
 
@@ -116,6 +139,12 @@ impl<V: WatchedView<Object = NodeObject>> From<NodeObject> for ListedItem<V> {
 
 impl<V: WatchedView<Object = DynamicObject>> From<DynamicObject> for ListedItem<V> {
     fn from(object: DynamicObject) -> Self {
+        Self(V::of(object))
+    }
+}
+
+impl<V: WatchedView<Object = PodDisruptionBudget>> From<PodDisruptionBudget> for ListedItem<V> {
+    fn from(object: PodDisruptionBudget) -> Self {
         Self(V::of(object))
     }
 }
@@ -173,8 +202,8 @@ where
     fn changed(&mut self, change: WatchChange<V::Object>) {
         let mailbox = V::mailbox(&self.inbox);
         match change {
-            WatchChange::Applied(object) => mailbox.put(object.name_any(), Some(V::of(object))),
-            WatchChange::Deleted(object) => mailbox.put(object.name_any(), None),
+            WatchChange::Applied(object) => mailbox.put(V::key(&object), Some(V::of(object))),
+            WatchChange::Deleted(object) => mailbox.put(V::key(&object), None),
             WatchChange::Bookmark => return,
         }
         self.inbox.arrived.notify_one();
@@ -211,6 +240,13 @@ pub(crate) fn start(cluster: &Cluster, inbox: &Arc<Inbox>) -> JoinSet<()> {
         inbox,
         configs,
         "the MachineConfigs",
+        None,
+    ));
+    tasks.spawn(watch::<WatchedBudget>(
+        cluster,
+        inbox,
+        (),
+        "the PodDisruptionBudgets",
         None,
     ));
     tasks.spawn(watch::<String>(

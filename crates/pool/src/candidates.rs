@@ -108,7 +108,7 @@ pub(super) fn candidates<'a>(
             found.ineligible.push((&node.name, why));
             continue;
         }
-        let is_blocked = inputs.blockers.contains_key(node.name.as_str());
+        let is_blocked = !inputs.blockers_of(&node.name).is_empty();
         let has_stepped_aside = stepped_aside.contains(node.name.as_str());
         let failed_elsewhere = member.status.failing && !member.is_desired;
         found.ordered.push(Candidate {

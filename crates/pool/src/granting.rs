@@ -233,7 +233,10 @@ impl<'i> GrantRound<'i, '_> {
         recheck: &mut Recheck,
     ) -> Option<Hold> {
         let node = candidate.node;
-        if let Some(due) = retry_time(node, ledger, self.inputs.now) {
+        // It was cancelled because pods blocked its drain, and it is known that they no longer do.
+        let is_unblocked = candidate.has_stepped_aside && self.inputs.blockers.is_some();
+        let retry = retry_time(node, ledger, self.inputs.now).filter(|_| !is_unblocked);
+        if let Some(due) = retry {
             recheck.at(due);
             let message = format!(
                 "node {} was tried a short time ago; again at {due}",
@@ -358,8 +361,8 @@ fn finish(
 
 fn all_blocked_hold(found: &Candidates<'_>, inputs: &RolloutInputs<'_>) -> Hold {
     let nodes = found.ordered.iter().map(|it| it.node.name.as_str());
-    let blockers = nodes.clone().filter_map(|node| inputs.blockers.get(node));
-    let mut named: Vec<&str> = blockers.flatten().map(String::as_str).collect();
+    let blockers = nodes.clone().flat_map(|node| inputs.blockers_of(node));
+    let mut named: Vec<&str> = blockers.map(String::as_str).collect();
     named.sort_unstable();
     named.dedup();
     let nodes: Vec<_> = nodes.collect();

@@ -64,8 +64,8 @@ pub struct RolloutInputs<'a> {
     pub other_grantor: Option<&'a str>,
     /// The rendered configs that exist; `None` if that is not known.
     pub configs: Option<BTreeSet<&'a str>>,
-    /// Nodes with pods whose disruption budgets allow no eviction now, with the blockers.
-    pub blockers: BTreeMap<&'a str, Vec<String>>,
+    /// Nodes with pods whose disruption budgets allow no eviction now, with the blockers; `None` if they were not read.
+    pub blockers: Option<BTreeMap<&'a str, Vec<String>>>,
     /// The gates that are closed.
     pub gates: &'a [ClosedGate],
     /// The time before which nothing starts, from an UpgradeConfig.
@@ -90,13 +90,21 @@ impl<'a> RolloutInputs<'a> {
             own_node: None,
             other_grantor: None,
             configs: None,
-            blockers: BTreeMap::new(),
+            blockers: None,
             gates: &[],
             not_before: None,
             reboots: BTreeMap::new(),
             reboot_time_limit: REBOOT_TIME_LIMIT,
             taint_patches: 0,
         }
+    }
+}
+
+impl RolloutInputs<'_> {
+    /// What keeps pods on a node; empty if nothing does, or if it is not known.
+    pub(super) fn blockers_of(&self, node: &str) -> &[String] {
+        let blockers = self.blockers.as_ref().and_then(|it| it.get(node));
+        blockers.map_or(&[], Vec::as_slice)
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{
     NodePatch, OwnNode,
     cordon::MAX_ATTEMPTS,
+    fitness::is_our_taint,
     patches::{self, pointer, unchanged},
     taints,
 };
@@ -63,7 +64,7 @@ impl RemovedKeys {
                 )
                 .collect(),
             taints: (view.spec.taints.iter())
-                .filter(|taint| patches::is_our_taint(taint) || taints::is_ours(view, taint))
+                .filter(|taint| is_our_taint(taint) || taints::is_ours(view, taint))
                 .map(|taint| taint.key.clone())
                 .collect(),
             conditions: conditions
@@ -153,7 +154,7 @@ fn removal_patch(view: &NodeView, left: &RemovedKeys) -> NodePatch {
         operations.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
     }
     if !left.taints.is_empty() {
-        let ours = |taint: &Taint| patches::is_our_taint(taint) || taints::is_ours(view, taint);
+        let ours = |taint: &Taint| is_our_taint(taint) || taints::is_ours(view, taint);
         let others = view.spec.taints.iter().filter(|taint| !ours(taint));
         let others: Vec<_> = others.collect();
         operations.push(match others.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{NodePatch, patches};
+use super::{NodePatch, fitness::NodeFitness, patches};
 use machinist_kube_api::{NodeView, Taint, keys};
 
 /// All fields that machinist wants on the Node. Fields not listed here are left alone.
@@ -24,31 +24,6 @@ pub struct DesiredNodeStatus {
     pub stand_back: bool,
     /// All of machinist's conditions; others of ours are removed.
     pub conditions: Vec<DesiredCondition>,
-}
-
-/// Whether a Node is fit for pods, as its gates say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeFitness {
-    /// UID of the Node for which the gates were evaluated.
-    pub uid: String,
-    /// Whether these gates are open.
-    pub fit: bool,
-}
-
-impl NodeFitness {
-    /// Whether the Node must have the start-up taint: from its registration until it is fit for
-    /// the first time. A Node without the taint that has a readiness condition has been fit
-    /// before. None if the taint stays as it is.
-    pub(super) fn start_up_taint(&self, view: &NodeView) -> Option<bool> {
-        match self.fit && self.uid == view.uid {
-            true => Some(false),
-            false if view.spec.taints.iter().any(patches::is_our_taint) => None,
-            false => view
-                .condition(keys::condition::READY)
-                .is_none()
-                .then_some(true),
-        }
-    }
 }
 
 /// A desired node condition.

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{NodeFitness, NodePatch};
+use super::{
+    NodePatch,
+    fitness::{NO_SCHEDULE, NodeFitness, is_our_taint},
+};
 use machinist_kube_api::{MAX_REASON_BYTES, NodeView, Taint, keys, truncate_at_char};
 
 /// Operations that fail if the Node changed since it was read: a failed `test` returns 422.
@@ -124,13 +127,6 @@ pub(super) fn exclusion_marks(view: &NodeView) -> Vec<&'static str> {
     found
         .filter(|name| view.annotations.contains_key(*name))
         .collect()
-}
-
-const NO_SCHEDULE: &str = "NoSchedule";
-
-/// Whether this is the start-up taint.
-pub(super) fn is_our_taint(taint: &Taint) -> bool {
-    taint.key == keys::taint::NOT_READY && taint.effect == NO_SCHEDULE
 }
 
 /// Adds or removes the start-up taint; none if nothing changes. Other taints in the list are kept:

@@ -135,11 +135,9 @@ fn a_blocked_node_steps_aside_once_and_all_blocked_stops() {
     let blocked = |leader: &Leader, server: &ApiServer| {
         let names: Vec<_> = leader.nodes.iter().map(|it| it.name.clone()).collect();
         let mut inputs = RolloutInputs::new(&leader.pools, &leader.nodes, server.now);
-        for name in &names {
-            inputs
-                .blockers
-                .insert(name, vec!["budget shop/db allows none".to_owned()]);
-        }
+        let blockers = || vec!["budget shop/db allows none".to_owned()];
+        let blocked = names.iter().map(|name| (name.as_str(), blockers()));
+        inputs.blockers = Some(blocked.collect());
         decide(&inputs)
     };
     for name in ["a", "b"] {
@@ -168,7 +166,11 @@ fn a_blocked_node_steps_aside_once_and_all_blocked_stops() {
     let message = &decision.pools[0].holds[0].message;
     assert_eq!(message.matches("shop/db").count(), 1, "{message}");
 
-    // Nobody knows yet whether the pods still block: the nodes are tried again after a while, or at once when resumed.
+    // The pods no longer block: nothing holds the rollout.
+    let mut inputs = RolloutInputs::new(&leader.pools, &leader.nodes, server.now);
+    inputs.blockers = Some(std::collections::BTreeMap::new());
+    assert_eq!(first_hold(&decide(&inputs)), None);
+    // It is not known whether the pods block: the nodes are tried again after a while, or at once when resumed.
     assert_eq!(
         first_hold(&leader.decision(&server)),
         Some(HoldReason::NodesNotEligible)

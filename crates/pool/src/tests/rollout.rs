@@ -211,7 +211,8 @@ fn nodes_are_ordered_by_zone_and_age_or_as_the_pool_sets_it() {
     let pools = [pool];
     let late = decided(&pools, &nodes, |inputs| {
         inputs.own_node = Some("d");
-        inputs.blockers = BTreeMap::from([("e", vec!["shop/db: 0 allowed".to_owned()])]);
+        let blockers = vec!["shop/db: 0 allowed".to_owned()];
+        inputs.blockers = Some(BTreeMap::from([("e", blockers)]));
     });
     assert_eq!(
         granted(&late),

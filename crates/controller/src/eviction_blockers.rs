@@ -1,0 +1,172 @@
+//! Finds the nodes whose drain a PodDisruptionBudget would block now, so that these are updated last.
+//!
+//! Budgets are watched. Pods are read only before a grant, and only those of budgets that allow no disruption.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::{
+    failure_log::log_failure,
+    inbox::ReportedChanges,
+    requests::LeaderRequests,
+    watched_budget::{BoundPod, WatchedBudget},
+};
+use machinist_cluster::ClusterError;
+use machinist_drain::{
+    BudgetForecast, DaemonSets, DisruptionBudget, DrainRules, Pod, PodDisposition, classify,
+    prospect,
+};
+
+/// How long blockers are used while no budget changes: pods may have moved.
+const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// The shortest time between two reads: during drains budgets change several times a second.
+const MIN_READ_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Nodes whose drain is blocked, with the blockers.
+pub(crate) type BlockedNodes = BTreeMap<String, BTreeSet<String>>;
+
+/// What is known about blocked nodes.
+#[derive(Debug, Default)]
+pub(crate) struct EvictionBlockers {
+    /// By namespace and name.
+    budgets: BTreeMap<String, WatchedBudget>,
+    nodes: BTreeMap<String, Vec<String>>,
+    read: Option<Instant>,
+    /// Whether a budget that allows no disruption has changed since the last read, or now allows some.
+    is_stale: bool,
+    is_forbidden: bool,
+}
+
+impl EvictionBlockers {
+    /// Takes the reports of the watch on budgets.
+    pub(crate) fn take_budgets(&mut self, reports: ReportedChanges<WatchedBudget>) {
+        if let Some(listed) = reports.listed {
+            let key = |it: &WatchedBudget| it.budget.to_string();
+            self.budgets = listed.into_iter().map(|it| (key(&it), it)).collect();
+            self.is_stale = true;
+        }
+        for (name, new) in reports.changes {
+            let known = self.budgets.get(&name);
+            let blocks = |it: Option<&WatchedBudget>| it.is_some_and(WatchedBudget::allows_none);
+            self.is_stale |= known != new.as_ref() && (blocks(known) || blocks(new.as_ref()));
+            match new {
+                Some(new) => drop(self.budgets.insert(name, new)),
+                None => drop(self.budgets.remove(&name)),
+            }
+        }
+    }
+
+    /// The blocked nodes, as they were last read.
+    pub(crate) fn by_node(&self) -> BTreeMap<&str, Vec<String>> {
+        let nodes = self.nodes.iter();
+        nodes
+            .map(|(node, blockers)| (node.as_str(), blockers.clone()))
+            .collect()
+    }
+
+    /// When pods may be read again.
+    pub(crate) fn next_read(&self) -> Instant {
+        let interval = match self.is_stale {
+            true => MIN_READ_INTERVAL,
+            false => MAX_AGE,
+        };
+        self.read.map_or_else(Instant::now, |read| read + interval)
+    }
+
+    /// Reads the pods of budgets that allow no disruption.
+    pub(crate) async fn read(
+        &mut self,
+        requests: &LeaderRequests,
+        now: Timestamp,
+    ) -> Result<(), ClusterError> {
+        let mut nodes = BlockedNodes::new();
+        let blocking: Vec<_> = self
+            .budgets
+            .values()
+            .filter(|it| it.allows_none())
+            .collect();
+        for watched in blocking {
+            let Some(selector) = watched.selector.as_deref() else {
+                continue;
+            };
+            let namespace = watched.budget.namespace.as_str();
+            let pods = match requests.pods(namespace, selector).await {
+                Ok(pods) => pods,
+                Err(error) if error.is_forbidden() => {
+                    // Blocked nodes are then updated in their ordinary order.
+                    log_failure(&error, !self.is_forbidden);
+                    self.is_forbidden = true;
+                    nodes.clear();
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            let budgets = self.budgets.values();
+            let budgets = budgets.filter(|it| it.budget.namespace == namespace);
+            let budgets: Vec<_> = budgets.map(|it| it.budget.clone()).collect();
+            add_blocked(&mut nodes, &pods, &budgets, now);
+        }
+        let listed = |(node, blockers): (String, BTreeSet<String>)| {
+            (node, blockers.into_iter().collect::<Vec<_>>())
+        };
+        self.nodes = nodes.into_iter().map(listed).collect();
+        self.read = Some(Instant::now());
+        self.is_stale = false;
+        Ok(())
+    }
+}
+
+/// Adds the nodes of pods that a drain would evict and that their budgets keep.
+fn add_blocked(
+    nodes: &mut BlockedNodes,
+    pods: &[BoundPod],
+    budgets: &[DisruptionBudget],
+    now: Timestamp,
+) {
+    let (rules, sets) = (DrainRules::unattended(None), DaemonSets::default());
+    for BoundPod { node, pod } in pods {
+        if !matches!(classify(pod, &rules, &sets, now), PodDisposition::Evict(_)) {
+            continue;
+        }
+        if let Some(blocker) = blocker(pod, &prospect(pod, budgets)) {
+            nodes.entry(node.clone()).or_default().insert(blocker);
+        }
+    }
+}
+
+/// What keeps the pod, named by the budget, because many pods may have the same one.
+fn blocker(pod: &Pod, forecast: &BudgetForecast<'_>) -> Option<String> {
+    match forecast {
+        BudgetForecast::Free | BudgetForecast::Allowed(_) => None,
+        BudgetForecast::Later(budget) | BudgetForecast::Never(budget) => {
+            let counts = match budget.counts {
+                Some(counts) => format!(
+                    "0 disruptions allowed, {} of {} pods healthy, {} required",
+                    counts.current, counts.expected, counts.desired
+                ),
+                None => "not processed by the disruption controller yet".to_owned(),
+            };
+            Some(format!(
+                "PodDisruptionBudget {budget} ({}): {counts}",
+                budget.rule
+            ))
+        }
+        BudgetForecast::Several(budgets) => {
+            let names: Vec<_> = budgets.iter().map(|it| it.name.as_str()).collect();
+            Some(format!(
+                "pod {} is selected by several PodDisruptionBudgets: {}",
+                pod.id,
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
