@@ -3,6 +3,7 @@
 
 mod audit;
 mod blocked;
+mod failures;
 mod rounds;
 
 use serde_json::{Value, json};
@@ -41,6 +42,11 @@ fn annotation<'a>(object: &'a Value, name: &str) -> &'a str {
     object["metadata"]["annotations"][name]
         .as_str()
         .unwrap_or_default()
+}
+
+/// The record of grants of a pool.
+fn grants(pool: &Value) -> Value {
+    serde_json::from_str(annotation(pool, "machinist.dev/grants")).unwrap_or_default()
 }
 
 fn protocol<'a>(node: &'a Value, name: &str) -> &'a str {

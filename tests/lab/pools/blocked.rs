@@ -2,17 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Pools, annotation, audit, condition, held, protocol, rebooting};
+use super::{Pools, annotation, audit, condition, grants, held, protocol, rebooting};
 
 /// Runs the pod that a budget protects.
 const BLOCKED: &str = "one";
 const OTHER: &str = "two";
 const BUDGET: &str = "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: guard}\n\
     spec: {minAvailable: 1, selector: {matchLabels: {app: guarded}}}\n";
-
-fn grants(pool: &Value) -> Value {
-    serde_json::from_str(annotation(pool, "machinist.dev/grants")).unwrap_or_default()
-}
 
 impl Pools {
     fn set(&self, pool: &str, setting: &str, value: &str) {
@@ -106,26 +102,21 @@ fn a_blocked_node_steps_aside(pools: &Pools) {
     let target = pools.wait_rendered("worker", &old);
     let done = |node: &Value| protocol(node, "currentConfig") == target;
     pools.wait_node(OTHER, "the config before the blocked node", done);
-    pools.wait_pool(
-        "worker",
-        "a rollout that waits for the blocked node",
-        |pool| {
-            let message = condition(pool, "RolloutHeld")["message"].as_str();
-            held(pool) == "NodesNotEligible"
-                && message.is_some_and(|it| it.contains("node one was tried"))
-        },
-    );
+    let pool = pools.wait_pool("worker", "AllBlocked", |pool| held(pool) == "AllBlocked");
+    let message = condition(&pool, "RolloutHeld")["message"].to_string();
+    let budget = "PodDisruptionBudget default/guard (minAvailable 1): 0 disruptions allowed";
+    assert!(message.contains(budget), "{message}");
     let node = pools.wait_node(BLOCKED, "service", |node| {
         node["spec"]["unschedulable"].is_null() && protocol(node, "state") == "Done"
     });
     assert_ne!(protocol(&node, "desiredConfig"), target);
 
+    // Without the budget the rollout goes on by itself.
     pools
         .cluster
         .kubectl(&["delete", "poddisruptionbudget", "guard"]);
-    pools.cluster.kubectl(&deployment);
-    pools.resume("worker");
     pools.wait_rolled_out("worker");
+    pools.cluster.kubectl(&deployment);
     let updates = audit::Updates::of(&pools.cluster, from, &[]);
     assert_eq!(updates.most_of(&[BLOCKED, OTHER]), 1, "{updates:#?}");
 }

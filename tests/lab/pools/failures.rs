@@ -1,0 +1,122 @@
+//! A node that fails after its reboot: the rollout stops, names it, and is rolled back and resumed by commands.
+
+use serde_json::json;
+
+use super::{NODES, Pools, audit, condition, held, protocol, rebooting};
+use crate::support::wait;
+
+/// Fails the service of the config on a machine with this file.
+const FAULT: &str = "/etc/fault";
+/// How long a node waits for failed units after its reboot. The guard outside the agent's pod reads it from the host.
+const VERIFY: &str = "update: {verifyTimeout: 15s}\n";
+
+/// A MachineConfig of both pools whose service fails where the fault is.
+fn failing_config() -> String {
+    let unit = format!(
+        "[Unit]\nDescription=Checks the machine\n[Service]\nType=oneshot\nRemainAfterExit=yes\n\
+         ExecStart=/bin/sh -c '! test -e {FAULT}'\n[Install]\nWantedBy=multi-user.target\n"
+    );
+    json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig",
+        "metadata": {
+            "name": "30-check",
+            "labels": {"machineconfiguration.openshift.io/role": "worker"},
+        },
+        "spec": {"config": {
+            "ignition": {"version": "3.5.0"},
+            "storage": {"files": [rebooting("checked\n")]},
+            "systemd": {"units": [{"name": "check.service", "enabled": true, "contents": unit}]},
+        }},
+    })
+    .to_string()
+}
+
+#[test]
+fn a_failed_canary_stops_the_rollout_until_it_is_rolled_back_or_resumed() {
+    let pools = Pools::rolled_out();
+    for name in NODES {
+        pools
+            .machine(name)
+            .write("/etc/machinist/machinist.yaml", VERIFY);
+    }
+    // Two nodes allow one failure; with more only the canary stops the rollout.
+    let setting = json!({"metadata": {"annotations": {"machinist.dev/stop-after-failures": "2"}}});
+    pools.patch_pool("worker", &setting);
+    // The leader's own node is updated last, so that the other one is the canary.
+    let (faulty, other) = match pools.leader_node().as_str() {
+        "one" => ("two", "one"),
+        _ => ("one", "two"),
+    };
+    pools.machine(faulty).write(FAULT, "");
+    let (old, boot) = (pools.target("worker"), pools.machine(other).boot_id());
+    let from = pools.cluster.audit().len();
+    pools.cluster.apply(&failing_config());
+    let pool = pools.wait_pool("worker", "a stopped rollout", |pool| {
+        held(pool) == "CanaryFailed"
+    });
+    let message = condition(&pool, "RolloutHeld")["message"].as_str().unwrap();
+    assert!(message.contains(faulty), "{message}");
+    let node = pools.wait_node(faulty, "the earlier config", |node| {
+        protocol(node, "currentConfig") == old && node["spec"]["unschedulable"].is_null()
+    });
+    assert_eq!(protocol(&node, "state"), "Degraded", "{node:#}");
+    let page = pools.command(&["explain", "--pool", "worker"]);
+    for part in ["CanaryFailed", faulty, "resume --pool worker"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let updates = audit::Updates::of(&pools.cluster, from, &[]);
+    let workers: Vec<_> = updates
+        .order()
+        .into_iter()
+        .filter(|it| *it != "three")
+        .collect();
+    assert_eq!(workers, [faulty], "nothing began later");
+    assert_eq!(pools.machine(other).boot_id(), boot);
+
+    is_rolled_back(&pools, &old, faulty);
+    assert_eq!(
+        pools.machine(other).boot_id(),
+        boot,
+        "it never left that config"
+    );
+
+    // The cause is removed, and the newest config rolled out after all.
+    pools.machine(faulty).exec(&["rm", FAULT]);
+    pools.resume("worker");
+    for pool in ["worker", "edge"] {
+        pools.wait_rolled_out(pool);
+    }
+    for name in NODES {
+        assert_eq!(pools.machine(name).read("/etc/example.conf"), b"checked\n");
+    }
+    let updates = audit::Updates::of(&pools.cluster, from, &[]);
+    assert_eq!(updates.most_of(&["one", "two"]), 1, "{updates:#?}");
+    assert_eq!(audit::refused(&pools.cluster), [""; 0]);
+}
+
+/// Rolls the pool back to the config that its nodes still run, which heals the node without a reboot.
+fn is_rolled_back(pools: &Pools, old: &str, faulty: &str) {
+    let boot = pools.machine(faulty).boot_id();
+    let newest = pools.target("worker");
+    pools.command(&["rollback", "--pool", "worker", "--yes"]);
+    pools.wait_pool("worker", "the pin", |pool| {
+        condition(pool, "Pinned")["status"] == "True"
+    });
+    let pool = pools.wait_pool("worker", "all nodes on the earlier config", |pool| {
+        pool["status"]["updatedMachineCount"] == 2 && pool["status"]["degradedMachineCount"] == 0
+    });
+    assert_eq!(
+        pool["spec"]["configuration"]["name"],
+        newest.as_str(),
+        "{pool:#}"
+    );
+    pools.wait_node(faulty, "Done", |node| {
+        protocol(node, "state") == "Done" && protocol(node, "desiredConfig") == old
+    });
+    assert_eq!(pools.machine(faulty).boot_id(), boot);
+    wait::until("no grants", wait::seconds(30), || {
+        super::grants(&pools.pool("worker"))["grants"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
+    });
+}
