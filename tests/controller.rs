@@ -13,3 +13,4 @@ mod harness;
 mod leadership;
 mod objects;
 mod process;
+mod renderings;

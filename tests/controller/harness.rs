@@ -44,8 +44,8 @@ pub(crate) struct Running {
 impl Lab {
     /// A cluster with these workers, one MachineConfig and the pool.
     pub(crate) async fn with_nodes(names: &[&str]) -> Self {
-        let server = Server::start().await;
-        server.serve_collections(&[NODES, POOLS, CONFIGS, BUDGETS, LEASES]);
+        let lab = Self::empty().await;
+        let server = &lab.server;
         server.put(
             &objects::config_path("50-a"),
             objects::config("50-a", "/etc/a", "1"),
@@ -54,6 +54,13 @@ impl Lab {
         for name in names {
             server.put(&objects::node_path(name), objects::node(name));
         }
+        lab
+    }
+
+    /// A cluster without objects.
+    pub(crate) async fn empty() -> Self {
+        let server = Server::start().await;
+        server.serve_collections(&[NODES, POOLS, CONFIGS, BUDGETS, LEASES]);
         Self {
             server,
             began: Instant::now(),
