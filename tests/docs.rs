@@ -6,6 +6,7 @@
 )]
 
 mod examples;
+mod metrics;
 mod policies;
 mod prose;
 mod transcripts;
