@@ -5,6 +5,8 @@ mod progress;
 mod properties;
 mod rollout;
 mod scale;
+mod several_pools;
+mod slots;
 mod taints;
 
 use std::collections::BTreeMap;
@@ -90,6 +92,7 @@ fn max_unavailable_is_a_count_or_percentage_and_at_least_one() {
         (json!("0%"), 4, 1),
         (json!("10%"), 4, 1),
         (json!("100%"), 0, 1),
+        (json!("50%"), 1, 1),
         (json!(7), 4, 7),
     ] {
         assert_eq!(limit(given.clone(), machines), Ok(at_most), "{given}");

@@ -15,7 +15,7 @@ use machinist_kube_api::{
     keys::{annotation, pool_annotation, protocol},
 };
 
-fn grant(id: &str, node: &str) -> Grant {
+pub(super) fn grant(id: &str, node: &str) -> Grant {
     Grant {
         id: id.to_owned(),
         kind: GrantKind::Config,
@@ -31,7 +31,7 @@ fn grant(id: &str, node: &str) -> Grant {
     }
 }
 
-fn listing(pool: &mut PoolView, grants: Vec<Grant>) {
+pub(super) fn listing(pool: &mut PoolView, grants: Vec<Grant>) {
     let all = PoolGrants {
         grants,
         rest: BTreeMap::new(),
@@ -39,7 +39,7 @@ fn listing(pool: &mut PoolView, grants: Vec<Grant>) {
     annotate(pool, pool_annotation::GRANTS, &all.to_annotation());
 }
 
-fn holding(mut node: NodeView, grant: &Grant, acknowledged: bool) -> NodeView {
+pub(super) fn holding(mut node: NodeView, grant: &Grant, acknowledged: bool) -> NodeView {
     let mut set =
         |name: &str, value: &str| node.annotations.insert(name.to_owned(), value.to_owned());
     set(annotation::GRANT, &grant.to_annotation());
