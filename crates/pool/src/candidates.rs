@@ -142,7 +142,11 @@ fn eligible(
     }
     match member.cause {
         Some(UnavailableCause::Granted | UnavailableCause::UnlistedGrant) => {
-            return Err(Ineligible::Granted);
+            // It keeps its grant until it is healed.
+            return Err(match member.is_failing_on_target() {
+                true => Ineligible::Failed,
+                false => Ineligible::Granted,
+            });
         }
         Some(UnavailableCause::Cordoned | UnavailableCause::NotReady) => {
             return Err(Ineligible::NotReady);
