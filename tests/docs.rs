@@ -246,6 +246,7 @@ fn exactly_the_node_keys_machinist_uses_are_documented() {
         annotation::GRANT_ENDS,
         annotation::KEEP_CORDONED,
         annotation::OWNS_REMEDIATION_EXCLUSION,
+        annotation::SKIP_ROLLOUT,
         annotation::TAINTS,
         annotation::WINDOWS,
         condition::READY,

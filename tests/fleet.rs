@@ -14,6 +14,7 @@ mod pool_grants;
 mod pool_reports;
 mod pool_rollback;
 mod pool_settings;
+mod pool_skip;
 mod pool_world;
 
 use crate::drain::api;

@@ -69,6 +69,8 @@ pub enum Command {
     Pause(pool::PauseArgs),
     /// Unpause a pool, remove its pin, and start a first or stopped rollout
     Resume(pool::ResumeArgs),
+    /// Leave a node out of the present rollout of its pool
+    Skip(pool::SkipArgs),
     /// Free the slot of a grant that no agent will end
     ReleaseGrant(pool::ReleaseGrantArgs),
     /// Run the controller: render MachineConfigPools and roll them out, in a cluster without OpenShift

@@ -134,6 +134,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Command::Estimate(args) => pool::estimate(&global, &args),
         Command::Pause(args) => pool::pause(&global, &args),
         Command::Resume(args) => pool::resume(&global, &args),
+        Command::Skip(args) => pool::skip(&global, &args),
         Command::ReleaseGrant(args) => pool::release_grant(&global, &args),
         Command::Controller(args) => controller::run(&global, &args),
         Command::Adopt(args) => adopt::run(&global, &args),

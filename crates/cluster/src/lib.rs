@@ -14,6 +14,7 @@ pub mod machine_config_node;
 pub mod machine_config_source;
 mod mcd_pod;
 pub mod node;
+pub mod node_changes;
 pub mod node_commands;
 pub mod node_poll;
 pub mod node_writer;

@@ -17,6 +17,7 @@ mod report;
 mod rollback;
 mod rollback_plan;
 mod rollout_estimate;
+mod skip;
 mod watch;
 
 use clap::Args;
@@ -25,6 +26,7 @@ pub use change::PoolWriteArgs;
 pub use estimate::EstimateArgs;
 pub use pause::{PauseArgs, ResumeArgs};
 pub use release_grant::ReleaseGrantArgs;
+pub use skip::SkipArgs;
 
 pub(super) use estimate::run as estimate;
 pub(super) use explain::run as explain;
@@ -32,6 +34,7 @@ pub(super) use pause::{pause, resume};
 pub(super) use release_grant::run as release_grant;
 pub(super) use rollback::run as roll_back;
 pub(super) use rollback_plan::PoolRollback;
+pub(super) use skip::run as skip;
 
 use super::{
     Exit, Global, OutputFormatArg,
