@@ -6,6 +6,7 @@
 
 mod accounts;
 mod actions;
+mod assumed_machine;
 mod change_builder;
 mod desired_entry;
 mod desired_tree;
@@ -63,6 +64,7 @@ mod unsafe_paths;
 mod xattr_warnings;
 
 pub use actions::{cost, in_order};
+pub use assumed_machine::without_machine;
 pub use disclosure::discloses;
 pub use drift::{DriftEntry, DriftKind, Verified, drift, verify};
 pub use enablement::{UNIT_DIR, resolve};
